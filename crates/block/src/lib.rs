@@ -1,0 +1,1 @@
+//! The block device trait and its layers: file, memory, fault injection.

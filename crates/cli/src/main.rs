@@ -1,0 +1,2 @@
+//! `tsumugi`: one binary for every part of the system.
+fn main() {}

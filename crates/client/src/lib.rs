@@ -1,0 +1,1 @@
+//! The file system as a library: paths, handles, extents, leases, caching.

@@ -1,0 +1,1 @@
+//! The metadata service: inodes, directories, extents, segments, leases and sessions over a transactional ordered key-value store.

@@ -1,0 +1,1 @@
+//! The versioned messages between client, target agent and metadata service.

@@ -1,0 +1,1 @@
+//! The NVMe-oF/TCP target: subsystems, controllers, queue pairs, discovery, admission.
