@@ -1,0 +1,58 @@
+//! What an administrator's tool may ask of the metadata service.
+
+use crate::agent::DeviceCounts;
+use crate::space::{DeviceInfo, PoolUse, SessionInfo};
+use serde::{Deserialize, Serialize};
+
+/// An administrator's call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// The state of the pool → [`Answer::Status`].
+    Status,
+    /// Paths of files that have data on devices that are offline, at most so many → [`Answer::Paths`].
+    FilesHit {
+        /// At most so many paths.
+        count_max: u32,
+    },
+    /// End: sync the store and exit → [`Answer::Done`].
+    Shutdown,
+}
+
+/// What the metadata service has counted since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetaCounts {
+    /// Calls answered.
+    pub calls: u64,
+    /// Recalls and invalidations sent.
+    pub recalls: u64,
+    /// Store transactions committed.
+    pub transactions: u64,
+    /// Store syncs.
+    pub syncs: u64,
+    /// Sessions that were fenced.
+    pub fenced: u64,
+}
+
+/// The answer to a [`Call`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Nothing to tell.
+    Done,
+    /// The state of the pool.
+    Status {
+        /// Devices.
+        devices: Vec<DeviceInfo>,
+        /// What each target last reported.
+        counts: Vec<DeviceCounts>,
+        /// Sessions.
+        sessions: Vec<SessionInfo>,
+        /// Space.
+        pool_use: PoolUse,
+        /// What the service has counted.
+        meta: MetaCounts,
+    },
+    /// Paths, relative to the root, with the device each has data on.
+    Paths(Vec<(Vec<u8>, crate::ids::DeviceId)>),
+    /// Not to be done, and why.
+    Refused(String),
+}

@@ -1,0 +1,91 @@
+//! What a node's target agent and the metadata service say to each other: the control channel by
+//! which targets learn whom to admit.
+
+use crate::ids::{DeviceId, Epoch, HostId};
+use crate::space::DeviceInfo;
+use serde::{Deserialize, Serialize};
+
+/// An agent's call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// First call of a connection, and again when a device's incarnation changed: the devices this
+    /// target exports (their [`DeviceInfo::device`] is ignored) → [`Answer::Registered`].
+    Register {
+        /// The node.
+        node: String,
+        /// Its devices.
+        devices: Vec<DeviceInfo>,
+    },
+    /// The target lives, and this is what it has counted → [`Answer::Done`].
+    Heartbeat(Vec<DeviceCounts>),
+    /// A client process of this node died: end its session now → [`Answer::Done`] once fenced.
+    HostDied(HostId),
+}
+
+/// What a target has counted on one device since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceCounts {
+    /// The device.
+    pub device: DeviceId,
+    /// Bytes read by clients of the same node, past the socket.
+    pub read_local_bytes: u64,
+    /// Bytes read over NVMe/TCP.
+    pub read_remote_bytes: u64,
+    /// Bytes written by clients of the same node, past the socket.
+    pub written_local_bytes: u64,
+    /// Bytes written over NVMe/TCP.
+    pub written_remote_bytes: u64,
+    /// Commands of all kinds.
+    pub commands: u64,
+    /// Commands and connections refused because their host was not admitted.
+    pub refused: u64,
+}
+
+/// The metadata service's answer to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Nothing to tell.
+    Done,
+    /// The devices' numbers, in the order of registration.
+    Registered(Vec<DeviceId>),
+    /// Not to be done, and why.
+    Refused(String),
+}
+
+/// What the metadata service asks of a target's agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Push {
+    /// Admit a host identifier under an epoch until it lapses (by the target's monotonic clock,
+    /// counted from receipt) → [`PushAnswer::Done`]. A host that was fenced under this or a later
+    /// epoch is not admitted → [`PushAnswer::Fenced`].
+    Admit {
+        /// The host.
+        host: HostId,
+        /// The epoch.
+        epoch: Epoch,
+        /// Milliseconds until it lapses.
+        lapse_ms: u32,
+    },
+    /// All present admissions lapse only so long after this → [`PushAnswer::Done`].
+    Renew {
+        /// Milliseconds until they lapse.
+        lapse_ms: u32,
+    },
+    /// Remove the admission, drop the controllers, wait for the end of the last back-end I/O, then
+    /// → [`PushAnswer::Fenced`].
+    Fence {
+        /// The host.
+        host: HostId,
+        /// This and all earlier epochs.
+        epoch: Epoch,
+    },
+}
+
+/// An agent's answer to a [`Push`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PushAnswer {
+    /// Done.
+    Done,
+    /// The host is fenced: none of its commands is or will be carried out.
+    Fenced,
+}

@@ -1,0 +1,107 @@
+//! Devices and the space of them that a session may write.
+
+use crate::ids::{AllocationId, DeviceId, Incarnation, SessionId};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Largest allocation, in bytes.
+pub const ALLOCATION_MAX_BYTES: u64 = 1 << 20;
+
+/// Default size of a segment, in bytes.
+pub const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// First grant of space to a session on a device, in bytes; each further one doubles up to
+/// [`SEGMENT_BYTES`].
+pub const FIRST_GRANT_BYTES: u64 = 1 << 20;
+
+/// A run of blocks on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BlockRange {
+    /// First block, counted from the device's start.
+    pub start: u64,
+    /// Blocks; at least 1.
+    pub count: u64,
+}
+
+impl BlockRange {
+    /// One past the last block.
+    pub fn end(&self) -> u64 {
+        self.start + self.count
+    }
+}
+
+/// Where a device's namespace is exported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceAddress {
+    /// Address and port of the target, such as `127.0.0.1:4420`.
+    pub traddr: String,
+    /// NQN of the subsystem.
+    pub subnqn: String,
+    /// Namespace in it.
+    pub nsid: u32,
+}
+
+/// A device of the pool, as clients see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// Its number.
+    pub device: DeviceId,
+    /// The namespace's UUID.
+    pub uuid: Uuid,
+    /// The node it is part of.
+    pub node: String,
+    /// How to reach it.
+    pub address: DeviceAddress,
+    /// Block size in bytes: a power of two, 512 to 65536.
+    pub block_size: u32,
+    /// Blocks.
+    pub blocks: u64,
+    /// See [`Incarnation`].
+    pub incarnation: Incarnation,
+    /// Whether its target is in contact with the metadata service.
+    pub online: bool,
+}
+
+/// Space that a session may allocate from: a lease on a part of a segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceGrant {
+    /// The device.
+    pub device: DeviceId,
+    /// The device's incarnation when the grant was made.
+    pub incarnation: Incarnation,
+    /// The free blocks of it, ascending and apart from one another.
+    pub free: Vec<BlockRange>,
+}
+
+/// A new allocation that a commit names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NewAllocation {
+    /// Its name.
+    pub allocation: AllocationId,
+    /// Its length in blocks; at least 1, at most [`ALLOCATION_MAX_BYTES`] in all.
+    pub blocks: u32,
+    /// Incarnation of the device that acknowledged the writes.
+    pub incarnation: Incarnation,
+}
+
+/// What `statfs` tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolUse {
+    /// Bytes of all devices.
+    pub total_bytes: u64,
+    /// Bytes in no live allocation (resting ones count as free).
+    pub free_bytes: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+}
+
+/// A session, as others see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionInfo {
+    /// The session.
+    pub session: SessionId,
+    /// The node its client runs on.
+    pub node: String,
+    /// Milliseconds since its last heartbeat.
+    pub silent_ms: u64,
+}
