@@ -18,6 +18,7 @@ pub mod agent;
 pub mod attr;
 pub mod auth;
 pub mod client;
+pub mod connection;
 pub mod errno;
 pub mod extent;
 pub mod frame;

@@ -1,0 +1,330 @@
+//! One end of a connection as a state machine without I/O: bytes in, events out, bytes to send.
+//!
+//! Both ends of every connection run this same code: the accepting one in the metadata service, the
+//! connecting one in clients, agents and tools. It keeps the frames in step, carries out the
+//! handshake of [`crate::auth`], numbers calls and bounds all that a peer can make it remember:
+//!
+//! - bytes received: one frame and what came with it in one [`Peer::receive`]; before the handshake
+//!   is over only [`HANDSHAKE_MAX_BYTES`], so that strangers cost next to nothing;
+//! - calls of the peer that are not answered yet, own calls that are not answered yet;
+//! - bytes to send that the peer does not take.
+//!
+//! Randomness is passed in, and time is left to the owner (who calls [`Peer::forget`] when an answer
+//! is not waited for any more), so that a simulation replays exactly.
+
+use crate::auth::{self, Challenge, Hello, Proof, Role, Secret, Side};
+use crate::frame::{self, FrameError, HEADER_BYTES, Kind};
+use serde::Serialize;
+use std::collections::HashSet;
+use thiserror::Error;
+
+/// Longest frame of the handshake, in bytes.
+pub const HANDSHAKE_MAX_BYTES: usize = 256;
+
+/// What one end of a connection puts up with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Calls of the peer that are not answered yet.
+    pub calls_in_max: usize,
+    /// Own calls that are not answered yet.
+    pub calls_out_max: usize,
+    /// Bytes encoded and not yet taken by [`Peer::take_output`] (which the owner calls only when the
+    /// bytes before are sent).
+    pub output_max_bytes: usize,
+}
+
+impl Default for Limits {
+    /// 4096 calls either way, 16 MiB of output.
+    fn default() -> Limits {
+        Limits { calls_in_max: 4096, calls_out_max: 4096, output_max_bytes: 16 << 20 }
+    }
+}
+
+/// Why a connection has to be closed, or a call cannot be made.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectionError {
+    /// The byte stream is broken.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The peer does not know the secret.
+    #[error("peer does not know this job's secret; give it the secret file of the same job")]
+    Secret,
+    /// A frame came that the state does not allow.
+    #[error("peer sent {0}")]
+    Unexpected(&'static str),
+    /// The peer has more calls under way than it may.
+    #[error("peer has more than {0} calls under way")]
+    TooManyCallsIn(usize),
+    /// There are too many own calls under way; the connection goes on.
+    #[error("more than {0} calls are under way on this connection")]
+    TooManyCallsOut(usize),
+    /// The peer does not read.
+    #[error("peer has left {0} bytes unread")]
+    Output(usize),
+    /// A call was made before the handshake was over.
+    #[error("connection is not authenticated yet")]
+    NotReady,
+}
+
+/// What the received bytes mean. Bodies are decoded by the owner with [`frame::decode`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// The handshake is over: both know the secret. Carries the connector's role.
+    Ready(Role),
+    /// The peer calls; to be answered once by [`Peer::answer`] with this tag.
+    Call {
+        /// The peer's number for it.
+        tag: u64,
+        /// The encoded call.
+        body: &'a [u8],
+    },
+    /// The answer to an own call.
+    Answer {
+        /// As [`Peer::call`] gave it.
+        tag: u64,
+        /// The encoded answer.
+        body: &'a [u8],
+    },
+}
+
+/// Where the handshake stands.
+#[derive(Debug)]
+enum State {
+    /// Accepting end: nothing has come.
+    AwaitHello { nonce: [u8; 32] },
+    /// Accepting end: the challenge is out.
+    AwaitProof { hello: Hello, nonce: [u8; 32] },
+    /// Connecting end: the hello is out.
+    AwaitChallenge { hello: Hello },
+    /// Calls may be made.
+    Ready,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Peer {
+    secret: Secret,
+    limits: Limits,
+    state: State,
+    /// Bytes received; those before `taken` are used up.
+    input: Vec<u8>,
+    taken: usize,
+    output: Vec<u8>,
+    /// Tags of the peer's calls that are not answered.
+    calls_in: HashSet<u64>,
+    /// Tags of own calls that are not answered.
+    calls_out: HashSet<u64>,
+    tag_next: u64,
+}
+
+impl Peer {
+    fn new(secret: Secret, limits: Limits, state: State) -> Peer {
+        Peer {
+            secret,
+            limits,
+            state,
+            input: Vec::new(),
+            taken: 0,
+            output: Vec::new(),
+            calls_in: HashSet::new(),
+            calls_out: HashSet::new(),
+            tag_next: 1,
+        }
+    }
+
+    /// The connecting end; its hello is in the output. `nonce` must be random.
+    ///
+    /// # Panics
+    /// Never: a hello always fits a frame.
+    pub fn connect(secret: Secret, role: Role, nonce: [u8; 32], limits: Limits) -> Peer {
+        let hello = Hello { version: crate::VERSION, role, nonce };
+        let state = State::AwaitChallenge { hello: hello.clone() };
+        let mut peer = Peer::new(secret, limits, state);
+        frame::encode(Kind::Handshake, 0, &hello, &mut peer.output).expect("a hello fits a frame");
+        peer
+    }
+
+    /// The accepting end. `nonce` must be random.
+    pub fn accept(secret: Secret, nonce: [u8; 32], limits: Limits) -> Peer {
+        Peer::new(secret, limits, State::AwaitHello { nonce })
+    }
+
+    /// Whether the handshake is over.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready)
+    }
+
+    /// Takes received bytes in. [`Peer::next`] must be called until it answers `None` before more
+    /// are given: that is what bounds the memory.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.input.drain(..self.taken);
+        self.taken = 0;
+        self.input.extend_from_slice(bytes);
+    }
+
+    /// The next event, or `None` if more bytes are needed.
+    ///
+    /// # Errors
+    /// Any [`ConnectionError`]: the connection must be closed then.
+    pub fn next(&mut self) -> Result<Option<Event<'_>>, ConnectionError> {
+        loop {
+            let rest = &self.input[self.taken..];
+            let taken = frame::take(rest)?.map(|(header, _)| header);
+            let is_long = match (&taken, self.is_ready()) {
+                (_, true) => false,
+                (Some(header), false) => header.frame_bytes() > HANDSHAKE_MAX_BYTES,
+                (None, false) => rest.len() > HANDSHAKE_MAX_BYTES,
+            };
+            if is_long {
+                return Err(ConnectionError::Unexpected("an overlong frame before its handshake"));
+            }
+            let Some(header) = taken else { return Ok(None) };
+            let body = self.taken + HEADER_BYTES..self.taken + header.frame_bytes();
+            self.taken = body.end;
+            let tag = header.tag;
+            match header.kind {
+                Kind::Handshake => {
+                    if let Some(role) = self.handshake(body)? {
+                        return Ok(Some(Event::Ready(role)));
+                    }
+                }
+                _ if !self.is_ready() => {
+                    return Err(ConnectionError::Unexpected("a call before its handshake"));
+                }
+                Kind::Call => {
+                    self.admit_call(tag)?;
+                    return Ok(Some(Event::Call { tag, body: &self.input[body] }));
+                }
+                Kind::Answer if self.calls_out.remove(&tag) => {
+                    return Ok(Some(Event::Answer { tag, body: &self.input[body] }));
+                }
+                // The answer to a call that was forgotten.
+                Kind::Answer if tag < self.tag_next => {}
+                Kind::Answer => {
+                    return Err(ConnectionError::Unexpected("an answer to what was never asked"));
+                }
+            }
+        }
+    }
+
+    fn admit_call(&mut self, tag: u64) -> Result<(), ConnectionError> {
+        if self.calls_in.len() >= self.limits.calls_in_max {
+            return Err(ConnectionError::TooManyCallsIn(self.limits.calls_in_max));
+        }
+        if !self.calls_in.insert(tag) {
+            return Err(ConnectionError::Unexpected("a call with the tag of an unanswered one"));
+        }
+        Ok(())
+    }
+
+    /// One step of the handshake; the connector's role when it was the last.
+    fn handshake(&mut self, body: std::ops::Range<usize>) -> Result<Option<Role>, ConnectionError> {
+        let body = &self.input[body];
+        let (next, role) = match &self.state {
+            State::AwaitHello { nonce } => {
+                let hello: Hello = frame::decode(body)?;
+                if hello.version != crate::VERSION {
+                    return Err(FrameError::Version(hello.version).into());
+                }
+                let proof = auth::prove(&self.secret, Side::Meta, &hello, nonce);
+                let challenge = Challenge { nonce: *nonce, proof };
+                frame::encode(Kind::Handshake, 0, &challenge, &mut self.output)?;
+                (State::AwaitProof { hello, nonce: *nonce }, None)
+            }
+            State::AwaitProof { hello, nonce } => {
+                let Proof(proof) = frame::decode(body)?;
+                if !auth::verify(&self.secret, Side::Connector, hello, nonce, &proof) {
+                    return Err(ConnectionError::Secret);
+                }
+                (State::Ready, Some(hello.role))
+            }
+            State::AwaitChallenge { hello } => {
+                let challenge: Challenge = frame::decode(body)?;
+                let nonce = &challenge.nonce;
+                if !auth::verify(&self.secret, Side::Meta, hello, nonce, &challenge.proof) {
+                    return Err(ConnectionError::Secret);
+                }
+                let proof = Proof(auth::prove(&self.secret, Side::Connector, hello, nonce));
+                frame::encode(Kind::Handshake, 0, &proof, &mut self.output)?;
+                (State::Ready, Some(hello.role))
+            }
+            State::Ready => return Err(ConnectionError::Unexpected("a second handshake")),
+        };
+        self.state = next;
+        Ok(role)
+    }
+
+    /// Encodes a call to the peer and answers its tag.
+    ///
+    /// # Errors
+    /// [`ConnectionError::NotReady`], [`ConnectionError::TooManyCallsOut`] and a
+    /// [`FrameError::Length`] leave the connection as it is; after [`ConnectionError::Output`] it
+    /// must be closed.
+    pub fn call<T: Serialize>(&mut self, call: &T) -> Result<u64, ConnectionError> {
+        if !self.is_ready() {
+            return Err(ConnectionError::NotReady);
+        }
+        if self.calls_out.len() >= self.limits.calls_out_max {
+            return Err(ConnectionError::TooManyCallsOut(self.limits.calls_out_max));
+        }
+        let tag = self.tag_next;
+        self.encode(Kind::Call, tag, call)?;
+        self.tag_next += 1;
+        self.calls_out.insert(tag);
+        Ok(tag)
+    }
+
+    /// Encodes the answer to the peer's call `tag`; without effect if it was answered before.
+    ///
+    /// # Errors
+    /// As [`Peer::call`].
+    pub fn answer<T: Serialize>(&mut self, tag: u64, answer: &T) -> Result<(), ConnectionError> {
+        if self.calls_in.contains(&tag) {
+            self.encode(Kind::Answer, tag, answer)?;
+            self.calls_in.remove(&tag);
+        }
+        Ok(())
+    }
+
+    fn encode<T: Serialize>(
+        &mut self,
+        kind: Kind,
+        tag: u64,
+        body: &T,
+    ) -> Result<(), ConnectionError> {
+        if self.output.len() >= self.limits.output_max_bytes {
+            return Err(ConnectionError::Output(self.output.len()));
+        }
+        Ok(frame::encode(kind, tag, body, &mut self.output)?)
+    }
+
+    /// Gives up waiting for an own call's answer; it is dropped when it comes.
+    pub fn forget(&mut self, tag: u64) {
+        self.calls_out.remove(&tag);
+    }
+
+    /// Own calls that are not answered.
+    pub fn calls_out(&self) -> usize {
+        self.calls_out.len()
+    }
+
+    /// Calls of the peer that are not answered.
+    pub fn calls_in(&self) -> usize {
+        self.calls_in.len()
+    }
+
+    /// Bytes waiting to be sent.
+    pub fn output(&self) -> &[u8] {
+        &self.output
+    }
+
+    /// Takes the bytes that wait to be sent, leaving `spare` (emptied) for the next ones.
+    pub fn take_output(&mut self, mut spare: Vec<u8>) -> Vec<u8> {
+        spare.clear();
+        std::mem::replace(&mut self.output, spare)
+    }
+}
+
+#[cfg(test)]
+mod tests;

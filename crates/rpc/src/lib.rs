@@ -1,0 +1,1 @@
+//! Connections that carry the protocol.
