@@ -1,0 +1,65 @@
+//! Backing files: the kernel reads and writes them itself (`FUSE_PASSTHROUGH`).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::rc::Rc;
+
+use ring::Handle;
+
+use crate::abi::BackingMap;
+use crate::error::FuseError;
+
+/// `_IOW(229, 1, struct fuse_backing_map)`
+const FUSE_DEV_IOC_BACKING_OPEN: libc::c_ulong = 0x4010_e501;
+/// `_IOW(229, 2, uint32_t)`
+const FUSE_DEV_IOC_BACKING_CLOSE: libc::c_ulong = 0x4004_e502;
+
+#[derive(Debug)]
+struct Registration {
+    device: Handle,
+    id: i32,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Ok(device) = self.device.as_fd() {
+            // SAFETY: the request reads one `u32` through the pointer, which is valid for the call.
+            unsafe { libc::ioctl(device.as_raw_fd(), FUSE_DEV_IOC_BACKING_CLOSE, &raw const self.id) };
+        }
+    }
+}
+
+/// A file that the kernel knows as a backing file of this mount. Clones name the same registration;
+/// it ends with the last of them. Files that were opened with it keep it in the kernel until they
+/// are released, so that it may be dropped when the last open is answered.
+#[derive(Debug, Clone)]
+pub struct BackingId(Rc<Registration>);
+
+impl BackingId {
+    /// Registers an open file.
+    pub(crate) fn register(device: &Handle, file: BorrowedFd<'_>) -> Result<Self, FuseError> {
+        let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
+        let fd = device.as_fd().map_err(FuseError::Backing)?;
+        // SAFETY: the request reads one `fuse_backing_map` through the pointer, which is valid for
+        // the call; both descriptors are borrowed for its duration.
+        let id =
+            unsafe { libc::ioctl(fd.as_raw_fd(), FUSE_DEV_IOC_BACKING_OPEN, &raw const map) };
+        if id <= 0 {
+            return Err(FuseError::Backing(io::Error::last_os_error()));
+        }
+        Ok(Self(Rc::new(Registration { device: device.clone(), id })))
+    }
+
+    /// The kernel's number.
+    pub(crate) fn raw(&self) -> i32 {
+        self.0.id
+    }
+}
+
+impl PartialEq for BackingId {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for BackingId {}
