@@ -6,9 +6,12 @@ followed here, in one loop without threads, which also watches for the time limi
 
 QEMU is started by setpriv, so that the kernel kills it when this process dies, however it dies.
 """
+import contextlib
 import io
 import os
+import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +22,7 @@ from pathlib import Path
 PORTS = ("stdout", "stderr", "status")
 POLL_SECONDS = 0.03
 CONSOLE_LINES_SHOWN = 40
+TERMINAL_CONTROL = re.compile(r"\x1b(\[[0-9;?=]*[A-Za-z]|c)|\r")
 KERNEL_ARGUMENTS = ("console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr quiet "
                     "random.trust_cpu=on net.ifnames=0 rdinit=/init")
 
@@ -146,16 +150,19 @@ class Machine:
 
     def run_on_host(self, command, environment):
         """Runs a shell command on the host while the guest stays up; returns its exit status."""
+        # In a process group of its own, so that all that it started can be ended with it.
         with subprocess.Popen(["setpriv", "--pdeathsig", "TERM", "sh", "-c", command],
-                              env={**os.environ, **environment}) as child:
+                              env={**os.environ, **environment}, start_new_session=True) as child:
             try:
                 return self.wait_for(child.poll)
             finally:
-                child.terminate()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGTERM)
 
     def show_console(self):
         """Shows the end of the guest's console, for a guest that failed."""
-        for line in self.console.read_text(errors="replace").splitlines()[-CONSOLE_LINES_SHOWN:]:
+        text = TERMINAL_CONTROL.sub("", self.console.read_text(errors="replace"))
+        for line in text.splitlines()[-CONSOLE_LINES_SHOWN:]:
             print("console|", line, file=sys.stderr)
 
 

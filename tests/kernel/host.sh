@@ -1,0 +1,161 @@
+#!/bin/sh
+# Runs in the guest: the kernel's NVMe/TCP host against a target.
+# Usage: host.sh ADDRESS PORT NQN short|long [COMMAND...]
+# COMMANDs (compare dsm write-zeroes) are optional ones that this target has to offer.
+. /root/check.sh
+address=$1 port=$2 nqn=$3 extent=$4
+shift 4
+wanted=$*
+fabric="-t tcp -a $address -s $port"
+
+# Path of the controller connected to $nqn, empty if there is none.
+controller() {
+    for entry in /sys/class/nvme/nvme*; do
+        [ "$(cat $entry/subsysnqn 2>/dev/null)" = "$nqn" ] && echo $entry && return
+    done
+}
+
+# Name of the namespace's block device, empty if there is none.
+block_name() {
+    ls /sys/block | grep -m 1 -E '^nvme[0-9]+n[0-9]+$'
+}
+
+is_present() {
+    [ -n "$(controller)" ] && [ "$(cat $(controller)/state)" = live ] &&
+        [ -b /dev/$(block_name) ]
+}
+
+is_absent() {
+    [ -z "$(controller)$(block_name)" ]
+}
+
+# field NAME COMMAND...: the value of "NAME : VALUE" in what nvme-cli prints.
+field() {
+    field_name=$1
+    shift
+    "$@" | sed -n "s/^$field_name *: *//p" | head -1
+}
+
+# verify NAME FIO-ARGUMENT...: fio writes with checksums and reads back.
+verify() {
+    verify_name=$1
+    shift
+    check "$verify_name" fio --name=verify --ioengine=libaio --direct=1 --verify=crc32c \
+        --do_verify=1 --verify_fatal=1 --randrepeat=1 --eta=never "$@"
+}
+
+connect() {
+    need "connect $*" nvme connect $fabric -n $nqn "$@"
+    need "the namespace appears" wait_until is_present
+    device=/dev/$(block_name) controller=/dev/$(basename $(controller))
+}
+
+disconnect() {
+    check "disconnect" says 'disconnected 1 controller' nvme disconnect -n $nqn
+    check "the namespace is gone" wait_until is_absent
+}
+
+identify() {
+    check "id-ctrl names the subsystem" equal "$(field subnqn nvme id-ctrl $controller)" $nqn
+    check "id-ctrl says what it is" says '^cntrltype *: 1' nvme id-ctrl $controller
+    check "id-ns" says '^nsze *:' nvme id-ns $device
+    blocks=$(($(field nsze nvme id-ns $device)))
+    check "id-ns has the device's size" \
+        equal $((blocks * $(blockdev --getss $device))) $(blockdev --getsize64 $device)
+    check "ns-descs has an identifier" says '^\(uuid\|nguid\|eui64\) *:' nvme ns-descs $device
+    check "list-ns" says ':0x1$' nvme list-ns $controller
+    check "smart-log" says '^critical_warning[[:space:]]*: 0$' nvme smart-log $controller
+    check "error-log" nvme error-log -e 1 $controller
+    check "fw-log" nvme fw-log $controller
+    check "get-feature (number of queues)" nvme get-feature -f 7 -H $controller
+    check "list-subsys names the subsystem" says "NQN=$nqn" nvme list-subsys
+    check "list-subsys shows the path" says 'tcp .*live' nvme list-subsys
+}
+
+# offers BIT: whether the controller has the optional command of that bit of ONCS.
+offers() {
+    [ $(($(field oncs nvme id-ctrl $controller) >> $1 & 1)) = 1 ]
+}
+
+# optional NAME BIT COMMAND...: a command that is checked when it is offered or wanted.
+optional() {
+    optional_name=$1 optional_bit=$2
+    shift 2
+    if offers $optional_bit; then
+        check "$optional_name" "$@"
+    else
+        case " $wanted " in *" $optional_name "*) check "$optional_name is offered" false ;; esac
+    fi
+}
+
+compare() {
+    head -c 4096 /dev/urandom >/tmp/block
+    nvme write $device -s 64 -c $count -z 4096 -d /tmp/block &&
+        nvme compare $device -s 64 -c $count -z 4096 -d /tmp/block &&
+        ! nvme compare $device -s 128 -c $count -z 4096 -d /tmp/block
+}
+
+write_zeroes() {
+    head -c 4096 /dev/urandom >/tmp/block
+    nvme write $device -s 64 -c $count -z 4096 -d /tmp/block &&
+        nvme write-zeroes $device -s 64 -c $count &&
+        nvme read $device -s 64 -c $count -z 4096 -d /tmp/back &&
+        head -c 4096 /dev/zero | cmp - /tmp/back
+}
+
+commands() {
+    count=$((4096 / $(blockdev --getss $device) - 1))   # blocks of 4 KiB, counted from 0
+    check "flush" nvme flush $device -n 1
+    optional compare 0 compare
+    optional dsm 2 nvme dsm $device -n 1 --ad -s 0 -b $((count + 1))
+    optional write-zeroes 3 write_zeroes
+    check_refused "a read beyond the end" \
+        nvme read $device -s $blocks -c $count -z 4096 -d /tmp/back
+}
+
+filesystem() {
+    check "mkfs.ext4" mkfs.ext4 -q -F $device
+    need "mount" mount -t ext4 $device /mnt
+    verify "fio verifies a file" --directory=/mnt --size=8m --bsrange=4k-128k --rw=randwrite \
+        --iodepth=8 --fsync_on_close=1
+    cp -r /usr/sbin /mnt/ && sync
+    before=$(cd /mnt && find . -type f | sort | xargs sha256sum | sha256sum)
+    check "umount" umount /mnt
+    check "fsck.ext4 finds nothing" e2fsck -f -n $device
+    check "mount again" mount -t ext4 $device /mnt
+    check "the files are the same" \
+        equal "$before" "$(cd /mnt && find . -type f | sort | xargs sha256sum | sha256sum)"
+    check "umount again" umount /mnt
+}
+
+need "modprobe nvme-tcp" modprobe nvme-tcp
+need "discover" nvme discover $fabric
+check "discover names the subsystem" says "^subnqn: *$nqn$" nvme discover $fabric
+check "discover says tcp" says '^trtype: *tcp' nvme discover $fabric
+check_refused "connecting to an unknown subsystem" \
+    nvme connect $fabric -n nqn.2024-01.example:none
+
+connect --nr-io-queues 2
+check "two I/O queues" equal "$(cat $(controller)/queue_count)" 3
+identify
+commands
+filesystem
+disconnect
+
+size=8m
+[ $extent = long ] && size=64m
+for digests in --hdr-digest --data-digest "--hdr-digest --data-digest --nr-io-queues 2"; do
+    connect $digests
+    verify "fio verifies small blocks" --filename=$device --size=$size --bs=4k --io_size=4m \
+        --rw=randwrite --iodepth=16
+    verify "fio verifies large blocks" --filename=$device --size=$size --bs=512k \
+        --rw=write --iodepth=4
+    disconnect
+done
+
+# What the kernel thinks of the target; its messages name the fault.
+check_refused "no complaint in the kernel's log" \
+    sh -c "dmesg | grep -E 'nvme.*(error|timeout|failed|invalid|unexpected)|I/O error' |
+           grep -v -e 'Connect Invalid Data Parameter' -e 'failed to connect' |
+           grep ."
+finish
