@@ -1,0 +1,70 @@
+# What there is to do here; `make` alone lists it. Slow suites are targets of their own.
+
+SHELL := /bin/bash
+# The directory of the tree to work on in `make demo` (default: one that every machine has).
+DATA ?=
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+TSUMUGI := $(TARGET_DIR)/release/tsumugi
+# Seconds per fuzz target, and number of seeds of the simulation.
+FUZZ_SECONDS ?= 60
+SIM_SEEDS ?= 2000
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build test demo fmt lint deny unit system test-kernel proof-kernel fuzz sim bench \
+	clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+deps: ## install what is missing of tests/required (Debian; as root or with sudo)
+	@tools/require --install
+
+build: ## build the program, optimised
+	cargo build --release --locked --package tsumugi
+
+demo: build ## three nodes on this machine, one file system, checked (DATA=DIR for an input tree)
+	@TSUMUGI=$(TSUMUGI) DATA="$(DATA)" tools/demo
+
+test: ## all that has to pass before a change goes in, with a table of times at the end
+	@tools/run-steps \
+		deps "$(MAKE) -s deps" \
+		fmt "$(MAKE) -s fmt" \
+		lint "$(MAKE) -s lint" \
+		deny "$(MAKE) -s deny" \
+		unit "$(MAKE) -s unit" \
+		build "$(MAKE) -s build" \
+		system "$(MAKE) -s system" \
+		kernel "tests/kernel/run $(TSUMUGI)"
+
+fmt: ## check the formatting
+	cargo fmt --all --check
+
+lint: ## clippy, and the compiler's warnings, as errors
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+deny: ## check crates for licences, duplicates and sources
+	tools/cargo-deny --locked check bans licenses sources
+
+unit: ## the tests of all crates
+	cargo test --workspace --locked
+
+system: ## the tests of the whole system: real mounts, processes, network namespaces
+	TSUMUGI=$(TSUMUGI) tests/run
+
+test-kernel: build ## target and host against the Linux kernel's, long form
+	tests/kernel/run --long $(TSUMUGI)
+
+proof-kernel: ## prove the kernel tests with the kernel at both ends
+	tests/kernel/run --proof
+
+fuzz: ## fuzz every decoder (FUZZ_SECONDS each)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run
+
+sim: ## the whole cluster in one process, from SIM_SEEDS seeds
+	SIM_SEEDS=$(SIM_SEEDS) tests/sim
+
+bench: build ## measure what docs/performance.md states
+	TSUMUGI=$(TSUMUGI) bench/run
+
+clean: ## remove what was built
+	cargo clean
