@@ -1,1 +1,38 @@
 //! Wire formats of NVMe base, NVMe over Fabrics and the NVMe/TCP transport; no I/O.
+//!
+//! Structures are little-endian, have no padding and no alignment, so a reference into a receive
+//! buffer *is* the decoded structure and a structure's bytes are what is sent: nothing is copied.
+//! Fields carry the mnemonics of the specifications (`nsze`, `cntlid`); where a field packs bits,
+//! an accessor or a newtype unpacks them. Decoding untrusted bytes gives an [`Error`] that names
+//! the field and its value, and never panics.
+//!
+//! Sources, named in the documentation of the items: *base* is the NVM Express Base Specification
+//! 2.1 (which since 2.0 also contains Fabrics), *NVM* the NVM Command Set Specification 1.1, and
+//! *TCP* the NVMe/TCP Transport Specification 1.1.
+
+// The types that zerocopy's derives generate have no Debug; those of this crate all do.
+#![allow(missing_debug_implementations)]
+
+#[macro_use]
+mod wire;
+
+pub mod command;
+pub mod completion;
+mod error;
+pub mod fabrics;
+mod id;
+mod nqn;
+pub mod opcode;
+pub mod property;
+pub mod sgl;
+pub mod status;
+pub mod tcp;
+
+pub use command::SubmissionQueueEntry;
+pub use completion::CompletionQueueEntry;
+pub use error::Error;
+pub use id::{CommandId, ControllerId, HostId, Nsid, QueueId, TransferTag};
+pub use nqn::{DISCOVERY_NQN, NQN_BYTES_MAX, NQN_FIELD_BYTES, Nqn};
+pub use sgl::SglDescriptor;
+pub use status::Status;
+pub use zerocopy::little_endian::{U16, U32, U64, U128};

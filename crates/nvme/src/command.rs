@@ -1,0 +1,151 @@
+//! Submission queue entries (base 4.1): the 64 bytes that every command is.
+//!
+//! One structure for all commands, and beside it one small decoded structure per command
+//! ([`ReadWrite`], [`Identify`], …) with `decode` from an entry and `encode` into one. So a queue
+//! can handle entries uniformly, and only who executes a command knows its dwords.
+
+mod admin;
+mod io;
+
+pub use admin::{Abort, Feature, FeatureSelect, GetLogPage, Identify, SetFeatures};
+pub use io::{DatasetManagement, DsmRange, ReadWrite};
+
+use crate::opcode::{self, AdminOpcode, DataDirection, FabricsType, NvmOpcode};
+use crate::{CommandId, Nsid, SglDescriptor, U16, U32, U64};
+
+/// PSDT 01b: the data pointer is an SGL, the only form there is over fabrics.
+const FLAGS_SGL: u8 = 0x40;
+
+wire_struct! {
+    /// Submission queue entry (base figure 93; Fabrics commands base figure 96).
+    pub struct SubmissionQueueEntry[64] {
+        /// Opcode.
+        pub opc: u8,
+        /// FUSE in bits 1:0, PSDT in bits 7:6 (01b or 10b: SGLs are used).
+        pub flags: u8,
+        /// Command identifier.
+        pub cid: U16,
+        /// Namespace identifier; for Fabrics commands FCTYPE in the lowest byte.
+        pub nsid: U32,
+        /// Command dword 2.
+        pub cdw2: U32,
+        /// Command dword 3.
+        pub cdw3: U32,
+        /// Metadata pointer; not used over TCP.
+        pub mptr: U64,
+        /// Data pointer: SGL descriptor 1.
+        pub sgl1: SglDescriptor,
+        /// Command dword 10.
+        pub cdw10: U32,
+        /// Command dword 11.
+        pub cdw11: U32,
+        /// Command dword 12.
+        pub cdw12: U32,
+        /// Command dword 13.
+        pub cdw13: U32,
+        /// Command dword 14.
+        pub cdw14: U32,
+        /// Command dword 15.
+        pub cdw15: U32,
+    }
+}
+
+impl SubmissionQueueEntry {
+    /// A command without data: all dwords 0, an SGL descriptor of length 0, command identifier 0.
+    pub fn new(opcode: u8, nsid: Nsid) -> Self {
+        Self {
+            opc: opcode,
+            flags: FLAGS_SGL,
+            nsid: U32::new(nsid.get()),
+            sgl1: SglDescriptor::transport(0),
+            ..Self::default()
+        }
+    }
+
+    /// A command for the admin queue.
+    pub fn admin(opcode: AdminOpcode, nsid: Nsid) -> Self {
+        Self::new(opcode.0, nsid)
+    }
+
+    /// A command of the NVM command set.
+    pub fn nvm(opcode: NvmOpcode, nsid: Nsid) -> Self {
+        Self::new(opcode.0, nsid)
+    }
+
+    /// A Fabrics command.
+    pub fn fabrics(fctype: FabricsType) -> Self {
+        Self::new(opcode::FABRICS, Nsid(u32::from(fctype.0)))
+    }
+
+    /// Keep Alive (base 5.1.14).
+    pub fn keep_alive() -> Self {
+        Self::admin(AdminOpcode::KEEP_ALIVE, Nsid(0))
+    }
+
+    /// Asynchronous Event Request (base 5.1.2).
+    pub fn async_event_request() -> Self {
+        Self::admin(AdminOpcode::ASYNC_EVENT_REQUEST, Nsid(0))
+    }
+
+    /// Flush (base 7.2).
+    pub fn flush(nsid: Nsid) -> Self {
+        Self::nvm(NvmOpcode::FLUSH, nsid)
+    }
+
+    /// The same command with another identifier.
+    pub fn with_command_id(mut self, cid: CommandId) -> Self {
+        self.cid = U16::new(cid.get());
+        self
+    }
+
+    /// The same command with a data pointer.
+    pub fn with_sgl(mut self, sgl: SglDescriptor) -> Self {
+        self.sgl1 = sgl;
+        self
+    }
+
+    /// Identifier that the completion will repeat.
+    pub fn command_id(&self) -> CommandId {
+        CommandId(self.cid.get())
+    }
+
+    /// The namespace; meaningless for Fabrics commands.
+    pub fn namespace_id(&self) -> Nsid {
+        Nsid(self.nsid.get())
+    }
+
+    /// The opcode as an admin command's.
+    pub fn admin_opcode(&self) -> AdminOpcode {
+        AdminOpcode(self.opc)
+    }
+
+    /// The opcode as an I/O command's.
+    pub fn nvm_opcode(&self) -> NvmOpcode {
+        NvmOpcode(self.opc)
+    }
+
+    /// Whether this is a Fabrics command.
+    pub fn is_fabrics(&self) -> bool {
+        self.opc == opcode::FABRICS
+    }
+
+    /// Which Fabrics command this is; meaningful only if [`Self::is_fabrics`].
+    pub fn fabrics_type(&self) -> FabricsType {
+        FabricsType((self.nsid.get() & 0xff) as u8)
+    }
+
+    /// Which way data goes if the command has any.
+    pub fn data_direction(&self) -> DataDirection {
+        DataDirection::of(if self.is_fabrics() { self.fabrics_type().0 } else { self.opc })
+    }
+
+    /// FUSE (base figure 91): 00b for a command that is not fused.
+    pub fn fuse(&self) -> u8 {
+        self.flags & 3
+    }
+
+    /// Whether the PSDT field says that the data pointer is an SGL, as fabrics demands.
+    pub fn has_sgl(&self) -> bool {
+        matches!(self.flags >> 6, 1 | 2)
+    }
+}

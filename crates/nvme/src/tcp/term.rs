@@ -1,0 +1,115 @@
+//! Fatal transport errors (TCP 3.5): what a receiver finds wrong and how it tells its peer.
+
+use core::fmt;
+
+use super::header::TermReq;
+
+/// Most bytes of the erroneous PDU's header that a terminate request carries (TCP 3.6.2.4: the
+/// whole PDU has at most 152 bytes).
+pub const TERM_DATA_BYTES_MAX: usize = 128;
+
+/// FES, fatal error status (TCP figures 22 and 25).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FatalErrorStatus(pub u16);
+
+impl FatalErrorStatus {
+    /// A header field is invalid; FEI is its byte offset in the PDU.
+    pub const INVALID_HEADER_FIELD: Self = Self(1);
+    /// The PDU is not expected now.
+    pub const SEQUENCE_ERROR: Self = Self(2);
+    /// The header digest does not match; FEI is the digest received.
+    pub const HEADER_DIGEST_ERROR: Self = Self(3);
+    /// The data lies outside of what the R2T or the command says.
+    pub const DATA_OUT_OF_RANGE: Self = Self(4);
+    /// More data than MAXH2CDATA in a PDU (to the controller), or more R2Ts than MAXR2T (to the
+    /// host).
+    pub const LIMIT_EXCEEDED: Self = Self(5);
+    /// A parameter has a value that is not supported; FEI is its byte offset in the PDU.
+    pub const UNSUPPORTED_PARAMETER: Self = Self(6);
+
+    /// The specification's name.
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self.0 {
+            1 => "Invalid PDU Header Field",
+            2 => "PDU Sequence Error",
+            3 => "Header Digest Error",
+            4 => "Data Transfer Out of Range",
+            5 => "Data Transfer or R2T Limit Exceeded",
+            6 => "Unsupported Parameter",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for FatalErrorStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "fatal error status {:#06x}", self.0),
+        }
+    }
+}
+
+/// A PDU that violates the transport: which field, its value, and what the terminate request must
+/// say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{fes}: {field} is {value:#x}")]
+pub struct PduError {
+    /// Status for the terminate request.
+    pub fes: FatalErrorStatus,
+    /// Information for the terminate request: a byte offset or, for digests, the one received.
+    pub fei: u32,
+    /// Mnemonic of the field.
+    pub field: &'static str,
+    /// Value of the field.
+    pub value: u64,
+}
+
+impl PduError {
+    /// A header field with an invalid value at this byte of the PDU.
+    pub const fn invalid_field(field: &'static str, offset: u32, value: u64) -> Self {
+        Self { fes: FatalErrorStatus::INVALID_HEADER_FIELD, fei: offset, field, value }
+    }
+
+    /// A PDU of this type that must not come now.
+    pub const fn sequence(pdu_type: u8) -> Self {
+        Self {
+            fes: FatalErrorStatus::SEQUENCE_ERROR,
+            fei: 0,
+            field: "pdu_type",
+            value: pdu_type as u64,
+        }
+    }
+
+    /// A header digest that does not match.
+    pub const fn header_digest(received: u32) -> Self {
+        Self {
+            fes: FatalErrorStatus::HEADER_DIGEST_ERROR,
+            fei: received,
+            field: "hdgst",
+            value: received as u64,
+        }
+    }
+
+    /// Data outside of the range agreed on; `field` is `datao`, `datal`, `r2to` or `r2tl`.
+    pub const fn out_of_range(field: &'static str, value: u64) -> Self {
+        Self { fes: FatalErrorStatus::DATA_OUT_OF_RANGE, fei: 0, field, value }
+    }
+
+    /// More data or R2Ts than the receiver said it takes.
+    pub const fn limit_exceeded(field: &'static str, value: u64) -> Self {
+        Self { fes: FatalErrorStatus::LIMIT_EXCEEDED, fei: 0, field, value }
+    }
+
+    /// A parameter, at this byte of the PDU, with a value that is not supported.
+    pub const fn unsupported(field: &'static str, offset: u32, value: u64) -> Self {
+        Self { fes: FatalErrorStatus::UNSUPPORTED_PARAMETER, fei: offset, field, value }
+    }
+}
+
+impl TermReq {
+    /// The peer's reason for ending the connection.
+    pub fn status(&self) -> FatalErrorStatus {
+        FatalErrorStatus(self.fes.get())
+    }
+}
