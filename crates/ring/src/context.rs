@@ -1,0 +1,114 @@
+//! What belongs to one running reactor, found by everything on its thread through a thread-local.
+
+use crate::executor::Executor;
+use crate::handle::Handle;
+use crate::operation::{Completion, Operation};
+use crate::slots::Slots;
+use crate::timers::Timers;
+use crate::uring::Uring;
+use std::cell::RefCell;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// Who carries operations out.
+pub(crate) enum Driver {
+    /// The kernel.
+    Uring(RefCell<Uring>),
+}
+
+pub(crate) struct Context {
+    pub(crate) executor: Executor,
+    pub(crate) slots: RefCell<Slots>,
+    pub(crate) timers: RefCell<Timers>,
+    pub(crate) driver: Driver,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Context>>> = const { RefCell::new(None) };
+}
+
+/// Makes `context` the thread's current one until dropped.
+pub(crate) struct Entered(());
+
+impl Entered {
+    /// # Panics
+    /// If the thread runs a reactor already.
+    pub(crate) fn new(context: &Rc<Context>) -> Self {
+        CURRENT.with_borrow_mut(|current| {
+            assert!(current.is_none(), "a thread runs one reactor at a time");
+            *current = Some(Rc::clone(context));
+        });
+        Self(())
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let _ = CURRENT.try_with(|current| current.borrow_mut().take());
+    }
+}
+
+/// Runs `f` with the thread's context.
+///
+/// # Panics
+/// If the thread runs no reactor.
+pub(crate) fn with_context<T>(f: impl FnOnce(&Rc<Context>) -> T) -> T {
+    try_with_context(f).expect("this needs a ring::Runtime running on the thread")
+}
+
+/// Runs `f` with the thread's context, if there is one.
+pub(crate) fn try_with_context<T>(f: impl FnOnce(&Rc<Context>) -> T) -> Option<T> {
+    CURRENT.try_with(|current| current.borrow().as_ref().map(f)).ok().flatten()
+}
+
+impl Context {
+    /// Queues an operation.
+    pub(crate) fn submit(&self, handle: Handle, operation: Operation) -> u32 {
+        let mut slots = self.slots.borrow_mut();
+        let key = slots.insert(handle, operation);
+        match &self.driver {
+            Driver::Uring(uring) => uring.borrow_mut().start(key, slots.get(key)),
+        }
+        key
+    }
+
+    /// Takes an operation's completion or notes who waits for it.
+    pub(crate) fn poll(&self, key: u32, waker: &Waker) -> Poll<Completion> {
+        self.slots.borrow_mut().poll(key, waker)
+    }
+
+    /// Gives an operation up.
+    pub(crate) fn cancel(&self, key: u32) {
+        let (is_pending, rest) = self.slots.borrow_mut().orphan(key);
+        drop(rest);
+        if is_pending {
+            let generation = self.slots.borrow_mut().get(key).generation;
+            match &self.driver {
+                Driver::Uring(uring) => uring.borrow_mut().cancel(key, generation),
+            }
+        }
+    }
+
+    /// As `complete`, for a result of the kernel: a descriptor that it made is owned from here on.
+    pub(crate) fn complete_from_kernel(&self, key: u32, code: i32) {
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.get(key);
+        if code >= 0 && matches!(slot.operation, Some(Operation::Accept)) {
+            // SAFETY: a successful accept answers a new descriptor, which nobody else knows.
+            let fd = unsafe { OwnedFd::from_raw_fd(code) };
+            slot.accepted = Some((Handle::from_fd(fd), slot.arguments.decoded_address()));
+        }
+        drop(slots);
+        self.complete(key, code);
+    }
+
+    /// Hands a result to whoever waits for it.
+    pub(crate) fn complete(&self, key: u32, code: i32) {
+        let (waker, rest) = self.slots.borrow_mut().complete(key, code);
+        drop(rest);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! The tasks of one reactor and their run queue.
+//!
+//! A task is a boxed future in a slab and a small atomically counted header, which is what wakers
+//! point to. Waking on the task's own thread pushes the header onto a plain queue. Waking from
+//! another thread pushes it onto a lock-free stack and, only if the owner sleeps, kicks its eventfd.
+
+use crate::context::{try_with_context, with_context};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::ptr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Key of the future that `block_on` runs.
+const ROOT: u32 = u32::MAX;
+
+type BoxFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The part of an executor that other threads may touch.
+pub(crate) struct Remote {
+    /// Head of a stack of headers woken by other threads.
+    stack: AtomicPtr<Header>,
+    /// Set while the owner sleeps or is about to.
+    sleeping: AtomicBool,
+    /// Set once the owner is gone: nothing is pushed any more.
+    closed: AtomicBool,
+    /// Makes the owner's sleep end.
+    kick: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Remote {
+    fn push(&self, header: Arc<Header>) {
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let node = Arc::into_raw(header).cast_mut();
+        let mut head = self.stack.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: `node` came from `Arc::into_raw` and is not yet visible to anyone else; the
+            // header's `queued` flag lets it be in one queue at a time.
+            unsafe { (*node).next.store(head, Ordering::Relaxed) };
+            let order = (Ordering::Release, Ordering::Relaxed);
+            match self.stack.compare_exchange_weak(head, node, order.0, order.1) {
+                Ok(_) => break,
+                Err(current) => head = current,
+            }
+        }
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
+            (self.kick)();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.stack.load(Ordering::Acquire).is_null()
+    }
+
+    /// All pushed headers, in the order of their pushing.
+    fn drain(&self, mut take: impl FnMut(Arc<Header>)) {
+        let mut node = self.stack.swap(ptr::null_mut(), Ordering::Acquire);
+        let mut reversed = ptr::null_mut();
+        while !node.is_null() {
+            // SAFETY: the swap made the whole list ours.
+            let next = unsafe { (*node).next.swap(reversed, Ordering::Relaxed) };
+            reversed = node;
+            node = next;
+        }
+        while !reversed.is_null() {
+            // SAFETY: each node owns the count given to `Arc::into_raw` in `push`.
+            let header = unsafe { Arc::from_raw(reversed.cast_const()) };
+            reversed = header.next.load(Ordering::Relaxed);
+            take(header);
+        }
+    }
+}
+
+/// What a task's wakers point to.
+struct Header {
+    key: u32,
+    /// Whether the task is in a queue.
+    queued: AtomicBool,
+    next: AtomicPtr<Header>,
+    remote: Arc<Remote>,
+}
+
+impl Wake for Header {
+    fn wake(self: Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut header = Some(self);
+        let _ = try_with_context(|context| {
+            if let Some(mine) =
+                header.take_if(|mine| Arc::ptr_eq(&mine.remote, &context.executor.remote))
+            {
+                context.executor.ready.borrow_mut().push_back(mine);
+            }
+        });
+        if let Some(header) = header {
+            let remote = Arc::clone(&header.remote);
+            remote.push(header);
+        }
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.load(Ordering::Acquire) {
+            Arc::clone(self).wake();
+        }
+    }
+}
+
+struct Task {
+    /// `None` while it is being polled.
+    future: Option<BoxFuture>,
+    header: Arc<Header>,
+    /// The simulated node it belongs to; 0 without a simulation.
+    node: u32,
+}
+
+pub(crate) struct Executor {
+    tasks: RefCell<slab::Slab<Task>>,
+    ready: RefCell<VecDeque<Arc<Header>>>,
+    /// Tasks that let I/O and all others go first.
+    yielded: RefCell<Vec<Waker>>,
+    remote: Arc<Remote>,
+    root: Arc<Header>,
+    /// Node of the task that runs; spawned tasks inherit it.
+    pub(crate) node: Cell<u32>,
+}
+
+impl Executor {
+    /// `kick` ends the owner's sleep, from any thread.
+    pub(crate) fn new(kick: Box<dyn Fn() + Send + Sync>) -> Self {
+        let remote = Arc::new(Remote {
+            stack: AtomicPtr::new(ptr::null_mut()),
+            sleeping: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            kick,
+        });
+        let root = Self::header(ROOT, &remote);
+        Self {
+            tasks: RefCell::default(),
+            ready: RefCell::default(),
+            yielded: RefCell::default(),
+            remote,
+            root,
+            node: Cell::new(0),
+        }
+    }
+
+    fn header(key: u32, remote: &Arc<Remote>) -> Arc<Header> {
+        Arc::new(Header {
+            key,
+            queued: AtomicBool::new(false),
+            next: AtomicPtr::new(ptr::null_mut()),
+            remote: Arc::clone(remote),
+        })
+    }
+
+    /// Makes the root future ready.
+    pub(crate) fn wake_root(&self) {
+        Arc::clone(&self.root).wake();
+    }
+
+    fn insert(&self, future: BoxFuture, node: u32) -> Arc<Header> {
+        let mut tasks = self.tasks.borrow_mut();
+        let entry = tasks.vacant_entry();
+        let header = Self::header(entry.key() as u32, &self.remote);
+        entry.insert(Task { future: Some(future), header: Arc::clone(&header), node });
+        header.queued.store(true, Ordering::Relaxed);
+        self.ready.borrow_mut().push_back(Arc::clone(&header));
+        header
+    }
+
+    /// Whether a task is ready, counting those woken by other threads.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.borrow().is_empty()
+            || !self.yielded.borrow().is_empty()
+            || !self.remote.is_empty()
+    }
+
+    /// Announces that the owner is about to sleep; `false` if something became ready meanwhile.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        self.remote.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let may_sleep = self.remote.is_empty();
+        if !may_sleep {
+            self.end_sleep();
+        }
+        may_sleep
+    }
+
+    /// The owner is awake again.
+    pub(crate) fn end_sleep(&self) {
+        self.remote.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    /// Polls up to `limit` ready tasks; true as soon as `root` has been polled to its end.
+    pub(crate) fn run(&self, limit: usize, mut root: impl FnMut(&mut Context<'_>) -> bool) -> bool {
+        if !self.remote.is_empty() {
+            self.remote.drain(|header| self.ready.borrow_mut().push_back(header));
+        }
+        let mut yielded = std::mem::take(&mut *self.yielded.borrow_mut());
+        yielded.drain(..).for_each(Waker::wake);
+        *self.yielded.borrow_mut() = yielded;
+        for _ in 0..limit {
+            let Some(header) = self.ready.borrow_mut().pop_front() else { return false };
+            header.queued.store(false, Ordering::Release);
+            if header.key == ROOT {
+                let waker = Waker::from(header);
+                if root(&mut Context::from_waker(&waker)) {
+                    return true;
+                }
+            } else {
+                self.poll_task(header);
+            }
+        }
+        false
+    }
+
+    fn poll_task(&self, header: Arc<Header>) {
+        let key = header.key as usize;
+        let taken = {
+            let mut tasks = self.tasks.borrow_mut();
+            tasks
+                .get_mut(key)
+                .filter(|task| Arc::ptr_eq(&task.header, &header))
+                .and_then(|task| task.future.take().map(|future| (future, task.node)))
+        };
+        let Some((mut future, node)) = taken else { return };
+        let outer = self.node.replace(node);
+        let waker = Waker::from(Arc::clone(&header));
+        let is_done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        {
+            let mut tasks = self.tasks.borrow_mut();
+            let task = tasks.get_mut(key).filter(|task| Arc::ptr_eq(&task.header, &header));
+            match task {
+                Some(task) if !is_done => {
+                    task.future = Some(future);
+                    self.node.set(outer);
+                    return;
+                }
+                Some(_) => drop(tasks.remove(key).header),
+                // It was aborted while it ran.
+                None => {}
+            }
+        }
+        drop(future);
+        self.node.set(outer);
+    }
+
+    fn abort(&self, header: &Arc<Header>) {
+        let task = {
+            let mut tasks = self.tasks.borrow_mut();
+            let key = header.key as usize;
+            let is_it = tasks.get(key).is_some_and(|task| Arc::ptr_eq(&task.header, header));
+            is_it.then(|| tasks.remove(key))
+        };
+        drop(task);
+    }
+
+    /// Drops all tasks for which `which` holds, given their node.
+    pub(crate) fn drop_tasks(&self, which: impl Fn(u32) -> bool) {
+        // Dropping a task may spawn others: repeat until none is left.
+        loop {
+            let keys: Vec<usize> = {
+                let tasks = self.tasks.borrow();
+                tasks.iter().filter(|(_, task)| which(task.node)).map(|(key, _)| key).collect()
+            };
+            if keys.is_empty() {
+                return;
+            }
+            for key in keys {
+                let task = self.tasks.borrow_mut().try_remove(key);
+                drop(task);
+            }
+        }
+    }
+
+    /// Drops all tasks and turns away later wakers.
+    pub(crate) fn close(&self) {
+        self.remote.closed.store(true, Ordering::Release);
+        self.drop_tasks(|_| true);
+        let ready = std::mem::take(&mut *self.ready.borrow_mut());
+        let yielded = std::mem::take(&mut *self.yielded.borrow_mut());
+        drop((ready, yielded));
+        self.remote.drain(drop);
+    }
+}
+
+/// The task was aborted (or its thread or node ended) before it had an output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the task was aborted")]
+pub struct Aborted;
+
+struct JoinState<T> {
+    output: Option<Result<T, Aborted>>,
+    waker: Option<Waker>,
+}
+
+/// Tells the join handle when the task is dropped early.
+struct JoinGuard<T>(Rc<RefCell<JoinState<T>>>);
+
+impl<T> JoinGuard<T> {
+    fn finish(&self, output: Result<T, Aborted>) {
+        let mut state = self.0.borrow_mut();
+        if state.output.is_none() {
+            state.output = Some(output);
+        }
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Drop for JoinGuard<T> {
+    fn drop(&mut self) {
+        self.finish(Err(Aborted));
+    }
+}
+
+/// Awaits a task's output; dropping it lets the task run on by itself.
+pub struct JoinHandle<T> {
+    state: Rc<RefCell<JoinState<T>>>,
+    header: Arc<Header>,
+}
+
+impl<T> JoinHandle<T> {
+    /// Drops the task, at its present await point. A task that aborts itself is dropped when it
+    /// next awaits. Must be called on the task's thread, as it can only be.
+    pub fn abort(&self) {
+        let _ = try_with_context(Rc::clone).map(|context| context.executor.abort(&self.header));
+    }
+
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.state.borrow().output.is_some() || Rc::strong_count(&self.state) == 1
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, Aborted>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.state.borrow_mut();
+        if let Some(output) = state.output.take() {
+            return Poll::Ready(output);
+        }
+        if Rc::strong_count(&self.state) == 1 {
+            return Poll::Ready(Err(Aborted));
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").field("task", &self.header.key).finish_non_exhaustive()
+    }
+}
+
+/// Runs a future as a task of its own on this thread's reactor.
+///
+/// # Panics
+/// If the thread has no reactor.
+pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
+    spawn_on(None, future)
+}
+
+/// As [`spawn`], on a simulated node (`None`: the spawning task's).
+pub(crate) fn spawn_on<F: Future + 'static>(node: Option<u32>, future: F) -> JoinHandle<F::Output> {
+    let state = Rc::new(RefCell::new(JoinState { output: None, waker: None }));
+    let guard = JoinGuard(Rc::clone(&state));
+    let task = Box::pin(async move {
+        let output = future.await;
+        guard.finish(Ok(output));
+    });
+    with_context(|context| {
+        let executor = &context.executor;
+        let header = executor.insert(task, node.unwrap_or(executor.node.get()));
+        JoinHandle { state, header }
+    })
+}
+
+/// Lets all other ready tasks, and I/O, have their turn.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        with_context(|context| {
+            context.executor.yielded.borrow_mut().push(cx.waker().clone());
+        });
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,228 @@
+//! Files and block devices over the reactor.
+//!
+//! Opening, sizes and locks are plain calls (they are rare and mostly of memory); reads, writes,
+//! syncs and allocation go through the ring.
+
+mod open;
+
+use crate::buffer::Buffer;
+use crate::chunk::{Chunk, Segment, Segments};
+use crate::handle::{Handle, finish_read};
+use crate::operation::{Completion, Op, Operation, Step};
+use smallvec::smallvec;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Made if missing (mode 0600).
+    pub create: bool,
+    /// Made, or an error if it is there.
+    pub create_new: bool,
+    /// Emptied.
+    pub truncate: bool,
+    /// `O_DIRECT`: past the page cache; memory, offsets and lengths must be aligned to the logical
+    /// block size.
+    pub direct: bool,
+}
+
+impl OpenOptions {
+    /// For reading.
+    pub const READ: Self = Self {
+        read: true,
+        write: false,
+        create: false,
+        create_new: false,
+        truncate: false,
+        direct: false,
+    };
+    /// For reading and writing.
+    pub const READ_WRITE: Self = Self { write: true, ..Self::READ };
+}
+
+/// An open file or block device. Clones share the open file description, also between threads: each
+/// operation runs on the ring of the thread that asks for it.
+#[derive(Clone, Debug)]
+pub struct File {
+    handle: Handle,
+}
+
+impl File {
+    /// Opens `path`.
+    ///
+    /// # Errors
+    /// What `open` answers.
+    pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<Self> {
+        open::open(path.as_ref(), options).map(|handle| Self { handle })
+    }
+
+    /// Takes an open handle for a file.
+    pub fn from_handle(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    /// The handle, for operations that this type lacks.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Reads into a range of the buffer's capacity from `offset`; fewer bytes only at the end of the
+    /// file or before an error. The buffer's visible length grows to cover what was read.
+    pub fn read_at(
+        &self,
+        buffer: Buffer,
+        range: Range<usize>,
+        offset: u64,
+    ) -> Op<(io::Result<usize>, Buffer)> {
+        let segments = smallvec![Segment::Buffer(buffer, range)];
+        Op::submit(&self.handle, Operation::Read { segments, offset }, |completion| {
+            match finish_read(completion) {
+                Step::Done((result, segments)) => {
+                    let buffer = Operation::Receive(segments).into_buffer();
+                    Step::Done((result, buffer))
+                }
+                Step::Again(operation) => Step::Again(operation),
+            }
+        })
+    }
+
+    /// Reads into segments, in order, from `offset`. May be short.
+    pub fn read_vectored_at(
+        &self,
+        segments: Segments,
+        offset: u64,
+    ) -> Op<(io::Result<usize>, Segments)> {
+        Op::submit(&self.handle, Operation::Read { segments, offset }, finish_read)
+    }
+
+    /// Writes all of a chunk at `offset` and gives the chunk back.
+    pub fn write_at(&self, chunk: impl Into<Chunk>, offset: u64) -> Op<(io::Result<()>, Chunk)> {
+        let chunk = chunk.into();
+        if chunk.is_empty() {
+            return Op::ready((Ok(()), chunk));
+        }
+        Op::submit(&self.handle, Operation::WriteOne { chunk, offset, skip: 0 }, finish_write_one)
+    }
+
+    /// Writes all of the chunks, one after the other, from `offset` on. The list comes back empty,
+    /// for reuse.
+    pub fn write_chunks_at(
+        &self,
+        chunks: Vec<Chunk>,
+        offset: u64,
+    ) -> Op<(io::Result<()>, Vec<Chunk>)> {
+        if chunks.iter().all(Chunk::is_empty) {
+            return Op::ready((Ok(()), emptied(chunks)));
+        }
+        Op::submit(&self.handle, Operation::Write { chunks, offset, skip: 0 }, finish_write)
+    }
+
+    /// Makes written data durable, with the metadata needed to read it (`fdatasync`).
+    pub fn sync_data(&self) -> Op<io::Result<()>> {
+        self.sync(true)
+    }
+
+    /// Makes data and all metadata durable (`fsync`).
+    pub fn sync_all(&self) -> Op<io::Result<()>> {
+        self.sync(false)
+    }
+
+    fn sync(&self, data: bool) -> Op<io::Result<()>> {
+        Op::submit(&self.handle, Operation::Sync { data }, |completion| {
+            Step::Done(completion.into_result().map(drop))
+        })
+    }
+
+    /// `fallocate(2)` with its `FALLOC_FL_*` mode; on a block device it discards or zeroes.
+    pub fn fallocate(&self, mode: i32, offset: u64, len: u64) -> Op<io::Result<()>> {
+        Op::submit(&self.handle, Operation::Allocate { mode, offset, len }, |completion| {
+            Step::Done(completion.into_result().map(drop))
+        })
+    }
+
+    /// Size in bytes, also of a block device.
+    ///
+    /// # Errors
+    /// What `fstat` or `BLKGETSIZE64` answers.
+    pub fn size(&self) -> io::Result<u64> {
+        open::size(&self.handle)
+    }
+
+    /// Sets the size of a regular file.
+    ///
+    /// # Errors
+    /// What `ftruncate` answers.
+    pub fn set_size(&self, size: u64) -> io::Result<()> {
+        open::set_size(&self.handle, size)
+    }
+
+    /// Whether it is a block device.
+    ///
+    /// # Errors
+    /// What `fstat` answers.
+    pub fn is_block_device(&self) -> io::Result<bool> {
+        open::is_block_device(&self.handle)
+    }
+
+    /// Logical block size in bytes: a block device's (`BLKSSZGET`), or what `O_DIRECT` needs on a
+    /// regular file.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn logical_block_size(&self) -> io::Result<u32> {
+        open::logical_block_size(&self.handle)
+    }
+
+    /// Takes an exclusive lock on the whole file for this open file description (`F_OFD_SETLK`); it
+    /// ends when the last clone is closed.
+    ///
+    /// # Errors
+    /// `WouldBlock` if another has it, naming the holder where the kernel knows it.
+    pub fn try_lock_exclusive(&self) -> io::Result<()> {
+        open::try_lock_exclusive(&self.handle)
+    }
+}
+
+fn emptied(mut chunks: Vec<Chunk>) -> Vec<Chunk> {
+    chunks.clear();
+    chunks
+}
+
+fn finish_write_one(completion: Completion) -> Step<(io::Result<()>, Chunk)> {
+    let result = completion.result();
+    let Operation::WriteOne { chunk, offset, skip } = completion.operation else {
+        unreachable!("a write completes as a write")
+    };
+    match progress(result, skip, chunk.len()) {
+        Ok(Some(skip)) => Step::Again(Operation::WriteOne { chunk, offset, skip }),
+        Ok(None) => Step::Done((Ok(()), chunk)),
+        Err(error) => Step::Done((Err(error), chunk)),
+    }
+}
+
+fn finish_write(completion: Completion) -> Step<(io::Result<()>, Vec<Chunk>)> {
+    let result = completion.result();
+    let Operation::Write { chunks, offset, skip } = completion.operation else {
+        unreachable!("a write completes as a write")
+    };
+    match progress(result, skip, chunks.iter().map(Chunk::len).sum()) {
+        Ok(Some(skip)) => Step::Again(Operation::Write { chunks, offset, skip }),
+        Ok(None) => Step::Done((Ok(()), emptied(chunks))),
+        Err(error) => Step::Done((Err(error), emptied(chunks))),
+    }
+}
+
+/// After a write: the new `skip` if something is left.
+fn progress(result: io::Result<usize>, skip: usize, total: usize) -> io::Result<Option<usize>> {
+    match result? {
+        0 => Err(io::ErrorKind::WriteZero.into()),
+        n if skip + n < total => Ok(Some(skip + n)),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,139 @@
+//! The plain system calls of files: opening, sizes, locks.
+
+use super::OpenOptions;
+use crate::handle::Handle;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
+
+/// `BLKGETSIZE64` of linux/fs.h.
+const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+/// `BLKSSZGET` of linux/fs.h.
+const BLKSSZGET: libc::c_ulong = 0x1268;
+/// What `O_DIRECT` needs where the kernel does not say.
+const DIRECT_ALIGNMENT_DEFAULT: u32 = 4096;
+
+pub(super) fn open(path: &Path, options: OpenOptions) -> io::Result<Handle> {
+    let mut flags = match (options.read, options.write) {
+        (_, false) => OFlags::RDONLY,
+        (false, true) => OFlags::WRONLY,
+        (true, true) => OFlags::RDWR,
+    };
+    flags |= OFlags::CLOEXEC;
+    flags.set(OFlags::CREATE, options.create || options.create_new);
+    flags.set(OFlags::EXCL, options.create_new);
+    flags.set(OFlags::TRUNC, options.truncate);
+    flags.set(OFlags::DIRECT, options.direct);
+    Ok(Handle::from_fd(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?))
+}
+
+pub(super) fn is_block_device(handle: &Handle) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(handle.as_fd()?)?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
+}
+
+pub(super) fn size(handle: &Handle) -> io::Result<u64> {
+    if is_block_device(handle)? {
+        let mut bytes = 0_u64;
+        // SAFETY: BLKGETSIZE64 writes a u64.
+        unsafe { ioctl(handle.as_fd()?, BLKGETSIZE64, (&raw mut bytes).cast())? };
+        return Ok(bytes);
+    }
+    Ok(rustix::fs::fstat(handle.as_fd()?)?.st_size as u64)
+}
+
+pub(super) fn set_size(handle: &Handle, size: u64) -> io::Result<()> {
+    Ok(rustix::fs::ftruncate(handle.as_fd()?, size)?)
+}
+
+pub(super) fn logical_block_size(handle: &Handle) -> io::Result<u32> {
+    if is_block_device(handle)? {
+        let mut bytes = 0_i32;
+        // SAFETY: BLKSSZGET writes an int.
+        unsafe { ioctl(handle.as_fd()?, BLKSSZGET, (&raw mut bytes).cast())? };
+        return Ok(bytes as u32);
+    }
+    let wanted = StatxFlags::DIOALIGN;
+    let stat = rustix::fs::statx(handle.as_fd()?, "", AtFlags::EMPTY_PATH, wanted)?;
+    let is_known = stat.stx_mask & wanted.bits() != 0 && stat.stx_dio_offset_align != 0;
+    Ok(if is_known { stat.stx_dio_offset_align } else { DIRECT_ALIGNMENT_DEFAULT })
+}
+
+/// # Safety
+/// `argument` must be what `request` writes to.
+unsafe fn ioctl(
+    fd: BorrowedFd<'_>,
+    request: libc::c_ulong,
+    argument: *mut libc::c_void,
+) -> io::Result<()> {
+    // SAFETY: by the caller's promise.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+pub(super) fn try_lock_exclusive(handle: &Handle) -> io::Result<()> {
+    let fd = handle.as_fd()?;
+    let mut lock = whole_file_lock();
+    // SAFETY: F_OFD_SETLK reads a flock.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) {
+        return Err(error);
+    }
+    // SAFETY: F_OFD_GETLK reads and writes a flock.
+    let known = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0;
+    // The kernel answers -1 for a holder that locks by open file description, as we do.
+    let pid = if known && lock.l_pid > 0 { Some(lock.l_pid) } else { holder(fd) };
+    let who = pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
+    Err(io::Error::new(io::ErrorKind::WouldBlock, format!("locked by {who}")))
+}
+
+fn whole_file_lock() -> libc::flock {
+    // SAFETY: a flock is plain C data for which zeros are valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    lock
+}
+
+/// A process that has the file of `fd` open and a lock on it, as far as `/proc` shows; ourselves
+/// last.
+fn holder(fd: BorrowedFd<'_>) -> Option<i32> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    let ours = std::process::id() as i32;
+    let mut found = None;
+    for process in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
+        if holds_lock(pid, stat.st_dev, stat.st_ino, (pid == ours).then(|| fd.as_raw_fd())) {
+            found = Some(pid);
+            if pid != ours {
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// Whether a process has a locked descriptor, other than `except`, of the given file.
+fn holds_lock(pid: i32, device: u64, inode: u64, except: Option<i32>) -> bool {
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    descriptors.flatten().any(|descriptor| {
+        let number = descriptor.file_name();
+        let number = number.to_string_lossy();
+        if except.is_some_and(|except| number == except.to_string()) {
+            return false;
+        }
+        rustix::fs::stat(descriptor.path())
+            .is_ok_and(|stat| stat.st_dev == device && stat.st_ino == inode)
+            && std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
+                .is_ok_and(|info| info.lines().any(|line| line.starts_with("lock:")))
+    })
+}

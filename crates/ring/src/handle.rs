@@ -1,0 +1,113 @@
+//! What operations act on: a file descriptor of the kernel or an object of the simulated one.
+
+use crate::chunk::{Chunk, Segments};
+use crate::operation::{Completion, Op, Operation, Step};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// A cheaply clonable owner of something open; the last clone closes it.
+#[derive(Clone, Debug)]
+pub struct Handle(pub(crate) Arc<HandleInner>);
+
+#[derive(Debug)]
+pub(crate) enum HandleInner {
+    Fd(OwnedFd),
+}
+
+/// A command for [`Handle::uring_cmd`]: what `IORING_OP_URING_CMD` with a 128-byte entry carries.
+#[derive(Clone, Copy, Debug)]
+pub struct UringCmd {
+    /// Driver-defined operation (`sqe.cmd_op`).
+    pub operation: u32,
+    /// Driver-defined bytes (`sqe.cmd`, 80 bytes).
+    pub command: [u8; 80],
+    /// `sqe.addr`: whatever the driver takes it for. Memory behind it must stay valid until the
+    /// operation has completed *or the runtime is gone*, which the caller ensures.
+    pub address: u64,
+    /// `sqe.len`.
+    pub len: u32,
+}
+
+impl Handle {
+    /// Takes ownership of a descriptor. It may be blocking or not: a read or write that finds a
+    /// non-blocking descriptor not ready waits in the ring.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(Arc::new(HandleInner::Fd(fd)))
+    }
+
+    /// The descriptor behind the handle.
+    ///
+    /// # Errors
+    /// `Unsupported` for a simulated object.
+    pub fn as_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        match &*self.0 {
+            HandleInner::Fd(fd) => Ok(fd.as_fd()),
+        }
+    }
+
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        match &*self.0 {
+            HandleInner::Fd(fd) => fd.as_raw_fd(),
+        }
+    }
+
+    /// Completes when the descriptor is readable, or has failed or hung up, with the poll events.
+    pub fn poll_readable(&self) -> Op<io::Result<u32>> {
+        Op::submit(self, Operation::Poll(libc::POLLIN as u32), |completion| {
+            Step::Done(completion.into_result().map(|n| n as u32))
+        })
+    }
+
+    /// Reads from the current position of a stream-like descriptor (e.g. `/dev/fuse`, a pipe) into
+    /// segments, waiting until something is there. Zero bytes mean the end.
+    pub fn readv(&self, segments: Segments) -> Op<(io::Result<usize>, Segments)> {
+        Op::submit(self, Operation::Read { segments, offset: u64::MAX }, finish_read)
+    }
+
+    /// Writes all chunks with one call at the current position of a stream-like descriptor. The
+    /// number of bytes taken may be short. The list comes back empty, for reuse.
+    pub fn writev(&self, chunks: Vec<Chunk>) -> Op<(io::Result<usize>, Vec<Chunk>)> {
+        Op::submit(self, Operation::Write { chunks, offset: u64::MAX, skip: 0 }, |completion| {
+            let result = completion.result();
+            let Operation::Write { mut chunks, .. } = completion.operation else {
+                unreachable!("a write completes as a write")
+            };
+            chunks.clear();
+            Step::Done((result, chunks))
+        })
+    }
+
+    /// Sends a driver command; needs a runtime with [`Config::sqe128`](crate::Config::sqe128), else
+    /// completes with `EINVAL`. Answers `cqe.res` if it is not negative.
+    ///
+    /// # Safety
+    /// The driver may read and write memory that the command names, until the operation has
+    /// completed, even if the future is dropped before: it must stay valid until then.
+    pub unsafe fn uring_cmd(&self, command: UringCmd) -> Op<io::Result<u32>> {
+        Op::submit(self, Operation::Command(Box::new(command)), |completion| {
+            Step::Done(completion.into_result().map(|n| n as u32))
+        })
+    }
+}
+
+pub(crate) fn finish_read(completion: Completion) -> Step<(io::Result<usize>, Segments)> {
+    let result = completion.result();
+    let Operation::Read { mut segments, .. } = completion.operation else {
+        unreachable!("a read completes as a read")
+    };
+    if let Ok(n) = result {
+        note_written(&mut segments, n);
+    }
+    Step::Done((result, segments))
+}
+
+/// Extends the buffers of `segments`, of which the first `n` bytes in all were written.
+pub(crate) fn note_written(segments: &mut Segments, mut n: usize) {
+    for segment in segments {
+        let here = n.min(segment.len());
+        segment.written(here);
+        n -= here;
+    }
+}

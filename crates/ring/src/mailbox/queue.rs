@@ -1,0 +1,109 @@
+//! A bounded lock-free queue for many producers and consumers (D. Vyukov).
+//!
+//! Each slot's `turn` says whose it is: equal to a position, it is free for the push there; one more,
+//! it is full for the pop there. Popping sets it a lap ahead.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Keeps the two ends on cache lines of their own.
+#[repr(align(128))]
+struct Padded(AtomicUsize);
+
+struct Slot<T> {
+    turn: AtomicUsize,
+    message: UnsafeCell<MaybeUninit<T>>,
+}
+
+pub(super) struct Queue<T> {
+    slots: Box<[Slot<T>]>,
+    head: Padded,
+    tail: Padded,
+}
+
+// SAFETY: `turn` hands each slot to one thread at a time; messages move between threads.
+unsafe impl<T: Send> Send for Queue<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Queue<T> {}
+
+impl<T> Queue<T> {
+    pub(super) fn new(capacity: usize) -> Self {
+        let capacity = capacity.max(2).next_power_of_two();
+        let slot = |turn| Slot {
+            turn: AtomicUsize::new(turn),
+            message: UnsafeCell::new(MaybeUninit::uninit()),
+        };
+        Self {
+            slots: (0..capacity).map(slot).collect(),
+            head: Padded(AtomicUsize::new(0)),
+            tail: Padded(AtomicUsize::new(0)),
+        }
+    }
+
+    fn slot(&self, position: usize) -> &Slot<T> {
+        &self.slots[position & (self.slots.len() - 1)]
+    }
+
+    /// Appends a message, or gives it back if there is no room.
+    pub(super) fn push(&self, message: T) -> Result<(), T> {
+        let mut position = self.tail.0.load(Ordering::Relaxed);
+        loop {
+            let slot = self.slot(position);
+            let turn = slot.turn.load(Ordering::Acquire);
+            if turn == position {
+                match self.advance(&self.tail, position) {
+                    Ok(()) => {
+                        // SAFETY: winning the position at this turn made the empty slot ours.
+                        unsafe { (*slot.message.get()).write(message) };
+                        slot.turn.store(position.wrapping_add(1), Ordering::Release);
+                        return Ok(());
+                    }
+                    Err(current) => position = current,
+                }
+            } else if (turn.wrapping_sub(position) as isize) < 0 {
+                return Err(message);
+            } else {
+                position = self.tail.0.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes the oldest message.
+    pub(super) fn pop(&self) -> Option<T> {
+        let mut position = self.head.0.load(Ordering::Relaxed);
+        loop {
+            let slot = self.slot(position);
+            let turn = slot.turn.load(Ordering::Acquire);
+            let full = position.wrapping_add(1);
+            if turn == full {
+                match self.advance(&self.head, position) {
+                    Ok(()) => {
+                        // SAFETY: winning the position at this turn made the full slot ours.
+                        let message = unsafe { (*slot.message.get()).assume_init_read() };
+                        let next = position.wrapping_add(self.slots.len());
+                        slot.turn.store(next, Ordering::Release);
+                        return Some(message);
+                    }
+                    Err(current) => position = current,
+                }
+            } else if (turn.wrapping_sub(full) as isize) < 0 {
+                return None;
+            } else {
+                position = self.head.0.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn advance(&self, end: &Padded, position: usize) -> Result<(), usize> {
+        let next = position.wrapping_add(1);
+        let order = Ordering::Relaxed;
+        end.0.compare_exchange_weak(position, next, order, order).map(drop)
+    }
+}
+
+impl<T> Drop for Queue<T> {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}

@@ -1,0 +1,79 @@
+//! Making and setting up kernel sockets, in a network namespace if asked.
+
+use super::{BACKLOG, SocketOptions};
+use crate::handle::Handle;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// A socket that listens at `address`, and the address that it got.
+pub(super) fn listen(
+    address: SocketAddr,
+    options: &SocketOptions,
+) -> io::Result<(Handle, SocketAddr)> {
+    let fd = make(address, options)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    rustix::net::bind(&fd, &address)?;
+    rustix::net::listen(&fd, BACKLOG)?;
+    let local_addr = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?;
+    Ok((Handle::from_fd(fd), local_addr))
+}
+
+/// A socket to connect to `address` with.
+pub(super) fn open(address: SocketAddr, options: &SocketOptions) -> io::Result<Handle> {
+    make(address, options).map(Handle::from_fd)
+}
+
+/// Applies per-connection options and answers the local address.
+pub(super) fn set_up(handle: &Handle, options: &SocketOptions) -> io::Result<SocketAddr> {
+    let fd = handle.as_fd()?;
+    if options.nodelay {
+        sockopt::set_tcp_nodelay(fd, true)?;
+    }
+    Ok(SocketAddr::try_from(rustix::net::getsockname(fd)?)?)
+}
+
+fn make(address: SocketAddr, options: &SocketOptions) -> io::Result<OwnedFd> {
+    let fd = match &options.network_namespace {
+        None => socket(address)?,
+        Some(path) => within(path, || socket(address))?,
+    };
+    // Set before connect or listen, so that the window scale is chosen for them; accepted sockets
+    // inherit them.
+    if let Some(bytes) = options.send_buffer_bytes {
+        sockopt::set_socket_send_buffer_size(&fd, bytes)?;
+    }
+    if let Some(bytes) = options.receive_buffer_bytes {
+        sockopt::set_socket_recv_buffer_size(&fd, bytes)?;
+    }
+    Ok(fd)
+}
+
+fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC;
+    let protocol = Some(ipproto::TCP);
+    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, protocol)?)
+}
+
+/// Runs `f` with this thread in another network namespace.
+fn within<T>(path: &Path, f: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let context = |what: &str, error: io::Error| {
+        let message = format!("{what} network namespace {}: {error}", path.display());
+        io::Error::new(error.kind(), message)
+    };
+    let home = File::open("/proc/thread-self/ns/net").map_err(|e| context("leaving for", e))?;
+    let there = File::open(path).map_err(|e| context("opening", e))?;
+    let kind = Some(LinkNameSpaceType::Network);
+    move_into_link_name_space(there.as_fd(), kind).map_err(|e| context("entering", e.into()))?;
+    let result = f();
+    if let Err(error) = move_into_link_name_space(home.as_fd(), kind) {
+        // Going on in a foreign namespace would silently put later sockets there.
+        panic!("cannot go back from network namespace {}: {error}", path.display());
+    }
+    result
+}

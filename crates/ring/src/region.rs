@@ -1,0 +1,189 @@
+//! A big memory-mapped region that several threads use as a device's memory.
+//!
+//! It behaves like a device and not like a Rust slice: reads that race with writes of the same bytes
+//! see an arbitrary mix of old and new bytes, as NVMe allows for overlapping commands. Bytes have no
+//! invalid values, so that a mix is wrong only for who relies on it; who computes a digest over
+//! bytes that it will send must copy them first or own the range.
+
+use crate::chunk::Chunk;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+#[derive(Debug)]
+struct Mapping {
+    memory: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory; racing access is described in the module's head.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `Region::new` with this length and has no user any more.
+        let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A shared memory-mapped region, zero at first; clones refer to the same memory.
+#[derive(Clone, Debug)]
+pub struct Region {
+    mapping: Arc<Mapping>,
+}
+
+impl Region {
+    /// Maps `len` bytes (1 … `isize::MAX`) of zeroed memory; pages are taken from the system when
+    /// first touched, huge ones where it offers them.
+    ///
+    /// # Errors
+    /// What `mmap` answers; `InvalidInput` for a length of zero.
+    pub fn new(len: usize) -> io::Result<Self> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        let memory = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)?
+        };
+        // SAFETY: advice on a mapping that was just made; failing changes nothing.
+        let _ = unsafe { madvise(memory, len, Advice::LinuxHugepage) };
+        let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { mapping: Arc::new(Mapping { memory, len }) })
+    }
+
+    /// Bytes of the region.
+    #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.mapping.len
+    }
+
+    /// A range of the region as a chunk that can be sent or written without a copy.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn slice(&self, offset: usize, len: usize) -> Chunk {
+        Chunk::Region(self.range(offset, len))
+    }
+
+    /// A range of the region, e.g. to receive into.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn range(&self, offset: usize, len: usize) -> RegionSlice {
+        self.check(offset, len);
+        RegionSlice { region: self.clone(), offset, len }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let memory = self.check(offset, bytes.len());
+        // SAFETY: the range was checked; `bytes` may lie in the region itself, hence `copy`.
+        unsafe { std::ptr::copy(bytes.as_ptr(), memory, bytes.len()) };
+    }
+
+    /// Copies from `offset` into `bytes`.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        let memory = self.check(offset, bytes.len());
+        // SAFETY: the range was checked; `copy` allows overlap.
+        unsafe { std::ptr::copy(memory, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Writes zeros.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn zero(&self, offset: usize, len: usize) {
+        let memory = self.check(offset, len);
+        // SAFETY: the range was checked.
+        unsafe { std::ptr::write_bytes(memory, 0, len) };
+    }
+
+    /// Gives a range's whole pages back to the system; they read as zeros afterwards, as do the
+    /// partial pages at its ends.
+    ///
+    /// # Errors
+    /// What `madvise` answers.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
+        const PAGE: usize = 4096;
+        self.check(offset, len);
+        let (start, end) = (offset.next_multiple_of(PAGE), (offset + len) / PAGE * PAGE);
+        if start >= end {
+            self.zero(offset, len);
+            return Ok(());
+        }
+        self.zero(offset, start - offset);
+        self.zero(end, offset + len - end);
+        let memory = self.check(start, end - start);
+        // SAFETY: whole pages inside our private anonymous mapping, which has no references into it
+        // but the racing kind described in the module's head.
+        unsafe { madvise(memory.cast(), end - start, Advice::LinuxDontNeed)? };
+        Ok(())
+    }
+
+    fn check(&self, offset: usize, len: usize) -> *mut u8 {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= self.len());
+        assert!(fits, "{len} bytes at {offset} reach past a region of {}", self.len());
+        // SAFETY: `offset` is inside the mapping, or one past its end with `len == 0`.
+        unsafe { self.mapping.memory.as_ptr().add(offset) }
+    }
+}
+
+/// A range of a [`Region`]; keeps the region alive.
+#[derive(Clone, Debug)]
+pub struct RegionSlice {
+    region: Region,
+    offset: usize,
+    len: usize,
+}
+
+impl RegionSlice {
+    /// Bytes in the range.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the range has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A part of this range.
+    ///
+    /// # Panics
+    /// If it reaches past the end.
+    pub fn range(&self, offset: usize, len: usize) -> Self {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "range past its end");
+        Self { region: self.region.clone(), offset: self.offset + offset, len }
+    }
+
+    /// The bytes; see the module's head for races.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: the range was checked when it was made and the mapping lives as long as `region`.
+        // Racing writers make the bytes arbitrary, as documented, but bytes have no invalid value.
+        unsafe { std::slice::from_raw_parts(self.as_ptr_raw(), self.len) }
+    }
+
+    pub(crate) fn as_ptr_raw(&self) -> *mut u8 {
+        self.region.check(self.offset, self.len)
+    }
+
+    /// Copies `bytes` to the start of the range.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn copy_in(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len, "{} bytes into a range of {}", bytes.len(), self.len);
+        self.region.copy_in(self.offset, bytes);
+    }
+}

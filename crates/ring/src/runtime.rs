@@ -1,0 +1,245 @@
+//! The loop: run ready tasks, submit, reap, sleep.
+
+use crate::context::{Context, Driver, Entered};
+use crate::executor::Executor;
+use crate::slots::Slots;
+use crate::time::{monotonic_ns, realtime_ns};
+use crate::timers::Timers;
+use crate::uring::{Reaped, Uring, kick};
+use std::cell::RefCell;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Most task polls between two looks at I/O.
+const POLLS_PER_TURN_MAX: usize = 1024;
+/// Spins in a row that may find nothing before spinning is given up.
+const FRUITLESS_SPINS_MAX: u32 = 8;
+/// A sleep that ends within the spin time and this much (what waking a sleeping CPU costs) would
+/// have been a fruitful spin.
+const WAKE_UP_COST: Duration = Duration::from_micros(50);
+/// How long a runtime that ends waits for the kernel to give up its last operations.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How a [`Runtime`] is made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Submission queue entries (8 … 32 768, rounded up to a power of two); the completion queue is
+    /// four times as long. More operations than this in one turn only cost more system calls.
+    pub entries: u32,
+    /// How long to spin for completions before sleeping; zero never spins. Spinning pauses by itself
+    /// while it bears no fruit, so that an idle thread sleeps.
+    pub poll: Duration,
+    /// 128-byte submission entries, for [`Handle::uring_cmd`](crate::Handle::uring_cmd).
+    pub sqe128: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { entries: 256, poll: Duration::ZERO, sqe128: false }
+    }
+}
+
+/// A reactor and executor for the thread that makes it.
+pub struct Runtime {
+    context: Rc<Context>,
+    poll: Duration,
+    fruitless_spins: u32,
+    reaped: Vec<Reaped>,
+}
+
+impl Runtime {
+    /// A runtime for this thread.
+    ///
+    /// # Errors
+    /// What `io_uring_setup` answers, with advice where it is refused.
+    pub fn new(config: &Config) -> io::Result<Self> {
+        let (uring, fd) = Uring::new(config)?;
+        let context = Rc::new(Context {
+            executor: Executor::new(Box::new(move || kick(&fd))),
+            slots: RefCell::new(Slots::default()),
+            timers: RefCell::new(Timers::new()),
+            driver: Driver::Uring(RefCell::new(uring)),
+        });
+        Ok(Self { context, poll: config.poll, fruitless_spins: 0, reaped: Vec::new() })
+    }
+
+    /// Runs `future` and all tasks until `future` has completed. Other tasks stay, and go on with the
+    /// next call.
+    ///
+    /// # Panics
+    /// If the thread is inside of a runtime already, or the ring itself fails.
+    pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
+        let context = Rc::clone(&self.context);
+        let _entered = Entered::new(&context);
+        let mut future = pin!(future);
+        let mut output = None;
+        context.executor.wake_root();
+        loop {
+            let is_over =
+                context.executor.run(POLLS_PER_TURN_MAX, |cx| match future.as_mut().poll(cx) {
+                    Poll::Ready(value) => {
+                        output = Some(value);
+                        true
+                    }
+                    Poll::Pending => false,
+                });
+            if is_over && let Some(output) = output.take() {
+                return output;
+            }
+            self.turn().expect("io_uring_enter fails only for a broken ring");
+        }
+    }
+
+    fn uring(&self) -> &RefCell<Uring> {
+        match &self.context.driver {
+            Driver::Uring(uring) => uring,
+        }
+    }
+
+    /// The I/O half of a loop turn.
+    fn turn(&mut self) -> io::Result<()> {
+        let is_busy = self.context.executor.has_ready() || self.fire_timers();
+        if is_busy {
+            self.enter_if_needed()?;
+            self.reap();
+            return Ok(());
+        }
+        // One enter submits and works off what is ready; then perhaps there is no need to wait.
+        if self.should_spin() {
+            return self.spin();
+        }
+        self.sleep()
+    }
+
+    fn enter_if_needed(&self) -> io::Result<()> {
+        let mut uring = self.uring().borrow_mut();
+        if uring.needs_enter() { uring.enter() } else { Ok(()) }
+    }
+
+    fn should_spin(&self) -> bool {
+        !self.poll.is_zero() && self.fruitless_spins < FRUITLESS_SPINS_MAX
+    }
+
+    fn spin(&mut self) -> io::Result<()> {
+        let start_ns = monotonic_ns();
+        let poll_ns = self.poll.as_nanos() as u64;
+        loop {
+            self.enter_if_needed()?;
+            let got = self.reap();
+            let now_ns = monotonic_ns();
+            let is_due = self.context.timers.borrow().next_ns().is_some_and(|next| next <= now_ns);
+            if got || is_due || self.context.executor.has_ready() {
+                self.fruitless_spins = 0;
+                return Ok(());
+            }
+            if now_ns - start_ns >= poll_ns {
+                self.fruitless_spins += 1;
+                return self.sleep();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn sleep(&mut self) -> io::Result<()> {
+        if !self.context.executor.prepare_sleep() {
+            return Ok(());
+        }
+        let start_ns = monotonic_ns();
+        let next_ns = self.context.timers.borrow().next_ns();
+        let timeout = next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(start_ns)));
+        let result = self.uring().borrow_mut().wait(timeout);
+        self.context.executor.end_sleep();
+        let got = self.reap();
+        if got && !self.poll.is_zero() {
+            let slept = Duration::from_nanos(monotonic_ns() - start_ns);
+            if slept <= self.poll + WAKE_UP_COST {
+                self.fruitless_spins = 0;
+            }
+        }
+        self.fire_timers();
+        result
+    }
+
+    /// Hands out all completions; true if there were any.
+    fn reap(&mut self) -> bool {
+        let Driver::Uring(uring) = &self.context.driver;
+        uring.borrow_mut().reap(&mut self.reaped);
+        let got = !self.reaped.is_empty();
+        for (key, code) in self.reaped.drain(..) {
+            self.context.complete_from_kernel(key, code);
+        }
+        got
+    }
+
+    /// Wakes the owners of due timers; true if there were any.
+    fn fire_timers(&self) -> bool {
+        if self.context.timers.borrow().next_ns().is_none() {
+            return false;
+        }
+        let now_ns = monotonic_ns();
+        let mut fired = false;
+        loop {
+            let Some(waker) = self.context.timers.borrow_mut().pop_due(now_ns) else { break };
+            waker.wake();
+            fired = true;
+        }
+        fired
+    }
+}
+
+impl Drop for Runtime {
+    /// Drops all tasks and waits until the kernel has let go of their memory. Should it not within
+    /// ten seconds (a disk that does not answer), that memory is leaked rather than reused.
+    fn drop(&mut self) {
+        let context = Rc::clone(&self.context);
+        let entered = Entered::new(&context);
+        context.executor.close();
+        let pending = context.slots.borrow().pending();
+        for key in pending {
+            let generation = context.slots.borrow_mut().get(key).generation;
+            self.uring().borrow_mut().cancel(key, generation);
+        }
+        let end_ns = monotonic_ns() + DRAIN_TIME_MAX.as_nanos() as u64;
+        while context.slots.borrow().in_flight() > 0 {
+            let left_ns = end_ns.saturating_sub(monotonic_ns());
+            let waited = self.uring().borrow_mut().wait(Some(Duration::from_nanos(left_ns)));
+            self.reap();
+            if left_ns == 0 || waited.is_err() {
+                std::mem::forget(Rc::clone(&context));
+                break;
+            }
+        }
+        context.executor.close();
+        drop(entered);
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime").field("poll", &self.poll).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    pub(crate) fn now_ns(&self) -> u64 {
+        match &self.driver {
+            Driver::Uring(_) => monotonic_ns(),
+        }
+    }
+
+    pub(crate) fn system_ns(&self) -> u64 {
+        match &self.driver {
+            Driver::Uring(_) => realtime_ns(),
+        }
+    }
+
+    /// Fills `bytes` from the simulation's generator; false if there is none.
+    pub(crate) fn random_fill(&self, _bytes: &mut [u8]) -> bool {
+        match &self.driver {
+            Driver::Uring(_) => false,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The operations in flight of one reactor, in a slab of boxed, recycled slots.
+//!
+//! A slot is boxed because the kernel is told the addresses of its arguments (message header,
+//! socket address); it is recycled so that an operation allocates nothing in the steady state.
+
+use crate::handle::Handle;
+use crate::operation::{Completion, Operation};
+use crate::uring::Arguments;
+use std::net::SocketAddr;
+use std::task::{Poll, Waker};
+
+/// Where a slot's operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    /// The slot waits for its next use.
+    Free,
+    /// The operation was queued and has not completed.
+    Pending,
+    /// It has completed and its future has not taken the result.
+    Done,
+    /// Its future is gone; everything is kept until it completes.
+    Orphaned,
+}
+
+pub(crate) struct Slot {
+    pub(crate) state: SlotState,
+    /// Told apart from former uses of the slot, so that a late cancellation cannot hit a new one.
+    pub(crate) generation: u32,
+    pub(crate) code: i32,
+    pub(crate) handle: Option<Handle>,
+    pub(crate) operation: Option<Operation>,
+    pub(crate) accepted: Option<(Handle, SocketAddr)>,
+    pub(crate) waker: Option<Waker>,
+    pub(crate) arguments: Arguments,
+}
+
+impl Slot {
+    /// Empties the slot for its next use.
+    fn take(&mut self) -> Option<Completion> {
+        self.state = SlotState::Free;
+        self.generation = self.generation.wrapping_add(1);
+        self.waker = None;
+        let accepted = self.accepted.take();
+        let (handle, operation) = (self.handle.take()?, self.operation.take()?);
+        Some(Completion { code: self.code, handle, operation, accepted })
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Slots {
+    slots: Vec<Box<Slot>>,
+    free: Vec<u32>,
+    in_flight: usize,
+}
+
+impl Slots {
+    /// Operations that have not completed.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(crate) fn get(&mut self, key: u32) -> &mut Slot {
+        &mut self.slots[key as usize]
+    }
+
+    /// Stores an operation and returns its key.
+    pub(crate) fn insert(&mut self, handle: Handle, operation: Operation) -> u32 {
+        let key = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Box::new(Slot {
+                state: SlotState::Free,
+                generation: 0,
+                code: 0,
+                handle: None,
+                operation: None,
+                accepted: None,
+                waker: None,
+                arguments: Arguments::default(),
+            }));
+            self.slots.len() as u32 - 1
+        });
+        let slot = self.get(key);
+        debug_assert_eq!(slot.state, SlotState::Free, "a slot has one user");
+        slot.state = SlotState::Pending;
+        slot.handle = Some(handle);
+        slot.operation = Some(operation);
+        self.in_flight += 1;
+        key
+    }
+
+    /// The completion, or notes who waits for it.
+    pub(crate) fn poll(&mut self, key: u32, waker: &Waker) -> Poll<Completion> {
+        let slot = self.get(key);
+        match slot.state {
+            SlotState::Done => {
+                let completion = slot.take().expect("a slot in use is full");
+                self.free.push(key);
+                Poll::Ready(completion)
+            }
+            SlotState::Pending => {
+                if !slot.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+                    slot.waker = Some(waker.clone());
+                }
+                Poll::Pending
+            }
+            SlotState::Free | SlotState::Orphaned => unreachable!("only a live future polls"),
+        }
+    }
+
+    /// Notes a result; answers whom to wake, or what to let go of, outside of any borrow.
+    pub(crate) fn complete(&mut self, key: u32, code: i32) -> (Option<Waker>, Option<Completion>) {
+        self.in_flight -= 1;
+        let slot = self.get(key);
+        slot.code = code;
+        if slot.state == SlotState::Orphaned {
+            let rest = slot.take();
+            self.free.push(key);
+            return (None, rest);
+        }
+        debug_assert_eq!(slot.state, SlotState::Pending, "one completion per operation");
+        slot.state = SlotState::Done;
+        (slot.waker.take(), None)
+    }
+
+    /// The future is gone: lets go of a result, or keeps everything until one comes (then `true`).
+    pub(crate) fn orphan(&mut self, key: u32) -> (bool, Option<Completion>) {
+        let slot = self.get(key);
+        match slot.state {
+            SlotState::Done => {
+                let rest = slot.take();
+                self.free.push(key);
+                (false, rest)
+            }
+            SlotState::Pending => {
+                slot.state = SlotState::Orphaned;
+                slot.waker = None;
+                (true, None)
+            }
+            SlotState::Free | SlotState::Orphaned => unreachable!("only a live future is dropped"),
+        }
+    }
+
+    /// Keys of the operations in flight.
+    pub(crate) fn pending(&self) -> Vec<u32> {
+        let in_flight = [SlotState::Pending, SlotState::Orphaned];
+        (0..self.slots.len() as u32)
+            .filter(|&key| in_flight.contains(&self.slots[key as usize].state))
+            .collect()
+    }
+}

@@ -1,0 +1,199 @@
+//! Time as the reactor gives it: the monotonic clock, or the simulation's.
+//!
+//! Sleeps live in one heap per reactor; the loop's wait carries the earliest deadline, so that a
+//! timer costs no system call.
+
+use crate::context::{Context, try_with_context, with_context};
+use crate::timers::TimerId;
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A point of monotonic time in nanoseconds, since an arbitrary start that all threads of the
+/// machine (or of the simulation) share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The instant `ns` nanoseconds after the clock's start.
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns)
+    }
+
+    /// Nanoseconds since the clock's start.
+    pub const fn as_ns(self) -> u64 {
+        self.0
+    }
+
+    /// Time from `earlier` to this; zero if it is not earlier.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Time from this to now.
+    pub fn elapsed(self) -> Duration {
+        now().since(self)
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    /// Saturates at the end of the clock's range (584 years).
+    fn add(self, duration: Duration) -> Self {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(ns))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, duration: Duration) {
+        *self = *self + duration;
+    }
+}
+
+impl Sub<Duration> for Instant {
+    type Output = Self;
+
+    /// Saturates at the clock's start.
+    fn sub(self, duration: Duration) -> Self {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(ns))
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+
+    /// As [`Instant::since`].
+    fn sub(self, earlier: Self) -> Duration {
+        self.since(earlier)
+    }
+}
+
+/// The time.
+pub fn now() -> Instant {
+    Instant(try_with_context(|context| context.now_ns()).unwrap_or_else(monotonic_ns))
+}
+
+/// Wall-clock time in nanoseconds since 1970 (UTC).
+pub fn system_time() -> u64 {
+    try_with_context(|context| context.system_ns()).unwrap_or_else(realtime_ns)
+}
+
+pub(crate) fn monotonic_ns() -> u64 {
+    clock_ns(rustix::time::ClockId::Monotonic)
+}
+
+pub(crate) fn realtime_ns() -> u64 {
+    clock_ns(rustix::time::ClockId::Realtime)
+}
+
+fn clock_ns(clock: rustix::time::ClockId) -> u64 {
+    let time = rustix::time::clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Completes once `duration` has passed.
+pub fn sleep(duration: Duration) -> Sleep {
+    sleep_until(now() + duration)
+}
+
+/// Completes once it is `deadline` or later.
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep { deadline, timer: None }
+}
+
+/// The future of [`sleep`]. Registers on its first poll; dropping it removes the timer.
+#[must_use = "futures do nothing unless polled"]
+pub struct Sleep {
+    deadline: Instant,
+    timer: Option<(Rc<Context>, TimerId)>,
+}
+
+impl Sleep {
+    /// When it completes.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Moves the deadline, also after completion.
+    pub fn reset(&mut self, deadline: Instant) {
+        self.disarm();
+        self.deadline = deadline;
+    }
+
+    fn disarm(&mut self) {
+        if let Some((context, id)) = self.timer.take() {
+            let waker = context.timers.borrow_mut().cancel(id);
+            drop(waker);
+        }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<()> {
+        if now() >= self.deadline {
+            self.disarm();
+            return Poll::Ready(());
+        }
+        if let Some((context, id)) = &self.timer {
+            context.timers.borrow_mut().set_waker(*id, cx.waker());
+        } else {
+            let deadline_ns = self.deadline.as_ns();
+            self.timer = Some(with_context(|context| {
+                let id = context.timers.borrow_mut().insert(deadline_ns, cx.waker().clone());
+                (Rc::clone(context), id)
+            }));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.disarm();
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+/// A [`timeout`] passed before its future completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("timed out")]
+pub struct Elapsed;
+
+impl From<Elapsed> for std::io::Error {
+    fn from(elapsed: Elapsed) -> Self {
+        Self::new(std::io::ErrorKind::TimedOut, elapsed)
+    }
+}
+
+/// Runs `future`, but no longer than `duration`; it is dropped when that has passed.
+///
+/// # Errors
+/// [`Elapsed`] if the time passed first.
+pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+    timeout_at(now() + duration, future).await
+}
+
+/// Runs `future`, but no longer than until `deadline`.
+///
+/// # Errors
+/// [`Elapsed`] if the time passed first.
+pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
+    let future = std::pin::pin!(future);
+    match crate::select::race(future, sleep_until(deadline)).await {
+        crate::select::Either::First(output) => Ok(output),
+        crate::select::Either::Second(()) => Err(Elapsed),
+    }
+}

@@ -1,0 +1,254 @@
+//! The kernel behind the reactor: one io_uring per thread.
+//!
+//! The ring is made with `SINGLE_ISSUER`, `DEFER_TASKRUN` and `COOP_TASKRUN`: completions are
+//! worked off when this thread asks for them and never interrupt it; `TASKRUN_FLAG` lets a spinning
+//! thread see in its own memory that some wait. Entries that find the submission queue full are
+//! sent on at once; what the kernel does not take then waits in a backlog.
+
+mod arguments;
+mod entry;
+
+pub(crate) use arguments::Arguments;
+
+use crate::runtime::Config;
+use crate::slots::Slot;
+use io_uring::squeue::Entry128;
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `user_data` of entries whose completion says nothing.
+const IGNORED: u64 = u64::MAX;
+/// `user_data` of the eventfd's read.
+const KICK: u64 = u64::MAX - 1;
+
+enum Ring {
+    Normal(IoUring),
+    Wide(IoUring<Entry128, cqueue::Entry>),
+}
+
+/// One completion: key and result.
+pub(crate) type Reaped = (u32, i32);
+
+pub(crate) struct Uring {
+    ring: Ring,
+    /// Entries that the kernel would not take yet.
+    backlog: VecDeque<Entry128>,
+    kick: Arc<OwnedFd>,
+    /// Where the kernel puts the eventfd's count; boxed for a stable address.
+    kick_count: Box<u64>,
+    kick_armed: bool,
+}
+
+fn user_data(key: u32, generation: u32) -> u64 {
+    // The top bit stays clear, which tells operations from `IGNORED` and `KICK`.
+    u64::from(generation & (u32::MAX >> 1)) << 32 | u64::from(key)
+}
+
+impl Uring {
+    /// A ring with room for `config.entries` submissions per loop turn, and the descriptor with
+    /// which other threads end its sleep.
+    pub(crate) fn new(config: &Config) -> io::Result<(Self, Arc<OwnedFd>)> {
+        let entries = config.entries.next_power_of_two().clamp(8, 32_768);
+        let ring = if config.sqe128 {
+            Ring::Wide(build(IoUring::builder(), entries)?)
+        } else {
+            Ring::Normal(build(IoUring::builder(), entries)?)
+        };
+        let flags = rustix::event::EventfdFlags::CLOEXEC;
+        let kick = Arc::new(rustix::event::eventfd(0, flags)?);
+        let uring = Self {
+            ring,
+            backlog: VecDeque::new(),
+            kick: Arc::clone(&kick),
+            kick_count: Box::new(0),
+            kick_armed: false,
+        };
+        Ok((uring, kick))
+    }
+
+    /// Queues the operation in `slot`.
+    pub(crate) fn start(&mut self, key: u32, slot: &mut Slot) {
+        let entry = entry::build(slot);
+        self.push(entry, user_data(key, slot.generation));
+    }
+
+    /// Asks the kernel to give an operation up.
+    pub(crate) fn cancel(&mut self, key: u32, generation: u32) {
+        let entry = opcode::AsyncCancel::new(user_data(key, generation)).build();
+        self.push(entry::Built::Normal(entry), IGNORED);
+    }
+
+    /// Has the eventfd read, so that a kick completes something.
+    fn arm_kick(&mut self) {
+        if self.kick_armed {
+            return;
+        }
+        self.kick_armed = true;
+        let fd = types::Fd(self.kick.as_raw_fd());
+        let memory = std::ptr::from_mut(&mut *self.kick_count).cast();
+        self.push(entry::Built::Normal(opcode::Read::new(fd, memory, 8).build()), KICK);
+    }
+
+    fn push(&mut self, entry: entry::Built, user_data: u64) {
+        // SAFETY (both pushes): what the entry points to is owned by a slot that stays untouched
+        // until the operation completes, or by `self`, which outlives the ring.
+        match (&mut self.ring, entry) {
+            (Ring::Normal(ring), entry::Built::Normal(entry)) if self.backlog.is_empty() => {
+                let entry = entry.user_data(user_data);
+                // SAFETY: see above.
+                if unsafe { ring.submission().push(&entry) }.is_err() {
+                    self.backlog.push_back(entry.into());
+                    self.flush_backlog();
+                }
+            }
+            (_, entry) => {
+                self.backlog.push_back(entry.into_wide().user_data(user_data));
+                self.flush_backlog();
+            }
+        }
+    }
+
+    /// Moves waiting entries into the submission queue, submitting as often as that helps.
+    fn flush_backlog(&mut self) {
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: as in `push`.
+            let pushed = unsafe {
+                match &mut self.ring {
+                    Ring::Normal(ring) => ring.submission().push(entry::narrow(entry)).is_ok(),
+                    Ring::Wide(ring) => ring.submission().push(entry).is_ok(),
+                }
+            };
+            if pushed {
+                self.backlog.pop_front();
+            } else if !matches!(self.submit(), Ok(n) if n > 0) {
+                return;
+            }
+        }
+    }
+
+    fn submit(&self) -> io::Result<usize> {
+        match &self.ring {
+            Ring::Normal(ring) => ring.submit(),
+            Ring::Wide(ring) => ring.submit(),
+        }
+    }
+
+    /// Whether a system call would get anything done: entries to submit or completions to work off.
+    pub(crate) fn needs_enter(&mut self) -> bool {
+        fn needs<E: squeue::EntryMarker>(queue: &squeue::SubmissionQueue<'_, E>) -> bool {
+            !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
+        }
+        !self.backlog.is_empty()
+            || match &mut self.ring {
+                Ring::Normal(ring) => needs(&ring.submission()),
+                Ring::Wide(ring) => needs(&ring.submission()),
+            }
+    }
+
+    /// Submits everything and works completions off, without waiting.
+    pub(crate) fn enter(&mut self) -> io::Result<()> {
+        self.flush_backlog();
+        let result = match &self.ring {
+            Ring::Normal(ring) => enter_now(ring),
+            Ring::Wide(ring) => enter_now(ring),
+        };
+        tolerate(result)
+    }
+
+    /// Submits everything and sleeps until something completes or `timeout` has passed.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.arm_kick();
+        self.flush_backlog();
+        let result = match timeout {
+            None => match &self.ring {
+                Ring::Normal(ring) => ring.submit_and_wait(1),
+                Ring::Wide(ring) => ring.submit_and_wait(1),
+            },
+            Some(timeout) => {
+                let time = Timespec::from(timeout);
+                let arguments = SubmitArgs::new().timespec(&time);
+                match &self.ring {
+                    Ring::Normal(ring) => ring.submitter().submit_with_args(1, &arguments),
+                    Ring::Wide(ring) => ring.submitter().submit_with_args(1, &arguments),
+                }
+            }
+        };
+        tolerate(result)
+    }
+
+    /// Moves all completions that have come to `reaped`.
+    pub(crate) fn reap(&mut self, reaped: &mut Vec<Reaped>) {
+        let completions = match &mut self.ring {
+            Ring::Normal(ring) => ring.completion(),
+            Ring::Wide(ring) => ring.completion(),
+        };
+        for completion in completions {
+            match completion.user_data() {
+                IGNORED => {}
+                KICK => self.kick_armed = false,
+                data => reaped.push((data as u32, completion.result())),
+            }
+        }
+    }
+}
+
+fn enter_now<S: squeue::EntryMarker>(ring: &IoUring<S, cqueue::Entry>) -> io::Result<usize> {
+    // SAFETY: the shared queue is only read, and this thread is the only one that uses the ring.
+    let to_submit = unsafe { ring.submission_shared() }.len() as u32;
+    let flags = EnterFlags::GETEVENTS.bits();
+    // SAFETY: the entries were pushed with valid arguments; no extra argument is given.
+    unsafe { ring.submitter().enter::<libc::sigset_t>(to_submit, 0, flags, None) }
+}
+
+/// Answers that mean "go on": a signal, a passed timeout, or a full completion queue, which is
+/// reaped next.
+fn tolerate(result: io::Result<usize>) -> io::Result<()> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
+            _ => Err(error),
+        },
+    }
+}
+
+fn build<S: squeue::EntryMarker>(
+    mut builder: io_uring::Builder<S, cqueue::Entry>,
+    entries: u32,
+) -> io::Result<IoUring<S, cqueue::Entry>> {
+    builder
+        .dontfork()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_coop_taskrun()
+        .setup_taskrun_flag()
+        .setup_submit_all()
+        .setup_clamp()
+        .setup_cqsize((entries * 4).min(65_536));
+    builder.build(entries).map_err(|error| {
+        let advice = match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                "io_uring is disabled by sysctl or a seccomp filter; try \
+                 'sysctl -w kernel.io_uring_disabled=0', or allow io_uring_setup in the container"
+            }
+            Some(libc::ENOSYS) => "this kernel has no io_uring; Linux 6.1 or later is needed",
+            Some(libc::EINVAL) => "this kernel's io_uring is too old; Linux 6.1 or later is needed",
+            Some(libc::ENOMEM) => {
+                "not enough locked memory; raise 'ulimit -l' or use fewer entries"
+            }
+            _ => return error,
+        };
+        io::Error::new(error.kind(), format!("cannot make an io_uring: {error}: {advice}"))
+    })
+}
+
+/// Ends the sleep of a reactor, from any thread.
+pub(crate) fn kick(fd: &OwnedFd) {
+    // An eventfd that is full already wakes its reader anyway.
+    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+}
