@@ -16,11 +16,15 @@
 #[macro_use]
 mod wire;
 
+pub mod async_event;
 pub mod command;
 pub mod completion;
 mod error;
 pub mod fabrics;
+pub mod feature;
 mod id;
+pub mod identify;
+pub mod log_page;
 mod nqn;
 pub mod opcode;
 pub mod property;

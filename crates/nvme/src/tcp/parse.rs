@@ -157,9 +157,7 @@ impl Parser {
 
     fn check_common_header(&self, ch: &CommonHeader) -> Result<Layout, PduError> {
         let pdu_type = self.check_type(ch.pdu_type)?;
-        if usize::from(ch.hlen) != pdu_type.header_bytes() {
-            return Err(PduError::invalid_field("hlen", 2, u64::from(ch.hlen)));
-        }
+        // The lowest field that is wrong has to be reported (TCP 3.5), hence the order.
         if pdu_type.may_have_digest() {
             let has_flag = ch.flags & flag::HDGST != 0;
             if has_flag != self.config.has_header_digest {
@@ -169,6 +167,9 @@ impl Parser {
         if pdu_type == PduType::C2hData && ch.flags & (flag::SUCCESS | flag::LAST) == flag::SUCCESS
         {
             return Err(PduError::invalid_field("flags", 1, u64::from(ch.flags)));
+        }
+        if usize::from(ch.hlen) != pdu_type.header_bytes() {
+            return Err(PduError::invalid_field("hlen", 2, u64::from(ch.hlen)));
         }
         self.layout(pdu_type, ch)
     }
