@@ -8,7 +8,7 @@ wire_struct! {
         /// Command specific result: dword 0 in the low half, dword 1 in the high half.
         pub result: U64,
         /// SQ head pointer: how far the controller has consumed the queue, modulo its size;
-        /// FFFFh if flow control is off.
+        /// 0xffff if flow control is off.
         pub sqhd: U16,
         /// SQ identifier; reserved over fabrics.
         pub sqid: U16,

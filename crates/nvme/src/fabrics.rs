@@ -60,7 +60,7 @@ impl Connect {
         Ok(sqe)
     }
 
-    /// Whether the host asks that SQ flow control be disabled (SQHD is then FFFFh).
+    /// Whether the host asks that SQ flow control be disabled (SQHD is then 0xffff).
     pub const fn is_flow_control_disabled(&self) -> bool {
         self.cattr & CATTR_DISABLE_SQ_FLOW_CONTROL != 0
     }
@@ -71,7 +71,7 @@ wire_struct! {
     pub struct ConnectData[1024] {
         /// Host identifier.
         pub hostid: [u8; 16],
-        /// Controller wanted: FFFFh any (dynamic model), FFFEh any (static), else this one; for
+        /// Controller wanted: 0xffff any (dynamic model), 0xfffe any (static), else this one; for
         /// I/O queues the one that the admin queue's Connect gave.
         pub cntlid: U16,
         /// Reserved.

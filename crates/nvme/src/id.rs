@@ -64,7 +64,7 @@ impl Nsid {
     /// Names all namespaces (base figure 93).
     pub const BROADCAST: Self = Self(u32::MAX);
 
-    /// Whether the value can name one namespace: neither 0 nor above FFFFFFFDh.
+    /// Whether the value can name one namespace: neither 0 nor above `0xffff_fffd`.
     pub const fn is_valid(self) -> bool {
         self.0 != 0 && self.0 < 0xffff_fffe
     }

@@ -36,7 +36,7 @@ pub mod lid {
     pub const RESERVATION_NOTIFICATION: u8 = 0x80;
 }
 
-/// Changed attached namespace list (base 5.1.12.1.5): a namespace list; a first entry of FFFFFFFFh
+/// Changed attached namespace list (base 5.1.12.1.5): a namespace list; a first entry of `0xffff_ffff`
 /// says that more than 1024 changed.
 pub type ChangedNamespaces = NamespaceList;
 

@@ -59,7 +59,7 @@ impl Status {
 
     /// Whether the command succeeded.
     pub const fn is_success(self) -> bool {
-        self.0 & 0x7ff == 0
+        self.is(Self::SUCCESS)
     }
 
     /// Whether `other` has the same type and code, whatever the retry bits.
@@ -155,7 +155,6 @@ statuses! {
     TRANSIENT_TRANSPORT_ERROR = 0x022, "Transient Transport Error";
     PROHIBITED_BY_LOCKDOWN = 0x023, "Command Prohibited by Command and Feature Lockdown";
     ADMIN_MEDIA_NOT_READY = 0x024, "Admin Command Media Not Ready";
-    INVALID_COMMAND_SET = 0x02c, "Invalid I/O Command Set";
     LBA_OUT_OF_RANGE = 0x080, "LBA Out of Range";
     CAPACITY_EXCEEDED = 0x081, "Capacity Exceeded";
     NAMESPACE_NOT_READY = 0x082, "Namespace Not Ready";
@@ -187,6 +186,8 @@ statuses! {
     ANA_ATTACH_FAILED = 0x125, "ANA Attach Failed";
     COMMAND_SET_NOT_SUPPORTED = 0x129, "I/O Command Set Not Supported";
     COMMAND_SET_NOT_ENABLED = 0x12a, "I/O Command Set Not Enabled";
+    COMMAND_SET_COMBINATION_REJECTED = 0x12b, "I/O Command Set Combination Rejected";
+    INVALID_COMMAND_SET = 0x12c, "Invalid I/O Command Set";
     CONFLICTING_ATTRIBUTES = 0x180, "Conflicting Attributes";
     INVALID_PROTECTION_INFORMATION = 0x181, "Invalid Protection Information";
     WRITE_TO_READ_ONLY_RANGE = 0x182, "Attempted Write to Read Only Range";

@@ -78,7 +78,7 @@ wire_struct! {
         pub treq: u8,
         /// Port identifier: unique among the subsystem's ports.
         pub portid: U16,
-        /// Controller to ask for in Connect; FFFFh: dynamic model.
+        /// Controller to ask for in Connect; 0xffff: dynamic model.
         pub cntlid: U16,
         /// Admin max SQ size in entries, at least 32.
         pub asqsz: U16,

@@ -7,13 +7,13 @@ wire_struct! {
     pub struct ErrorEntry[64] {
         /// Error count: unique, ascending; 0 is an invalid entry.
         pub ecnt: U64,
-        /// Submission queue of the command; FFFFh if there is none.
+        /// Submission queue of the command; 0xffff if there is none.
         pub sqid: U16,
-        /// Identifier of the command; FFFFh if there is none.
+        /// Identifier of the command; 0xffff if there is none.
         pub cid: U16,
         /// Status field with the phase tag in bit 0, as in the completion.
         pub sf: U16,
-        /// Parameter error location: byte in bits 7:0, bit in 10:8; FFFFh if there is none.
+        /// Parameter error location: byte in bits 7:0, bit in 10:8; 0xffff if there is none.
         pub pel: U16,
         /// First logical block with the error.
         pub lba: U64,

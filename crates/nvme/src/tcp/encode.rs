@@ -9,9 +9,7 @@ use super::header::{
     C2hData, CapsuleCmd, CapsuleResp, CommonHeader, H2cData, IcReq, IcResp, PduType, R2t, TermReq,
     flag,
 };
-use super::{
-    DATA_ALIGNMENT_BYTES_MAX, DIGEST_BYTES, FatalErrorStatus, PduError, TERM_DATA_BYTES_MAX, crc32c,
-};
+use super::{DATA_ALIGNMENT_BYTES_MAX, DIGEST_BYTES, PduError, TERM_DATA_BYTES_MAX, crc32c};
 use crate::{CommandId, CompletionQueueEntry, Error, SubmissionQueueEntry, TransferTag, U16, U32};
 
 /// Most bytes that any function here writes: a terminate request with its data.
@@ -52,13 +50,13 @@ impl Encoder {
         data_bytes: u32,
     ) -> Result<usize, Error> {
         let ch = self.common_header(PduType::CapsuleCmd, 0, data_bytes)?;
-        self.finish(out, &ch, CapsuleCmd { ch, sqe: *sqe }.bytes())
+        self.finish(out, ch, CapsuleCmd { ch, sqe: *sqe }.bytes())
     }
 
     /// Response capsule.
     pub fn capsule_resp(&self, out: &mut [u8], cqe: &CompletionQueueEntry) -> Result<usize, Error> {
         let ch = self.common_header(PduType::CapsuleResp, 0, 0)?;
-        self.finish(out, &ch, CapsuleResp { ch, cqe: *cqe }.bytes())
+        self.finish(out, ch, CapsuleResp { ch, cqe: *cqe }.bytes())
     }
 
     /// Data to the controller: `data_bytes` from `data_offset` of the command's data on, for the
@@ -82,7 +80,7 @@ impl Encoder {
             datal: U32::new(data_bytes),
             rsvd20: [0; 4],
         };
-        self.finish(out, &ch, header.bytes())
+        self.finish(out, ch, header.bytes())
     }
 
     /// Data to the host: `data_bytes` from `data_offset` of the command's data on; `is_last` if it
@@ -116,7 +114,7 @@ impl Encoder {
             datal: U32::new(data_bytes),
             rsvd20: [0; 4],
         };
-        self.finish(out, &ch, header.bytes())
+        self.finish(out, ch, header.bytes())
     }
 
     /// Request for `length_bytes` from `offset` of the command's data on.
@@ -137,18 +135,19 @@ impl Encoder {
             r2tl: U32::new(length_bytes),
             rsvd20: [0; 4],
         };
-        self.finish(out, &ch, header.bytes())
+        self.finish(out, ch, header.bytes())
     }
 
-    /// Terminate request from a host, with the header of the PDU in error (as much of it as was
-    /// received and fits); the connection is then closed by the controller.
-    pub fn h2c_term_req(out: &mut [u8], error: &PduError, header: &[u8]) -> Result<usize, Error> {
-        term_req(out, PduType::H2cTermReq, error.fes, error.fei, header)
+    /// Terminate request from a host; the connection is then closed by the controller. `bytes` are
+    /// those received from the start of the PDU in error on: its header is sent back.
+    pub fn h2c_term_req(out: &mut [u8], error: &PduError, bytes: &[u8]) -> Result<usize, Error> {
+        term_req(out, PduType::H2cTermReq, error, bytes)
     }
 
-    /// Terminate request from a controller, as above; the connection is then closed.
-    pub fn c2h_term_req(out: &mut [u8], error: &PduError, header: &[u8]) -> Result<usize, Error> {
-        term_req(out, PduType::C2hTermReq, error.fes, error.fei, header)
+    /// Terminate request from a controller, which then closes the connection; `bytes` as in
+    /// [`Self::h2c_term_req`].
+    pub fn c2h_term_req(out: &mut [u8], error: &PduError, bytes: &[u8]) -> Result<usize, Error> {
+        term_req(out, PduType::C2hTermReq, error, bytes)
     }
 
     /// Bytes of a whole PDU whose part before the data has `prefix_bytes`.
@@ -158,7 +157,7 @@ impl Encoder {
     }
 
     fn data_header(
-        &self,
+        self,
         pdu_type: PduType,
         flags: u8,
         data_bytes: u32,
@@ -170,7 +169,7 @@ impl Encoder {
     }
 
     fn common_header(
-        &self,
+        self,
         pdu_type: PduType,
         flags: u8,
         data_bytes: u32,
@@ -202,7 +201,7 @@ impl Encoder {
         Ok(ch)
     }
 
-    fn finish(&self, out: &mut [u8], ch: &CommonHeader, header: &[u8]) -> Result<usize, Error> {
+    fn finish(self, out: &mut [u8], ch: CommonHeader, header: &[u8]) -> Result<usize, Error> {
         let digest_bytes = if self.has_header_digest { DIGEST_BYTES } else { 0 };
         let unpadded_bytes = header.len() + digest_bytes;
         let total_bytes = unpadded_bytes.max(usize::from(ch.pdo));
@@ -220,21 +219,26 @@ impl Encoder {
 }
 
 fn put(out: &mut [u8], header: &[u8]) -> Result<usize, Error> {
-    Encoder::INITIAL.finish(out, &CommonHeader::default(), header)
+    Encoder::INITIAL.finish(out, CommonHeader::default(), header)
 }
 
 fn term_req(
     out: &mut [u8],
     pdu_type: PduType,
-    fes: FatalErrorStatus,
-    fei: u32,
-    header: &[u8],
+    error: &PduError,
+    bytes: &[u8],
 ) -> Result<usize, Error> {
-    let data = &header[..header.len().min(TERM_DATA_BYTES_MAX)];
+    // Of a header whose HLEN cannot be right only the common header is sent back.
+    let hlen = match bytes.get(2) {
+        Some(&hlen) if usize::from(hlen) >= CommonHeader::BYTES => usize::from(hlen),
+        _ => CommonHeader::BYTES,
+    };
+    let data = &bytes[..bytes.len().min(hlen).min(TERM_DATA_BYTES_MAX)];
     let need_bytes = TermReq::BYTES + data.len();
     let mut ch = CommonHeader::new(pdu_type);
     ch.plen = U32::new(need_bytes as u32);
-    let request = TermReq { ch, fes: U16::new(fes.0), fei: U32::new(fei), rsvd14: [0; 10] };
+    let request =
+        TermReq { ch, fes: U16::new(error.fes.0), fei: U32::new(error.fei), rsvd14: [0; 10] };
     let have_bytes = out.len();
     let out = out.get_mut(..need_bytes).ok_or(Error::BufferTooSmall { need_bytes, have_bytes })?;
     out[..TermReq::BYTES].copy_from_slice(request.bytes());

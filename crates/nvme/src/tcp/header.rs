@@ -10,7 +10,7 @@ pub mod flag {
     pub const DDGST: u8 = 1 << 1;
     /// `LAST_PDU`: the last data PDU of its R2T or command.
     pub const LAST: u8 = 1 << 2;
-    /// SUCCESS, with LAST in C2HData: the command succeeded and no response capsule follows.
+    /// SUCCESS, with LAST in `C2HData`: the command succeeded and no response capsule follows.
     pub const SUCCESS: u8 = 1 << 3;
 }
 
@@ -72,6 +72,11 @@ impl PduType {
     /// Whether PDUs of this type carry digests once these are negotiated.
     pub const fn may_have_digest(self) -> bool {
         !matches!(self, Self::IcReq | Self::IcResp | Self::H2cTermReq | Self::C2hTermReq)
+    }
+
+    /// Whether this is a terminate request, of either end.
+    pub const fn is_term_req(self) -> bool {
+        matches!(self, Self::H2cTermReq | Self::C2hTermReq)
     }
 
     /// Whether the host sends this type, else the controller.
@@ -167,7 +172,7 @@ wire_struct! {
         pub cpda: u8,
         /// DGST: bit 0 header digest, bit 1 data digest in force.
         pub dgst: u8,
-        /// MAXH2CDATA: most data in one H2CData PDU in bytes, a multiple of 4, at least 4096.
+        /// MAXH2CDATA: most data in one `H2CData` PDU in bytes, a multiple of 4, at least 4096.
         pub maxh2cdata: U32,
         /// Reserved.
         pub rsvd16: [u8; 112],
@@ -323,7 +328,7 @@ wire_struct! {
         pub ch: CommonHeader,
         /// CCCID: the command whose data is asked for.
         pub cccid: U16,
-        /// TTAG: to be repeated in the H2CData PDUs.
+        /// TTAG: to be repeated in the `H2CData` PDUs.
         pub ttag: U16,
         /// R2TO: offset in the command's data, in bytes.
         pub r2to: U32,
@@ -340,7 +345,7 @@ impl R2t {
         CommandId(self.cccid.get())
     }
 
-    /// To be repeated in the H2CData PDUs.
+    /// To be repeated in the `H2CData` PDUs.
     pub fn transfer_tag(&self) -> TransferTag {
         TransferTag(self.ttag.get())
     }

@@ -88,6 +88,28 @@ pub struct Parsed<'a> {
     pub pdu_bytes: usize,
 }
 
+impl Parsed<'_> {
+    /// As much of the PDU's data as there is in `bytes`, which begin with the PDU.
+    pub fn data<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        let end = bytes.len().min(self.data_offset + self.data_bytes);
+        bytes.get(self.data_offset..end).unwrap_or_default()
+    }
+
+    /// Checks the data digest of a PDU that is in `bytes` from its start.
+    ///
+    /// [`None`] if the PDU has none, or it is not all there; else whether it matches. A mismatch is
+    /// not fatal for the connection (TCP 3.3.1.2): the command fails with a transient transport
+    /// error.
+    pub fn is_data_intact(&self, bytes: &[u8]) -> Option<bool> {
+        let data_end = self.data_offset + self.data_bytes;
+        if !self.has_data_digest {
+            return None;
+        }
+        let received = bytes.get(data_end..)?.first_chunk::<DIGEST_BYTES>()?;
+        Some(u32::from_le_bytes(*received) == crc32c(self.data(bytes)))
+    }
+}
+
 /// The parts of a PDU as the common header gives them.
 struct Layout {
     pdu_type: PduType,
@@ -98,14 +120,14 @@ struct Layout {
 }
 
 impl Parser {
-    /// A parser for a new connection: the first PDU must be ICReq or ICResp, which have neither
+    /// A parser for a new connection: the first PDU must be `ICReq` or `ICResp`, which have neither
     /// digests nor data, so what `config` says of these matters only after
     /// [`Self::set_initialized`].
     pub const fn new(config: ParserConfig) -> Self {
         Self { config, is_initialized: false }
     }
 
-    /// The connection is initialized: from now on no ICReq or ICResp may come, and `config`, which
+    /// The connection is initialized: from now on no `ICReq` or `ICResp` may come, and `config`, which
     /// has what was negotiated, is in force.
     pub const fn set_initialized(&mut self, config: ParserConfig) {
         self.config = config;
@@ -124,7 +146,7 @@ impl Parser {
     /// as the next PDU's start is unknown.
     pub fn parse<'a>(&self, bytes: &'a [u8]) -> Result<Option<Parsed<'a>>, PduError> {
         let Ok(ch) = CommonHeader::from_prefix(bytes) else { return Ok(None) };
-        let layout = self.check_common_header(ch)?;
+        let layout = self.check_common_header(*ch)?;
         let header_bytes = usize::from(ch.hlen);
         if bytes.len() < header_bytes + self.header_digest_bytes(layout.pdu_type) {
             return Ok(None);
@@ -147,7 +169,7 @@ impl Parser {
     /// header, or if they are there, those of the header and its digest.
     pub fn need_bytes(&self, bytes: &[u8]) -> Result<usize, PduError> {
         let Ok(ch) = CommonHeader::from_prefix(bytes) else { return Ok(CommonHeader::BYTES) };
-        let layout = self.check_common_header(ch)?;
+        let layout = self.check_common_header(*ch)?;
         Ok(usize::from(ch.hlen) + self.header_digest_bytes(layout.pdu_type))
     }
 
@@ -155,8 +177,13 @@ impl Parser {
         if self.config.has_header_digest && pdu_type.may_have_digest() { DIGEST_BYTES } else { 0 }
     }
 
-    fn check_common_header(&self, ch: &CommonHeader) -> Result<Layout, PduError> {
+    fn check_common_header(&self, ch: CommonHeader) -> Result<Layout, PduError> {
         let pdu_type = self.check_type(ch.pdu_type)?;
+        let is_reported = !pdu_type.is_term_req();
+        self.check_rest(pdu_type, ch).map_err(|error| PduError { is_reported, ..error })
+    }
+
+    fn check_rest(&self, pdu_type: PduType, ch: CommonHeader) -> Result<Layout, PduError> {
         // The lowest field that is wrong has to be reported (TCP 3.5), hence the order.
         if pdu_type.may_have_digest() {
             let has_flag = ch.flags & flag::HDGST != 0;
@@ -187,7 +214,7 @@ impl Parser {
         if is_expected { Ok(pdu_type) } else { Err(PduError::sequence(value)) }
     }
 
-    fn layout(&self, pdu_type: PduType, ch: &CommonHeader) -> Result<Layout, PduError> {
+    fn layout(&self, pdu_type: PduType, ch: CommonHeader) -> Result<Layout, PduError> {
         let plen = ch.plen.get();
         let wrong_plen = PduError::invalid_field("plen", 4, u64::from(plen));
         let header_bytes = u32::from(ch.hlen) + self.header_digest_bytes(pdu_type) as u32;
@@ -214,6 +241,18 @@ impl Parser {
                 return if plen == header_bytes { Ok(no_data) } else { Err(wrong_plen) };
             }
         };
+        self.layout_with_data(pdu_type, ch, header_bytes, data_bytes_max)
+    }
+
+    fn layout_with_data(
+        &self,
+        pdu_type: PduType,
+        ch: CommonHeader,
+        header_bytes: u32,
+        data_bytes_max: u32,
+    ) -> Result<Layout, PduError> {
+        let plen = ch.plen.get();
+        let wrong_plen = PduError::invalid_field("plen", 4, u64::from(plen));
         let has_data_digest = ch.flags & flag::DDGST != 0;
         if has_data_digest != self.config.has_data_digest {
             return Err(PduError::invalid_field("flags", 1, u64::from(ch.flags)));
@@ -231,6 +270,7 @@ impl Parser {
             .filter(|&data_bytes| data_bytes > 0)
             .ok_or(wrong_plen)?;
         if data_bytes > data_bytes_max {
+            // Of a capsule the size is part of the connection's form, of data PDUs a limit.
             return Err(match pdu_type {
                 PduType::CapsuleCmd => wrong_plen,
                 _ => PduError::limit_exceeded("plen", u64::from(plen)),

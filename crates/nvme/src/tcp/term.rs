@@ -63,47 +63,44 @@ pub struct PduError {
     pub field: &'static str,
     /// Value of the field.
     pub value: u64,
+    /// Whether a terminate request shall be sent; not in answer to a terminate request (TCP 3.5):
+    /// the connection is then just closed.
+    pub is_reported: bool,
 }
 
 impl PduError {
+    const fn new(fes: FatalErrorStatus, fei: u32, field: &'static str, value: u64) -> Self {
+        Self { fes, fei, field, value, is_reported: true }
+    }
+
     /// A header field with an invalid value at this byte of the PDU.
     pub const fn invalid_field(field: &'static str, offset: u32, value: u64) -> Self {
-        Self { fes: FatalErrorStatus::INVALID_HEADER_FIELD, fei: offset, field, value }
+        Self::new(FatalErrorStatus::INVALID_HEADER_FIELD, offset, field, value)
     }
 
     /// A PDU of this type that must not come now.
     pub const fn sequence(pdu_type: u8) -> Self {
-        Self {
-            fes: FatalErrorStatus::SEQUENCE_ERROR,
-            fei: 0,
-            field: "pdu_type",
-            value: pdu_type as u64,
-        }
+        Self::new(FatalErrorStatus::SEQUENCE_ERROR, 0, "pdu_type", pdu_type as u64)
     }
 
     /// A header digest that does not match.
     pub const fn header_digest(received: u32) -> Self {
-        Self {
-            fes: FatalErrorStatus::HEADER_DIGEST_ERROR,
-            fei: received,
-            field: "hdgst",
-            value: received as u64,
-        }
+        Self::new(FatalErrorStatus::HEADER_DIGEST_ERROR, received, "hdgst", received as u64)
     }
 
     /// Data outside of the range agreed on; `field` is `datao`, `datal`, `r2to` or `r2tl`.
     pub const fn out_of_range(field: &'static str, value: u64) -> Self {
-        Self { fes: FatalErrorStatus::DATA_OUT_OF_RANGE, fei: 0, field, value }
+        Self::new(FatalErrorStatus::DATA_OUT_OF_RANGE, 0, field, value)
     }
 
     /// More data or R2Ts than the receiver said it takes.
     pub const fn limit_exceeded(field: &'static str, value: u64) -> Self {
-        Self { fes: FatalErrorStatus::LIMIT_EXCEEDED, fei: 0, field, value }
+        Self::new(FatalErrorStatus::LIMIT_EXCEEDED, 0, field, value)
     }
 
     /// A parameter, at this byte of the PDU, with a value that is not supported.
     pub const fn unsupported(field: &'static str, offset: u32, value: u64) -> Self {
-        Self { fes: FatalErrorStatus::UNSUPPORTED_PARAMETER, fei: offset, field, value }
+        Self::new(FatalErrorStatus::UNSUPPORTED_PARAMETER, offset, field, value)
     }
 }
 
