@@ -155,7 +155,7 @@ impl Peer {
         matches!(self.state, State::Ready)
     }
 
-    /// Takes received bytes in. [`Peer::next`] must be called until it answers `None` before more
+    /// Takes received bytes in. [`Peer::event`] must be called until it answers `None` before more
     /// are given: that is what bounds the memory.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.input.drain(..self.taken);
@@ -167,7 +167,7 @@ impl Peer {
     ///
     /// # Errors
     /// Any [`ConnectionError`]: the connection must be closed then.
-    pub fn next(&mut self) -> Result<Option<Event<'_>>, ConnectionError> {
+    pub fn event(&mut self) -> Result<Option<Event<'_>>, ConnectionError> {
         loop {
             let rest = &self.input[self.taken..];
             let taken = frame::take(rest)?.map(|(header, _)| header);

@@ -14,7 +14,7 @@ fn pump(from: &mut Peer, to: &mut Peer, piece: usize) -> Result<Vec<u64>, Connec
     let mut tags = Vec::new();
     for part in bytes.chunks(piece.max(1)) {
         to.receive(part);
-        while let Some(event) = to.next()? {
+        while let Some(event) = to.event()? {
             if let Event::Call { tag, .. } | Event::Answer { tag, .. } = event {
                 tags.push(tag);
             }
@@ -56,14 +56,14 @@ proptest! {
     fn strangers_stay_outside(bytes: Vec<u8>, flip in 0usize..80, with in 1u8..) {
         let (mut a, mut b) = pair(7, 7, Limits::default());
         b.receive(&bytes);
-        while let Ok(Some(_)) = b.next() {}
+        while let Ok(Some(_)) = b.event() {}
         prop_assert!(!b.is_ready());
         let (_, mut b) = pair(7, 7, Limits::default());
         let mut hello = a.take_output(Vec::new());
         let at = flip % hello.len();
         hello[at] ^= with;
         b.receive(&hello);
-        prop_assert!(!matches!(b.next(), Ok(Some(_))));
+        prop_assert!(!matches!(b.event(), Ok(Some(_))));
         prop_assert!(b.output().is_empty());
     }
 }
@@ -78,7 +78,7 @@ fn wrong_secrets_are_refused() {
     let mut forged = Vec::new();
     frame::encode(Kind::Handshake, 0, &Proof([9; 32]), &mut forged).unwrap();
     b.receive(&forged);
-    assert_eq!(b.next(), Err(ConnectionError::Secret));
+    assert_eq!(b.event(), Err(ConnectionError::Secret));
 }
 
 /// Goal: what a peer can make this end remember is bounded.
@@ -99,7 +99,7 @@ fn all_queues_are_bounded() {
     let mut unasked = Vec::new();
     frame::encode(Kind::Answer, 9, &1u8, &mut unasked).unwrap();
     b.receive(&unasked);
-    assert!(b.next().is_err());
+    assert!(b.event().is_err());
 }
 
 /// Goal: an answer that nobody waits for any more is dropped, not taken for an attack.
@@ -121,5 +121,5 @@ fn strangers_cannot_send_long_frames() {
     let mut long = Vec::new();
     frame::encode(Kind::Handshake, 0, &vec![0u8; 4000], &mut long).unwrap();
     b.receive(&long[..HANDSHAKE_MAX_BYTES + 1]);
-    assert!(matches!(b.next(), Err(ConnectionError::Unexpected(_))));
+    assert!(matches!(b.event(), Err(ConnectionError::Unexpected(_))));
 }

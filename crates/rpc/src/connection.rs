@@ -1,0 +1,435 @@
+//! A connection after its handshake: calls out, calls in, one reader and one writer task.
+
+use crate::error::RpcError;
+use crate::interface::{Connector, Interface, Side};
+use crate::transport::{self, Transport};
+use protocol::auth::Secret;
+use protocol::connection::{ConnectionError, Event, Limits, Peer};
+use protocol::frame;
+use ring::time::{self, Sleep};
+use ring::{JoinHandle, SocketOptions};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// What a connection's owner does with what comes. All methods run on the reader task, in the order
+/// of arrival, and must not wait: what takes time is spawned.
+pub trait Handler<S: Side>: 'static {
+    /// The peer calls; it must get its answer through `reply`, now or later.
+    fn called(&self, call: S::Incoming, reply: Reply<S>);
+
+    /// An answer came to one of this end's calls; who awaits it runs after this. Answers to calls
+    /// that are not awaited any more are not seen here.
+    fn answered(&self, answer: &S::Answer) {
+        let _ = answer;
+    }
+
+    /// The connection is closed, and why. Called once; nothing comes after it.
+    fn closed(&self, reason: &str) {
+        let _ = reason;
+    }
+}
+
+/// An own call whose answer is awaited.
+struct Waiting<A> {
+    answer: Option<Result<A, RpcError>>,
+    waker: Option<Waker>,
+}
+
+type Pending<A> = Rc<RefCell<Waiting<A>>>;
+
+struct Inner<S: Side> {
+    peer: RefCell<Peer>,
+    pending: RefCell<HashMap<u64, Pending<S::Answer>>>,
+    handler: RefCell<Option<Rc<dyn Handler<S>>>>,
+    /// Why the connection is closed, once it is.
+    reason: RefCell<Option<Rc<str>>>,
+    /// The writer, while it sleeps.
+    writer: RefCell<Option<Waker>>,
+    /// Who waits for all output to be sent, or for the end.
+    watchers: RefCell<Vec<Waker>>,
+    /// Whether the writer has bytes in its hands.
+    is_sending: Cell<bool>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+    address: SocketAddr,
+}
+
+/// One end of an authenticated connection; clones share it. It is closed when the last clone is
+/// dropped ([`Reply`]s do not keep it open).
+pub struct Connection<S: Side>(Rc<Owner<S>>);
+
+/// Closes when the last [`Connection`] is gone; the tasks hold only the inner part.
+struct Owner<S: Side>(Rc<Inner<S>>);
+
+impl<S: Side> Drop for Owner<S> {
+    fn drop(&mut self) {
+        self.0.close("its owner dropped it");
+    }
+}
+
+impl<S: Side> Clone for Connection<S> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<S: Side> fmt::Debug for Connection<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.0.0;
+        f.debug_struct("Connection")
+            .field("address", &inner.address)
+            .field("closed", &inner.reason.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<I: Interface> Connection<Connector<I>> {
+    /// Connects and authenticates. No call of the peer is missed: the reader starts when this is
+    /// done, with `handler`.
+    ///
+    /// # Errors
+    /// [`RpcError::Connect`], [`RpcError::Refused`], [`RpcError::Protocol`] (with
+    /// [`ConnectionError::Secret`] if the service does not know the secret), or
+    /// [`RpcError::Deadline`].
+    pub async fn connect(
+        address: SocketAddr,
+        options: &SocketOptions,
+        secret: &Secret,
+        limits: Limits,
+        handler: Rc<dyn Handler<Connector<I>>>,
+    ) -> Result<Self, RpcError> {
+        let (transport, peer) =
+            transport::connect(address, options, secret, I::ROLE, limits).await?;
+        Ok(Self::start(transport, peer, handler))
+    }
+}
+
+impl<S: Side> Connection<S> {
+    /// Starts the tasks of an authenticated connection.
+    pub(crate) fn start(transport: Transport, peer: Peer, handler: Rc<dyn Handler<S>>) -> Self {
+        let inner = Rc::new(Inner {
+            peer: RefCell::new(peer),
+            pending: RefCell::default(),
+            handler: RefCell::new(Some(handler)),
+            reason: RefCell::new(None),
+            writer: RefCell::new(None),
+            watchers: RefCell::default(),
+            is_sending: Cell::new(false),
+            tasks: RefCell::default(),
+            address: transport.address,
+        });
+        let transport = Rc::new(transport);
+        let reader = ring::spawn(read(Rc::clone(&inner), Rc::clone(&transport)));
+        let writer = ring::spawn(write(Rc::clone(&inner), transport));
+        inner.tasks.borrow_mut().extend([reader, writer]);
+        Self(Rc::new(Owner(inner)))
+    }
+
+    /// Calls the peer. The call is queued when this is called, in the order of calling, and sent
+    /// with all others of the loop turn; the future is only its answer. Dropping the future gives
+    /// the answer up, not the call. Without a deadline the call waits as long as the connection
+    /// lives.
+    ///
+    /// # Errors
+    /// The future gives [`RpcError::Closed`], [`RpcError::Deadline`], or [`RpcError::Protocol`] if
+    /// the call is too long or too many are under way.
+    pub fn call(&self, call: &S::Call, deadline: Option<Duration>) -> Answering<S> {
+        let inner = &self.0.0;
+        let waiting = Rc::new(RefCell::new(Waiting { answer: None, waker: None }));
+        let tag = match inner.queue(|peer| peer.call(call)) {
+            Ok(tag) => {
+                inner.pending.borrow_mut().insert(tag, Rc::clone(&waiting));
+                tag
+            }
+            Err(error) => {
+                waiting.borrow_mut().answer = Some(Err(error));
+                0
+            }
+        };
+        let deadline = deadline.map(|after| (after, time::sleep(after)));
+        Answering { inner: Rc::downgrade(inner), waiting, tag, deadline }
+    }
+
+    /// Closes at once; bytes that are still queued are not sent.
+    pub fn close(&self, reason: &str) {
+        self.0.0.close(reason);
+    }
+
+    /// Why the connection is closed, if it is.
+    pub fn closed_reason(&self) -> Option<Rc<str>> {
+        self.0.0.reason.borrow().clone()
+    }
+
+    /// Completes when the connection is closed, with the reason.
+    pub async fn closed(&self) -> Rc<str> {
+        let inner = &self.0.0;
+        inner.watch(|inner| inner.reason.borrow().clone()).await
+    }
+
+    /// Completes when all that was queued is handed to the kernel, or the connection is closed.
+    pub async fn flushed(&self) {
+        let inner = &self.0.0;
+        let is_flushed = |inner: &Inner<S>| {
+            let is_done = inner.peer.borrow().output().is_empty() && !inner.is_sending.get();
+            (is_done || inner.reason.borrow().is_some()).then_some(())
+        };
+        inner.watch(is_flushed).await;
+    }
+
+    /// The peer's address.
+    pub fn address(&self) -> SocketAddr {
+        self.0.0.address
+    }
+
+    /// Own calls whose answers have not come.
+    pub fn calls_out(&self) -> usize {
+        self.0.0.peer.borrow().calls_out()
+    }
+}
+
+impl<S: Side> Inner<S> {
+    /// Lets `queue` encode something and wakes the writer.
+    fn queue<T>(
+        &self,
+        queue: impl FnOnce(&mut Peer) -> Result<T, ConnectionError>,
+    ) -> Result<T, RpcError> {
+        if let Some(reason) = &*self.reason.borrow() {
+            return Err(RpcError::Closed(Rc::clone(reason)));
+        }
+        let queued = queue(&mut self.peer.borrow_mut());
+        match queued {
+            Ok(value) => {
+                if let Some(writer) = self.writer.borrow_mut().take() {
+                    writer.wake();
+                }
+                Ok(value)
+            }
+            Err(error @ ConnectionError::Output(_)) => {
+                self.close(&error.to_string());
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn close(&self, reason: &str) {
+        if self.reason.borrow().is_some() {
+            return;
+        }
+        let reason: Rc<str> = reason.into();
+        *self.reason.borrow_mut() = Some(Rc::clone(&reason));
+        let pending = std::mem::take(&mut *self.pending.borrow_mut());
+        for waiting in pending.into_values() {
+            finish(&waiting, Err(RpcError::Closed(Rc::clone(&reason))));
+        }
+        let handler = self.handler.borrow_mut().take();
+        if let Some(handler) = handler {
+            handler.closed(&reason);
+        }
+        self.notify();
+        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        for task in tasks {
+            task.abort();
+        }
+    }
+
+    /// Wakes all watchers.
+    fn notify(&self) {
+        let watchers = std::mem::take(&mut *self.watchers.borrow_mut());
+        for waker in watchers {
+            waker.wake();
+        }
+    }
+
+    async fn watch<T>(&self, check: impl Fn(&Self) -> Option<T>) -> T {
+        std::future::poll_fn(|cx| {
+            if let Some(value) = check(self) {
+                return Poll::Ready(value);
+            }
+            self.watchers.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Hands one event on; `false` when there is none.
+    fn dispatch(self: &Rc<Self>) -> Result<bool, ConnectionError> {
+        enum Came<C, A> {
+            Call(u64, C),
+            Answer(u64, A),
+        }
+        let came = match self.peer.borrow_mut().event()? {
+            None => return Ok(false),
+            Some(Event::Call { tag, body }) => Came::Call(tag, frame::decode::<S::Incoming>(body)?),
+            Some(Event::Answer { tag, body }) => {
+                Came::Answer(tag, frame::decode::<S::Answer>(body)?)
+            }
+            Some(Event::Ready(_)) => {
+                return Err(ConnectionError::Unexpected("a second handshake"));
+            }
+        };
+        let handler = self.handler.borrow().clone();
+        let Some(handler) = handler else { return Ok(false) };
+        match came {
+            Came::Call(tag, call) => {
+                handler.called(call, Reply { inner: Rc::downgrade(self), tag });
+            }
+            Came::Answer(tag, answer) => {
+                let waiting = self.pending.borrow_mut().remove(&tag);
+                if let Some(waiting) = waiting {
+                    handler.answered(&answer);
+                    finish(&waiting, Ok(answer));
+                }
+            }
+        }
+        Ok(self.reason.borrow().is_none())
+    }
+}
+
+fn finish<A>(waiting: &RefCell<Waiting<A>>, answer: Result<A, RpcError>) {
+    let mut waiting = waiting.borrow_mut();
+    waiting.answer = Some(answer);
+    let waker = waiting.waker.take();
+    drop(waiting);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+async fn read<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
+    let mut buffer = transport::receive_buffer();
+    let reason = loop {
+        match drain(&inner) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => break error.to_string(),
+        }
+        let result;
+        (result, buffer) = transport.receive(buffer).await;
+        match result {
+            Ok(0) => break "the peer closed it".to_owned(),
+            Ok(_) => inner.peer.borrow_mut().receive(&buffer),
+            Err(error) => break error.to_string(),
+        }
+    };
+    tracing::debug!(address = %inner.address, reason, "connection ends");
+    inner.close(&reason);
+}
+
+/// Hands on all that was received; `false` if the connection was closed meanwhile.
+fn drain<S: Side>(inner: &Rc<Inner<S>>) -> Result<bool, ConnectionError> {
+    while inner.dispatch()? {}
+    Ok(inner.reason.borrow().is_none())
+}
+
+async fn write<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
+    let mut spare = Vec::new();
+    loop {
+        std::future::poll_fn(|cx| {
+            if inner.peer.borrow().output().is_empty() {
+                *inner.writer.borrow_mut() = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
+        // Whoever is ready now may have more to send: it goes with this send.
+        ring::yield_now().await;
+        let bytes = inner.peer.borrow_mut().take_output(spare);
+        inner.is_sending.set(true);
+        let sent = transport.send(&bytes).await;
+        inner.is_sending.set(false);
+        if let Err(error) = sent {
+            inner.close(&error.to_string());
+            return;
+        }
+        spare = transport::spare(bytes);
+        if inner.peer.borrow().output().is_empty() {
+            inner.notify();
+        }
+    }
+}
+
+/// The future of [`Connection::call`].
+#[must_use = "an answer that is not awaited is lost; the call is made all the same"]
+pub struct Answering<S: Side> {
+    inner: Weak<Inner<S>>,
+    waiting: Pending<S::Answer>,
+    tag: u64,
+    deadline: Option<(Duration, Sleep)>,
+}
+
+impl<S: Side> Future for Answering<S> {
+    type Output = Result<S::Answer, RpcError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        {
+            let mut waiting = self.waiting.borrow_mut();
+            if let Some(answer) = waiting.answer.take() {
+                return Poll::Ready(answer);
+            }
+            waiting.waker = Some(cx.waker().clone());
+        }
+        if let Some((after, sleep)) = &mut self.deadline
+            && Pin::new(sleep).poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(RpcError::Deadline(*after)));
+        }
+        Poll::Pending
+    }
+}
+
+impl<S: Side> Drop for Answering<S> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.upgrade()
+            && inner.pending.borrow_mut().remove(&self.tag).is_some()
+        {
+            inner.peer.borrow_mut().forget(self.tag);
+        }
+    }
+}
+
+impl<S: Side> fmt::Debug for Answering<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answering").field("tag", &self.tag).finish_non_exhaustive()
+    }
+}
+
+/// The way back for the answer to one call of the peer.
+#[must_use = "the peer waits for its answer"]
+pub struct Reply<S: Side> {
+    inner: Weak<Inner<S>>,
+    tag: u64,
+}
+
+impl<S: Side> Reply<S> {
+    /// Queues the answer, to be sent with all others of the loop turn. Without effect if the
+    /// connection is closed.
+    ///
+    /// # Errors
+    /// [`RpcError::Protocol`] if the answer is too long for a frame: the peer then gets none from
+    /// this call, and `self` is handed back for another.
+    pub fn send(self, answer: &S::Reply) -> Result<(), (Self, RpcError)> {
+        let Some(inner) = self.inner.upgrade() else { return Ok(()) };
+        match inner.queue(|peer| peer.answer(self.tag, answer)) {
+            Ok(()) | Err(RpcError::Closed(_)) => Ok(()),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// Whether the connection is gone, so that nobody waits for the answer.
+    pub fn is_closed(&self) -> bool {
+        self.inner.upgrade().is_none_or(|inner| inner.reason.borrow().is_some())
+    }
+}
+
+impl<S: Side> fmt::Debug for Reply<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").field("tag", &self.tag).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! Which messages travel on which kind of connection, as types.
+
+use protocol::auth::Role;
+use protocol::{admin, agent, client};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A kind of connection: a row of the table in [`protocol`].
+pub trait Interface: fmt::Debug + 'static {
+    /// What the connector proves to be.
+    const ROLE: Role;
+    /// What the connector asks of the metadata service.
+    type Call: Serialize + DeserializeOwned + fmt::Debug + 'static;
+    /// The answer to that.
+    type Answer: Serialize + DeserializeOwned + fmt::Debug + 'static;
+    /// What the metadata service asks of the connector.
+    type Push: Serialize + DeserializeOwned + fmt::Debug + 'static;
+    /// The answer to that.
+    type PushAnswer: Serialize + DeserializeOwned + fmt::Debug + 'static;
+}
+
+/// What cannot be: no value is of this type, and no bytes decode to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Nothing {}
+
+/// A client's connection.
+#[derive(Debug)]
+pub enum Client {}
+
+impl Interface for Client {
+    const ROLE: Role = Role::Client;
+    type Call = client::Request;
+    type Answer = client::Response;
+    type Push = client::Push;
+    type PushAnswer = client::PushAnswer;
+}
+
+/// An agent's connection.
+#[derive(Debug)]
+pub enum Agent {}
+
+impl Interface for Agent {
+    const ROLE: Role = Role::Agent;
+    type Call = agent::Call;
+    type Answer = agent::Answer;
+    type Push = agent::Push;
+    type PushAnswer = agent::PushAnswer;
+}
+
+/// A tool's connection.
+#[derive(Debug)]
+pub enum Admin {}
+
+impl Interface for Admin {
+    const ROLE: Role = Role::Admin;
+    type Call = admin::Call;
+    type Answer = admin::Answer;
+    type Push = Nothing;
+    type PushAnswer = Nothing;
+}
+
+/// One end of an [`Interface`]: which way each message goes.
+pub trait Side: fmt::Debug + 'static {
+    /// What this end calls.
+    type Call: Serialize + fmt::Debug + 'static;
+    /// What it gets as an answer.
+    type Answer: DeserializeOwned + fmt::Debug + 'static;
+    /// What the peer calls.
+    type Incoming: DeserializeOwned + fmt::Debug + 'static;
+    /// What the peer gets as an answer.
+    type Reply: Serialize + fmt::Debug + 'static;
+}
+
+/// The end that connected.
+#[derive(Debug)]
+pub struct Connector<I>(PhantomData<I>);
+
+impl<I: Interface> Side for Connector<I> {
+    type Call = I::Call;
+    type Answer = I::Answer;
+    type Incoming = I::Push;
+    type Reply = I::PushAnswer;
+}
+
+/// The metadata service's end.
+#[derive(Debug)]
+pub struct Acceptor<I>(PhantomData<I>);
+
+impl<I: Interface> Side for Acceptor<I> {
+    type Call = I::Push;
+    type Answer = I::PushAnswer;
+    type Incoming = I::Call;
+    type Reply = I::Answer;
+}

@@ -1,0 +1,176 @@
+//! Both ends of a connection over real TCP on loopback.
+
+use protocol::auth::Secret;
+use protocol::client::{Answer, Call, Push, PushAnswer, Request, Response};
+use protocol::{FreeEpoch, InodeId};
+use ring::SocketOptions;
+use rpc::{Acceptor, Client, Connection, Connector, Handler, Limits, Listener, Reply, RpcError};
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+const SECRET: Secret = Secret([7; 32]);
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(test)
+}
+
+fn request() -> Request {
+    Request { slot: None, call: Call::GetAttr(InodeId(1)) }
+}
+
+/// Answers every call with `Done`, except those of inode 99.
+struct Service;
+
+impl Handler<Acceptor<Client>> for Service {
+    fn called(&self, call: Request, reply: Reply<Acceptor<Client>>) {
+        if call.call == Call::GetAttr(InodeId(99)) {
+            return;
+        }
+        let response = Response { result: Ok(Answer::Done), grants: vec![], changed: vec![] };
+        reply.send(&response).unwrap();
+    }
+}
+
+/// Notes what comes, in order.
+#[derive(Default)]
+struct Notes(RefCell<Vec<String>>);
+
+impl Handler<Connector<Client>> for Notes {
+    fn called(&self, push: Push, reply: Reply<Connector<Client>>) {
+        self.0.borrow_mut().push(format!("push {push:?}"));
+        reply.send(&PushAnswer::Done).unwrap();
+    }
+
+    fn answered(&self, _: &Response) {
+        self.0.borrow_mut().push("answer".into());
+    }
+
+    fn closed(&self, reason: &str) {
+        self.0.borrow_mut().push(format!("closed: {reason}"));
+    }
+}
+
+fn listen() -> Listener {
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    Listener::bind(any, &SocketOptions::default()).unwrap()
+}
+
+async fn connect(
+    address: SocketAddr,
+    secret: &Secret,
+    handler: &Rc<Notes>,
+) -> Result<Connection<Connector<Client>>, RpcError> {
+    let handler = Rc::clone(handler) as Rc<dyn Handler<Connector<Client>>>;
+    Connection::connect(address, &SocketOptions::default(), secret, Limits::default(), handler)
+        .await
+}
+
+/// A connected pair.
+async fn pair(notes: &Rc<Notes>) -> (Connection<Connector<Client>>, Connection<Acceptor<Client>>) {
+    let listener = listen();
+    let address = listener.local_addr();
+    let accepting = ring::spawn(async move {
+        let knock = listener.accept().await.unwrap();
+        knock.authenticate(&SECRET, Limits::default()).await.unwrap().start(Rc::new(Service))
+    });
+    let connection = connect(address, &SECRET, notes).await.unwrap();
+    (connection, accepting.await.unwrap())
+}
+
+/// Goal: many calls under way at once all get their answers, and pushes theirs.
+#[test]
+fn calls_and_pushes_are_answered() {
+    run(async {
+        let notes = Rc::new(Notes::default());
+        let (client, service) = pair(&notes).await;
+        let calls: Vec<_> = (0..1000).map(|_| client.call(&request(), None)).collect();
+        let push = service.call(&Push::Reclaim { free_epoch: FreeEpoch(3) }, None);
+        for call in calls {
+            assert_eq!(call.await.unwrap().result, Ok(Answer::Done));
+        }
+        assert_eq!(push.await.unwrap(), PushAnswer::Done);
+        assert_eq!(client.calls_out(), 0);
+        assert_eq!(notes.0.borrow().len(), 1001);
+    });
+}
+
+/// Goal: a call without an answer ends at its deadline, and with the connection.
+#[test]
+fn calls_end_by_deadline_and_by_close() {
+    run(async {
+        let (client, service) = pair(&Rc::new(Notes::default())).await;
+        let silent = Request { slot: None, call: Call::GetAttr(InodeId(99)) };
+        let late = client.call(&silent, Some(Duration::from_millis(5))).await;
+        assert!(matches!(late, Err(RpcError::Deadline(_))), "{late:?}");
+        let call = client.call(&silent, None);
+        ring::spawn(async move {
+            service.flushed().await;
+            drop(service);
+        });
+        assert!(matches!(call.await, Err(RpcError::Closed(_))));
+        let after = client.call(&request(), None).await;
+        assert!(matches!(after, Err(RpcError::Closed(_))));
+        client.closed().await;
+    });
+}
+
+/// Goal: a wrong secret is found out on both sides.
+#[test]
+fn wrong_secret_is_refused() {
+    run(async {
+        let listener = listen();
+        let address = listener.local_addr();
+        let accepting = ring::spawn(async move {
+            let knock = listener.accept().await.unwrap();
+            knock.authenticate(&SECRET, Limits::default()).await.map(drop)
+        });
+        let error = connect(address, &Secret([8; 32]), &Rc::default()).await.unwrap_err();
+        assert!(error.to_string().contains("secret"), "{error}");
+        assert!(accepting.await.unwrap().is_err());
+    });
+}
+
+/// Goal: a peer that does not read is disconnected instead of growing this end's memory.
+#[test]
+fn a_peer_that_does_not_read_is_disconnected() {
+    run(async {
+        let listener = listen();
+        let address = listener.local_addr();
+        let accepting = ring::spawn(async move {
+            let knock = listener.accept().await.unwrap();
+            let limits = Limits { output_max_bytes: 1 << 20, ..Limits::default() };
+            knock.authenticate(&SECRET, limits).await.unwrap().start(Rc::new(Service))
+        });
+        // A peer that shakes hands and then never receives.
+        let stream = ring::TcpStream::connect(address, &SocketOptions::default()).await.unwrap();
+        let mut peer = protocol::connection::Peer::connect(
+            SECRET,
+            protocol::auth::Role::Client,
+            [3; 32],
+            Limits::default(),
+        );
+        while !peer.is_ready() {
+            let hello = peer.take_output(Vec::new());
+            stream.send_vectored(vec![ring::Chunk::copy_from(&hello)]).await.0.unwrap();
+            let (n, buffer) = stream.recv(ring::Buffer::with_capacity(4096), 0..4096).await;
+            n.unwrap();
+            peer.receive(&buffer);
+            peer.event().unwrap();
+        }
+        let proof = peer.take_output(Vec::new());
+        stream.send_vectored(vec![ring::Chunk::copy_from(&proof)]).await.0.unwrap();
+        let service = accepting.await.unwrap();
+        let big = Push::Invalidate {
+            inode: InodeId(1),
+            names: vec![vec![b'x'; 200_000]],
+            stamp: protocol::LeaseStamp(1),
+        };
+        while service.closed_reason().is_none() {
+            drop(service.call(&big, None));
+            ring::yield_now().await;
+        }
+        assert!(service.closed_reason().unwrap().contains("unread"));
+    });
+}
