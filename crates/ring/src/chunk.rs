@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use std::ops::{Range, RangeBounds};
 
 /// Bytes that fit into [`Inline`].
-pub const INLINE_BYTES_MAX: usize = 128;
+pub(crate) const INLINE_BYTES_MAX: usize = 128;
 
 /// A few bytes held in place, e.g. a protocol header.
 #[derive(Clone, Copy, Debug)]
@@ -188,22 +188,6 @@ impl Segment {
         if let (Self::Buffer(buffer, range), true) = (self, n > 0) {
             buffer.written_to(range.start + n);
         }
-    }
-
-    /// Copies the start of `bytes` in and returns how many fitted (the simulated kernel's way).
-    pub(crate) fn fill_from(&mut self, bytes: &[u8]) -> usize {
-        let n = bytes.len().min(self.len());
-        if n == 0 {
-            return 0;
-        }
-        match self {
-            Self::Buffer(buffer, range) => {
-                buffer.written_to(range.start + n);
-                buffer[range.start..range.start + n].copy_from_slice(&bytes[..n]);
-            }
-            Self::Region(slice) => slice.copy_in(&bytes[..n]),
-        }
-        n
     }
 }
 
