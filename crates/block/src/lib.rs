@@ -1,1 +1,25 @@
-//! The block device trait and its layers: file, memory, fault injection.
+//! The block device trait and its layers: file, memory, fault injection, a log for power-cut tests.
+//!
+//! A [`Device`] is used by one thread; its I/O goes to that thread's ring. What several threads share
+//! is a [`Backing`], from which each attaches a device of its own. I/O futures are an enum, so that
+//! memory and file devices allocate nothing per operation, and the trait is dyn-compatible, so that
+//! layers stack without generics.
+
+mod device;
+mod error;
+mod fault;
+mod file;
+mod future;
+mod incarnation;
+mod log;
+mod memory;
+mod zeroes;
+
+pub use device::{Backing, Device, DiscardEffect, Geometry};
+pub use error::{Access, Error};
+pub use fault::{Fault, FaultCounts, FaultPlan};
+pub use file::{FileBacking, FileOptions, create};
+pub use future::IoFuture;
+pub use incarnation::Incarnation;
+pub use log::{Event, Log, Survival};
+pub use memory::MemoryBacking;

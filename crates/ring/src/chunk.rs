@@ -189,6 +189,21 @@ impl Segment {
             buffer.written_to(range.start + n);
         }
     }
+
+    /// Copies the start of `bytes` in and answers how many fitted. A buffer's visible length grows
+    /// to cover them.
+    pub fn fill_from(&mut self, bytes: &[u8]) -> usize {
+        let n = bytes.len().min(self.len());
+        self.written(n);
+        match self {
+            Self::Buffer(buffer, range) if n > 0 => {
+                buffer[range.start..range.start + n].copy_from_slice(&bytes[..n]);
+            }
+            Self::Buffer(..) => {}
+            Self::Region(slice) => slice.copy_in(&bytes[..n]),
+        }
+        n
+    }
 }
 
 /// Address of a range of a buffer's capacity.

@@ -59,6 +59,15 @@ impl Region {
         self.mapping.len
     }
 
+    /// Whether no other region or slice refers to the memory. While that holds it stays so, because
+    /// only the existing ones make new ones.
+    pub fn is_unique(&self) -> bool {
+        let is_unique = Arc::strong_count(&self.mapping) == 1;
+        // What the last other owner did to the memory happened before this.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        is_unique
+    }
+
     /// A range of the region as a chunk that can be sent or written without a copy.
     ///
     /// # Panics

@@ -1,0 +1,101 @@
+//! The trait and its vocabulary.
+
+use crate::error::{Access, Error};
+use crate::future::IoFuture;
+use crate::incarnation::Incarnation;
+use ring::{Chunk, Segments};
+use std::rc::Rc;
+
+/// What discarding does to blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiscardEffect {
+    /// Nothing: the blocks keep their bytes. (E.g. a backing file written once beforehand must stay
+    /// whole.)
+    Ignored,
+    /// They are given back to the medium and read as zeros.
+    Zeroes,
+    /// They are given back and read as anything.
+    Arbitrary,
+}
+
+/// A device's shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Smallest unit of I/O in bytes, a power of two of at least 512.
+    pub block_size: u32,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// What discarding does.
+    pub discard: DiscardEffect,
+    /// Whether acknowledged writes need a flush to survive power loss.
+    pub has_volatile_cache: bool,
+}
+
+impl Geometry {
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.blocks * u64::from(self.block_size)
+    }
+
+    /// Checks that a range consists of whole blocks of the device.
+    ///
+    /// # Errors
+    /// [`Error::Unaligned`], [`Error::OutOfRange`].
+    pub fn check(&self, access: Access, offset: u64, len: u64) -> Result<(), Error> {
+        let block_size = self.block_size;
+        if (offset | len) & u64::from(block_size - 1) != 0 {
+            return Err(Error::Unaligned { access, offset, len, block_size });
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size() => Ok(()),
+            _ => Err(Error::OutOfRange { access, offset, len, size: self.size() }),
+        }
+    }
+}
+
+/// A block device as one thread uses it. I/O starts when the method is called, not when its future is
+/// first polled; dropping the future leaves open whether the I/O took place. Writes that are in
+/// flight together and overlap leave a mix.
+pub trait Device {
+    /// The shape; never changes.
+    fn geometry(&self) -> Geometry;
+
+    /// The incarnation; never changes for an attached device.
+    fn incarnation(&self) -> Incarnation;
+
+    /// Reads `len` bytes. The chunk of a memory device is a view of the device itself, which later
+    /// writes to the same blocks change: send it or copy it, do not keep it, and copy it before
+    /// computing a digest that must match.
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk>;
+
+    /// Fills all of the segments, in order, and gives them back.
+    fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments>;
+
+    /// Writes a chunk.
+    fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()>;
+
+    /// Writes chunks one after the other. Each may have any length, only the sum counts; for direct
+    /// I/O the memory of each must be aligned to the block size.
+    fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()>;
+
+    /// Makes all writes that completed before this call durable.
+    fn flush(&self) -> IoFuture<()>;
+
+    /// Says that the bytes are not needed any more; [`Geometry::discard`] tells what that does.
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()>;
+
+    /// Makes blocks read as zeros.
+    fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()>;
+}
+
+/// What threads share of a device.
+pub trait Backing: Send + Sync {
+    /// The shape.
+    fn geometry(&self) -> Geometry;
+
+    /// The incarnation.
+    fn incarnation(&self) -> Incarnation;
+
+    /// A device for the calling thread, whose I/O goes to that thread's ring.
+    fn attach(&self) -> Rc<dyn Device>;
+}

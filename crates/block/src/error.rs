@@ -1,0 +1,134 @@
+//! What can go wrong with a device.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What a command wanted of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To read.
+    Read,
+    /// To write.
+    Write,
+    /// To make durable.
+    Flush,
+    /// To discard.
+    Discard,
+    /// To write zeros.
+    WriteZeroes,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+            Self::WriteZeroes => "write zeroes",
+        })
+    }
+}
+
+/// Why a command or the opening of a device failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Offset or length is not a multiple of the block size.
+    #[error("{access} of {len} bytes at {offset} is not aligned to blocks of {block_size} bytes")]
+    Unaligned {
+        /// What was asked.
+        access: Access,
+        /// Byte offset.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// The device's block size in bytes.
+        block_size: u32,
+    },
+    /// The range reaches past the device's end.
+    #[error("{access} of {len} bytes at {offset} reaches past the device's end at {size}")]
+    OutOfRange {
+        /// What was asked.
+        access: Access,
+        /// Byte offset.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// The device's size in bytes.
+        size: u64,
+    },
+    /// The device answered an error.
+    #[error("{access} of {len} bytes at {offset} failed: {source}")]
+    Io {
+        /// What was asked.
+        access: Access,
+        /// Byte offset.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// The system's answer.
+        source: Arc<io::Error>,
+    },
+    /// The device gave fewer bytes than asked, e.g. because its file was cut short.
+    #[error("{access} of {len} bytes at {offset} ended after {done} bytes")]
+    Short {
+        /// What was asked.
+        access: Access,
+        /// Byte offset.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Bytes that were done.
+        done: u64,
+    },
+    /// The device is in use by somebody else.
+    #[error("{path} is in use: {source}; stop that process or name another file")]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// Who holds it, where known.
+        source: Arc<io::Error>,
+    },
+    /// The device could not be opened or made.
+    #[error("cannot {action} {path}: {source}")]
+    Open {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: Arc<io::Error>,
+    },
+    /// The device's shape makes no sense.
+    #[error("{what}: {value} {expected}")]
+    Geometry {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it ought to be.
+        expected: &'static str,
+    },
+}
+
+impl Error {
+    /// The errno that a file system call reports for it.
+    pub fn to_errno(&self) -> i32 {
+        match self {
+            Self::Unaligned { .. } | Self::Geometry { .. } => libc::EINVAL,
+            Self::OutOfRange { .. } => libc::ENXIO,
+            Self::Short { .. } => libc::EIO,
+            Self::Locked { .. } => libc::EBUSY,
+            Self::Io { source, .. } | Self::Open { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+        }
+    }
+
+    pub(crate) fn io(access: Access, offset: u64, len: u64, source: io::Error) -> Self {
+        Self::Io { access, offset, len, source: Arc::new(source) }
+    }
+}

@@ -1,0 +1,222 @@
+//! A device in a regular file or on a block device, past the page cache.
+//!
+//! *One owner*: the file is held under an exclusive lock of its open file description.
+//!
+//! *Written beforehand*: a first write into an unwritten extent costs a journal transaction, so that
+//! [`create`] writes the whole file once. For such a file (`preallocated`) discard does nothing and
+//! says so in the geometry, and zeros are written as data: `FALLOC_FL_ZERO_RANGE` would turn the
+//! extents back into unwritten ones. Other regular files are punched and zeroed by `fallocate`; so
+//! are block devices, where it discards and zeroes on the medium.
+
+mod creation;
+
+pub use creation::create;
+
+use crate::device::{Backing, Device, DiscardEffect, Geometry};
+use crate::error::{Access, Error};
+use crate::future::{Command, IoFuture};
+use crate::incarnation::Incarnation;
+use crate::memory::check_block_size;
+use crate::zeroes;
+use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
+use ring::{Buffer, Chunk, File, OpenOptions, Segment, Segments};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Block size of a device in a regular file unless told otherwise, in bytes.
+const BLOCK_SIZE_DEFAULT: u32 = 4096;
+
+/// How a file device is opened.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// Block size in bytes; `None` means 4096 for a regular file and the logical block size of a
+    /// block device.
+    pub block_size: Option<u32>,
+    /// `O_DIRECT`, past the page cache. Without it (a file system that cannot), writes linger in the
+    /// page cache until a flush.
+    pub direct: bool,
+    /// The file was written whole beforehand and must stay so: discard is ignored.
+    pub preallocated: bool,
+    /// The incarnation, e.g. [`Incarnation::of_boot`].
+    pub incarnation: Incarnation,
+}
+
+/// The open file that the devices of all threads share.
+#[derive(Clone, Debug)]
+pub struct FileBacking {
+    file: File,
+    geometry: Geometry,
+    incarnation: Incarnation,
+    preallocated: bool,
+    is_block_device: bool,
+}
+
+impl FileBacking {
+    /// Opens `path` and locks it. A size that is no multiple of the block size is rounded down.
+    ///
+    /// # Errors
+    /// [`Error::Open`], [`Error::Locked`], [`Error::Geometry`].
+    pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let failed = |action| failed(action, path);
+        let open = OpenOptions { direct: options.direct, ..OpenOptions::READ_WRITE };
+        let file = File::open(path, open).map_err(failed("open"))?;
+        lock(&file, path)?;
+        let is_block_device = file.is_block_device().map_err(failed("examine"))?;
+        let minimum = file.logical_block_size().map_err(failed("examine"))?;
+        let default = if is_block_device { minimum } else { BLOCK_SIZE_DEFAULT.max(minimum) };
+        let block_size = options.block_size.unwrap_or(default);
+        check_block_size(block_size)?;
+        if options.direct && block_size < minimum {
+            let expected = "is less than direct I/O on this file allows";
+            let value = u64::from(block_size);
+            return Err(Error::Geometry { what: "block size", value, expected });
+        }
+        let blocks = file.size().map_err(failed("examine"))? / u64::from(block_size);
+        if blocks == 0 {
+            let expected = "blocks: it is empty";
+            return Err(Error::Geometry { what: "device size", value: 0, expected });
+        }
+        let discard =
+            if options.preallocated { DiscardEffect::Ignored } else { DiscardEffect::Zeroes };
+        let geometry = Geometry { block_size, blocks, discard, has_volatile_cache: true };
+        let (incarnation, preallocated) = (options.incarnation, options.preallocated);
+        Ok(Self { file, geometry, incarnation, preallocated, is_block_device })
+    }
+
+    /// Writes `len` zero bytes as data.
+    async fn write_zero_data(file: File, command: Command) -> Result<(), Error> {
+        let (mut offset, end) = (command.offset, command.offset + command.len);
+        while offset < end {
+            let here = (end - offset).min(zeroes::WRITE_BYTES_MAX);
+            let (result, _) = file.write_chunks_at(zeroes::chunks(here), offset).await;
+            result.map_err(|source| command.error(source))?;
+            offset += here;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error + use<> {
+    let path = PathBuf::from(path);
+    move |source| Error::Open { action, path: path.clone(), source: Arc::new(source) }
+}
+
+pub(crate) fn lock(file: &File, path: &Path) -> Result<(), Error> {
+    file.try_lock_exclusive().map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => Error::Locked { path: path.into(), source: Arc::new(source) },
+        _ => failed("lock", path)(source),
+    })
+}
+
+fn is_unsupported(error: &Error) -> bool {
+    matches!(error.to_errno(), libc::EOPNOTSUPP | libc::ENOSYS)
+}
+
+impl Backing for FileBacking {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    fn attach(&self) -> Rc<dyn Device> {
+        Rc::new(self.clone())
+    }
+}
+
+impl Device for FileBacking {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk> {
+        let command = Command { access: Access::Read, offset, len: len as u64 };
+        match self.geometry.check(command.access, offset, command.len) {
+            Err(error) => IoFuture::ready(Err(error)),
+            Ok(()) => {
+                let op = self.file.read_at(Buffer::with_capacity(len), 0..len, offset);
+                IoFuture::read(op, command)
+            }
+        }
+    }
+
+    fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments> {
+        let len = segments.iter().map(Segment::len).sum::<usize>() as u64;
+        let command = Command { access: Access::Read, offset, len };
+        match self.geometry.check(command.access, offset, len) {
+            Err(error) => IoFuture::ready(Err(error)),
+            Ok(()) => IoFuture::read_into(self.file.read_vectored_at(segments, offset), command),
+        }
+    }
+
+    fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
+        let command = Command { access: Access::Write, offset, len: chunk.len() as u64 };
+        match self.geometry.check(command.access, offset, command.len) {
+            Err(error) => IoFuture::ready(Err(error)),
+            Ok(()) => IoFuture::write(self.file.write_at(chunk, offset), command),
+        }
+    }
+
+    fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
+        let len = chunks.iter().map(Chunk::len).sum::<usize>() as u64;
+        let command = Command { access: Access::Write, offset, len };
+        match self.geometry.check(command.access, offset, len) {
+            Err(error) => IoFuture::ready(Err(error)),
+            Ok(()) => IoFuture::write_chunks(self.file.write_chunks_at(chunks, offset), command),
+        }
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        let command = Command { access: Access::Flush, offset: 0, len: 0 };
+        IoFuture::plain(self.file.sync_data(), command)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
+        let command = Command { access: Access::Discard, offset, len };
+        let checked = self.geometry.check(command.access, offset, len);
+        if checked.is_err() || self.preallocated || len == 0 {
+            return IoFuture::ready(checked);
+        }
+        let mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+        let op = IoFuture::plain(self.file.fallocate(mode, offset, len), command);
+        let zeroes = self.file.clone();
+        IoFuture::boxed(async move {
+            match op.await {
+                // The geometry promises zeros.
+                Err(error) if is_unsupported(&error) => {
+                    Self::write_zero_data(zeroes, command).await
+                }
+                result => result,
+            }
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()> {
+        let command = Command { access: Access::WriteZeroes, offset, len };
+        let checked = self.geometry.check(command.access, offset, len);
+        if checked.is_err() || len == 0 {
+            return IoFuture::ready(checked);
+        }
+        if self.preallocated && !self.is_block_device {
+            return IoFuture::boxed(Self::write_zero_data(self.file.clone(), command));
+        }
+        let mode = FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE;
+        let op = IoFuture::plain(self.file.fallocate(mode, offset, len), command);
+        let file = self.file.clone();
+        IoFuture::boxed(async move {
+            match op.await {
+                Err(error) if is_unsupported(&error) => Self::write_zero_data(file, command).await,
+                result => result,
+            }
+        })
+    }
+}

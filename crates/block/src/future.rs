@@ -1,0 +1,143 @@
+//! The future of a device command: an enum, so that the common devices need no box.
+
+use crate::error::{Access, Error};
+use ring::{Buffer, Chunk, Op, Segments};
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// The command that an operation belongs to, for its error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Command {
+    pub(crate) access: Access,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+impl Command {
+    pub(crate) fn error(self, source: io::Error) -> Error {
+        Error::io(self.access, self.offset, self.len, source)
+    }
+
+    fn whole(self, result: io::Result<usize>) -> Result<(), Error> {
+        match result {
+            Ok(n) if n as u64 == self.len => Ok(()),
+            Ok(n) => Err(Error::Short {
+                access: self.access,
+                offset: self.offset,
+                len: self.len,
+                done: n as u64,
+            }),
+            Err(source) => Err(self.error(source)),
+        }
+    }
+}
+
+type BoxFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
+
+enum State<T> {
+    Ready(Result<T, Error>),
+    Read(Op<(io::Result<usize>, Buffer)>, Command, fn(Buffer) -> T),
+    ReadInto(Op<(io::Result<usize>, Segments)>, Command, fn(Segments) -> T),
+    Write(Op<(io::Result<()>, Chunk)>, Command, fn() -> T),
+    WriteChunks(Op<(io::Result<()>, Vec<Chunk>)>, Command, fn() -> T),
+    Plain(Op<io::Result<()>>, Command, fn() -> T),
+    Boxed(BoxFuture<T>),
+    Over,
+}
+
+/// The future of a device command. It is `Unpin` and may be polled by `&mut` in a race.
+#[must_use = "futures do nothing unless polled"]
+pub struct IoFuture<T> {
+    state: State<T>,
+}
+
+impl<T> IoFuture<T> {
+    /// One that is over already.
+    pub fn ready(result: Result<T, Error>) -> Self {
+        Self { state: State::Ready(result) }
+    }
+
+    /// Any other future, in a box.
+    pub fn boxed(future: impl Future<Output = Result<T, Error>> + 'static) -> Self {
+        Self { state: State::Boxed(Box::pin(future)) }
+    }
+}
+
+impl IoFuture<Chunk> {
+    pub(crate) fn read(op: Op<(io::Result<usize>, Buffer)>, command: Command) -> Self {
+        Self { state: State::Read(op, command, Chunk::from) }
+    }
+}
+
+impl IoFuture<Segments> {
+    pub(crate) fn read_into(op: Op<(io::Result<usize>, Segments)>, command: Command) -> Self {
+        Self { state: State::ReadInto(op, command, |segments| segments) }
+    }
+}
+
+impl IoFuture<()> {
+    pub(crate) fn write(op: Op<(io::Result<()>, Chunk)>, command: Command) -> Self {
+        Self { state: State::Write(op, command, || ()) }
+    }
+
+    pub(crate) fn write_chunks(op: Op<(io::Result<()>, Vec<Chunk>)>, command: Command) -> Self {
+        Self { state: State::WriteChunks(op, command, || ()) }
+    }
+
+    pub(crate) fn plain(op: Op<io::Result<()>>, command: Command) -> Self {
+        Self { state: State::Plain(op, command, || ()) }
+    }
+}
+
+impl<T> Unpin for IoFuture<T> {}
+
+impl<T> Future for IoFuture<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = match &mut self.state {
+            State::Read(op, command, finish) => {
+                let (result, buffer) = ready!(Pin::new(op).poll(cx));
+                command.whole(result).map(|()| finish(buffer))
+            }
+            State::ReadInto(op, command, finish) => {
+                let (result, segments) = ready!(Pin::new(op).poll(cx));
+                command.whole(result).map(|()| finish(segments))
+            }
+            State::Write(op, command, finish) => {
+                let (result, _) = ready!(Pin::new(op).poll(cx));
+                result.map(|()| finish()).map_err(|source| command.error(source))
+            }
+            State::WriteChunks(op, command, finish) => {
+                let (result, _) = ready!(Pin::new(op).poll(cx));
+                result.map(|()| finish()).map_err(|source| command.error(source))
+            }
+            State::Plain(op, command, finish) => {
+                let result = ready!(Pin::new(op).poll(cx));
+                result.map(|()| finish()).map_err(|source| command.error(source))
+            }
+            State::Boxed(future) => ready!(future.as_mut().poll(cx)),
+            State::Ready(_) | State::Over => {
+                match std::mem::replace(&mut self.state, State::Over) {
+                    State::Ready(result) => result,
+                    _ => panic!("a device command was polled after it had ended"),
+                }
+            }
+        };
+        self.state = State::Over;
+        Poll::Ready(result)
+    }
+}
+
+impl<T> fmt::Debug for IoFuture<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Ready(_) => "ready",
+            State::Over => "over",
+            _ => "running",
+        };
+        f.debug_struct("IoFuture").field("state", &state).finish_non_exhaustive()
+    }
+}

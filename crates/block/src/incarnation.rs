@@ -1,0 +1,35 @@
+//! The life of a device between two moments when unflushed writes may have been lost.
+
+use std::fmt;
+use std::io;
+use uuid::Uuid;
+
+/// Changes whenever unflushed writes may have been lost: at each start of a memory device, with each
+/// boot of the node for a file or disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Incarnation(pub u128);
+
+impl Incarnation {
+    /// A fresh one.
+    pub fn random() -> Self {
+        Self(u128::from(ring::random::u64()) << 64 | u128::from(ring::random::u64()))
+    }
+
+    /// That of a device with a persistent identity on the node as now booted: equal until the next
+    /// boot, different after it.
+    ///
+    /// # Errors
+    /// If `/proc/sys/kernel/random/boot_id` cannot be read or holds no UUID.
+    pub fn of_boot(identity: Uuid) -> io::Result<Self> {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let boot = Uuid::parse_str(text.trim())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(Self(identity.as_u128() ^ boot.as_u128().rotate_left(1)))
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}

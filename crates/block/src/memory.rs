@@ -1,0 +1,151 @@
+//! A device of memory: for tests, benches, and nodes that offer RAM.
+//!
+//! Nothing survives the process, hence a new incarnation at each start and no need of flushes.
+
+use crate::device::{Backing, Device, DiscardEffect, Geometry};
+use crate::error::{Access, Error};
+use crate::future::{Command, IoFuture};
+use crate::incarnation::Incarnation;
+use ring::{Chunk, Region, Segment, Segments};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The memory that the devices of all threads share.
+#[derive(Clone, Debug)]
+pub struct MemoryBacking {
+    region: Region,
+    geometry: Geometry,
+    incarnation: Incarnation,
+}
+
+impl MemoryBacking {
+    /// A zeroed device of `size` bytes in blocks of `block_size` bytes (a power of two of at least
+    /// 512); takes memory as it is written.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`] for a size that is no positive multiple of the block size,
+    /// [`Error::Open`] if the memory cannot be had.
+    pub fn new(size: u64, block_size: u32) -> Result<Self, Error> {
+        check_block_size(block_size)?;
+        if size == 0 || !size.is_multiple_of(u64::from(block_size)) {
+            let expected = "is not a positive multiple of the block size";
+            return Err(Error::Geometry { what: "device size", value: size, expected });
+        }
+        let region = Region::new(size as usize).map_err(|source| Error::Open {
+            action: "map memory for",
+            path: "memory".into(),
+            source: Arc::new(source),
+        })?;
+        let geometry = Geometry {
+            block_size,
+            blocks: size / u64::from(block_size),
+            discard: DiscardEffect::Zeroes,
+            has_volatile_cache: false,
+        };
+        Ok(Self { region, geometry, incarnation: Incarnation::random() })
+    }
+
+    /// The memory itself, e.g. to receive a payload straight into its place.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+}
+
+pub(crate) fn check_block_size(block_size: u32) -> Result<(), Error> {
+    if block_size.is_power_of_two() && block_size >= 512 {
+        return Ok(());
+    }
+    let expected = "is not a power of two of at least 512";
+    Err(Error::Geometry { what: "block size", value: u64::from(block_size), expected })
+}
+
+impl Backing for MemoryBacking {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    fn attach(&self) -> Rc<dyn Device> {
+        Rc::new(self.clone())
+    }
+}
+
+impl MemoryBacking {
+    fn run<T>(
+        &self,
+        access: Access,
+        offset: u64,
+        len: u64,
+        f: impl FnOnce(usize) -> Result<T, std::io::Error>,
+    ) -> IoFuture<T> {
+        let command = Command { access, offset, len };
+        IoFuture::ready(
+            self.geometry
+                .check(access, offset, len)
+                .and_then(|()| f(offset as usize).map_err(|source| command.error(source))),
+        )
+    }
+}
+
+impl Device for MemoryBacking {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk> {
+        self.run(Access::Read, offset, len as u64, |start| Ok(self.region.slice(start, len)))
+    }
+
+    fn read_into(&self, offset: u64, mut segments: Segments) -> IoFuture<Segments> {
+        let len = segments.iter().map(Segment::len).sum::<usize>();
+        self.run(Access::Read, offset, len as u64, |mut start| {
+            for segment in &mut segments {
+                let here = segment.len();
+                segment.fill_from(self.region.range(start, here).as_slice());
+                start += here;
+            }
+            Ok(segments)
+        })
+    }
+
+    fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
+        self.run(Access::Write, offset, chunk.len() as u64, |start| {
+            self.region.copy_in(start, chunk.as_slice());
+            Ok(())
+        })
+    }
+
+    fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
+        let len = chunks.iter().map(Chunk::len).sum::<usize>();
+        self.run(Access::Write, offset, len as u64, |mut start| {
+            for chunk in &chunks {
+                self.region.copy_in(start, chunk.as_slice());
+                start += chunk.len();
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        IoFuture::ready(Ok(()))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
+        let run = |start| self.region.discard(start, len as usize);
+        self.run(Access::Discard, offset, len, run)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()> {
+        self.run(Access::WriteZeroes, offset, len, |start| {
+            self.region.zero(start, len as usize);
+            Ok(())
+        })
+    }
+}
