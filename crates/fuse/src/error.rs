@@ -117,9 +117,7 @@ pub enum FuseError {
         message: String,
     },
     /// The kernel speaks a protocol that this crate does not.
-    #[error(
-        "the kernel speaks FUSE {major}.{minor}; this program needs 7.31 or later (Linux 5.4)"
-    )]
+    #[error("the kernel speaks FUSE {major}.{minor}; this program needs 7.31 or later (Linux 5.4)")]
     Version {
         /// The kernel's major version.
         major: u32,

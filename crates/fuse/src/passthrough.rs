@@ -24,7 +24,9 @@ impl Drop for Registration {
     fn drop(&mut self) {
         if let Ok(device) = self.device.as_fd() {
             // SAFETY: the request reads one `u32` through the pointer, which is valid for the call.
-            unsafe { libc::ioctl(device.as_raw_fd(), FUSE_DEV_IOC_BACKING_CLOSE, &raw const self.id) };
+            unsafe {
+                libc::ioctl(device.as_raw_fd(), FUSE_DEV_IOC_BACKING_CLOSE, &raw const self.id)
+            };
         }
     }
 }
@@ -42,8 +44,7 @@ impl BackingId {
         let fd = device.as_fd().map_err(FuseError::Backing)?;
         // SAFETY: the request reads one `fuse_backing_map` through the pointer, which is valid for
         // the call; both descriptors are borrowed for its duration.
-        let id =
-            unsafe { libc::ioctl(fd.as_raw_fd(), FUSE_DEV_IOC_BACKING_OPEN, &raw const map) };
+        let id = unsafe { libc::ioctl(fd.as_raw_fd(), FUSE_DEV_IOC_BACKING_OPEN, &raw const map) };
         if id <= 0 {
             return Err(FuseError::Backing(io::Error::last_os_error()));
         }

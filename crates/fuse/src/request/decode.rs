@@ -172,15 +172,25 @@ impl Decoder {
             | opcode::LINK
             | opcode::CREATE
             | opcode::TMPFILE => name_operation(arguments),
-            opcode::GETATTR | opcode::STATX | opcode::SETATTR | opcode::ACCESS
-            | opcode::STATFS | opcode::READLINK | opcode::BMAP | opcode::SYNCFS => {
-                inode_operation(arguments)
-            }
+            opcode::GETATTR
+            | opcode::STATX
+            | opcode::SETATTR
+            | opcode::ACCESS
+            | opcode::STATFS
+            | opcode::READLINK
+            | opcode::BMAP
+            | opcode::SYNCFS => inode_operation(arguments),
             opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
                 self.xattr_operation(arguments)
             }
-            opcode::OPEN | opcode::OPENDIR | opcode::RELEASE | opcode::RELEASEDIR
-            | opcode::FLUSH | opcode::FSYNC | opcode::FSYNCDIR | opcode::READDIR
+            opcode::OPEN
+            | opcode::OPENDIR
+            | opcode::RELEASE
+            | opcode::RELEASEDIR
+            | opcode::FLUSH
+            | opcode::FSYNC
+            | opcode::FSYNCDIR
+            | opcode::READDIR
             | opcode::READDIRPLUS => open_file_operation(arguments),
             opcode => file_operation(arguments, opcode),
         }
@@ -300,7 +310,10 @@ fn name_operation(arguments: &mut Arguments<'_>) -> Result<Operation, DecodeErro
         opcode::MKDIR => {
             let input: abi::MkdirIn = arguments.take()?;
             let name = arguments.name("name")?;
-            Operation::MakeDirectory { name, creation: arguments.creation(input.mode, input.umask)? }
+            Operation::MakeDirectory {
+                name,
+                creation: arguments.creation(input.mode, input.umask)?,
+            }
         }
         opcode::RENAME => {
             let input: abi::RenameIn = arguments.take()?;
@@ -382,10 +395,8 @@ fn set_attributes(input: &abi::SetattrIn) -> SetAttributes {
         uid: has(fattr::UID).then_some(input.uid),
         gid: has(fattr::GID).then_some(input.gid),
         size: has(fattr::SIZE).then_some(input.size),
-        atime: has(fattr::ATIME)
-            .then(|| time(has(fattr::ATIME_NOW), input.atime, input.atimensec)),
-        mtime: has(fattr::MTIME)
-            .then(|| time(has(fattr::MTIME_NOW), input.mtime, input.mtimensec)),
+        atime: has(fattr::ATIME).then(|| time(has(fattr::ATIME_NOW), input.atime, input.atimensec)),
+        mtime: has(fattr::MTIME).then(|| time(has(fattr::MTIME_NOW), input.mtime, input.mtimensec)),
         ctime: has(fattr::CTIME)
             .then_some(Time { seconds: input.ctime as i64, nanoseconds: input.ctimensec }),
         lock_owner: has(fattr::LOCKOWNER).then_some(LockOwner(input.lock_owner)),
@@ -440,10 +451,7 @@ fn read_directory(input: &abi::ReadIn) -> ReadDirectory {
     ReadDirectory { handle: FileHandle(input.fh), offset: input.offset, size: input.size }
 }
 
-fn file_operation(
-    arguments: &mut Arguments<'_>,
-    opcode: u32,
-) -> Result<Operation, DecodeError> {
+fn file_operation(arguments: &mut Arguments<'_>, opcode: u32) -> Result<Operation, DecodeError> {
     Ok(match opcode {
         opcode::GETLK => Operation::GetLock(lock(arguments)?),
         opcode::SETLK => Operation::SetLock { lock: lock(arguments)?, wait: false },

@@ -52,8 +52,8 @@ fn security_contexts(
             needed_bytes,
             available_bytes: bytes.len(),
         };
-        let (context, rest) = Secctx::read_from_prefix(bytes)
-            .map_err(|_| truncated(size_of::<Secctx>()))?;
+        let (context, rest) =
+            Secctx::read_from_prefix(bytes).map_err(|_| truncated(size_of::<Secctx>()))?;
         let name_len = rest
             .iter()
             .position(|&byte| byte == 0)
@@ -76,8 +76,7 @@ fn groups(opcode: u32, bytes: &[u8], groups: &mut Vec<u32>) -> Result<(), Decode
         needed_bytes,
         available_bytes: bytes.len(),
     };
-    let (count, rest) =
-        u32::read_from_prefix(bytes).map_err(|_| truncated(size_of::<u32>()))?;
+    let (count, rest) = u32::read_from_prefix(bytes).map_err(|_| truncated(size_of::<u32>()))?;
     let needed_bytes = (count as usize).saturating_mul(size_of::<u32>());
     let list = rest.get(..needed_bytes).ok_or(truncated(needed_bytes))?;
     let (words, _) = list.as_chunks::<4>();

@@ -1,0 +1,158 @@
+//! Making the mount and taking it down.
+//!
+//! Root calls mount(2) itself; everybody else executes `fusermount3`, which passes the open device
+//! back over a socket. Which mount is ours is known by its device number from
+//! `/proc/self/mountinfo`, never by asking the mount itself, which could wait for our own answer.
+
+mod helper;
+mod mountinfo;
+mod options;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::error::FuseError;
+
+pub use options::MountOptions;
+
+/// How long dropping a session waits for unmount before leaving it to a thread.
+const UNMOUNT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A mount; dropping it unmounts.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    unmounter: Unmounter,
+}
+
+impl Mount {
+    /// Mounts and gives the open, non-blocking device.
+    pub(crate) fn new(path: &Path, options: &MountOptions) -> Result<(Self, OwnedFd), FuseError> {
+        let at = |source| FuseError::MountPoint { path: path.into(), source };
+        let path = path.canonicalize().map_err(at)?;
+        if !fs::metadata(&path).map_err(at)?.is_dir() {
+            return Err(at(io::ErrorKind::NotADirectory.into()));
+        }
+        options.check()?;
+        let is_root = rustix::process::geteuid().is_root();
+        let device =
+            if is_root { mount_directly(&path, options)? } else { helper::mount(&path, options)? };
+        let flags = rustix::fs::fcntl_getfl(&device).map_err(|errno| at(errno.into()))?;
+        rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)
+            .map_err(|errno| at(errno.into()))?;
+        let connection = mountinfo::find(&path).map_err(at)?;
+        let unmounter = Unmounter { path, is_root, connection };
+        Ok((Self { unmounter }, device))
+    }
+
+    pub(crate) fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.unmounter.path
+    }
+
+    pub(crate) fn connection_number(&self) -> Option<u32> {
+        self.unmounter.connection
+    }
+}
+
+impl Drop for Mount {
+    /// Unmounts on another thread: the unmount may wait for this one to let go of its ring.
+    fn drop(&mut self) {
+        let unmounter = self.unmounter.clone();
+        let (done, wait) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("fuse-unmount".into());
+        let started = thread.spawn(move || {
+            let result = unmounter.unmount();
+            if let Err(error) = &result {
+                tracing::error!(%error, "left mounted");
+            }
+            let _ = done.send(());
+        });
+        if started.is_ok() && wait.recv_timeout(UNMOUNT_TIME_MAX).is_err() {
+            tracing::warn!(path = ?self.path(), "unmounting takes long; it goes on by itself");
+        }
+    }
+}
+
+fn mount_directly(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseError> {
+    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| FuseError::Device(errno.into()))?;
+    let data = options.mount_data(device.as_fd().as_raw_fd());
+    let mut flags = MountFlags::empty();
+    for (is_set, flag) in [
+        (options.read_only, MountFlags::RDONLY),
+        (!options.allow_suid, MountFlags::NOSUID),
+        (!options.allow_devices, MountFlags::NODEV),
+        (options.no_exec, MountFlags::NOEXEC),
+        (options.no_atime, MountFlags::NOATIME),
+    ] {
+        flags.set(flag, is_set);
+    }
+    let data_c = std::ffi::CString::new(data.clone()).map_err(|_| FuseError::Option {
+        option: data.clone(),
+        reason: "must not contain a NUL",
+    })?;
+    rustix::mount::mount(&options.fs_name, path, options.type_name(), flags, data_c.as_c_str())
+        .map_err(|errno| FuseError::Mount {
+            path: path.into(),
+            options: data,
+            source: errno.into(),
+        })?;
+    Ok(device)
+}
+
+/// Unmounts, from any thread but the one that serves the mount.
+#[derive(Debug, Clone)]
+pub struct Unmounter {
+    path: PathBuf,
+    is_root: bool,
+    connection: Option<u32>,
+}
+
+impl Unmounter {
+    /// Detaches the mount: names below it are gone at once, the session ends when the last file is
+    /// closed. Nothing happens if it is not mounted any more.
+    pub fn unmount(&self) -> Result<(), FuseError> {
+        let error = |message: String| FuseError::Unmount { path: self.path.clone(), message };
+        let mounted = mountinfo::find(&self.path).map_err(|source| error(source.to_string()))?;
+        if mounted.is_none() || mounted != self.connection {
+            return Ok(());
+        }
+        if self.is_root {
+            return rustix::mount::unmount(&self.path, UnmountFlags::DETACH)
+                .map_err(|errno| error(io::Error::from(errno).to_string()));
+        }
+        helper::unmount(&self.path).map_err(error)
+    }
+
+    /// Aborts the connection: all requests in flight and all later ones fail with `ECONNABORTED` or
+    /// `ENOTCONN`, and the session ends, whoever still has files open.
+    pub fn abort(&self) -> Result<(), FuseError> {
+        let error = |message: String| FuseError::Unmount { path: self.path.clone(), message };
+        let Some(connection) = self.connection else {
+            return Err(error("the connection's number is not known".into()));
+        };
+        let path = format!("/sys/fs/fuse/connections/{connection}/abort");
+        fs::write(&path, "1").map_err(|source| {
+            error(format!("{path}: {source} (mount fusectl at /sys/fs/fuse/connections?)"))
+        })
+    }
+}
+
+/// Takes down what a process that died has left mounted at `path`: nothing happens unless a FUSE
+/// file system is mounted there.
+pub fn unmount_stale(path: &Path) -> Result<(), FuseError> {
+    let error = |message: String| FuseError::Unmount { path: path.into(), message };
+    let connection = mountinfo::find(path).map_err(|source| error(source.to_string()))?;
+    let is_root = rustix::process::geteuid().is_root();
+    Unmounter { path: path.into(), is_root, connection }.unmount()
+}

@@ -1,0 +1,109 @@
+//! Mounting without root, through `fusermount3`.
+//!
+//! The helper gets one end of a socket pair, named by `_FUSE_COMMFD`, and sends the open device back
+//! over it.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use rustix::io::FdFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+
+use super::MountOptions;
+use crate::error::FuseError;
+
+const HELPER: &str = "fusermount3";
+
+/// Mounts and gives the open device.
+pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseError> {
+    let failed = |message: String| FuseError::Helper {
+        path: path.into(),
+        advice: advice(&message),
+        message,
+    };
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(|errno| failed(io::Error::from(errno).to_string()))?;
+    // The helper inherits this end.
+    rustix::io::fcntl_setfd(&theirs, FdFlags::empty())
+        .map_err(|errno| failed(io::Error::from(errno).to_string()))?;
+    let output = Command::new(HELPER)
+        .arg("-o")
+        .arg(options.helper_options())
+        .arg("--")
+        .arg(path)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .output()
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => FuseError::HelperMissing,
+            _ => failed(error.to_string()),
+        })?;
+    drop(theirs);
+    if !output.status.success() {
+        return Err(failed(said(&output)));
+    }
+    receive_device(&ours).map_err(|error| failed(format!("it did not pass the device: {error}")))
+}
+
+/// Unmounts lazily.
+pub(super) fn unmount(path: &Path) -> Result<(), String> {
+    let output = Command::new(HELPER)
+        .args(["-u", "-z", "--"])
+        .arg(path)
+        .output()
+        .map_err(|error| format!("cannot run {HELPER}: {error}"))?;
+    if output.status.success() { Ok(()) } else { Err(said(&output)) }
+}
+
+fn said(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let text = text.trim();
+    if text.is_empty() { output.status.to_string() } else { text.into() }
+}
+
+/// What to do about a message of the helper.
+fn advice(message: &str) -> &'static str {
+    if message.contains("user_allow_other") {
+        " (put the line `user_allow_other` into /etc/fuse.conf, or mount without allow_other)"
+    } else if message.contains("too many") || message.contains("mount_max") {
+        " (unmount others, or raise `mount_max` in /etc/fuse.conf)"
+    } else if message.contains("/dev/fuse") {
+        " (load the module with `modprobe fuse`, and let users open /dev/fuse)"
+    } else if message.contains("write access") || message.contains("ermission denied") {
+        " (the mount point must be a directory that you own and can write)"
+    } else {
+        ""
+    }
+}
+
+/// Takes the descriptor out of the one message that the helper sends.
+fn receive_device(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut byte = [0; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    loop {
+        let mut slices = [IoSliceMut::new(&mut byte)];
+        match rustix::net::recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(_) => break,
+        }
+    }
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message
+            && let Some(device) = descriptors.next()
+        {
+            return Ok(device);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::UnexpectedEof, "no descriptor in its message"))
+}

@@ -1,0 +1,109 @@
+//! Telling the kernel that what it caches is not true any more.
+//!
+//! A notification takes kernel locks that an operation in progress may hold while it waits for our
+//! answer. So it must never be sent by the thread that serves the mount (which then could not
+//! answer), and never by anything that the answer to a request waits for. [`Notifier`] is `Send`
+//! and blocks: use it on a thread of its own.
+
+use std::io::{self, IoSlice};
+
+use ring::Handle;
+use zerocopy::IntoBytes;
+
+use crate::abi::{
+    EXPIRE_ONLY, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyPollWakeupOut,
+    NotifyStoreOut, OutHeader, notify,
+};
+use crate::error::FuseError;
+use crate::types::{Name, NodeId, PollHandle};
+
+/// Sends notifications; clones use the same connection. Each call blocks until the kernel is done,
+/// which may be as long as operations in progress take: see the module's head for who may call.
+#[derive(Debug, Clone)]
+pub struct Notifier {
+    device: Handle,
+}
+
+impl Notifier {
+    pub(crate) fn new(device: Handle) -> Self {
+        Self { device }
+    }
+
+    /// Drops an inode's cached attributes, and its pages from `offset` on for `length` bytes (0: to
+    /// the end; negative offset: attributes only).
+    pub fn invalidate_inode(
+        &self,
+        node: NodeId,
+        offset: i64,
+        length: i64,
+    ) -> Result<(), FuseError> {
+        let out = NotifyInvalInodeOut { ino: node.0, off: offset, len: length };
+        self.send("inval_inode", notify::INVAL_INODE, &[out.as_bytes()])
+    }
+
+    /// Drops a cached name, and what is cached below it.
+    pub fn invalidate_entry(&self, parent: NodeId, name: &Name) -> Result<(), FuseError> {
+        self.entry("inval_entry", parent, name, 0)
+    }
+
+    /// Lets a cached name expire: it is looked up again at its next use (`HAS_EXPIRE_ONLY`).
+    pub fn expire_entry(&self, parent: NodeId, name: &Name) -> Result<(), FuseError> {
+        self.entry("expire_entry", parent, name, EXPIRE_ONLY)
+    }
+
+    fn entry(
+        &self,
+        kind: &'static str,
+        parent: NodeId,
+        name: &Name,
+        flags: u32,
+    ) -> Result<(), FuseError> {
+        let namelen = name.as_bytes().len() as u32;
+        let out = NotifyInvalEntryOut { parent: parent.0, namelen, flags };
+        self.send(kind, notify::INVAL_ENTRY, &[out.as_bytes(), name.as_bytes(), &[0]])
+    }
+
+    /// Tells that a name of this inode was removed, so that watchers hear of it.
+    pub fn delete(&self, parent: NodeId, child: NodeId, name: &Name) -> Result<(), FuseError> {
+        let namelen = name.as_bytes().len() as u32;
+        let out = NotifyDeleteOut { parent: parent.0, child: child.0, namelen, padding: 0 };
+        self.send("delete", notify::DELETE, &[out.as_bytes(), name.as_bytes(), &[0]])
+    }
+
+    /// Puts bytes into an inode's page cache.
+    pub fn store(&self, node: NodeId, offset: u64, bytes: &[u8]) -> Result<(), FuseError> {
+        let size = u32::try_from(bytes.len()).map_err(|_| FuseError::Limit {
+            name: "bytes to store",
+            value: bytes.len() as u64,
+            range: "below 4 GiB",
+        })?;
+        let out = NotifyStoreOut { nodeid: node.0, offset, size, padding: 0 };
+        self.send("store", notify::STORE, &[out.as_bytes(), bytes])
+    }
+
+    /// Wakes those who poll.
+    pub fn wake_poll(&self, handle: PollHandle) -> Result<(), FuseError> {
+        let out = NotifyPollWakeupOut { kh: handle.0 };
+        self.send("poll", notify::POLL, &[out.as_bytes()])
+    }
+
+    fn send(&self, kind: &'static str, code: i32, parts: &[&[u8]]) -> Result<(), FuseError> {
+        let body: usize = parts.iter().map(|part| part.len()).sum();
+        let len = (size_of::<OutHeader>() + body) as u32;
+        let header = OutHeader { len, error: code, unique: 0 };
+        let slices: Vec<IoSlice<'_>> = std::iter::once(header.as_bytes())
+            .chain(parts.iter().copied())
+            .map(IoSlice::new)
+            .collect();
+        let notify = |source: io::Error| FuseError::Notify { kind, source };
+        let device = self.device.as_fd().map_err(notify)?;
+        loop {
+            match rustix::io::writev(device, &slices) {
+                // Not cached, or no longer: that is what was wanted.
+                Ok(_) | Err(rustix::io::Errno::NOENT) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(notify(errno.into())),
+            }
+        }
+    }
+}

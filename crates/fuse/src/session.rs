@@ -1,0 +1,237 @@
+//! A mounted file system: from mounting through serving to unmounting.
+//!
+//! [`Session::mount`] makes the mount and holds it; dropping the session takes it down.
+//! [`Session::run`] serves it on the current `ring` runtime until it is unmounted. Requests are
+//! answered by the futures that [`FileSystem::handle`] gives. Such a future is polled where the
+//! request was received, inside the receiving task: an answer that needs no waiting costs no task,
+//! no allocation and no switch, and only a future that has to wait makes another task take over the
+//! receiving. Nothing is boxed per operation.
+
+mod connection;
+mod init;
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::rc::Rc;
+
+use ring::Handle;
+
+use crate::error::FuseError;
+use crate::mount::{Mount, MountOptions, Unmounter};
+use crate::notify::Notifier;
+use crate::passthrough::BackingId;
+use crate::reply::Response;
+use crate::request::Request;
+use crate::transport::{device, uring};
+use crate::types::{Capabilities, NodeId};
+
+pub(crate) use connection::{Connection, Incoming, fetch_error_ends};
+
+/// What answers requests.
+pub trait FileSystem: 'static {
+    /// Called once, before the first request, with what was agreed with the kernel.
+    fn init(&self, _negotiated: &Negotiated) {}
+
+    /// Answers one request. Write it as `async fn`. Requests are answered in any order; what the
+    /// kernel needs in order (such as two writes of one thread) it sends one after the other.
+    ///
+    /// Never notify the kernel (see [`Notifier`]) before the answer, from within this call.
+    fn handle(self: Rc<Self>, request: Request) -> impl Future<Output = Response>;
+
+    /// Takes back lookup counts: each answered [`Entry`](crate::Entry) counts one for its node.
+    fn forget(&self, _forgets: &[(NodeId, u64)]) {}
+
+    /// The file system was unmounted; called once, after the last request. All lookup counts are
+    /// gone.
+    fn destroy(&self) {}
+}
+
+/// Which way requests take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TransportChoice {
+    /// `io_uring` where the kernel has it enabled and the runtime can carry it, else `/dev/fuse`.
+    #[default]
+    Auto,
+    /// `/dev/fuse`.
+    Device,
+    /// `io_uring`; `run` fails if it is not to be had.
+    IoUring,
+}
+
+/// Limits and wishes of a session.
+#[derive(Debug, Clone)]
+pub struct SessionOptions {
+    /// Most bytes of one READ or WRITE: 4096 … 16 MiB, a multiple of 4096. The kernel cuts it to the
+    /// sysctl `fs.fuse.max_pages_limit`, 1 MiB by default.
+    pub max_write_bytes: u32,
+    /// Most bytes that the kernel reads ahead.
+    pub max_readahead_bytes: u32,
+    /// Most background requests (read-ahead, asynchronous direct I/O, releases) in flight.
+    pub max_background: u16,
+    /// From how many of those on the mount counts as congested.
+    pub congestion_threshold: u16,
+    /// What to ask the kernel for; what it does not have is left out.
+    pub capabilities: Capabilities,
+    /// File systems that may be stacked beneath for passthrough: 0 … 2.
+    pub max_stack_depth: u32,
+    /// Most requests in flight. Blocking locks count while they wait, so this must exceed the number
+    /// of tasks that may wait for one: at the limit nothing more is read, not even the unlock.
+    pub requests_in_flight_max: usize,
+    /// Most WRITEs in flight, which bounds payload memory to this times `max_write_bytes`.
+    pub writes_in_flight_max: usize,
+    /// Which way requests shall take.
+    pub transport: TransportChoice,
+    /// `io_uring`: entries that each CPU's queue starts with (1 or more).
+    pub ring_entries_per_queue: usize,
+    /// `io_uring`: most bytes of address space for payload over all queues. A queue whose entries
+    /// all wait for the file system gets another one until this is reached. Pages count towards
+    /// memory only once they were used.
+    pub ring_payload_bytes_max: usize,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            max_write_bytes: 1 << 20,
+            max_readahead_bytes: 1 << 20,
+            max_background: 64,
+            congestion_threshold: 48,
+            capabilities: Capabilities::ASYNC_READ
+                | Capabilities::BIG_WRITES
+                | Capabilities::ASYNC_DIO
+                | Capabilities::PARALLEL_DIROPS
+                | Capabilities::ATOMIC_O_TRUNC
+                | Capabilities::MAX_PAGES
+                | Capabilities::HANDLE_KILLPRIV_V2
+                | Capabilities::SETXATTR_EXT
+                | Capabilities::HAS_EXPIRE_ONLY,
+            max_stack_depth: 0,
+            requests_in_flight_max: 4096,
+            writes_in_flight_max: 64,
+            transport: TransportChoice::Auto,
+            ring_entries_per_queue: 8,
+            ring_payload_bytes_max: 1 << 30,
+        }
+    }
+}
+
+/// What was agreed with the kernel.
+#[derive(Debug, Clone)]
+pub struct Negotiated {
+    /// The protocol's minor version in use.
+    pub minor: u32,
+    /// The capabilities in use.
+    pub capabilities: Capabilities,
+    /// Most bytes of one WRITE.
+    pub max_write_bytes: u32,
+    /// Most bytes of read-ahead.
+    pub max_readahead_bytes: u32,
+    /// The transport in use.
+    pub transport: Transport,
+    /// Why that one.
+    pub transport_reason: String,
+}
+
+/// The transports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Read and write of `/dev/fuse`.
+    Device,
+    /// Commands of an `io_uring`; FORGET and INTERRUPT come through `/dev/fuse` all the same.
+    IoUring,
+}
+
+/// A mounted file system.
+#[derive(Debug)]
+pub struct Session {
+    device: Handle,
+    mount: Mount,
+    options: SessionOptions,
+}
+
+impl Session {
+    /// Mounts at `mountpoint`: with mount(2) as root, through `fusermount3` otherwise.
+    ///
+    /// Calls to the file system block until [`Session::run`] answers them; so nothing may touch the
+    /// mount point from the thread that runs it.
+    pub fn mount(
+        mountpoint: &Path,
+        mount_options: &MountOptions,
+        options: SessionOptions,
+    ) -> Result<Self, FuseError> {
+        options.check()?;
+        let (mount, device) = Mount::new(mountpoint, mount_options)?;
+        Ok(Self { device: Handle::from_fd(device), mount, options })
+    }
+
+    /// Serves requests until the file system is unmounted or its connection aborted, on the current
+    /// `ring` runtime. Returns when all requests in flight are answered.
+    pub async fn run<F: FileSystem>(&self, file_system: Rc<F>) -> Result<(), FuseError> {
+        let (decoder, negotiated) = init::handshake(&self.device, &self.options).await?;
+        tracing::debug!(
+            minor = negotiated.minor,
+            transport = ?negotiated.transport,
+            reason = negotiated.transport_reason,
+            "FUSE session starts"
+        );
+        file_system.init(&negotiated);
+        let transport = negotiated.transport;
+        let connection =
+            Connection::new(&self.device, file_system, &self.options, decoder, negotiated);
+        let connection = Rc::new(connection);
+        device::start(&connection);
+        if transport == Transport::IoUring {
+            uring::start(&connection);
+        }
+        let result = connection.ended().await;
+        connection.file_system.destroy();
+        result
+    }
+
+    /// Sends notifications to the kernel.
+    pub fn notifier(&self) -> Notifier {
+        Notifier::new(self.device.clone())
+    }
+
+    /// Registers an open file for passthrough.
+    pub fn register_backing(&self, file: BorrowedFd<'_>) -> Result<BackingId, FuseError> {
+        BackingId::register(&self.device, file)
+    }
+
+    /// Something that unmounts, for another thread (such as one that waits for signals).
+    pub fn unmounter(&self) -> Unmounter {
+        self.mount.unmounter()
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        self.mount.path()
+    }
+
+    /// The connection's number under `/sys/fs/fuse/connections`.
+    pub fn connection_number(&self) -> Option<u32> {
+        self.mount.connection_number()
+    }
+}
+
+impl SessionOptions {
+    fn check(&self) -> Result<(), FuseError> {
+        let limits: [(&'static str, u64, u64, u64, &'static str); 5] = [
+            ("max_write_bytes", self.max_write_bytes.into(), 4096, 16 << 20, "4096 to 16 MiB"),
+            ("requests_in_flight_max", self.requests_in_flight_max as u64, 1, 1 << 20, "1 to 2^20"),
+            ("writes_in_flight_max", self.writes_in_flight_max as u64, 1, 1 << 20, "1 to 2^20"),
+            ("ring_entries_per_queue", self.ring_entries_per_queue as u64, 1, 4096, "1 to 4096"),
+            ("max_stack_depth", self.max_stack_depth.into(), 0, 2, "0 to 2"),
+        ];
+        for (name, value, min, max, range) in limits {
+            if !(min..=max).contains(&value) {
+                return Err(FuseError::Limit { name, value, range });
+            }
+        }
+        if !self.max_write_bytes.is_multiple_of(4096) {
+            let (name, value) = ("max_write_bytes", self.max_write_bytes.into());
+            return Err(FuseError::Limit { name, value, range: "a multiple of 4096" });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,256 @@
+//! What the tasks of one session share: the handler, the requests in flight, who receives, and how
+//! it ended.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use ring::Handle;
+
+use super::{FileSystem, Negotiated, SessionOptions};
+use crate::abi::InHeader;
+use crate::cancellation::Registry;
+use crate::error::{DecodeError, FuseError};
+use crate::reply::{Encoded, encode, encode_error};
+use crate::request::{Decoder, Message, Operation, Request};
+use crate::transport::fetch_error_is_transient;
+use crate::types::{Errno, NodeId, Unique};
+
+/// What to do with a message that was received.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    /// Give it to the file system and send its answer.
+    Request(Request),
+    /// Answer this at once.
+    Answer(Encoded),
+    /// Nothing more: it wants no answer.
+    Nothing,
+}
+
+/// The shared state of one session's tasks.
+pub(crate) struct Connection<F> {
+    pub(crate) device: Handle,
+    pub(crate) file_system: Rc<F>,
+    pub(crate) decoder: Decoder,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) options: SessionOptions,
+    requests: Registry,
+    writes_in_flight: Cell<usize>,
+    /// Tasks of the session that are alive.
+    tasks: Cell<usize>,
+    has_ended: Cell<bool>,
+    error: RefCell<Option<FuseError>>,
+    end_waker: RefCell<Option<Waker>>,
+    /// Receivers that wait for room.
+    room_wakers: RefCell<Vec<Waker>>,
+}
+
+impl<F: FileSystem> Connection<F> {
+    pub(crate) fn new(
+        device: &Handle,
+        file_system: Rc<F>,
+        options: &SessionOptions,
+        decoder: Decoder,
+        negotiated: Negotiated,
+    ) -> Self {
+        Self {
+            device: device.clone(),
+            file_system,
+            decoder,
+            negotiated,
+            options: options.clone(),
+            requests: Registry::default(),
+            writes_in_flight: Cell::new(0),
+            tasks: Cell::new(0),
+            has_ended: Cell::new(false),
+            error: RefCell::new(None),
+            end_waker: RefCell::new(None),
+            room_wakers: RefCell::new(Vec::new()),
+        }
+    }
+
+    /// Starts a task that the session waits for at its end.
+    pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        let guard = TaskGuard::new(Rc::clone(self));
+        drop(ring::spawn(async move {
+            task.await;
+            drop(guard);
+        }));
+    }
+
+    /// Whether the connection is over.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.get()
+    }
+
+    /// Notes the end, cleanly or with an error, and cancels what is in flight.
+    pub(crate) fn end(&self, error: Option<FuseError>) {
+        if !self.has_ended.replace(true) {
+            *self.error.borrow_mut() = error;
+            self.requests.end();
+        }
+        self.wake_receivers();
+        self.wake_end();
+    }
+
+    /// Completes when the connection is over and all its tasks have ended.
+    pub(crate) async fn ended(&self) -> Result<(), FuseError> {
+        poll_fn(|context| {
+            if self.has_ended.get() && self.tasks.get() == 0 {
+                return Poll::Ready(());
+            }
+            *self.end_waker.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        self.error.borrow_mut().take().map_or(Ok(()), Err)
+    }
+
+    fn wake_end(&self) {
+        if let Some(waker) = self.end_waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    fn wake_receivers(&self) {
+        for waker in self.room_wakers.borrow_mut().drain(..) {
+            waker.wake();
+        }
+    }
+
+    /// Waits until another request may be received.
+    pub(crate) async fn room(&self) {
+        poll_fn(|context| {
+            let has_room = self.requests.len() < self.options.requests_in_flight_max
+                && self.writes_in_flight.get() < self.options.writes_in_flight_max;
+            if has_room || self.has_ended.get() {
+                return Poll::Ready(());
+            }
+            self.room_wakers.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Sorts a decoded message: forgets and interrupts are dealt with here.
+    pub(crate) fn receive(
+        &self,
+        header: &InHeader,
+        message: Result<Message, DecodeError>,
+    ) -> Incoming {
+        match message {
+            Ok(Message::Operation(operation)) => Incoming::Request(Request {
+                unique: Unique(header.unique),
+                node: NodeId(header.nodeid),
+                uid: header.uid,
+                gid: header.gid,
+                pid: header.pid,
+                operation,
+                cancellation: self.requests.enter(Unique(header.unique)),
+            }),
+            Ok(Message::Forget(forgets)) => {
+                self.file_system.forget(&forgets);
+                Incoming::Nothing
+            }
+            Ok(Message::Interrupt(unique)) => {
+                self.requests.interrupt(unique);
+                Incoming::Nothing
+            }
+            Ok(Message::Destroy) => Incoming::Answer(encode(crate::Response::Done, header.opcode)),
+            Err(DecodeError::Unknown { .. }) => Incoming::Answer(encode_error(Errno::NOSYS)),
+            Err(error) => {
+                tracing::error!(%error, unique = header.unique, "FUSE request refused");
+                Incoming::Answer(encode_error(Errno::IO))
+            }
+        }
+    }
+
+    /// Lets the file system answer. `when_waiting` is called once if the answer does not come at
+    /// once.
+    pub(crate) async fn answer(
+        &self,
+        code: u32,
+        request: Request,
+        when_waiting: impl FnOnce(),
+    ) -> Encoded {
+        let is_write = matches!(request.operation, Operation::Write(_));
+        let in_flight = InFlight { connection: self, key: request.cancellation.key(), is_write };
+        if is_write {
+            self.writes_in_flight.set(self.writes_in_flight.get() + 1);
+        }
+        let future = Rc::clone(&self.file_system).handle(request);
+        let response = notice_waiting(std::pin::pin!(future), when_waiting).await;
+        drop(in_flight);
+        encode(response, code)
+    }
+}
+
+/// Takes a request out of the books when it is answered or its task is dropped.
+struct InFlight<'a, F> {
+    connection: &'a Connection<F>,
+    key: usize,
+    is_write: bool,
+}
+
+impl<F> Drop for InFlight<'_, F> {
+    fn drop(&mut self) {
+        let connection = self.connection;
+        connection.requests.leave(self.key);
+        if self.is_write {
+            connection.writes_in_flight.set(connection.writes_in_flight.get() - 1);
+        }
+        for waker in connection.room_wakers.borrow_mut().drain(..) {
+            waker.wake();
+        }
+    }
+}
+
+/// Runs a future and calls `when_waiting` once if its first poll does not complete it.
+async fn notice_waiting<T>(
+    mut future: Pin<&mut impl Future<Output = T>>,
+    when_waiting: impl FnOnce(),
+) -> T {
+    let mut when_waiting = Some(when_waiting);
+    poll_fn(|context| {
+        let poll = future.as_mut().poll(context);
+        if poll.is_pending()
+            && let Some(when_waiting) = when_waiting.take()
+        {
+            when_waiting();
+        }
+        poll
+    })
+    .await
+}
+
+/// Counts a task while it lives.
+struct TaskGuard<F: FileSystem>(Rc<Connection<F>>);
+
+impl<F: FileSystem> TaskGuard<F> {
+    fn new(connection: Rc<Connection<F>>) -> Self {
+        connection.tasks.set(connection.tasks.get() + 1);
+        Self(connection)
+    }
+}
+
+impl<F: FileSystem> Drop for TaskGuard<F> {
+    fn drop(&mut self) {
+        self.0.tasks.set(self.0.tasks.get() - 1);
+        self.0.wake_end();
+    }
+}
+
+/// What an error of receiving means: `None` to try again, else the end and its reason.
+pub(crate) fn fetch_error_ends(error: io::Error) -> Option<Option<FuseError>> {
+    if fetch_error_is_transient(&error) {
+        return None;
+    }
+    let is_clean = matches!(
+        error.raw_os_error(),
+        Some(libc::ENODEV | libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
+    );
+    Some((!is_clean).then_some(FuseError::Transport { action: "receive requests", source: error }))
+}

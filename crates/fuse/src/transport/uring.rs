@@ -1,0 +1,317 @@
+//! Requests and answers by commands of an `io_uring` (`FUSE_OVER_IO_URING`).
+//!
+//! Each CPU has a queue in the kernel, and each entry of a queue is served by one task: it hands an
+//! area for headers and one for payload to the kernel (REGISTER), gets a request in them, lets the
+//! file system answer, and gives the answer and the areas back with one command that also waits for
+//! the next request (COMMIT\_AND\_FETCH). One runtime may serve the queues of all CPUs; the request is
+//! then copied in the context of the thread that runs it.
+//!
+//! The payload area's address is fixed, so unlike with the device it cannot be given away: WRITE
+//! data is a slice of it that must be dropped before the answer goes out, which this module waits
+//! for. READ requests carry the slice where data can be put so that it is not copied again.
+//!
+//! An entry is taken while the file system works, so blocking locks could take all. When the last
+//! free entry of a queue starts to wait, another is registered, up to a cap on address space.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ring::{Chunk, Handle, Region, UringCmd};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::abi::{
+    InHeader, URING_CMD_COMMIT_AND_FETCH, URING_CMD_REGISTER, UringCmdReq, UringEntInOut,
+    UringReqHeader, WriteIn, opcode,
+};
+use crate::error::{DecodeError, FuseError};
+use crate::reply::{Encoded, encode_error};
+use crate::request::{Message, first_argument_len};
+use crate::session::{Connection, FileSystem, Incoming, fetch_error_ends};
+use crate::transport::possible_cpus;
+use crate::types::{Errno, Unique};
+
+/// Bytes of the area for headers: `fuse_uring_req_header`, and behind it the two I/O vectors that
+/// REGISTER needs.
+const HEADERS_BYTES: usize = 4096;
+const IOVECS_OFFSET: usize = 1024;
+/// How often to look whether the file system has let go of WRITE data.
+const RELEASE_CHECK: Duration = Duration::from_micros(50);
+
+/// `struct iovec` twice.
+#[repr(C)]
+#[derive(IntoBytes, Immutable, KnownLayout)]
+struct Iovecs([[u64; 2]; 2]);
+
+/// One CPU's queue.
+struct Queue {
+    number: u16,
+    /// Entries that are with the kernel.
+    free: Cell<usize>,
+    /// Address space left for payload, shared by all queues.
+    budget_bytes: Rc<Cell<usize>>,
+}
+
+/// Why the current runtime cannot carry the transport, if so. To be asked before INIT, when the
+/// kernel answers a REGISTER from a capable ring with `EAGAIN`.
+pub(crate) async fn probe(device: &Handle) -> Result<(), String> {
+    let command = command(URING_CMD_REGISTER, &UringCmdReq::default());
+    // SAFETY: the kernel refuses the command before it looks at any memory: the connection is not
+    // initialised yet.
+    let result = unsafe { device.uring_cmd(command) }.await;
+    match result.map_err(|error| error.raw_os_error()) {
+        Err(Some(libc::EAGAIN)) => Ok(()),
+        Err(Some(libc::EINVAL)) => {
+            Err("the runtime has no 128-byte submission entries (ring::Config::sqe128)".into())
+        }
+        Err(Some(errno)) => Err(format!(
+            "the kernel refuses io_uring commands: {}",
+            io::Error::from_raw_os_error(errno)
+        )),
+        Err(None) => Err("the runtime is simulated".into()),
+        Ok(_) => Err("the kernel accepted a command before INIT".into()),
+    }
+}
+
+/// Registers the entries of all queues and serves them.
+pub(crate) fn start<F: FileSystem>(connection: &Rc<Connection<F>>) {
+    let queues = match possible_cpus() {
+        Ok(queues) => queues,
+        Err(source) => {
+            // No queue is registered, so the kernel would hold all requests back for ever.
+            let action = "count the CPUs for FUSE over io_uring";
+            connection.end(Some(FuseError::Transport { action, source }));
+            return;
+        }
+    };
+    let budget_bytes = Rc::new(Cell::new(connection.options.ring_payload_bytes_max));
+    // All queues get their first entry before any gets its second: each needs one.
+    let queues: Vec<_> = (0..queues)
+        .map(|number| {
+            let budget_bytes = Rc::clone(&budget_bytes);
+            Rc::new(Queue { number, free: Cell::new(0), budget_bytes })
+        })
+        .collect();
+    for round in 0..connection.options.ring_entries_per_queue {
+        for queue in &queues {
+            add_entry(connection, queue, round == 0);
+        }
+    }
+}
+
+/// Starts the task of one more entry, if there is address space left or one `must` be.
+fn add_entry<F: FileSystem>(connection: &Rc<Connection<F>>, queue: &Rc<Queue>, must: bool) {
+    let payload_bytes = payload_bytes(connection);
+    let budget_bytes = queue.budget_bytes.get();
+    if budget_bytes < payload_bytes && !must {
+        return;
+    }
+    queue.budget_bytes.set(budget_bytes.saturating_sub(payload_bytes));
+    queue.free.set(queue.free.get() + 1);
+    let (connection, queue) = (Rc::clone(connection), Rc::clone(queue));
+    let task: std::pin::Pin<Box<dyn Future<Output = ()>>> =
+        Box::pin(serve(Rc::clone(&connection), queue));
+    connection.spawn(task);
+}
+
+/// The least that the kernel accepts for an entry's payload.
+fn payload_bytes<F: FileSystem>(connection: &Connection<F>) -> usize {
+    connection.negotiated.max_write_bytes.max(8192) as usize
+}
+
+/// Serves one entry until the connection ends.
+async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
+    let entry = match Entry::new(payload_bytes(&connection)) {
+        Ok(entry) => entry,
+        Err(source) => {
+            let action = "map memory for FUSE over io_uring";
+            return connection.end(Some(FuseError::Transport { action, source }));
+        }
+    };
+    let mut command = entry.register(queue.number);
+    let mut is_registered = false;
+    loop {
+        if let Err(error) = entry.run(&connection.device, command).await {
+            return finish(&connection, error, is_registered);
+        }
+        is_registered = true;
+        queue.free.set(queue.free.get() - 1);
+        let (header, commit_id, incoming) = entry.receive(&connection);
+        let when_waiting = || {
+            if queue.free.get() == 0 {
+                add_entry(&connection, &queue, false);
+            }
+        };
+        let encoded = match incoming {
+            Incoming::Request(request) => {
+                connection.answer(header.opcode, request, when_waiting).await
+            }
+            Incoming::Answer(encoded) => encoded,
+            // Not sent this way by any kernel so far; the entry needs an answer to be free again.
+            Incoming::Nothing => encode_error(Errno::NOSYS),
+        };
+        entry.put(&header, encoded);
+        entry.wait_until_released().await;
+        command = commit(queue.number, commit_id);
+        queue.free.set(queue.free.get() + 1);
+    }
+}
+
+/// An entry's command failed: at the connection's end, or because it could not be registered.
+fn finish<F: FileSystem>(connection: &Connection<F>, error: io::Error, is_registered: bool) {
+    let reason = match fetch_error_ends(error) {
+        // The kernel falls back to the device when it refuses a registration.
+        Some(Some(error)) if !is_registered => {
+            return tracing::warn!(%error, "FUSE over io_uring entry refused; using /dev/fuse");
+        }
+        Some(reason) => reason,
+        None => None,
+    };
+    connection.end(reason);
+}
+
+fn commit(queue: u16, commit_id: u64) -> UringCmd {
+    let request = UringCmdReq { commit_id, qid: queue, ..UringCmdReq::default() };
+    command(URING_CMD_COMMIT_AND_FETCH, &request)
+}
+
+fn command(operation: u32, request: &UringCmdReq) -> UringCmd {
+    let mut bytes = [0; 80];
+    bytes[..size_of::<UringCmdReq>()].copy_from_slice(request.as_bytes());
+    UringCmd { operation, command: bytes, address: 0, len: 0 }
+}
+
+/// An entry's memory.
+struct Entry {
+    headers: Region,
+    payload: Region,
+    /// The kernel may write into the memory.
+    is_lent: Cell<bool>,
+}
+
+impl Entry {
+    fn new(payload_bytes: usize) -> io::Result<Self> {
+        let headers = Region::new(HEADERS_BYTES)?;
+        let payload = Region::new(payload_bytes)?;
+        let address = |region: &Region, len| region.range(0, len).as_slice().as_ptr() as u64;
+        let iovecs = Iovecs([
+            [address(&headers, 1), size_of::<UringReqHeader>() as u64],
+            [address(&payload, 1), payload_bytes as u64],
+        ]);
+        headers.copy_in(IOVECS_OFFSET, iovecs.as_bytes());
+        Ok(Self { headers, payload, is_lent: Cell::new(false) })
+    }
+
+    /// The command that makes the entry known to the kernel.
+    fn register(&self, queue: u16) -> UringCmd {
+        let request = UringCmdReq { qid: queue, ..UringCmdReq::default() };
+        let iovecs = self.headers.range(IOVECS_OFFSET, size_of::<Iovecs>());
+        UringCmd {
+            address: iovecs.as_slice().as_ptr() as u64,
+            len: 2,
+            ..command(URING_CMD_REGISTER, &request)
+        }
+    }
+
+    /// Sends a command and waits for the next request.
+    async fn run(&self, device: &Handle, command: UringCmd) -> io::Result<()> {
+        self.is_lent.set(true);
+        // SAFETY: the command names the entry's two regions, at REGISTER and by way of the kernel's
+        // memory of it ever after. They are not unmapped while a command is under way: `drop`
+        // leaks them then.
+        let result = unsafe { device.uring_cmd(command) }.await;
+        self.is_lent.set(false);
+        result.map(drop)
+    }
+
+    /// Takes the request apart; also gives the number to commit it with.
+    fn receive<F: FileSystem>(&self, connection: &Connection<F>) -> (InHeader, u64, Incoming) {
+        let mut headers = UringReqHeader::new_zeroed();
+        self.headers.copy_out(0, headers.as_mut_bytes());
+        let header = InHeader::read_from_prefix(&headers.in_out)
+            .map_or_else(|_| InHeader::default(), |(header, _)| header);
+        let state = headers.ring_ent_in_out;
+        let message = self.decode(connection, &header, &headers, state.payload_sz as usize);
+        (header, state.commit_id, connection.receive(&header, message))
+    }
+
+    fn decode<F: FileSystem>(
+        &self,
+        connection: &Connection<F>,
+        header: &InHeader,
+        headers: &UringReqHeader,
+        payload_bytes: usize,
+    ) -> Result<Message, DecodeError> {
+        if payload_bytes > self.payload.len() {
+            return Err(DecodeError::Length {
+                opcode: header.opcode,
+                header_bytes: payload_bytes,
+                received_bytes: self.payload.len(),
+            });
+        }
+        let payload = self.payload.range(0, payload_bytes);
+        let decoder = connection.decoder;
+        if header.opcode == opcode::WRITE {
+            let input = WriteIn::read_from_prefix(&headers.op_in)
+                .map_or_else(|_| WriteIn::default(), |(input, _)| input);
+            return decoder.decode_write(&input, payload.into()).map(Message::Operation);
+        }
+        let first_len = first_argument_len(header.opcode, decoder);
+        if payload_bytes == 0 {
+            let destination =
+                (header.opcode == opcode::READ).then(|| self.payload.range(0, self.payload.len()));
+            return decoder.decode(header, &headers.op_in[..first_len], destination);
+        }
+        let body = [&headers.op_in[..first_len], payload.as_slice()].concat();
+        decoder.decode(header, &body, None)
+    }
+
+    /// Puts an answer where the kernel takes it from.
+    fn put(&self, request: &InHeader, encoded: Encoded) {
+        let encoded = if encoded.body_len() > self.payload.len() {
+            tracing::error!(bytes = encoded.body_len(), "FUSE answer too long: EIO");
+            encode_error(Errno::IO)
+        } else {
+            encoded
+        };
+        let body_len = encoded.body_len();
+        let header = encoded.header(Unique(request.unique));
+        self.headers.copy_in(0, header.as_bytes());
+        self.payload.copy_in(0, encoded.fixed());
+        let mut offset = encoded.fixed().len();
+        for chunk in &encoded.chunks {
+            self.put_chunk(offset, chunk);
+            offset += chunk.len();
+        }
+        let state = UringEntInOut { payload_sz: body_len as u32, ..UringEntInOut::default() };
+        self.headers
+            .copy_in(std::mem::offset_of!(UringReqHeader, ring_ent_in_out), state.as_bytes());
+    }
+
+    /// Copies a chunk unless it lies there already.
+    fn put_chunk(&self, offset: usize, chunk: &Chunk) {
+        let bytes = chunk.as_slice();
+        let place = self.payload.range(offset, bytes.len());
+        if place.as_slice().as_ptr() != bytes.as_ptr() {
+            self.payload.copy_in(offset, bytes);
+        }
+    }
+
+    /// Waits until nobody holds a slice of the payload any more.
+    async fn wait_until_released(&self) {
+        while !self.payload.is_unique() {
+            ring::time::sleep(RELEASE_CHECK).await;
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if self.is_lent.get() {
+            // The task was dropped under a command; the kernel may still write here.
+            std::mem::forget(self.headers.clone());
+            std::mem::forget(self.payload.clone());
+        }
+    }
+}
