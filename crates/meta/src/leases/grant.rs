@@ -1,0 +1,152 @@
+//! Granting rights, giving them back, and the end of a session.
+
+use super::{AskId, CallId, EVICTION_LOOK_MAX, EVICTIONS_MAX, Holder, Leases};
+use protocol::lease::{Grant, Return};
+use protocol::{InodeId, Rights, SessionId};
+
+impl Leases {
+    /// Grants what may be granted of `rights` and tells all that the session holds then; `None` if
+    /// nothing of `rights` could be granted. What is barred by another session's call, or another
+    /// session's SIZE, is left out.
+    pub fn grant(&mut self, session: SessionId, inode: InodeId, rights: Rights) -> Option<Grant> {
+        let mut granted = Rights::NONE;
+        for right in [Rights::READ, Rights::WRITE, Rights::SIZE, Rights::OPEN] {
+            if rights.contains(right) && self.may_grant(session, inode, right) {
+                granted |= right;
+            }
+        }
+        if granted.is_empty() {
+            return None;
+        }
+        // What is being recalled is on its way back: it is not told as held, unless granted anew.
+        // Nor is READ while a call bars it: what this answer carries must not be cached.
+        let mut leaving = self.leaving(session, inode, granted);
+        if self.is_barred(session, inode, Rights::READ) {
+            leaving |= Rights::READ;
+        }
+        let stamp = self.next_stamp();
+        let holders = self.holders.entry(inode).or_default();
+        let held = self.sessions.entry(session).or_default();
+        let rights = if let Some(holder) = holders.iter_mut().find(|h| h.session == session) {
+            held.by_stamp.remove(&holder.stamp);
+            holder.rights |= granted;
+            holder.stamp = stamp;
+            holder.rights - leaving
+        } else {
+            holders.push(Holder { session, rights: granted, stamp });
+            granted
+        };
+        held.by_stamp.insert(stamp, inode);
+        if held.by_stamp.len() > self.holdings_max {
+            self.make_room(session);
+        }
+        Some(Grant { inode, rights, stamp })
+    }
+
+    fn may_grant(&self, session: SessionId, inode: InodeId, right: Rights) -> bool {
+        if right == Rights::OPEN {
+            return true;
+        }
+        if self.is_barred(session, inode, right) {
+            return false;
+        }
+        let is_full = || {
+            self.sessions.get(&session).is_some_and(|h| h.by_stamp.len() >= 2 * self.holdings_max)
+        };
+        match right {
+            Rights::READ => !is_full(),
+            Rights::SIZE => self.holders.get(&inode).is_none_or(|holders| {
+                holders.iter().all(|h| h.session == session || !h.rights.contains(Rights::SIZE))
+            }),
+            _ => true,
+        }
+    }
+
+    /// What of the session's rights is being recalled. Of recalls that only make room, what is
+    /// granted anew stays.
+    fn leaving(&mut self, session: SessionId, inode: InodeId, granted: Rights) -> Rights {
+        let mut leaving = Rights::NONE;
+        let Some(busy) = self.busy.get(&inode) else { return leaving };
+        for id in &busy.asks {
+            if let Some(open) = self.asks.get_mut(id)
+                && open.session == session
+            {
+                open.rights = open.rights - granted;
+                leaving |= open.rights;
+            }
+        }
+        leaving
+    }
+
+    /// Recalls the oldest READ of a session that holds too many.
+    fn make_room(&mut self, session: SessionId) {
+        let Some(held) = self.sessions.get(&session) else { return };
+        if held.evictions >= EVICTIONS_MAX {
+            return;
+        }
+        let oldest = held.by_stamp.values().take(EVICTION_LOOK_MAX).copied();
+        let can_go = |inode: &InodeId| {
+            self.rights(session, *inode).contains(Rights::READ) && !self.busy.contains_key(inode)
+        };
+        let Some(inode) = oldest.into_iter().find(can_go) else { return };
+        self.recall(None, session, inode, Rights::READ);
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.evictions += 1;
+        }
+    }
+
+    /// The session gives rights back unasked. Answers whether it had the inode open and has not any
+    /// more.
+    pub fn give_back(&mut self, session: SessionId, back: Return) -> bool {
+        let Some(holders) = self.holders.get_mut(&back.inode) else { return false };
+        let Some(holder) = holders.iter_mut().find(|h| h.session == session) else { return false };
+        if holder.stamp > back.stamp {
+            return false;
+        }
+        let had_open = holder.rights.contains(Rights::OPEN);
+        holder.rights = holder.rights - back.rights;
+        let has_open = holder.rights.contains(Rights::OPEN);
+        self.drop_if_empty(session, back.inode);
+        had_open && !has_open
+    }
+
+    pub(super) fn drop_if_empty(&mut self, session: SessionId, inode: InodeId) {
+        let Some(holders) = self.holders.get_mut(&inode) else { return };
+        let Some(at) = holders.iter().position(|h| h.session == session) else { return };
+        if !holders[at].rights.is_empty() {
+            return;
+        }
+        let holder = holders.swap_remove(at);
+        if holders.is_empty() {
+            self.holders.remove(&inode);
+        }
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.by_stamp.remove(&holder.stamp);
+        }
+    }
+
+    /// The session has ended: it holds nothing, and nothing is expected of it. Its own calls must
+    /// be given up with [`Leases::done`].
+    pub fn end_session(&mut self, session: SessionId) {
+        let held = self.sessions.remove(&session).unwrap_or_default();
+        for inode in held.by_stamp.into_values() {
+            if let Some(holders) = self.holders.get_mut(&inode) {
+                holders.retain(|h| h.session != session);
+                if holders.is_empty() {
+                    self.holders.remove(&inode);
+                }
+            }
+        }
+        let mut open: Vec<AskId> =
+            self.asks.iter().filter(|(_, a)| a.session == session).map(|(id, _)| *id).collect();
+        open.sort_unstable();
+        for id in open {
+            self.close_ask(id);
+        }
+    }
+
+    /// Whether a call is known to wait.
+    pub fn is_waiting(&self, call: CallId) -> bool {
+        self.waiting.contains_key(&call)
+    }
+}
