@@ -145,6 +145,22 @@ impl IdentifyNamespace {
         Ok(this)
     }
 
+    /// What precedes the incarnation in a Tsumugi target's vendor specific bytes.
+    const INCARNATION_MARK: [u8; 16] = *b"tsumugi incarn 1";
+
+    /// The incarnation that a Tsumugi target reports in the vendor specific bytes: it changes
+    /// whenever unflushed writes may have been lost. [`None`] from other targets.
+    pub fn incarnation(&self) -> Option<u128> {
+        let value = self.vs.strip_prefix(&Self::INCARNATION_MARK)?;
+        value.first_chunk::<16>().map(|bytes| u128::from_le_bytes(*bytes))
+    }
+
+    /// Reports the incarnation in the vendor specific bytes.
+    pub fn set_incarnation(&mut self, incarnation: u128) {
+        self.vs[..16].copy_from_slice(&Self::INCARNATION_MARK);
+        self.vs[16..32].copy_from_slice(&incarnation.to_le_bytes());
+    }
+
     /// The LBA format that the namespace has.
     pub fn format(&self) -> LbaFormat {
         let low = self.flbas & 0xf;

@@ -1,0 +1,215 @@
+//! Drives one [`QueuePair`] over a socket: a task that receives, sends and counts time, and futures
+//! for those who submit commands.
+//!
+//! One receive and at most one send are under way at any time. A command that is submitted only
+//! queues bytes in the machine and wakes the task; by its turn all others of the loop turn have
+//! queued theirs, and one vectored send takes them all. What is received goes into one large
+//! buffer, except that the remainder of a large payload goes straight into its destination.
+
+mod driver;
+mod execute;
+
+pub(crate) use execute::Execute;
+
+use crate::error::{ConnectionEnd, Error};
+use crate::options::ConnectOptions;
+use crate::queue_pair::{Data, Outcome, QueuePair, QueuePairConfig, QueuePairState};
+use nvme::SubmissionQueueEntry;
+use ring::local::Notify;
+use ring::{JoinHandle, TcpStream, time};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+/// Most tasks that may wait for a free slot of one queue pair.
+pub(crate) const WAITERS_MAX: usize = 65_536;
+/// How finely a command's timeout is measured.
+const TICKS_PER_TIMEOUT: u32 = 16;
+
+/// A connected queue pair; clones refer to the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection(Rc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pair: RefCell<QueuePair>,
+    /// Who waits for the command in the slot, by the slot's index.
+    waiting: RefCell<Vec<Option<Waker>>>,
+    /// Who waits for a free slot, in order.
+    queued: RefCell<VecDeque<(u64, Waker)>>,
+    next_ticket: Cell<u64>,
+    driver: RefCell<Option<Waker>>,
+    /// Set when the host wants to end the connection.
+    end_wanted: RefCell<Option<ConnectionEnd>>,
+    /// Set once the connection has ended.
+    end: RefCell<Option<ConnectionEnd>>,
+    /// Tells of changes of state.
+    changed: Notify,
+    command_timeout: Duration,
+}
+
+impl Connection {
+    /// Connects the socket and exchanges ICReq and ICResp.
+    pub(crate) async fn open(options: &ConnectOptions, depth: u16) -> Result<Self, Error> {
+        let address = options.address;
+        let timeout = options.connect_timeout;
+        let deadline = time::now() + timeout;
+        let socket_options = options.socket_options();
+        let stream = time::timeout_at(deadline, TcpStream::connect(address, &socket_options))
+            .await
+            .map_err(|_| Error::Timeout { address, what: "the TCP connection", timeout })?
+            .map_err(|source| Error::Connect { address, source: Arc::new(source) })?;
+        let connection = Self::start(stream, options, depth);
+        let is_ready = time::timeout_at(deadline, connection.initialized()).await;
+        if is_ready.is_err() {
+            connection.close(ConnectionEnd::Closed);
+            return Err(Error::Timeout { address, what: "ICReq", timeout });
+        }
+        if let Some(end) = connection.end() {
+            return Err(end.into());
+        }
+        Ok(connection)
+    }
+
+    fn start(stream: TcpStream, options: &ConnectOptions, depth: u16) -> Self {
+        let pair = QueuePair::new(QueuePairConfig {
+            depth,
+            has_header_digest: options.hdr_digest,
+            has_data_digest: options.data_digest,
+            timeout_ticks: TICKS_PER_TIMEOUT,
+        });
+        let command_timeout = options.command_timeout();
+        let waiting = vec![None; usize::from(pair.depth())];
+        let connection = Self(Rc::new(Inner {
+            pair: RefCell::new(pair),
+            waiting: RefCell::new(waiting),
+            queued: RefCell::new(VecDeque::new()),
+            next_ticket: Cell::new(0),
+            driver: RefCell::new(None),
+            end_wanted: RefCell::new(None),
+            end: RefCell::new(None),
+            changed: Notify::new(),
+            command_timeout,
+        }));
+        let tick = command_timeout / TICKS_PER_TIMEOUT;
+        let _driver: JoinHandle<()> =
+            ring::spawn(driver::Driver::new(Rc::clone(&connection.0), stream, tick));
+        connection
+    }
+
+    async fn initialized(&self) {
+        while self.0.pair.borrow().state() == QueuePairState::Initializing {
+            self.0.changed.notified().await;
+        }
+    }
+
+    /// Waits until the connection has ended.
+    pub(crate) async fn ended(&self) -> ConnectionEnd {
+        loop {
+            if let Some(end) = self.end() {
+                return end;
+            }
+            self.0.changed.notified().await;
+        }
+    }
+
+    /// Why the connection ended, if it has.
+    pub(crate) fn end(&self) -> Option<ConnectionEnd> {
+        self.0.end.borrow().clone()
+    }
+
+    /// Ends the connection; commands that are outstanding are lost.
+    pub(crate) fn close(&self, why: ConnectionEnd) {
+        self.0.end_wanted.borrow_mut().get_or_insert(why);
+        self.0.wake_driver();
+    }
+
+    /// Commands that may be outstanding.
+    pub(crate) fn depth(&self) -> u16 {
+        self.0.pair.borrow().depth()
+    }
+
+    /// Whether header and data digests are in force.
+    pub(crate) fn digests(&self) -> (bool, bool) {
+        self.0.pair.borrow().digests()
+    }
+
+    pub(crate) fn set_in_capsule_data_bytes_max(&self, bytes: u32) {
+        self.0.pair.borrow_mut().set_in_capsule_data_bytes_max(bytes);
+    }
+
+    /// Executes a command, waiting for a free slot first if there is none.
+    pub(crate) fn execute(&self, sqe: SubmissionQueueEntry, data: Data) -> Execute {
+        Execute::new(self.clone(), sqe, data, true)
+    }
+
+    /// As [`Self::execute`], for a command that may stay unanswered for ever.
+    pub(crate) fn execute_without_deadline(&self, sqe: SubmissionQueueEntry) -> Execute {
+        Execute::new(self.clone(), sqe, Data::None, false)
+    }
+}
+
+impl Inner {
+    fn wake_driver(&self) {
+        if let Some(driver) = &*self.driver.borrow() {
+            driver.wake_by_ref();
+        }
+    }
+
+    /// Wakes those whose commands finished.
+    fn wake_finished(&self) {
+        let mut pair = self.pair.borrow_mut();
+        let mut waiting = self.waiting.borrow_mut();
+        while let Some(cid) = pair.next_finished() {
+            if let Some(waker) = waiting.get_mut(pair.index_of(cid)).and_then(Option::take) {
+                waker.wake();
+            }
+        }
+        // Slots of commands that nobody waited for became free without a word.
+        let free = usize::from(pair.depth() - pair.occupied());
+        drop((pair, waiting));
+        for _ in 0..free.min(self.queued.borrow().len()) {
+            self.wake_next_queued();
+        }
+    }
+
+    fn wake_next_queued(&self) {
+        if let Some((_, waker)) = self.queued.borrow_mut().pop_front() {
+            waker.wake();
+        }
+    }
+
+    /// The connection has ended: tells everybody.
+    fn finish(&self, end: ConnectionEnd) {
+        *self.end.borrow_mut() = Some(end);
+        self.wake_finished();
+        for (_, waker) in self.queued.borrow_mut().drain(..) {
+            waker.wake();
+        }
+        self.changed.notify();
+    }
+}
+
+/// What a command came to, for those who look no closer.
+pub(crate) fn check_outcome(
+    command: &'static str,
+    outcome: Outcome,
+    end: Option<ConnectionEnd>,
+) -> Result<nvme::CompletionQueueEntry, Error> {
+    match outcome {
+        Outcome::Completed(cqe) if cqe.status().is_success() => Ok(cqe),
+        Outcome::Completed(cqe) => {
+            Err(Error::Refused { command, status: cqe.status(), hint: "" })
+        }
+        Outcome::DataDigestMismatch => Err(Error::DataDigest),
+        Outcome::DataUnderrun { received_bytes, expected_bytes } => {
+            Err(Error::DataUnderrun { received_bytes, expected_bytes })
+        }
+        Outcome::ConnectionLost => {
+            Err(Error::ConnectionLost(end.unwrap_or(ConnectionEnd::ClosedByTarget)))
+        }
+    }
+}

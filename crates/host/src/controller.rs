@@ -1,0 +1,261 @@
+//! A controller: an admin queue pair and I/O queue pairs, kept connected by a supervisor task.
+//!
+//! One set of live connections is a [`Link`]. When any of its connections ends, the whole link is
+//! taken down and a new one made (the controller of the old one is gone by then: fabrics know no way
+//! to resume it), at once at first and then with a growing pause, until `ctrl_loss_tmo`. Requests
+//! never hold a link across a reconnect: they ask for the live one, and wait for it, each time.
+
+mod admin;
+mod establish;
+mod supervise;
+
+pub use admin::NamespaceIdentity;
+pub(crate) use establish::Link;
+
+use crate::error::Error;
+use crate::options::ConnectOptions;
+use nvme::identify::IdentifyController;
+use nvme::property::{Capabilities, Version};
+use nvme::{ControllerId, Nsid};
+use ring::local::Notify;
+use ring::time::{self, Instant};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Most events kept for a user that does not fetch them.
+const EVENTS_MAX: usize = 256;
+
+/// What a controller tells of its own accord.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ControllerEvent {
+    /// These namespaces came, went or changed; an empty list: more than can be listed.
+    NamespacesChanged(Vec<Nsid>),
+    /// The discovery log page changed.
+    DiscoveryChanged,
+    /// The asymmetric access of namespaces changed.
+    AnaChanged,
+    /// The connection was lost; the host tries to reconnect.
+    Disconnected(Error),
+    /// The connection is there again.
+    Reconnected,
+    /// The controller was given up.
+    Lost(Error),
+    /// Events were thrown away because nobody fetched them: look at everything anew.
+    Missed,
+}
+
+/// What the host learned of a controller when it connected.
+#[derive(Clone, Debug)]
+pub struct ControllerInfo {
+    /// Its identifier.
+    pub controller_id: ControllerId,
+    /// Its capabilities.
+    pub capabilities: Capabilities,
+    /// Its version.
+    pub version: Version,
+    /// Identify Controller.
+    pub identify: Rc<IdentifyController>,
+    /// I/O queue pairs granted.
+    pub nr_io_queues: u16,
+    /// Commands that may be outstanding on each.
+    pub queue_size: u16,
+    /// Header digests are in force.
+    pub hdr_digest: bool,
+    /// Data digests are in force.
+    pub data_digest: bool,
+    /// How long the stages of connecting took.
+    pub stages: Vec<Stage>,
+}
+
+/// A stage of connecting.
+#[derive(Clone, Copy, Debug)]
+pub struct Stage {
+    /// What was done.
+    pub name: &'static str,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+pub(crate) enum LinkState {
+    Live(Rc<Link>),
+    Down,
+    Failed(Error),
+}
+
+/// What supervisor and handles share.
+pub(crate) struct Inner {
+    pub(crate) options: ConnectOptions,
+    pub(crate) is_discovery: bool,
+    link: RefCell<LinkState>,
+    link_changed: Notify,
+    /// A connection ended, or the user wants to stop.
+    attention: Notify,
+    is_stopping: Cell<bool>,
+    events: RefCell<VecDeque<ControllerEvent>>,
+    events_changed: Notify,
+    reconnects: Cell<u64>,
+}
+
+/// A handle to a connected controller; clones refer to the same one. When the last is dropped, the
+/// connections are closed without ceremony; [`Self::disconnect`] does it in order.
+#[derive(Clone)]
+pub struct Controller {
+    guard: Rc<Guard>,
+}
+
+struct Guard(Rc<Inner>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.is_stopping.set(true);
+        self.0.attention.notify();
+    }
+}
+
+impl Controller {
+    /// Connects to a subsystem: admin queue pair, enabling, I/O queue pairs. Fails if the first
+    /// attempt does; later losses are repaired in the background.
+    pub async fn connect(options: ConnectOptions) -> Result<Self, Error> {
+        Self::connect_as(options, false).await
+    }
+
+    /// Connects to a discovery subsystem, which has no I/O queue pairs.
+    pub async fn connect_discovery(options: ConnectOptions) -> Result<Self, Error> {
+        Self::connect_as(options, true).await
+    }
+
+    async fn connect_as(options: ConnectOptions, is_discovery: bool) -> Result<Self, Error> {
+        options.check()?;
+        let inner = Rc::new(Inner {
+            options,
+            is_discovery,
+            link: RefCell::new(LinkState::Down),
+            link_changed: Notify::new(),
+            attention: Notify::new(),
+            is_stopping: Cell::new(false),
+            events: RefCell::default(),
+            events_changed: Notify::new(),
+            reconnects: Cell::new(0),
+        });
+        let link = establish::establish(&inner, 1).await?;
+        supervise::start(&inner, &link);
+        *inner.link.borrow_mut() = LinkState::Live(link);
+        let _supervisor = ring::spawn(supervise::supervise(Rc::clone(&inner)));
+        Ok(Self { guard: Rc::new(Guard(inner)) })
+    }
+
+    pub(crate) fn inner(&self) -> &Rc<Inner> {
+        &self.guard.0
+    }
+
+    /// The options that it was connected with.
+    pub fn options(&self) -> &ConnectOptions {
+        &self.inner().options
+    }
+
+    /// What is known of the controller of the present connection, or [`None`] while there is none.
+    pub fn info(&self) -> Option<ControllerInfo> {
+        match &*self.inner().link.borrow() {
+            LinkState::Live(link) => Some(link.info.clone()),
+            _ => None,
+        }
+    }
+
+    /// How often it was reconnected.
+    pub fn reconnects(&self) -> u64 {
+        self.inner().reconnects.get()
+    }
+
+    /// The next event, in order.
+    pub async fn next_event(&self) -> ControllerEvent {
+        let inner = self.inner();
+        loop {
+            if let Some(event) = inner.events.borrow_mut().pop_front() {
+                return event;
+            }
+            inner.events_changed.notified().await;
+        }
+    }
+
+    /// The live link, waiting for it until `deadline`, if any.
+    pub(crate) async fn link(&self, deadline: Option<Instant>) -> Result<Rc<Link>, Error> {
+        self.inner().live_link(deadline).await
+    }
+
+    /// Shuts the controller down (CC.SHN), waits for it, and closes all connections.
+    pub async fn disconnect(self) -> Result<(), Error> {
+        let inner = Rc::clone(self.inner());
+        let link = match &*inner.link.borrow() {
+            LinkState::Live(link) => Some(Rc::clone(link)),
+            _ => None,
+        };
+        inner.is_stopping.set(true);
+        let result = match &link {
+            Some(link) => link.shut_down(inner.options.connect_timeout).await,
+            None => Ok(()),
+        };
+        inner.attention.notify();
+        if let Some(link) = link {
+            link.close();
+            link.admin.ended().await;
+        }
+        result
+    }
+}
+
+impl Inner {
+    /// The live link if there is one; cheap.
+    pub(crate) fn live_link_now(&self) -> Result<Option<Rc<Link>>, Error> {
+        match &*self.link.borrow() {
+            LinkState::Live(link) => Ok(Some(Rc::clone(link))),
+            LinkState::Down => Ok(None),
+            LinkState::Failed(error) => Err(error.clone()),
+        }
+    }
+
+    pub(crate) async fn live_link(&self, deadline: Option<Instant>) -> Result<Rc<Link>, Error> {
+        loop {
+            if let Some(link) = self.live_link_now()? {
+                return Ok(link);
+            }
+            let changed = self.link_changed.notified();
+            match deadline {
+                None => changed.await,
+                Some(deadline) => {
+                    let total = self.options.fast_io_fail_tmo.unwrap_or_default();
+                    time::timeout_at(deadline, changed)
+                        .await
+                        .map_err(|_| Error::DeadlineExceeded(total))?;
+                }
+            }
+        }
+    }
+
+    fn set_link(&self, state: LinkState) {
+        *self.link.borrow_mut() = state;
+        self.link_changed.notify();
+    }
+
+    fn push_event(&self, event: ControllerEvent) {
+        let mut events = self.events.borrow_mut();
+        if events.len() >= EVENTS_MAX {
+            events.clear();
+            events.push_back(ControllerEvent::Missed);
+        }
+        events.push_back(event);
+        drop(events);
+        self.events_changed.notify();
+    }
+}
+
+impl std::fmt::Debug for Controller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Controller")
+            .field("subsystem_nqn", &self.options().subsystem_nqn)
+            .field("address", &self.options().address)
+            .finish_non_exhaustive()
+    }
+}

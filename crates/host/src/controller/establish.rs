@@ -1,0 +1,314 @@
+//! Making a link: ICReq, Connect, enabling the controller, identifying it, I/O queue pairs.
+
+use super::{ControllerInfo, Inner, Stage};
+use crate::connection::{Connection, check_outcome};
+use crate::error::{ConnectionEnd, Error};
+use crate::options::ConnectOptions;
+use crate::queue_pair::{DEPTH_MAX, Data, Destination};
+use nvme::command::SetFeatures;
+use nvme::fabrics::{Connect, ConnectData, ConnectResult, PropertyGet, PropertySet};
+use nvme::feature::{AsyncEventConfig, QueueCounts, fid};
+use nvme::identify::{IDENTIFY_BYTES, IdentifyController, cns};
+use nvme::property::{
+    Capabilities, Configuration, ControllerStatus, ShutdownStatus, Version, offset,
+};
+use nvme::{CompletionQueueEntry, ControllerId, Nsid, QueueId, Status, SubmissionQueueEntry};
+use ring::time::{self, Instant};
+use ring::Buffer;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Entries of the admin queue, as in Linux.
+const ADMIN_QUEUE_ENTRIES: u32 = 32;
+/// How often CSTS is read while waiting.
+const READY_POLL: Duration = Duration::from_millis(5);
+/// Most bytes of one command if the controller says nothing (or more).
+const TRANSFER_BYTES_MAX: u64 = 1 << 20;
+
+/// A set of live connections to one controller.
+pub(crate) struct Link {
+    /// Counts links of one [`Controller`](super::Controller), from 1.
+    pub(crate) number: u64,
+    pub(crate) info: ControllerInfo,
+    pub(crate) admin: Connection,
+    pub(crate) io: Vec<Connection>,
+    /// Most bytes of one command.
+    pub(crate) transfer_bytes_max: u32,
+}
+
+impl Link {
+    /// Ends all connections.
+    pub(crate) fn close(&self) {
+        for connection in self.io.iter().chain([&self.admin]) {
+            connection.close(ConnectionEnd::ControllerReset);
+        }
+    }
+
+    /// Executes an admin or Fabrics command and expects success.
+    pub(crate) async fn admin(
+        &self,
+        command: &'static str,
+        sqe: SubmissionQueueEntry,
+        data: Data,
+    ) -> Result<(CompletionQueueEntry, Data), Error> {
+        run(&self.admin, command, sqe, data).await
+    }
+
+    /// Asks the controller to shut down and waits until it has, at most `timeout`.
+    pub(super) async fn shut_down(&self, timeout: Duration) -> Result<(), Error> {
+        let deadline = time::now() + timeout;
+        let configuration = Configuration::ENABLE.with_shn(1);
+        set_property(&self.admin, offset::CC, u64::from(configuration.0)).await?;
+        loop {
+            let status = ControllerStatus(get_property(&self.admin, offset::CSTS, false).await? as u32);
+            if status.shutdown() == ShutdownStatus::Complete {
+                return Ok(());
+            }
+            if time::now() >= deadline {
+                return Err(Error::ControllerFailed("did not shut down in time"));
+            }
+            time::sleep(READY_POLL).await;
+        }
+    }
+}
+
+async fn run(
+    connection: &Connection,
+    command: &'static str,
+    sqe: SubmissionQueueEntry,
+    data: Data,
+) -> Result<(CompletionQueueEntry, Data), Error> {
+    let (outcome, data) = connection.execute(sqe, data).await;
+    let cqe = check_outcome(command, outcome?, connection.end())?;
+    Ok((cqe, data))
+}
+
+/// Measures the stages.
+struct Stages {
+    since: Instant,
+    stages: Vec<Stage>,
+}
+
+impl Stages {
+    fn done(&mut self, name: &'static str) {
+        let now = time::now();
+        self.stages.push(Stage { name, duration: now.since(self.since) });
+        self.since = now;
+    }
+}
+
+/// Makes a link.
+pub(super) async fn establish(inner: &Inner, number: u64) -> Result<Rc<Link>, Error> {
+    let options = &inner.options;
+    let mut stages = Stages { since: time::now(), stages: Vec::new() };
+    let admin = Connection::open(options, (ADMIN_QUEUE_ENTRIES - 1) as u16).await?;
+    stages.done("TCP connection, ICReq");
+    let result = establish_over(inner, number, admin.clone(), stages).await;
+    if result.is_err() {
+        admin.close(ConnectionEnd::Closed);
+    }
+    result
+}
+
+async fn establish_over(
+    inner: &Inner,
+    number: u64,
+    admin: Connection,
+    mut stages: Stages,
+) -> Result<Rc<Link>, Error> {
+    let options = &inner.options;
+    let controller_id =
+        connect_queue(&admin, options, QueueId::ADMIN, ADMIN_QUEUE_ENTRIES, ControllerId::DYNAMIC)
+            .await?;
+    stages.done("Connect (admin queue)");
+    let capabilities = Capabilities(get_property(&admin, offset::CAP, true).await?);
+    let version = Version(get_property(&admin, offset::VS, false).await? as u32);
+    enable(&admin, capabilities).await?;
+    stages.done("enable");
+    let identify = identify_controller(&admin).await?;
+    stages.done("Identify Controller");
+    let mut io = Vec::new();
+    if !inner.is_discovery {
+        io = open_io_queues(options, &admin, controller_id, capabilities, &identify).await?;
+        stages.done("I/O queues");
+    }
+    enable_events(&admin, &identify).await?;
+    let (hdr_digest, data_digest) = admin.digests();
+    let transfer_bytes_max = identify
+        .transfer_bytes_max(capabilities.mpsmin())
+        .map_or(TRANSFER_BYTES_MAX, |bytes| bytes.min(TRANSFER_BYTES_MAX)) as u32;
+    let info = ControllerInfo {
+        controller_id,
+        capabilities,
+        version,
+        identify,
+        nr_io_queues: io.len() as u16,
+        queue_size: io.first().map_or(0, Connection::depth),
+        hdr_digest,
+        data_digest,
+        stages: stages.stages,
+    };
+    Ok(Rc::new(Link { number, info, admin, io, transfer_bytes_max }))
+}
+
+/// Fabrics Connect; answers the controller's identifier.
+async fn connect_queue(
+    connection: &Connection,
+    options: &ConnectOptions,
+    qid: QueueId,
+    sq_entries: u32,
+    controller_id: ControllerId,
+) -> Result<ControllerId, Error> {
+    let keep_alive_ms = if qid.is_admin() { options.keep_alive_tmo.as_millis() as u32 } else { 0 };
+    let connect = Connect { qid, sq_entries, cattr: 0, keep_alive_ms };
+    let sqe = connect.encode().map_err(|source| invalid("Connect", source))?;
+    let data = ConnectData::new(
+        options.hostid,
+        controller_id,
+        &options.subsystem_nqn,
+        &options.hostnqn,
+    );
+    let payload = Buffer::copy_from(data.bytes()).freeze();
+    let timeout = options.connect_timeout;
+    let run = run(connection, "Connect", sqe, Data::Write(payload));
+    let answer = time::timeout(timeout, run)
+        .await
+        .map_err(|_| Error::Timeout { address: options.address, what: "Connect", timeout })?;
+    let (cqe, _) = answer.map_err(explain_connect)?;
+    let result = ConnectResult::from_dword(cqe.dword0());
+    if result.is_authentication_required || result.is_secure_channel_required {
+        return Err(Error::Unsupported("in-band authentication"));
+    }
+    Ok(result.cntlid)
+}
+
+fn explain_connect(error: Error) -> Error {
+    let Error::Refused { command, status, .. } = error else { return error };
+    let hint = if status.is(Status::CONNECT_INVALID_HOST) {
+        ": this host may not use the subsystem; is its hostnqn and hostid admitted?"
+    } else if status.is(Status::CONNECT_INVALID_PARAMETERS) {
+        ": Connect Invalid Parameters; is the subsystem's NQN right? see `tsumugi nvme discover`"
+    } else if status.is(Status::CONNECT_CONTROLLER_BUSY) {
+        ": Connect Controller Busy; the target has no controller left"
+    } else {
+        ""
+    };
+    Error::Refused { command, status, hint }
+}
+
+fn invalid(structure: &'static str, source: nvme::Error) -> Error {
+    Error::InvalidResponse { structure, source }
+}
+
+async fn get_property(
+    admin: &Connection,
+    offset: u32,
+    is_8_bytes: bool,
+) -> Result<u64, Error> {
+    let sqe = PropertyGet { offset, is_8_bytes }.encode();
+    let (cqe, _) = run(admin, "Property Get", sqe, Data::None).await?;
+    Ok(if is_8_bytes { cqe.result.get() } else { u64::from(cqe.dword0()) })
+}
+
+async fn set_property(admin: &Connection, offset: u32, value: u64) -> Result<(), Error> {
+    let sqe = PropertySet { offset, is_8_bytes: false, value }.encode();
+    run(admin, "Property Set", sqe, Data::None).await.map(drop)
+}
+
+/// Sets CC.EN and waits for CSTS.RDY, as long as CAP.TO says.
+async fn enable(admin: &Connection, capabilities: Capabilities) -> Result<(), Error> {
+    let timeout = Duration::from_millis(u64::from(capabilities.ready_timeout_ms()).max(500));
+    let deadline = time::now() + timeout;
+    set_property(admin, offset::CC, u64::from(Configuration::ENABLE.0)).await?;
+    loop {
+        let status = ControllerStatus(get_property(admin, offset::CSTS, false).await? as u32);
+        if status.is_fatal() {
+            return Err(Error::ControllerFailed("reports a fatal state (CSTS.CFS)"));
+        }
+        if status.is_ready() {
+            return Ok(());
+        }
+        if time::now() >= deadline {
+            return Err(Error::ControllerFailed("did not become ready within CAP.TO"));
+        }
+        time::sleep(READY_POLL).await;
+    }
+}
+
+async fn identify_controller(admin: &Connection) -> Result<Rc<IdentifyController>, Error> {
+    let sqe = nvme::command::Identify { cns: cns::CONTROLLER, ..Default::default() }.encode(Nsid(0));
+    let data = Data::Read(Destination::whole(Buffer::zeroed(IDENTIFY_BYTES)));
+    let (_, data) = run(admin, "Identify Controller", sqe, data).await?;
+    let buffer = data.into_buffer().unwrap_or_else(|| Buffer::zeroed(0));
+    let identify = IdentifyController::from_prefix(&buffer)
+        .map_err(|source| invalid("Identify Controller", source))?;
+    Ok(Rc::new(*identify))
+}
+
+async fn open_io_queues(
+    options: &ConnectOptions,
+    admin: &Connection,
+    controller_id: ControllerId,
+    capabilities: Capabilities,
+    identify: &IdentifyController,
+) -> Result<Vec<Connection>, Error> {
+    let wanted = u32::from(options.nr_io_queues);
+    let dword11 = QueueCounts::pairs(wanted).to_dword();
+    let sqe = SetFeatures { fid: fid::NUMBER_OF_QUEUES, dword11, ..Default::default() };
+    let (cqe, _) = run(admin, "Set Features (number of queues)", sqe.encode(Nsid(0)), Data::None)
+        .await?;
+    let granted = QueueCounts::from_dword(cqe.dword0());
+    let count = wanted.min(granted.submission).min(granted.completion);
+    // A queue of n entries holds n - 1 commands at a time.
+    let entries = (u32::from(options.queue_size) + 1).min(capabilities.queue_entries_max()).max(2);
+    let depth = (entries - 1).min(u32::from(DEPTH_MAX)) as u16;
+    let mut io = Vec::new();
+    for qid in 1..=count as u16 {
+        match open_io_queue(options, depth, entries, QueueId(qid), controller_id).await {
+            Ok(connection) => {
+                let bytes = identify.in_capsule_data_bytes().min(u64::from(u32::MAX)) as u32;
+                connection.set_in_capsule_data_bytes_max(bytes);
+                io.push(connection);
+            }
+            Err(error) => {
+                io.iter().for_each(|connection| connection.close(ConnectionEnd::Closed));
+                return Err(error);
+            }
+        }
+    }
+    Ok(io)
+}
+
+async fn open_io_queue(
+    options: &ConnectOptions,
+    depth: u16,
+    entries: u32,
+    qid: QueueId,
+    controller_id: ControllerId,
+) -> Result<Connection, Error> {
+    let connection = Connection::open(options, depth).await?;
+    match connect_queue(&connection, options, qid, entries, controller_id).await {
+        Ok(_) => Ok(connection),
+        Err(error) => {
+            connection.close(ConnectionEnd::Closed);
+            Err(error)
+        }
+    }
+}
+
+/// Asks for the notices that this host understands, as far as the controller has them.
+async fn enable_events(admin: &Connection, identify: &IdentifyController) -> Result<(), Error> {
+    let understood = AsyncEventConfig::NAMESPACE_ATTRIBUTES
+        | AsyncEventConfig::ANA_CHANGE
+        | AsyncEventConfig::DISCOVERY_CHANGE;
+    let wanted = identify.oaes.get() & understood;
+    if wanted == 0 {
+        return Ok(());
+    }
+    let sqe = SetFeatures { fid: fid::ASYNC_EVENT_CONFIG, dword11: wanted, ..Default::default() };
+    match run(admin, "Set Features (events)", sqe.encode(Nsid(0)), Data::None).await {
+        // Events are a convenience: a controller may announce them and not let them be set.
+        Ok(_) | Err(Error::Refused { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

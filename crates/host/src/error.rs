@@ -1,0 +1,215 @@
+//! The crate's one error type, and what can be wrong with a connection.
+
+use nvme::tcp::{FatalErrorStatus, PduError};
+use nvme::{CommandId, Nsid, Status};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the controller did wrong on a connection, which therefore had to be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// A PDU violates the transport.
+    #[error("the target violated the transport: {0}")]
+    Pdu(#[from] PduError),
+    /// The controller ended the connection and said why.
+    #[error("the target ended the connection: {status} (information {information:#x})")]
+    TerminatedByTarget {
+        /// Its reason, FES.
+        status: FatalErrorStatus,
+        /// Details, FEI.
+        information: u32,
+    },
+    /// An answer to a command that is not outstanding.
+    #[error("the target answered {0}, which is not outstanding")]
+    UnknownCommand(CommandId),
+    /// The memory that a command's data belongs into is not there.
+    #[error("data came for {0}, but its memory is gone")]
+    DestinationGone(CommandId),
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionEnd {
+    /// The host closed it.
+    #[error("closed by this host")]
+    Closed,
+    /// The target closed it without saying why.
+    #[error("closed by the target")]
+    ClosedByTarget,
+    /// The socket failed.
+    #[error("the socket failed: {0}")]
+    Socket(Arc<io::Error>),
+    /// The target broke the protocol, or said that this host did.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// A command was not answered in time.
+    #[error("a command was not answered within {0:?}")]
+    CommandTimeout(Duration),
+    /// Another connection of the same controller ended, and the controller with it.
+    #[error("the controller is being reset")]
+    ControllerReset,
+}
+
+/// Why an operation failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The TCP connection could not be made.
+    #[error("cannot connect to {address}: {source}")]
+    Connect {
+        /// Whom to.
+        address: SocketAddr,
+        /// The socket's error.
+        source: Arc<io::Error>,
+    },
+    /// The target took the TCP connection but did not go on in time.
+    #[error("{address} did not answer {what} within {timeout:?}")]
+    Timeout {
+        /// Who.
+        address: SocketAddr,
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        timeout: Duration,
+    },
+    /// The connection ended before the answer; whether the command took effect is unknown.
+    #[error("connection lost: {0}")]
+    ConnectionLost(#[from] ConnectionEnd),
+    /// The controller refused an admin or Fabrics command.
+    #[error("{command} failed: {status}{hint}")]
+    Refused {
+        /// The command's name.
+        command: &'static str,
+        /// The controller's status.
+        status: Status,
+        /// What may be done about it; begins with a colon unless empty.
+        hint: &'static str,
+    },
+    /// The controller refused an I/O command.
+    #[error("{command} of {blocks} blocks at block {start_lba} of {nsid} failed: {status}")]
+    Io {
+        /// The command's name.
+        command: &'static str,
+        /// The namespace.
+        nsid: Nsid,
+        /// First block.
+        start_lba: u64,
+        /// Number of blocks.
+        blocks: u64,
+        /// The controller's status.
+        status: Status,
+    },
+    /// Received data did not match its digest, repeatedly.
+    #[error("received data does not match its digest")]
+    DataDigest,
+    /// The controller reported success but sent less data than was asked for.
+    #[error("the target sent {received_bytes} of {expected_bytes} bytes and reported success")]
+    DataUnderrun {
+        /// Bytes that came.
+        received_bytes: u32,
+        /// Bytes asked for.
+        expected_bytes: u32,
+    },
+    /// An answer has a field that makes no sense.
+    #[error("the target's {structure} is invalid: {source}")]
+    InvalidResponse {
+        /// Which structure.
+        structure: &'static str,
+        /// Which field.
+        source: nvme::Error,
+    },
+    /// The controller did not become ready, or reported a fatal state.
+    #[error("the controller {0}")]
+    ControllerFailed(&'static str),
+    /// The target wants something that this host cannot do.
+    #[error("the target demands {0}, which this host does not support yet")]
+    Unsupported(&'static str),
+    /// The namespace is not there.
+    #[error("{0} does not exist behind this controller; see `tsumugi nvme list`")]
+    NoSuchNamespace(Nsid),
+    /// The caller's request cannot be expressed.
+    #[error("{what} of {bytes} bytes at {offset_bytes}: {why}")]
+    InvalidRequest {
+        /// The kind of request.
+        what: &'static str,
+        /// Where.
+        offset_bytes: u64,
+        /// How much.
+        bytes: u64,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// An option has a value that is not possible.
+    #[error("option {option}: {why}")]
+    InvalidOption {
+        /// The option's name.
+        option: &'static str,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The controller could not be reached again in time, and was given up.
+    #[error("the controller is lost: no connection for {0:?} (ctrl_loss_tmo)")]
+    ControllerLost(Duration),
+    /// The request could not be done within its deadline.
+    #[error("the request was not done within {0:?}")]
+    DeadlineExceeded(Duration),
+    /// A write was under way when the connection ended and may not be sent again.
+    #[error("a write was under way when the connection was lost ({0}), and may not be repeated")]
+    WriteInterrupted(ConnectionEnd),
+    /// The device came back without writes that it may not have had flushed. The namespace handle
+    /// stays failed until [`Namespace::adopt_incarnation`](crate::Namespace::adopt_incarnation).
+    #[error("the device lost unflushed writes: its incarnation was {was} and is {now}")]
+    WritesLost {
+        /// The incarnation that the handle was opened with.
+        was: uuid::Uuid,
+        /// The present one.
+        now: uuid::Uuid,
+    },
+    /// What is behind the namespace's identifier is now another namespace.
+    #[error("{0} is now another namespace than the one that was opened")]
+    NamespaceReplaced(Nsid),
+    /// The controller was disconnected by its user.
+    #[error("the controller was disconnected")]
+    Disconnected,
+    /// More tasks wait for a queue slot than this host keeps track of.
+    #[error("more than {0} requests wait for the queue pair")]
+    TooManyWaiters(usize),
+}
+
+impl Error {
+    /// Whether the error is of the connection and not of the request: it may succeed when there is
+    /// a new connection.
+    pub fn is_connection_error(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::Timeout { .. } | Self::ConnectionLost(_))
+    }
+
+    /// The errno that says it best to callers of POSIX functions.
+    pub fn to_errno(&self) -> i32 {
+        const EIO: i32 = 5;
+        const ENOENT: i32 = 2;
+        const EBUSY: i32 = 16;
+        const EINVAL: i32 = 22;
+        const ENOSPC: i32 = 28;
+        const EBADE: i32 = 52;
+        const ENODATA: i32 = 61;
+        const EOPNOTSUPP: i32 = 95;
+        const ETIMEDOUT: i32 = 110;
+        const EILSEQ: i32 = 84;
+        match self {
+            Self::Timeout { .. } | Self::DeadlineExceeded(_) | Self::ControllerLost(_) => ETIMEDOUT,
+            Self::NoSuchNamespace(_) => ENOENT,
+            Self::InvalidRequest { .. } | Self::InvalidOption { .. } => EINVAL,
+            Self::TooManyWaiters(_) => EBUSY,
+            Self::Unsupported(_) => EOPNOTSUPP,
+            Self::DataDigest => EILSEQ,
+            Self::Io { status, .. } if status.is(Status::CAPACITY_EXCEEDED) => ENOSPC,
+            Self::Io { status, .. } if status.is(Status::RESERVATION_CONFLICT) => EBADE,
+            Self::Io { status, .. } if status.is(Status::UNRECOVERED_READ_ERROR) => ENODATA,
+            _ => EIO,
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! A handle to a namespace: reads, writes, flushes, that outlive connections.
+//!
+//! A request is split at the controller's transfer limit into commands that run in parallel. A
+//! command whose connection ends is repeated on the next one, as far as that is right: reads and
+//! flushes always, writes as [`InterruptedWrites`](crate::InterruptedWrites) says. Before anything is
+//! sent on a new connection the handle looks whether the namespace behind it is still the same
+//! *incarnation* of the same namespace. If not, acknowledged writes may be gone, and the handle fails
+//! every request with [`Error::WritesLost`] until its owner has seen to it: nothing pretends that a
+//! flush on the new incarnation made writes to the old one durable.
+//!
+//! Only Tsumugi's target reports incarnations. Behind another target a power failure of the target
+//! looks like any lost connection, for this host as for Linux's.
+
+mod device;
+mod request;
+mod split;
+
+use crate::controller::{Controller, Link, NamespaceIdentity};
+use crate::error::Error;
+use crate::queue_pair::{Data, Destination};
+use block::{DiscardEffect, Geometry};
+use nvme::command::ReadWrite;
+use nvme::identify::{IdentifyController, IdentifyNamespace};
+use nvme::opcode::NvmOpcode;
+use nvme::{Nsid, SubmissionQueueEntry};
+use request::Request;
+use ring::local::Semaphore;
+use ring::time::{self, Instant};
+use ring::{Buffer, Shared};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// A namespace of a connected controller; clones refer to the same handle.
+#[derive(Clone, Debug)]
+pub struct Namespace(Rc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    controller: Controller,
+    nsid: Nsid,
+    identity: NamespaceIdentity,
+    incarnation: Cell<Option<u128>>,
+    geometry: Geometry,
+    block_shift: u8,
+    transfer_bytes_max: u32,
+    is_write_zeroes_supported: bool,
+    /// Number of the link on which the namespace was last found to be the same.
+    checked_link: Cell<u64>,
+    check_turn: Semaphore,
+    failed: RefCell<Option<Error>>,
+    next_lane: Cell<usize>,
+}
+
+impl Namespace {
+    /// Opens a namespace by its identifier.
+    ///
+    /// Fails with [`Error::NoSuchNamespace`] if there is none, and with [`Error::Unsupported`] if
+    /// its blocks carry metadata.
+    pub async fn open(controller: &Controller, nsid: Nsid) -> Result<Self, Error> {
+        let link = controller.link(None).await?;
+        let identify = link.identify_namespace(nsid).await?;
+        let identity = link.namespace_identity(nsid, &identify).await?;
+        if identify.format().ms.get() != 0 {
+            return Err(Error::Unsupported("metadata in blocks"));
+        }
+        let block_shift = identify
+            .block_shift()
+            .map_err(|source| Error::InvalidResponse { structure: "Identify Namespace", source })?;
+        let oncs = link.info.identify.oncs.get();
+        let geometry = geometry(&identify, block_shift, &link.info.identify)?;
+        let transfer_bytes_max = link.transfer_bytes_max.max(geometry.block_size);
+        Ok(Self(Rc::new(Inner {
+            controller: controller.clone(),
+            nsid,
+            identity,
+            incarnation: Cell::new(identity.incarnation),
+            geometry,
+            block_shift,
+            transfer_bytes_max,
+            is_write_zeroes_supported: oncs & IdentifyController::ONCS_WRITE_ZEROES != 0,
+            checked_link: Cell::new(link.number),
+            check_turn: Semaphore::new(1),
+            failed: RefCell::new(None),
+            next_lane: Cell::new(0),
+        })))
+    }
+
+    /// The controller.
+    pub fn controller(&self) -> &Controller {
+        &self.0.controller
+    }
+
+    /// The identifier.
+    pub fn nsid(&self) -> Nsid {
+        self.0.nsid
+    }
+
+    /// The names.
+    pub fn identity(&self) -> NamespaceIdentity {
+        self.0.identity
+    }
+
+    /// The shape.
+    pub fn geometry(&self) -> Geometry {
+        self.0.geometry
+    }
+
+    /// The incarnation that the handle is good for, if the target reports one.
+    pub fn incarnation(&self) -> Option<u128> {
+        self.0.incarnation.get()
+    }
+
+    /// Most bytes of one command.
+    pub fn transfer_bytes_max(&self) -> u32 {
+        self.0.transfer_bytes_max
+    }
+
+    /// Ends the failed state after [`Error::WritesLost`]: the caller knows what it lost, and uses
+    /// the device as it is now.
+    pub fn adopt_incarnation(&self) {
+        let mut failed = self.0.failed.borrow_mut();
+        if let Some(Error::WritesLost { now, .. }) = &*failed {
+            self.0.incarnation.set(Some(now.as_u128()));
+            *failed = None;
+            self.0.checked_link.set(0);
+        }
+    }
+
+    /// Fills all visible bytes of `buffer` from `offset_bytes` on.
+    pub async fn read(&self, offset_bytes: u64, buffer: Buffer) -> Result<Buffer, Error> {
+        let len = buffer.len();
+        self.check("read", offset_bytes, len as u64)?;
+        if len as u64 > u64::from(self.0.transfer_bytes_max) {
+            return self.read_split(offset_bytes, buffer).await;
+        }
+        if len == 0 {
+            return Ok(buffer);
+        }
+        let request = self.read_write(NvmOpcode::READ, offset_bytes, len as u64)?;
+        let data = self.run(&request, Data::Read(Destination::whole(buffer)), self.lane()).await?;
+        data.into_buffer().ok_or(Error::ConnectionLost(crate::ConnectionEnd::Closed))
+    }
+
+    /// Writes `bytes` to `offset_bytes`.
+    pub async fn write(&self, offset_bytes: u64, bytes: Shared) -> Result<(), Error> {
+        let len = bytes.len() as u64;
+        self.check("write", offset_bytes, len)?;
+        if len > u64::from(self.0.transfer_bytes_max) {
+            return self.write_split(offset_bytes, bytes).await;
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        let request = self.read_write(NvmOpcode::WRITE, offset_bytes, len)?;
+        self.run(&request, Data::Write(bytes), self.lane()).await.map(drop)
+    }
+
+    /// Makes all writes that completed before durable.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let sqe = SubmissionQueueEntry::flush(self.0.nsid);
+        let request = Request { command: "Flush", sqe, start_lba: 0, blocks: 0, is_write: false };
+        if !self.0.geometry.has_volatile_cache {
+            // Nothing to flush; but the handle may have failed.
+            return self.link(self.deadline()).await.map(drop);
+        }
+        self.run(&request, Data::None, self.lane()).await.map(drop)
+    }
+
+    /// Gives `bytes` from `offset_bytes` on back to the medium, if the target can do that;
+    /// [`Geometry::discard`] tells.
+    pub async fn discard(&self, offset_bytes: u64, bytes: u64) -> Result<(), Error> {
+        self.check("discard", offset_bytes, bytes)?;
+        if self.0.geometry.discard == DiscardEffect::Ignored || bytes == 0 {
+            return Ok(());
+        }
+        self.discard_split(offset_bytes, bytes).await
+    }
+
+    /// Makes `bytes` from `offset_bytes` on read as zeros, by Write Zeroes if the target has it,
+    /// else by writing zeros.
+    pub async fn write_zeroes(&self, offset_bytes: u64, bytes: u64) -> Result<(), Error> {
+        self.check("write zeroes", offset_bytes, bytes)?;
+        self.zero_split(offset_bytes, bytes).await
+    }
+
+    fn check(&self, what: &'static str, offset_bytes: u64, bytes: u64) -> Result<(), Error> {
+        let geometry = &self.0.geometry;
+        let is_aligned = (offset_bytes | bytes) & u64::from(geometry.block_size - 1) == 0;
+        let is_within = offset_bytes.checked_add(bytes).is_some_and(|end| end <= geometry.size());
+        if is_aligned && is_within {
+            return Ok(());
+        }
+        let why = if is_aligned { "past the end" } else { "not aligned to blocks" };
+        Err(Error::InvalidRequest { what, offset_bytes, bytes, why })
+    }
+
+    fn read_write(
+        &self,
+        opcode: NvmOpcode,
+        offset_bytes: u64,
+        bytes: u64,
+    ) -> Result<Request, Error> {
+        let start_lba = offset_bytes >> self.0.block_shift;
+        let blocks = bytes >> self.0.block_shift;
+        let fields = ReadWrite { start_lba, blocks: blocks as u32, ..ReadWrite::default() };
+        let sqe = fields.encode(opcode, self.0.nsid).map_err(|_| Error::InvalidRequest {
+            what: "transfer",
+            offset_bytes,
+            bytes,
+            why: "more than 65536 blocks in one command",
+        })?;
+        let command = opcode.name().unwrap_or("I/O command");
+        let is_write = opcode != NvmOpcode::READ;
+        Ok(Request { command, sqe, start_lba, blocks, is_write })
+    }
+
+    /// Which of the link's queue pairs the next request uses.
+    fn lane(&self) -> usize {
+        let lane = self.0.next_lane.get();
+        self.0.next_lane.set(lane.wrapping_add(1));
+        lane
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.0.controller.options().fast_io_fail_tmo.map(|total| time::now() + total)
+    }
+
+    /// The live link, once the namespace behind it is known to be the same.
+    async fn link(&self, deadline: Option<Instant>) -> Result<Rc<Link>, Error> {
+        loop {
+            if let Some(error) = &*self.0.failed.borrow() {
+                return Err(error.clone());
+            }
+            let live = self.0.controller.inner().live_link_now()?;
+            match live {
+                Some(link) if link.number == self.0.checked_link.get() => return Ok(link),
+                Some(link) => self.check_link(&link, deadline).await?,
+                None => drop(self.0.controller.link(deadline).await?),
+            }
+        }
+    }
+
+    async fn check_link(&self, link: &Rc<Link>, deadline: Option<Instant>) -> Result<(), Error> {
+        let _turn = self.0.check_turn.acquire(1).await;
+        if self.0.checked_link.get() == link.number {
+            return Ok(());
+        }
+        let found = async {
+            let identify = link.identify_namespace(self.0.nsid).await?;
+            link.namespace_identity(self.0.nsid, &identify).await
+        };
+        let found = match deadline {
+            None => found.await,
+            Some(deadline) => time::timeout_at(deadline, found).await.map_err(|_| {
+                let total = self.0.controller.options().fast_io_fail_tmo;
+                Error::DeadlineExceeded(total.unwrap_or_default())
+            })?,
+        };
+        match found {
+            Ok(found) => {
+                let verdict = self.compare(&found);
+                if let Err(error) = &verdict {
+                    *self.0.failed.borrow_mut() = Some(error.clone());
+                }
+                self.0.checked_link.set(link.number);
+                verdict
+            }
+            // That link is gone too: the next one will be looked at.
+            Err(error) if error.is_connection_error() => {
+                link.admin.ended().await;
+                ring::yield_now().await;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn compare(&self, found: &NamespaceIdentity) -> Result<(), Error> {
+        let known = &self.0.identity;
+        let is_same = (known.uuid, known.nguid, known.eui64) == (found.uuid, found.nguid, found.eui64);
+        if !is_same {
+            return Err(Error::NamespaceReplaced(self.0.nsid));
+        }
+        match (self.0.incarnation.get(), found.incarnation) {
+            (Some(was), Some(now)) if was != now => Err(Error::WritesLost {
+                was: uuid::Uuid::from_u128(was),
+                now: uuid::Uuid::from_u128(now),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn geometry(
+    identify: &IdentifyNamespace,
+    block_shift: u8,
+    controller: &IdentifyController,
+) -> Result<Geometry, Error> {
+    let oncs = controller.oncs.get();
+    let blocks = identify.nsze.get();
+    let is_sane = block_shift <= 24 && blocks.checked_shl(u32::from(block_shift)).is_some();
+    if !is_sane || blocks.leading_zeros() < u32::from(block_shift) {
+        let source = nvme::Error::InvalidField { field: "nsze", value: blocks };
+        return Err(Error::InvalidResponse { structure: "Identify Namespace", source });
+    }
+    let discard = if oncs & IdentifyController::ONCS_DATASET_MANAGEMENT == 0 {
+        DiscardEffect::Ignored
+    } else if identify.dlfeat & 7 == IdentifyNamespace::DLFEAT_READS_ZERO {
+        DiscardEffect::Zeroes
+    } else {
+        DiscardEffect::Arbitrary
+    };
+    let has_volatile_cache = controller.vwc & IdentifyController::VWC_PRESENT != 0;
+    Ok(Geometry { block_size: 1 << block_shift, blocks, discard, has_volatile_cache })
+}

@@ -1,0 +1,176 @@
+//! One command to its end, over as many connections as it takes.
+
+use super::Namespace;
+use crate::connection::Connection;
+use crate::error::{ConnectionEnd, Error};
+use crate::options::InterruptedWrites;
+use crate::queue_pair::{Data, Outcome};
+use nvme::{Status, SubmissionQueueEntry};
+use ring::time::{self, Instant};
+use std::time::Duration;
+
+/// How often a command is repeated because the controller said so, as in Linux.
+const RETRIES_MAX: u32 = 5;
+/// Pause before a repetition if the controller names none.
+const RETRY_DELAY: Duration = Duration::from_millis(10);
+
+/// A command of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) command: &'static str,
+    pub(super) sqe: SubmissionQueueEntry,
+    pub(super) start_lba: u64,
+    pub(super) blocks: u64,
+    /// Changes the medium.
+    pub(super) is_write: bool,
+}
+
+/// What to do after an attempt.
+enum Next {
+    Done(Data),
+    Fail(Error),
+    /// Try again, after a pause, if any.
+    Again(Data, Option<Duration>),
+}
+
+impl Namespace {
+    /// Runs a command on queue pair number `lane` (modulo their number) of whichever link is live.
+    pub(super) async fn run(
+        &self,
+        request: &Request,
+        mut data: Data,
+        lane: usize,
+    ) -> Result<Data, Error> {
+        let deadline = self.deadline();
+        let mut retries = 0;
+        loop {
+            let link = self.link(deadline).await?;
+            let count = link.io.len();
+            let Some(connection) = link.io.get(if count > 1 { lane % count } else { 0 }) else {
+                return Err(Error::ControllerFailed("grants no I/O queue pair"));
+            };
+            let execute = connection.execute(request.sqe, data);
+            let (outcome, returned) = match (deadline, retries) {
+                // The first attempt ends with the connection's own deadline, which is no later.
+                (None, _) | (_, 0) => execute.await,
+                (Some(deadline), _) => match time::timeout_at(deadline, execute).await {
+                    Ok(ended) => ended,
+                    Err(_) => return Err(self.too_late()),
+                },
+            };
+            retries += 1;
+            match self.judge(request, connection, outcome, returned, retries) {
+                Next::Done(data) => return Ok(data),
+                Next::Fail(error) => return Err(error),
+                Next::Again(returned, delay) => {
+                    data = returned;
+                    if delay.is_none() {
+                        // The link is ending: without this the dying one would be asked again.
+                        self.wait_for_end(connection, deadline).await?;
+                    }
+                    if let Some(delay) = delay {
+                        time::sleep(delay).await;
+                    }
+                    if deadline.is_some_and(|deadline| time::now() >= deadline) {
+                        return Err(self.too_late());
+                    }
+                }
+            }
+        }
+    }
+
+    fn too_late(&self) -> Error {
+        let total = self.0.controller.options().fast_io_fail_tmo;
+        Error::DeadlineExceeded(total.unwrap_or_default())
+    }
+
+    /// Waits until the supervisor has seen that the connection ended.
+    async fn wait_for_end(
+        &self,
+        connection: &Connection,
+        deadline: Option<Instant>,
+    ) -> Result<(), Error> {
+        let wait = async {
+            connection.ended().await;
+            while let Ok(Some(link)) = self.0.controller.inner().live_link_now() {
+                if link.io.iter().all(|other| other.end().is_none()) {
+                    break;
+                }
+                ring::yield_now().await;
+            }
+        };
+        match deadline {
+            None => wait.await,
+            Some(deadline) => {
+                time::timeout_at(deadline, wait).await.map_err(|_| self.too_late())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(
+        &self,
+        request: &Request,
+        connection: &Connection,
+        outcome: Result<Outcome, Error>,
+        data: Data,
+        retries: u32,
+    ) -> Next {
+        match outcome {
+            Ok(Outcome::Completed(cqe)) if cqe.status().is_success() => Next::Done(data),
+            Ok(Outcome::Completed(cqe)) => self.judge_status(request, cqe.status(), data, retries),
+            Ok(Outcome::DataDigestMismatch) if retries <= RETRIES_MAX => {
+                Next::Again(data, Some(RETRY_DELAY))
+            }
+            Ok(Outcome::DataDigestMismatch) => Next::Fail(Error::DataDigest),
+            Ok(Outcome::DataUnderrun { received_bytes, expected_bytes }) => {
+                Next::Fail(Error::DataUnderrun { received_bytes, expected_bytes })
+            }
+            Ok(Outcome::ConnectionLost) => {
+                let end = connection.end().unwrap_or(ConnectionEnd::ClosedByTarget);
+                let may_resend = !request.is_write
+                    || self.0.controller.options().interrupted_writes == InterruptedWrites::Resend;
+                if !may_resend {
+                    return Next::Fail(Error::WriteInterrupted(end));
+                }
+                if data.is_intact() {
+                    Next::Again(data, None)
+                } else {
+                    Next::Fail(Error::ConnectionLost(end))
+                }
+            }
+            // It was not sent.
+            Err(error) if error.is_connection_error() => Next::Again(data, None),
+            Err(error) => Next::Fail(error),
+        }
+    }
+
+    fn judge_status(&self, request: &Request, status: Status, data: Data, retries: u32) -> Next {
+        let is_transient = status.is_path_error()
+            || status.is(Status::COMMAND_INTERRUPTED)
+            || status.is(Status::NAMESPACE_NOT_READY)
+            || status.is(Status::TRANSIENT_TRANSPORT_ERROR);
+        if is_transient && !status.is_do_not_retry() && retries <= RETRIES_MAX {
+            return Next::Again(data, Some(self.retry_delay(status)));
+        }
+        Next::Fail(Error::Io {
+            command: request.command,
+            nsid: self.0.nsid,
+            start_lba: request.start_lba,
+            blocks: request.blocks,
+            status,
+        })
+    }
+
+    /// The pause that the controller asks for with CRD.
+    fn retry_delay(&self, status: Status) -> Duration {
+        let Some(info) = self.0.controller.info() else { return RETRY_DELAY };
+        let units = match status.retry_delay_index() {
+            1 => info.identify.crdt1.get(),
+            2 => info.identify.crdt2.get(),
+            3 => info.identify.crdt3.get(),
+            _ => 0,
+        };
+        RETRY_DELAY.max(Duration::from_millis(u64::from(units) * 100))
+    }
+}

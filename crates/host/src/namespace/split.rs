@@ -1,0 +1,176 @@
+//! Requests larger than one command.
+
+use super::Namespace;
+use super::request::Request;
+use crate::error::Error;
+use crate::queue_pair::{Data, Destination};
+use nvme::command::{DatasetManagement, DsmRange, ReadWrite};
+use nvme::opcode::NvmOpcode;
+use ring::{Buffer, Shared};
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// Most commands of one request under way at a time.
+const PARALLEL_MAX: usize = 64;
+/// Most blocks of one Write Zeroes command.
+const ZERO_BLOCKS_MAX: u64 = 1 << 16;
+/// Most ranges of one Dataset Management command, each of at most 2^32 - 1 blocks.
+const DISCARD_RANGES_MAX: usize = 256;
+
+type Part<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+
+/// Runs all parts, at most [`PARALLEL_MAX`] at a time, to their ends, and gives the first error.
+async fn run_all<'a>(mut parts: impl Iterator<Item = Part<'a>>) -> Result<(), Error> {
+    let mut running: Vec<Part<'a>> = parts.by_ref().take(PARALLEL_MAX).collect();
+    let mut result = Ok(());
+    poll_fn(|cx| {
+        let mut index = 0;
+        while index < running.len() {
+            match running[index].as_mut().poll(cx) {
+                Poll::Pending => index += 1,
+                Poll::Ready(ended) => {
+                    drop(running.swap_remove(index));
+                    if result.is_ok() {
+                        result = ended;
+                    }
+                    // After an error nothing new is begun.
+                    if result.is_ok() && let Some(next) = parts.next() {
+                        running.push(next);
+                    }
+                }
+            }
+        }
+        if running.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    result
+}
+
+/// Cuts `bytes` into ranges of at most `piece_bytes`.
+fn pieces(bytes: u64, piece_bytes: u64) -> impl Iterator<Item = Range<u64>> {
+    let piece_bytes = piece_bytes.max(1);
+    (0..bytes.div_ceil(piece_bytes))
+        .map(move |index| index * piece_bytes..((index + 1) * piece_bytes).min(bytes))
+}
+
+impl Namespace {
+    fn piece_bytes(&self) -> u64 {
+        let block_size = u64::from(self.0.geometry.block_size);
+        let limit = u64::from(self.0.transfer_bytes_max).min(block_size << 16);
+        limit / block_size * block_size
+    }
+
+    pub(super) async fn read_split(
+        &self,
+        offset_bytes: u64,
+        buffer: Buffer,
+    ) -> Result<Buffer, Error> {
+        let bytes = buffer.len();
+        let shared = Rc::new(RefCell::new(Some(buffer)));
+        self.read_parts(offset_bytes, &shared, 0, bytes).await?;
+        shared.take().ok_or(Error::ConnectionLost(crate::ConnectionEnd::Closed))
+    }
+
+    /// Reads `bytes` into the shared buffer from byte `start` on, which is visible that far.
+    pub(super) async fn read_parts(
+        &self,
+        offset_bytes: u64,
+        buffer: &Rc<RefCell<Option<Buffer>>>,
+        start: usize,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        // All on one queue pair: only one receive at a time may use the buffer.
+        let lane = self.lane();
+        run_all(pieces(bytes as u64, self.piece_bytes()).map(|range| -> Part<'_> {
+            let len = range.end - range.start;
+            let destination = Destination::part(
+                Rc::clone(buffer),
+                start + range.start as usize,
+                len as u32,
+            );
+            Box::pin(async move {
+                let request = self.read_write(NvmOpcode::READ, offset_bytes + range.start, len)?;
+                self.run(&request, Data::Read(destination), lane).await.map(drop)
+            })
+        }))
+        .await
+    }
+
+    pub(super) async fn write_split(&self, offset_bytes: u64, bytes: Shared) -> Result<(), Error> {
+        let lane = self.lane();
+        run_all(pieces(bytes.len() as u64, self.piece_bytes()).map(|range| -> Part<'_> {
+            let payload = bytes.slice(range.start as usize..range.end as usize);
+            Box::pin(async move {
+                let len = range.end - range.start;
+                let request = self.read_write(NvmOpcode::WRITE, offset_bytes + range.start, len)?;
+                self.run(&request, Data::Write(payload), lane).await.map(drop)
+            })
+        }))
+        .await
+    }
+
+    pub(super) async fn zero_split(&self, offset_bytes: u64, bytes: u64) -> Result<(), Error> {
+        if !self.0.is_write_zeroes_supported {
+            return self.write_zero_bytes(offset_bytes, bytes).await;
+        }
+        let piece_bytes = ZERO_BLOCKS_MAX << self.0.block_shift;
+        let lane = self.lane();
+        run_all(pieces(bytes, piece_bytes).map(|range| -> Part<'_> {
+            Box::pin(async move {
+                let start_lba = (offset_bytes + range.start) >> self.0.block_shift;
+                let blocks = (range.end - range.start) >> self.0.block_shift;
+                let fields = ReadWrite {
+                    start_lba,
+                    blocks: blocks as u32,
+                    is_deallocate: true,
+                    ..ReadWrite::default()
+                };
+                let sqe = fields
+                    .encode(NvmOpcode::WRITE_ZEROES, self.0.nsid)
+                    .map_err(|source| Error::InvalidResponse { structure: "request", source })?;
+                let command = "Write Zeroes";
+                let request = Request { command, sqe, start_lba, blocks, is_write: true };
+                self.run(&request, Data::None, lane).await.map(drop)
+            })
+        }))
+        .await
+    }
+
+    async fn write_zero_bytes(&self, offset_bytes: u64, bytes: u64) -> Result<(), Error> {
+        let piece_bytes = self.piece_bytes();
+        let zeros = Buffer::zeroed(bytes.min(piece_bytes) as usize).freeze();
+        run_all(pieces(bytes, piece_bytes).map(|range| -> Part<'_> {
+            let payload = zeros.slice(..(range.end - range.start) as usize);
+            Box::pin(self.write(offset_bytes + range.start, payload))
+        }))
+        .await
+    }
+
+    pub(super) async fn discard_split(&self, offset_bytes: u64, bytes: u64) -> Result<(), Error> {
+        let start_lba = offset_bytes >> self.0.block_shift;
+        let blocks = bytes >> self.0.block_shift;
+        let ranges: Vec<DsmRange> = pieces(blocks, u64::from(u32::MAX))
+            .map(|piece| DsmRange::new(start_lba + piece.start, (piece.end - piece.start) as u32))
+            .collect();
+        for ranges in ranges.chunks(DISCARD_RANGES_MAX) {
+            let fields = DatasetManagement {
+                ranges: ranges.len() as u16,
+                is_deallocate: true,
+                ..DatasetManagement::default()
+            };
+            let sqe = fields
+                .encode(self.0.nsid)
+                .map_err(|source| Error::InvalidResponse { structure: "request", source })?;
+            let mut list = Buffer::with_capacity(ranges.len() * DsmRange::BYTES);
+            ranges.iter().for_each(|range| list.extend_from_slice(range.bytes()));
+            let command = "Dataset Management";
+            let request = Request { command, sqe, start_lba, blocks, is_write: true };
+            self.run(&request, Data::Write(list.freeze()), self.lane()).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! How to connect: the options of a host, named as in libnvme where it has them.
+
+use crate::error::Error;
+use crate::queue_pair::DEPTH_MAX;
+use nvme::{HostId, Nqn};
+use ring::SocketOptions;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What to do with a write that was under way when its connection ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InterruptedWrites {
+    /// Send it again on the next connection, as the Linux host does. It is right whenever no two
+    /// overlapping writes are under way at once and the target ends an old connection's I/O before
+    /// it lets the host connect anew (ours does).
+    #[default]
+    Resend,
+    /// Fail it with [`Error::WriteInterrupted`]: the caller sorts out what happened.
+    Fail,
+}
+
+/// Options of a connection to a subsystem.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Address and port of the target (traddr, trsvcid).
+    pub address: SocketAddr,
+    /// The subsystem to connect to (nqn).
+    pub subsystem_nqn: Nqn,
+    /// Name of this host (hostnqn).
+    pub hostnqn: Nqn,
+    /// Identifier of this host (hostid).
+    pub hostid: HostId,
+    /// I/O queue pairs of the controller, all used by the thread that connects; the target may
+    /// grant fewer.
+    pub nr_io_queues: u16,
+    /// Commands that may be outstanding on an I/O queue pair; the target may grant fewer.
+    pub queue_size: u16,
+    /// Keep-alive timeout; zero is off. Sent twice as often.
+    pub keep_alive_tmo: Duration,
+    /// Longest pause between attempts to reconnect; the first attempt is made at once, then the
+    /// pause doubles from 50 ms.
+    pub reconnect_delay: Duration,
+    /// How long to try to reconnect before the controller is given up; [`None`] is for ever.
+    pub ctrl_loss_tmo: Option<Duration>,
+    /// The longest that a request may take in all, reconnecting included; [`None`]: as long as the
+    /// controller is not given up (libnvme: `fast_io_fail_tmo`).
+    pub fast_io_fail_tmo: Option<Duration>,
+    /// The longest that a command may stay unanswered; then the connection is ended.
+    pub io_timeout: Duration,
+    /// The longest that connecting may take, per queue pair.
+    pub connect_timeout: Duration,
+    /// Ask for header digests.
+    pub hdr_digest: bool,
+    /// Ask for data digests.
+    pub data_digest: bool,
+    /// What becomes of writes whose connection ended.
+    pub interrupted_writes: InterruptedWrites,
+    /// Network namespace to open sockets in, e.g. `/run/netns/node1`.
+    pub network_namespace: Option<PathBuf>,
+    /// Socket buffer size in bytes, each way; [`None`] leaves it to the kernel.
+    pub socket_buffer_bytes: Option<usize>,
+}
+
+impl ConnectOptions {
+    /// The defaults of libnvme, but for the keep-alive of a controller that is never idle for long,
+    /// and a random host.
+    pub fn new(address: SocketAddr, subsystem_nqn: Nqn) -> Self {
+        let hostid = random_host_id();
+        Self {
+            address,
+            subsystem_nqn,
+            hostnqn: Nqn::from_uuid(hostid.0),
+            hostid,
+            nr_io_queues: 1,
+            queue_size: 128,
+            keep_alive_tmo: Duration::from_secs(5),
+            reconnect_delay: Duration::from_secs(10),
+            ctrl_loss_tmo: Some(Duration::from_secs(600)),
+            fast_io_fail_tmo: None,
+            io_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            hdr_digest: false,
+            data_digest: false,
+            interrupted_writes: InterruptedWrites::Resend,
+            network_namespace: None,
+            socket_buffer_bytes: None,
+        }
+    }
+
+    /// Names the host; the identifier is taken for its name too.
+    #[must_use]
+    pub fn with_host(mut self, hostid: HostId, hostnqn: Nqn) -> Self {
+        self.hostid = hostid;
+        self.hostnqn = hostnqn;
+        self
+    }
+
+    /// Checks what the types do not.
+    pub fn check(&self) -> Result<(), Error> {
+        let wrong = |option, why| Err(Error::InvalidOption { option, why });
+        if self.queue_size == 0 || self.queue_size > DEPTH_MAX {
+            return wrong("queue_size", "it has to be between 1 and 4095");
+        }
+        if self.nr_io_queues == 0 || self.nr_io_queues > 128 {
+            return wrong("nr_io_queues", "it has to be between 1 and 128");
+        }
+        if self.hostid.is_zero() {
+            return wrong("hostid", "it may not be zero");
+        }
+        if self.keep_alive_tmo.as_millis() > u128::from(u32::MAX) {
+            return wrong("keep_alive_tmo", "it has to be below 49 days");
+        }
+        if self.io_timeout < Duration::from_millis(10) {
+            return wrong("io_timeout", "it has to be at least 10 ms");
+        }
+        Ok(())
+    }
+
+    /// How long a command may stay unanswered.
+    pub(crate) fn command_timeout(&self) -> Duration {
+        self.fast_io_fail_tmo.map_or(self.io_timeout, |total| total.min(self.io_timeout))
+    }
+
+    pub(crate) fn socket_options(&self) -> SocketOptions {
+        SocketOptions {
+            network_namespace: self.network_namespace.clone(),
+            nodelay: true,
+            send_buffer_bytes: self.socket_buffer_bytes,
+            receive_buffer_bytes: self.socket_buffer_bytes,
+        }
+    }
+}
+
+/// A random (version 4) identifier.
+fn random_host_id() -> HostId {
+    let mut bytes = [0; 16];
+    ring::random::fill(&mut bytes);
+    HostId(uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes())
+}

@@ -1,0 +1,156 @@
+//! The table of outstanding commands, and their identifiers.
+//!
+//! A command identifier is the slot's index in its low bits and the slot's generation above, so
+//! that an answer to a command that is over is told from one to its successor in the slot. The
+//! index of all ones is never used, hence no identifier is FFFFh, which some log pages reserve.
+
+use super::{Data, Outcome};
+use nvme::CommandId;
+
+/// What a slot is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlotState {
+    /// No command.
+    Free,
+    /// The command is with the controller, or queued to be sent.
+    Outstanding,
+    /// The command is over; its outcome waits to be taken.
+    Finished(Outcome),
+}
+
+/// A command's state.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) state: SlotState,
+    generation: u16,
+    pub(super) data: Data,
+    /// Bytes that came so far, all from the start without a gap.
+    pub(super) received_bytes: u32,
+    /// Bytes to the controller that were in the capsule or asked for by R2T.
+    pub(super) requested_bytes: u32,
+    /// A data digest did not match.
+    pub(super) has_bad_digest: bool,
+    /// Nobody will take the outcome.
+    pub(super) is_forgotten: bool,
+    /// When it was submitted, if it has a deadline.
+    tick: Option<u32>,
+}
+
+impl Slot {
+    pub(super) fn new(data: Data, requested_bytes: u32, tick: Option<u32>) -> Self {
+        Self {
+            state: SlotState::Outstanding,
+            generation: 0,
+            data,
+            received_bytes: 0,
+            requested_bytes,
+            has_bad_digest: false,
+            is_forgotten: false,
+            tick,
+        }
+    }
+
+    fn free() -> Self {
+        Self { state: SlotState::Free, ..Self::new(Data::None, 0, None) }
+    }
+}
+
+/// All slots of a queue pair.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    index_bits: u32,
+}
+
+impl Slots {
+    pub(super) fn new(depth: u16) -> Self {
+        let index_bits = u16::BITS - depth.leading_zeros();
+        Self {
+            slots: (0..depth).map(|_| Slot::free()).collect(),
+            free: (0..depth).rev().collect(),
+            index_bits,
+        }
+    }
+
+    pub(super) fn occupied(&self) -> u16 {
+        (self.slots.len() - self.free.len()) as u16
+    }
+
+    pub(super) fn index(&self, cid: CommandId) -> usize {
+        usize::from(cid.get() & ((1 << self.index_bits) - 1))
+    }
+
+    fn generation_mask(&self) -> u16 {
+        u16::MAX.checked_shr(self.index_bits).unwrap_or(0)
+    }
+
+    fn id(&self, index: u16, generation: u16) -> CommandId {
+        CommandId(index | generation.checked_shl(self.index_bits).unwrap_or(0))
+    }
+
+    /// Reserves a free slot and gives it a new identifier; [`Self::occupy`] must follow.
+    pub(super) fn take_free(&mut self) -> Option<CommandId> {
+        let index = self.free.pop()?;
+        let mask = self.generation_mask();
+        let slot = &mut self.slots[usize::from(index)];
+        slot.generation = slot.generation.wrapping_add(1) & mask;
+        let generation = slot.generation;
+        Some(self.id(index, generation))
+    }
+
+    pub(super) fn occupy(&mut self, cid: CommandId, slot: Slot) {
+        let index = self.index(cid);
+        let generation = self.slots[index].generation;
+        self.slots[index] = Slot { generation, ..slot };
+    }
+
+    /// The slot of a command that is outstanding or finished.
+    pub(super) fn get_mut(&mut self, cid: CommandId) -> Option<&mut Slot> {
+        let index = self.index(cid);
+        let generation = cid.get().checked_shr(self.index_bits).unwrap_or(0);
+        self.slots
+            .get_mut(index)
+            .filter(|slot| slot.generation == generation && slot.state != SlotState::Free)
+    }
+
+    /// The slot of a command that is outstanding.
+    pub(super) fn outstanding(&mut self, cid: CommandId) -> Option<&mut Slot> {
+        self.get_mut(cid).filter(|slot| slot.state == SlotState::Outstanding)
+    }
+
+    pub(super) fn release(&mut self, cid: CommandId) {
+        let index = self.index(cid);
+        self.slots[index].state = SlotState::Free;
+        self.free.push(index as u16);
+    }
+
+    /// Ends an outstanding command; false if nobody waits for it: its slot is free then.
+    pub(super) fn finish(&mut self, cid: CommandId, outcome: Outcome) -> bool {
+        let Some(slot) = self.outstanding(cid) else { return false };
+        if slot.is_forgotten {
+            slot.data = Data::None;
+            self.release(cid);
+            return false;
+        }
+        slot.state = SlotState::Finished(outcome);
+        true
+    }
+
+    /// Ends all outstanding commands and names those that somebody waits for.
+    pub(super) fn finish_all(&mut self, outcome: Outcome, mut each: impl FnMut(CommandId)) {
+        for index in 0..self.slots.len() as u16 {
+            let cid = self.id(index, self.slots[usize::from(index)].generation);
+            if self.outstanding(cid).is_some() && self.finish(cid, outcome) {
+                each(cid);
+            }
+        }
+    }
+
+    pub(super) fn any_older_than(&self, now: u32, ticks: u32) -> bool {
+        self.slots.iter().any(|slot| {
+            slot.state == SlotState::Outstanding
+                && slot.tick.is_some_and(|tick| now.wrapping_sub(tick) > ticks)
+        })
+    }
+}
