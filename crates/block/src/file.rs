@@ -140,13 +140,11 @@ impl Device for FileBacking {
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk> {
         let command = Command { access: Access::Read, offset, len: len as u64 };
-        match self.geometry.check(command.access, offset, command.len) {
-            Err(error) => IoFuture::ready(Err(error)),
-            Ok(()) => {
-                let op = self.file.read_at(Buffer::with_capacity(len), 0..len, offset);
-                IoFuture::read(op, command)
-            }
+        if let Err(error) = self.geometry.check(command.access, offset, command.len) {
+            return IoFuture::ready(Err(error));
         }
+        let op = self.file.read_at(Buffer::with_capacity(len), 0..len, offset);
+        IoFuture::read(op, command)
     }
 
     fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments> {

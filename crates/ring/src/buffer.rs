@@ -139,7 +139,7 @@ impl fmt::Debug for Buffer {
         f.debug_struct("Buffer")
             .field("len", &self.len)
             .field("capacity", &self.capacity())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -204,7 +204,10 @@ impl Drop for Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("start", &self.start).field("len", &self.len).finish()
+        f.debug_struct("Shared")
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 

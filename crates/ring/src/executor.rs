@@ -223,22 +223,23 @@ impl Executor {
     }
 
     fn poll_task(&self, header: Arc<Header>) {
-        let key = header.key as usize;
+        let (key, address) = (header.key as usize, Arc::as_ptr(&header));
+        // The key may have been given to another task meanwhile.
+        let is_it = |task: &&mut Task| Arc::as_ptr(&task.header) == address;
         let taken = {
             let mut tasks = self.tasks.borrow_mut();
             tasks
                 .get_mut(key)
-                .filter(|task| Arc::ptr_eq(&task.header, &header))
+                .filter(is_it)
                 .and_then(|task| task.future.take().map(|future| (future, task.node)))
         };
         let Some((mut future, node)) = taken else { return };
         let outer = self.node.replace(node);
-        let waker = Waker::from(Arc::clone(&header));
+        let waker = Waker::from(header);
         let is_done = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         {
             let mut tasks = self.tasks.borrow_mut();
-            let task = tasks.get_mut(key).filter(|task| Arc::ptr_eq(&task.header, &header));
-            match task {
+            match tasks.get_mut(key).filter(is_it) {
                 Some(task) if !is_done => {
                     task.future = Some(future);
                     self.node.set(outer);

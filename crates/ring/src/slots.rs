@@ -48,7 +48,8 @@ impl Slot {
 
 #[derive(Default)]
 pub(crate) struct Slots {
-    slots: Vec<Box<Slot>>,
+    #[allow(clippy::vec_box, reason = "the kernel knows addresses inside of slots")]
+    all: Vec<Box<Slot>>,
     free: Vec<u32>,
     in_flight: usize,
 }
@@ -60,13 +61,13 @@ impl Slots {
     }
 
     pub(crate) fn get(&mut self, key: u32) -> &mut Slot {
-        &mut self.slots[key as usize]
+        &mut self.all[key as usize]
     }
 
     /// Stores an operation and returns its key.
     pub(crate) fn insert(&mut self, handle: Handle, operation: Operation) -> u32 {
         let key = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Box::new(Slot {
+            self.all.push(Box::new(Slot {
                 state: SlotState::Free,
                 generation: 0,
                 code: 0,
@@ -76,7 +77,7 @@ impl Slots {
                 waker: None,
                 arguments: Arguments::default(),
             }));
-            self.slots.len() as u32 - 1
+            self.all.len() as u32 - 1
         });
         let slot = self.get(key);
         debug_assert_eq!(slot.state, SlotState::Free, "a slot has one user");
@@ -142,8 +143,8 @@ impl Slots {
     /// Keys of the operations in flight.
     pub(crate) fn pending(&self) -> Vec<u32> {
         let in_flight = [SlotState::Pending, SlotState::Orphaned];
-        (0..self.slots.len() as u32)
-            .filter(|&key| in_flight.contains(&self.slots[key as usize].state))
+        (0..self.all.len() as u32)
+            .filter(|&key| in_flight.contains(&self.all[key as usize].state))
             .collect()
     }
 }

@@ -5,9 +5,9 @@
 use std::task::Waker;
 
 pub(crate) struct Timers {
-    /// Keys of `timers`, ordered as a heap by (deadline, sequence).
+    /// Keys of `waiting`, ordered as a heap by (deadline, sequence).
     heap: Vec<u32>,
-    timers: slab::Slab<Timer>,
+    waiting: slab::Slab<Timer>,
     sequence: u64,
 }
 
@@ -29,19 +29,19 @@ struct Timer {
 
 impl Timers {
     pub(crate) fn new() -> Self {
-        Self { heap: Vec::new(), timers: slab::Slab::new(), sequence: 0 }
+        Self { heap: Vec::new(), waiting: slab::Slab::new(), sequence: 0 }
     }
 
     /// The earliest deadline.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        self.heap.first().map(|&key| self.timers[key as usize].deadline_ns)
+        self.heap.first().map(|&key| self.waiting[key as usize].deadline_ns)
     }
 
     pub(crate) fn insert(&mut self, deadline_ns: u64, waker: Waker) -> TimerId {
         let place = self.heap.len();
         let sequence = self.sequence;
         self.sequence += 1;
-        let key = self.timers.insert(Timer { deadline_ns, sequence, place, waker }) as u32;
+        let key = self.waiting.insert(Timer { deadline_ns, sequence, place, waker }) as u32;
         self.heap.push(key);
         self.sift_up(place);
         TimerId { key, sequence }
@@ -49,7 +49,7 @@ impl Timers {
 
     /// Changes who is woken by a timer that still waits.
     pub(crate) fn set_waker(&mut self, id: TimerId, waker: &Waker) {
-        if let Some(timer) = self.timers.get_mut(id.key as usize)
+        if let Some(timer) = self.waiting.get_mut(id.key as usize)
             && timer.sequence == id.sequence
         {
             timer.waker.clone_from(waker);
@@ -58,17 +58,17 @@ impl Timers {
 
     /// Removes a timer unless it has fired; answers its waker, to be dropped outside of borrows.
     pub(crate) fn cancel(&mut self, id: TimerId) -> Option<Waker> {
-        let timer = self.timers.get(id.key as usize)?;
+        let timer = self.waiting.get(id.key as usize)?;
         (timer.sequence == id.sequence).then(|| self.remove(id.key))
     }
 
     fn remove(&mut self, key: u32) -> Waker {
-        let timer = self.timers.remove(key as usize);
+        let timer = self.waiting.remove(key as usize);
         let last = self.heap.len() - 1;
         self.heap.swap(timer.place, last);
         self.heap.pop();
         if let Some(&moved) = self.heap.get(timer.place) {
-            self.timers[moved as usize].place = timer.place;
+            self.waiting[moved as usize].place = timer.place;
             self.sift_down(timer.place);
             self.sift_up(timer.place);
         }
@@ -78,18 +78,18 @@ impl Timers {
     /// Removes the earliest timer if it is due and answers whom to wake.
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<Waker> {
         let &key = self.heap.first()?;
-        (self.timers[key as usize].deadline_ns <= now_ns).then(|| self.remove(key))
+        (self.waiting[key as usize].deadline_ns <= now_ns).then(|| self.remove(key))
     }
 
     fn order(&self, place: usize) -> (u64, u64) {
-        let timer = &self.timers[self.heap[place] as usize];
+        let timer = &self.waiting[self.heap[place] as usize];
         (timer.deadline_ns, timer.sequence)
     }
 
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.timers[self.heap[a] as usize].place = a;
-        self.timers[self.heap[b] as usize].place = b;
+        self.waiting[self.heap[a] as usize].place = a;
+        self.waiting[self.heap[b] as usize].place = b;
     }
 
     fn sift_up(&mut self, mut place: usize) {

@@ -250,5 +250,5 @@ fn build<S: squeue::EntryMarker>(
 /// Ends the sleep of a reactor, from any thread.
 pub(crate) fn kick(fd: &OwnedFd) {
     // An eventfd that is full already wakes its reader anyway.
-    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+    let _ = rustix::io::write(fd, &1_u64.to_le_bytes());
 }

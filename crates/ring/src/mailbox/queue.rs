@@ -52,7 +52,7 @@ impl<T> Queue<T> {
             let slot = self.slot(position);
             let turn = slot.turn.load(Ordering::Acquire);
             if turn == position {
-                match self.advance(&self.tail, position) {
+                match Self::advance(&self.tail, position) {
                     Ok(()) => {
                         // SAFETY: winning the position at this turn made the empty slot ours.
                         unsafe { (*slot.message.get()).write(message) };
@@ -77,7 +77,7 @@ impl<T> Queue<T> {
             let turn = slot.turn.load(Ordering::Acquire);
             let full = position.wrapping_add(1);
             if turn == full {
-                match self.advance(&self.head, position) {
+                match Self::advance(&self.head, position) {
                     Ok(()) => {
                         // SAFETY: winning the position at this turn made the full slot ours.
                         let message = unsafe { (*slot.message.get()).assume_init_read() };
@@ -95,7 +95,7 @@ impl<T> Queue<T> {
         }
     }
 
-    fn advance(&self, end: &Padded, position: usize) -> Result<(), usize> {
+    fn advance(end: &Padded, position: usize) -> Result<(), usize> {
         let next = position.wrapping_add(1);
         let order = Ordering::Relaxed;
         end.0.compare_exchange_weak(position, next, order, order).map(drop)

@@ -167,13 +167,11 @@ fn wide_command(fd: RawFd, command: &UringCmd) -> Entry128 {
         .cmd(command.command)
         .addr(Some(command.address))
         .build();
-    // SAFETY: byte 24 of the `repr(C)` entry of 128 bytes is `sqe.len`, a u32.
+    // SAFETY: bytes 24 to 28 of the `repr(C)` entry of 128 bytes are `sqe.len`, a u32; no alignment
+    // is assumed.
     unsafe {
-        std::ptr::from_mut(&mut entry)
-            .cast::<u8>()
-            .add(LEN_OFFSET)
-            .cast::<u32>()
-            .write(command.len);
+        let field = std::ptr::from_mut(&mut entry).cast::<[u8; 4]>().byte_add(LEN_OFFSET);
+        std::ptr::copy_nonoverlapping((&raw const command.len).cast(), field, 1);
     }
     entry
 }
