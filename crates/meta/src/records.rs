@@ -1,0 +1,232 @@
+//! What the metadata service stores: typed records and their keys.
+//!
+//! A value is one byte that says the version of the record's form, then the record in postcard. A
+//! key is a tag and big-endian numbers, so that the store's order is the order of the numbers and
+//! what belongs together lies together: all entries of a directory, all extents of a file.
+
+mod key;
+
+pub(crate) use key::{Key, key_number, key_tail};
+
+use crate::space::Ranges;
+use crate::store::Error;
+use protocol::client::Response;
+use protocol::space::DeviceInfo;
+use protocol::{
+    AllocationId, Attr, DeviceId, Epoch, ExtentList, FreeEpoch, HostId, InodeId,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A stored record.
+pub(crate) trait Record: Serialize + DeserializeOwned {
+    /// Version of the record's form, its value's first byte.
+    const VERSION: u8 = 1;
+}
+
+/// The bytes of a record.
+pub(crate) fn encode<R: Record>(record: &R) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::with_capacity(128);
+    bytes.push(R::VERSION);
+    postcard::to_extend(record, bytes)
+        .map_err(|source| Error::Store { operation: "encode a record", source: Box::new(source) })
+}
+
+/// The record in `bytes`.
+pub(crate) fn decode<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Error> {
+    match bytes.split_first() {
+        Some((version, body)) if *version == R::VERSION => {
+            postcard::from_bytes(body).map_err(|error| corrupt(key, error))
+        }
+        Some((version, _)) => Err(corrupt(key, format!("unknown record version {version}"))),
+        None => Err(corrupt(key, "empty value")),
+    }
+}
+
+/// The error for a record that makes no sense.
+pub(crate) fn corrupt(key: &[u8], reason: impl ToString) -> Error {
+    use std::fmt::Write;
+    let mut hex = String::new();
+    for byte in key {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    Error::Corrupt { key: hex, reason: reason.to_string() }
+}
+
+/// Numbers of which the file system has one each. Written with every transaction that changes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Counters {
+    /// The file system's identity.
+    pub(crate) file_system: Uuid,
+    /// The machine's boot in which the store was last opened.
+    pub(crate) boot: Uuid,
+    /// Inode to be made next.
+    pub(crate) next_inode: u64,
+    /// Session to be made next.
+    pub(crate) next_session: u64,
+    /// Device to be made next.
+    pub(crate) next_device: u32,
+    /// Epoch to be admitted under next.
+    pub(crate) next_epoch: u64,
+    /// Transactions that freed blocks.
+    pub(crate) free_epoch: FreeEpoch,
+    /// Inode records.
+    pub(crate) inodes: u64,
+}
+
+impl Record for Counters {}
+
+/// An inode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Inode {
+    /// What `stat` tells.
+    pub(crate) attr: Attr,
+    /// A directory's parent: for `..` and to find loops.
+    pub(crate) parent: InodeId,
+    /// A directory's next entry gets this cookie.
+    pub(crate) next_cookie: u64,
+    /// A symbolic link's target.
+    pub(crate) target: Vec<u8>,
+    /// Extents from this byte on are of before a truncation and not yet removed.
+    pub(crate) truncating: Option<u64>,
+    /// Nobody can reach it any more: what it holds is being freed.
+    pub(crate) is_dead: bool,
+}
+
+impl Record for Inode {}
+
+/// A directory's entry, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Dentry {
+    /// What it names.
+    pub(crate) inode: InodeId,
+    /// Its place in the order of `readdir`.
+    pub(crate) cookie: u64,
+}
+
+impl Record for Dentry {}
+
+/// A directory's entry, by cookie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CookieEntry {
+    /// What it names.
+    pub(crate) inode: InodeId,
+    /// Its name.
+    pub(crate) name: Vec<u8>,
+}
+
+impl Record for CookieEntry {}
+
+/// An extended attribute's value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Xattr {
+    /// The value.
+    pub(crate) value: Vec<u8>,
+}
+
+impl Record for Xattr {}
+
+/// The extents of a part of a file: from the key's offset to `end`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ExtentPage {
+    /// One past the last byte of the file that this page speaks for.
+    pub(crate) end: u64,
+    /// Extents, ascending and apart from one another, all within the page's range.
+    pub(crate) extents: ExtentList,
+}
+
+impl Record for ExtentPage {}
+
+/// A live allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Allocation {
+    /// Its length in blocks.
+    pub(crate) blocks: u32,
+    /// Extents that name it.
+    pub(crate) references: u64,
+    /// The inode whose commit named it first; only commits to that inode may name it again.
+    pub(crate) owner: InodeId,
+}
+
+impl Record for Allocation {}
+
+/// A segment that was touched: its free blocks that nobody leased.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Segment {
+    /// The blocks.
+    pub(crate) free: Ranges,
+}
+
+impl Record for Segment {}
+
+/// A session's lease on blocks of a segment: those that no commit has named yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SpaceLease {
+    /// The blocks.
+    pub(crate) free: Ranges,
+}
+
+impl Record for SpaceLease {}
+
+/// Blocks that were freed under one epoch and may still be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Resting {
+    /// The blocks.
+    pub(crate) freed: Vec<(AllocationId, u32)>,
+}
+
+impl Record for Resting {}
+
+/// A device of the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Device {
+    /// As registered last.
+    pub(crate) info: DeviceInfo,
+}
+
+impl Record for Device {}
+
+/// A session, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionRecord {
+    /// The identifier by which its host connects to targets.
+    pub host: HostId,
+    /// The node its client runs on.
+    pub node: String,
+    /// The epoch under which it is admitted.
+    pub epoch: Epoch,
+    /// Devices where it was admitted.
+    pub admitted: Vec<DeviceId>,
+    /// The store may have lost what was acknowledged to it: it must not be resumed.
+    pub is_void: bool,
+}
+
+impl Record for SessionRecord {}
+
+/// A slot's last call and its answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SlotRecord {
+    /// The call's number.
+    pub(crate) sequence: u64,
+    /// The answer.
+    pub(crate) response: Response,
+}
+
+impl Record for SlotRecord {}
+
+/// The locks of one owner on one inode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DurableLocks {
+    /// The locks.
+    pub(crate) locks: Vec<protocol::lock::Lock>,
+}
+
+impl Record for DurableLocks {}
+
+/// Something whose key says all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark;
+
+impl Record for Mark {}

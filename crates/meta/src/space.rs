@@ -1,0 +1,259 @@
+//! The pool's space: which blocks of which device are free, leased, resting or allocated.
+//!
+//! A device is cut into segments. A segment that was never touched has no record: all its blocks are
+//! free. Every block is in exactly one of: a segment's free blocks, a session's lease, a live
+//! allocation, a resting range.
+//!
+//! What is stored is indexed here in memory, by device, so that no call has to look through
+//! segments: counts of each state, and the touched segments ordered by their free blocks. The index
+//! is rebuilt when the store is opened and changed only by finished transactions.
+
+mod lease;
+mod ranges;
+
+pub(crate) use ranges::Ranges;
+
+use crate::records::{Device, Key, Resting, Segment, SpaceLease, decode, key_number};
+use crate::store::Error;
+use crate::tree::base::Layers;
+use protocol::client::Answer;
+use protocol::space::{BlockRange, DeviceInfo, FIRST_GRANT_BYTES, PoolUse, SEGMENT_BYTES};
+use protocol::{DeviceId, SessionId};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// How many blocks of a device are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUse {
+    /// All blocks.
+    pub blocks: u64,
+    /// Free and not leased.
+    pub free: u64,
+    /// Leased to sessions, named by no commit.
+    pub leased: u64,
+    /// Freed, but perhaps still being read.
+    pub resting: u64,
+}
+
+impl DeviceUse {
+    /// Blocks in live allocations.
+    pub fn allocated(&self) -> u64 {
+        self.blocks.saturating_sub(self.free + self.leased + self.resting)
+    }
+}
+
+/// A device and the index of its segments.
+#[derive(Debug)]
+pub(crate) struct DeviceSpace {
+    pub(crate) info: DeviceInfo,
+    /// Segments below this have a record.
+    touched: u64,
+    /// Free blocks of each touched segment that has any.
+    free_of: BTreeMap<u64, u64>,
+    /// The same, ordered by free blocks.
+    by_free: BTreeSet<(u64, u64)>,
+    usage: DeviceUse,
+}
+
+impl DeviceSpace {
+    fn new(info: DeviceInfo) -> DeviceSpace {
+        let usage = DeviceUse { blocks: info.blocks, free: info.blocks, ..DeviceUse::default() };
+        DeviceSpace { info, touched: 0, free_of: BTreeMap::new(), by_free: BTreeSet::new(), usage }
+    }
+
+    /// Blocks of a segment (the last one may be shorter).
+    pub(crate) fn segment_blocks(&self) -> u64 {
+        (SEGMENT_BYTES / u64::from(self.info.block_size)).max(1)
+    }
+
+    fn segment_count(&self) -> u64 {
+        self.info.blocks.div_ceil(self.segment_blocks())
+    }
+
+    /// All blocks of a segment.
+    pub(crate) fn segment_range(&self, index: u64) -> BlockRange {
+        let start = index * self.segment_blocks();
+        let count = self.segment_blocks().min(self.info.blocks.saturating_sub(start));
+        BlockRange { start, count }
+    }
+
+    /// The parts of a range that lie in one segment each, with the segment.
+    pub(crate) fn split(&self, range: BlockRange) -> Vec<(u64, BlockRange)> {
+        let mut parts = Vec::new();
+        let mut start = range.start;
+        while start < range.end() {
+            let index = start / self.segment_blocks();
+            let end = ((index + 1) * self.segment_blocks()).min(range.end());
+            parts.push((index, BlockRange { start, count: end - start }));
+            start = end;
+        }
+        parts
+    }
+
+    fn set_segment_free(&mut self, index: u64, blocks: u64) {
+        let whole = self.segment_range(index).count;
+        let is_fresh = index >= self.touched;
+        let old = match self.free_of.get(&index) {
+            Some(old) => *old,
+            None if is_fresh => whole,
+            None => 0,
+        };
+        self.by_free.remove(&(old, index));
+        self.free_of.remove(&index);
+        if blocks > 0 {
+            self.by_free.insert((blocks, index));
+            self.free_of.insert(index, blocks);
+        }
+        self.touched = self.touched.max(index + 1);
+        self.usage.free = self.usage.free.saturating_sub(old) + blocks;
+    }
+}
+
+/// A change of the index that a finished transaction makes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SpaceEffect {
+    /// A segment has so many free blocks now.
+    SegmentFree { device: DeviceId, index: u64, blocks: u64 },
+    /// A session's lease in a segment has so many blocks now.
+    Lease { session: SessionId, device: DeviceId, index: u64, blocks: u64 },
+    /// So many blocks began to rest.
+    Rest { device: DeviceId, blocks: u64 },
+    /// So many blocks rest no longer.
+    Rested { device: DeviceId, blocks: u64 },
+    /// The next grant to a session on a device is of so many bytes.
+    NextGrant { session: SessionId, device: DeviceId, bytes: u64 },
+}
+
+/// The index of all devices' space.
+#[derive(Debug, Default)]
+pub(crate) struct SpaceIndex {
+    pub(crate) devices: BTreeMap<DeviceId, DeviceSpace>,
+    /// Blocks of each lease; one without blocks has no record.
+    leases: BTreeMap<(SessionId, DeviceId, u64), u64>,
+    next_grant: HashMap<(SessionId, DeviceId), u64>,
+}
+
+impl SpaceIndex {
+    /// Rebuilds the index from what is stored.
+    pub(crate) fn load(layers: &Layers) -> Result<SpaceIndex, Error> {
+        let mut index = SpaceIndex::default();
+        layers.each(&Key::Device(DeviceId(0)).prefix(0), |key, value| {
+            let mut device: Device = decode(key, value)?;
+            device.info.online = false;
+            index.add_device(device.info);
+            Ok(())
+        })?;
+        layers.each(&Key::Segment(DeviceId(0), 0).prefix(0), |key, value| {
+            let segment: Segment = decode(key, value)?;
+            let device = DeviceId(key_number(key, 0)? as u32);
+            let index_of = key_number(key, 1)?;
+            let blocks = segment.free.blocks();
+            index.apply(SpaceEffect::SegmentFree { device, index: index_of, blocks });
+            Ok(())
+        })?;
+        layers.each(&Key::SpaceLease(SessionId(0), DeviceId(0), 0).prefix(0), |key, value| {
+            let lease: SpaceLease = decode(key, value)?;
+            let session = SessionId(key_number(key, 0)?);
+            let device = DeviceId(key_number(key, 1)? as u32);
+            let index_of = key_number(key, 2)?;
+            let blocks = lease.free.blocks();
+            index.apply(SpaceEffect::Lease { session, device, index: index_of, blocks });
+            Ok(())
+        })?;
+        layers.each(&Key::Resting(protocol::FreeEpoch(0)).prefix(0), |key, value| {
+            let resting: Resting = decode(key, value)?;
+            for (allocation, blocks) in resting.freed {
+                let blocks = u64::from(blocks);
+                index.apply(SpaceEffect::Rest { device: allocation.device, blocks });
+            }
+            Ok(())
+        })?;
+        Ok(index)
+    }
+
+    /// Adds a device, or takes over its new address and incarnation.
+    pub(crate) fn add_device(&mut self, info: DeviceInfo) {
+        match self.devices.get_mut(&info.device) {
+            Some(known) => known.info = info,
+            None => {
+                self.devices.insert(info.device, DeviceSpace::new(info));
+            }
+        }
+    }
+
+    /// Takes over what a finished transaction changed.
+    pub(crate) fn apply(&mut self, effect: SpaceEffect) {
+        match effect {
+            SpaceEffect::SegmentFree { device, index, blocks } => {
+                if let Some(device) = self.devices.get_mut(&device) {
+                    device.set_segment_free(index, blocks);
+                }
+            }
+            SpaceEffect::Lease { session, device, index, blocks } => {
+                let key = (session, device, index);
+                let old = self.leases.remove(&key).unwrap_or(0);
+                if blocks > 0 {
+                    self.leases.insert(key, blocks);
+                }
+                if let Some(device) = self.devices.get_mut(&device) {
+                    device.usage.leased = device.usage.leased.saturating_sub(old) + blocks;
+                }
+            }
+            SpaceEffect::Rest { device, blocks } => {
+                if let Some(device) = self.devices.get_mut(&device) {
+                    device.usage.resting += blocks;
+                }
+            }
+            SpaceEffect::Rested { device, blocks } => {
+                if let Some(device) = self.devices.get_mut(&device) {
+                    device.usage.resting = device.usage.resting.saturating_sub(blocks);
+                }
+            }
+            SpaceEffect::NextGrant { session, device, bytes } => {
+                self.next_grant.insert((session, device), bytes);
+            }
+        }
+    }
+
+    /// Forgets what was counted for a session that ended.
+    pub(crate) fn forget_session(&mut self, session: SessionId) {
+        self.next_grant.retain(|(holder, _), _| *holder != session);
+    }
+
+    /// Bytes that the next grant is to have.
+    fn next_grant_bytes(&self, session: SessionId, device: DeviceId) -> u64 {
+        self.next_grant.get(&(session, device)).copied().unwrap_or(FIRST_GRANT_BYTES)
+    }
+
+    /// The segments in which a session leases space, of one device or of all.
+    pub(crate) fn leases_of(
+        &self,
+        session: SessionId,
+        device: Option<DeviceId>,
+    ) -> Vec<(DeviceId, u64)> {
+        let first = (session, device.unwrap_or(DeviceId(0)), 0);
+        let last = (session, device.unwrap_or(DeviceId(u32::MAX)), u64::MAX);
+        self.leases.range(first..=last).map(|((_, device, index), _)| (*device, *index)).collect()
+    }
+
+    /// How a device's blocks are used.
+    pub(crate) fn usage(&self, device: DeviceId) -> Option<DeviceUse> {
+        self.devices.get(&device).map(|device| device.usage)
+    }
+
+    /// What `statfs` tells; blocks that rest or are leased count as free.
+    pub(crate) fn pool_use(&self, inodes: u64) -> PoolUse {
+        let mut total = PoolUse { inodes, ..PoolUse::default() };
+        for device in self.devices.values() {
+            let block_size = u64::from(device.info.block_size);
+            let in_use = device.usage.allocated();
+            total.total_bytes += device.info.blocks * block_size;
+            total.free_bytes += (device.info.blocks - in_use.min(device.info.blocks)) * block_size;
+        }
+        total
+    }
+
+    /// [`SpaceIndex::pool_use`] as an answer.
+    pub(crate) fn answer(&self, inodes: u64) -> Answer {
+        Answer::PoolUse(self.pool_use(inodes))
+    }
+}

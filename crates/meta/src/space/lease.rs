@@ -1,0 +1,295 @@
+//! Leasing space to sessions, taking it for allocations, resting it, and making it free again.
+
+use super::{DeviceSpace, SpaceEffect};
+use crate::records::{Key, Resting, Segment, SpaceLease};
+use crate::store::{Error, Scan};
+use crate::tree::transaction::Transaction;
+use protocol::space::{
+    ALLOCATION_MAX_BYTES, BlockRange, FIRST_GRANT_BYTES, NewAllocation, SEGMENT_BYTES, SpaceGrant,
+};
+use protocol::{AllocationId, DeviceId, Errno, FreeEpoch, SessionId};
+use std::collections::BTreeMap;
+
+/// Most ranges in one grant: of a worn segment only a part is leased.
+const GRANT_RANGES_MAX: usize = 2048;
+
+/// Most segments from which one grant is gathered.
+const GRANT_SEGMENTS_MAX: usize = 8;
+
+/// Most resting records that one step makes free.
+const RESTED_PER_STEP: usize = 32;
+
+/// Below one part in so many of a device free, grants are no larger than asked for.
+const SCARCE_PARTS: u64 = 16;
+
+impl Transaction<'_> {
+    fn device(&self, device: DeviceId) -> Result<&DeviceSpace, Error> {
+        self.base.space.devices.get(&device).ok_or(Error::Refused(Errno::ENODEV))
+    }
+
+    fn segment(&self, device: &DeviceSpace, index: u64) -> Result<Segment, Error> {
+        let whole = || Segment { free: super::Ranges::one(device.segment_range(index)) };
+        Ok(self.get(&Key::Segment(device.info.device, index))?.unwrap_or_else(whole))
+    }
+
+    fn put_segment(
+        &mut self,
+        device: DeviceId,
+        index: u64,
+        segment: &Segment,
+    ) -> Result<(), Error> {
+        let blocks = segment.free.blocks();
+        self.space_effect(SpaceEffect::SegmentFree { device, index, blocks });
+        self.put(&Key::Segment(device, index), segment)
+    }
+
+    fn put_lease(
+        &mut self,
+        session: SessionId,
+        device: DeviceId,
+        index: u64,
+        lease: &SpaceLease,
+    ) -> Result<(), Error> {
+        let blocks = lease.free.blocks();
+        self.space_effect(SpaceEffect::Lease { session, device, index, blocks });
+        let key = Key::SpaceLease(session, device, index);
+        if lease.free.is_empty() {
+            self.remove(&key);
+            return Ok(());
+        }
+        self.put(&key, lease)
+    }
+
+    /// Leases space to a session: of the wished device, or, when that has none, of the device with
+    /// the most. ENOSPC if none has any.
+    pub(crate) fn lease_space(
+        &mut self,
+        session: SessionId,
+        wished: DeviceId,
+        wanted_bytes: u64,
+    ) -> Result<SpaceGrant, Error> {
+        self.device(wished)?;
+        let mut others: Vec<(u64, DeviceId)> = self
+            .base
+            .space
+            .devices
+            .iter()
+            .filter(|(id, device)| **id != wished && device.info.online)
+            .map(|(id, device)| (device.usage.free * u64::from(device.info.block_size), *id))
+            .collect();
+        others.sort_unstable_by(|a, b| b.cmp(a));
+        let order = std::iter::once(wished).chain(others.into_iter().map(|(_, id)| id));
+        for id in order {
+            if self.device(id)?.info.online && self.device(id)?.usage.free > 0 {
+                return self.lease_on(session, id, wanted_bytes);
+            }
+        }
+        Err(Errno::ENOSPC.into())
+    }
+
+    fn lease_on(
+        &mut self,
+        session: SessionId,
+        id: DeviceId,
+        wanted_bytes: u64,
+    ) -> Result<SpaceGrant, Error> {
+        let space = &self.base.space;
+        let device = self.device(id)?;
+        let block_size = u64::from(device.info.block_size);
+        let grown = space.next_grant_bytes(session, id);
+        let is_scarce = device.usage.free < device.usage.blocks / SCARCE_PARTS;
+        let bytes = if is_scarce { wanted_bytes.clamp(FIRST_GRANT_BYTES, grown) } else { grown };
+        let mut left = (bytes / block_size).max(1);
+        // Partly used segments first, those with the most room; then one that nobody used yet.
+        let used = device.by_free.iter().rev().map(|(_, index)| *index);
+        let fresh = device.touched..device.segment_count();
+        let segments: Vec<u64> = used.chain(fresh).take(GRANT_SEGMENTS_MAX).collect();
+        let incarnation = device.info.incarnation;
+        let mut free = super::Ranges::default();
+        for index in segments {
+            let room = GRANT_RANGES_MAX.saturating_sub(free.as_slice().len());
+            if left == 0 || room == 0 {
+                break;
+            }
+            let mut segment = self.segment(self.device(id)?, index)?;
+            let mut lease: SpaceLease =
+                self.get(&Key::SpaceLease(session, id, index))?.unwrap_or_default();
+            for range in segment.free.take(left, room) {
+                left -= range.count;
+                if !lease.free.insert(range) || !free.insert(range) {
+                    return Err(self.contradiction(&Key::Segment(id, index), "free and leased"));
+                }
+            }
+            self.put_segment(id, index, &segment)?;
+            self.put_lease(session, id, index, &lease)?;
+        }
+        if free.is_empty() {
+            return Err(Errno::ENOSPC.into());
+        }
+        let next = (grown * 2).min(SEGMENT_BYTES);
+        self.space_effect(SpaceEffect::NextGrant { session, device: id, bytes: next });
+        Ok(SpaceGrant { device: id, incarnation, free: free.as_slice().to_vec() })
+    }
+
+    /// Takes back blocks that a session leased and did not name in a commit. EINVAL if any of them
+    /// is not its.
+    pub(crate) fn return_space(
+        &mut self,
+        session: SessionId,
+        id: DeviceId,
+        ranges: &[BlockRange],
+    ) -> Result<(), Error> {
+        self.device(id)?;
+        self.take_leased(session, id, ranges)?;
+        self.free_blocks(id, ranges)?;
+        let bytes = FIRST_GRANT_BYTES;
+        self.space_effect(SpaceEffect::NextGrant { session, device: id, bytes });
+        Ok(())
+    }
+
+    /// Frees all that a session leases in one segment.
+    pub(crate) fn release_lease(
+        &mut self,
+        session: SessionId,
+        id: DeviceId,
+        index: u64,
+    ) -> Result<(), Error> {
+        let lease: SpaceLease = self.get(&Key::SpaceLease(session, id, index))?.unwrap_or_default();
+        self.free_blocks(id, lease.free.as_slice())?;
+        self.put_lease(session, id, index, &SpaceLease::default())
+    }
+
+    /// Checks what a commit says of new allocations and takes their blocks out of the session's
+    /// leases.
+    pub(crate) fn take_allocations(
+        &mut self,
+        session: SessionId,
+        allocations: &[NewAllocation],
+    ) -> Result<(), Error> {
+        let mut by_device: BTreeMap<DeviceId, Vec<BlockRange>> = BTreeMap::new();
+        for new in allocations {
+            let device = self.device(new.allocation.device)?;
+            let bytes = u64::from(new.blocks) * u64::from(device.info.block_size);
+            let range = BlockRange { start: new.allocation.block, count: u64::from(new.blocks) };
+            if new.blocks == 0 || bytes > ALLOCATION_MAX_BYTES {
+                return Err(Errno::EINVAL.into());
+            }
+            // Data that the device may have lost is refused, and the client writes it again.
+            if new.incarnation != device.info.incarnation {
+                return Err(Errno::EIO.into());
+            }
+            by_device.entry(new.allocation.device).or_default().push(range);
+        }
+        for (id, ranges) in by_device {
+            self.take_leased(session, id, &ranges)?;
+        }
+        Ok(())
+    }
+
+    /// Removes ranges from a session's leases. EINVAL unless all of them are in there.
+    fn take_leased(
+        &mut self,
+        session: SessionId,
+        id: DeviceId,
+        ranges: &[BlockRange],
+    ) -> Result<(), Error> {
+        let blocks = self.device(id)?.info.blocks;
+        let mut leases: BTreeMap<u64, SpaceLease> = BTreeMap::new();
+        for range in ranges {
+            let is_inside = range.start.checked_add(range.count).is_some_and(|end| end <= blocks);
+            if range.count == 0 || !is_inside {
+                return Err(Errno::EINVAL.into());
+            }
+            for (index, part) in self.device(id)?.split(*range) {
+                if let std::collections::btree_map::Entry::Vacant(entry) = leases.entry(index) {
+                    let key = Key::SpaceLease(session, id, index);
+                    entry.insert(self.get(&key)?.ok_or(Error::Refused(Errno::EINVAL))?);
+                }
+                let removed = leases.get_mut(&index).is_some_and(|lease| lease.free.remove(part));
+                if !removed {
+                    return Err(Errno::EINVAL.into());
+                }
+            }
+        }
+        for (index, lease) in leases {
+            self.put_lease(session, id, index, &lease)?;
+        }
+        Ok(())
+    }
+
+    /// Puts blocks back to their segments' free ones.
+    fn free_blocks(&mut self, id: DeviceId, ranges: &[BlockRange]) -> Result<(), Error> {
+        let mut segments: BTreeMap<u64, Segment> = BTreeMap::new();
+        for range in ranges {
+            for (index, part) in self.device(id)?.split(*range) {
+                if let std::collections::btree_map::Entry::Vacant(entry) = segments.entry(index) {
+                    entry.insert(self.segment(self.device(id)?, index)?);
+                }
+                let inserted =
+                    segments.get_mut(&index).is_some_and(|segment| segment.free.insert(part));
+                if !inserted {
+                    return Err(self.contradiction(&Key::Segment(id, index), "freed twice"));
+                }
+            }
+        }
+        for (index, segment) in segments {
+            self.put_segment(id, index, &segment)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the blocks that this transaction freed as resting, under the next free epoch.
+    pub(crate) fn rest(&mut self, freed: Vec<(AllocationId, u32)>) -> Result<(), Error> {
+        if freed.is_empty() {
+            return Ok(());
+        }
+        self.counters.free_epoch = FreeEpoch(self.counters.free_epoch.0 + 1);
+        for (allocation, blocks) in &freed {
+            let (device, blocks) = (allocation.device, u64::from(*blocks));
+            self.space_effect(SpaceEffect::Rest { device, blocks });
+        }
+        self.put(&Key::Resting(self.counters.free_epoch), &Resting { freed })
+    }
+
+    /// Makes some of the blocks free that were freed at an epoch of `from..=through`; gives the
+    /// epoch from which to go on, which is past `through` when nothing was left.
+    pub(crate) fn free_rested(
+        &mut self,
+        from: FreeEpoch,
+        through: FreeEpoch,
+    ) -> Result<FreeEpoch, Error> {
+        let first = Key::Resting(from).encode();
+        let prefix = Key::Resting(from).prefix(0);
+        let found = self.scan(Scan {
+            prefix: &prefix,
+            from: Some(&first),
+            direction: crate::store::Direction::Forward,
+            limit: RESTED_PER_STEP,
+        })?;
+        let mut by_device: BTreeMap<DeviceId, Vec<BlockRange>> = BTreeMap::new();
+        let mut next = FreeEpoch(through.0 + 1);
+        let is_all = found.len() < RESTED_PER_STEP;
+        for (key, value) in found {
+            let epoch = FreeEpoch(crate::records::key_number(&key, 0)?);
+            if epoch > through {
+                next = epoch;
+                break;
+            }
+            if !is_all {
+                next = FreeEpoch(epoch.0 + 1);
+            }
+            let resting: Resting = crate::records::decode(&key, &value)?;
+            for (allocation, blocks) in resting.freed {
+                let (device, count) = (allocation.device, u64::from(blocks));
+                let range = BlockRange { start: allocation.block, count };
+                by_device.entry(device).or_default().push(range);
+                self.space_effect(SpaceEffect::Rested { device, blocks: count });
+            }
+            self.remove(&Key::Resting(epoch));
+        }
+        for (device, ranges) in by_device {
+            self.free_blocks(device, &ranges)?;
+        }
+        Ok(next)
+    }
+}

@@ -1,0 +1,142 @@
+//! A set of blocks as ascending ranges that neither touch nor overlap.
+
+use protocol::space::BlockRange;
+use serde::{Deserialize, Serialize};
+
+/// A set of blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ranges(Vec<BlockRange>);
+
+impl Ranges {
+    /// The set of one range's blocks.
+    pub(crate) fn one(range: BlockRange) -> Ranges {
+        Ranges(if range.count == 0 { Vec::new() } else { vec![range] })
+    }
+
+    /// Its ranges, ascending.
+    pub(crate) fn as_slice(&self) -> &[BlockRange] {
+        &self.0
+    }
+
+    /// Whether it has no block.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many blocks it has.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.0.iter().map(|range| range.count).sum()
+    }
+
+    /// Adds blocks; `false` (and no change) if it has one of them already.
+    pub(crate) fn insert(&mut self, range: BlockRange) -> bool {
+        let at = self.0.partition_point(|other| other.start < range.start);
+        let previous = at.checked_sub(1).and_then(|i| self.0.get(i)).copied();
+        let next = self.0.get(at).copied();
+        let overlaps = previous.is_some_and(|p| p.end() > range.start)
+            || next.is_some_and(|n| range.end() > n.start);
+        if overlaps {
+            return false;
+        }
+        let joins_previous = previous.is_some_and(|p| p.end() == range.start);
+        let joins_next = next.is_some_and(|n| n.start == range.end());
+        match (joins_previous, joins_next) {
+            (true, true) => {
+                self.0[at - 1].count += range.count + self.0[at].count;
+                self.0.remove(at);
+            }
+            (true, false) => self.0[at - 1].count += range.count,
+            (false, true) => {
+                self.0[at].start = range.start;
+                self.0[at].count += range.count;
+            }
+            (false, false) => self.0.insert(at, range),
+        }
+        true
+    }
+
+    /// Removes blocks; `false` (and no change) unless it has them all.
+    pub(crate) fn remove(&mut self, range: BlockRange) -> bool {
+        let Some(at) = self.0.partition_point(|other| other.start <= range.start).checked_sub(1)
+        else {
+            return false;
+        };
+        let whole = self.0[at];
+        if whole.end() < range.end() {
+            return false;
+        }
+        let left = BlockRange { start: whole.start, count: range.start - whole.start };
+        let right = BlockRange { start: range.end(), count: whole.end() - range.end() };
+        let parts = [left, right].into_iter().filter(|part| part.count > 0);
+        self.0.splice(at..=at, parts);
+        true
+    }
+
+    /// Takes up to `blocks` blocks from the front, in at most `ranges_max` ranges.
+    pub(crate) fn take(&mut self, blocks: u64, ranges_max: usize) -> Vec<BlockRange> {
+        let mut taken = Vec::new();
+        let mut left = blocks;
+        for range in &mut self.0 {
+            if left == 0 || taken.len() == ranges_max {
+                break;
+            }
+            let count = range.count.min(left);
+            taken.push(BlockRange { start: range.start, count });
+            range.start += count;
+            range.count -= count;
+            left -= count;
+        }
+        self.0.retain(|range| range.count > 0);
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        /// Goal: the set behaves as a set of numbers does, and stays in its normal form.
+        #[test]
+        fn behaves_as_a_set(
+            steps in prop::collection::vec((0u8..3, 0u64..60, 1u64..12), 1..80),
+        ) {
+            let mut ranges = Ranges::default();
+            let mut model = BTreeSet::new();
+            for (kind, start, count) in steps {
+                let range = BlockRange { start, count };
+                match kind {
+                    0 => {
+                        let fits = (start..start + count).all(|block| !model.contains(&block));
+                        prop_assert_eq!(ranges.insert(range), fits);
+                        if fits {
+                            model.extend(start..start + count);
+                        }
+                    }
+                    1 => {
+                        let has = (start..start + count).all(|block| model.contains(&block));
+                        prop_assert_eq!(ranges.remove(range), has);
+                        if has {
+                            (start..start + count).for_each(|block| { model.remove(&block); });
+                        }
+                    }
+                    _ => {
+                        for taken in ranges.take(count, 2) {
+                            for block in taken.start..taken.end() {
+                                prop_assert!(model.remove(&block));
+                            }
+                        }
+                    }
+                }
+                let blocks: BTreeSet<u64> =
+                    ranges.as_slice().iter().flat_map(|range| range.start..range.end()).collect();
+                prop_assert_eq!(&blocks, &model);
+                prop_assert_eq!(ranges.blocks(), model.len() as u64);
+                let normal = ranges.as_slice().windows(2).all(|pair| pair[0].end() < pair[1].start);
+                prop_assert!(normal);
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The ordered key-value store under the metadata service, and the errors of this crate's core.
+//!
+//! A [`Store`] does little: point reads, ordered scans, an atomic batch, and a flush. All typing,
+//! transactions and group commit are above it, so that a store can be a few dozen lines: an embedded
+//! LSM tree ([`FjallStore`]), plain memory with simulated crashes ([`MemoryStore`]), later etcd.
+
+mod fjall_store;
+mod memory;
+pub(crate) mod overlay;
+
+pub use fjall_store::FjallStore;
+pub use memory::{CrashPoint, MemoryStore};
+
+use protocol::Errno;
+
+/// Why the core could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operation is refused: the caller gets this errno, nothing has changed.
+    #[error("refused: {0}")]
+    Refused(Errno),
+    /// The store failed. What it holds is unknown: end the process and open it again.
+    #[error("metadata store: cannot {operation}: {source}")]
+    Store {
+        /// What was tried.
+        operation: &'static str,
+        /// What the engine said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A stored record cannot be understood, or contradicts others.
+    #[error("metadata store is corrupt at key {key}: {reason}")]
+    Corrupt {
+        /// The record's key, in hexadecimal.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An earlier batch failed: nothing is accepted any more.
+    #[error("the metadata store failed earlier; restart the metadata service")]
+    Poisoned,
+}
+
+impl Error {
+    /// The errno for a caller: [`Errno::EIO`] unless the operation was refused.
+    pub fn to_errno(&self) -> Errno {
+        match self {
+            Error::Refused(errno) => *errno,
+            _ => Errno::EIO,
+        }
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Error {
+        Error::Refused(errno)
+    }
+}
+
+/// Key and value of a record.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Keys ascend.
+    Forward,
+    /// Keys descend.
+    Backward,
+}
+
+/// Which records a scan gives.
+#[derive(Clone, Copy, Debug)]
+pub struct Scan<'a> {
+    /// Only keys that begin with this.
+    pub prefix: &'a [u8],
+    /// First key, inclusive: forward, none below it; backward, none above it. `None` is the end of
+    /// the prefix's range at which the direction starts.
+    pub from: Option<&'a [u8]>,
+    /// Which way.
+    pub direction: Direction,
+    /// At most so many records; at least 1.
+    pub limit: usize,
+}
+
+/// Writes that happen together or not at all; each key at most once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Keys with their new values, or `None` to remove them, in the order of the keys.
+    pub writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+/// An ordered key-value store.
+pub trait Store: Send {
+    /// The value of a key.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error>;
+
+    /// The records that a scan asks for, in its order.
+    fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error>;
+
+    /// Does all writes of a batch. Once this returns they survive the sudden death of the process
+    /// (not of the machine). An error means that the store's state is unknown.
+    fn commit(&mut self, batch: Batch) -> Result<(), Error>;
+
+    /// A handle that makes durable, from any thread, what was committed before the call.
+    fn syncer(&self) -> Box<dyn Syncer>;
+
+    /// Makes all that was committed survive power loss. Blocks until the disk has it.
+    fn sync(&mut self) -> Result<(), Error> {
+        self.syncer().sync()
+    }
+}
+
+/// Makes a store durable from a thread of its own, as a flush may take milliseconds.
+pub trait Syncer: Send + Sync {
+    /// All that was committed before this call survives power loss when it returns.
+    fn sync(&self) -> Result<(), Error>;
+}
+
+/// The first key after all keys that begin with `prefix`, if there is one.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}

@@ -1,0 +1,153 @@
+//! A store in memory, for tests and simulation, that can crash.
+//!
+//! Clones share one content, as a file's would be shared by the processes that open it one after
+//! the other: a test keeps a clone, lets the service die, and opens the clone again. Each committed
+//! batch is logged until it is synced, so that a power cut can drop any suffix of the log.
+
+use super::{Batch, Direction, Error, Pair, Scan, Store, Syncer, prefix_end};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where a simulated crash cuts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashPoint {
+    /// The process died: all committed batches are there.
+    Process,
+    /// The machine died: of the batches since the last sync only the first so many are there.
+    Power {
+        /// Unsynced batches that survive.
+        kept: usize,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    synced: BTreeMap<Vec<u8>, Vec<u8>>,
+    present: BTreeMap<Vec<u8>, Vec<u8>>,
+    unsynced: Vec<Batch>,
+}
+
+impl Content {
+    fn sync(&mut self) {
+        for batch in std::mem::take(&mut self.unsynced) {
+            apply(&mut self.synced, &batch);
+        }
+    }
+}
+
+/// A store in memory; clones share its content.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryStore {
+    content: Arc<Mutex<Content>>,
+}
+
+fn apply(records: &mut BTreeMap<Vec<u8>, Vec<u8>>, batch: &Batch) {
+    for (key, value) in &batch.writes {
+        match value {
+            Some(value) => records.insert(key.clone(), value.clone()),
+            None => records.remove(key),
+        };
+    }
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> MemoryStore {
+        MemoryStore::default()
+    }
+
+    /// A store with what would be left of this one's content after a crash now. This one goes on.
+    pub fn crashed(&self, at: CrashPoint) -> MemoryStore {
+        let content = self.lock();
+        let records = match at {
+            CrashPoint::Process => content.present.clone(),
+            CrashPoint::Power { kept } => {
+                let mut records = content.synced.clone();
+                content.unsynced.iter().take(kept).for_each(|batch| apply(&mut records, batch));
+                records
+            }
+        };
+        let content = Content { synced: records.clone(), present: records, unsynced: Vec::new() };
+        MemoryStore { content: Arc::new(Mutex::new(content)) }
+    }
+
+    /// Batches committed since the last sync.
+    pub fn unsynced(&self) -> Vec<Batch> {
+        self.lock().unsynced.clone()
+    }
+
+    /// All records, in the order of their keys.
+    pub fn records(&self) -> Vec<Pair> {
+        self.lock().present.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Content> {
+        // A panic while the lock is held ends the test anyway.
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for MemoryStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.lock().present.get(key).cloned())
+    }
+
+    fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error> {
+        let content = self.lock();
+        let (start, end) = scan_bounds(&scan);
+        if is_empty_range(&start, &end) {
+            return Ok(Vec::new());
+        }
+        let range = content
+            .present
+            .range::<[u8], _>((start.as_ref().map(Vec::as_slice), end.as_ref().map(Vec::as_slice)));
+        let copy = |(key, value): (&Vec<u8>, &Vec<u8>)| (key.clone(), value.clone());
+        Ok(match scan.direction {
+            Direction::Forward => range.take(scan.limit).map(copy).collect(),
+            Direction::Backward => range.rev().take(scan.limit).map(copy).collect(),
+        })
+    }
+
+    fn commit(&mut self, batch: Batch) -> Result<(), Error> {
+        let mut content = self.lock();
+        apply(&mut content.present, &batch);
+        content.unsynced.push(batch);
+        Ok(())
+    }
+
+    fn syncer(&self) -> Box<dyn Syncer> {
+        Box::new(self.clone())
+    }
+}
+
+impl Syncer for MemoryStore {
+    fn sync(&self) -> Result<(), Error> {
+        self.lock().sync();
+        Ok(())
+    }
+}
+
+/// The keys between which a scan looks.
+pub(super) fn scan_bounds(scan: &Scan<'_>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let prefix_end = prefix_end(scan.prefix);
+    let whole_end = prefix_end.clone().map_or(Bound::Unbounded, Bound::Excluded);
+    match (scan.direction, scan.from) {
+        (Direction::Forward, from) => {
+            (Bound::Included(from.unwrap_or(scan.prefix).max(scan.prefix).to_vec()), whole_end)
+        }
+        (Direction::Backward, Some(from)) if prefix_end.is_none_or(|end| from < end.as_slice()) => {
+            (Bound::Included(scan.prefix.to_vec()), Bound::Included(from.to_vec()))
+        }
+        (Direction::Backward, _) => (Bound::Included(scan.prefix.to_vec()), whole_end),
+    }
+}
+
+/// Whether no key can lie between two bounds (ordered maps panic on a reversed range).
+pub(super) fn is_empty_range(start: &Bound<Vec<u8>>, end: &Bound<Vec<u8>>) -> bool {
+    match (start, end) {
+        (Bound::Included(start), Bound::Included(end)) => start > end,
+        (Bound::Included(start), Bound::Excluded(end)) => start >= end,
+        _ => false,
+    }
+}

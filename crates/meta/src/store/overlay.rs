@@ -1,0 +1,167 @@
+//! Writes that are not in the store yet, laid over it: reads and scans see both.
+//!
+//! Two of them are stacked in the core: a transaction's own writes, which vanish if it is refused,
+//! over the finished transactions that wait for the next group commit.
+
+use super::{Batch, Direction, Error, Pair, Scan, prefix_end};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// Pending writes, in the order of their keys.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    bytes: usize,
+}
+
+impl Overlay {
+    /// What is pending for a key: `None` if nothing, `Some(None)` if its removal.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        self.writes.get(key).map(|value| value.as_deref())
+    }
+
+    /// Adds a write; a later one of the same key replaces it.
+    pub(crate) fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+        if let Some(Some(old)) = self.writes.insert(key, value) {
+            self.bytes = self.bytes.saturating_sub(old.len());
+        }
+    }
+
+    /// Puts the writes of a finished transaction over these.
+    pub(crate) fn absorb(&mut self, upper: Overlay) {
+        for (key, value) in upper.writes {
+            self.set(key, value);
+        }
+    }
+
+    /// Keys that are written.
+    pub(crate) fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// Bytes of keys and values, roughly.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// All writes as one batch; nothing is pending afterwards.
+    pub(crate) fn take(&mut self) -> Batch {
+        self.bytes = 0;
+        Batch { writes: std::mem::take(&mut self.writes).into_iter().collect() }
+    }
+
+    /// A scan of `lower` with these writes laid over it.
+    ///
+    /// Takes a chunk of the lower layer at a time. The chunk says all about the keys between its
+    /// first and last, so pending writes of that interval are merged in, and no others.
+    pub(crate) fn scan(
+        &self,
+        scan: Scan<'_>,
+        lower: impl Fn(Scan<'_>) -> Result<Vec<Pair>, Error>,
+    ) -> Result<Vec<Pair>, Error> {
+        let end = prefix_end(scan.prefix);
+        if self.range(scan.prefix, end.as_deref(), scan.from, scan.direction).next().is_none() {
+            return lower(scan);
+        }
+        let mut found = Vec::new();
+        let mut from = scan.from.map(<[u8]>::to_vec);
+        while found.len() < scan.limit {
+            let chunk = lower(Scan { from: from.as_deref(), ..scan })?;
+            let is_last = chunk.len() < scan.limit;
+            let chunk_last = chunk.last().map(|pair| pair.0.clone());
+            self.merge(scan, end.as_deref(), from.as_deref(), chunk, is_last, &mut found);
+            let Some(last) = chunk_last else { break };
+            let next = match scan.direction {
+                Direction::Forward => Some(successor(last)),
+                Direction::Backward => predecessor_bound(last),
+            };
+            if is_last || next.is_none() {
+                break;
+            }
+            from = next;
+        }
+        found.truncate(scan.limit);
+        Ok(found)
+    }
+
+    /// Merges a chunk of the lower layer with the pending writes of the interval it speaks for.
+    fn merge(
+        &self,
+        scan: Scan<'_>,
+        end: Option<&[u8]>,
+        from: Option<&[u8]>,
+        chunk: Vec<Pair>,
+        is_last: bool,
+        found: &mut Vec<Pair>,
+    ) {
+        let until = if is_last { None } else { chunk.last().map(|pair| pair.0.clone()) };
+        let before = |a: &[u8], b: &[u8]| match scan.direction {
+            Direction::Forward => a < b,
+            Direction::Backward => a > b,
+        };
+        let mut chunk = chunk.into_iter().peekable();
+        for (key, value) in self.range(scan.prefix, end, from, scan.direction) {
+            if until.as_ref().is_some_and(|until| before(until, key)) || found.len() >= scan.limit {
+                break;
+            }
+            while let Some(pair) = chunk.next_if(|pair| before(&pair.0, key)) {
+                found.push(pair);
+            }
+            chunk.next_if(|pair| pair.0 == *key);
+            if let Some(value) = value {
+                found.push((key.clone(), value.clone()));
+            }
+        }
+        found.extend(chunk);
+    }
+
+    /// The pending writes of a prefix from a key on, in a direction.
+    fn range<'a>(
+        &'a self,
+        prefix: &[u8],
+        end: Option<&[u8]>,
+        from: Option<&[u8]>,
+        direction: Direction,
+    ) -> Box<dyn Iterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)> + 'a> {
+        let whole_end = end.map_or(Bound::Unbounded, Bound::Excluded);
+        match direction {
+            Direction::Forward => {
+                let start = from.unwrap_or(prefix).max(prefix);
+                if end.is_some_and(|end| start >= end) {
+                    return Box::new(std::iter::empty());
+                }
+                Box::new(self.writes.range::<[u8], _>((Bound::Included(start), whole_end)))
+            }
+            Direction::Backward => {
+                let last = match from {
+                    Some(from) if end.is_none_or(|end| from < end) => Bound::Included(from),
+                    _ => whole_end,
+                };
+                if from.is_some_and(|from| from < prefix) {
+                    return Box::new(std::iter::empty());
+                }
+                Box::new(self.writes.range::<[u8], _>((Bound::Included(prefix), last)).rev())
+            }
+        }
+    }
+}
+
+/// The least key above `key`.
+fn successor(mut key: Vec<u8>) -> Vec<u8> {
+    key.push(0);
+    key
+}
+
+/// A key below `key` and not below any other possible key of at most [`KEY_MAX_BYTES`] bytes.
+fn predecessor_bound(mut key: Vec<u8>) -> Option<Vec<u8>> {
+    let last = key.pop()?;
+    if last > 0 {
+        key.push(last - 1);
+        key.resize(KEY_MAX_BYTES, u8::MAX);
+    }
+    Some(key)
+}
+
+/// Longer than any key: a tag, an identifier and a name, with room to spare.
+const KEY_MAX_BYTES: usize = 320;

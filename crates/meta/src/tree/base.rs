@@ -1,0 +1,170 @@
+//! What transactions are built on: the store, the finished transactions that wait for the next
+//! group commit, and what is kept in memory of both.
+
+use crate::records::{Counters, Key, SessionRecord, decode, key_number};
+use crate::space::{SpaceEffect, SpaceIndex};
+use crate::store::overlay::Overlay;
+use crate::store::{Direction, Error, Pair, Scan, Store};
+use protocol::{FreeEpoch, InodeId, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Records that a walk through a prefix reads at a time.
+const WALK_CHUNK: usize = 1024;
+
+/// The store with the finished transactions over it.
+pub(crate) struct Layers {
+    pub(crate) store: Box<dyn Store>,
+    pub(crate) pending: Overlay,
+}
+
+impl Layers {
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        match self.pending.get(key) {
+            Some(value) => Ok(value.map(<[u8]>::to_vec)),
+            None => self.store.get(key),
+        }
+    }
+
+    /// The records of a scan.
+    pub(crate) fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error> {
+        self.pending.scan(scan, |scan| self.store.scan(scan))
+    }
+
+    /// Calls `visit` with each record whose key begins with `prefix`.
+    pub(crate) fn each(
+        &self,
+        prefix: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut from: Option<Vec<u8>> = None;
+        loop {
+            let direction = Direction::Forward;
+            let scan = Scan { prefix, from: from.as_deref(), direction, limit: WALK_CHUNK };
+            let found = self.scan(scan)?;
+            for (key, value) in &found {
+                visit(key, value)?;
+            }
+            match found.into_iter().last() {
+                Some((mut key, _)) => {
+                    key.push(0);
+                    from = Some(key);
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// A session, as the core keeps it.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionState {
+    pub(crate) record: SessionRecord,
+    /// All reads that it began under extents from before this epoch have ended.
+    pub(crate) ended_through: FreeEpoch,
+}
+
+/// A change of what is kept in memory that a finished transaction makes.
+#[derive(Clone, Debug)]
+pub(crate) enum Effect {
+    Space(SpaceEffect),
+    Dead(InodeId),
+    Gone(InodeId),
+    Truncating(InodeId),
+    Truncated(InodeId),
+    Opened(InodeId, SessionId),
+    Closed(InodeId, SessionId),
+    Session(SessionId, Box<SessionRecord>),
+    SessionGone(SessionId),
+}
+
+/// All that a transaction sees.
+pub(crate) struct Base {
+    pub(crate) layers: Layers,
+    pub(crate) counters: Counters,
+    pub(crate) space: SpaceIndex,
+    pub(crate) sessions: BTreeMap<SessionId, SessionState>,
+    /// Who has an inode without a name open.
+    pub(crate) open_orphans: BTreeMap<InodeId, BTreeSet<SessionId>>,
+    /// Inodes to be freed.
+    pub(crate) dead: BTreeSet<InodeId>,
+    /// Inodes with a truncation to be finished.
+    pub(crate) truncating: BTreeSet<InodeId>,
+    /// No resting record has an epoch below this.
+    pub(crate) resting_from: FreeEpoch,
+}
+
+impl Base {
+    /// Loads what is kept in memory.
+    pub(crate) fn load(layers: Layers, counters: Counters) -> Result<Base, Error> {
+        let space = SpaceIndex::load(&layers)?;
+        let mut sessions = BTreeMap::new();
+        layers.each(&Key::Session(SessionId(0)).prefix(0), |key, value| {
+            let record: SessionRecord = decode(key, value)?;
+            let state = SessionState { record, ended_through: FreeEpoch(0) };
+            sessions.insert(SessionId(key_number(key, 0)?), state);
+            Ok(())
+        })?;
+        let mut open_orphans: BTreeMap<InodeId, BTreeSet<SessionId>> = BTreeMap::new();
+        layers.each(&Key::OpenOrphan(InodeId(0), SessionId(0)).prefix(0), |key, _| {
+            let session = SessionId(key_number(key, 1)?);
+            open_orphans.entry(InodeId(key_number(key, 0)?)).or_default().insert(session);
+            Ok(())
+        })?;
+        let mut dead = BTreeSet::new();
+        layers.each(&Key::Dead(InodeId(0)).prefix(0), |key, _| {
+            dead.insert(InodeId(key_number(key, 0)?));
+            Ok(())
+        })?;
+        let mut truncating = BTreeSet::new();
+        layers.each(&Key::Truncating(InodeId(0)).prefix(0), |key, _| {
+            truncating.insert(InodeId(key_number(key, 0)?));
+            Ok(())
+        })?;
+        let resting_from = FreeEpoch(0);
+        Ok(Base { layers, counters, space, sessions, open_orphans, dead, truncating, resting_from })
+    }
+
+    /// Takes over what a finished transaction changed.
+    pub(crate) fn apply(&mut self, effect: Effect) {
+        match effect {
+            Effect::Space(effect) => self.space.apply(effect),
+            Effect::Dead(inode) => {
+                self.dead.insert(inode);
+            }
+            Effect::Gone(inode) => {
+                self.dead.remove(&inode);
+            }
+            Effect::Truncating(inode) => {
+                self.truncating.insert(inode);
+            }
+            Effect::Truncated(inode) => {
+                self.truncating.remove(&inode);
+            }
+            Effect::Opened(inode, session) => {
+                self.open_orphans.entry(inode).or_default().insert(session);
+            }
+            Effect::Closed(inode, session) => {
+                if let Some(sessions) = self.open_orphans.get_mut(&inode) {
+                    sessions.remove(&session);
+                    if sessions.is_empty() {
+                        self.open_orphans.remove(&inode);
+                    }
+                }
+            }
+            Effect::Session(session, record) => {
+                let epoch = self.counters.free_epoch;
+                let state = self.sessions.entry(session).or_insert_with(|| SessionState {
+                    record: (*record).clone(),
+                    // A new session has no old reads.
+                    ended_through: epoch,
+                });
+                state.record = *record;
+            }
+            Effect::SessionGone(session) => {
+                self.sessions.remove(&session);
+                self.space.forget_session(session);
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Which rights of other sessions stand against a call (the table of docs/protocol.md).
+
+use super::Core;
+use super::rename::Rename;
+use super::transaction::Transaction;
+use crate::records::Inode;
+use crate::store::Error;
+use protocol::client::{Call, FallocateMode, Name, RenameMode};
+use protocol::{Errno, Extent, FileKind, InodeId, Rights, SessionId};
+
+/// What is to be asked of those who hold something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConflictKind {
+    /// Give these rights back.
+    Recall(Rights),
+    /// Forget these entries of the directory, and its attributes (or, where many hold it, give READ
+    /// back).
+    Invalidate(Vec<Name>),
+}
+
+/// Rights over an inode that stand against a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The inode.
+    pub inode: InodeId,
+    /// What is to be asked of the holders.
+    pub kind: ConflictKind,
+    /// Whether the calling session is asked too. Never so at present: a client commits its own
+    /// dirty data of an inode before it sends a call that would recall it.
+    pub include_caller: bool,
+}
+
+/// Truncation-like calls end all caching and writing of an inode.
+const READ_WRITE_SIZE: Rights = Rights(Rights::READ.0 | Rights::WRITE.0 | Rights::SIZE.0);
+
+fn recall(inode: InodeId, rights: Rights) -> Conflict {
+    Conflict { inode, kind: ConflictKind::Recall(rights), include_caller: false }
+}
+
+fn invalidate(inode: InodeId, names: Vec<Name>) -> Conflict {
+    Conflict { inode, kind: ConflictKind::Invalidate(names), include_caller: false }
+}
+
+/// What losing one name recalls over an inode.
+fn losing_name(inode: &Inode) -> Conflict {
+    let is_last = inode.attr.nlink <= 1 || inode.attr.kind == FileKind::Directory;
+    recall(inode.attr.inode, if is_last { Core::ALL } else { Rights::READ })
+}
+
+impl Core {
+    /// What must be recalled from other sessions before a call is executed; nothing for one that
+    /// will be refused anyway. EIO if the store cannot be read.
+    pub fn conflicts(&self, session: SessionId, call: &Call) -> Result<Vec<Conflict>, Errno> {
+        let transaction = Transaction::begin(&self.base);
+        match transaction.conflicts(session, call) {
+            Ok(conflicts) => Ok(conflicts),
+            Err(Error::Refused(_)) => Ok(Vec::new()),
+            Err(error) => {
+                tracing::error!(%error, session = session.0, "cannot find conflicts");
+                Err(error.to_errno())
+            }
+        }
+    }
+}
+
+impl Transaction<'_> {
+    fn conflicts(&self, _session: SessionId, call: &Call) -> Result<Vec<Conflict>, Error> {
+        Ok(match call {
+            Call::SetAttr { inode, changes } => {
+                let rights = if changes.size.is_some() { READ_WRITE_SIZE } else { Rights::READ };
+                vec![recall(*inode, rights)]
+            }
+            Call::SetXattr { inode, .. } | Call::RemoveXattr { inode, .. } => {
+                vec![recall(*inode, Rights::READ)]
+            }
+            Call::Acquire { inode, rights } if rights.intersects(Rights::SIZE) => {
+                vec![recall(*inode, Rights::SIZE)]
+            }
+            Call::Create { parent, name, .. } => {
+                self.directory(*parent)?;
+                if self.dentry(*parent, name)?.is_some() {
+                    return Ok(Vec::new());
+                }
+                vec![invalidate(*parent, vec![name.clone()])]
+            }
+            Call::Link { inode, parent, name } => {
+                if self.dentry(*parent, name)?.is_some() {
+                    return Ok(Vec::new());
+                }
+                vec![recall(*inode, Rights::READ), invalidate(*parent, vec![name.clone()])]
+            }
+            Call::Unlink { parent, name } | Call::Rmdir { parent, name } => {
+                self.removal_conflicts(*parent, name, matches!(call, Call::Rmdir { .. }))?
+            }
+            Call::Rename { parent, name, new_parent, new_name, mode } => {
+                let (parent, new_parent, mode) = (*parent, *new_parent, *mode);
+                self.rename_conflicts(Rename { parent, name, new_parent, new_name, mode })?
+            }
+            Call::Commit { inode, generation, extents, .. } => {
+                let file = self.inode(*inode)?;
+                if *generation != file.attr.generation {
+                    return Ok(Vec::new());
+                }
+                let end = extents.0.iter().map(Extent::end).max().unwrap_or(0);
+                let grows = end > file.attr.size;
+                vec![recall(*inode, if grows { Rights::READ | Rights::SIZE } else { Rights::READ })]
+            }
+            Call::Fallocate {
+                inode, mode: FallocateMode::Allocate { keep_size: true }, ..
+            } => {
+                vec![recall(*inode, Rights::READ)]
+            }
+            Call::Fallocate { inode, .. } => vec![recall(*inode, READ_WRITE_SIZE)],
+            Call::CopyRange { source, destination, .. } => {
+                let mut conflicts = vec![recall(*destination, READ_WRITE_SIZE)];
+                if source != destination {
+                    conflicts.push(recall(*source, READ_WRITE_SIZE));
+                }
+                conflicts
+            }
+            _ => Vec::new(),
+        })
+    }
+
+    fn removal_conflicts(
+        &self,
+        parent: InodeId,
+        name: &Name,
+        is_rmdir: bool,
+    ) -> Result<Vec<Conflict>, Error> {
+        self.directory(parent)?;
+        let Some(dentry) = self.dentry(parent, name)? else { return Ok(Vec::new()) };
+        let inode = self.named_inode(dentry.inode)?;
+        let is_directory = inode.attr.kind == FileKind::Directory;
+        if is_directory != is_rmdir || (is_directory && inode.attr.size > 0) {
+            return Ok(Vec::new());
+        }
+        Ok(vec![invalidate(parent, vec![name.clone()]), losing_name(&inode)])
+    }
+
+    fn rename_conflicts(&self, rename: Rename<'_>) -> Result<Vec<Conflict>, Error> {
+        let (found, is_noop) = self.find_rename(rename)?;
+        if is_noop {
+            return Ok(Vec::new());
+        }
+        let (name, new_name) = (rename.name.clone(), rename.new_name.clone());
+        let mut conflicts = if rename.parent == rename.new_parent {
+            vec![invalidate(rename.parent, vec![name, new_name])]
+        } else {
+            vec![
+                invalidate(rename.parent, vec![name]),
+                invalidate(rename.new_parent, vec![new_name]),
+            ]
+        };
+        conflicts.push(recall(found.moved.attr.inode, Rights::READ));
+        if let Some((present, _)) = &found.present {
+            conflicts.push(match rename.mode {
+                RenameMode::Exchange => recall(present.attr.inode, Rights::READ),
+                _ => losing_name(present),
+            });
+        }
+        Ok(conflicts)
+    }
+}

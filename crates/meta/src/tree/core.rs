@@ -1,0 +1,312 @@
+//! [`Core`]: opening, executing calls, group commit.
+
+use super::Outcome;
+use super::base::{Base, Layers};
+use super::data::Commit;
+use super::names::NewInode;
+use super::rename::Rename;
+use super::transaction::{Context, Transaction};
+use crate::records::{Counters, Key, SessionRecord, decode};
+use crate::store::overlay::Overlay;
+use crate::store::{Error, Store, Syncer};
+use protocol::client::{Answer, Call};
+use protocol::{Errno, FileKind, FreeEpoch, InodeId, Layout, Rights, Timestamp};
+use uuid::Uuid;
+
+/// Finished transactions are committed in the middle of a long call when they are this large.
+const PENDING_BYTES_MAX: usize = 8 << 20;
+
+/// What [`Core::open`] must be told, as it has neither time nor randomness of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Boot {
+    /// The machine's boot identifier: another than the stored one means that the store may have
+    /// lost what it acknowledged.
+    pub boot: Uuid,
+    /// Identity of the file system, if it is made now.
+    pub file_system: Uuid,
+    /// The present time.
+    pub now: Timestamp,
+    /// Permission bits, owner and group of the root directory, if it is made now.
+    pub root: (u16, u32, u32),
+}
+
+/// What [`Core::open`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The store was empty: the file system is new.
+    pub is_new: bool,
+    /// The sessions were made void just now: each must be fenced and ended.
+    pub are_sessions_void: bool,
+}
+
+/// The transaction core of the metadata service.
+pub struct Core {
+    pub(super) base: Base,
+    is_poisoned: bool,
+    transactions: u64,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("Core");
+        debug.field("counters", &self.base.counters).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// Opens a store; an empty one becomes a new file system. Truncations and frees that were cut
+    /// short are finished later by [`Core::reclaim_step`].
+    pub fn open(store: Box<dyn Store>, boot: &Boot) -> Result<(Core, Opened), Error> {
+        let layers = Layers { store, pending: Overlay::default() };
+        let key = Key::Counters.encode();
+        let stored: Option<Counters> =
+            layers.get(&key)?.map(|value| decode(&key, &value)).transpose()?;
+        let is_new = stored.is_none();
+        let counters = stored.unwrap_or(Counters {
+            file_system: boot.file_system,
+            boot: boot.boot,
+            next_inode: InodeId::ROOT.0 + 1,
+            next_session: 1,
+            next_device: 0,
+            next_epoch: 1,
+            free_epoch: FreeEpoch(1),
+            inodes: 1,
+        });
+        let are_sessions_void = counters.boot != boot.boot;
+        let base = Base::load(layers, counters)?;
+        let mut core = Core { base, is_poisoned: false, transactions: 0 };
+        if is_new {
+            core.make_root(boot)?;
+        }
+        if are_sessions_void {
+            core.void_sessions(boot.boot)?;
+        }
+        core.flush()?;
+        Ok((core, Opened { is_new, are_sessions_void }))
+    }
+
+    fn make_root(&mut self, boot: &Boot) -> Result<(), Error> {
+        let (mode, uid, gid) = boot.root;
+        let new = NewInode {
+            kind: FileKind::Directory,
+            mode: mode & 0o7777,
+            uid,
+            gid,
+            rdev: 0,
+            layout: Layout::NEAR,
+            parent: InodeId::ROOT,
+            target: Vec::new(),
+        };
+        let root = new.build(InodeId::ROOT, boot.now);
+        self.transact(|transaction| {
+            let counters = transaction.counters;
+            transaction.put(&Key::Counters, &counters)?;
+            transaction.put_inode(&root)
+        })
+    }
+
+    fn void_sessions(&mut self, boot: Uuid) -> Result<(), Error> {
+        let sessions: Vec<_> =
+            self.base.sessions.iter().map(|(id, state)| (*id, state.record.clone())).collect();
+        self.transact(|transaction| {
+            transaction.counters.boot = boot;
+            for (session, record) in sessions {
+                transaction.put_session(session, SessionRecord { is_void: true, ..record })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs one transaction. Refused, it leaves no trace; a failure of the store ends the core.
+    pub(super) fn transact<T>(
+        &mut self,
+        run: impl FnOnce(&mut Transaction<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if self.is_poisoned {
+            return Err(Error::Poisoned);
+        }
+        let mut transaction = Transaction::begin(&self.base);
+        let result = run(&mut transaction)
+            .and_then(|result| transaction.finish().map(|finished| (result, finished)));
+        let (result, finished) = match result {
+            Ok(done) => done,
+            Err(error) => {
+                self.is_poisoned |= matches!(error, Error::Store { .. });
+                return Err(error);
+            }
+        };
+        self.base.counters = finished.counters;
+        if finished.writes.len() > 0 {
+            self.transactions += 1;
+            self.base.layers.pending.absorb(finished.writes);
+        }
+        for effect in finished.effects {
+            self.base.apply(effect);
+        }
+        Ok(result)
+    }
+
+    /// Commits all finished transactions as one batch: what they did survives the sudden death of
+    /// this process. An error ends the core.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        if self.is_poisoned {
+            return Err(Error::Poisoned);
+        }
+        let batch = self.base.layers.pending.take();
+        if batch.writes.is_empty() {
+            return Ok(());
+        }
+        let result = self.base.layers.store.commit(batch);
+        self.is_poisoned |= result.is_err();
+        result
+    }
+
+    /// A handle that makes durable, from any thread, what was flushed before its call.
+    pub fn syncer(&self) -> Box<dyn Syncer> {
+        self.base.layers.store.syncer()
+    }
+
+    /// Whether finished transactions wait for [`Core::flush`].
+    pub fn has_pending(&self) -> bool {
+        self.base.layers.pending.len() > 0
+    }
+
+    /// Transactions finished since the core was opened.
+    pub fn transactions(&self) -> u64 {
+        self.transactions
+    }
+
+    /// Executes a call that concerns the tree, data or space; others are answered EPROTO. What it
+    /// changes is visible to later calls at once, and stored with the next [`Core::flush`].
+    ///
+    /// Failures of the store and corrupt records are logged, and EIO is answered.
+    pub fn execute(&mut self, context: &Context<'_>, call: &Call) -> Result<Outcome, Errno> {
+        self.execute_inner(context, call).map_err(|error| {
+            if !matches!(error, Error::Refused(_)) {
+                tracing::error!(%error, session = context.session.0, "call failed");
+            }
+            error.to_errno()
+        })
+    }
+
+    fn execute_inner(&mut self, context: &Context<'_>, call: &Call) -> Result<Outcome, Error> {
+        self.settle_truncations(call)?;
+        if let Call::Fallocate { inode, offset, length, mode } = call {
+            loop {
+                let range = (*offset, *length);
+                let done = self.transact(|t| t.fallocate_step(context, *inode, range, *mode))?;
+                match done {
+                    Some(outcome) => return Ok(outcome),
+                    None => self.flush_if_large()?,
+                }
+            }
+        }
+        self.transact(|transaction| transaction.execute(context, call))
+    }
+
+    /// Finishes pending truncations of the inodes whose extents a call is about.
+    fn settle_truncations(&mut self, call: &Call) -> Result<(), Error> {
+        let (one, other) = match call {
+            Call::SetAttr { inode, changes } if changes.size.is_some() => (*inode, *inode),
+            Call::ReadExtents { inode, .. }
+            | Call::Commit { inode, .. }
+            | Call::Fallocate { inode, .. } => (*inode, *inode),
+            Call::CopyRange { source, destination, .. } => (*source, *destination),
+            _ => return Ok(()),
+        };
+        for inode in [one, other] {
+            while self.base.truncating.contains(&inode) {
+                self.transact(|transaction| transaction.truncate_step(inode))?;
+                self.flush_if_large()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits what is pending if it is much: between steps that are each valid alone.
+    fn flush_if_large(&mut self) -> Result<(), Error> {
+        if self.base.layers.pending.bytes() > PENDING_BYTES_MAX { self.flush() } else { Ok(()) }
+    }
+}
+
+impl Transaction<'_> {
+    fn execute(&mut self, context: &Context<'_>, call: &Call) -> Result<Outcome, Error> {
+        match call {
+            Call::PoolUse => Ok(Outcome::of(self.base.space.answer(self.counters.inodes))),
+            Call::Lookup { parent, name } => self.lookup(*parent, name),
+            Call::GetAttr(inode) => self.get_attr(*inode),
+            Call::ReadDir { inode, after, count_max } => {
+                self.read_directory(*inode, *after, *count_max)
+            }
+            Call::ReadLink(inode) => self.read_link(*inode),
+            Call::Acquire { inode, rights } => self.acquire(context, *inode, *rights),
+            Call::ReadExtents { inode, offset, length } => {
+                self.read_extents(*inode, *offset, *length)
+            }
+            Call::GetXattr { inode, name } => self.get_xattr(*inode, name),
+            Call::ListXattr(inode) => self.list_xattr(*inode),
+            Call::SetXattr { inode, name, value, mode } => {
+                self.set_xattr(context, *inode, name, value, *mode)
+            }
+            Call::RemoveXattr { inode, name } => self.remove_xattr(context, *inode, name),
+            Call::SetAttr { inode, changes } => self.set_attr(context, *inode, changes),
+            Call::LeaseSpace { device, wanted_bytes } => {
+                let grant = self.lease_space(context.session, *device, *wanted_bytes)?;
+                Ok(Outcome::of(Answer::Space(grant)))
+            }
+            Call::ReturnSpace { device, free } => {
+                self.return_space(context.session, *device, free)?;
+                Ok(Outcome::of(Answer::Done))
+            }
+            Call::CopyRange { source, source_offset, destination, destination_offset, length } => {
+                let to = (*destination, *destination_offset);
+                self.copy_range(context, (*source, *source_offset), to, *length)
+            }
+            _ => self.execute_change(context, call),
+        }
+    }
+
+    fn execute_change(&mut self, context: &Context<'_>, call: &Call) -> Result<Outcome, Error> {
+        match call {
+            Call::Create { parent, name, creation, mode, uid, gid, rights } => {
+                let owner = (*mode, *uid, *gid);
+                let outcome = self.create(context, *parent, name, creation, owner)?;
+                let Answer::Entry(attr) = outcome.answer else { return Ok(outcome) };
+                Ok(outcome.granting(attr.inode, *rights))
+            }
+            Call::Link { inode, parent, name } => self.link(context, *inode, *parent, name),
+            Call::Unlink { parent, name } => self.remove_name(context, *parent, name, false),
+            Call::Rmdir { parent, name } => self.remove_name(context, *parent, name, true),
+            Call::Rename { parent, name, new_parent, new_name, mode } => {
+                let (parent, new_parent, mode) = (*parent, *new_parent, *mode);
+                self.rename(context, Rename { parent, name, new_parent, new_name, mode })
+            }
+            Call::Commit {
+                inode,
+                generation,
+                allocations,
+                extents,
+                mtime,
+                kill_privileges,
+                durable: _,
+            } => {
+                let commit = Commit {
+                    inode: *inode,
+                    generation: *generation,
+                    allocations,
+                    extents: &extents.0,
+                    mtime: *mtime,
+                    kill_privileges: *kill_privileges,
+                };
+                self.commit_data(context, commit)
+            }
+            _ => Err(Errno::EPROTO.into()),
+        }
+    }
+}
+
+impl Core {
+    /// Rights that a regular file's last name takes with it.
+    pub(super) const ALL: Rights =
+        Rights(Rights::READ.0 | Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0);
+}

@@ -1,0 +1,341 @@
+//! A file's data: reading extents, committing, punching, sharing.
+
+use super::Outcome;
+use super::attributes::check_regular;
+use super::extents::{Edit, References, flatten};
+use super::transaction::{Context, STEP_RECORDS, Transaction};
+use crate::records::{Allocation, Inode, Key};
+use crate::store::Error;
+use protocol::client::{Answer, FallocateMode};
+use protocol::extent::{EXTENT_MAX_BYTES, EXTENTS_PER_MESSAGE_MAX};
+use protocol::space::NewAllocation;
+use protocol::{
+    Errno, Extent, ExtentList, FILE_SIZE_MAX_BYTES, Generation, InodeId, Rights, Timestamp,
+};
+use std::collections::BTreeMap;
+
+/// An answer is filled page by page up to about so many extents.
+const EXTENTS_PER_ANSWER: usize = 1024;
+
+/// Extents that one `CopyRange` shares at most; the caller goes on where it ended.
+const EXTENTS_PER_COPY: usize = 1024;
+
+/// A commit, as asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Commit<'a> {
+    pub(crate) inode: InodeId,
+    pub(crate) generation: Generation,
+    pub(crate) allocations: &'a [NewAllocation],
+    pub(crate) extents: &'a [Extent],
+    pub(crate) mtime: Option<Timestamp>,
+    pub(crate) kill_privileges: bool,
+}
+
+/// The end of a range of a file; EINVAL if it is empty, EFBIG if it is too far.
+fn range_end(offset: u64, length: u64) -> Result<u64, Error> {
+    if length == 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    match offset.checked_add(length) {
+        Some(end) if end <= FILE_SIZE_MAX_BYTES => Ok(end),
+        _ => Err(Errno::EFBIG.into()),
+    }
+}
+
+impl Transaction<'_> {
+    /// A regular file.
+    fn file(&self, id: InodeId) -> Result<Inode, Error> {
+        let inode = self.inode(id)?;
+        check_regular(&inode)?;
+        Ok(inode)
+    }
+
+    /// `ReadExtents`. Whole pages are given: what lies after the asked range costs little, and
+    /// saves the next call.
+    pub(crate) fn read_extents(
+        &self,
+        id: InodeId,
+        offset: u64,
+        length: u64,
+    ) -> Result<Outcome, Error> {
+        let inode = self.file(id)?;
+        if length == 0 || offset >= FILE_SIZE_MAX_BYTES {
+            return Err(Errno::EINVAL.into());
+        }
+        let end = offset.saturating_add(length).min(FILE_SIZE_MAX_BYTES);
+        let mut extents = Vec::new();
+        let mut at = offset;
+        while at < end && extents.len() < EXTENTS_PER_ANSWER {
+            match self.page_before(id, at)? {
+                Some((_, page)) if page.end > at => {
+                    let touching = page.extents.0.iter().filter(|extent| extent.end() > offset);
+                    extents.extend(touching);
+                    at = page.end;
+                }
+                _ => at = self.page_after(id, at)?.unwrap_or(FILE_SIZE_MAX_BYTES),
+            }
+        }
+        let answer = Answer::Extents {
+            extents: ExtentList(extents),
+            covered_to: at,
+            attr: inode.attr,
+            free_epoch: self.counters.free_epoch,
+        };
+        Ok(Outcome::of(answer).granting(id, Rights::READ))
+    }
+
+    /// `Commit`.
+    pub(crate) fn commit_data(
+        &mut self,
+        context: &Context<'_>,
+        commit: Commit<'_>,
+    ) -> Result<Outcome, Error> {
+        let mut inode = self.file(commit.inode)?;
+        let id = commit.inode;
+        if commit.generation > inode.attr.generation {
+            return Err(Errno::EINVAL.into());
+        }
+        if commit.generation < inode.attr.generation {
+            return Ok(Outcome::of(Answer::Attr(inode.attr)).granting(id, Rights::READ));
+        }
+        let new = self.check_commit(context, commit)?;
+        if commit.kill_privileges {
+            self.kill_privileges(&mut inode)?;
+        }
+        let mut references = References::of_commit(new);
+        self.edit_extents(&mut inode, &flatten(commit.extents), &mut references)?;
+        self.settle_references(references)?;
+        let end = commit.extents.iter().map(Extent::end).max().unwrap_or(0);
+        inode.attr.size = inode.attr.size.max(end);
+        if !commit.extents.is_empty() {
+            inode.attr.data_version += 1;
+        }
+        // The time of the write, not of the commit: closing a file must not change its times.
+        if let Some(mtime) = commit.mtime {
+            inode.attr.mtime = mtime;
+            inode.attr.ctime = inode.attr.ctime.max(mtime);
+        }
+        if commit.kill_privileges {
+            inode.attr.ctime = inode.attr.ctime.max(context.now);
+        }
+        inode.attr.version += 1;
+        self.put_inode(&inode)?;
+        Ok(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ))
+    }
+
+    /// Checks all that a commit says, takes the blocks of its new allocations out of the session's
+    /// leases, and gives the new allocations.
+    fn check_commit(
+        &mut self,
+        context: &Context<'_>,
+        commit: Commit<'_>,
+    ) -> Result<BTreeMap<protocol::AllocationId, Allocation>, Error> {
+        if commit.extents.len() > EXTENTS_PER_MESSAGE_MAX
+            || commit.allocations.len() > EXTENTS_PER_MESSAGE_MAX
+        {
+            return Err(Errno::E2BIG.into());
+        }
+        // Also finds allocations that overlap each other: the second one is leased no more.
+        self.take_allocations(context.session, commit.allocations)?;
+        let mut new = BTreeMap::new();
+        for named in commit.allocations {
+            let owner = commit.inode;
+            let allocation = Allocation { blocks: named.blocks, references: 0, owner };
+            new.insert(named.allocation, allocation);
+        }
+        let mut last_checked = None;
+        for extent in commit.extents {
+            let length = u64::from(extent.length);
+            if length == 0 || length > EXTENT_MAX_BYTES {
+                return Err(Errno::EINVAL.into());
+            }
+            range_end(extent.offset, length)?;
+            let id = extent.place.allocation;
+            let bytes = match last_checked {
+                Some((checked, bytes)) if checked == id => bytes,
+                _ => self.allocation_bytes(commit.inode, id, &new)?,
+            };
+            last_checked = Some((id, bytes));
+            if u64::from(extent.place.at) + length > bytes {
+                return Err(Errno::EINVAL.into());
+            }
+        }
+        Ok(new)
+    }
+
+    /// Length of an allocation that a commit to an inode may name: a new one, or one that the inode
+    /// named first.
+    fn allocation_bytes(
+        &self,
+        owner: InodeId,
+        id: protocol::AllocationId,
+        new: &BTreeMap<protocol::AllocationId, Allocation>,
+    ) -> Result<u64, Error> {
+        let allocation = match new.get(&id) {
+            Some(allocation) => *allocation,
+            None => self.get(&Key::Allocation(id))?.ok_or(Errno::EINVAL)?,
+        };
+        if allocation.owner != owner {
+            return Err(Errno::EINVAL.into());
+        }
+        let device = self.base.space.devices.get(&id.device).ok_or(Errno::ENODEV)?;
+        Ok(u64::from(allocation.blocks) * u64::from(device.info.block_size))
+    }
+
+    /// `Fallocate`, or the next step of it: gives the outcome when all is done, else `None` and
+    /// wants to be called again. Each step is valid alone, and the whole can be repeated.
+    pub(crate) fn fallocate_step(
+        &mut self,
+        context: &Context<'_>,
+        id: InodeId,
+        (offset, length): (u64, u64),
+        mode: FallocateMode,
+    ) -> Result<Option<Outcome>, Error> {
+        let mut inode = self.file(id)?;
+        let end = range_end(offset, length)?;
+        let keeps_size = match mode {
+            FallocateMode::Allocate { keep_size } => {
+                self.check_room(id, offset, end)?;
+                keep_size
+            }
+            FallocateMode::Punch => true,
+            FallocateMode::Zero { keep_size } => keep_size,
+        };
+        if !matches!(mode, FallocateMode::Allocate { .. }) {
+            let is_done = self.clear_step(&mut inode, offset, end)?;
+            if !is_done {
+                inode.attr.data_version += 1;
+                inode.attr.version += 1;
+                self.put_inode(&inode)?;
+                return Ok(None);
+            }
+            inode.attr.generation = Generation(inode.attr.generation.0 + 1);
+        }
+        if !keeps_size {
+            inode.attr.size = inode.attr.size.max(end);
+        }
+        inode.modify(context.now);
+        self.put_inode(&inode)?;
+        Ok(Some(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ)))
+    }
+
+    /// Removes what a range holds, or as much of it as a step may; whether nothing is left.
+    fn clear_step(&mut self, inode: &mut Inode, start: u64, end: u64) -> Result<bool, Error> {
+        let id = inode.attr.inode;
+        let mut references = References::default();
+        let mut at = start;
+        let mut touched = 0;
+        while at < end && touched < STEP_RECORDS {
+            let page = self.page_before(id, at)?.filter(|(_, page)| page.end > at);
+            let Some((_, page)) = page else {
+                at = self.page_after(id, at)?.unwrap_or(end);
+                continue;
+            };
+            let to = page.end.min(end);
+            let within = |extent: &&Extent| extent.clip(at, to).is_some();
+            let count = page.extents.0.iter().filter(within).count();
+            if count > 0 {
+                touched += 1 + count;
+                self.edit_extents(inode, &[Edit::clear(at, to)], &mut references)?;
+            }
+            at = to;
+        }
+        self.settle_references(references)?;
+        Ok(at >= end)
+    }
+
+    /// ENOSPC unless the pool has as many bytes free as a range has without data.
+    fn check_room(&self, id: InodeId, offset: u64, end: u64) -> Result<(), Error> {
+        let free_bytes = self.base.space.pool_use(0).free_bytes;
+        let mut missing = end - offset;
+        let mut at = offset;
+        // Nearly always there is room even if nothing is there yet, and no page is read.
+        while missing > free_bytes && at < end {
+            match self.page_before(id, at)? {
+                Some((_, page)) if page.end > at => {
+                    let parts = page.extents.0.iter().filter_map(|e| e.clip(offset, end));
+                    let held: u64 = parts.map(|part| u64::from(part.length)).sum();
+                    missing = missing.saturating_sub(held);
+                    at = page.end;
+                }
+                _ => at = self.page_after(id, at)?.unwrap_or(end),
+            }
+        }
+        if missing > free_bytes { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+    }
+
+    /// `CopyRange`: the destination's range names what the source's range names. Copies less than
+    /// asked where the source ends or has more extents than one call shares.
+    pub(crate) fn copy_range(
+        &mut self,
+        context: &Context<'_>,
+        (source_id, source_offset): (InodeId, u64),
+        (destination_id, destination_offset): (InodeId, u64),
+        length: u64,
+    ) -> Result<Outcome, Error> {
+        let source = self.file(source_id)?;
+        let mut destination = self.file(destination_id)?;
+        let available = source.attr.size.saturating_sub(source_offset);
+        let length = length.min(available);
+        if length == 0 {
+            let answer = Answer::Copied { length: 0, attr: destination.attr };
+            return Ok(Outcome::of(answer).granting(destination_id, Rights::READ));
+        }
+        range_end(destination_offset, length)?;
+        let is_apart = source_offset.abs_diff(destination_offset) >= length;
+        if source_id == destination_id && !is_apart {
+            return Err(Errno::EINVAL.into());
+        }
+        let (edits, end) =
+            self.copied_edits(source_id, source_offset, destination_offset, length)?;
+        let mut references = References::default();
+        self.edit_extents(&mut destination, &edits, &mut references)?;
+        self.settle_references(references)?;
+        let length = end - source_offset;
+        destination.attr.size = destination.attr.size.max(destination_offset + length);
+        destination.modify(context.now);
+        self.put_inode(&destination)?;
+        let answer = Answer::Copied { length, attr: destination.attr };
+        Ok(Outcome::of(answer)
+            .touching(destination_id)
+            .granting(destination_id, Rights::READ)
+            .granting(source_id, Rights::READ))
+    }
+
+    /// The edits of a destination that share a source's range, and how far they go there.
+    fn copied_edits(
+        &self,
+        id: InodeId,
+        offset: u64,
+        to: u64,
+        length: u64,
+    ) -> Result<(Vec<Edit>, u64), Error> {
+        let end = offset + length;
+        let moved = |at: u64| at - offset + to;
+        let mut edits = Vec::new();
+        let mut at = offset;
+        while at < end && edits.len() < EXTENTS_PER_COPY {
+            let page = self.page_before(id, at)?.filter(|(_, page)| page.end > at);
+            let Some((_, page)) = page else {
+                let next = self.page_after(id, at)?.unwrap_or(end).min(end);
+                edits.push(Edit::clear(moved(at), moved(next)));
+                at = next;
+                continue;
+            };
+            let (page_start, page_end) = (at, page.end.min(end));
+            let within = |extent: &Extent| extent.clip(page_start, page_end);
+            for part in page.extents.0.iter().filter_map(within) {
+                if part.offset > at {
+                    edits.push(Edit::clear(moved(at), moved(part.offset)));
+                }
+                edits.push(Edit::put(Extent { offset: moved(part.offset), ..part }));
+                at = part.end();
+            }
+            if at < page_end {
+                edits.push(Edit::clear(moved(at), moved(page_end)));
+                at = page_end;
+            }
+        }
+        Ok((edits, at.min(end)))
+    }
+}

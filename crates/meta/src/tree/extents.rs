@@ -1,0 +1,326 @@
+//! A file's extents in pages, and the reference counts of the allocations they name.
+//!
+//! A page speaks for a range of the file, from its key's offset to its `end`; ranges of pages never
+//! overlap, and an extent never crosses its page's border (one that would is stored in two parts).
+//! A page above [`PAGE_EXTENTS_MAX`] extents is split, one without extents is removed and leaves a
+//! gap. Every change is a list of *edits*, ascending and apart from one another, worked in page by
+//! page; references are counted over old and new content of the touched pages only, and settled
+//! once at the end, so that cutting an extent in two and joining it again costs nothing.
+
+use super::base::Effect;
+use super::transaction::{STEP_RECORDS, Transaction};
+use crate::records::{Allocation, ExtentPage, Inode, Key, decode, key_number};
+use crate::store::{Direction, Error, Scan};
+use protocol::extent::EXTENT_MAX_BYTES;
+use protocol::{AllocationId, Extent, ExtentList, FILE_SIZE_MAX_BYTES, InodeId};
+use std::collections::BTreeMap;
+
+/// Most extents of a page.
+pub(crate) const PAGE_EXTENTS_MAX: usize = 256;
+
+/// Extents of a page after a split; appending then fills the last one up again.
+const PAGE_EXTENTS_SPLIT: usize = 192;
+
+/// What a range of a file is to hold: an extent as long as the range, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Edit {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) extent: Option<Extent>,
+}
+
+impl Edit {
+    /// The range of an extent is to hold it.
+    pub(crate) fn put(extent: Extent) -> Edit {
+        Edit { start: extent.offset, end: extent.end(), extent: Some(extent) }
+    }
+
+    /// A range is to hold nothing.
+    pub(crate) fn clear(start: u64, end: u64) -> Edit {
+        Edit { start, end, extent: None }
+    }
+
+    fn clip(&self, start: u64, end: u64) -> Option<Edit> {
+        let (start, end) = (self.start.max(start), self.end.min(end));
+        let extent = self.extent.and_then(|extent| extent.clip(start, end));
+        (start < end).then_some(Edit { start, end, extent })
+    }
+}
+
+/// Changes of reference counts, and the allocations that a commit names for the first time.
+#[derive(Debug, Default)]
+pub(crate) struct References {
+    changes: BTreeMap<AllocationId, i64>,
+    new: BTreeMap<AllocationId, Allocation>,
+}
+
+impl References {
+    /// Those of a commit that names new allocations.
+    pub(crate) fn of_commit(new: BTreeMap<AllocationId, Allocation>) -> References {
+        References { changes: BTreeMap::new(), new }
+    }
+
+    /// Counts a list of extents once more or less. Lists mostly name one allocation many times in a
+    /// row, so the map is touched once per run.
+    fn count(&mut self, extents: &[Extent], sign: i64) {
+        for run in extents.chunk_by(|a, b| a.place.allocation == b.place.allocation) {
+            let change = self.changes.entry(run[0].place.allocation).or_default();
+            *change += sign * run.len() as i64;
+        }
+    }
+}
+
+/// Appends an extent, joined to the last one where both file and allocation go on.
+fn push(extents: &mut Vec<Extent>, extent: Extent) {
+    if let Some(last) = extents.last_mut()
+        && last.continues_in(&extent)
+        && u64::from(last.length) + u64::from(extent.length) <= EXTENT_MAX_BYTES
+    {
+        last.length += extent.length;
+        return;
+    }
+    extents.push(extent);
+}
+
+/// Old extents with edits worked in.
+fn overlay(old: &[Extent], edits: impl Iterator<Item = Edit>) -> Vec<Extent> {
+    let mut result = Vec::with_capacity(old.len() + 8);
+    let mut old = old.iter().copied();
+    let mut pending = old.next();
+    for edit in edits {
+        while let Some(extent) = pending {
+            if extent.offset >= edit.end {
+                break;
+            }
+            if let Some(left) = extent.clip(0, edit.start) {
+                push(&mut result, left);
+            }
+            pending = extent.clip(edit.end, u64::MAX);
+            if pending.is_some() {
+                break;
+            }
+            pending = old.next();
+        }
+        if let Some(extent) = edit.extent {
+            push(&mut result, extent);
+        }
+    }
+    pending.into_iter().chain(old).for_each(|extent| push(&mut result, extent));
+    result
+}
+
+fn bytes(extents: &[Extent]) -> u64 {
+    extents.iter().map(|extent| u64::from(extent.length)).sum()
+}
+
+/// Extents in the order in which they overwrite each other → edits, ascending and apart.
+pub(crate) fn flatten(extents: &[Extent]) -> Vec<Edit> {
+    if extents.windows(2).all(|pair| pair[0].end() <= pair[1].offset) {
+        return extents.iter().copied().map(Edit::put).collect();
+    }
+    // Offset → extent, apart from one another; each new one cuts what it covers.
+    let mut map: BTreeMap<u64, Extent> = BTreeMap::new();
+    for extent in extents {
+        let (start, end) = (extent.offset, extent.end());
+        let before = map.range(..start).next_back().map(|(_, other)| *other);
+        if let Some(other) = before.filter(|other| other.end() > start) {
+            map.extend(other.clip(0, start).map(|left| (left.offset, left)));
+            map.extend(other.clip(end, u64::MAX).map(|right| (right.offset, right)));
+        }
+        let within: Vec<Extent> = map.range(start..end).map(|(_, other)| *other).collect();
+        for other in within {
+            map.remove(&other.offset);
+            map.extend(other.clip(end, u64::MAX).map(|right| (right.offset, right)));
+        }
+        map.insert(start, *extent);
+    }
+    map.into_values().map(Edit::put).collect()
+}
+
+impl Transaction<'_> {
+    /// The last page that begins at or before an offset.
+    pub(crate) fn page_before(
+        &self,
+        id: InodeId,
+        offset: u64,
+    ) -> Result<Option<(u64, ExtentPage)>, Error> {
+        let found = self.scan(Scan {
+            prefix: &Key::Extents(id, 0).prefix(1),
+            from: Some(&Key::Extents(id, offset).encode()),
+            direction: Direction::Backward,
+            limit: 1,
+        })?;
+        let Some((key, value)) = found.into_iter().next() else { return Ok(None) };
+        Ok(Some((key_number(&key, 1)?, decode(&key, &value)?)))
+    }
+
+    /// Where the first page begins that begins after an offset.
+    pub(crate) fn page_after(&self, id: InodeId, offset: u64) -> Result<Option<u64>, Error> {
+        let Some(first) = offset.checked_add(1) else { return Ok(None) };
+        let found = self.scan(Scan {
+            prefix: &Key::Extents(id, 0).prefix(1),
+            from: Some(&Key::Extents(id, first).encode()),
+            direction: Direction::Forward,
+            limit: 1,
+        })?;
+        found.first().map(|(key, _)| key_number(key, 1)).transpose()
+    }
+
+    /// The page that speaks for an offset; an empty one, not stored, in a gap.
+    fn page_at(&self, id: InodeId, offset: u64) -> Result<(u64, ExtentPage), Error> {
+        let before = self.page_before(id, offset)?;
+        let start = match before {
+            Some((start, page)) if page.end > offset => return Ok((start, page)),
+            Some((_, page)) => page.end,
+            None => 0,
+        };
+        let end = self.page_after(id, offset)?.unwrap_or(FILE_SIZE_MAX_BYTES);
+        Ok((start, ExtentPage { end, extents: ExtentList::default() }))
+    }
+
+    /// Works edits (ascending, apart) into an inode's extents. Changes `inode`, which the caller
+    /// writes, and counts references, which the caller settles.
+    pub(crate) fn edit_extents(
+        &mut self,
+        inode: &mut Inode,
+        edits: &[Edit],
+        references: &mut References,
+    ) -> Result<(), Error> {
+        let id = inode.attr.inode;
+        let mut rest = edits;
+        let mut done_to = 0;
+        while let Some(first) = rest.first() {
+            let at = first.start.max(done_to);
+            let (start, page) = self.page_at(id, at)?;
+            let count = rest.partition_point(|edit| edit.start < page.end);
+            let (here, after) = rest.split_at(count);
+            let clipped = here.iter().filter_map(|edit| edit.clip(at, page.end));
+            let new = overlay(&page.extents.0, clipped);
+            references.count(&page.extents.0, -1);
+            references.count(&new, 1);
+            let held = inode.attr.allocated_bytes + bytes(&new);
+            inode.attr.allocated_bytes = held.saturating_sub(bytes(&page.extents.0));
+            done_to = page.end;
+            let goes_on = here.last().is_some_and(|last| last.end > page.end);
+            rest = if goes_on { &rest[count - 1..] } else { after };
+            self.put_page(id, start, page, new)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces a page's content; splits or removes the page where due.
+    fn put_page(
+        &mut self,
+        id: InodeId,
+        start: u64,
+        old: ExtentPage,
+        new: Vec<Extent>,
+    ) -> Result<(), Error> {
+        if new.is_empty() {
+            if !old.extents.0.is_empty() {
+                self.remove(&Key::Extents(id, start));
+            }
+            return Ok(());
+        }
+        if new.len() <= PAGE_EXTENTS_MAX {
+            let page = ExtentPage { end: old.end, extents: ExtentList(new) };
+            return self.put(&Key::Extents(id, start), &page);
+        }
+        let mut chunks = new.chunks(PAGE_EXTENTS_SPLIT).peekable();
+        let mut from = start;
+        while let Some(chunk) = chunks.next() {
+            let end = chunks.peek().map_or(old.end, |next| next[0].offset);
+            let page = ExtentPage { end, extents: ExtentList(chunk.to_vec()) };
+            self.put(&Key::Extents(id, from), &page)?;
+            from = end;
+        }
+        Ok(())
+    }
+
+    /// Writes changed reference counts; allocations that nobody names any more are freed.
+    pub(crate) fn settle_references(&mut self, references: References) -> Result<(), Error> {
+        let References { changes, mut new } = references;
+        for (id, change) in changes {
+            let key = Key::Allocation(id);
+            let is_new = new.contains_key(&id);
+            if change == 0 && !is_new {
+                continue;
+            }
+            let stored = match new.remove(&id) {
+                Some(allocation) => Some(allocation),
+                None => self.get(&key)?,
+            };
+            let Some(mut allocation) = stored else {
+                return Err(self.contradiction(&key, "an extent names it, but it is not there"));
+            };
+            let Some(count) = allocation.references.checked_add_signed(change) else {
+                return Err(self.contradiction(&key, "it has fewer references than extents"));
+            };
+            allocation.references = count;
+            if count > 0 {
+                self.put(&key, &allocation)?;
+                continue;
+            }
+            self.free(id, allocation.blocks);
+            if !is_new {
+                self.remove(&key);
+            }
+        }
+        // Named by the commit, but by none of its extents.
+        for (id, allocation) in new {
+            self.free(id, allocation.blocks);
+        }
+        Ok(())
+    }
+
+    /// Removes an inode's extents from `size` on, or as many as a step may, from the end; whether
+    /// all are gone. The caller writes `inode`.
+    pub(crate) fn cut(&mut self, inode: &mut Inode, size: u64) -> Result<bool, Error> {
+        let id = inode.attr.inode;
+        let mut references = References::default();
+        let mut touched = 0;
+        let mut is_done = false;
+        // An allocation or page is one record each; a page's extents name at most so many.
+        while touched < STEP_RECORDS {
+            let last = self.page_before(id, FILE_SIZE_MAX_BYTES)?;
+            let Some((start, page)) = last.filter(|(_, page)| page.end > size) else {
+                is_done = true;
+                break;
+            };
+            let ends_past = page.extents.0.last().is_some_and(|extent| extent.end() > size);
+            if !ends_past {
+                is_done = true;
+                break;
+            }
+            let runs = page.extents.0.chunk_by(|a, b| a.place.allocation == b.place.allocation);
+            touched += 1 + runs.count();
+            let edit = Edit::clear(size.max(start), page.end);
+            self.edit_extents(inode, &[edit], &mut references)?;
+        }
+        self.settle_references(references)?;
+        Ok(is_done)
+    }
+
+    /// Goes on with an inode's pending truncation; whether it is finished.
+    pub(crate) fn truncate_step(&mut self, id: InodeId) -> Result<bool, Error> {
+        let stored = self.get::<Inode>(&Key::Inode(id))?;
+        let Some((mut inode, size)) =
+            stored.and_then(|inode| inode.truncating.map(|size| (inode, size)))
+        else {
+            self.remove(&Key::Truncating(id));
+            self.effect(Effect::Truncated(id));
+            return Ok(true);
+        };
+        let is_done = self.cut(&mut inode, size)?;
+        if is_done {
+            inode.truncating = None;
+            self.remove(&Key::Truncating(id));
+            self.effect(Effect::Truncated(id));
+        }
+        self.put_inode(&inode)?;
+        Ok(is_done)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Background work, in bounded steps: freeing dead inodes, finishing truncations, making rested
+//! blocks free.
+
+use super::base::Effect;
+use super::core::Core;
+use super::transaction::{STEP_RECORDS, Transaction};
+use crate::records::{Inode, Key, key_tail};
+use crate::store::{Direction, Error, Scan};
+use protocol::{FreeEpoch, InodeId};
+
+impl Transaction<'_> {
+    /// Frees a part of what a dead inode holds, or, last, the inode itself.
+    fn bury_step(&mut self, id: InodeId) -> Result<(), Error> {
+        let Some(mut inode) = self.get::<Inode>(&Key::Inode(id))? else {
+            self.remove(&Key::Dead(id));
+            self.effect(Effect::Gone(id));
+            return Ok(());
+        };
+        if !self.cut(&mut inode, 0)? {
+            return self.put_inode(&inode);
+        }
+        let xattrs = self.scan(Scan {
+            prefix: &Key::Xattr(id, b"").prefix(1),
+            from: None,
+            direction: Direction::Forward,
+            limit: STEP_RECORDS,
+        })?;
+        for (key, _) in &xattrs {
+            self.remove(&Key::Xattr(id, key_tail(key, 1)));
+        }
+        if xattrs.len() == STEP_RECORDS {
+            return self.put_inode(&inode);
+        }
+        if inode.truncating.is_some() {
+            self.remove(&Key::Truncating(id));
+            self.effect(Effect::Truncated(id));
+        }
+        self.remove(&Key::Inode(id));
+        self.remove(&Key::Dead(id));
+        self.effect(Effect::Gone(id));
+        self.counters.inodes = self.counters.inodes.saturating_sub(1);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Does background work in transactions of about a hundred records each, until about `budget`
+    /// records are written; whether more is left to do at once. Not to be called between `execute`
+    /// and the `record_reply` of the same call.
+    pub fn reclaim_step(&mut self, budget: usize) -> Result<bool, Error> {
+        let mut written = 0;
+        while written < budget {
+            written += match self.work() {
+                Some(Work::Truncate(inode)) => self.transact(|transaction| {
+                    transaction.truncate_step(inode)?;
+                    Ok(transaction.written())
+                })?,
+                Some(Work::Bury(inode)) => self.transact(|transaction| {
+                    transaction.bury_step(inode)?;
+                    Ok(transaction.written())
+                })?,
+                Some(Work::Free(from, through)) => {
+                    let (next, written) = self.transact(|transaction| {
+                        let next = transaction.free_rested(from, through)?;
+                        Ok((next, transaction.written()))
+                    })?;
+                    self.base.resting_from = next;
+                    written
+                }
+                None => return Ok(false),
+            }
+            .max(1);
+        }
+        Ok(self.work().is_some())
+    }
+
+    fn work(&self) -> Option<Work> {
+        if let Some(inode) = self.base.dead.first() {
+            return Some(Work::Bury(*inode));
+        }
+        if let Some(inode) = self.base.truncating.first() {
+            return Some(Work::Truncate(*inode));
+        }
+        let (from, through) = (self.base.resting_from, self.rested_through());
+        (from <= through).then_some(Work::Free(from, through))
+    }
+
+    /// Blocks freed at this epoch or before are read by no session any more.
+    fn rested_through(&self) -> FreeEpoch {
+        let ended = self.base.sessions.values().map(|state| state.ended_through).min();
+        ended.unwrap_or(self.base.counters.free_epoch)
+    }
+}
+
+/// The next piece of background work.
+enum Work {
+    Bury(InodeId),
+    Truncate(InodeId),
+    Free(FreeEpoch, FreeEpoch),
+}

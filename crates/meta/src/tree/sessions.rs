@@ -1,0 +1,353 @@
+//! Sessions, their reply slots and locks, and the pool's devices.
+
+use super::base::Effect;
+use super::core::Core;
+use super::transaction::Transaction;
+use crate::records::{Device, DurableLocks, Key, SessionRecord, SlotRecord, decode, key_number};
+use crate::space::DeviceUse;
+use crate::store::{Direction, Error, Scan};
+use protocol::client::{Response, SLOTS_PER_SESSION, Slot};
+use protocol::lock::{Lock, LockFamily, LockOwner};
+use protocol::space::{DeviceInfo, PoolUse};
+use protocol::{Attr, DeviceId, Epoch, Errno, FreeEpoch, HostId, InodeId, SessionId};
+use uuid::Uuid;
+
+/// Most lock owners that a session's end looks at in one scan.
+const LOCKS_PER_SCAN: usize = 1024;
+
+/// What a slot says of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotState {
+    /// A new call: execute it.
+    New,
+    /// A retry: this was the answer.
+    Repeated(Response),
+}
+
+/// Locks of one owner on one inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder {
+    session: SessionId,
+    inode: InodeId,
+    family: LockFamily,
+    owner: LockOwner,
+}
+
+impl Transaction<'_> {
+    /// Writes a session.
+    pub(super) fn put_session(
+        &mut self,
+        session: SessionId,
+        record: SessionRecord,
+    ) -> Result<(), Error> {
+        self.put(&Key::Session(session), &record)?;
+        self.effect(Effect::Session(session, Box::new(record)));
+        Ok(())
+    }
+
+    /// Removes all records whose key begins with `prefix`.
+    fn remove_prefix(
+        &mut self,
+        prefix: &[u8],
+        remove: impl Fn(&mut Self, &[u8]),
+    ) -> Result<(), Error> {
+        loop {
+            let direction = Direction::Forward;
+            let scan = Scan { prefix, from: None, direction, limit: LOCKS_PER_SCAN };
+            let found = self.scan(scan)?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            found.iter().for_each(|(key, _)| remove(self, key));
+        }
+    }
+
+    /// A session no longer has an inode open; the last one to close an inode without a name kills
+    /// it.
+    fn close_orphan(&mut self, session: SessionId, id: InodeId) -> Result<(), Error> {
+        let Some(openers) = self.base.open_orphans.get(&id) else { return Ok(()) };
+        if !openers.contains(&session) {
+            return Ok(());
+        }
+        self.remove(&Key::OpenOrphan(id, session));
+        self.effect(Effect::Closed(id, session));
+        if openers.len() == 1 {
+            let mut inode = self.inode(id)?;
+            self.kill(&mut inode)?;
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Makes a session, with an epoch of its own under which its host is admitted.
+    pub fn create_session(
+        &mut self,
+        node: &str,
+        host: HostId,
+    ) -> Result<(SessionId, Epoch), Error> {
+        self.transact(|transaction| {
+            let session = SessionId(transaction.counters.next_session);
+            let epoch = Epoch(transaction.counters.next_epoch);
+            transaction.counters.next_session += 1;
+            transaction.counters.next_epoch += 1;
+            let node = node.to_owned();
+            let record = SessionRecord { host, node, epoch, admitted: Vec::new(), is_void: false };
+            transaction.put_session(session, record)?;
+            Ok((session, epoch))
+        })
+    }
+
+    /// Notes that a session is about to be admitted at a device: flush before `Admit` is sent.
+    pub fn note_admitted(&mut self, session: SessionId, device: DeviceId) -> Result<(), Error> {
+        let Some(state) = self.base.sessions.get(&session) else {
+            return Err(Errno::ESTALE.into());
+        };
+        if state.record.admitted.contains(&device) {
+            return Ok(());
+        }
+        let mut record = state.record.clone();
+        record.admitted.push(device);
+        self.transact(|transaction| transaction.put_session(session, record))
+    }
+
+    /// A session, if it exists.
+    pub fn session(&self, session: SessionId) -> Option<&SessionRecord> {
+        self.base.sessions.get(&session).map(|state| &state.record)
+    }
+
+    /// All sessions.
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, &SessionRecord)> {
+        self.base.sessions.iter().map(|(id, state)| (*id, &state.record))
+    }
+
+    /// A session said that all its reads under extents from before `epoch` have ended.
+    pub fn ended_through(&mut self, session: SessionId, epoch: FreeEpoch) {
+        // An epoch that is yet to come says nothing about reads that are yet to begin.
+        let epoch = epoch.min(self.base.counters.free_epoch);
+        if let Some(state) = self.base.sessions.get_mut(&session) {
+            state.ended_through = state.ended_through.max(epoch);
+        }
+    }
+
+    /// Frees all space that a session leases on a device. The session must be fenced there.
+    pub fn release_space(&mut self, session: SessionId, device: DeviceId) -> Result<(), Error> {
+        for (device, index) in self.base.space.leases_of(session, Some(device)) {
+            self.transact(|transaction| transaction.release_lease(session, device, index))?;
+        }
+        Ok(())
+    }
+
+    /// Ends a session that is fenced on all devices: its leased space, locks and slots go, and
+    /// inodes that only it held open. All of it is stored with the next flush.
+    pub fn end_session(&mut self, session: SessionId) -> Result<(), Error> {
+        if !self.base.sessions.contains_key(&session) {
+            return Ok(());
+        }
+        for (device, index) in self.base.space.leases_of(session, None) {
+            self.transact(|transaction| transaction.release_lease(session, device, index))?;
+        }
+        let held = |sessions: &std::collections::BTreeSet<SessionId>| sessions.contains(&session);
+        let orphans = self.base.open_orphans.iter().filter(|(_, sessions)| held(sessions));
+        let orphans: Vec<InodeId> = orphans.map(|(inode, _)| *inode).collect();
+        for inode in orphans {
+            self.transact(|transaction| transaction.close_orphan(session, inode))?;
+        }
+        self.transact(|transaction| {
+            let slots = Key::Slot(session, 0).prefix(1);
+            transaction.remove_prefix(&slots, |transaction, key| {
+                if let Ok(slot) = key_number(key, 1) {
+                    transaction.remove(&Key::Slot(session, slot as u16));
+                }
+            })
+        })?;
+        for holder in self.holders(Some(session))? {
+            self.transact(|transaction| {
+                transaction.remove(&holder.key());
+                Ok(())
+            })?;
+        }
+        self.transact(|transaction| {
+            transaction.remove(&Key::Session(session));
+            transaction.effect(Effect::SessionGone(session));
+            Ok(())
+        })
+    }
+
+    /// A session closed an inode for the last time.
+    pub fn close(&mut self, session: SessionId, inode: InodeId) -> Result<(), Error> {
+        if !self.base.open_orphans.contains_key(&inode) {
+            return Ok(());
+        }
+        self.transact(|transaction| transaction.close_orphan(session, inode))
+    }
+
+    /// Inodes without a name, with the sessions that have them open.
+    pub fn open_orphans(&self) -> Vec<(InodeId, Vec<SessionId>)> {
+        let orphans = self.base.open_orphans.iter();
+        orphans.map(|(inode, sessions)| (*inode, sessions.iter().copied().collect())).collect()
+    }
+
+    /// Whether a call in a slot is new or a retry. EPROTO if it is neither; a slot's first call may
+    /// have number 0 or 1.
+    pub fn check_slot(&self, session: SessionId, slot: Slot) -> Result<SlotState, Errno> {
+        if slot.slot >= SLOTS_PER_SESSION {
+            return Err(Errno::EPROTO);
+        }
+        let transaction = Transaction::begin(&self.base);
+        let stored: Option<SlotRecord> =
+            transaction.get(&Key::Slot(session, slot.slot)).map_err(|error| {
+                tracing::error!(%error, session = session.0, "cannot read a reply slot");
+                error.to_errno()
+            })?;
+        match stored {
+            Some(last) if last.sequence == slot.sequence => Ok(SlotState::Repeated(last.response)),
+            Some(last) if last.sequence.checked_add(1) == Some(slot.sequence) => Ok(SlotState::New),
+            None if slot.sequence <= 1 => Ok(SlotState::New),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Keeps a call's answer in its slot. To be called after the call was executed and before the
+    /// next flush: then both are stored together.
+    pub fn record_reply(
+        &mut self,
+        session: SessionId,
+        slot: Slot,
+        response: &Response,
+    ) -> Result<(), Error> {
+        let record = SlotRecord { sequence: slot.sequence, response: response.clone() };
+        self.transact(|transaction| transaction.put(&Key::Slot(session, slot.slot), &record))
+    }
+
+    /// Replaces what an owner holds on an inode by these locks (none: it holds nothing more). All
+    /// of them must be of that inode, family and owner.
+    pub fn set_locks(
+        &mut self,
+        session: SessionId,
+        inode: InodeId,
+        (family, owner): (LockFamily, LockOwner),
+        locks: &[Lock],
+    ) -> Result<(), Error> {
+        let key = Holder { session, inode, family, owner }.key();
+        self.transact(|transaction| {
+            if locks.is_empty() {
+                transaction.remove(&key);
+                return Ok(());
+            }
+            transaction.put(&key, &DurableLocks { locks: locks.to_vec() })
+        })
+    }
+
+    /// All locks that are held.
+    pub fn locks(&self) -> Result<Vec<(SessionId, Lock)>, Error> {
+        let mut found = Vec::new();
+        self.base.layers.each(&Holder::prefix(None), |key, value| {
+            let session = SessionId(key_number(key, 0)?);
+            let record: DurableLocks = decode(key, value)?;
+            found.extend(record.locks.into_iter().map(|lock| (session, lock)));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    fn holders(&self, session: Option<SessionId>) -> Result<Vec<Holder>, Error> {
+        let mut found = Vec::new();
+        self.base.layers.each(&Holder::prefix(session), |key, _| {
+            found.push(Holder {
+                session: SessionId(key_number(key, 0)?),
+                inode: InodeId(key_number(key, 1)?),
+                family: match key_number(key, 2)? {
+                    0 => LockFamily::Flock,
+                    _ => LockFamily::Posix,
+                },
+                owner: LockOwner(key_number(key, 3)?),
+            });
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Registers a device, or notes a known one's new address and incarnation (it is known by its
+    /// UUID). EINVAL if its geometry makes no sense or is not what it was.
+    pub fn register_device(&mut self, info: &DeviceInfo) -> Result<DeviceId, Error> {
+        let is_valid = info.block_size.is_power_of_two()
+            && (512..=65536).contains(&info.block_size)
+            && info.blocks > 0
+            && info.blocks.checked_mul(u64::from(info.block_size)).is_some();
+        if !is_valid {
+            return Err(Errno::EINVAL.into());
+        }
+        let devices = &self.base.space.devices;
+        let known = devices.values().find(|device| device.info.uuid == info.uuid);
+        let is_same = known.is_none_or(|known| {
+            known.info.blocks == info.blocks && known.info.block_size == info.block_size
+        });
+        if !is_same {
+            return Err(Errno::EINVAL.into());
+        }
+        let known = known.map(|known| known.info.device);
+        let info = self.transact(|transaction| {
+            let device = known.unwrap_or(DeviceId(transaction.counters.next_device));
+            transaction.counters.next_device =
+                transaction.counters.next_device.max(device.0.saturating_add(1));
+            let info = DeviceInfo { device, ..info.clone() };
+            transaction.put(&Key::Device(device), &Device { info: info.clone() })?;
+            Ok(info)
+        })?;
+        let device = info.device;
+        self.base.space.add_device(info);
+        Ok(device)
+    }
+
+    /// Notes whether a device's target is in contact; space is leased only on those that are.
+    pub fn set_online(&mut self, device: DeviceId, online: bool) {
+        if let Some(device) = self.base.space.devices.get_mut(&device) {
+            device.info.online = online;
+        }
+    }
+
+    /// The pool's devices.
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        self.base.space.devices.values().map(|device| device.info.clone()).collect()
+    }
+
+    /// How a device's blocks are used.
+    pub fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
+        self.base.space.usage(device)
+    }
+
+    /// What `statfs` tells.
+    pub fn pool_use(&self) -> PoolUse {
+        self.base.space.pool_use(self.base.counters.inodes)
+    }
+
+    /// The present free epoch.
+    pub fn free_epoch(&self) -> FreeEpoch {
+        self.base.counters.free_epoch
+    }
+
+    /// The file system's identity.
+    pub fn file_system(&self) -> Uuid {
+        self.base.counters.file_system
+    }
+
+    /// An inode's attributes; ESTALE if there is none.
+    pub fn attr(&self, inode: InodeId) -> Result<Attr, Errno> {
+        let transaction = Transaction::begin(&self.base);
+        let inode = transaction.inode(inode).map_err(|error| error.to_errno())?;
+        Ok(inode.attr)
+    }
+}
+
+impl Holder {
+    fn key(&self) -> Key<'static> {
+        Key::Locks(self.session, self.inode, self.family, self.owner)
+    }
+
+    fn prefix(session: Option<SessionId>) -> Vec<u8> {
+        let any = session.unwrap_or(SessionId(0));
+        Key::Locks(any, InodeId(0), LockFamily::Flock, LockOwner(0))
+            .prefix(usize::from(session.is_some()))
+    }
+}

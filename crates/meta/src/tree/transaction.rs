@@ -1,0 +1,191 @@
+//! A transaction: typed reads and writes that become visible together, or never.
+//!
+//! It borrows the base, so that nothing else runs beside it, and gathers its writes and their
+//! effects on what is kept in memory. Dropped, it leaves no trace.
+
+use super::base::{Base, Effect};
+use crate::records::{Counters, Dentry, Inode, Key, Mark, Record, corrupt, decode, encode};
+use crate::space::SpaceEffect;
+use crate::store::overlay::Overlay;
+use crate::store::{Error, Pair, Scan};
+use protocol::{AllocationId, Errno, FileKind, InodeId, SessionId, Timestamp};
+
+/// Most records that one call may write. Background work stays near [`STEP_RECORDS`].
+pub(crate) const RECORDS_MAX: usize = 16384;
+
+/// Most bytes that one call may write.
+pub(crate) const BYTES_MAX: usize = 32 << 20;
+
+/// Records that a step of divisible work may write.
+pub(crate) const STEP_RECORDS: usize = 100;
+
+/// Who makes a call, and when.
+pub struct Context<'a> {
+    /// The session.
+    pub session: SessionId,
+    /// The present time.
+    pub now: Timestamp,
+    /// The sessions of which it is known that they have an inode open.
+    pub openers: &'a dyn Fn(InodeId) -> Vec<SessionId>,
+}
+
+impl std::fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("Context");
+        debug.field("session", &self.session).field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+/// What a finished transaction changes.
+pub(crate) struct Finished {
+    pub(crate) writes: Overlay,
+    pub(crate) counters: Counters,
+    pub(crate) effects: Vec<Effect>,
+}
+
+/// A transaction.
+pub(crate) struct Transaction<'a> {
+    pub(crate) base: &'a Base,
+    pub(crate) counters: Counters,
+    writes: Overlay,
+    effects: Vec<Effect>,
+    freed: Vec<(AllocationId, u32)>,
+}
+
+impl<'a> Transaction<'a> {
+    /// Begins on the present state.
+    pub(crate) fn begin(base: &'a Base) -> Transaction<'a> {
+        Transaction {
+            base,
+            counters: base.counters,
+            writes: Overlay::default(),
+            effects: Vec::new(),
+            freed: Vec::new(),
+        }
+    }
+
+    /// Ends it: rests what it freed, writes the counters if they changed.
+    pub(crate) fn finish(mut self) -> Result<Finished, Error> {
+        let freed = std::mem::take(&mut self.freed);
+        self.rest(freed)?;
+        if self.counters != self.base.counters {
+            let counters = self.counters;
+            self.put(&Key::Counters, &counters)?;
+        }
+        if self.writes.len() > RECORDS_MAX || self.writes.bytes() > BYTES_MAX {
+            return Err(Errno::E2BIG.into());
+        }
+        Ok(Finished { writes: self.writes, counters: self.counters, effects: self.effects })
+    }
+
+    /// Records written so far.
+    pub(crate) fn written(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// A record.
+    pub(crate) fn get<R: Record>(&self, key: &Key<'_>) -> Result<Option<R>, Error> {
+        let bytes = key.encode();
+        if let Some(value) = self.writes.get(&bytes) {
+            return value.map(|value| decode(&bytes, value)).transpose();
+        }
+        self.base.layers.get(&bytes)?.map(|value| decode(&bytes, &value)).transpose()
+    }
+
+    /// The records of a scan, this transaction's writes among them.
+    pub(crate) fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error> {
+        self.writes.scan(scan, |scan| self.base.layers.scan(scan))
+    }
+
+    /// Writes a record.
+    pub(crate) fn put<R: Record>(&mut self, key: &Key<'_>, record: &R) -> Result<(), Error> {
+        self.writes.set(key.encode(), Some(encode(record)?));
+        Ok(())
+    }
+
+    /// Writes a record whose key says all.
+    pub(crate) fn mark(&mut self, key: &Key<'_>) -> Result<(), Error> {
+        self.put(key, &Mark)
+    }
+
+    /// Removes a record.
+    pub(crate) fn remove(&mut self, key: &Key<'_>) {
+        self.writes.set(key.encode(), None);
+    }
+
+    /// The error for records that contradict each other.
+    pub(crate) fn contradiction(&self, key: &Key<'_>, reason: &str) -> Error {
+        corrupt(&key.encode(), reason)
+    }
+
+    /// Notes a change of what is kept in memory.
+    pub(crate) fn effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// Notes a change of the space index.
+    pub(crate) fn space_effect(&mut self, effect: SpaceEffect) {
+        self.effects.push(Effect::Space(effect));
+    }
+
+    /// Frees an allocation's blocks: they rest from the end of this transaction on.
+    pub(crate) fn free(&mut self, allocation: AllocationId, blocks: u32) {
+        self.freed.push((allocation, blocks));
+    }
+
+    /// An inode that is not dead; ESTALE if there is none.
+    pub(crate) fn inode(&self, id: InodeId) -> Result<Inode, Error> {
+        match self.get::<Inode>(&Key::Inode(id))? {
+            Some(inode) if !inode.is_dead => Ok(inode),
+            _ => Err(Errno::ESTALE.into()),
+        }
+    }
+
+    /// A directory; ENOTDIR if the inode is something else.
+    pub(crate) fn directory(&self, id: InodeId) -> Result<Inode, Error> {
+        let inode = self.inode(id)?;
+        if inode.attr.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        Ok(inode)
+    }
+
+    /// An inode that an entry names: it must be there.
+    pub(crate) fn named_inode(&self, id: InodeId) -> Result<Inode, Error> {
+        let key = Key::Inode(id);
+        self.get(&key)?.ok_or_else(|| self.contradiction(&key, "an entry names it"))
+    }
+
+    /// Writes an inode.
+    pub(crate) fn put_inode(&mut self, inode: &Inode) -> Result<(), Error> {
+        self.put(&Key::Inode(inode.attr.inode), inode)
+    }
+
+    /// A directory's entry.
+    pub(crate) fn dentry(&self, parent: InodeId, name: &[u8]) -> Result<Option<Dentry>, Error> {
+        self.get(&Key::Dentry(parent, name))
+    }
+
+    /// Marks an inode dead: what it holds is freed in the background.
+    pub(crate) fn kill(&mut self, inode: &mut Inode) -> Result<(), Error> {
+        inode.is_dead = true;
+        self.put_inode(inode)?;
+        self.effect(Effect::Dead(inode.attr.inode));
+        self.mark(&Key::Dead(inode.attr.inode))
+    }
+}
+
+impl Inode {
+    /// Counts a change of attributes.
+    pub(crate) fn touch(&mut self, now: Timestamp) {
+        self.attr.ctime = now;
+        self.attr.version += 1;
+    }
+
+    /// Counts a change of data or entries.
+    pub(crate) fn modify(&mut self, now: Timestamp) {
+        self.attr.mtime = now;
+        self.attr.data_version += 1;
+        self.touch(now);
+    }
+}
