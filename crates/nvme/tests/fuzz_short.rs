@@ -3,6 +3,9 @@
 //! Runs the functions of `fuzz/nvme` for a fixed number of inputs from a fixed seed, so that every
 //! build does a little of what coverage-guided fuzzing does at length.
 
+// Helpers of tests are tests too.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 // Public where it is a library of its own.
 #[allow(unreachable_pub)]
 #[path = "../../../fuzz/nvme/src/lib.rs"]
@@ -131,7 +134,9 @@ fn no_stream_breaks_the_parser() {
     let mut rng = Rng(SEED);
     let mut seeds = streams();
     seeds.extend(corpus("pdu"));
-    seeds.iter().for_each(|seed| fuzz::pdu(seed));
+    for seed in &seeds {
+        fuzz::pdu(seed);
+    }
     for _ in 0..INPUTS {
         let mut input = seeds[rng.below(seeds.len())].clone();
         mutate(&mut rng, &mut input);
@@ -143,7 +148,9 @@ fn no_stream_breaks_the_parser() {
 fn no_bytes_break_a_structure() {
     // Goal: random bytes of any length decode or fail as every structure, without a panic.
     let mut rng = Rng(SEED);
-    corpus("structures").iter().for_each(|seed| fuzz::structures(seed));
+    for seed in corpus("structures") {
+        fuzz::structures(&seed);
+    }
     for round in 0..INPUTS / 20 {
         let length = rng.below(if round % 8 == 0 { 8192 } else { 300 });
         let has_high_bytes = rng.below(4) != 0;

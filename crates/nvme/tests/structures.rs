@@ -1,6 +1,9 @@
 //! Goal: commands, names, identify structures, log pages and features mean after decoding what was
 //! encoded, and refuse what has no meaning.
 
+// Helpers of tests are tests too.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use nvme::async_event::AsyncEvent;
 use nvme::command::{
     Abort, DatasetManagement, DsmRange, Feature, FeatureSelect, GetLogPage, Identify, ReadWrite,
@@ -162,7 +165,9 @@ proptest! {
             NamespaceDescriptor::Nguid(id), NamespaceDescriptor::Eui64(eui)];
         let mut data = Box::new([0xff; 4096]);
         let mut writer = NamespaceDescriptorWriter::new(&mut data);
-        list.iter().for_each(|descriptor| writer.push(descriptor).unwrap());
+        for descriptor in &list {
+            writer.push(descriptor).unwrap();
+        }
         let mut with_unknown = vec![9, 3, 0, 0, 1, 2, 3];
         with_unknown.extend_from_slice(&data[..]);
         for bytes in [&data[..], &with_unknown] {
@@ -242,11 +247,13 @@ fn bad_names_are_refused() {
     ] {
         match Nqn::new(name) {
             Err(Error::InvalidNqn { reason: found, .. }) => {
-                assert!(found.contains(reason), "{name}")
+                assert!(found.contains(reason), "{name}");
             }
             other => panic!("{name}: {other:?}"),
         }
     }
+    let longest = format!("nqn.2026-01.{}", "x".repeat(211));
+    assert!(Nqn::new(&longest).is_ok() && Nqn::new(&(longest + "x")).is_err());
     assert!(Nqn::from_field(&[b'n'; 256]).is_err(), "without a NUL");
     let mut field = Nqn::discovery().to_field();
     field[4] = 0xff;

@@ -1,6 +1,9 @@
 //! Goal: what an encoder writes the parser reads back, under every choice that can be negotiated,
 //! whole and in pieces; and what is damaged is refused with the status the specification wants.
 
+// Helpers of tests are tests too.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use nvme::tcp::{
     Accumulator, DataDigest, Encoder, FatalErrorStatus, HEADER_BYTES_MAX, IcReq, IcResp, Parser,
     ParserConfig, Pdu, PduError, Receiver, crc32c,
@@ -109,20 +112,24 @@ fn to_controller() -> impl Strategy<Value = Message> {
     ]
 }
 
+fn data_to_host() -> impl Strategy<Value = Message> {
+    (any::<u16>(), 0..1u32 << 31, bytes(1..200), any::<bool>(), any::<bool>()).prop_map(
+        |(cid, offset, data, is_last, is_success)| Message::C2h {
+            cid,
+            offset,
+            data,
+            is_last,
+            is_success: is_last && is_success,
+        },
+    )
+}
+
 fn to_host() -> impl Strategy<Value = Message> {
     prop_oneof![
         any::<[u8; 16]>().prop_map(|raw| Message::Resp {
             cqe: *CompletionQueueEntry::from_prefix(&raw).unwrap()
         }),
-        (any::<u16>(), 0..1u32 << 31, bytes(1..200), any::<bool>(), any::<bool>()).prop_map(
-            |(cid, offset, data, is_last, is_success)| Message::C2h {
-                cid,
-                offset,
-                data,
-                is_last,
-                is_success: is_last && is_success,
-            }
-        ),
+        data_to_host(),
         (any::<u16>(), any::<u16>(), 0..1u32 << 31, 1..1u32 << 31)
             .prop_map(|(cid, ttag, offset, length)| Message::R2t { cid, ttag, offset, length }),
     ]
@@ -228,15 +235,22 @@ proptest! {
         pdu[bit / 8] ^= 1 << (bit % 8);
         let mut received = pdu.clone();
         received.resize(65_536, 0);
-        prop_assert!(parser.parse(&received).is_err());
+        match parser.parse(&received) {
+            Err(_) => {}
+            // Terminate requests carry no digest: a data PDU whose type became one passes, and the
+            // connection ends, as it would for the digest.
+            Ok(Some(parsed)) => prop_assert!(
+                bit < 8 && matches!(parsed.pdu, Pdu::H2cTermReq(_) | Pdu::C2hTermReq(_))
+            ),
+            Ok(None) => prop_assert!(false, "a whole header was not recognized"),
+        }
     }
 
     #[test]
     fn a_flipped_bit_in_digested_data_is_noticed(
-        message in to_host(), bit in any::<prop::sample::Index>(),
+        message in data_to_host(), bit in any::<prop::sample::Index>(),
     ) {
         // Goal: with data digests no single bit error in data or digest passes.
-        prop_assume!(!message.data().is_empty());
         let encoder = Encoder { has_data_digest: true, ..Encoder::INITIAL };
         let mut pdu = message.encode(encoder);
         let parser = parser(Receiver::Host, encoder);
@@ -331,7 +345,7 @@ fn a_read_capsule_has_the_bytes_that_peers_send() {
     assert_eq!(out[72..76], crc32c(&expected).to_le_bytes());
 }
 
-/// A valid H2CData PDU of 64 bytes of data, changed by `change`, as the controller sees it.
+/// A valid `H2CData` PDU of 64 bytes of data, changed by `change`, as the controller sees it.
 fn fault_of(has_data_digest: bool, change: impl FnOnce(&mut [u8])) -> PduError {
     let encoder = Encoder { has_data_digest, ..Encoder::INITIAL };
     let mut out = [0; HEADER_BYTES_MAX];
