@@ -285,6 +285,9 @@ fn namespaces_tell_their_format() {
     assert!(namespace.block_shift().is_err(), "with 1 format the upper bits do not count");
     namespace.nlbaf = 18;
     assert_eq!(namespace.block_shift(), Ok(9));
+    assert_eq!(namespace.incarnation(), None, "as other targets have it");
+    namespace.set_incarnation(u128::MAX - 1);
+    assert_eq!(namespace.incarnation(), Some(u128::MAX - 1));
     assert!(IdentifyNamespace::new(1, 8).is_err() && IdentifyNamespace::new(1, 64).is_err());
 }
 
