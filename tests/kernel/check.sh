@@ -5,6 +5,11 @@
 checks_failed=0
 check_output=$(mktemp)
 
+# The end of what the last command said, below its line.
+show_output() {
+    tail -n 30 "$check_output" | sed 's/^/        | /'
+}
+
 # check NAME COMMAND...: the command has to succeed.
 check() {
     check_name=$1
@@ -13,7 +18,7 @@ check() {
         echo "ok      $check_name"
     else
         echo "FAILED  $check_name: $* (exit status $?)"
-        sed 's/^/        | /' "$check_output"
+        show_output
         checks_failed=$((checks_failed + 1))
         return 1
     fi
@@ -25,7 +30,7 @@ check_refused() {
     shift
     if "$@" >"$check_output" 2>&1; then
         echo "FAILED  $check_name: $* succeeded"
-        sed 's/^/        | /' "$check_output"
+        show_output
         checks_failed=$((checks_failed + 1))
         return 1
     fi

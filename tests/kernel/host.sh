@@ -3,56 +3,17 @@
 # Usage: host.sh ADDRESS PORT NQN short|long [COMMAND...]
 # COMMANDs (compare dsm write-zeroes) are optional ones that this target has to offer.
 . /root/check.sh
+. /root/connect.sh
 address=$1 port=$2 nqn=$3 extent=$4
 shift 4
 wanted=$*
 fabric="-t tcp -a $address -s $port"
-
-# Path of the controller connected to $nqn, empty if there is none.
-controller() {
-    for entry in /sys/class/nvme/nvme*; do
-        [ "$(cat $entry/subsysnqn 2>/dev/null)" = "$nqn" ] && echo $entry && return
-    done
-}
-
-# Name of the namespace's block device, empty if there is none.
-block_name() {
-    ls /sys/block | grep -m 1 -E '^nvme[0-9]+n[0-9]+$'
-}
-
-is_present() {
-    [ -n "$(controller)" ] && [ "$(cat $(controller)/state)" = live ] &&
-        [ -b /dev/$(block_name) ]
-}
-
-is_absent() {
-    [ -z "$(controller)$(block_name)" ]
-}
 
 # field NAME COMMAND...: the value of "NAME : VALUE" in what nvme-cli prints.
 field() {
     field_name=$1
     shift
     "$@" | sed -n "s/^$field_name *: *//p" | head -1
-}
-
-# verify NAME FIO-ARGUMENT...: fio writes with checksums and reads back.
-verify() {
-    verify_name=$1
-    shift
-    check "$verify_name" fio --name=verify --ioengine=libaio --direct=1 --verify=crc32c \
-        --do_verify=1 --verify_fatal=1 --randrepeat=1 --eta=never "$@"
-}
-
-connect() {
-    need "connect $*" nvme connect $fabric -n $nqn "$@"
-    need "the namespace appears" wait_until is_present
-    device=/dev/$(block_name) controller=/dev/$(basename $(controller))
-}
-
-disconnect() {
-    check "disconnect" says 'disconnected 1 controller' nvme disconnect -n $nqn
-    check "the namespace is gone" wait_until is_absent
 }
 
 identify() {
@@ -142,11 +103,11 @@ commands
 filesystem
 disconnect
 
-size=8m
-[ $extent = long ] && size=64m
+size=8m io_size=4m
+[ $extent = long ] && size=64m io_size=32m
 for digests in --hdr-digest --data-digest "--hdr-digest --data-digest --nr-io-queues 2"; do
     connect $digests
-    verify "fio verifies small blocks" --filename=$device --size=$size --bs=4k --io_size=4m \
+    verify "fio verifies small blocks" --filename=$device --size=$size --bs=4k --io_size=$io_size \
         --rw=randwrite --iodepth=16
     verify "fio verifies large blocks" --filename=$device --size=$size --bs=512k \
         --rw=write --iodepth=4
