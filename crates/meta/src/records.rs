@@ -12,9 +12,7 @@ use crate::space::Ranges;
 use crate::store::Error;
 use protocol::client::Response;
 use protocol::space::DeviceInfo;
-use protocol::{
-    AllocationId, Attr, DeviceId, Epoch, ExtentList, FreeEpoch, HostId, InodeId,
-};
+use protocol::{AllocationId, Attr, DeviceId, Epoch, ExtentList, FreeEpoch, HostId, InodeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -37,15 +35,15 @@ pub(crate) fn encode<R: Record>(record: &R) -> Result<Vec<u8>, Error> {
 pub(crate) fn decode<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R, Error> {
     match bytes.split_first() {
         Some((version, body)) if *version == R::VERSION => {
-            postcard::from_bytes(body).map_err(|error| corrupt(key, error))
+            postcard::from_bytes(body).map_err(|error| corrupt(key, &error))
         }
-        Some((version, _)) => Err(corrupt(key, format!("unknown record version {version}"))),
+        Some((version, _)) => Err(corrupt(key, &format!("unknown record version {version}"))),
         None => Err(corrupt(key, "empty value")),
     }
 }
 
 /// The error for a record that makes no sense.
-pub(crate) fn corrupt(key: &[u8], reason: impl ToString) -> Error {
+pub(crate) fn corrupt(key: &[u8], reason: &(impl ToString + ?Sized)) -> Error {
     use std::fmt::Write;
     let mut hex = String::new();
     for byte in key {

@@ -11,6 +11,7 @@
 
 mod attributes;
 pub(crate) mod base;
+mod check;
 mod conflicts;
 mod core;
 mod data;

@@ -3,7 +3,7 @@
 use super::{DeviceSpace, SpaceEffect};
 use crate::records::{Key, Resting, Segment, SpaceLease};
 use crate::store::{Error, Scan};
-use crate::tree::transaction::Transaction;
+use crate::tree::transaction::{Transaction, contradiction};
 use protocol::space::{
     ALLOCATION_MAX_BYTES, BlockRange, FIRST_GRANT_BYTES, NewAllocation, SEGMENT_BYTES, SpaceGrant,
 };
@@ -117,7 +117,7 @@ impl Transaction<'_> {
             for range in segment.free.take(left, room) {
                 left -= range.count;
                 if !lease.free.insert(range) || !free.insert(range) {
-                    return Err(self.contradiction(&Key::Segment(id, index), "free and leased"));
+                    return Err(contradiction(&Key::Segment(id, index), "free and leased"));
                 }
             }
             self.put_segment(id, index, &segment)?;
@@ -228,7 +228,7 @@ impl Transaction<'_> {
                 let inserted =
                     segments.get_mut(&index).is_some_and(|segment| segment.free.insert(part));
                 if !inserted {
-                    return Err(self.contradiction(&Key::Segment(id, index), "freed twice"));
+                    return Err(contradiction(&Key::Segment(id, index), "freed twice"));
                 }
             }
         }

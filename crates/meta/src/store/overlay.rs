@@ -7,6 +7,9 @@ use super::{Batch, Direction, Error, Pair, Scan, prefix_end};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+/// A pending write: the key, and its new value or `None` for its removal.
+type Write<'a> = (&'a Vec<u8>, &'a Option<Vec<u8>>);
+
 /// Pending writes, in the order of their keys.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
@@ -15,9 +18,9 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// What is pending for a key: `None` if nothing, `Some(None)` if its removal.
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
-        self.writes.get(key).map(|value| value.as_deref())
+    /// What is pending for a key: `None` if nothing is, `Some(&None)` if its removal.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&Option<Vec<u8>>> {
+        self.writes.get(key)
     }
 
     /// Adds a write; a later one of the same key replaces it.
@@ -123,7 +126,7 @@ impl Overlay {
         end: Option<&[u8]>,
         from: Option<&[u8]>,
         direction: Direction,
-    ) -> Box<dyn Iterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)> + 'a> {
+    ) -> Box<dyn Iterator<Item = Write<'a>> + 'a> {
         let whole_end = end.map_or(Bound::Unbounded, Bound::Excluded);
         match direction {
             Direction::Forward => {

@@ -21,7 +21,7 @@ impl Layers {
     /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         match self.pending.get(key) {
-            Some(value) => Ok(value.map(<[u8]>::to_vec)),
+            Some(value) => Ok(value.clone()),
             None => self.store.get(key),
         }
     }

@@ -70,9 +70,6 @@ impl Transaction<'_> {
                 let rights = if changes.size.is_some() { READ_WRITE_SIZE } else { Rights::READ };
                 vec![recall(*inode, rights)]
             }
-            Call::SetXattr { inode, .. } | Call::RemoveXattr { inode, .. } => {
-                vec![recall(*inode, Rights::READ)]
-            }
             Call::Acquire { inode, rights } if rights.intersects(Rights::SIZE) => {
                 vec![recall(*inode, Rights::SIZE)]
             }
@@ -105,7 +102,9 @@ impl Transaction<'_> {
                 let grows = end > file.attr.size;
                 vec![recall(*inode, if grows { Rights::READ | Rights::SIZE } else { Rights::READ })]
             }
-            Call::Fallocate {
+            Call::SetXattr { inode, .. }
+            | Call::RemoveXattr { inode, .. }
+            | Call::Fallocate {
                 inode, mode: FallocateMode::Allocate { keep_size: true }, ..
             } => {
                 vec![recall(*inode, Rights::READ)]

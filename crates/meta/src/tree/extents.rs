@@ -8,7 +8,7 @@
 //! once at the end, so that cutting an extent in two and joining it again costs nothing.
 
 use super::base::Effect;
-use super::transaction::{STEP_RECORDS, Transaction};
+use super::transaction::{STEP_RECORDS, Transaction, contradiction};
 use crate::records::{Allocation, ExtentPage, Inode, Key, decode, key_number};
 use crate::store::{Direction, Error, Scan};
 use protocol::extent::EXTENT_MAX_BYTES;
@@ -203,7 +203,7 @@ impl Transaction<'_> {
             done_to = page.end;
             let goes_on = here.last().is_some_and(|last| last.end > page.end);
             rest = if goes_on { &rest[count - 1..] } else { after };
-            self.put_page(id, start, page, new)?;
+            self.put_page(id, start, &page, new)?;
         }
         Ok(())
     }
@@ -213,7 +213,7 @@ impl Transaction<'_> {
         &mut self,
         id: InodeId,
         start: u64,
-        old: ExtentPage,
+        old: &ExtentPage,
         new: Vec<Extent>,
     ) -> Result<(), Error> {
         if new.is_empty() {
@@ -251,10 +251,10 @@ impl Transaction<'_> {
                 None => self.get(&key)?,
             };
             let Some(mut allocation) = stored else {
-                return Err(self.contradiction(&key, "an extent names it, but it is not there"));
+                return Err(contradiction(&key, "an extent names it, but it is not there"));
             };
             let Some(count) = allocation.references.checked_add_signed(change) else {
-                return Err(self.contradiction(&key, "it has fewer references than extents"));
+                return Err(contradiction(&key, "it has fewer references than extents"));
             };
             allocation.references = count;
             if count > 0 {

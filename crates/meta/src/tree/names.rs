@@ -99,7 +99,8 @@ impl Transaction<'_> {
         check_name(name)?;
         let child = match name {
             b"." => Some(parent),
-            b".." => Some(directory.parent),
+            // A removed directory's parent may be gone itself: ESTALE.
+            b".." => Some(self.inode(directory.parent)?.attr.inode),
             _ => self.dentry(parent, name)?.map(|dentry| dentry.inode),
         };
         let Some(child) = child else {

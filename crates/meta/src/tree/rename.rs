@@ -2,7 +2,7 @@
 
 use super::Outcome;
 use super::names::{NewInode, check_name, is_dots};
-use super::transaction::{Context, Transaction};
+use super::transaction::{Context, Transaction, contradiction};
 use crate::records::{Dentry, Inode, Key};
 use crate::store::Error;
 use protocol::client::{Answer, Name, RenameMode};
@@ -123,7 +123,7 @@ impl Transaction<'_> {
             id = parent;
             parent = self.named_inode(id)?.parent;
         }
-        Err(self.contradiction(&Key::Inode(directory.attr.inode), "its ancestors form a loop"))
+        Err(contradiction(&Key::Inode(directory.attr.inode), "its ancestors form a loop"))
     }
 
     /// `Rename`.
@@ -139,16 +139,14 @@ impl Transaction<'_> {
                 .granting(moved.inode, Rights::READ));
         }
         let old = self.directory(rename.parent)?;
-        let new = match rename.parent == rename.new_parent {
-            true => None,
-            false => Some(self.directory(rename.new_parent)?),
-        };
+        let is_one = rename.parent == rename.new_parent;
+        let new = if is_one { None } else { Some(self.directory(rename.new_parent)?) };
         let mut directories = Directories { old, new };
         let outcome = match rename.mode {
             RenameMode::Exchange => self.exchange(context, rename, found, &mut directories)?,
             _ => self.replace(context, rename, found, &mut directories)?,
         };
-        Ok(self.put_directories(context.now, directories, outcome)?)
+        self.put_directories(context.now, directories, outcome)
     }
 
     fn put_directories(

@@ -21,7 +21,7 @@ pub enum SlotState {
     /// A new call: execute it.
     New,
     /// A retry: this was the answer.
-    Repeated(Response),
+    Repeated(Box<Response>),
 }
 
 /// Locks of one owner on one inode.
@@ -58,7 +58,9 @@ impl Transaction<'_> {
             if found.is_empty() {
                 return Ok(());
             }
-            found.iter().for_each(|(key, _)| remove(self, key));
+            for (key, _) in &found {
+                remove(self, key);
+            }
         }
     }
 
@@ -201,7 +203,9 @@ impl Core {
                 error.to_errno()
             })?;
         match stored {
-            Some(last) if last.sequence == slot.sequence => Ok(SlotState::Repeated(last.response)),
+            Some(last) if last.sequence == slot.sequence => {
+                Ok(SlotState::Repeated(Box::new(last.response)))
+            }
             Some(last) if last.sequence.checked_add(1) == Some(slot.sequence) => Ok(SlotState::New),
             None if slot.sequence <= 1 => Ok(SlotState::New),
             _ => Err(Errno::EPROTO),

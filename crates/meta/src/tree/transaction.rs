@@ -87,7 +87,7 @@ impl<'a> Transaction<'a> {
     pub(crate) fn get<R: Record>(&self, key: &Key<'_>) -> Result<Option<R>, Error> {
         let bytes = key.encode();
         if let Some(value) = self.writes.get(&bytes) {
-            return value.map(|value| decode(&bytes, value)).transpose();
+            return value.as_ref().map(|value| decode(&bytes, value)).transpose();
         }
         self.base.layers.get(&bytes)?.map(|value| decode(&bytes, &value)).transpose()
     }
@@ -111,11 +111,6 @@ impl<'a> Transaction<'a> {
     /// Removes a record.
     pub(crate) fn remove(&mut self, key: &Key<'_>) {
         self.writes.set(key.encode(), None);
-    }
-
-    /// The error for records that contradict each other.
-    pub(crate) fn contradiction(&self, key: &Key<'_>, reason: &str) -> Error {
-        corrupt(&key.encode(), reason)
     }
 
     /// Notes a change of what is kept in memory.
@@ -153,7 +148,7 @@ impl<'a> Transaction<'a> {
     /// An inode that an entry names: it must be there.
     pub(crate) fn named_inode(&self, id: InodeId) -> Result<Inode, Error> {
         let key = Key::Inode(id);
-        self.get(&key)?.ok_or_else(|| self.contradiction(&key, "an entry names it"))
+        self.get(&key)?.ok_or_else(|| contradiction(&key, "an entry names it"))
     }
 
     /// Writes an inode.
@@ -173,6 +168,11 @@ impl<'a> Transaction<'a> {
         self.effect(Effect::Dead(inode.attr.inode));
         self.mark(&Key::Dead(inode.attr.inode))
     }
+}
+
+/// The error for records that contradict each other.
+pub(crate) fn contradiction(key: &Key<'_>, reason: &str) -> Error {
+    corrupt(&key.encode(), reason)
 }
 
 impl Inode {

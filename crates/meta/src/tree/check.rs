@@ -1,0 +1,254 @@
+//! A check of everything that must hold between the stored records.
+//!
+//! Walks all records, so it is for tests, for a tool, and after a crash that one does not trust;
+//! the service itself never needs it.
+
+use super::core::Core;
+use crate::records::{
+    Allocation, CookieEntry, Counters, Dentry, ExtentPage, Inode, Key, Record, Resting, Segment,
+    SpaceLease, decode, key_number, key_tail,
+};
+use crate::store::Error;
+use protocol::{AllocationId, DeviceId, FileKind, FreeEpoch, InodeId, SessionId};
+use std::collections::BTreeMap;
+
+/// What was found so far.
+#[derive(Default)]
+struct Check {
+    problems: Vec<String>,
+    inodes: BTreeMap<InodeId, Inode>,
+    /// Of each inode: how many entries name it, and of a directory, entries and subdirectories.
+    names: BTreeMap<InodeId, u32>,
+    entries: BTreeMap<InodeId, (u64, u32)>,
+    cookies: u64,
+    dentries: u64,
+    held_bytes: BTreeMap<InodeId, u64>,
+    references: BTreeMap<AllocationId, u64>,
+    /// Of each device: first block, blocks, and what they are.
+    blocks: BTreeMap<DeviceId, Vec<(u64, u64, &'static str)>>,
+}
+
+impl Core {
+    /// Checks that the stored records agree with each other and with what is kept in memory; gives
+    /// a sentence for each contradiction.
+    pub fn check(&self) -> Result<Vec<String>, Error> {
+        let mut check = Check::default();
+        self.each(&Key::Inode(InodeId(0)), |key, inode: Inode| {
+            check.inodes.insert(InodeId(key_number(key, 0)?), inode);
+            Ok(())
+        })?;
+        self.check_names(&mut check)?;
+        self.check_extents(&mut check)?;
+        self.check_allocations(&mut check)?;
+        self.check_space(&mut check)?;
+        self.check_inodes(&mut check)?;
+        Ok(check.problems)
+    }
+
+    fn each<R: Record>(
+        &self,
+        any: &Key<'_>,
+        mut visit: impl FnMut(&[u8], R) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.base.layers.each(&any.prefix(0), |key, value| visit(key, decode(key, value)?))
+    }
+
+    fn check_names(&self, check: &mut Check) -> Result<(), Error> {
+        self.each(&Key::Dentry(InodeId(0), b""), |key, dentry: Dentry| {
+            let parent = InodeId(key_number(key, 0)?);
+            let name = key_tail(key, 1);
+            let cookie = Key::Cookie(parent, dentry.cookie).encode();
+            let twin = self.base.layers.get(&cookie)?;
+            let twin: Option<CookieEntry> = twin.map(|v| decode(&cookie, &v)).transpose()?;
+            if !twin.is_some_and(|twin| twin.inode == dentry.inode && twin.name == name) {
+                check.problem(format!("entry of {parent} has no cookie {}", dentry.cookie));
+            }
+            check.dentries += 1;
+            *check.names.entry(dentry.inode).or_default() += 1;
+            let child = check.inodes.get(&dentry.inode);
+            let is_directory = child.is_some_and(|c| c.attr.kind == FileKind::Directory);
+            match child {
+                None => check.problem(format!("entry of {parent} names no inode")),
+                Some(child) if is_directory && child.parent != parent => {
+                    check.problem(format!("{} has another parent than {parent}", dentry.inode));
+                }
+                Some(_) => {}
+            }
+            let counts = check.entries.entry(parent).or_default();
+            counts.0 += 1;
+            counts.1 += u32::from(is_directory);
+            Ok(())
+        })?;
+        self.each(&Key::Cookie(InodeId(0), 0), |_, _: CookieEntry| {
+            check.cookies += 1;
+            Ok(())
+        })?;
+        if check.cookies != check.dentries {
+            check.problem(format!("{} cookies, {} entries", check.cookies, check.dentries));
+        }
+        Ok(())
+    }
+
+    fn check_extents(&self, check: &mut Check) -> Result<(), Error> {
+        let mut last = (InodeId(0), 0);
+        self.each(&Key::Extents(InodeId(0), 0), |key, page: ExtentPage| {
+            let id = InodeId(key_number(key, 0)?);
+            let start = key_number(key, 1)?;
+            if last.0 == id && last.1 > start {
+                check.problem(format!("{id} has overlapping extent pages at {start}"));
+            }
+            last = (id, page.end);
+            let mut at = start;
+            for extent in &page.extents.0 {
+                if extent.offset < at || extent.end() > page.end {
+                    check.problem(format!("{id} has a misplaced extent at {}", extent.offset));
+                }
+                at = extent.end();
+                *check.held_bytes.entry(id).or_default() += u64::from(extent.length);
+                *check.references.entry(extent.place.allocation).or_default() += 1;
+            }
+            if page.extents.0.is_empty() {
+                check.problem(format!("{id} has an empty extent page at {start}"));
+            }
+            let inode = check.inodes.get(&id);
+            let is_cut = inode.is_none_or(|inode| inode.truncating.is_some() || inode.is_dead);
+            if inode.is_none_or(|inode| !is_cut && at > inode.attr.size) {
+                check.problem(format!("{id} has extents past its end"));
+            }
+            Ok(())
+        })
+    }
+
+    fn check_allocations(&self, check: &mut Check) -> Result<(), Error> {
+        let any = AllocationId { device: DeviceId(0), block: 0 };
+        self.each(&Key::Allocation(any), |key, allocation: Allocation| {
+            let device = DeviceId(key_number(key, 0)? as u32);
+            let id = AllocationId { device, block: key_number(key, 1)? };
+            let named = check.references.remove(&id).unwrap_or(0);
+            if named != allocation.references || named == 0 {
+                check.problem(format!("{id} counts {}, has {named}", allocation.references));
+            }
+            check.add_blocks(device, id.block, u64::from(allocation.blocks), "allocated");
+            Ok(())
+        })?;
+        for (id, count) in std::mem::take(&mut check.references) {
+            check.problem(format!("{id} is not there, but {count} extents name it"));
+        }
+        Ok(())
+    }
+
+    fn check_space(&self, check: &mut Check) -> Result<(), Error> {
+        for (id, device) in &self.base.space.devices {
+            let count = device.info.blocks.div_ceil(device.segment_blocks());
+            for index in 0..count {
+                let key = Key::Segment(*id, index).encode();
+                let stored = self.base.layers.get(&key)?;
+                let stored: Option<Segment> = stored.map(|v| decode(&key, &v)).transpose()?;
+                let whole = [device.segment_range(index)];
+                let free = stored.as_ref().map_or(&whole[..], |segment| segment.free.as_slice());
+                for range in free {
+                    check.add_blocks(*id, range.start, range.count, "free");
+                }
+            }
+        }
+        let any = Key::SpaceLease(SessionId(0), DeviceId(0), 0);
+        self.each(&any, |key, lease: SpaceLease| {
+            let device = DeviceId(key_number(key, 1)? as u32);
+            if !self.base.sessions.contains_key(&SessionId(key_number(key, 0)?)) {
+                check.problem("a session that ended leases space".to_owned());
+            }
+            for range in lease.free.as_slice() {
+                check.add_blocks(device, range.start, range.count, "leased");
+            }
+            Ok(())
+        })?;
+        self.each(&Key::Resting(FreeEpoch(0)), |key, resting: Resting| {
+            if FreeEpoch(key_number(key, 0)?) < self.base.resting_from {
+                check.problem("blocks rest that will never be freed".to_owned());
+            }
+            for (allocation, blocks) in resting.freed {
+                check.add_blocks(allocation.device, allocation.block, blocks.into(), "resting");
+            }
+            Ok(())
+        })?;
+        self.check_blocks(check);
+        Ok(())
+    }
+
+    /// Every block of every device is in exactly one state, and the index counts them so.
+    fn check_blocks(&self, check: &mut Check) {
+        let mut blocks = std::mem::take(&mut check.blocks);
+        for (id, device) in &self.base.space.devices {
+            let mut ranges = blocks.remove(id).unwrap_or_default();
+            ranges.sort_unstable();
+            let mut at = 0;
+            let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+            for (start, count, state) in ranges {
+                if start != at {
+                    check.problem(format!("{id}: blocks {at} and {start} ({state}) do not meet"));
+                }
+                at = start + count;
+                *counts.entry(state).or_default() += count;
+            }
+            let count = |state| counts.get(state).copied().unwrap_or(0);
+            let found = (at, count("free"), count("leased"), count("resting"));
+            if let Some(usage) = self.base.space.usage(*id)
+                && found != (device.info.blocks, usage.free, usage.leased, usage.resting)
+            {
+                check.problem(format!("{id}: found {found:?}, index has {usage:?}"));
+            }
+        }
+    }
+
+    fn check_inodes(&self, check: &mut Check) -> Result<(), Error> {
+        let key = Key::Counters.encode();
+        let stored = self.base.layers.get(&key)?;
+        let stored: Option<Counters> = stored.map(|v| decode(&key, &v)).transpose()?;
+        if stored != Some(self.base.counters) {
+            check.problem("the stored counters are not those in memory".to_owned());
+        }
+        if self.base.counters.inodes != check.inodes.len() as u64 {
+            check.problem(format!("{} inodes, not as counted", check.inodes.len()));
+        }
+        for (id, inode) in std::mem::take(&mut check.inodes) {
+            let held = check.held_bytes.get(&id).copied().unwrap_or(0);
+            if held != inode.attr.allocated_bytes {
+                check.problem(format!("{id} holds {held}, not {}", inode.attr.allocated_bytes));
+            }
+            let names = check.names.get(&id).copied().unwrap_or(0);
+            let (entries, children) = check.entries.get(&id).copied().unwrap_or_default();
+            let is_directory = inode.attr.kind == FileKind::Directory;
+            let nlink = match (is_directory, names) {
+                (true, 0) if id != InodeId::ROOT => 0,
+                (true, _) => 2 + children,
+                (false, _) => names,
+            };
+            if nlink != inode.attr.nlink {
+                check.problem(format!("{id} has nlink {}, not {nlink}", inode.attr.nlink));
+            }
+            if is_directory && entries != inode.attr.size {
+                check.problem(format!("{id} has {entries} entries, not {}", inode.attr.size));
+            }
+            let is_kept = self.base.open_orphans.contains_key(&id);
+            let is_dead = self.base.dead.contains(&id);
+            let is_orphan = inode.attr.nlink == 0;
+            if is_dead != inode.is_dead || (is_orphan != (is_dead || is_kept)) {
+                check.problem(format!("{id}: nlink, openers and death do not agree"));
+            }
+            if inode.truncating.is_some() != self.base.truncating.contains(&id) {
+                check.problem(format!("{id}: truncation is not marked"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Check {
+    fn problem(&mut self, sentence: String) {
+        self.problems.push(sentence);
+    }
+
+    fn add_blocks(&mut self, device: DeviceId, start: u64, count: u64, state: &'static str) {
+        self.blocks.entry(device).or_default().push((start, count, state));
+    }
+}
