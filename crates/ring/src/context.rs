@@ -3,6 +3,7 @@
 use crate::executor::Executor;
 use crate::handle::Handle;
 use crate::operation::{Completion, Operation};
+use crate::sim::Sim;
 use crate::slots::Slots;
 use crate::timers::Timers;
 use crate::uring::Uring;
@@ -15,6 +16,8 @@ use std::task::{Poll, Waker};
 pub(crate) enum Driver {
     /// The kernel.
     Uring(RefCell<Uring>),
+    /// The simulation.
+    Sim(Box<Sim>),
 }
 
 pub(crate) struct Context {
@@ -69,6 +72,12 @@ impl Context {
         let key = slots.insert(handle, operation);
         match &self.driver {
             Driver::Uring(uring) => uring.borrow_mut().start(key, slots.get(key)),
+            Driver::Sim(sim) => {
+                let slot = slots.get(key);
+                if let (Some(handle), Some(operation)) = (&slot.handle, &slot.operation) {
+                    sim.world.borrow_mut().start(key, handle.simulated(), operation);
+                }
+            }
         }
         key
     }
@@ -83,9 +92,14 @@ impl Context {
         let (is_pending, rest) = self.slots.borrow_mut().orphan(key);
         drop(rest);
         if is_pending {
-            let generation = self.slots.borrow_mut().get(key).generation;
+            let mut slots = self.slots.borrow_mut();
+            let slot = slots.get(key);
             match &self.driver {
-                Driver::Uring(uring) => uring.borrow_mut().cancel(key, generation),
+                Driver::Uring(uring) => uring.borrow_mut().cancel(key, slot.generation),
+                Driver::Sim(sim) => {
+                    let object = slot.handle.as_ref().map_or(0, Handle::simulated);
+                    sim.world.borrow_mut().cancel(key, object);
+                }
             }
         }
     }

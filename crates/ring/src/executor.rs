@@ -130,6 +130,13 @@ pub(crate) struct Executor {
     root: Arc<Header>,
     /// Node of the task that runs; spawned tasks inherit it.
     pub(crate) node: Cell<u32>,
+    /// In a simulation: state of the generator that picks the next of the ready tasks.
+    pub(crate) shuffle: Cell<Option<u64>>,
+    /// In a simulation: a hash over all polls.
+    pub(crate) trace: Cell<u64>,
+    /// In a simulation: nodes whose tasks do not run, and those of them that are ready.
+    paused: RefCell<Vec<u32>>,
+    parked: RefCell<Vec<(u32, Arc<Header>)>>,
 }
 
 impl Executor {
@@ -149,6 +156,10 @@ impl Executor {
             remote,
             root,
             node: Cell::new(0),
+            shuffle: Cell::new(None),
+            trace: Cell::new(0),
+            paused: RefCell::default(),
+            parked: RefCell::default(),
         }
     }
 
@@ -208,18 +219,63 @@ impl Executor {
         yielded.drain(..).for_each(Waker::wake);
         *self.yielded.borrow_mut() = yielded;
         for _ in 0..limit {
-            let Some(header) = self.ready.borrow_mut().pop_front() else { return false };
+            let Some(header) = self.next_ready() else { return false };
             header.queued.store(false, Ordering::Release);
             if header.key == ROOT {
                 let waker = Waker::from(header);
                 if root(&mut Context::from_waker(&waker)) {
                     return true;
                 }
+            } else if self.park(&header) {
+                header.queued.store(true, Ordering::Release);
             } else {
                 self.poll_task(header);
             }
         }
         false
+    }
+
+    fn next_ready(&self) -> Option<Arc<Header>> {
+        let mut ready = self.ready.borrow_mut();
+        let Some(mut state) = self.shuffle.get() else { return ready.pop_front() };
+        let number = crate::sim::splitmix(&mut state);
+        self.shuffle.set(Some(state));
+        let index = number as usize % ready.len().max(1);
+        let header = ready.swap_remove_front(index)?;
+        let trace = (self.trace.get() ^ u64::from(header.key)).wrapping_mul(0x0100_0000_01b3);
+        self.trace.set(trace.rotate_left(17));
+        Some(header)
+    }
+
+    /// Stops or goes on running a simulated node's tasks.
+    pub(crate) fn set_paused(&self, node: u32, paused: bool) {
+        self.paused.borrow_mut().retain(|&other| other != node);
+        if paused {
+            self.paused.borrow_mut().push(node);
+            return;
+        }
+        let parked = std::mem::take(&mut *self.parked.borrow_mut());
+        for (other, header) in parked {
+            if other == node {
+                self.ready.borrow_mut().push_back(header);
+            } else {
+                self.parked.borrow_mut().push((other, header));
+            }
+        }
+    }
+
+    /// Sets a ready task aside if its node is paused.
+    fn park(&self, header: &Arc<Header>) -> bool {
+        let paused = self.paused.borrow();
+        if paused.is_empty() {
+            return false;
+        }
+        let tasks = self.tasks.borrow();
+        let task = tasks.get(header.key as usize);
+        let node = task.filter(|task| Arc::ptr_eq(&task.header, header)).map(|task| task.node);
+        let Some(node) = node.filter(|node| paused.contains(node)) else { return false };
+        self.parked.borrow_mut().push((node, Arc::clone(header)));
+        true
     }
 
     fn poll_task(&self, header: Arc<Header>) {
@@ -288,7 +344,8 @@ impl Executor {
         self.drop_tasks(|_| true);
         let ready = std::mem::take(&mut *self.ready.borrow_mut());
         let yielded = std::mem::take(&mut *self.yielded.borrow_mut());
-        drop((ready, yielded));
+        let parked = std::mem::take(&mut *self.parked.borrow_mut());
+        drop((ready, yielded, parked));
         self.remote.drain(drop);
     }
 }

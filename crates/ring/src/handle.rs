@@ -2,6 +2,7 @@
 
 use crate::chunk::{Chunk, Segments};
 use crate::operation::{Completion, Op, Operation, Step};
+use crate::sim::SimHandle;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ pub struct Handle(pub(crate) Arc<HandleInner>);
 #[derive(Debug)]
 pub(crate) enum HandleInner {
     Fd(OwnedFd),
+    Sim(SimHandle),
 }
 
 /// A command for [`Handle::uring_cmd`]: what `IORING_OP_URING_CMD` with a 128-byte entry carries.
@@ -44,12 +46,23 @@ impl Handle {
         use std::os::fd::AsFd;
         match &*self.0 {
             HandleInner::Fd(fd) => Ok(fd.as_fd()),
+            HandleInner::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
     pub(crate) fn raw_fd(&self) -> RawFd {
         match &*self.0 {
             HandleInner::Fd(fd) => fd.as_raw_fd(),
+            // The kernel answers EBADF to who takes a simulated object out of its simulation.
+            HandleInner::Sim(_) => -1,
+        }
+    }
+
+    /// Number of a simulated object; 0, which none has, for a descriptor.
+    pub(crate) fn simulated(&self) -> u64 {
+        match &*self.0 {
+            HandleInner::Fd(_) => 0,
+            HandleInner::Sim(object) => object.0,
         }
     }
 

@@ -8,7 +8,7 @@
 //! leaves the kernel writing into memory that was given to somebody else.
 //!
 //! Why an own reactor: rings, buffers and queue pairs stay on one core with no hidden allocation
-//! or lock, sends of one turn coalesce, and the same seam carries the simulated twin in the simulation,
+//! or lock, sends of one turn coalesce, and the same seam carries the simulated twin in [`sim`],
 //! which runs the shipped code of a whole cluster in one process from a seed.
 #![allow(unsafe_code, reason = "this crate is the one that talks to the kernel; see SAFETY notes")]
 
@@ -26,6 +26,7 @@ pub mod random;
 mod region;
 mod runtime;
 mod select;
+pub mod sim;
 mod slots;
 pub mod thread;
 pub mod time;

@@ -2,6 +2,7 @@
 
 use crate::context::{Context, Driver, Entered};
 use crate::executor::Executor;
+use crate::sim::EPOCH_NS;
 use crate::slots::Slots;
 use crate::time::{monotonic_ns, realtime_ns};
 use crate::timers::Timers;
@@ -94,9 +95,7 @@ impl Runtime {
     }
 
     fn uring(&self) -> &RefCell<Uring> {
-        match &self.context.driver {
-            Driver::Uring(uring) => uring,
-        }
+        uring_of(&self.context)
     }
 
     /// The I/O half of a loop turn.
@@ -165,8 +164,7 @@ impl Runtime {
 
     /// Hands out all completions; true if there were any.
     fn reap(&mut self) -> bool {
-        let Driver::Uring(uring) = &self.context.driver;
-        uring.borrow_mut().reap(&mut self.reaped);
+        uring_of(&self.context).borrow_mut().reap(&mut self.reaped);
         let got = !self.reaped.is_empty();
         for (key, code) in self.reaped.drain(..) {
             self.context.complete_from_kernel(key, code);
@@ -223,23 +221,36 @@ impl std::fmt::Debug for Runtime {
     }
 }
 
+fn uring_of(context: &Context) -> &RefCell<Uring> {
+    match &context.driver {
+        Driver::Uring(uring) => uring,
+        Driver::Sim(_) => unreachable!("a runtime is made on a ring"),
+    }
+}
+
 impl Context {
     pub(crate) fn now_ns(&self) -> u64 {
         match &self.driver {
             Driver::Uring(_) => monotonic_ns(),
+            Driver::Sim(sim) => sim.now_ns.get(),
         }
     }
 
     pub(crate) fn system_ns(&self) -> u64 {
         match &self.driver {
             Driver::Uring(_) => realtime_ns(),
+            Driver::Sim(sim) => EPOCH_NS + sim.now_ns.get(),
         }
     }
 
     /// Fills `bytes` from the simulation's generator; false if there is none.
-    pub(crate) fn random_fill(&self, _bytes: &mut [u8]) -> bool {
+    pub(crate) fn random_fill(&self, bytes: &mut [u8]) -> bool {
         match &self.driver {
             Driver::Uring(_) => false,
+            Driver::Sim(sim) => {
+                sim.world.borrow_mut().rng.fill(bytes);
+                true
+            }
         }
     }
 }

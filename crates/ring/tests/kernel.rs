@@ -30,6 +30,14 @@ async fn pair(options: &SocketOptions) -> (TcpStream, TcpStream) {
     (client, server)
 }
 
+struct Guard(Rc<Cell<bool>>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
+}
+
 /// Goal: spawned tasks run, their outputs can be awaited, and an aborted task is dropped.
 #[test]
 fn tasks_join_and_abort() {
@@ -40,16 +48,10 @@ fn tasks_join_and_abort() {
         });
         assert_eq!(handle.await, Ok(7));
         let dropped = Rc::new(Cell::new(false));
-        struct Guard(Rc<Cell<bool>>);
-        impl Drop for Guard {
-            fn drop(&mut self) {
-                self.0.set(true);
-            }
-        }
         let guard = Guard(Rc::clone(&dropped));
         let handle = spawn(async move {
             let _guard = guard;
-            time::sleep(Duration::from_secs(3600)).await;
+            time::sleep(Duration::from_hours(1)).await;
         });
         yield_now().await;
         assert!(!dropped.get());
@@ -75,7 +77,7 @@ fn timers_fire_in_order() {
                 })
             })
             .collect();
-        let slow = time::sleep(Duration::from_secs(3600));
+        let slow = time::sleep(Duration::from_hours(1));
         assert!(time::timeout(Duration::from_millis(5), slow).await.is_err());
         for handle in handles {
             handle.await.unwrap();

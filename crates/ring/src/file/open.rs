@@ -2,6 +2,7 @@
 
 use super::OpenOptions;
 use crate::handle::Handle;
+use crate::sim::{SimHandle, simulated};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,8 +14,13 @@ const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 const BLKSSZGET: libc::c_ulong = 0x1268;
 /// What `O_DIRECT` needs where the kernel does not say.
 const DIRECT_ALIGNMENT_DEFAULT: u32 = 4096;
+/// Logical block size of simulated files.
+const SIMULATED_BLOCK_SIZE: u32 = 512;
 
 pub(super) fn open(path: &Path, options: OpenOptions) -> io::Result<Handle> {
+    if let Some(opened) = simulated(|world, node| world.open(node, path, options)) {
+        return opened.map(SimHandle::into_handle);
+    }
     let mut flags = match (options.read, options.write) {
         (_, false) => OFlags::RDONLY,
         (false, true) => OFlags::WRONLY,
@@ -29,11 +35,17 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> io::Result<Handle> {
 }
 
 pub(super) fn is_block_device(handle: &Handle) -> io::Result<bool> {
+    if handle.simulated() != 0 {
+        return Ok(false);
+    }
     let stat = rustix::fs::fstat(handle.as_fd()?)?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
 }
 
 pub(super) fn size(handle: &Handle) -> io::Result<u64> {
+    if let Some(size) = simulated(|world, _| world.file_size(handle.simulated())) {
+        return size;
+    }
     if is_block_device(handle)? {
         let mut bytes = 0_u64;
         // SAFETY: BLKGETSIZE64 writes a u64.
@@ -44,10 +56,16 @@ pub(super) fn size(handle: &Handle) -> io::Result<u64> {
 }
 
 pub(super) fn set_size(handle: &Handle, size: u64) -> io::Result<()> {
+    if let Some(result) = simulated(|world, _| world.set_file_size(handle.simulated(), size)) {
+        return result;
+    }
     Ok(rustix::fs::ftruncate(handle.as_fd()?, size)?)
 }
 
 pub(super) fn logical_block_size(handle: &Handle) -> io::Result<u32> {
+    if handle.simulated() != 0 {
+        return Ok(SIMULATED_BLOCK_SIZE);
+    }
     if is_block_device(handle)? {
         let mut bytes = 0_i32;
         // SAFETY: BLKSSZGET writes an int.
@@ -75,6 +93,9 @@ unsafe fn ioctl(
 }
 
 pub(super) fn try_lock_exclusive(handle: &Handle) -> io::Result<()> {
+    if let Some(result) = simulated(|world, _| world.lock_file(handle.simulated())) {
+        return result;
+    }
     let fd = handle.as_fd()?;
     let mut lock = whole_file_lock();
     // SAFETY: F_OFD_SETLK reads a flock.

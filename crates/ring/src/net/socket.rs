@@ -2,6 +2,7 @@
 
 use super::{BACKLOG, SocketOptions};
 use crate::handle::Handle;
+use crate::sim::{SimHandle, World, simulated};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
@@ -15,6 +16,9 @@ pub(super) fn listen(
     address: SocketAddr,
     options: &SocketOptions,
 ) -> io::Result<(Handle, SocketAddr)> {
+    if let Some(made) = simulated(|world, node| world.listen(node, address)) {
+        return made.map(|(object, address)| (SimHandle::into_handle(object), address));
+    }
     let fd = make(address, options)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     rustix::net::bind(&fd, &address)?;
@@ -25,11 +29,17 @@ pub(super) fn listen(
 
 /// A socket to connect to `address` with.
 pub(super) fn open(address: SocketAddr, options: &SocketOptions) -> io::Result<Handle> {
+    if let Some(object) = simulated(World::socket) {
+        return Ok(SimHandle::into_handle(object));
+    }
     make(address, options).map(Handle::from_fd)
 }
 
 /// Applies per-connection options and answers the local address.
 pub(super) fn set_up(handle: &Handle, options: &SocketOptions) -> io::Result<SocketAddr> {
+    if let Some(address) = simulated(|world, _| world.local_addr(handle.simulated())) {
+        return address;
+    }
     let fd = handle.as_fd()?;
     if options.nodelay {
         sockopt::set_tcp_nodelay(fd, true)?;

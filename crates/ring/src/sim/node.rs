@@ -1,0 +1,183 @@
+//! What a test does to nodes and links.
+
+use super::World;
+use super::disk::gather;
+use super::world::Object;
+use crate::context::Context;
+use crate::executor::{JoinHandle, spawn_on};
+use crate::operation::Operation;
+use std::cell::RefMut;
+use std::fmt;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+/// A simulated machine. Clones refer to the same one.
+#[derive(Clone)]
+pub struct Node {
+    context: Rc<Context>,
+    id: u32,
+}
+
+impl Node {
+    pub(super) fn new(context: Rc<Context>, id: u32) -> Self {
+        Self { context, id }
+    }
+
+    fn world(&self) -> RefMut<'_, World> {
+        self.context.sim().expect("made by a simulation").world.borrow_mut()
+    }
+
+    /// The name given to it.
+    pub fn name(&self) -> String {
+        self.world().nodes[self.id as usize].name.clone()
+    }
+
+    /// Its address.
+    pub fn address(&self) -> IpAddr {
+        World::address(self.id)
+    }
+
+    /// Runs a future as a task of the node; what it spawns belongs to the node too. A node without
+    /// power is switched on.
+    ///
+    /// # Panics
+    /// Outside of [`Simulation::run`](super::Simulation::run).
+    pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {
+        self.world().nodes[self.id as usize].has_power = true;
+        spawn_on(Some(self.id), future)
+    }
+
+    /// Kills the node's program, as `kill -9` does: its tasks are dropped, its sockets close, its
+    /// files keep what was written.
+    ///
+    /// # Panics
+    /// If a task of the node itself calls it.
+    pub fn kill(&self) {
+        assert_ne!(self.context.executor.node.get(), self.id, "a node cannot kill itself");
+        self.world().note(6, u64::from(self.id), 0);
+        self.context.executor.drop_tasks(|node| node == self.id);
+        self.context.executor.set_paused(self.id, false);
+    }
+
+    /// Takes the power away: as [`kill`](Self::kill), but peers hear nothing, and of writes that no
+    /// flush covers each unit survives or not by chance. Held sessions of the node's own disks end.
+    ///
+    /// # Panics
+    /// If a task of the node itself calls it.
+    pub fn lose_power(&self) {
+        let in_flight = self.writes_in_flight();
+        {
+            let mut world = self.world();
+            world.note(7, u64::from(self.id), 0);
+            world.lose_unflushed(self.id, in_flight);
+            let node = &mut world.nodes[self.id as usize];
+            node.epoch += 1;
+            node.has_power = false;
+            // Gone without a word: no stream is left that could send its end.
+            world.objects.retain(|_, object| match object {
+                Object::Stream(stream) => stream.node != self.id,
+                _ => true,
+            });
+        }
+        self.kill();
+    }
+
+    fn writes_in_flight(&self) -> Vec<(u64, u64, Vec<u8>)> {
+        let operations = self.world().disk_operations();
+        let mut slots = self.context.slots.borrow_mut();
+        let mut writes = Vec::new();
+        for (key, object) in operations {
+            if !self.world().is_of(object, self.id) {
+                continue;
+            }
+            match &slots.get(key).operation {
+                Some(Operation::Write { chunks, offset, skip }) => {
+                    writes.push((object, offset + *skip as u64, gather(chunks, *skip)));
+                }
+                Some(Operation::WriteOne { chunk, offset, skip }) => {
+                    let bytes = gather(std::slice::from_ref(chunk), *skip);
+                    writes.push((object, offset + *skip as u64, bytes));
+                }
+                _ => {}
+            }
+        }
+        writes
+    }
+
+    /// Stops the node's tasks from running, as SIGSTOP does: bytes still arrive, time goes on.
+    pub fn pause(&self) {
+        self.context.executor.set_paused(self.id, true);
+    }
+
+    /// Lets a paused node go on.
+    pub fn resume(&self) {
+        self.context.executor.set_paused(self.id, false);
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// The links between nodes. Clones refer to the same network.
+#[derive(Clone)]
+pub struct Network {
+    context: Rc<Context>,
+}
+
+impl Network {
+    pub(super) fn new(context: Rc<Context>) -> Self {
+        Self { context }
+    }
+
+    fn world(&self) -> RefMut<'_, World> {
+        self.context.sim().expect("made by a simulation").world.borrow_mut()
+    }
+
+    /// Cuts the link between two nodes: what is sent waits, new connections are tried in vain.
+    pub fn cut(&self, a: &Node, b: &Node) {
+        let mut world = self.world();
+        world.note(8, u64::from(a.id), u64::from(b.id));
+        world.cut.insert((a.id.min(b.id), a.id.max(b.id)));
+    }
+
+    /// Cuts a node off from all others.
+    pub fn isolate(&self, node: &Node) {
+        let mut world = self.world();
+        world.note(9, u64::from(node.id), 0);
+        let others = (0..world.nodes.len() as u32).filter(|&other| other != node.id);
+        let links: Vec<_> = others.map(|other| (node.id.min(other), node.id.max(other))).collect();
+        world.cut.extend(links);
+    }
+
+    /// Mends the link between two nodes: what was held arrives.
+    pub fn heal(&self, a: &Node, b: &Node) {
+        let mut world = self.world();
+        world.note(10, u64::from(a.id), u64::from(b.id));
+        world.cut.remove(&(a.id.min(b.id), a.id.max(b.id)));
+        world.release_held();
+    }
+
+    /// Mends all links.
+    pub fn heal_all(&self) {
+        let mut world = self.world();
+        world.note(11, 0, 0);
+        world.cut.clear();
+        world.release_held();
+    }
+
+    /// Breaks all connections between two nodes at once, as a reset does.
+    pub fn reset(&self, a: &Node, b: &Node) {
+        let mut world = self.world();
+        world.note(12, u64::from(a.id), u64::from(b.id));
+        world.reset_between(a.id, b.id);
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,268 @@
+//! The simulated machines: nodes, their objects (sockets, files) and what is going to happen.
+
+use super::SimConfig;
+use super::disk::{Disk, OpenFile};
+use super::rng::Rng;
+use super::streams::{Delivery, Listener, Stream};
+use crate::context::try_with_context;
+use crate::handle::{Handle, HandleInner};
+use crate::operation::Operation;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
+use std::sync::Arc;
+
+/// Wall-clock time at which the world starts: 2026-01-01 in nanoseconds.
+pub(crate) const EPOCH_NS: u64 = 1_767_225_600 * 1_000_000_000;
+/// First port given to who asks for none.
+const EPHEMERAL_PORT_FIRST: u16 = 32_768;
+
+/// Owns an object of the world; closes it when dropped.
+#[derive(Debug)]
+pub(crate) struct SimHandle(pub(crate) u64);
+
+impl SimHandle {
+    pub(crate) fn into_handle(object: u64) -> Handle {
+        Handle(Arc::new(HandleInner::Sim(Self(object))))
+    }
+}
+
+impl Drop for SimHandle {
+    fn drop(&mut self) {
+        let _ = try_with_context(|context| {
+            if let Some(sim) = context.sim() {
+                sim.closing.borrow_mut().push(self.0);
+            }
+        });
+    }
+}
+
+/// What is going to happen.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// An operation ends.
+    Complete { key: u32, code: i32 },
+    /// A file operation takes place and ends; a sync covers writes numbered below `covered`.
+    Disk { key: u32, object: u64, epoch: u64, covered: u64 },
+    /// A connection request arrives.
+    Connect { key: u32, socket: u64, address: SocketAddr, attempts: u32 },
+    /// Its answer arrives.
+    Connected { key: u32, socket: u64 },
+    /// Something arrives at a stream.
+    Deliver(Delivery),
+    /// A socket is shut down.
+    Shutdown { key: u32, object: u64, how: Shutdown },
+    /// A socket has operations that may go on.
+    Pump(u64),
+}
+
+struct Planned {
+    at_ns: u64,
+    sequence: u64,
+    event: Event,
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.sequence == other.sequence
+    }
+}
+
+impl Eq for Planned {}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at_ns, self.sequence).cmp(&(other.at_ns, other.sequence))
+    }
+}
+
+pub(crate) struct NodeState {
+    pub(crate) name: String,
+    /// Counts power losses: disk operations of an earlier life have no effect.
+    pub(crate) epoch: u64,
+    pub(crate) has_power: bool,
+    next_port: u16,
+}
+
+/// Something with a handle.
+pub(crate) enum Object {
+    /// A socket that is neither connected nor listening; the key of its pending connect.
+    Socket {
+        node: u32,
+        connect: Option<u32>,
+    },
+    Listener(Listener),
+    Stream(Box<Stream>),
+    File(OpenFile),
+}
+
+pub(crate) struct World {
+    pub(crate) config: SimConfig,
+    pub(crate) rng: Rng,
+    pub(crate) now_ns: u64,
+    pub(crate) trace: u64,
+    pub(crate) nodes: Vec<NodeState>,
+    pub(crate) objects: BTreeMap<u64, Object>,
+    /// Listeners by node and port.
+    pub(crate) listeners: BTreeMap<(u32, u16), u64>,
+    /// Pairs of nodes (lesser first) that do not reach each other.
+    pub(crate) cut: BTreeSet<(u32, u32)>,
+    pub(crate) disk: Disk,
+    events: BinaryHeap<Reverse<Planned>>,
+    sequence: u64,
+    next_object: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, config: SimConfig) -> Self {
+        let mut world = Self {
+            config,
+            rng: Rng::new(seed),
+            now_ns: 0,
+            trace: 0xcbf2_9ce4_8422_2325,
+            nodes: Vec::new(),
+            objects: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            disk: Disk::default(),
+            events: BinaryHeap::new(),
+            sequence: 0,
+            next_object: 0,
+        };
+        world.add_node("root");
+        world
+    }
+
+    pub(crate) fn add_node(&mut self, name: &str) -> u32 {
+        let next_port = EPHEMERAL_PORT_FIRST;
+        self.nodes.push(NodeState { name: name.into(), epoch: 0, has_power: true, next_port });
+        self.nodes.len() as u32 - 1
+    }
+
+    /// A node's address: 10.77.0.1 for the first.
+    pub(crate) fn address(node: u32) -> IpAddr {
+        let number = node + 1;
+        Ipv4Addr::new(10, 77, (number >> 8) as u8, number as u8).into()
+    }
+
+    /// The node that an address means to `from`.
+    pub(crate) fn node_at(&self, from: u32, address: IpAddr) -> Option<u32> {
+        if address.is_loopback() || address.is_unspecified() {
+            return Some(from);
+        }
+        (0..self.nodes.len() as u32).find(|&node| Self::address(node) == address)
+    }
+
+    pub(crate) fn free_port(&mut self, node: u32) -> u16 {
+        loop {
+            let next = &mut self.nodes[node as usize].next_port;
+            let port = *next;
+            *next = next.checked_add(1).unwrap_or(EPHEMERAL_PORT_FIRST);
+            if !self.listeners.contains_key(&(node, port)) {
+                return port;
+            }
+        }
+    }
+
+    /// Mixes something that happened into the trace.
+    pub(crate) fn note(&mut self, what: u64, a: u64, b: u64) {
+        for word in [what, self.now_ns, a, b] {
+            self.trace = (self.trace ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+        }
+    }
+
+    pub(crate) fn add(&mut self, object: Object) -> u64 {
+        self.next_object += 1;
+        self.objects.insert(self.next_object, object);
+        self.next_object
+    }
+
+    /// Plans an event `delay_ns` from now.
+    pub(crate) fn plan(&mut self, delay_ns: u64, event: Event) {
+        self.plan_at(self.now_ns + delay_ns, event);
+    }
+
+    pub(crate) fn plan_at(&mut self, at_ns: u64, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse(Planned { at_ns, sequence: self.sequence, event }));
+    }
+
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.events.peek().map(|planned| planned.0.at_ns)
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Event> {
+        let planned = self.events.pop()?.0;
+        self.note(1, planned.sequence, 0);
+        Some(planned.event)
+    }
+
+    /// All disk operations in flight: key and object.
+    pub(crate) fn disk_operations(&self) -> Vec<(u32, u64)> {
+        let mut found: Vec<_> = self
+            .events
+            .iter()
+            .filter_map(|planned| match &planned.0.event {
+                Event::Disk { key, object, .. } => Some((planned.0.sequence, *key, *object)),
+                _ => None,
+            })
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, key, object)| (key, object)).collect()
+    }
+
+    /// Begins an operation.
+    pub(crate) fn start(&mut self, key: u32, object: u64, operation: &Operation) {
+        self.note(2, u64::from(key), object);
+        match operation {
+            Operation::Accept => self.start_accept(key, object),
+            Operation::Connect(address) => self.start_connect(key, object, *address),
+            Operation::Receive(_) => self.start_receive(key, object),
+            Operation::Send { chunks, skip } => self.start_send(key, object, chunks, *skip),
+            Operation::Shutdown(how) => {
+                let event = Event::Shutdown { key, object, how: *how };
+                self.plan(1, event);
+            }
+            Operation::Read { .. }
+            | Operation::Write { .. }
+            | Operation::WriteOne { .. }
+            | Operation::Sync { .. }
+            | Operation::Allocate { .. } => self.start_disk(key, object, operation),
+            Operation::Poll(_) | Operation::Command(_) => self.fail(key, libc::EOPNOTSUPP),
+        }
+    }
+
+    pub(crate) fn fail(&mut self, key: u32, errno: i32) {
+        self.plan(1, Event::Complete { key, code: -errno });
+    }
+
+    /// Gives an operation up if it has not got anywhere; disk operations take their course.
+    pub(crate) fn cancel(&mut self, key: u32, object: u64) {
+        let was_waiting = match self.objects.get_mut(&object) {
+            Some(Object::Socket { connect, .. }) => connect.take_if(|k| *k == key).is_some(),
+            Some(Object::Listener(listener)) => listener.cancel(key),
+            Some(Object::Stream(stream)) => stream.cancel(key),
+            Some(Object::File(_)) | None => false,
+        };
+        if was_waiting {
+            self.fail(key, libc::ECANCELED);
+        }
+    }
+
+    /// The last handle of an object has gone.
+    pub(crate) fn close(&mut self, object: u64) {
+        self.note(3, object, 0);
+        match self.objects.remove(&object) {
+            Some(Object::Listener(listener)) => self.close_listener(listener),
+            Some(Object::Stream(stream)) => self.close_stream(*stream),
+            Some(Object::File(file)) => self.disk.close(object, file),
+            Some(Object::Socket { .. }) | None => {}
+        }
+    }
+}
