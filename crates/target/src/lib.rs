@@ -1,1 +1,32 @@
 //! The NVMe-oF/TCP target: subsystems, controllers, queue pairs, discovery, admission.
+//!
+//! The protocol is in state machines without I/O: [`QueuePair`] turns received bytes into commands
+//! and completions into bytes, [`Controller`] executes the commands of an admin queue pair, and
+//! [`Target`] knows which subsystems and controllers there are. [`Admissions`] decides who may use
+//! the target, and makes it certain when somebody no longer does.
+
+pub mod admission;
+pub mod controller;
+mod counts;
+mod driver;
+mod error;
+mod limits;
+mod local;
+mod namespace;
+mod queue_pair;
+mod signal;
+mod subsystem;
+mod target;
+
+pub use admission::{AdmissionMode, Admissions, Refusal};
+pub use controller::Controller;
+pub use counts::NamespaceCounts;
+pub use driver::{Server, ServerOptions};
+pub use error::Error;
+pub use limits::Limits;
+pub use local::LocalAccess;
+pub use namespace::Namespace;
+pub use queue_pair::{CommandState, Event, QueuePair, QueuePairState, Tag};
+pub use signal::Signal;
+pub use subsystem::{HostAccess, NAMESPACES_MAX, Subsystem};
+pub use target::{Attached, ConnectFailure, IoQueue, Target};

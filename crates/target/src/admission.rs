@@ -1,0 +1,175 @@
+//! Who may use the target, and how to be certain that somebody no longer does (DESIGN 5).
+//!
+//! Each admitted host identifier has a [`Slot`]; each of its queue pairs (and each local device
+//! handle) has a [`Lane`] in that slot with a counter of its own, so that queue pairs on different
+//! cores do not share a cache line that is written. A command first counts itself in, then looks
+//! whether the slot is closed or lapsed; a fence first closes the slot, then looks at the counters.
+//! With sequential consistency one of the two always sees the other: either the command is refused,
+//! or the fence waits for it. Counting is by [`Permit`], which lives until the back-end I/O has
+//! ended, and for reads out of a memory namespace until the bytes have left.
+//!
+//! An admission that lapsed is gone: renewing does not bring it back. The next `admit` waits until
+//! the I/O that began under lapsed admissions has ended, so that a target that was stopped for a
+//! while cannot let an old write land behind a new owner's.
+
+mod lane;
+mod table;
+
+pub use lane::{Lane, Lent, Permit};
+pub use table::Drained;
+
+use lane::Slot;
+use nvme::{HostId, Nqn};
+use ring::time::Instant;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use table::Table;
+
+use crate::signal::Signal;
+
+/// Whom the target lets in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdmissionMode {
+    /// Every host, for as long as it likes.
+    AnyHost,
+    /// The hosts with these names, for as long as they like.
+    HostList(BTreeSet<Nqn>),
+    /// Only host identifiers that were admitted by [`Admissions::admit`]; at first nobody.
+    Controlled,
+}
+
+/// Why a host was turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Nobody admitted this host, or its admission was removed.
+    #[error("the host is not admitted")]
+    NotAdmitted,
+    /// Its admission was not renewed in time.
+    #[error("the host's admission has lapsed")]
+    Lapsed,
+    /// It was fenced under this or a later epoch.
+    #[error("the host was fenced")]
+    Fenced,
+}
+
+/// Number of a session's admission, given by the metadata service; later ones are larger.
+pub type Epoch = u64;
+
+/// The admissions of one target, shared by all its cores, its local clients and its agent.
+#[derive(Debug)]
+pub struct Admissions {
+    mode: AdmissionMode,
+    table: Mutex<Table>,
+    refused: AtomicU64,
+}
+
+impl Admissions {
+    /// A table with nobody admitted.
+    pub fn new(mode: AdmissionMode) -> Arc<Self> {
+        Arc::new(Self { mode, table: Mutex::default(), refused: AtomicU64::new(0) })
+    }
+
+    /// Whom the target lets in.
+    pub fn mode(&self) -> &AdmissionMode {
+        &self.mode
+    }
+
+    /// Commands and connections refused so far.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Admits a host under an epoch until `lapse` from now, or moves its lapse if it is admitted
+    /// under this epoch already. A later epoch replaces an earlier one, whose connections are
+    /// dropped. Waits first for I/O of lapsed admissions to end.
+    ///
+    /// # Errors
+    /// [`Refusal::Fenced`] if the host was fenced under this or a later epoch.
+    pub async fn admit(&self, host: HostId, epoch: Epoch, lapse: Duration) -> Result<(), Refusal> {
+        let received = ring::time::now();
+        let lapsed = self.table().sweep(received);
+        Drained::new(lapsed).await;
+        self.table().admit(host, epoch, received + lapse)
+    }
+
+    /// Lets all present admissions lapse only `lapse` from now. Those that have lapsed stay so.
+    /// Answers how many are left.
+    pub fn renew(&self, lapse: Duration) -> usize {
+        let now = ring::time::now();
+        let mut table = self.table();
+        table.sweep(now);
+        table.renew(now + lapse)
+    }
+
+    /// Removes a host's admissions under `epoch` and earlier ones, drops their connections, and
+    /// completes when the last back-end I/O has ended. The admission is gone when this returns, not
+    /// when the future is first polled; dropping the future takes nothing back.
+    pub fn fence(&self, host: HostId, epoch: Epoch) -> Drained {
+        Drained::new(self.table().fence(host, epoch))
+    }
+
+    /// Fences everybody: for the end of the target.
+    pub fn fence_all(&self) -> Drained {
+        Drained::new(self.table().close_all())
+    }
+
+    /// Opens a lane for one queue pair or local handle of a host. `signal` is told when the lane's
+    /// admission ends.
+    ///
+    /// # Errors
+    /// Why the host is turned away; it is counted.
+    pub fn open_lane(
+        &self,
+        host: HostId,
+        name: Option<&Nqn>,
+        signal: &Arc<Signal>,
+    ) -> Result<Lane, Refusal> {
+        let result = match &self.mode {
+            AdmissionMode::AnyHost => Ok(self.table().slot_on_demand(host)),
+            AdmissionMode::HostList(names) => match name {
+                Some(name) if !names.contains(name) => Err(Refusal::NotAdmitted),
+                _ => Ok(self.table().slot_on_demand(host)),
+            },
+            AdmissionMode::Controlled => self.table().slot(host, ring::time::now()),
+        };
+        result.and_then(|slot| Slot::open_lane(&slot, signal)).inspect_err(|_| self.note_refused())
+    }
+
+    /// Opens a lane for a local handle, without counting a refusal.
+    pub(crate) fn open_local_lane(
+        &self,
+        host: HostId,
+        signal: &Arc<Signal>,
+        now: Instant,
+    ) -> Result<Lane, Refusal> {
+        let slot = match &self.mode {
+            AdmissionMode::Controlled => self.table().slot(host, now)?,
+            _ => self.table().slot_on_demand(host),
+        };
+        Slot::open_lane(&slot, signal)
+    }
+
+    /// Whether commands of this host would be refused now, and why.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn check(&self, host: HostId, now: Instant) -> Result<(), Refusal> {
+        match self.mode {
+            AdmissionMode::Controlled => self.table().slot(host, now).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts one more refusal.
+    pub fn note_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Each change of the table is complete in itself: a panicked holder leaves it sound.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

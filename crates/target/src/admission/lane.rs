@@ -1,0 +1,216 @@
+//! One host's admission and the counted passages through it.
+
+use crate::admission::{Epoch, Refusal};
+use crate::signal::{self, Signal};
+use nvme::HostId;
+use ring::time::Instant;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+/// One admission of one host identifier.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) host: HostId,
+    pub(crate) epoch: Epoch,
+    /// When it lapses, in nanoseconds of the monotonic clock; the largest value means never.
+    lapse_ns: AtomicU64,
+    is_closed: AtomicBool,
+    members: Mutex<Members>,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    lanes: Vec<Arc<Gate>>,
+    waiters: Vec<Waker>,
+}
+
+/// The counter of one lane, on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Gate {
+    in_flight: AtomicU64,
+    signal: Arc<Signal>,
+}
+
+impl Slot {
+    pub(crate) fn new(host: HostId, epoch: Epoch, lapse: Instant) -> Arc<Self> {
+        Arc::new(Self {
+            host,
+            epoch,
+            lapse_ns: AtomicU64::new(lapse.as_ns()),
+            is_closed: AtomicBool::new(false),
+            members: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn set_lapse(&self, lapse: Instant) {
+        self.lapse_ns.store(lapse.as_ns(), Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_lapsed(&self, now: Instant) -> bool {
+        now.as_ns() >= self.lapse_ns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Ends the admission and tells all lanes.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        for gate in &self.members().lanes {
+            gate.signal.raise(signal::CLOSE);
+        }
+    }
+
+    /// Commands that are being carried out.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.members().lanes.iter().map(|gate| gate.in_flight.load(Ordering::SeqCst)).sum()
+    }
+
+    /// As [`Self::in_flight`]; if there are any, `waker` is woken when there may be none.
+    pub(crate) fn poll_in_flight(&self, waker: &Waker) -> u64 {
+        let mut members = self.members();
+        if !members.waiters.iter().any(|waiter| waiter.will_wake(waker)) {
+            members.waiters.push(waker.clone());
+        }
+        members.lanes.iter().map(|gate| gate.in_flight.load(Ordering::SeqCst)).sum()
+    }
+
+    pub(crate) fn has_lanes(&self) -> bool {
+        !self.members().lanes.is_empty()
+    }
+
+    pub(crate) fn open_lane(this: &Arc<Self>, signal: &Arc<Signal>) -> Result<Lane, Refusal> {
+        let gate = Arc::new(Gate { in_flight: AtomicU64::new(0), signal: Arc::clone(signal) });
+        this.members().lanes.push(Arc::clone(&gate));
+        // Looked at after the lane became visible to `close`: one of the two sees the other.
+        let lane = Lane(Rc::new(Inner { slot: Arc::clone(this), gate }));
+        if this.is_closed() { Err(Refusal::NotAdmitted) } else { Ok(lane) }
+    }
+
+    fn wake_waiters(&self) {
+        let waiters = std::mem::take(&mut self.members().waiters);
+        for waiter in waiters {
+            waiter.wake();
+        }
+    }
+
+    fn members(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    slot: Arc<Slot>,
+    gate: Arc<Gate>,
+}
+
+impl Inner {
+    fn leave(&self, commands: u64) {
+        let before = self.gate.in_flight.fetch_sub(commands, Ordering::SeqCst);
+        debug_assert!(before >= commands, "more commands left than came in");
+        if self.slot.is_closed.load(Ordering::SeqCst) {
+            self.slot.wake_waiters();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Permits hold the lane, so that nothing is in flight any more.
+        debug_assert_eq!(self.gate.in_flight.load(Ordering::SeqCst), 0);
+        self.slot.members().lanes.retain(|gate| !Arc::ptr_eq(gate, &self.gate));
+        self.slot.wake_waiters();
+    }
+}
+
+/// The way of one queue pair or local handle through its host's admission. Stays on one thread.
+#[derive(Clone, Debug)]
+pub struct Lane(Rc<Inner>);
+
+impl Lane {
+    /// Counts one command in, if the admission holds at `now`.
+    ///
+    /// # Errors
+    /// Why the command must not be carried out.
+    pub fn enter(&self, now: Instant) -> Result<Permit, Refusal> {
+        let inner = &self.0;
+        inner.gate.in_flight.fetch_add(1, Ordering::SeqCst);
+        // From here on the permit's drop counts the command out again.
+        let permit = Permit(Some(Rc::clone(inner)));
+        if inner.slot.is_closed() {
+            return Err(Refusal::NotAdmitted);
+        }
+        if inner.slot.is_lapsed(now) { Err(Refusal::Lapsed) } else { Ok(permit) }
+    }
+
+    /// Whether commands would be let in now.
+    pub fn is_open(&self, now: Instant) -> bool {
+        !self.0.slot.is_closed() && !self.0.slot.is_lapsed(now)
+    }
+
+    /// The host whose admission this is.
+    pub fn host(&self) -> HostId {
+        self.0.slot.host
+    }
+
+    /// An empty collection of permits.
+    pub fn lend(&self) -> Lent {
+        Lent { inner: Rc::clone(&self.0), commands: 0 }
+    }
+}
+
+/// One command that is counted in; dropping it counts the command out.
+#[derive(Debug)]
+#[must_use = "a permit has to live until the back-end I/O has ended"]
+pub struct Permit(Option<Rc<Inner>>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.take() {
+            inner.leave(1);
+        }
+    }
+}
+
+/// Permits of many commands of one lane, counted out all at once.
+#[derive(Debug)]
+pub struct Lent {
+    inner: Rc<Inner>,
+    commands: u64,
+}
+
+impl Lent {
+    /// Adds a permit of the same lane.
+    pub fn add(&mut self, mut permit: Permit) {
+        // Taking the lane out disarms the permit: its count goes over to this.
+        if let Some(inner) = permit.0.take() {
+            assert!(Rc::ptr_eq(&self.inner, &inner), "permits of one lane only");
+            self.commands += 1;
+        }
+    }
+
+    /// Moves all permits of `other` here.
+    pub fn append(&mut self, other: &mut Self) {
+        assert!(Rc::ptr_eq(&self.inner, &other.inner), "permits of one lane only");
+        self.commands += std::mem::take(&mut other.commands);
+    }
+
+    /// Counts all out.
+    pub fn give_back(&mut self) {
+        let commands = std::mem::take(&mut self.commands);
+        if commands != 0 {
+            self.inner.leave(commands);
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}

@@ -1,0 +1,161 @@
+//! The admissions in force, the ones that are draining, and who was fenced.
+
+use crate::admission::lane::Slot;
+use crate::admission::{Epoch, Refusal};
+use nvme::HostId;
+use ring::time::Instant;
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Fenced hosts that are remembered, to refuse an admission that was overtaken by its fence. Such
+/// an admission can only be as late as the control channel is long; the oldest are forgotten.
+const FENCED_MAX: usize = 65_536;
+
+const NEVER: Instant = Instant::from_ns(u64::MAX);
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    slots: HashMap<HostId, Arc<Slot>>,
+    /// Closed, but with lanes still open.
+    closing: Vec<Arc<Slot>>,
+    fenced: HashMap<HostId, Epoch>,
+    fenced_order: VecDeque<HostId>,
+}
+
+impl Table {
+    /// The slot of an admitted host.
+    pub(crate) fn slot(&self, host: HostId, now: Instant) -> Result<Arc<Slot>, Refusal> {
+        match self.slots.get(&host) {
+            Some(slot) if slot.is_lapsed(now) => Err(Refusal::Lapsed),
+            Some(slot) => Ok(Arc::clone(slot)),
+            None if self.fenced.contains_key(&host) => Err(Refusal::Fenced),
+            None => Err(Refusal::NotAdmitted),
+        }
+    }
+
+    /// The slot of a host that needs no admission.
+    pub(crate) fn slot_on_demand(&mut self, host: HostId) -> Arc<Slot> {
+        // Hosts come and go here without anybody telling: forget those without a queue pair.
+        self.slots.retain(|&other, slot| other == host || slot.has_lanes());
+        let slot = self.slots.entry(host).or_insert_with(|| Slot::new(host, 0, NEVER));
+        Arc::clone(slot)
+    }
+
+    pub(crate) fn admit(
+        &mut self,
+        host: HostId,
+        epoch: Epoch,
+        lapse: Instant,
+    ) -> Result<(), Refusal> {
+        if self.fenced.get(&host).is_some_and(|&fenced| fenced >= epoch) {
+            return Err(Refusal::Fenced);
+        }
+        match self.slots.get(&host) {
+            Some(slot) if slot.epoch == epoch && !slot.is_closed() => slot.set_lapse(lapse),
+            Some(slot) if slot.epoch > epoch => return Err(Refusal::Fenced),
+            _ => {
+                self.close(host);
+                self.slots.insert(host, Slot::new(host, epoch, lapse));
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes what has lapsed; answers all lapsed admissions that may have I/O in flight.
+    pub(crate) fn sweep(&mut self, now: Instant) -> Vec<Arc<Slot>> {
+        let lapsed: Vec<HostId> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.is_lapsed(now))
+            .map(|(&host, _)| host)
+            .collect();
+        for host in lapsed {
+            self.close(host);
+        }
+        self.forget_closed();
+        self.closing.iter().filter(|slot| slot.is_lapsed(now)).cloned().collect()
+    }
+
+    /// Moves the lapse of all admissions; answers how many there are.
+    pub(crate) fn renew(&mut self, lapse: Instant) -> usize {
+        for slot in self.slots.values() {
+            slot.set_lapse(lapse);
+        }
+        self.slots.len()
+    }
+
+    /// Ends a host's admissions up to `epoch`; answers those that may have I/O in flight.
+    pub(crate) fn fence(&mut self, host: HostId, epoch: Epoch) -> Vec<Arc<Slot>> {
+        self.note_fenced(host, epoch);
+        if self.slots.get(&host).is_some_and(|slot| slot.epoch <= epoch) {
+            self.close(host);
+        }
+        self.forget_closed();
+        let is_meant = |slot: &&Arc<Slot>| slot.host == host && slot.epoch <= epoch;
+        self.closing.iter().filter(is_meant).cloned().collect()
+    }
+
+    /// Ends all admissions.
+    pub(crate) fn close_all(&mut self) -> Vec<Arc<Slot>> {
+        let hosts: Vec<HostId> = self.slots.keys().copied().collect();
+        for host in hosts {
+            self.close(host);
+        }
+        self.forget_closed();
+        self.closing.clone()
+    }
+
+    fn close(&mut self, host: HostId) {
+        if let Some(slot) = self.slots.remove(&host) {
+            slot.close();
+            self.closing.push(slot);
+        }
+    }
+
+    fn forget_closed(&mut self) {
+        self.closing.retain(|slot| slot.has_lanes());
+    }
+
+    fn note_fenced(&mut self, host: HostId, epoch: Epoch) {
+        if let Some(fenced) = self.fenced.get_mut(&host) {
+            *fenced = epoch.max(*fenced);
+            return;
+        }
+        if self.fenced_order.len() == FENCED_MAX
+            && let Some(oldest) = self.fenced_order.pop_front()
+        {
+            self.fenced.remove(&oldest);
+        }
+        self.fenced.insert(host, epoch);
+        self.fenced_order.push_back(host);
+    }
+}
+
+/// Completes when no command of some closed admissions is being carried out any more.
+#[derive(Debug)]
+#[must_use = "a fence stands only when this has completed"]
+pub struct Drained {
+    slots: Vec<Arc<Slot>>,
+}
+
+impl Drained {
+    pub(crate) fn new(slots: Vec<Arc<Slot>>) -> Self {
+        Self { slots }
+    }
+
+    /// Commands that are still being carried out.
+    pub fn in_flight(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.in_flight()).sum()
+    }
+}
+
+impl Future for Drained {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.slots.retain(|slot| slot.poll_in_flight(cx.waker()) != 0);
+        if self.slots.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}

@@ -1,0 +1,419 @@
+//! A controller: what an admin queue pair talks to, as a state machine without I/O.
+//!
+//! The [`Controller`] belongs to its admin queue pair and lives on that core, so that nothing of it
+//! needs a lock. What others need of it (the I/O queue pairs, that have to end with it, and the
+//! registry) is in the small [`Association`] that all of them share.
+
+mod event;
+mod feature;
+mod identify;
+mod log;
+mod property;
+
+pub use event::EventKind;
+
+use crate::limits::Limits;
+use crate::queue_pair::Tag;
+use crate::signal::{self, Signal};
+use crate::subsystem::Subsystem;
+use crate::target::Target;
+use event::Events;
+use nvme::log_page::ErrorEntry;
+use nvme::opcode::{AdminOpcode, FabricsType};
+use nvme::property::{Capabilities, Configuration, ControllerStatus};
+use nvme::sgl::Sgl;
+use nvme::{ControllerId, HostId, Nqn, Status, SubmissionQueueEntry, U16, U32, U64};
+use ring::Buffer;
+use ring::time::Instant;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Entries of the error information log page.
+pub(crate) const ERROR_ENTRIES_MAX: usize = 64;
+
+/// What all queue pairs of a controller share.
+#[derive(Debug)]
+pub struct Association {
+    id: ControllerId,
+    host: HostId,
+    host_name: Nqn,
+    subsystem: Arc<Subsystem>,
+    /// CSTS.RDY: I/O queue pairs may be connected.
+    is_ready: AtomicBool,
+    /// I/O queue pairs that the host was granted; 0 until it asked.
+    io_queues_granted: AtomicU16,
+    /// A command came since the keep alive timer was last looked at.
+    had_traffic: AtomicBool,
+    admin: Arc<Signal>,
+    io_queues: Mutex<BTreeMap<u16, Arc<Signal>>>,
+    errors: Mutex<Errors>,
+}
+
+#[derive(Debug, Default)]
+struct Errors {
+    count: u64,
+    entries: VecDeque<ErrorEntry>,
+}
+
+impl Association {
+    /// CNTLID.
+    pub fn id(&self) -> ControllerId {
+        self.id
+    }
+
+    /// The host's identifier.
+    pub fn host(&self) -> HostId {
+        self.host
+    }
+
+    /// The host's name.
+    pub fn host_name(&self) -> &Nqn {
+        &self.host_name
+    }
+
+    /// The subsystem that the controller belongs to.
+    pub fn subsystem(&self) -> &Arc<Subsystem> {
+        &self.subsystem
+    }
+
+    /// Queue identifiers of the connected I/O queue pairs.
+    pub fn io_queues(&self) -> Vec<u16> {
+        self.io_queue_map().keys().copied().collect()
+    }
+
+    /// Adds an I/O queue pair.
+    ///
+    /// # Errors
+    /// The status for its Connect.
+    pub(crate) fn attach(&self, qid: u16, signal: &Arc<Signal>) -> Result<(), Status> {
+        if !self.is_ready.load(Ordering::SeqCst) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        }
+        let mut queues = self.io_queue_map();
+        if queues.contains_key(&qid) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        }
+        queues.insert(qid, Arc::clone(signal));
+        Ok(())
+    }
+
+    /// Removes an I/O queue pair that has ended.
+    pub(crate) fn detach(&self, qid: u16, signal: &Arc<Signal>) {
+        let mut queues = self.io_queue_map();
+        if queues.get(&qid).is_some_and(|known| Arc::ptr_eq(known, signal)) {
+            queues.remove(&qid);
+        }
+    }
+
+    /// Has all I/O queue pairs end.
+    pub(crate) fn drop_io_queues(&self) {
+        for queue in self.io_queue_map().values() {
+            queue.raise(signal::CLOSE);
+        }
+    }
+
+    /// Has all queue pairs end.
+    pub(crate) fn drop_all(&self) {
+        self.admin.raise(signal::CLOSE);
+        self.drop_io_queues();
+    }
+
+    /// Has the controller look for changes to tell the host of.
+    pub(crate) fn look_for_events(&self) {
+        self.admin.raise(signal::EVENT);
+    }
+
+    /// Notes that a command came (traffic based keep alive).
+    pub(crate) fn note_traffic(&self) {
+        if !self.had_traffic.load(Ordering::Relaxed) {
+            self.had_traffic.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes a command that failed, for the error information log page.
+    pub(crate) fn note_error(
+        &self,
+        qid: u16,
+        sqe: &SubmissionQueueEntry,
+        status: Status,
+        lba: u64,
+    ) {
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        errors.count += 1;
+        let entry = ErrorEntry {
+            ecnt: U64::new(errors.count),
+            sqid: U16::new(qid),
+            cid: sqe.cid,
+            sf: U16::new(status.get() << 1),
+            pel: U16::new(0xffff),
+            lba: U64::new(lba),
+            nsid: if sqe.is_fabrics() { U32::new(0) } else { sqe.nsid },
+            trtype: nvme::log_page::transport_type::TCP,
+            opc: sqe.opc,
+            lpver: 1,
+            ..ErrorEntry::default()
+        };
+        if errors.entries.len() == ERROR_ENTRIES_MAX {
+            errors.entries.pop_back();
+        }
+        errors.entries.push_front(entry);
+    }
+
+    /// The last errors, newest first, and how many there were in all.
+    pub(crate) fn errors(&self) -> (Vec<ErrorEntry>, u64) {
+        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        (errors.entries.iter().copied().collect(), errors.count)
+    }
+
+    fn io_queue_map(&self) -> MutexGuard<'_, BTreeMap<u16, Arc<Signal>>> {
+        self.io_queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How an admin command ends.
+#[derive(Debug)]
+pub enum Reply {
+    /// With a status and a result, and data for the host if it succeeded and has any.
+    Done(Status, u64, Option<Buffer>),
+    /// Not yet: it is an Asynchronous Event Request, which the controller keeps.
+    Held,
+}
+
+impl Reply {
+    fn result(result: u64) -> Self {
+        Self::Done(Status::SUCCESS, result, None)
+    }
+
+    fn data(data: Buffer) -> Self {
+        Self::Done(Status::SUCCESS, 0, Some(data))
+    }
+}
+
+impl From<Status> for Reply {
+    fn from(status: Status) -> Self {
+        Self::Done(status, 0, None)
+    }
+}
+
+/// A held command that ends now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Which.
+    pub tag: Tag,
+    /// Its status.
+    pub status: Status,
+    /// Its result.
+    pub result: u64,
+}
+
+/// What an admin queue pair talks to.
+#[derive(Debug)]
+pub struct Controller {
+    target: Arc<Target>,
+    association: Arc<Association>,
+    configuration: Configuration,
+    status: ControllerStatus,
+    keep_alive: Duration,
+    /// When the controller ends unless something comes; [`None`] without keep alive.
+    deadline: Option<Instant>,
+    events: Events,
+    /// Wall-clock milliseconds that the host set, less those of our clock.
+    timestamp_offset_ms: i64,
+    /// Whether the host set it.
+    is_timestamp_set: bool,
+    /// Random number of this instance, for Identify.
+    instance: u64,
+}
+
+impl Controller {
+    pub(crate) fn new(
+        target: &Arc<Target>,
+        id: ControllerId,
+        (host, host_name): (HostId, Nqn),
+        subsystem: &Arc<Subsystem>,
+        admin: &Arc<Signal>,
+    ) -> Self {
+        let association = Arc::new(Association {
+            id,
+            host,
+            host_name,
+            subsystem: Arc::clone(subsystem),
+            is_ready: AtomicBool::new(false),
+            io_queues_granted: AtomicU16::new(0),
+            had_traffic: AtomicBool::new(false),
+            admin: Arc::clone(admin),
+            io_queues: Mutex::default(),
+            errors: Mutex::default(),
+        });
+        Self {
+            target: Arc::clone(target),
+            association,
+            configuration: Configuration::default(),
+            status: ControllerStatus::default(),
+            keep_alive: Duration::ZERO,
+            deadline: None,
+            events: Events::new(subsystem, target),
+            timestamp_offset_ms: 0,
+            is_timestamp_set: false,
+            instance: ring::random::u64(),
+        }
+    }
+
+    /// What all its queue pairs share.
+    pub fn association(&self) -> &Arc<Association> {
+        &self.association
+    }
+
+    /// When [`Self::check_keep_alive`] has to be called.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether the host may go on: false if its keep alive timer has expired.
+    pub fn check_keep_alive(&mut self, now: Instant) -> bool {
+        let Some(deadline) = self.deadline else { return true };
+        if now < deadline {
+            return true;
+        }
+        // Traffic based keep alive (base 3.9.4.2): any command since counts.
+        if !self.association.had_traffic.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        self.restart_keep_alive(now);
+        true
+    }
+
+    /// Sets the keep alive timeout; zero turns the timer off.
+    pub(crate) fn set_keep_alive(&mut self, timeout_ms: u32, now: Instant) -> Result<(), Status> {
+        let timeout = Duration::from_millis(u64::from(timeout_ms));
+        if timeout > self.limits().keep_alive_max {
+            return Err(Status::KEEP_ALIVE_INVALID);
+        }
+        // Up to a whole multiple of KAS, which is 100 ms (base 5.1.25.1.8).
+        self.keep_alive = Duration::from_millis(u64::from(timeout_ms.next_multiple_of(100)));
+        self.restart_keep_alive(now);
+        Ok(())
+    }
+
+    fn restart_keep_alive(&mut self, now: Instant) {
+        let is_idle_bounded = self.is_discovery() && self.keep_alive.is_zero();
+        let timeout = if is_idle_bounded { self.limits().discovery_idle } else { self.keep_alive };
+        self.deadline = (!timeout.is_zero()).then(|| now + timeout);
+    }
+
+    fn is_discovery(&self) -> bool {
+        self.association.subsystem.is_discovery()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.target.limits()
+    }
+
+    /// Executes a command of the admin queue pair. `data` is what came with it.
+    pub fn execute(
+        &mut self,
+        tag: Tag,
+        sqe: &SubmissionQueueEntry,
+        data: &[u8],
+        now: Instant,
+    ) -> Reply {
+        self.association.note_traffic();
+        if self.is_discovery() && self.keep_alive.is_zero() {
+            self.restart_keep_alive(now);
+        }
+        let reply = self.dispatch(tag, sqe, data, now);
+        if let Reply::Done(status, ..) = &reply
+            && !status.is_success()
+        {
+            self.association.note_error(0, sqe, *status, 0);
+        }
+        reply
+    }
+
+    fn dispatch(
+        &mut self,
+        tag: Tag,
+        sqe: &SubmissionQueueEntry,
+        data: &[u8],
+        now: Instant,
+    ) -> Reply {
+        if sqe.fuse() != 0 || !sqe.has_sgl() {
+            return Status::INVALID_FIELD.do_not_retry().into();
+        }
+        if sqe.is_fabrics() {
+            return self.fabrics(sqe);
+        }
+        if !self.status.is_ready() {
+            return Status::COMMAND_SEQUENCE_ERROR.do_not_retry().into();
+        }
+        match sqe.admin_opcode() {
+            AdminOpcode::IDENTIFY => self.identify(sqe),
+            AdminOpcode::GET_LOG_PAGE => self.get_log_page(sqe),
+            AdminOpcode::GET_FEATURES => self.get_features(sqe),
+            AdminOpcode::SET_FEATURES => self.set_features(sqe, data, now),
+            AdminOpcode::KEEP_ALIVE => {
+                self.restart_keep_alive(now);
+                Reply::result(0)
+            }
+            AdminOpcode::ASYNC_EVENT_REQUEST => self.hold_event_request(tag),
+            _ => Status::INVALID_OPCODE.do_not_retry().into(),
+        }
+    }
+
+    fn fabrics(&mut self, sqe: &SubmissionQueueEntry) -> Reply {
+        match sqe.fabrics_type() {
+            FabricsType::PROPERTY_GET => self.property_get(sqe),
+            FabricsType::PROPERTY_SET => self.property_set(sqe),
+            // A second Connect on one queue pair.
+            FabricsType::CONNECT => Status::COMMAND_SEQUENCE_ERROR.do_not_retry().into(),
+            _ => Status::INVALID_OPCODE.do_not_retry().into(),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities(0)
+            .with_mqes(u64::from(self.limits().queue_entries_max) - 1)
+            .with_cqr(1)
+            .with_to(20)
+            .with_css(1)
+            .with_crms(1)
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.association.is_ready.store(false, Ordering::SeqCst);
+        self.association.drop_io_queues();
+        self.target.forget(&self.association);
+    }
+}
+
+/// Bytes that a command's data pointer names.
+pub(crate) fn transfer_bytes(sqe: &SubmissionQueueEntry) -> Result<u32, Status> {
+    match sqe.sgl1.decode() {
+        Ok(sgl) => Ok(sgl.length_bytes()),
+        Err(_) => Err(Status::SGL_TYPE_INVALID.do_not_retry()),
+    }
+}
+
+/// Checks that in-capsule data lies where the descriptor says: at its start, all of it.
+pub(crate) fn check_in_capsule(
+    sqe: &SubmissionQueueEntry,
+    data_bytes: usize,
+) -> Result<(), Status> {
+    match sqe.sgl1.decode() {
+        Ok(Sgl::InCapsule { offset_bytes, .. }) if offset_bytes != 0 => {
+            Err(Status::SGL_OFFSET_INVALID.do_not_retry())
+        }
+        Ok(Sgl::InCapsule { length_bytes, .. }) if length_bytes as usize != data_bytes => {
+            Err(Status::SGL_DATA_LENGTH_INVALID.do_not_retry())
+        }
+        Ok(Sgl::Transport { .. } | Sgl::None) if data_bytes != 0 => {
+            Err(Status::SGL_DATA_LENGTH_INVALID.do_not_retry())
+        }
+        Ok(_) => Ok(()),
+        Err(_) => Err(Status::SGL_TYPE_INVALID.do_not_retry()),
+    }
+}

@@ -1,0 +1,178 @@
+//! Asynchronous events (base 5.1.2): telling hosts that namespaces or the discovery log changed.
+//!
+//! The things that change keep a generation; a controller remembers up to which one it knows. So
+//! whoever changes something only has to wake the admin queue pairs, and nothing is lost while no
+//! request is there to be completed.
+
+use super::{Completion, Controller, Reply};
+use crate::queue_pair::Tag;
+use crate::subsystem::Subsystem;
+use crate::target::Target;
+use nvme::async_event::AsyncEvent;
+use nvme::command::Abort;
+use nvme::feature::AsyncEventConfig;
+use nvme::{Nsid, Status};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Changed namespaces that are told one by one; more are told as "many" (base 5.1.12.1.5).
+const CHANGED_MAX: usize = 1024;
+
+/// What can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// Namespaces were added, removed or changed.
+    Namespaces,
+    /// The discovery log page changed.
+    Discovery,
+}
+
+/// How far the telling has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notice {
+    /// There is nothing to tell.
+    Idle,
+    /// It happened, but no request is there yet.
+    Pending,
+    /// The host was told and has not read the log page since (base 5.1.2: masked until then).
+    Told,
+}
+
+/// The events of one controller.
+#[derive(Debug)]
+pub(crate) struct Events {
+    kind: EventKind,
+    requests: VecDeque<Tag>,
+    pub(super) config: AsyncEventConfig,
+    notice: Notice,
+    /// What the controller has noticed up to.
+    generation: u64,
+    changed: BTreeSet<Nsid>,
+}
+
+impl Events {
+    pub(super) fn new(subsystem: &Subsystem, target: &Target) -> Self {
+        let (kind, generation) = if subsystem.is_discovery() {
+            (EventKind::Discovery, target.discovery_generation())
+        } else {
+            (EventKind::Namespaces, subsystem.generation())
+        };
+        Self {
+            kind,
+            requests: VecDeque::new(),
+            config: AsyncEventConfig(0),
+            notice: Notice::Idle,
+            generation,
+            changed: BTreeSet::new(),
+        }
+    }
+
+    /// Bits of the configuration that mean something to this controller.
+    pub(super) fn supported(&self) -> u32 {
+        match self.kind {
+            EventKind::Namespaces => AsyncEventConfig::NAMESPACE_ATTRIBUTES,
+            EventKind::Discovery => AsyncEventConfig::DISCOVERY_CHANGE,
+        }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.config = AsyncEventConfig(0);
+        self.notice = Notice::Idle;
+        self.changed.clear();
+    }
+
+    /// The namespaces that changed, [`None`] if they are too many; `is_retained` keeps the list and
+    /// the event's mask.
+    pub(super) fn read_changed(&mut self, is_retained: bool) -> Option<Vec<Nsid>> {
+        let list =
+            (self.changed.len() <= CHANGED_MAX).then(|| self.changed.iter().copied().collect());
+        if !is_retained {
+            self.changed.clear();
+            self.notice = Notice::Idle;
+        }
+        list
+    }
+
+    /// The discovery log page was read.
+    pub(super) fn note_discovery_read(&mut self, generation: u64, is_retained: bool) {
+        if !is_retained {
+            self.generation = generation;
+            self.notice = Notice::Idle;
+        }
+    }
+}
+
+impl Controller {
+    pub(super) fn hold_event_request(&mut self, tag: Tag) -> Reply {
+        if self.events.requests.len() >= usize::from(self.limits().async_events_max) {
+            return Status::ASYNC_EVENT_LIMIT_EXCEEDED.do_not_retry().into();
+        }
+        self.events.requests.push_back(tag);
+        Reply::Held
+    }
+
+    /// Looks for changes and ends a held request if there is something to tell. To be called after
+    /// each command and when the queue pair was signalled.
+    pub fn poll_event(&mut self) -> Option<Completion> {
+        self.notice_changes();
+        let events = &mut self.events;
+        if events.notice != Notice::Pending || !events.config.has(events.supported()) {
+            return None;
+        }
+        let tag = events.requests.pop_front()?;
+        events.notice = Notice::Told;
+        let event = match events.kind {
+            EventKind::Namespaces => AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED,
+            EventKind::Discovery => AsyncEvent::DISCOVERY_CHANGED,
+        };
+        let result = u64::from(event.to_dword());
+        Some(Completion { tag, status: Status::SUCCESS, result })
+    }
+
+    fn notice_changes(&mut self) {
+        let events = &mut self.events;
+        match events.kind {
+            EventKind::Discovery => {
+                let generation = self.target.discovery_generation();
+                if generation == events.generation {
+                    return;
+                }
+                events.generation = generation;
+            }
+            EventKind::Namespaces => {
+                let subsystem = &self.association.subsystem;
+                if subsystem.generation() == events.generation {
+                    return;
+                }
+                let (generation, changed) = subsystem.changes_since(events.generation);
+                events.generation = generation;
+                // One more than can be listed is enough to know that they are too many.
+                let room = (CHANGED_MAX + 1).saturating_sub(events.changed.len());
+                events.changed.extend(changed.into_iter().take(room));
+            }
+        }
+        if events.notice == Notice::Idle {
+            events.notice = Notice::Pending;
+        }
+    }
+
+    /// Abort (base 5.1.1), given which of the admin queue's outstanding commands is meant, if it is
+    /// one. Only held event requests can be aborted: all else ends by itself soon. The second part
+    /// is what the aborted command ends with.
+    pub fn abort(&mut self, abort: Abort, meant: Option<Tag>) -> (Reply, Option<Completion>) {
+        const NOT_ABORTED: u64 = 1;
+        if !abort.sqid.is_admin()
+            && !self.association.io_queue_map().contains_key(&abort.sqid.get())
+        {
+            return (Status::INVALID_FIELD.do_not_retry().into(), None);
+        }
+        let requests = &mut self.events.requests;
+        let held = meant.and_then(|tag| requests.iter().position(|&held| held == tag));
+        match held.and_then(|index| requests.remove(index)) {
+            Some(tag) => {
+                let status = Status::ABORT_REQUESTED;
+                (Reply::result(0), Some(Completion { tag, status, result: 0 }))
+            }
+            None => (Reply::result(NOT_ABORTED), None),
+        }
+    }
+}

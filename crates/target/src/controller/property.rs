@@ -1,0 +1,80 @@
+//! Property Get and Set (base 3.1.4, 6.4, 6.5): how a host enables, disables and shuts down.
+
+use super::{Controller, Reply};
+use nvme::fabrics::{PropertyGet, PropertySet};
+use nvme::property::{Configuration, offset};
+use nvme::{Status, SubmissionQueueEntry};
+use std::sync::atomic::Ordering;
+
+/// CSTS.SHST: shutdown processing is complete.
+const SHUTDOWN_COMPLETE: u32 = 2;
+
+impl Controller {
+    pub(super) fn property_get(&self, sqe: &SubmissionQueueEntry) -> Reply {
+        let Ok(get) = PropertyGet::decode(sqe) else {
+            return Status::INVALID_FIELD.do_not_retry().into();
+        };
+        match (get.offset, get.is_8_bytes) {
+            (offset::CAP, true) => Reply::result(self.capabilities().0),
+            (offset::VS, false) => Reply::result(u64::from(super::identify::VERSION.0)),
+            (offset::CC, false) => Reply::result(u64::from(self.configuration.0)),
+            (offset::CSTS, false) => Reply::result(u64::from(self.status.0)),
+            // CRWMT: ready with media within CAP.TO.
+            (offset::CRTO, false) => Reply::result(self.capabilities().to()),
+            // NSSR reads as 0 where subsystem reset is not supported (base 3.1.4.9).
+            (offset::NSSR, false) => Reply::result(0),
+            _ => Status::INVALID_FIELD.do_not_retry().into(),
+        }
+    }
+
+    pub(super) fn property_set(&mut self, sqe: &SubmissionQueueEntry) -> Reply {
+        let Ok(set) = PropertySet::decode(sqe) else {
+            return Status::INVALID_FIELD.do_not_retry().into();
+        };
+        match (set.offset, set.is_8_bytes) {
+            (offset::CC, false) => self.configure(Configuration((set.value & 0xffff_ffff) as u32)),
+            _ => Status::INVALID_FIELD.do_not_retry().into(),
+        }
+    }
+
+    /// A write to CC (base 3.1.4.5).
+    fn configure(&mut self, new: Configuration) -> Reply {
+        let old = std::mem::replace(&mut self.configuration, new);
+        if new.is_enabled() && !old.is_enabled() {
+            let is_supported = new.iosqes() == 6
+                && new.iocqes() == 4
+                && new.mps() == 0
+                && new.ams() == 0
+                && new.css() == 0;
+            // A controller that cannot work with the configuration is in a fatal state.
+            self.status = self.status.with_cfs(u32::from(!is_supported));
+            self.set_ready(is_supported);
+        }
+        if !new.is_enabled() && old.is_enabled() {
+            self.reset();
+        }
+        if new.is_shutdown() && !old.is_shutdown() {
+            // All acknowledged writes are with the back end already, and every connection's
+            // commands end before it does: only the queue pairs are left to be ended.
+            self.association.drop_io_queues();
+            self.status = self.status.with_shst(SHUTDOWN_COMPLETE);
+        } else if !new.is_shutdown() && old.is_shutdown() {
+            self.status = self.status.with_shst(0);
+        }
+        Reply::result(0)
+    }
+
+    fn set_ready(&mut self, is_ready: bool) {
+        self.status = self.status.with_rdy(u32::from(is_ready));
+        self.association.is_ready.store(is_ready, Ordering::SeqCst);
+    }
+
+    /// Controller level reset (base 3.7.2): I/O queue pairs are deleted, features forgotten.
+    fn reset(&mut self) {
+        self.set_ready(false);
+        self.status = self.status.with_shst(0).with_cfs(0);
+        self.association.drop_io_queues();
+        self.association.io_queues_granted.store(0, Ordering::SeqCst);
+        self.events.reset();
+    }
+}

@@ -1,0 +1,480 @@
+//! One connection: a task that moves bytes between socket, queue pair and executors.
+//!
+//! Everything is polled by one hand-written future. A turn takes all that has come (commands,
+//! answers of devices, signals), then sends what that made with one vectored send. While a data PDU
+//! of some size is coming in, its rest is received straight into the command's buffer, with the
+//! receive buffer behind it for what follows.
+
+use super::Registration;
+use super::execute::Executor;
+use crate::admission::{Lane, Lent};
+use crate::controller::{Controller, Reply, check_in_capsule, transfer_bytes};
+use crate::limits::Limits;
+use crate::queue_pair::{Event, LARGE_TRANSFER_BYTES, QueuePair, QueuePairState, Tag};
+use crate::signal;
+use crate::target::{Attached, Target};
+use nvme::command::Abort;
+use nvme::opcode::{AdminOpcode, DataDirection, FabricsType};
+use nvme::{Status, SubmissionQueueEntry};
+use ring::time::{Instant, Sleep};
+use ring::{Buffer, Chunk, Op, Segment, Segments, TcpStream};
+use std::future::poll_fn;
+use std::io;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Size of the receive buffer in bytes.
+const RECEIVE_BYTES: usize = 256 << 10;
+/// What is received at most while large data is awaited, so that little of it has to be copied.
+const RECEIVE_SMALL_BYTES: usize = 4 << 10;
+/// Room that must be left in the receive buffer before it is tidied up: more than the longest PDU
+/// that is taken as a whole (a command with in-capsule data).
+const RECEIVE_ROOM_BYTES: usize = 96 << 10;
+/// Time for the peer to take a terminate request and close.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What the connection is.
+enum Role {
+    Unconnected,
+    Admin(Box<Controller>, Lane),
+    Io(Box<Executor>),
+}
+
+/// A send under way, and what is free when it ends.
+struct Sending {
+    op: Op<(io::Result<()>, Vec<Chunk>)>,
+    reserved_bytes: usize,
+    started: Instant,
+}
+
+pub(super) struct Connection {
+    target: Arc<Target>,
+    limits: Limits,
+    stream: TcpStream,
+    registration: Registration,
+    pair: QueuePair,
+    role: Role,
+    /// The receive buffer while no receive is under way; `unread` is what the queue pair has not
+    /// used.
+    buffer: Option<Buffer>,
+    unread: std::ops::Range<usize>,
+    receiving: Option<Op<(io::Result<usize>, Segments)>>,
+    /// Bytes of the payload segment that precedes the receive buffer, 0 without one.
+    payload_bytes: usize,
+    sending: Option<Sending>,
+    /// Permits of the reads that are being sent.
+    lent: Option<Lent>,
+    spare: Vec<Chunk>,
+    /// The timer, and until when it is armed.
+    timer: Option<(Sleep, Instant)>,
+    handshake_deadline: Instant,
+    linger_deadline: Option<Instant>,
+    now: Instant,
+}
+
+impl Connection {
+    pub(super) fn new(target: &Arc<Target>, stream: TcpStream, registration: Registration) -> Self {
+        let (limits, now) = (target.limits().clone(), ring::time::now());
+        Self {
+            target: Arc::clone(target),
+            pair: QueuePair::new(&limits),
+            handshake_deadline: now + limits.handshake,
+            limits,
+            stream,
+            registration,
+            role: Role::Unconnected,
+            buffer: Some(Buffer::with_capacity(RECEIVE_BYTES)),
+            unread: 0..0,
+            receiving: None,
+            payload_bytes: 0,
+            sending: None,
+            lent: None,
+            spare: Vec::new(),
+            timer: None,
+            linger_deadline: None,
+            now,
+        }
+    }
+
+    /// Serves the connection until it ends and nothing of it is in flight.
+    pub(super) async fn run(mut self) {
+        let reason = poll_fn(|cx| self.poll(cx)).await;
+        tracing::debug!(peer = %self.stream.peer_addr(), reason, "a connection ends");
+        self.close().await;
+    }
+
+    /// Ends the connection: first the controller, so that its other queue pairs end too.
+    async fn close(mut self) {
+        self.pair.clear();
+        self.receiving = None;
+        let _ = self.stream.shutdown(Shutdown::Both).await;
+        if let Role::Admin(..) = self.role {
+            self.role = Role::Unconnected;
+        }
+        if let Some(sending) = self.sending.take() {
+            let _ = sending.op.await;
+        }
+        self.lent = None;
+        if let Role::Io(executor) = &mut self.role {
+            poll_fn(|cx| executor.poll_drain(cx)).await;
+        }
+    }
+
+    /// One turn; ready with the reason when the connection has to end.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
+        self.registration.signal.register(cx.waker());
+        self.now = ring::time::now();
+        if let Err(reason) = self.look_at_signals().and_then(|()| self.check_time(cx)) {
+            return Poll::Ready(reason);
+        }
+        if let Role::Io(executor) = &mut self.role {
+            executor.refresh();
+            executor.poll(&mut self.pair, cx);
+        }
+        loop {
+            let turn = self.poll_send(cx).and_then(|is_sent| {
+                let is_received = self.poll_receive(cx)?;
+                let is_handled = self.handle_events(cx)?;
+                let is_started = self.start_send();
+                Ok(is_sent || is_received || is_handled || is_started)
+            });
+            match turn {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(reason) => return Poll::Ready(reason),
+            }
+        }
+        // What was begun may have a deadline.
+        match self.check_time(cx) {
+            Ok(()) => Poll::Pending,
+            Err(reason) => Poll::Ready(reason),
+        }
+    }
+
+    fn look_at_signals(&mut self) -> Result<(), &'static str> {
+        let signal = &self.registration.signal;
+        if signal.is_raised(signal::CLOSE) {
+            return Err("its admission, controller or target has ended");
+        }
+        if signal.take(signal::EVENT) != 0 {
+            self.poll_event();
+        }
+        Ok(())
+    }
+
+    fn poll_event(&mut self) {
+        if let Role::Admin(controller, _) = &mut self.role
+            && let Some(event) = controller.poll_event()
+        {
+            self.pair.complete(event.tag, event.status, event.result);
+        }
+    }
+
+    /// Looks whether a deadline has passed and arms the timer for the next.
+    fn check_time(&mut self, cx: &mut Context<'_>) -> Result<(), &'static str> {
+        loop {
+            let deadline = self.next_deadline()?;
+            let Some(deadline) = deadline else {
+                self.timer = None;
+                return Ok(());
+            };
+            match &mut self.timer {
+                // An earlier wake-up than needed only looks again; so nothing is done per command.
+                Some((_, armed)) if *armed <= deadline && *armed > self.now => return Ok(()),
+                Some((sleep, armed)) => {
+                    sleep.reset(deadline);
+                    *armed = deadline;
+                }
+                None => self.timer = Some((ring::time::sleep_until(deadline), deadline)),
+            }
+            if let Some((sleep, _)) = &mut self.timer
+                && Pin::new(sleep).poll(cx).is_pending()
+            {
+                return Ok(());
+            }
+            self.now = ring::time::now();
+        }
+    }
+
+    /// The earliest of the deadlines; fails if one has passed.
+    fn next_deadline(&mut self) -> Result<Option<Instant>, &'static str> {
+        let mut earliest: Option<Instant> = None;
+        let mut note = |deadline: Instant| {
+            earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+        };
+        if let Some(deadline) = self.linger_deadline {
+            if self.now >= deadline {
+                return Err("the peer did not close after a terminate request");
+            }
+            note(deadline);
+        }
+        if let Some(sending) = &self.sending {
+            let deadline = sending.started + self.limits.send;
+            if self.now >= deadline {
+                return Err("the peer does not take what is sent");
+            }
+            note(deadline);
+        }
+        match &mut self.role {
+            Role::Unconnected => {
+                if self.now >= self.handshake_deadline {
+                    return Err("it did not connect in time");
+                }
+                note(self.handshake_deadline);
+            }
+            Role::Admin(controller, _) => {
+                if !controller.check_keep_alive(self.now) {
+                    return Err("its keep alive timer has expired");
+                }
+                if let Some(deadline) = controller.deadline() {
+                    note(deadline);
+                }
+            }
+            Role::Io(_) => {}
+        }
+        Ok(earliest)
+    }
+
+    /// Looks at a send under way; true if it has ended.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
+        let Some(sending) = &mut self.sending else { return Ok(false) };
+        let Poll::Ready((result, spare)) = Pin::new(&mut sending.op).poll(cx) else {
+            return Ok(false);
+        };
+        let reserved_bytes = sending.reserved_bytes;
+        self.sending = None;
+        self.spare = spare;
+        if let Some(lent) = &mut self.lent {
+            lent.give_back();
+        }
+        result.map_err(|_| "sending failed")?;
+        self.pair.release(reserved_bytes);
+        Ok(true)
+    }
+
+    /// Sends everything that there is, if nothing is being sent; true if it began to.
+    fn start_send(&mut self) -> bool {
+        if self.sending.is_some() {
+            return false;
+        }
+        let Some((chunks, reserved_bytes)) = self.pair.take_output(std::mem::take(&mut self.spare))
+        else {
+            return self.linger();
+        };
+        if let Role::Io(executor) = &mut self.role {
+            executor.flush_tallies();
+            if let Some(lent) = &mut self.lent {
+                executor.take_lent(lent);
+            }
+        }
+        let op = self.stream.send_vectored(chunks);
+        self.sending = Some(Sending { op, reserved_bytes, started: self.now });
+        true
+    }
+
+    /// After a terminate request was sent: gives the peer time to take it before the socket goes.
+    fn linger(&mut self) -> bool {
+        let is_over = self.pair.state() == QueuePairState::Terminating;
+        if !is_over || self.linger_deadline.is_some() {
+            return false;
+        }
+        self.linger_deadline = Some(self.now + LINGER);
+        let stream = self.stream.clone();
+        ring::spawn(async move { stream.shutdown(Shutdown::Write).await });
+        true
+    }
+
+    /// Receives, unless too much is waiting to be sent; true if something came.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
+        if self.receiving.is_none() {
+            if self.pair.output_bytes() > self.limits.output_bytes_max {
+                return Ok(false);
+            }
+            self.start_receive();
+        }
+        let Some(op) = &mut self.receiving else { return Ok(false) };
+        let Poll::Ready((result, segments)) = Pin::new(op).poll(cx) else { return Ok(false) };
+        self.receiving = None;
+        let bytes = result.map_err(|_| "receiving failed")?;
+        let mut segments = segments.into_iter();
+        let in_payload = bytes.min(self.payload_bytes);
+        if self.payload_bytes > 0 {
+            if let Some(buffer) = segments.next().and_then(Segment::into_buffer) {
+                self.pair.put_payload(buffer, in_payload);
+            }
+            self.payload_bytes = 0;
+        }
+        self.buffer = segments.next().and_then(Segment::into_buffer);
+        if bytes == 0 {
+            return Err("the peer closed it");
+        }
+        self.unread.end += bytes - in_payload;
+        self.feed();
+        Ok(true)
+    }
+
+    fn start_receive(&mut self) {
+        let Some(mut buffer) = self.buffer.take() else { return };
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+        } else if buffer.capacity() - self.unread.end < RECEIVE_ROOM_BYTES {
+            buffer.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+        }
+        let start = self.unread.end;
+        let mut end = buffer.capacity();
+        let mut segments = Segments::new();
+        if self.unread.is_empty()
+            && let Some((payload, range)) = self.pair.take_payload(LARGE_TRANSFER_BYTES)
+        {
+            self.payload_bytes = range.len();
+            segments.push(Segment::Buffer(payload, range));
+        }
+        if self.pair.awaits_large_data() {
+            end = end.min(start + RECEIVE_SMALL_BYTES);
+        }
+        segments.push(Segment::Buffer(buffer, start..end));
+        self.receiving = Some(self.stream.recv_vectored(segments));
+    }
+
+    /// Gives the queue pair what has come.
+    fn feed(&mut self) {
+        if let Some(buffer) = &self.buffer {
+            let used = self.pair.receive(&buffer[self.unread.clone()]);
+            self.unread.start += used;
+        }
+    }
+
+    /// Handles all that the queue pair has to tell; true if there was anything.
+    fn handle_events(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
+        if self.pair.state() == QueuePairState::Terminated {
+            return Err("the peer terminated it");
+        }
+        let mut is_any = false;
+        while let Some(event) = self.pair.next_event() {
+            is_any = true;
+            match &mut self.role {
+                Role::Io(executor) => {
+                    if let Err(refusal) = executor.handle(event, &mut self.pair, self.now, cx) {
+                        tracing::info!(host = %executor.queue().association().host(), %refusal,
+                            "a command is refused");
+                        self.target.admissions().note_refused();
+                        return Err("its host is not admitted any more");
+                    }
+                }
+                Role::Unconnected | Role::Admin(..) => self.handle_admin(event)?,
+            }
+        }
+        if is_any {
+            match &self.role {
+                Role::Io(executor) => executor.queue().association().note_traffic(),
+                Role::Admin(..) => self.poll_event(),
+                Role::Unconnected => {}
+            }
+        }
+        Ok(is_any)
+    }
+
+    fn handle_admin(&mut self, event: Event) -> Result<(), &'static str> {
+        let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
+        let sqe = *self.pair.command(tag);
+        if matches!(event, Event::Command(_)) {
+            match wanted_data(&sqe, self.pair.data(tag).len()) {
+                Ok(0) => {}
+                Ok(bytes) => {
+                    self.pair.request_data(tag, bytes);
+                    return Ok(());
+                }
+                Err(status) => {
+                    self.pair.complete(tag, status.do_not_retry(), 0);
+                    return Ok(());
+                }
+            }
+        }
+        if self.pair.is_damaged(tag) {
+            self.pair.complete(tag, Status::TRANSIENT_TRANSPORT_ERROR, 0);
+            return Ok(());
+        }
+        match &mut self.role {
+            Role::Admin(controller, lane) => {
+                if !lane.is_open(self.now) {
+                    self.target.admissions().note_refused();
+                    return Err("its host is not admitted any more");
+                }
+                if !sqe.is_fabrics() && sqe.admin_opcode() == AdminOpcode::ABORT {
+                    let abort = Abort::decode(&sqe);
+                    let meant =
+                        if abort.sqid.is_admin() { self.pair.find(abort.cid) } else { None };
+                    let (reply, aborted) = controller.abort(abort, meant);
+                    if let Some(aborted) = aborted {
+                        self.pair.complete(aborted.tag, aborted.status, aborted.result);
+                    }
+                    answer(&mut self.pair, tag, reply);
+                    return Ok(());
+                }
+                let reply = controller.execute(tag, &sqe, self.pair.data(tag), self.now);
+                answer(&mut self.pair, tag, reply);
+            }
+            _ => self.connect(tag, &sqe),
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
+        if !sqe.is_fabrics() || sqe.fabrics_type() != FabricsType::CONNECT {
+            self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
+            return;
+        }
+        let signal = &self.registration.signal;
+        let (attached, lane, connect, result) =
+            match self.target.connect(sqe, self.pair.data(tag), signal, self.now) {
+                Ok(connected) => connected,
+                Err(failure) => {
+                    tracing::info!(peer = %self.stream.peer_addr(),
+                        status = failure.status.connect_name().unwrap_or("?"),
+                        "a connection is refused");
+                    self.pair.complete(tag, failure.status, u64::from(failure.dword0));
+                    return;
+                }
+            };
+        let has_flow_control = !connect.is_flow_control_disabled();
+        let entries = connect.sq_entries as u16;
+        self.pair.set_connected(entries, has_flow_control, connect.qid.is_admin());
+        self.role = match attached {
+            Attached::Admin(controller) => Role::Admin(controller, lane),
+            Attached::Io(queue) => {
+                let executor = Executor::new(queue, lane, &self.limits);
+                self.lent = Some(executor.lend());
+                Role::Io(Box::new(executor))
+            }
+        };
+        self.pair.complete(tag, Status::SUCCESS, u64::from(result.to_dword()));
+    }
+}
+
+/// Bytes of data that an admin command still needs from the host.
+fn wanted_data(sqe: &SubmissionQueueEntry, here_bytes: usize) -> Result<u32, Status> {
+    check_in_capsule(sqe, here_bytes)?;
+    if sqe.data_direction() != DataDirection::HostToController || here_bytes > 0 {
+        return Ok(0);
+    }
+    let bytes = transfer_bytes(sqe)?;
+    // Nothing that is executed on an admin queue takes more than in-capsule data can be.
+    if bytes > nvme::tcp::ADMIN_IN_CAPSULE_DATA_BYTES {
+        return Err(Status::INVALID_FIELD);
+    }
+    Ok(bytes)
+}
+
+fn answer(pair: &mut QueuePair, tag: Tag, reply: Reply) {
+    match reply {
+        Reply::Held => {}
+        Reply::Done(status, _, Some(data)) if status.is_success() => {
+            pair.complete_read(tag, Chunk::from(data), 0);
+        }
+        Reply::Done(status, result, _) => pair.complete(tag, status, result),
+    }
+}

@@ -1,0 +1,422 @@
+//! Executes the commands of an I/O queue pair on the namespaces' devices.
+//!
+//! A command of a memory namespace ends at once, without any allocation. Others are kept here until
+//! their device answers, and are polled when the connection's task runs: all completions of a loop
+//! turn are looked at together. A command that has begun is never dropped before its device has
+//! answered, for its permit must tell the truth to whoever fences.
+
+use super::plan::{Extent, Plan, is_broadcast_flush};
+use crate::admission::{Lane, Lent, Permit, Refusal};
+use crate::controller::check_in_capsule;
+use crate::counts::{Origin, Tally};
+use crate::limits::Limits;
+use crate::namespace::Namespace;
+use crate::queue_pair::{Event, QueuePair, Tag};
+use crate::target::IoQueue;
+use block::{Access, Device, DiscardEffect, IoFuture};
+use nvme::command::DsmRange;
+use nvme::{Nsid, Status, SubmissionQueueEntry};
+use ring::time::Instant;
+use ring::{Buffer, Chunk};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Index of a command that is for all namespaces.
+const ALL: usize = usize::MAX;
+
+/// A namespace as this queue pair uses it.
+struct Open {
+    namespace: Arc<Namespace>,
+    device: Rc<dyn Device>,
+    /// What is yet to be added to the namespace's counters.
+    tally: Tally,
+    /// Not removed from the subsystem.
+    is_active: bool,
+}
+
+/// What a device is at work on.
+enum Work {
+    Read(IoFuture<Chunk>),
+    Write(IoFuture<()>),
+    Steps(Pin<Box<dyn Future<Output = Result<(), Status>>>>),
+}
+
+struct Pending {
+    tag: Tag,
+    permit: Permit,
+    /// Index of the namespace, for its tally.
+    open: usize,
+    plan: Plan,
+    work: Work,
+}
+
+/// What came of a device's work.
+enum Outcome {
+    Data(Chunk),
+    Done,
+    Failed(Status),
+}
+
+/// An I/O queue pair's side towards the devices.
+pub(super) struct Executor {
+    queue: IoQueue,
+    lane: Lane,
+    limits: Limits,
+    /// The subsystem's namespaces as of `generation`.
+    open: Vec<Open>,
+    generation: u64,
+    pending: Vec<Pending>,
+    /// Permits of reads whose bytes are taken from a namespace's memory when they are sent.
+    lent: Lent,
+}
+
+impl Executor {
+    pub(super) fn new(queue: IoQueue, lane: Lane, limits: &Limits) -> Self {
+        let lent = lane.lend();
+        let mut executor = Self {
+            queue,
+            lane,
+            limits: limits.clone(),
+            open: Vec::new(),
+            generation: 0,
+            pending: Vec::new(),
+            lent,
+        };
+        executor.reopen();
+        executor
+    }
+
+    /// An empty collection for the permits of reads that are being sent.
+    pub(super) fn lend(&self) -> Lent {
+        self.lane.lend()
+    }
+
+    /// Moves the permits of all reads that are in the output to `sending`.
+    pub(super) fn take_lent(&mut self, sending: &mut Lent) {
+        sending.append(&mut self.lent);
+    }
+
+    pub(super) fn queue(&self) -> &IoQueue {
+        &self.queue
+    }
+
+    /// Follows changes of the subsystem's namespaces.
+    pub(super) fn refresh(&mut self) {
+        if self.queue.association().subsystem().generation() != self.generation {
+            self.flush_tallies();
+            self.reopen();
+        }
+    }
+
+    fn reopen(&mut self) {
+        let subsystem = self.queue.association().subsystem();
+        self.generation = subsystem.generation();
+        let namespaces = subsystem.namespaces();
+        for open in &mut self.open {
+            open.is_active = namespaces.iter().any(|it| Arc::ptr_eq(it, &open.namespace));
+        }
+        // Indices of commands in flight must stay true.
+        if self.pending.is_empty() {
+            self.open.retain(|open| open.is_active);
+        }
+        for namespace in namespaces {
+            if !self.open.iter().any(|open| Arc::ptr_eq(&open.namespace, &namespace)) {
+                let device = namespace.backing().attach();
+                let tally = Tally::default();
+                self.open.push(Open { namespace, device, tally, is_active: true });
+            }
+        }
+    }
+
+    fn find(&self, nsid: Nsid) -> Result<usize, Status> {
+        let is_it = |open: &Open| open.is_active && open.namespace.nsid() == nsid;
+        self.open.iter().position(is_it).ok_or(Status::INVALID_NAMESPACE)
+    }
+
+    fn plan(&self, sqe: &SubmissionQueueEntry) -> Result<(usize, Plan), Status> {
+        if is_broadcast_flush(sqe) {
+            return Ok((ALL, Plan::Flush));
+        }
+        let index = self.find(sqe.namespace_id())?;
+        let plan = Plan::new(sqe, &self.open[index].namespace, &self.limits)?;
+        Ok((index, plan))
+    }
+
+    /// Goes on with a command. Fails if the host is not admitted any more: the connection must end.
+    pub(super) fn handle(
+        &mut self,
+        event: Event,
+        pair: &mut QueuePair,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
+        let sqe = *pair.command(tag);
+        let planned = match event {
+            Event::Command(_) => self
+                .plan(&sqe)
+                .and_then(|planned| check_in_capsule(&sqe, pair.data(tag).len()).map(|()| planned)),
+            Event::Reserved(_) | Event::Data(_) => self.plan(&sqe),
+        };
+        let (open, plan) = match planned {
+            Ok(planned) => planned,
+            Err(status) => {
+                self.fail(pair, tag, &sqe, status.do_not_retry());
+                return Ok(());
+            }
+        };
+        let has_all = pair.has_data(tag) || plan.data_bytes_in() == 0;
+        if matches!(event, Event::Command(_)) && (!has_all || matches!(plan, Plan::Read(_))) {
+            if !pair.reserve(tag, plan.buffer_bytes()) {
+                return Ok(());
+            }
+        }
+        if !has_all {
+            pair.request_data(tag, plan.data_bytes_in());
+            return Ok(());
+        }
+        if pair.is_damaged(tag) {
+            self.fail(pair, tag, &sqe, Status::TRANSIENT_TRANSPORT_ERROR);
+            return Ok(());
+        }
+        self.execute(pair, (tag, open, plan), now, cx)
+    }
+
+    fn execute(
+        &mut self,
+        pair: &mut QueuePair,
+        (tag, open, plan): (Tag, usize, Plan),
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let permit = match self.lane.enter(now) {
+            Ok(permit) => permit,
+            Err(refusal) => {
+                if let Some(open) = self.open.get_mut(open) {
+                    open.tally.refused += 1;
+                }
+                return Err(refusal);
+            }
+        };
+        let data = pair.take_data(tag);
+        let work = self.start(open, plan, data);
+        let mut pending = Pending { tag, permit, open, plan, work };
+        match pending.poll(cx) {
+            Poll::Ready(outcome) => self.finish(pair, pending, outcome),
+            Poll::Pending => self.pending.push(pending),
+        }
+        Ok(())
+    }
+
+    fn start(&self, open: usize, plan: Plan, data: Option<Buffer>) -> Work {
+        let Some(Open { device, namespace, .. }) = self.open.get(open) else {
+            return self.flush_all();
+        };
+        let has_cache = namespace.has_write_cache();
+        match plan {
+            Plan::Read(extent) => Work::Read(device.read(extent.offset, extent.bytes as usize)),
+            Plan::Write { extent, is_fua } => {
+                let chunk = Chunk::from(data.unwrap_or_else(|| Buffer::with_capacity(0)));
+                let write = device.write(extent.offset, chunk);
+                if is_fua && has_cache { then_flush(write, device) } else { Work::Write(write) }
+            }
+            Plan::WriteZeroes { extent, is_fua, is_deallocate } => {
+                let can_discard = device.geometry().discard == DiscardEffect::Zeroes;
+                let zero = if is_deallocate && can_discard {
+                    device.discard(extent.offset, extent.bytes)
+                } else {
+                    device.write_zeroes(extent.offset, extent.bytes)
+                };
+                if is_fua && has_cache { then_flush(zero, device) } else { Work::Write(zero) }
+            }
+            Plan::Compare(extent) => compare(device, extent, data),
+            Plan::Manage { is_deallocate: false, .. } => Work::Write(IoFuture::ready(Ok(()))),
+            Plan::Manage { list_bytes, .. } => {
+                let list = data.as_deref().unwrap_or_default();
+                let list = &list[..list.len().min(list_bytes as usize)];
+                deallocate(device, namespace, DsmRange::list(list))
+            }
+            Plan::Flush => Work::Write(device.flush()),
+        }
+    }
+
+    /// Flushes all namespaces; fails if any of them does.
+    fn flush_all(&self) -> Work {
+        let flushes: Vec<IoFuture<()>> = self.open.iter().map(|open| open.device.flush()).collect();
+        Work::Write(IoFuture::boxed(async move {
+            let mut result = Ok(());
+            for flush in flushes {
+                result = result.and(flush.await);
+            }
+            result
+        }))
+    }
+
+    /// Looks at all commands that a device is at work on; true if any has ended.
+    pub(super) fn poll(&mut self, pair: &mut QueuePair, cx: &mut Context<'_>) -> bool {
+        let mut index = 0;
+        let before = self.pending.len();
+        while index < self.pending.len() {
+            match self.pending[index].poll(cx) {
+                Poll::Ready(outcome) => {
+                    let pending = self.pending.swap_remove(index);
+                    self.finish(pair, pending, outcome);
+                }
+                Poll::Pending => index += 1,
+            }
+        }
+        before != self.pending.len()
+    }
+
+    /// Looks at all commands without answering the host: the connection is over.
+    pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.pending.retain_mut(|pending| pending.poll(cx).is_pending());
+        if self.pending.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn finish(&mut self, pair: &mut QueuePair, pending: Pending, outcome: Outcome) {
+        let Pending { tag, permit, open, plan, .. } = pending;
+        if let Some(open) = self.open.get_mut(open) {
+            open.tally.note(&plan, &outcome);
+        }
+        match outcome {
+            Outcome::Data(chunk) => {
+                if matches!(chunk, Chunk::Region(_)) {
+                    self.lent.add(permit);
+                }
+                pair.complete_read(tag, chunk, 0);
+            }
+            Outcome::Done => pair.complete(tag, Status::SUCCESS, 0),
+            Outcome::Failed(status) => {
+                let sqe = *pair.command(tag);
+                self.fail(pair, tag, &sqe, status);
+            }
+        }
+    }
+
+    fn fail(&mut self, pair: &mut QueuePair, tag: Tag, sqe: &SubmissionQueueEntry, status: Status) {
+        let lba = u64::from(sqe.cdw10.get()) | (u64::from(sqe.cdw11.get()) << 32);
+        self.queue.association().note_error(self.queue.qid(), sqe, status, lba);
+        pair.complete(tag, status, 0);
+    }
+
+    /// Adds what was served to the namespaces' counters.
+    pub(super) fn flush_tallies(&mut self) {
+        for open in &mut self.open {
+            if open.tally != Tally::default() {
+                let tally = std::mem::take(&mut open.tally);
+                open.namespace.count(&tally, Origin::Remote);
+            }
+        }
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.flush_tallies();
+    }
+}
+
+impl Pending {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        match &mut self.work {
+            Work::Read(future) => Pin::new(future).poll(cx).map(|result| match result {
+                Ok(chunk) => Outcome::Data(chunk),
+                Err(error) => Outcome::Failed(status_of(&error)),
+            }),
+            Work::Write(future) => Pin::new(future).poll(cx).map(|result| match result {
+                Ok(()) => Outcome::Done,
+                Err(error) => Outcome::Failed(status_of(&error)),
+            }),
+            Work::Steps(future) => future.as_mut().poll(cx).map(|result| match result {
+                Ok(()) => Outcome::Done,
+                Err(status) => Outcome::Failed(status),
+            }),
+        }
+    }
+}
+
+impl Tally {
+    fn note(&mut self, plan: &Plan, outcome: &Outcome) {
+        self.commands += 1;
+        let is_success = !matches!(outcome, Outcome::Failed(_));
+        match plan {
+            Plan::Read(extent) | Plan::Compare(extent) => {
+                self.read_commands += 1;
+                self.read_bytes += if is_success { extent.bytes } else { 0 };
+            }
+            Plan::Write { extent, .. } => {
+                self.write_commands += 1;
+                self.written_bytes += if is_success { extent.bytes } else { 0 };
+            }
+            Plan::WriteZeroes { .. } => self.write_commands += 1,
+            Plan::Manage { .. } | Plan::Flush => {}
+        }
+        if let Outcome::Failed(status) = outcome
+            && status.code_type() == nvme::status::StatusCodeType::MediaAndDataIntegrity
+            && !status.is(Status::COMPARE_FAILURE)
+        {
+            self.media_errors += 1;
+        }
+    }
+}
+
+fn then_flush(write: IoFuture<()>, device: &Rc<dyn Device>) -> Work {
+    let device = Rc::clone(device);
+    Work::Write(IoFuture::boxed(async move {
+        write.await?;
+        device.flush().await
+    }))
+}
+
+fn compare(device: &Rc<dyn Device>, extent: Extent, data: Option<Buffer>) -> Work {
+    let read = device.read(extent.offset, extent.bytes as usize);
+    Work::Steps(Box::pin(async move {
+        let stored = read.await.map_err(|error| status_of(&error))?;
+        if stored.as_slice() == data.as_deref().unwrap_or_default() {
+            Ok(())
+        } else {
+            Err(Status::COMPARE_FAILURE.do_not_retry())
+        }
+    }))
+}
+
+/// Deallocates ranges, after all of them were checked.
+fn deallocate(device: &Rc<dyn Device>, namespace: &Namespace, ranges: &[DsmRange]) -> Work {
+    let (shift, blocks) = (namespace.block_shift(), namespace.blocks());
+    let mut extents = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let (start, count) = (range.slba.get(), u64::from(range.nlb.get()));
+        if start.checked_add(count).is_none_or(|end| end > blocks) {
+            let refused = async { Err(Status::LBA_OUT_OF_RANGE.do_not_retry()) };
+            return Work::Steps(Box::pin(refused));
+        }
+        extents.push(Extent { offset: start << shift, bytes: count << shift });
+    }
+    let device = Rc::clone(device);
+    Work::Write(IoFuture::boxed(async move {
+        for extent in extents {
+            device.discard(extent.offset, extent.bytes).await?;
+        }
+        Ok(())
+    }))
+}
+
+/// The status that tells a host of a device's error. Errors of writes and flushes must not be
+/// retried: a second flush may succeed though the data is lost.
+pub(crate) fn status_of(error: &block::Error) -> Status {
+    /// `ENOSPC`.
+    const NO_SPACE: i32 = 28;
+    match error {
+        block::Error::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE.do_not_retry(),
+        block::Error::Unaligned { .. } => Status::INVALID_FIELD.do_not_retry(),
+        _ if error.to_errno() == NO_SPACE => Status::CAPACITY_EXCEEDED.do_not_retry(),
+        block::Error::Io { access, .. } | block::Error::Short { access, .. } => match access {
+            Access::Read => Status::UNRECOVERED_READ_ERROR.do_not_retry(),
+            _ => Status::WRITE_FAULT.do_not_retry(),
+        },
+        _ => Status::INTERNAL_ERROR.do_not_retry(),
+    }
+}

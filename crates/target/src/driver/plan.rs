@@ -1,0 +1,137 @@
+//! What an I/O command asks for, checked against the namespace before anything is moved (NVM 3.3).
+
+use crate::controller::transfer_bytes;
+use crate::limits::Limits;
+use crate::namespace::Namespace;
+use nvme::command::{DatasetManagement, ReadWrite};
+use nvme::opcode::NvmOpcode;
+use nvme::{Nsid, Status, SubmissionQueueEntry};
+
+/// A range of a namespace in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A command that may be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    Read(Extent),
+    Write {
+        extent: Extent,
+        is_fua: bool,
+    },
+    Compare(Extent),
+    WriteZeroes {
+        extent: Extent,
+        is_fua: bool,
+        is_deallocate: bool,
+    },
+    /// With so many bytes of range list; nothing is done unless it deallocates.
+    Manage {
+        list_bytes: u32,
+        is_deallocate: bool,
+    },
+    Flush,
+}
+
+impl Plan {
+    /// Bytes that the host has to send.
+    pub(crate) fn data_bytes_in(&self) -> u32 {
+        match self {
+            Self::Write { extent, .. } | Self::Compare(extent) => extent.bytes as u32,
+            Self::Manage { list_bytes, .. } => *list_bytes,
+            Self::Read(_) | Self::WriteZeroes { .. } | Self::Flush => 0,
+        }
+    }
+
+    /// Buffer memory that the command's data may need, beside in-capsule data.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        match self {
+            Self::Read(extent) => extent.bytes as usize,
+            _ => self.data_bytes_in() as usize,
+        }
+    }
+
+    /// Checks a command that is meant for `namespace`.
+    pub(crate) fn new(
+        sqe: &SubmissionQueueEntry,
+        namespace: &Namespace,
+        limits: &Limits,
+    ) -> Result<Self, Status> {
+        if sqe.fuse() != 0 || !sqe.has_sgl() {
+            return Err(Status::INVALID_FIELD);
+        }
+        let plan = match sqe.nvm_opcode() {
+            NvmOpcode::READ => {
+                let (extent, _) = Self::extent(sqe, namespace)?;
+                Self::Read(extent)
+            }
+            NvmOpcode::WRITE => {
+                let (extent, command) = Self::extent(sqe, namespace)?;
+                Self::Write { extent, is_fua: command.is_fua }
+            }
+            NvmOpcode::COMPARE => {
+                let (extent, _) = Self::extent(sqe, namespace)?;
+                Self::Compare(extent)
+            }
+            NvmOpcode::WRITE_ZEROES => {
+                let (extent, command) = Self::extent(sqe, namespace)?;
+                let (is_fua, is_deallocate) = (command.is_fua, command.is_deallocate);
+                Self::WriteZeroes { extent, is_fua, is_deallocate }
+            }
+            NvmOpcode::DATASET_MANAGEMENT => {
+                let command = DatasetManagement::decode(sqe);
+                let list_bytes = command.data_bytes() as u32;
+                Self::Manage { list_bytes, is_deallocate: command.is_deallocate }
+            }
+            NvmOpcode::FLUSH => Self::Flush,
+            _ => return Err(Status::INVALID_OPCODE),
+        };
+        plan.check(sqe, namespace, limits)?;
+        Ok(plan)
+    }
+
+    fn extent(
+        sqe: &SubmissionQueueEntry,
+        namespace: &Namespace,
+    ) -> Result<(Extent, ReadWrite), Status> {
+        let command = ReadWrite::decode(sqe);
+        if !command.is_within(namespace.blocks()) {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        let shift = namespace.block_shift();
+        let bytes = command.data_bytes(shift).ok_or(Status::INVALID_FIELD)?;
+        Ok((Extent { offset: command.start_lba << shift, bytes }, command))
+    }
+
+    fn check(
+        &self,
+        sqe: &SubmissionQueueEntry,
+        namespace: &Namespace,
+        limits: &Limits,
+    ) -> Result<(), Status> {
+        let is_change = matches!(self, Self::Write { .. } | Self::WriteZeroes { .. })
+            || matches!(self, Self::Manage { is_deallocate: true, .. });
+        if is_change && namespace.is_write_protected() {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED);
+        }
+        let wanted = self.buffer_bytes();
+        if wanted > limits.transfer_bytes_max as usize {
+            return Err(Status::INVALID_FIELD);
+        }
+        let given = transfer_bytes(sqe)? as usize;
+        // A longer list of ranges than it has entries is allowed, other data must fit exactly.
+        let fits = match self {
+            Self::Manage { .. } => given >= wanted && given <= limits.transfer_bytes_max as usize,
+            _ => given == wanted,
+        };
+        if fits { Ok(()) } else { Err(Status::SGL_DATA_LENGTH_INVALID) }
+    }
+}
+
+/// Which namespaces a command is for.
+pub(crate) fn is_broadcast_flush(sqe: &SubmissionQueueEntry) -> bool {
+    sqe.nvm_opcode() == NvmOpcode::FLUSH && sqe.namespace_id() == Nsid::BROADCAST
+}

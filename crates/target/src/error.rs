@@ -1,0 +1,42 @@
+//! The crate's error type.
+
+use nvme::{Nqn, Nsid};
+use std::io;
+use std::net::SocketAddr;
+
+/// Why a target could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A limit makes no sense.
+    #[error("{0}")]
+    Limits(&'static str),
+    /// Two subsystems have one name.
+    #[error("there are two subsystems named {0}")]
+    SubsystemExists(Nqn),
+    /// The name is that of the discovery subsystem, which every target has.
+    #[error("{0} names the discovery subsystem; choose another name")]
+    ReservedName(Nqn),
+    /// The identifier of a namespace is in use or out of range.
+    #[error("{nqn} cannot have another {nsid}: identifiers are 1 to 1024, each once")]
+    NamespaceId {
+        /// The subsystem.
+        nqn: Nqn,
+        /// The identifier.
+        nsid: Nsid,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A core's thread could not be started.
+    #[error("cannot start the thread of a core: {0}")]
+    Thread(io::Error),
+    /// The host of a local handle is not admitted.
+    #[error(transparent)]
+    Refused(#[from] crate::admission::Refusal),
+}

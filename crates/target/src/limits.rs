@@ -1,0 +1,120 @@
+//! Every bound on what a peer can ask for, with its default, in one place.
+
+use std::time::Duration;
+
+/// Bounds and parameters of a target's connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time, over all hosts; further ones are closed as soon as accepted.
+    pub connections_max: usize,
+    /// Controllers at a time, over all subsystems.
+    pub controllers_max: usize,
+    /// I/O queue pairs of one controller.
+    pub io_queues_max: u16,
+    /// Entries of an I/O submission queue (CAP.MQES + 1), 2 … 4096.
+    pub queue_entries_max: u16,
+    /// Entries of an admin submission queue, 2 … 4096.
+    pub admin_queue_entries_max: u16,
+    /// Asynchronous Event Requests that a controller holds (AERL + 1).
+    pub async_events_max: u8,
+    /// Abort commands at a time (ACL + 1). They are answered at once, so that it is never reached.
+    pub aborts_max: u8,
+    /// Largest transfer of one command in bytes: a power of two times 4 KiB (MDTS).
+    pub transfer_bytes_max: u32,
+    /// Most in-capsule data of an I/O command in bytes, a multiple of 16 (IOCCSZ): 0 … 1 MiB less
+    /// what the receive buffer needs beside it.
+    pub in_capsule_data_bytes: u32,
+    /// MAXH2CDATA: most data of one H2CData PDU in bytes.
+    pub h2c_data_bytes_max: u32,
+    /// Most data of one C2HData PDU in bytes.
+    pub c2h_data_bytes_max: u32,
+    /// Buffer memory for data of one connection's commands; commands beyond it wait.
+    pub data_bytes_in_flight_max: usize,
+    /// Output that is waiting to be sent, in bytes, above which a connection stops receiving.
+    pub output_bytes_max: usize,
+    /// Time from accept to a successful Connect.
+    pub handshake: Duration,
+    /// Time in which a send must end, counted from its start.
+    pub send: Duration,
+    /// Time without any command after which a discovery controller without keep alive is dropped.
+    pub discovery_idle: Duration,
+    /// Longest keep alive timeout that a host may ask for.
+    pub keep_alive_max: Duration,
+    /// Whether header digests are granted to hosts that want them.
+    pub allows_header_digest: bool,
+    /// Whether data digests are granted to hosts that want them.
+    pub allows_data_digest: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 1024,
+            controllers_max: 256,
+            io_queues_max: 64,
+            queue_entries_max: 128,
+            admin_queue_entries_max: 32,
+            async_events_max: 4,
+            aborts_max: 4,
+            transfer_bytes_max: 1 << 20,
+            in_capsule_data_bytes: 8192,
+            h2c_data_bytes_max: 1 << 20,
+            c2h_data_bytes_max: 1 << 20,
+            data_bytes_in_flight_max: 32 << 20,
+            output_bytes_max: 8 << 20,
+            handshake: Duration::from_secs(10),
+            send: Duration::from_secs(30),
+            discovery_idle: Duration::from_secs(120),
+            keep_alive_max: Duration::from_secs(600),
+            allows_header_digest: true,
+            allows_data_digest: true,
+        }
+    }
+}
+
+impl Limits {
+    /// MDTS: `transfer_bytes_max` as a power of two of 4 KiB pages.
+    pub fn mdts(&self) -> u8 {
+        (self.transfer_bytes_max / 4096).max(1).ilog2() as u8
+    }
+
+    /// IOCCSZ: the I/O command capsule in units of 16 bytes.
+    pub fn ioccsz(&self) -> u32 {
+        (nvme::SubmissionQueueEntry::BYTES as u32 + self.in_capsule_data_bytes) / 16
+    }
+
+    /// What is wrong with these values, if anything.
+    pub fn fault(&self) -> Option<&'static str> {
+        let queue = 2..=4096;
+        if !queue.contains(&self.queue_entries_max) {
+            return Some("queue_entries_max must be 2 to 4096");
+        }
+        if !queue.contains(&self.admin_queue_entries_max) {
+            return Some("admin_queue_entries_max must be 2 to 4096");
+        }
+        if !self.transfer_bytes_max.is_power_of_two() || self.transfer_bytes_max < 4096 {
+            return Some("transfer_bytes_max must be a power of two, at least 4096");
+        }
+        if self.transfer_bytes_max > 64 << 20 {
+            return Some("transfer_bytes_max must be at most 64 MiB");
+        }
+        if self.in_capsule_data_bytes > 64 << 10 || !self.in_capsule_data_bytes.is_multiple_of(16) {
+            return Some("in_capsule_data_bytes must be a multiple of 16, at most 64 KiB");
+        }
+        if self.h2c_data_bytes_max < 4096 || !self.h2c_data_bytes_max.is_multiple_of(4) {
+            return Some("h2c_data_bytes_max must be a multiple of 4, at least 4096");
+        }
+        if self.c2h_data_bytes_max < 4096 {
+            return Some("c2h_data_bytes_max must be at least 4096");
+        }
+        if self.data_bytes_in_flight_max < self.transfer_bytes_max as usize {
+            return Some("data_bytes_in_flight_max must be at least transfer_bytes_max");
+        }
+        let is_empty = self.async_events_max == 0
+            || self.aborts_max == 0
+            || self.connections_max == 0
+            || self.controllers_max == 0
+            || self.io_queues_max == 0;
+        is_empty.then_some("every count must be at least 1")
+    }
+}

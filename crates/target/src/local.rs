@@ -1,0 +1,191 @@
+//! The node's own way to its namespaces: past the socket, but through the same door.
+//!
+//! [`LocalAccess`] gives a client of the same process a device whose every command passes the
+//! admission check, is counted in flight, and is counted in the namespace's bytes, exactly as a
+//! remote one: whoever fences a host need not know whether it is near or far.
+
+use crate::admission::{Admissions, Lane, Permit, Refusal};
+use crate::counts::{Origin, Tally};
+use crate::namespace::Namespace;
+use crate::signal::Signal;
+use block::{Access, Backing, Device, Error, Geometry, Incarnation, IoFuture};
+use nvme::HostId;
+use ring::{Chunk, Segment, Segments};
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// `EACCES`: what a file system call reports of a refused command.
+const ACCESS_DENIED: i32 = 13;
+
+/// A namespace as one local host may use it; hand it to the threads that need devices.
+#[derive(Clone, Debug)]
+pub struct LocalAccess {
+    admissions: Arc<Admissions>,
+    namespace: Arc<Namespace>,
+    host: HostId,
+}
+
+impl LocalAccess {
+    /// The namespace for `host`, which need not be admitted yet.
+    pub fn new(admissions: &Arc<Admissions>, namespace: &Arc<Namespace>, host: HostId) -> Self {
+        Self { admissions: Arc::clone(admissions), namespace: Arc::clone(namespace), host }
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &Arc<Namespace> {
+        &self.namespace
+    }
+
+    fn refuse(&self, access: Access, offset: u64, len: u64, refusal: Refusal) -> Error {
+        tracing::info!(host = %self.host, %refusal, %access, "a local command is refused");
+        self.admissions.note_refused();
+        self.namespace.count_refused();
+        let source = Arc::new(io::Error::from_raw_os_error(ACCESS_DENIED));
+        Error::Io { access, offset, len, source }
+    }
+}
+
+impl Backing for LocalAccess {
+    fn geometry(&self) -> Geometry {
+        self.namespace.backing().geometry()
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.namespace.backing().incarnation()
+    }
+
+    fn attach(&self) -> Rc<dyn Device> {
+        Rc::new(LocalDevice {
+            inner: self.namespace.backing().attach(),
+            access: self.clone(),
+            lane: std::cell::RefCell::new(None),
+            signal: Arc::default(),
+        })
+    }
+}
+
+/// One thread's device. Its lane is opened by the first command, and again when the admission that
+/// it belonged to has ended and the host has a new one.
+struct LocalDevice {
+    inner: Rc<dyn Device>,
+    access: LocalAccess,
+    lane: std::cell::RefCell<Option<Lane>>,
+    signal: Arc<Signal>,
+}
+
+impl LocalDevice {
+    fn enter(&self) -> Result<Permit, Refusal> {
+        let now = ring::time::now();
+        let mut lane = self.lane.borrow_mut();
+        if let Some(open) = &*lane
+            && let Ok(permit) = open.enter(now)
+        {
+            return Ok(permit);
+        }
+        let opened = self.access.admissions.open_local_lane(self.access.host, &self.signal, now)?;
+        let permit = opened.enter(now);
+        *lane = Some(opened);
+        permit
+    }
+
+    /// Runs a command while it is counted in, and counts what it did.
+    fn run<T: 'static>(
+        &self,
+        (access, offset, len): (Access, u64, u64),
+        start: impl FnOnce(&dyn Device) -> IoFuture<T>,
+    ) -> IoFuture<T> {
+        let permit = match self.enter() {
+            Ok(permit) => permit,
+            Err(refusal) => {
+                return IoFuture::ready(Err(self.access.refuse(access, offset, len, refusal)));
+            }
+        };
+        let work = start(&*self.inner);
+        let namespace = Arc::clone(&self.access.namespace);
+        // The caller may drop its future; the permit must outlive the device's work all the same.
+        let task = ring::spawn(async move {
+            let result = work.await;
+            namespace.count(&tally(access, len, result.is_ok()), Origin::Local);
+            drop(permit);
+            result
+        });
+        IoFuture::boxed(async move {
+            task.await.unwrap_or_else(|aborted| {
+                let source = Arc::new(io::Error::other(aborted));
+                Err(Error::Io { access, offset, len, source })
+            })
+        })
+    }
+}
+
+fn tally(access: Access, len: u64, is_success: bool) -> Tally {
+    let bytes = if is_success { len } else { 0 };
+    let (is_read, is_write) = (access == Access::Read, access == Access::Write);
+    Tally {
+        read_bytes: if is_read { bytes } else { 0 },
+        written_bytes: if is_write { bytes } else { 0 },
+        read_commands: u64::from(is_read),
+        write_commands: u64::from(is_write || access == Access::WriteZeroes),
+        commands: 1,
+        media_errors: u64::from(!is_success),
+        refused: 0,
+    }
+}
+
+impl Device for LocalDevice {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.inner.incarnation()
+    }
+
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk> {
+        self.run((Access::Read, offset, len as u64), |inner| {
+            let read = inner.read(offset, len);
+            IoFuture::boxed(async move {
+                // A view of a memory device would be read after the permit has gone.
+                Ok(match read.await? {
+                    view @ Chunk::Region(_) => Chunk::from(view.into_shared()),
+                    own => own,
+                })
+            })
+        })
+    }
+
+    fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments> {
+        let len = segments.iter().map(Segment::len).sum::<usize>() as u64;
+        self.run((Access::Read, offset, len), |inner| inner.read_into(offset, segments))
+    }
+
+    fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
+        let len = chunk.len() as u64;
+        self.run((Access::Write, offset, len), |inner| inner.write(offset, chunk))
+    }
+
+    fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
+        let len = chunks.iter().map(Chunk::len).sum::<usize>() as u64;
+        self.run((Access::Write, offset, len), |inner| inner.write_chunks(offset, chunks))
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        self.run((Access::Flush, 0, 0), |inner| inner.flush())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
+        self.run((Access::Discard, offset, len), |inner| inner.discard(offset, len))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()> {
+        self.run((Access::WriteZeroes, offset, len), |inner| inner.write_zeroes(offset, len))
+    }
+}
+
+impl fmt::Debug for LocalDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalDevice").field("host", &self.access.host).finish_non_exhaustive()
+    }
+}

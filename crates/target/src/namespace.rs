@@ -1,0 +1,108 @@
+//! A namespace: a backing with an identity, a write protection and counters.
+
+use crate::counts::{Counters, NamespaceCounts, Origin, Tally};
+use block::{Backing, DiscardEffect, Geometry};
+use nvme::Nsid;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a subsystem exports under one identifier.
+pub struct Namespace {
+    nsid: Nsid,
+    uuid: [u8; 16],
+    backing: Arc<dyn Backing>,
+    geometry: Geometry,
+    is_read_only: bool,
+    is_write_protected: AtomicBool,
+    counters: Counters,
+}
+
+impl Namespace {
+    /// A namespace of a backing. `uuid` names it for good: hosts take two namespaces with one UUID
+    /// for two paths to the same blocks. A read-only one stays write protected.
+    pub fn new(nsid: Nsid, uuid: [u8; 16], backing: Arc<dyn Backing>, is_read_only: bool) -> Self {
+        let geometry = backing.geometry();
+        Self {
+            nsid,
+            uuid,
+            backing,
+            geometry,
+            is_read_only,
+            is_write_protected: AtomicBool::new(is_read_only),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Its identifier in the subsystem.
+    pub fn nsid(&self) -> Nsid {
+        self.nsid
+    }
+
+    /// Its UUID, which is its NGUID too.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// What its blocks are in.
+    pub fn backing(&self) -> &Arc<dyn Backing> {
+        &self.backing
+    }
+
+    /// Number of logical blocks.
+    pub fn blocks(&self) -> u64 {
+        self.geometry.blocks
+    }
+
+    /// Logical blocks have `1 << block_shift` bytes.
+    pub fn block_shift(&self) -> u32 {
+        self.geometry.block_size.trailing_zeros()
+    }
+
+    /// Whether acknowledged writes need a flush to be durable.
+    pub fn has_write_cache(&self) -> bool {
+        self.geometry.has_volatile_cache
+    }
+
+    /// Whether deallocated blocks read as zeros.
+    pub fn reads_zero_after_discard(&self) -> bool {
+        self.geometry.discard == DiscardEffect::Zeroes
+    }
+
+    /// Whether writes are refused.
+    pub fn is_write_protected(&self) -> bool {
+        self.is_write_protected.load(Ordering::Relaxed)
+    }
+
+    /// Protects or unprotects it; false if it is read-only for good.
+    pub(crate) fn set_write_protected(&self, is_protected: bool) -> bool {
+        if self.is_read_only && !is_protected {
+            return false;
+        }
+        self.is_write_protected.store(is_protected, Ordering::SeqCst);
+        true
+    }
+
+    /// What it has served.
+    pub fn counts(&self) -> NamespaceCounts {
+        self.counters.snapshot()
+    }
+
+    pub(crate) fn count(&self, tally: &Tally, origin: Origin) {
+        self.counters.add(tally, origin);
+    }
+
+    /// Counts a connection or command that was refused.
+    pub(crate) fn count_refused(&self) {
+        self.count(&Tally { refused: 1, ..Tally::default() }, Origin::Remote);
+    }
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namespace")
+            .field("nsid", &self.nsid)
+            .field("geometry", &self.geometry)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,127 @@
+//! The commands that a queue pair has outstanding.
+
+use nvme::SubmissionQueueEntry;
+use ring::Buffer;
+
+/// Names an outstanding command of one queue pair; it is the transfer tag of its R2T too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tag(pub(crate) u16);
+
+/// Where an outstanding command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandState {
+    /// The slot has no command.
+    Free,
+    /// The command came and is with its executor (or waits for it to look).
+    Executing,
+    /// The executor asked for buffer memory, of which there is none now.
+    AwaitingMemory,
+    /// An R2T was sent and its data has not come in full.
+    AwaitingData,
+}
+
+/// One slot.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) sqe: SubmissionQueueEntry,
+    pub(crate) state: CommandState,
+    /// The data that came, or room for it.
+    pub(crate) data: Option<Buffer>,
+    /// Bytes that the R2T asked for.
+    pub(crate) expected_bytes: u32,
+    pub(crate) received_bytes: u32,
+    /// Buffer memory that is counted for this command.
+    pub(crate) reserved_bytes: usize,
+    /// A data digest did not match: the command must fail.
+    pub(crate) is_damaged: bool,
+}
+
+impl Command {
+    fn free() -> Self {
+        Self {
+            sqe: SubmissionQueueEntry::default(),
+            state: CommandState::Free,
+            data: None,
+            expected_bytes: 0,
+            received_bytes: 0,
+            reserved_bytes: 0,
+            is_damaged: false,
+        }
+    }
+}
+
+/// All slots of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Commands {
+    slots: Vec<Command>,
+    free: Vec<u16>,
+}
+
+impl Commands {
+    pub(crate) fn new(entries: u16) -> Self {
+        let mut commands = Self { slots: Vec::new(), free: Vec::new() };
+        commands.grow(entries);
+        commands
+    }
+
+    /// Makes room for `entries` commands.
+    pub(crate) fn grow(&mut self, entries: u16) {
+        while self.slots.len() < usize::from(entries) {
+            self.free.push(self.slots.len() as u16);
+            self.slots.push(Command::free());
+        }
+    }
+
+    /// Takes a slot; [`None`] if the host has more commands outstanding than its queue has entries.
+    pub(crate) fn insert(
+        &mut self,
+        sqe: &SubmissionQueueEntry,
+        data: Option<Buffer>,
+    ) -> Option<Tag> {
+        let index = self.free.pop()?;
+        let slot = &mut self.slots[usize::from(index)];
+        debug_assert_eq!(slot.state, CommandState::Free);
+        slot.sqe = *sqe;
+        slot.state = CommandState::Executing;
+        slot.data = data;
+        slot.expected_bytes = 0;
+        slot.received_bytes = 0;
+        slot.reserved_bytes = 0;
+        slot.is_damaged = false;
+        Some(Tag(index))
+    }
+
+    pub(crate) fn get(&self, tag: Tag) -> &Command {
+        &self.slots[usize::from(tag.0)]
+    }
+
+    pub(crate) fn get_mut(&mut self, tag: Tag) -> &mut Command {
+        &mut self.slots[usize::from(tag.0)]
+    }
+
+    /// The outstanding command with an identifier.
+    pub(crate) fn find(&self, cid: nvme::CommandId) -> Option<Tag> {
+        let is_it =
+            |slot: &Command| slot.state != CommandState::Free && slot.sqe.command_id() == cid;
+        self.slots.iter().position(is_it).map(|index| Tag(index as u16))
+    }
+
+    /// The slot with a transfer tag from the wire, which may be any number.
+    pub(crate) fn find_mut(&mut self, ttag: u16) -> Option<&mut Command> {
+        self.slots.get_mut(usize::from(ttag))
+    }
+
+    /// Gives a slot back.
+    pub(crate) fn remove(&mut self, tag: Tag) {
+        let slot = self.get_mut(tag);
+        assert_ne!(slot.state, CommandState::Free, "a command ends once");
+        slot.state = CommandState::Free;
+        slot.data = None;
+        self.free.push(tag.0);
+    }
+
+    /// Commands outstanding.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

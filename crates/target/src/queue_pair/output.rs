@@ -1,0 +1,90 @@
+//! What a queue pair has to send: headers gathered in place, data by reference.
+//!
+//! Headers and responses are written one behind the other into a small staging area, which becomes
+//! one chunk when data has to follow, so that many small responses cost one I/O vector entry.
+
+use nvme::Error;
+use ring::{Chunk, Inline};
+
+/// Bytes to be sent, in order.
+#[derive(Debug)]
+pub(crate) struct Output {
+    chunks: Vec<Chunk>,
+    staged: [u8; Inline::CAPACITY],
+    staged_bytes: usize,
+    bytes: usize,
+    /// Reserved buffer memory that is free again when these bytes have left.
+    reserved_bytes: usize,
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self {
+            chunks: Vec::new(),
+            staged: [0; Inline::CAPACITY],
+            staged_bytes: 0,
+            bytes: 0,
+            reserved_bytes: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Bytes waiting.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Lets `encode` write a header, which must have at most 128 bytes.
+    pub(crate) fn header(
+        &mut self,
+        encode: impl Fn(&mut [u8]) -> Result<usize, Error>,
+    ) -> Result<(), Error> {
+        let mut result = encode(&mut self.staged[self.staged_bytes..]);
+        if self.staged_bytes > 0 && matches!(result, Err(Error::BufferTooSmall { .. })) {
+            self.flush_staged();
+            result = encode(&mut self.staged);
+        }
+        let bytes = result?;
+        self.staged_bytes += bytes;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Appends data; `reserved_bytes` of buffer memory are free once it has left.
+    pub(crate) fn data(&mut self, chunk: Chunk, reserved_bytes: usize) {
+        self.flush_staged();
+        self.bytes += chunk.len();
+        self.reserved_bytes += reserved_bytes;
+        self.chunks.push(chunk);
+    }
+
+    /// Takes everything; `spare` is an empty list whose memory is used for what comes next. Second
+    /// is the reserved memory that is free when all was sent.
+    pub(crate) fn take(&mut self, spare: Vec<Chunk>) -> (Vec<Chunk>, usize) {
+        debug_assert!(spare.is_empty(), "the spare list is for its memory only");
+        self.flush_staged();
+        self.bytes = 0;
+        let chunks = std::mem::replace(&mut self.chunks, spare);
+        (chunks, std::mem::take(&mut self.reserved_bytes))
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&mut self) {
+        self.chunks.clear();
+        self.staged_bytes = 0;
+        self.bytes = 0;
+        self.reserved_bytes = 0;
+    }
+
+    fn flush_staged(&mut self) {
+        if let Some(inline) = Inline::new(&self.staged[..self.staged_bytes])
+            && self.staged_bytes > 0
+        {
+            self.chunks.push(Chunk::Inline(inline));
+        }
+        self.staged_bytes = 0;
+    }
+}

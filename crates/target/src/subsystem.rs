@@ -1,0 +1,189 @@
+//! A subsystem: a name, the hosts that may use it, and its namespaces.
+
+use crate::counts::NamespaceCounts;
+use crate::error::Error;
+use crate::namespace::Namespace;
+use nvme::{Nqn, Nsid};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Most namespaces of a subsystem (NN).
+pub const NAMESPACES_MAX: u32 = 1024;
+/// Changes that are remembered for controllers that have not looked yet.
+const CHANGES_MAX: usize = 2048;
+
+/// Which hosts may connect to a subsystem, by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostAccess {
+    /// All.
+    Any,
+    /// These.
+    List(BTreeSet<Nqn>),
+}
+
+impl HostAccess {
+    /// Whether this host may connect.
+    pub fn allows(&self, host: &Nqn) -> bool {
+        match self {
+            Self::Any => true,
+            Self::List(hosts) => hosts.contains(host),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    namespaces: BTreeMap<Nsid, Arc<Namespace>>,
+    /// The last changes: generation after the change, and what changed.
+    changes: VecDeque<(u64, Nsid)>,
+}
+
+/// What hosts connect to.
+#[derive(Debug)]
+pub struct Subsystem {
+    nqn: Nqn,
+    serial: String,
+    model: String,
+    access: HostAccess,
+    generation: AtomicU64,
+    state: RwLock<State>,
+}
+
+impl Subsystem {
+    /// A subsystem without namespaces. `serial` (20 characters) and `model` (40) are for people.
+    pub fn new(nqn: Nqn, serial: &str, model: &str, access: HostAccess) -> Self {
+        Self {
+            nqn,
+            serial: serial.to_owned(),
+            model: model.to_owned(),
+            access,
+            generation: AtomicU64::new(0),
+            state: RwLock::default(),
+        }
+    }
+
+    /// Its name.
+    pub fn nqn(&self) -> &Nqn {
+        &self.nqn
+    }
+
+    /// Its serial number.
+    pub fn serial(&self) -> &str {
+        &self.serial
+    }
+
+    /// Its model.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Which hosts may connect.
+    pub fn access(&self) -> &HostAccess {
+        &self.access
+    }
+
+    /// Whether it is the discovery subsystem.
+    pub fn is_discovery(&self) -> bool {
+        self.nqn.is_discovery()
+    }
+
+    /// Largest namespace identifier.
+    pub fn namespaces_max(&self) -> u32 {
+        NAMESPACES_MAX
+    }
+
+    /// Adds a namespace. Call [`Target::tell_controllers`](crate::Target::tell_controllers)
+    /// afterwards if hosts may be connected.
+    ///
+    /// # Errors
+    /// [`Error::NamespaceId`] if the identifier is not in 1 … 1024 or in use.
+    pub fn add_namespace(&self, namespace: Namespace) -> Result<Arc<Namespace>, Error> {
+        let nsid = namespace.nsid();
+        let mut state = self.write();
+        if nsid.get() == 0 || nsid.get() > NAMESPACES_MAX || state.namespaces.contains_key(&nsid) {
+            return Err(Error::NamespaceId { nqn: self.nqn.clone(), nsid });
+        }
+        let namespace = Arc::new(namespace);
+        state.namespaces.insert(nsid, Arc::clone(&namespace));
+        self.record(&mut state, nsid);
+        Ok(namespace)
+    }
+
+    /// Removes a namespace; commands that have begun still end. As for [`Self::add_namespace`],
+    /// controllers have to be told.
+    pub fn remove_namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
+        let mut state = self.write();
+        let namespace = state.namespaces.remove(&nsid)?;
+        self.record(&mut state, nsid);
+        Some(namespace)
+    }
+
+    /// A namespace.
+    pub fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
+        self.read().namespaces.get(&nsid).cloned()
+    }
+
+    /// All namespaces, in the order of their identifiers.
+    pub fn namespaces(&self) -> Vec<Arc<Namespace>> {
+        self.read().namespaces.values().cloned().collect()
+    }
+
+    /// The identifiers of all namespaces, ascending.
+    pub fn namespace_ids(&self) -> Vec<Nsid> {
+        self.read().namespaces.keys().copied().collect()
+    }
+
+    /// Whether any namespace needs flushes.
+    pub fn has_write_cache(&self) -> bool {
+        self.read().namespaces.values().any(|namespace| namespace.has_write_cache())
+    }
+
+    /// What the namespaces have served.
+    pub fn counts(&self) -> Vec<NamespaceCounts> {
+        self.read().namespaces.values().map(|namespace| namespace.counts()).collect()
+    }
+
+    /// Number of the last change of the namespaces.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The present generation, and the namespaces that changed after `generation`. If too much was
+    /// forgotten, all namespaces count as changed.
+    pub(crate) fn changes_since(&self, generation: u64) -> (u64, BTreeSet<Nsid>) {
+        let state = self.read();
+        let mut changed: BTreeSet<Nsid> = state
+            .changes
+            .iter()
+            .filter(|(after, _)| *after > generation)
+            .map(|&(_, nsid)| nsid)
+            .collect();
+        let is_complete = state.changes.front().is_none_or(|&(first, _)| first <= generation + 1);
+        if !is_complete {
+            changed.extend((1..=NAMESPACES_MAX).map(Nsid));
+        }
+        (self.generation(), changed)
+    }
+
+    /// Notes that something about a namespace changed.
+    pub(crate) fn note_changed(&self, nsid: Nsid) {
+        self.record(&mut self.write(), nsid);
+    }
+
+    fn record(&self, state: &mut State, nsid: Nsid) {
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        if state.changes.len() == CHANGES_MAX {
+            state.changes.pop_front();
+        }
+        state.changes.push_back((generation, nsid));
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,216 @@
+//! The registry: which subsystems there are, where they can be reached, and which controllers live.
+//!
+//! Only connecting, discovery and administration come here, so that its locks are never on the way
+//! of an I/O command.
+
+mod connect;
+
+pub use connect::{Attached, ConnectFailure, IoQueue};
+
+use crate::admission::Admissions;
+use crate::controller::Association;
+use crate::error::Error;
+use crate::limits::Limits;
+use crate::subsystem::{HostAccess, Subsystem};
+use nvme::log_page::{DiscoveryEntry, DiscoveryHeader, subsystem_type, transport_requirements};
+use nvme::{ControllerId, HostId, Nqn, U16, U64};
+use ring::time::Instant;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const MODEL_DISCOVERY: &str = "Tsumugi discovery";
+
+#[derive(Debug, Default)]
+struct Registry {
+    subsystems: BTreeMap<Nqn, Arc<Subsystem>>,
+    listeners: Vec<SocketAddr>,
+    controllers: BTreeMap<ControllerId, Arc<Association>>,
+    /// Where to look for the next free controller identifier.
+    next_id: u16,
+}
+
+/// A target.
+#[derive(Debug)]
+pub struct Target {
+    limits: Limits,
+    admissions: Arc<Admissions>,
+    discovery: Arc<Subsystem>,
+    /// Number of the last change of the discovery log.
+    generation: AtomicU64,
+    registry: Mutex<Registry>,
+    started: Instant,
+}
+
+impl Target {
+    /// A target with only its discovery subsystem.
+    ///
+    /// # Errors
+    /// [`Error::Limits`].
+    pub fn new(limits: Limits, admissions: Arc<Admissions>) -> Result<Arc<Self>, Error> {
+        if let Some(fault) = limits.fault() {
+            return Err(Error::Limits(fault));
+        }
+        let discovery = Subsystem::new(Nqn::discovery(), "0", MODEL_DISCOVERY, HostAccess::Any);
+        Ok(Arc::new(Self {
+            limits,
+            admissions,
+            discovery: Arc::new(discovery),
+            generation: AtomicU64::new(1),
+            registry: Mutex::default(),
+            started: ring::time::now(),
+        }))
+    }
+
+    /// Bounds and parameters.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Who may use it.
+    pub fn admissions(&self) -> &Arc<Admissions> {
+        &self.admissions
+    }
+
+    /// Time since it was made.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Adds a subsystem, and tells discovery controllers.
+    ///
+    /// # Errors
+    /// [`Error::SubsystemExists`], [`Error::ReservedName`].
+    pub fn add_subsystem(&self, subsystem: Subsystem) -> Result<Arc<Subsystem>, Error> {
+        let nqn = subsystem.nqn().clone();
+        if nqn.is_discovery() {
+            return Err(Error::ReservedName(nqn));
+        }
+        let subsystem = Arc::new(subsystem);
+        let mut registry = self.registry();
+        if registry.subsystems.contains_key(&nqn) {
+            return Err(Error::SubsystemExists(nqn));
+        }
+        registry.subsystems.insert(nqn, Arc::clone(&subsystem));
+        drop(registry);
+        self.note_discovery_changed();
+        Ok(subsystem)
+    }
+
+    /// Removes a subsystem, ends its controllers and tells discovery controllers.
+    pub fn remove_subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
+        let mut registry = self.registry();
+        let subsystem = registry.subsystems.remove(nqn)?;
+        for controller in registry.controllers.values() {
+            if Arc::ptr_eq(controller.subsystem(), &subsystem) {
+                controller.drop_all();
+            }
+        }
+        drop(registry);
+        self.note_discovery_changed();
+        Some(subsystem)
+    }
+
+    /// All subsystems but the discovery one.
+    pub fn subsystems(&self) -> Vec<Arc<Subsystem>> {
+        self.registry().subsystems.values().cloned().collect()
+    }
+
+    /// Notes an address at which the target can be reached.
+    pub(crate) fn add_listener(&self, address: SocketAddr) {
+        self.registry().listeners.push(address);
+        self.note_discovery_changed();
+    }
+
+    /// The addresses at which the target can be reached.
+    pub fn listeners(&self) -> Vec<SocketAddr> {
+        self.registry().listeners.clone()
+    }
+
+    /// The controllers that live.
+    pub fn controllers(&self) -> Vec<Arc<Association>> {
+        self.registry().controllers.values().cloned().collect()
+    }
+
+    /// Identifiers of a subsystem's controllers, ascending.
+    pub(crate) fn controller_ids(&self, subsystem: &Arc<Subsystem>) -> Vec<ControllerId> {
+        let registry = self.registry();
+        let of_it = |controller: &&Arc<Association>| Arc::ptr_eq(controller.subsystem(), subsystem);
+        registry.controllers.values().filter(of_it).map(|controller| controller.id()).collect()
+    }
+
+    /// A controller's admin queue pair has ended.
+    pub(crate) fn forget(&self, association: &Arc<Association>) {
+        let mut registry = self.registry();
+        let id = association.id();
+        if registry.controllers.get(&id).is_some_and(|known| Arc::ptr_eq(known, association)) {
+            registry.controllers.remove(&id);
+        }
+    }
+
+    /// Has all controllers look for changes of namespaces and of the discovery log.
+    pub fn tell_controllers(&self) {
+        for controller in self.registry().controllers.values() {
+            controller.look_for_events();
+        }
+    }
+
+    /// Has all connections end; new ones are still taken.
+    pub fn drop_connections(&self) {
+        for controller in self.registry().controllers.values() {
+            controller.drop_all();
+        }
+    }
+
+    fn note_discovery_changed(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.tell_controllers();
+    }
+
+    /// Number of the last change of the discovery log.
+    pub(crate) fn discovery_generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The discovery log page as a host may see it, and its generation.
+    pub(crate) fn discovery_page(&self, host: HostId, name: &Nqn) -> (Vec<u8>, u64) {
+        let generation = self.discovery_generation();
+        let registry = self.registry();
+        let is_admitted = self.admissions.check(host, ring::time::now()).is_ok();
+        let visible = registry
+            .subsystems
+            .values()
+            .filter(|subsystem| is_admitted && subsystem.access().allows(name));
+        let discovery = std::iter::once((&self.discovery, subsystem_type::CURRENT_DISCOVERY));
+        let mut entries = Vec::new();
+        for (subsystem, kind) in visible.map(|it| (it, subsystem_type::NVM)).chain(discovery) {
+            for (port, &address) in registry.listeners.iter().enumerate() {
+                let mut entry =
+                    DiscoveryEntry::tcp(subsystem.nqn(), kind, address, port as u16 + 1);
+                entry.treq |= transport_requirements::SQ_FLOW_CONTROL_DISABLE;
+                entry.asqsz = U16::new(self.limits.admin_queue_entries_max);
+                if kind == subsystem_type::CURRENT_DISCOVERY {
+                    entry.eflags = U16::new(
+                        DiscoveryEntry::EFLAGS_DUPLICATE | DiscoveryEntry::EFLAGS_PERSISTENT,
+                    );
+                }
+                entries.push(entry);
+            }
+        }
+        let header = DiscoveryHeader {
+            genctr: U64::new(generation),
+            numrec: U64::new(entries.len() as u64),
+            ..DiscoveryHeader::default()
+        };
+        let mut page = header.bytes().to_vec();
+        page.extend(entries.iter().flat_map(|entry| entry.bytes()));
+        (page, generation)
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        // Each change is complete in itself: a panicked holder leaves the registry sound.
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

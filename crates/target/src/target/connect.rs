@@ -1,0 +1,229 @@
+//! Connect (base 6.3): which subsystem and controller a new connection becomes a queue pair of.
+
+use super::Target;
+use crate::admission::Lane;
+use crate::controller::{Association, Controller};
+use crate::signal::Signal;
+use crate::subsystem::Subsystem;
+use nvme::fabrics::{Connect, ConnectData, ConnectInvalid, ConnectResult};
+use nvme::{ControllerId, HostId, Nqn, Status, SubmissionQueueEntry};
+use ring::time::Instant;
+use std::sync::Arc;
+
+/// Status and dword 0 of a Connect that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectFailure {
+    /// The status.
+    pub status: Status,
+    /// Where the invalid parameter is, else 0.
+    pub dword0: u32,
+}
+
+impl From<Status> for ConnectFailure {
+    fn from(status: Status) -> Self {
+        Self { status: status.do_not_retry(), dword0: 0 }
+    }
+}
+
+impl From<ConnectInvalid> for ConnectFailure {
+    fn from(invalid: ConnectInvalid) -> Self {
+        let status = Status::CONNECT_INVALID_PARAMETERS.do_not_retry();
+        Self { status, dword0: invalid.to_dword() }
+    }
+}
+
+/// An I/O queue pair's part in its controller; ends with it.
+#[derive(Debug)]
+pub struct IoQueue {
+    association: Arc<Association>,
+    qid: u16,
+    signal: Arc<Signal>,
+}
+
+impl IoQueue {
+    /// What all queue pairs of the controller share.
+    pub fn association(&self) -> &Arc<Association> {
+        &self.association
+    }
+
+    /// The queue's identifier.
+    pub fn qid(&self) -> u16 {
+        self.qid
+    }
+}
+
+impl Drop for IoQueue {
+    fn drop(&mut self) {
+        self.association.detach(self.qid, &self.signal);
+    }
+}
+
+/// What a connection has become.
+#[derive(Debug)]
+pub enum Attached {
+    /// The admin queue pair of a new controller.
+    Admin(Box<Controller>),
+    /// An I/O queue pair of a controller.
+    Io(IoQueue),
+}
+
+/// The parameters of a Connect that are well formed.
+struct Wanted {
+    connect: Connect,
+    host: HostId,
+    host_name: Nqn,
+    subsystem_name: Nqn,
+    controller: ControllerId,
+}
+
+impl Target {
+    /// Executes Connect for a connection whose task listens to `signal`. Answers what it has
+    /// become, its passage through the admissions, the Connect command and its result.
+    ///
+    /// # Errors
+    /// What the Connect ends with.
+    pub fn connect(
+        self: &Arc<Self>,
+        sqe: &SubmissionQueueEntry,
+        data: &[u8],
+        signal: &Arc<Signal>,
+        now: Instant,
+    ) -> Result<(Attached, Lane, Connect, ConnectResult), ConnectFailure> {
+        let wanted = Wanted::decode(sqe, data)?;
+        let subsystem = self.find(&wanted.subsystem_name)?;
+        let is_admin = wanted.connect.qid.is_admin();
+        let entries_max = if is_admin {
+            self.limits.admin_queue_entries_max
+        } else {
+            self.limits.queue_entries_max
+        };
+        // A larger admin queue is allowed by the discovery log's ASQSZ being at least 32 only.
+        if wanted.connect.sq_entries > u32::from(entries_max.max(if is_admin { 32 } else { 2 })) {
+            return Err(ConnectInvalid::SQSIZE.into());
+        }
+        let lane = self.admit(&wanted, &subsystem, signal)?;
+        let attached = if is_admin {
+            Attached::Admin(Box::new(self.new_controller(&wanted, &subsystem, signal, now)?))
+        } else {
+            Attached::Io(self.join_controller(&wanted, &subsystem, signal)?)
+        };
+        let association = match &attached {
+            Attached::Admin(controller) => controller.association(),
+            Attached::Io(queue) => queue.association(),
+        };
+        let result = ConnectResult { cntlid: association.id(), ..ConnectResult::default() };
+        Ok((attached, lane, wanted.connect, result))
+    }
+
+    fn find(&self, name: &Nqn) -> Result<Arc<Subsystem>, ConnectFailure> {
+        if name.is_discovery() {
+            return Ok(Arc::clone(&self.discovery));
+        }
+        let registry = self.registry();
+        registry.subsystems.get(name).cloned().ok_or_else(|| ConnectInvalid::SUBNQN.into())
+    }
+
+    fn admit(
+        &self,
+        wanted: &Wanted,
+        subsystem: &Arc<Subsystem>,
+        signal: &Arc<Signal>,
+    ) -> Result<Lane, ConnectFailure> {
+        let refused = || {
+            for namespace in subsystem.namespaces() {
+                namespace.count_refused();
+            }
+            ConnectFailure::from(Status::CONNECT_INVALID_HOST)
+        };
+        if !subsystem.access().allows(&wanted.host_name) {
+            self.admissions.note_refused();
+            return Err(refused());
+        }
+        self.admissions
+            .open_lane(wanted.host, Some(&wanted.host_name), signal)
+            .map_err(|_| refused())
+    }
+
+    fn new_controller(
+        self: &Arc<Self>,
+        wanted: &Wanted,
+        subsystem: &Arc<Subsystem>,
+        signal: &Arc<Signal>,
+        now: Instant,
+    ) -> Result<Controller, ConnectFailure> {
+        // Only the dynamic model (base 3.1.2): the host cannot choose.
+        if !matches!(wanted.controller, ControllerId::DYNAMIC) {
+            return Err(ConnectInvalid::CNTLID.into());
+        }
+        let mut registry = self.registry();
+        if registry.controllers.len() >= self.limits.controllers_max {
+            return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+        }
+        let mut id = registry.next_id;
+        while id == 0
+            || id > ControllerId::MAX.get()
+            || registry.controllers.contains_key(&id.into())
+        {
+            id = if id >= ControllerId::MAX.get() { 1 } else { id + 1 };
+        }
+        registry.next_id = id + 1;
+        let host = (wanted.host, wanted.host_name.clone());
+        let mut controller = Controller::new(self, ControllerId(id), host, subsystem, signal);
+        registry.controllers.insert(ControllerId(id), Arc::clone(controller.association()));
+        drop(registry);
+        if let Err(status) = controller.set_keep_alive(wanted.connect.keep_alive_ms, now) {
+            debug_assert_eq!(status, Status::KEEP_ALIVE_INVALID);
+            return Err(ConnectInvalid::KATO.into());
+        }
+        Ok(controller)
+    }
+
+    fn join_controller(
+        &self,
+        wanted: &Wanted,
+        subsystem: &Arc<Subsystem>,
+        signal: &Arc<Signal>,
+    ) -> Result<IoQueue, ConnectFailure> {
+        let association = self.registry().controllers.get(&wanted.controller).cloned();
+        let association = association.ok_or(ConnectFailure::from(ConnectInvalid::CNTLID))?;
+        if !Arc::ptr_eq(association.subsystem(), subsystem) || subsystem.is_discovery() {
+            return Err(ConnectInvalid::SUBNQN.into());
+        }
+        if association.host() != wanted.host {
+            return Err(ConnectInvalid::HOSTID.into());
+        }
+        if *association.host_name() != wanted.host_name {
+            return Err(ConnectInvalid::HOSTNQN.into());
+        }
+        let qid = wanted.connect.qid.get();
+        if qid > self.limits.io_queues_max {
+            return Err(ConnectInvalid::QID.into());
+        }
+        association.attach(qid, signal)?;
+        Ok(IoQueue { association, qid, signal: Arc::clone(signal) })
+    }
+}
+
+impl Wanted {
+    fn decode(sqe: &SubmissionQueueEntry, data: &[u8]) -> Result<Self, ConnectFailure> {
+        let connect = Connect::decode(sqe).map_err(|error| match error {
+            nvme::Error::InvalidField { field: "recfmt", .. } => {
+                ConnectFailure::from(Status::CONNECT_INCOMPATIBLE_FORMAT)
+            }
+            _ => ConnectInvalid::SQSIZE.into(),
+        })?;
+        let data = ConnectData::from_prefix(data)
+            .map_err(|_| ConnectFailure::from(Status::SGL_DATA_LENGTH_INVALID))?;
+        Ok(Self {
+            connect,
+            host: data.host_id(),
+            host_name: data
+                .host_nqn()
+                .map_err(|_| ConnectFailure::from(ConnectInvalid::HOSTNQN))?,
+            subsystem_name: data
+                .subsystem_nqn()
+                .map_err(|_| ConnectFailure::from(ConnectInvalid::SUBNQN))?,
+            controller: data.controller_id(),
+        })
+    }
+}
