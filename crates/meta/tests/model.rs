@@ -1,0 +1,68 @@
+//! The transaction core against a reference model: a tree in plain maps, and files in which every
+//! byte says which byte of which allocation it is.
+//!
+//! Random calls are given to both; answers and errors must agree call by call, and the whole state
+//! at the end. After crashes, the reopened store must hold the model's state of just that moment.
+
+mod model {
+    pub(crate) mod driver;
+    pub(crate) mod tree;
+}
+
+use meta::store::CrashPoint;
+use model::driver::{Driver, Step, any_step};
+use proptest::prelude::*;
+
+fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(any_step(), 1..count)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// Goal: every answer is the model's, and at the end every name, attribute, byte and block.
+    #[test]
+    fn core_behaves_as_the_model(steps in steps(160)) {
+        let mut driver = Driver::new();
+        for step in &steps {
+            driver.run(step);
+        }
+        driver.compare();
+        driver.check();
+    }
+
+    /// Goal: killed after any call, the service finds everything that it had answered.
+    #[test]
+    fn every_flushed_call_survives_a_kill(steps in steps(60)) {
+        let mut driver = Driver::new();
+        for step in &steps {
+            driver.run(step);
+            driver.flush();
+            driver.reopen(CrashPoint::Process);
+            driver.compare();
+            driver.check();
+        }
+    }
+
+    /// Goal: after power loss the store holds the state after some earlier flush, whole.
+    #[test]
+    fn power_loss_keeps_a_prefix(steps in steps(80), kept in any::<prop::sample::Index>()) {
+        let mut driver = Driver::new();
+        let mut states = vec![driver.state()];
+        for step in &steps {
+            let before = driver.batches();
+            driver.run(step);
+            driver.flush();
+            // A call may write nothing, or, if long, several batches of which only the last shows
+            // the call's whole effect.
+            for _ in before..driver.batches() {
+                states.push(driver.state());
+            }
+        }
+        let kept = kept.index(states.len());
+        driver.reopen(CrashPoint::Power { kept });
+        driver.set_state(states[kept].clone());
+        driver.compare();
+        driver.check();
+    }
+}

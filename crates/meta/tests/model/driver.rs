@@ -1,0 +1,535 @@
+//! Gives random calls to the core and to the model and compares.
+
+use super::tree::{Byte, Model};
+use meta::store::{CrashPoint, MemoryStore};
+use meta::tree::{Boot, Context, Core};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use protocol::attr::AttrChanges;
+use protocol::client::{Answer, Call, Creation, FallocateMode, Name, RenameMode, XattrMode};
+use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
+use protocol::{
+    AllocationId, Attr, DeviceId, Errno, Extent, ExtentList, FileKind, FreeEpoch, HostId,
+    Incarnation, InodeId, Place, Rights, SessionId, Timestamp,
+};
+use std::collections::BTreeSet;
+use uuid::Uuid;
+
+/// Block size, in bytes.
+const BLOCK: u32 = 65536;
+
+/// Blocks of each device: two whole segments and a part of one.
+const BLOCKS: u64 = 2500;
+
+/// Largest offset that steps ask for, in bytes.
+const FILE: u64 = 12_000;
+
+/// One random call. Indices choose among what there is.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Create(Index, u8, Creation),
+    Link(Index, Index, u8),
+    Remove(Index, u8, bool),
+    Rename(Index, u8, Index, u8, u8),
+    Open(Index),
+    Close(Index),
+    Commit(Index, Vec<(u64, u32, u32)>, u8),
+    Truncate(Index, u64),
+    Fallocate(Index, u64, u64, u8),
+    Copy(Index, u64, Index, u64, u64),
+    SetXattr(Index, u8, u8),
+    RemoveXattr(Index, u8),
+    Lease(bool),
+    Return,
+    Reclaim,
+    Ended,
+    Session,
+}
+
+fn creation() -> impl Strategy<Value = Creation> {
+    prop_oneof![
+        4 => Just(Creation::File),
+        3 => Just(Creation::Directory),
+        1 => Just(Creation::Symlink(b"target".to_vec())),
+        1 => Just(Creation::Special(FileKind::Fifo, 0)),
+    ]
+}
+
+pub(crate) fn any_step() -> impl Strategy<Value = Step> {
+    let index = any::<Index>;
+    let extents = || prop::collection::vec((0..FILE, 1u32..400, 0u32..BLOCK - 400), 1..60);
+    prop_oneof![
+        6 => (index(), 0u8..6, creation()).prop_map(|(p, n, c)| Step::Create(p, n, c)),
+        2 => (index(), index(), 0u8..6).prop_map(|(i, p, n)| Step::Link(i, p, n)),
+        4 => (index(), 0u8..6, any::<bool>()).prop_map(|(p, n, d)| Step::Remove(p, n, d)),
+        5 => (index(), 0u8..6, index(), 0u8..6, 0u8..6)
+            .prop_map(|(p, n, q, m, mode)| Step::Rename(p, n, q, m, mode)),
+        2 => index().prop_map(Step::Open),
+        1 => index().prop_map(Step::Close),
+        8 => (index(), extents(), 1u8..4).prop_map(|(i, e, n)| Step::Commit(i, e, n)),
+        2 => (index(), 0..FILE).prop_map(|(i, s)| Step::Truncate(i, s)),
+        2 => (index(), 0..FILE, 1..FILE, 0u8..5).prop_map(|(i, o, l, m)| Step::Fallocate(i, o, l, m)),
+        3 => (index(), 0..FILE, index(), 0..FILE, 0..FILE)
+            .prop_map(|(i, o, j, p, l)| Step::Copy(i, o, j, p, l)),
+        1 => (index(), 0u8..4, any::<u8>()).prop_map(|(i, n, v)| Step::SetXattr(i, n, v)),
+        1 => (index(), 0u8..4).prop_map(|(i, n)| Step::RemoveXattr(i, n)),
+        2 => any::<bool>().prop_map(Step::Lease),
+        1 => Just(Step::Return),
+        1 => Just(Step::Reclaim),
+        1 => Just(Step::Ended),
+        1 => Just(Step::Session),
+    ]
+}
+
+/// What there is besides the store: the model, and what clients would know.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    model: Model,
+    session: SessionId,
+    free: Vec<(DeviceId, BlockRange)>,
+}
+
+/// The core beside the model.
+pub(crate) struct Driver {
+    core: Core,
+    store: MemoryStore,
+    state: State,
+    time: i64,
+}
+
+fn boot() -> Boot {
+    Boot {
+        boot: Uuid::from_u128(1),
+        file_system: Uuid::from_u128(2),
+        now: Timestamp(0),
+        root: (0o755, 0, 0),
+    }
+}
+
+fn device(number: u128) -> DeviceInfo {
+    DeviceInfo {
+        device: DeviceId(0),
+        uuid: Uuid::from_u128(100 + number),
+        node: "node".to_owned(),
+        address: DeviceAddress { traddr: String::new(), subnqn: String::new(), nsid: 1 },
+        block_size: BLOCK,
+        blocks: BLOCKS,
+        incarnation: Incarnation(7),
+        online: true,
+    }
+}
+
+fn name(number: u8) -> Name {
+    vec![b'a' + number]
+}
+
+impl Driver {
+    pub(crate) fn new() -> Driver {
+        let store = MemoryStore::new();
+        let (mut core, opened) = Core::open(Box::new(store.clone()), &boot()).unwrap();
+        assert!(opened.is_new && !opened.are_sessions_void);
+        for number in 0..2 {
+            let device = core.register_device(&device(number)).unwrap();
+            core.set_online(device, true);
+        }
+        let (session, _) = core.create_session("node", HostId([1; 16])).unwrap();
+        core.flush().unwrap();
+        let mut syncer = store.clone();
+        meta::store::Store::sync(&mut syncer).unwrap();
+        let state = State { model: Model::new(), session, free: Vec::new() };
+        Driver { core, store, state, time: 1 }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.clone()
+    }
+
+    pub(crate) fn set_state(&mut self, state: State) {
+        self.state = state;
+    }
+
+    pub(crate) fn batches(&self) -> usize {
+        self.store.unsynced().len()
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.core.flush().unwrap();
+    }
+
+    /// Crashes and opens what is left.
+    pub(crate) fn reopen(&mut self, at: CrashPoint) {
+        self.store = self.store.crashed(at);
+        let (core, opened) = Core::open(Box::new(self.store.clone()), &boot()).unwrap();
+        assert!(!opened.is_new && !opened.are_sessions_void);
+        self.core = core;
+        for device in [DeviceId(0), DeviceId(1)] {
+            self.core.set_online(device, true);
+        }
+    }
+
+    pub(crate) fn check(&self) {
+        let problems = self.core.check().unwrap();
+        assert!(problems.is_empty(), "{problems:#?}");
+    }
+
+    fn call(&mut self, call: &Call) -> Result<Answer, Errno> {
+        self.time += 1;
+        let (model, session) = (&self.state.model, self.state.session);
+        let openers = |id: InodeId| {
+            let is_open = model.nodes.get(&id).is_some_and(|node| node.is_open);
+            if is_open { vec![session] } else { Vec::new() }
+        };
+        let context = Context { session, now: Timestamp(self.time), openers: &openers };
+        self.core.conflicts(session, call).unwrap();
+        let outcome = self.core.execute(&context, call)?;
+        for attr in &outcome.changed {
+            assert_eq!(self.core.attr(attr.inode), Ok(*attr));
+        }
+        Ok(outcome.answer)
+    }
+
+    fn any_inode(&self, index: &Index) -> InodeId {
+        let ids: Vec<_> = self.state.model.nodes.keys().copied().collect();
+        ids[index.index(ids.len())]
+    }
+
+    /// Mostly a file, so that calls on data mostly meet data.
+    fn any_file(&self, index: &Index) -> InodeId {
+        let nodes = self.state.model.nodes.iter();
+        let files = nodes.filter(|(_, node)| node.creation == Creation::File);
+        let ids: Vec<_> = files.map(|(id, _)| *id).collect();
+        if ids.is_empty() { InodeId::ROOT } else { ids[index.index(ids.len())] }
+    }
+
+    fn any_directory(&self, index: &Index) -> InodeId {
+        let nodes = self.state.model.nodes.iter();
+        let directories = nodes.filter(|(_, node)| node.is_directory());
+        let ids: Vec<_> = directories.map(|(id, _)| *id).collect();
+        ids[index.index(ids.len())]
+    }
+
+    /// Gives one call to both.
+    pub(crate) fn run(&mut self, step: &Step) {
+        match step {
+            Step::Create(..) | Step::Link(..) | Step::Remove(..) | Step::Rename(..) => {
+                self.run_names(step);
+            }
+            Step::Open(index) => {
+                let inode = self.any_inode(index);
+                self.call(&Call::Acquire { inode, rights: Rights::OPEN }).unwrap();
+                self.state.model.nodes.get_mut(&inode).unwrap().is_open = true;
+            }
+            Step::Close(index) => {
+                let inode = self.any_inode(index);
+                self.core.close(self.state.session, inode).unwrap();
+                self.state.model.close(inode);
+            }
+            Step::Lease(other) => self.lease(DeviceId(u32::from(*other))),
+            Step::Return => {
+                if let Some((device, range)) = self.state.free.pop() {
+                    let free = vec![range];
+                    let call = Call::ReturnSpace { device, free };
+                    assert_eq!(self.call(&call), Ok(Answer::Done));
+                    assert_eq!(self.call(&call), Err(Errno::EINVAL));
+                }
+            }
+            Step::Reclaim => {
+                self.core.reclaim_step(60).unwrap();
+            }
+            Step::Ended => self.core.ended_through(self.state.session, FreeEpoch(u64::MAX)),
+            Step::Session => self.new_session(),
+            _ => self.run_data(step),
+        }
+    }
+
+    fn run_names(&mut self, step: &Step) {
+        match step {
+            Step::Create(parent, number, creation) => {
+                let (parent, name) = (self.any_directory(parent), name(*number));
+                let call = Call::Create {
+                    parent,
+                    name: name.clone(),
+                    creation: creation.clone(),
+                    mode: 0o640,
+                    uid: 5,
+                    gid: 6,
+                    rights: Rights::NONE,
+                };
+                let answer = self.call(&call).map(|answer| match answer {
+                    Answer::Entry(attr) => attr.inode,
+                    other => panic!("{other:?}"),
+                });
+                let id = answer.unwrap_or(InodeId(0));
+                let wanted = self.state.model.create(parent, &name, creation, id);
+                assert_eq!(answer.map(|_| ()), wanted);
+            }
+            Step::Link(inode, parent, number) => {
+                let (inode, parent) = (self.any_inode(inode), self.any_directory(parent));
+                let name = name(*number);
+                let answer = self.call(&Call::Link { inode, parent, name: name.clone() });
+                assert_eq!(answer.map(|_| ()), self.state.model.link(inode, parent, &name));
+            }
+            Step::Remove(parent, number, is_rmdir) => {
+                let (parent, name) = (self.any_directory(parent), name(*number));
+                let answer = self.call(&if *is_rmdir {
+                    Call::Rmdir { parent, name: name.clone() }
+                } else {
+                    Call::Unlink { parent, name: name.clone() }
+                });
+                let wanted = self.state.model.remove(parent, &name, *is_rmdir);
+                assert_eq!(answer.map(|_| ()), wanted);
+            }
+            Step::Rename(parent, number, new_parent, new_number, mode) => {
+                let parent = self.any_directory(parent);
+                let new_parent = self.any_directory(new_parent);
+                self.rename((parent, name(*number)), (new_parent, name(*new_number)), *mode);
+            }
+            _ => unreachable!(),
+        }
+    }
+
+    fn rename(&mut self, from: (InodeId, Name), to: (InodeId, Name), mode: u8) {
+        let mode = match mode {
+            0 => RenameMode::NoReplace,
+            1 => RenameMode::Exchange,
+            2 => RenameMode::Whiteout,
+            _ => RenameMode::Replace,
+        };
+        let call = Call::Rename {
+            parent: from.0,
+            name: from.1.clone(),
+            new_parent: to.0,
+            new_name: to.1.clone(),
+            mode,
+        };
+        let answer = self.call(&call);
+        let whiteout = match &answer {
+            Ok(Answer::Renamed { other: Some(attr), .. }) => attr.inode,
+            _ => InodeId(0),
+        };
+        let (from, to) = ((from.0, &from.1), (to.0, &to.1));
+        let wanted = self.state.model.rename(from, to, mode, whiteout);
+        assert_eq!(answer.map(|_| ()), wanted, "{call:?}");
+    }
+
+    fn run_data(&mut self, step: &Step) {
+        match step {
+            Step::Commit(index, parts, count) => self.commit(index, parts, *count),
+            Step::Truncate(index, size) => {
+                let inode = self.any_file(index);
+                let changes = AttrChanges { size: Some(*size), ..AttrChanges::default() };
+                let answer = self.call(&Call::SetAttr { inode, changes });
+                let wanted = self.state.model.truncate(inode, *size as usize);
+                assert_eq!(answer.map(|_| ()), wanted);
+            }
+            Step::Fallocate(index, offset, length, mode) => {
+                let (inode, offset, length) = (self.any_file(index), *offset, *length);
+                let mode = match mode {
+                    0 => FallocateMode::Allocate { keep_size: true },
+                    1 => FallocateMode::Allocate { keep_size: false },
+                    2 => FallocateMode::Punch,
+                    3 => FallocateMode::Zero { keep_size: true },
+                    _ => FallocateMode::Zero { keep_size: false },
+                };
+                let answer = self.call(&Call::Fallocate { inode, offset, length, mode });
+                let model = &mut self.state.model;
+                let wanted = model.fallocate(inode, offset as usize, length as usize, mode);
+                assert_eq!(answer.map(|_| ()), wanted);
+            }
+            Step::Copy(source, source_offset, destination, destination_offset, length) => {
+                let (source, destination) = (self.any_file(source), self.any_file(destination));
+                let call = Call::CopyRange {
+                    source,
+                    source_offset: *source_offset,
+                    destination,
+                    destination_offset: *destination_offset,
+                    length: *length,
+                };
+                let from = (source, *source_offset as usize);
+                let to = (destination, *destination_offset as usize);
+                // A copy may be short, but not nothing: the model copies as much.
+                let answer = self.call(&call).map(|answer| match answer {
+                    Answer::Copied { length, .. } => length as usize,
+                    other => panic!("{other:?}"),
+                });
+                let asked = answer.unwrap_or(*length as usize);
+                let whole = self.state.model.clone().copy(from, to, *length as usize);
+                assert_eq!(self.state.model.copy(from, to, asked), answer);
+                assert!(whole == answer || asked > 0);
+            }
+            Step::SetXattr(index, number, value) => {
+                let (inode, name, value) = (self.any_inode(index), name(*number), vec![*value]);
+                let (mode, node) =
+                    (XattrMode::Set, self.state.model.nodes.get_mut(&inode).unwrap());
+                node.xattrs.insert(name.clone(), value.clone());
+                self.call(&Call::SetXattr { inode, name, value, mode }).unwrap();
+            }
+            Step::RemoveXattr(index, number) => {
+                let (inode, name) = (self.any_inode(index), name(*number));
+                let node = self.state.model.nodes.get_mut(&inode).unwrap();
+                let wanted = node.xattrs.remove(&name).map(|_| ()).ok_or(Errno::ENODATA);
+                let answer = self.call(&Call::RemoveXattr { inode, name });
+                assert_eq!(answer.map(|_| ()), wanted);
+            }
+            _ => unreachable!(),
+        }
+    }
+
+    fn lease(&mut self, device: DeviceId) {
+        match self.call(&Call::LeaseSpace { device, wanted_bytes: 1 << 20 }) {
+            Ok(Answer::Space(grant)) => {
+                let ranges = grant.free.into_iter().map(|range| (grant.device, range));
+                self.state.free.extend(ranges);
+            }
+            other => assert_eq!(other, Err(Errno::ENOSPC)),
+        }
+    }
+
+    /// The session ends; another takes its place. Its space must be free again.
+    fn new_session(&mut self) {
+        self.core.end_session(self.state.session).unwrap();
+        let (session, _) = self.core.create_session("node", HostId([2; 16])).unwrap();
+        self.state.session = session;
+        self.state.free.clear();
+        let ids: Vec<InodeId> = self.state.model.nodes.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.state.model.close(id));
+    }
+
+    fn take_block(&mut self) -> Option<AllocationId> {
+        let (device, range) = self.state.free.last_mut()?;
+        let allocation = AllocationId { device: *device, block: range.start };
+        range.start += 1;
+        range.count -= 1;
+        if range.count == 0 {
+            self.state.free.pop();
+        }
+        Some(allocation)
+    }
+
+    fn commit(&mut self, index: &Index, parts: &[(u64, u32, u32)], count: u8) {
+        let inode = self.any_file(index);
+        if self.state.free.is_empty() {
+            self.lease(DeviceId(0));
+        }
+        let before = self.state.free.clone();
+        let named: Vec<AllocationId> = (0..count).filter_map(|_| self.take_block()).collect();
+        if named.is_empty() {
+            return;
+        }
+        let allocations = named.iter().map(|allocation| NewAllocation {
+            allocation: *allocation,
+            blocks: 1,
+            incarnation: Incarnation(7),
+        });
+        let extents: Vec<Extent> = parts
+            .iter()
+            .enumerate()
+            .map(|(i, (offset, length, at))| Extent {
+                offset: *offset,
+                length: *length,
+                place: Place { allocation: named[i % named.len()], at: *at },
+            })
+            .collect();
+        let call = Call::Commit {
+            inode,
+            generation: self.core.attr(inode).unwrap().generation,
+            allocations: allocations.collect(),
+            extents: ExtentList(extents.clone()),
+            mtime: Some(Timestamp(self.time)),
+            kill_privileges: false,
+            durable: false,
+        };
+        let answer = self.call(&call);
+        let wanted = self.state.model.commit(inode, &extents);
+        assert_eq!(answer.map(|_| ()), wanted);
+        if wanted.is_err() {
+            self.state.free = before;
+        } else {
+            // The blocks are leased no more: a second commit must not name them again.
+            assert_eq!(self.call(&call), Err(Errno::EINVAL));
+        }
+    }
+
+    /// Compares the whole tree.
+    pub(crate) fn compare(&mut self) {
+        let model = self.state.model.clone();
+        for (id, node) in &model.nodes {
+            let attr = self.core.attr(*id).unwrap();
+            assert_eq!(attr.nlink, node.nlink, "{id}");
+            let size = match &node.creation {
+                Creation::Directory => node.entries.len(),
+                Creation::Symlink(target) => target.len(),
+                _ => node.bytes.len(),
+            };
+            assert_eq!(attr.size, size as u64, "{id}");
+            assert_eq!(attr.allocated_bytes, node.held(), "{id}");
+            match node.creation {
+                Creation::Directory => self.compare_directory(*id, &node.entries),
+                Creation::File => assert_eq!(self.bytes(attr), node.bytes, "{id}"),
+                _ => {}
+            }
+            for (name, value) in &node.xattrs {
+                let call = Call::GetXattr { inode: *id, name: name.clone() };
+                assert_eq!(self.call(&call), Ok(Answer::Bytes(value.clone())));
+            }
+            let names: Vec<Name> = node.xattrs.keys().cloned().collect();
+            assert_eq!(self.call(&Call::ListXattr(*id)), Ok(Answer::Names(names)));
+        }
+        let known: BTreeSet<InodeId> = model.nodes.keys().copied().collect();
+        let last = known.last().map_or(1, |id| id.0);
+        for id in 1..=last {
+            assert_eq!(self.core.attr(InodeId(id)).is_ok(), known.contains(&InodeId(id)));
+        }
+    }
+
+    fn compare_directory(
+        &mut self,
+        id: InodeId,
+        entries: &std::collections::BTreeMap<Name, InodeId>,
+    ) {
+        let mut listed = std::collections::BTreeMap::new();
+        let mut after = 0;
+        loop {
+            let call = Call::ReadDir { inode: id, after, count_max: 2 };
+            let Ok(Answer::Entries { entries, end }) = self.call(&call) else { panic!() };
+            for entry in entries {
+                assert!(entry.cookie > after);
+                after = entry.cookie;
+                assert_eq!(self.core.attr(entry.attr.inode), Ok(entry.attr));
+                assert!(listed.insert(entry.name, entry.attr.inode).is_none());
+            }
+            if end {
+                break;
+            }
+        }
+        assert_eq!(&listed, entries);
+        for (name, inode) in entries {
+            assert_eq!(self.state.model.lookup(id, name), Ok(Some(*inode)));
+            let call = Call::Lookup { parent: id, name: name.clone() };
+            let Ok(Answer::Entry(attr)) = self.call(&call) else { panic!() };
+            assert_eq!(attr.inode, *inode);
+        }
+    }
+
+    /// A file's bytes, as its extents say.
+    fn bytes(&mut self, attr: Attr) -> Vec<Byte> {
+        let mut bytes = vec![None; attr.size as usize];
+        let mut at = 0;
+        while at < attr.size {
+            let call = Call::ReadExtents { inode: attr.inode, offset: at, length: attr.size - at };
+            let Ok(Answer::Extents { extents, covered_to, .. }) = self.call(&call) else {
+                panic!()
+            };
+            for extent in extents.0 {
+                assert!(extent.end() <= attr.size);
+                for i in 0..extent.length {
+                    let byte = (extent.place.allocation, extent.place.at + i);
+                    bytes[extent.offset as usize + i as usize] = Some(byte);
+                }
+            }
+            assert!(covered_to > at);
+            at = covered_to;
+        }
+        bytes
+    }
+}
