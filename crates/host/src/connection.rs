@@ -171,7 +171,8 @@ impl Inner {
         // Slots of commands that nobody waited for became free without a word.
         let free = usize::from(pair.depth() - pair.occupied());
         drop((pair, waiting));
-        for _ in 0..free.min(self.queued.borrow().len()) {
+        let queued = self.queued.borrow().len();
+        for _ in 0..free.min(queued) {
             self.wake_next_queued();
         }
     }

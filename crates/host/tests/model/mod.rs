@@ -1,0 +1,489 @@
+//! A small target for tests: a state machine without I/O that answers a host's bytes, with knobs for
+//! everything a target may choose: R2T or in-capsule data, sizes of PDUs, order, SUCCESS flag.
+#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "each test program uses a part")]
+use nvme::command::{DatasetManagement, DsmRange, Feature, GetLogPage, Identify, ReadWrite, SetFeatures};
+use nvme::fabrics::{Connect, ConnectResult, PropertyGet, PropertySet};
+use nvme::feature::{QueueCounts, fid};
+use nvme::identify::{IdentifyController, IdentifyNamespace, NamespaceDescriptor, NamespaceList, cns};
+use nvme::log_page::{DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader, lid, subsystem_type};
+use nvme::opcode::{AdminOpcode, FabricsType, NvmOpcode};
+use nvme::property::{Capabilities, Configuration, ControllerStatus, Version, offset};
+use nvme::sgl::Sgl;
+use nvme::tcp::{DataDigest, Encoder, IcResp, Parser, ParserConfig, Pdu, Receiver};
+use nvme::*;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+pub const BLOCK_SHIFT: u32 = 9;
+
+/// What a target may choose.
+#[derive(Clone, Debug)]
+pub struct Knobs {
+    pub has_header_digest: bool,
+    pub has_data_digest: bool,
+    pub in_capsule_bytes: u32,
+    pub maxh2cdata_bytes: u32,
+    pub r2t_bytes: u32,
+    pub c2h_bytes: u32,
+    pub uses_success: bool,
+    pub mdts: u8,
+    pub cpda: u8,
+    /// Answers are kept until this many are there, then given in reverse.
+    pub hold: usize,
+}
+
+impl Default for Knobs {
+    fn default() -> Self {
+        Self {
+            has_header_digest: false,
+            has_data_digest: false,
+            in_capsule_bytes: 8192,
+            maxh2cdata_bytes: 131_072,
+            r2t_bytes: 131_072,
+            c2h_bytes: 131_072,
+            uses_success: true,
+            mdts: 5,
+            cpda: 0,
+            hold: 0,
+        }
+    }
+}
+
+/// What connections share.
+pub struct Shared {
+    pub knobs: Knobs,
+    pub memory: RefCell<Vec<u8>>,
+    pub incarnation: Cell<u128>,
+    pub generation: Cell<u64>,
+    pub entries: RefCell<Vec<DiscoveryEntry>>,
+    /// Commands of this opcode are swallowed without an answer.
+    pub blackhole: Cell<Option<u8>>,
+    /// Completes the outstanding Asynchronous Event Request with this dword.
+    pub event: Cell<Option<u32>>,
+    /// The next I/O command ends with this status.
+    pub status: Cell<Option<Status>>,
+    pub commands: Cell<u64>,
+    pub flushes: Cell<u64>,
+}
+
+impl Shared {
+    pub fn new(knobs: Knobs, bytes: usize) -> Rc<Self> {
+        Rc::new(Self {
+            knobs,
+            memory: RefCell::new(vec![0; bytes]),
+            incarnation: Cell::new(1),
+            generation: Cell::new(1),
+            entries: RefCell::default(),
+            blackhole: Cell::new(None),
+            event: Cell::new(None),
+            status: Cell::new(None),
+            commands: Cell::new(0),
+            flushes: Cell::new(0),
+        })
+    }
+
+    pub fn add_entry(&self, nqn: &str, address: std::net::SocketAddr) {
+        let nqn = Nqn::new(nqn).unwrap();
+        let entry = DiscoveryEntry::tcp(&nqn, subsystem_type::NVM, address, 1);
+        self.entries.borrow_mut().push(entry);
+        self.generation.set(self.generation.get() + 1);
+    }
+}
+
+struct Write {
+    sqe: SubmissionQueueEntry,
+    data: Vec<u8>,
+    have: usize,
+    asked: usize,
+}
+
+/// One connection's target side.
+pub struct Model {
+    shared: Rc<Shared>,
+    parser: Parser,
+    encoder: Encoder,
+    pending: Vec<u8>,
+    out: Vec<u8>,
+    held: Vec<Vec<u8>>,
+    writes: Vec<Option<Write>>,
+    aer: Option<CommandId>,
+    is_io: bool,
+    cc: u32,
+}
+
+impl Model {
+    pub fn new(shared: &Rc<Shared>) -> Self {
+        Self {
+            shared: Rc::clone(shared),
+            parser: Parser::new(config(&shared.knobs, false, false)),
+            encoder: Encoder::INITIAL,
+            pending: Vec::new(),
+            out: Vec::new(),
+            held: Vec::new(),
+            writes: Vec::new(),
+            aer: None,
+            is_io: false,
+            cc: 0,
+        }
+    }
+
+    /// For tests without Connect: an initialized I/O connection.
+    pub fn set_io(&mut self) {
+        self.is_io = true;
+    }
+
+    /// Takes bytes of the host; panics if they violate the protocol: the host is under test.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
+        let pending = std::mem::take(&mut self.pending);
+        let mut rest: &[u8] = &pending;
+        while let Some(parsed) = self.parser.parse(rest).expect("the host's PDU is valid") {
+            if rest.len() < parsed.pdu_bytes {
+                break;
+            }
+            let data = &rest[parsed.data_offset..parsed.data_offset + parsed.data_bytes];
+            if parsed.has_data_digest {
+                let at = parsed.data_offset + parsed.data_bytes;
+                let mut digest = DataDigest::new();
+                digest.update(data);
+                assert!(digest.matches(rest[at..at + 4].try_into().unwrap()), "data digest");
+            }
+            let data = data.to_vec();
+            match parsed.pdu {
+                Pdu::IcReq(request) => {
+                    let knobs = self.shared.knobs.clone();
+                    let header = knobs.has_header_digest && request.has_header_digest();
+                    let digest = knobs.has_data_digest && request.has_data_digest();
+                    let response = IcResp::new(knobs.cpda, header, digest, knobs.maxh2cdata_bytes);
+                    self.out.extend_from_slice(response.bytes());
+                    self.parser.set_initialized(config(&knobs, header, digest));
+                    self.encoder = Encoder {
+                        has_header_digest: header,
+                        has_data_digest: digest,
+                        data_alignment_bytes: 4,
+                    };
+                }
+                Pdu::CapsuleCmd(capsule) => {
+                    let sqe = capsule.sqe;
+                    self.command(sqe, data);
+                }
+                Pdu::H2cData(h2c) => {
+                    let (tag, at, last) = (h2c.ttag.get(), h2c.datao.get() as usize, h2c.is_last());
+                    self.h2c(tag, h2c.command_id(), at, &data, last);
+                }
+                Pdu::H2cTermReq(request) => panic!("terminated by the host: {:?}", request.status()),
+                other => panic!("unexpected {other:?}"),
+            }
+            rest = &rest[parsed.pdu_bytes..];
+        }
+        self.pending = rest.to_vec();
+    }
+
+    /// Takes what is to be sent.
+    pub fn output(&mut self) -> Vec<u8> {
+        if let (Some(dword), Some(cid)) = (self.shared.event.get(), self.aer) {
+            self.shared.event.set(None);
+            self.aer = None;
+            let cqe = CompletionQueueEntry::new(cid, 0, Status::SUCCESS).with_dword0(dword);
+            self.respond(&cqe);
+        }
+        if self.held.len() >= self.shared.knobs.hold.max(1) {
+            self.release();
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    /// Gives all answers that are held.
+    pub fn release(&mut self) {
+        for answer in self.held.drain(..).rev() {
+            self.out.extend_from_slice(&answer);
+        }
+    }
+
+    fn h2c(&mut self, tag: u16, cid: CommandId, at: usize, data: &[u8], last: bool) {
+        let write = self.writes[usize::from(tag)].as_mut().expect("H2CData names a transfer");
+        assert_eq!(write.sqe.command_id(), cid);
+        assert_eq!(at, write.have, "data in order");
+        assert!(data.len() as u32 <= self.shared.knobs.maxh2cdata_bytes);
+        write.data[at..at + data.len()].copy_from_slice(data);
+        write.have += data.len();
+        assert!(write.have <= write.asked);
+        assert_eq!(last, write.have == write.asked, "LAST_PDU ends an R2T");
+        if !last {
+            return;
+        }
+        if write.have == write.data.len() {
+            let write = self.writes[usize::from(tag)].take().unwrap();
+            self.execute(write.sqe, write.data);
+        } else {
+            self.ask(tag);
+        }
+    }
+
+    fn ask(&mut self, tag: u16) {
+        let r2t_bytes = self.shared.knobs.r2t_bytes as usize;
+        let write = self.writes[usize::from(tag)].as_mut().unwrap();
+        let len = (write.data.len() - write.asked).min(r2t_bytes);
+        let (cid, at) = (write.sqe.command_id(), write.asked as u32);
+        write.asked += len;
+        let mut header = [0; 256];
+        let n = self.encoder.r2t(&mut header, cid, TransferTag(tag), at, len as u32).unwrap();
+        self.out.extend_from_slice(&header[..n]);
+    }
+
+    fn command(&mut self, sqe: SubmissionQueueEntry, data: Vec<u8>) {
+        self.shared.commands.set(self.shared.commands.get() + 1);
+        if self.is_io && self.shared.blackhole.get() == Some(sqe.opc) {
+            return;
+        }
+        let wants_data = sqe.data_direction() == nvme::opcode::DataDirection::HostToController;
+        match sqe.sgl1.decode().unwrap() {
+            Sgl::InCapsule { offset_bytes, length_bytes } => {
+                assert_eq!(offset_bytes, 0);
+                assert_eq!(length_bytes as usize, data.len());
+                self.execute(sqe, data);
+            }
+            Sgl::Transport { length_bytes } if wants_data => {
+                let write = Write { sqe, data: vec![0; length_bytes as usize], have: 0, asked: 0 };
+                let tag = self.writes.iter().position(Option::is_none).unwrap_or(self.writes.len());
+                if tag == self.writes.len() {
+                    self.writes.push(None);
+                }
+                self.writes[tag] = Some(write);
+                self.ask(tag as u16);
+            }
+            Sgl::Transport { .. } | Sgl::None => self.execute(sqe, data),
+        }
+    }
+
+    fn execute(&mut self, sqe: SubmissionQueueEntry, data: Vec<u8>) {
+        if sqe.is_fabrics() {
+            self.fabrics(&sqe, &data);
+        } else if self.is_io {
+            self.io(&sqe, &data);
+        } else {
+            self.admin(&sqe);
+        }
+    }
+
+    fn fabrics(&mut self, sqe: &SubmissionQueueEntry, data: &[u8]) {
+        let cid = sqe.command_id();
+        let mut cqe = CompletionQueueEntry::new(cid, 0, Status::SUCCESS);
+        match sqe.fabrics_type() {
+            FabricsType::CONNECT => {
+                assert_eq!(data.len(), 1024);
+                self.is_io = !Connect::decode(sqe).unwrap().qid.is_admin();
+                let result = ConnectResult { cntlid: ControllerId(1), ..Default::default() };
+                cqe = cqe.with_dword0(result.to_dword());
+            }
+            FabricsType::PROPERTY_GET => {
+                let get = PropertyGet::decode(sqe).unwrap();
+                let shn = Configuration(self.cc).shn();
+                let csts = ControllerStatus(0).with_rdy(self.cc & 1);
+                let csts = if shn == 0 { csts } else { csts.with_shst(2) };
+                cqe = cqe.with_result(match get.offset {
+                    offset::CAP => Capabilities(0).with_mqes(127).with_to(4).with_css(1).0,
+                    offset::VS => u64::from(Version::V2_0.0),
+                    offset::CC => u64::from(self.cc),
+                    offset::CSTS => u64::from(csts.0),
+                    other => panic!("property {other:#x}"),
+                });
+            }
+            FabricsType::PROPERTY_SET => {
+                self.cc = PropertySet::decode(sqe).unwrap().value as u32;
+            }
+            other => panic!("{other:?}"),
+        }
+        self.respond(&cqe);
+    }
+
+    fn admin(&mut self, sqe: &SubmissionQueueEntry) {
+        let cid = sqe.command_id();
+        let ok = CompletionQueueEntry::new(cid, 0, Status::SUCCESS);
+        match sqe.admin_opcode() {
+            AdminOpcode::IDENTIFY => match self.identify(sqe) {
+                Ok(data) => self.respond_data(cid, &data),
+                Err(status) => self.respond(&CompletionQueueEntry::new(cid, 0, status)),
+            },
+            AdminOpcode::SET_FEATURES => {
+                let set = SetFeatures::decode(sqe);
+                let dword = match set.fid {
+                    fid::NUMBER_OF_QUEUES => QueueCounts::pairs(4).to_dword(),
+                    _ => 0,
+                };
+                self.respond(&ok.with_dword0(dword));
+            }
+            AdminOpcode::GET_FEATURES => {
+                Feature::decode(sqe).unwrap();
+                self.respond(&ok);
+            }
+            AdminOpcode::KEEP_ALIVE => self.respond(&ok),
+            AdminOpcode::ASYNC_EVENT_REQUEST => self.aer = Some(cid),
+            AdminOpcode::GET_LOG_PAGE => {
+                let get = GetLogPage::decode(sqe);
+                let mut page = self.log_page(get.lid);
+                page.resize((get.offset + get.data_bytes()) as usize + page.len(), 0);
+                let data = &page[get.offset as usize..(get.offset + get.data_bytes()) as usize];
+                self.respond_data(cid, data);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn log_page(&self, page: u8) -> Vec<u8> {
+        match page {
+            lid::DISCOVERY => {
+                let entries = self.shared.entries.borrow();
+                let mut header = DiscoveryHeader::default();
+                header.genctr = U64::new(self.shared.generation.get());
+                header.numrec = U64::new(entries.len() as u64);
+                let mut bytes = header.bytes().to_vec();
+                assert_eq!(bytes.len(), DISCOVERY_HEADER_BYTES);
+                entries.iter().for_each(|entry| bytes.extend_from_slice(entry.bytes()));
+                bytes
+            }
+            lid::CHANGED_NAMESPACES => NamespaceList::new(Nsid(0), [Nsid(1)]).bytes().to_vec(),
+            _ => vec![0; 512],
+        }
+    }
+
+    fn identify(&self, sqe: &SubmissionQueueEntry) -> Result<Vec<u8>, Status> {
+        let knobs = &self.shared.knobs;
+        match Identify::decode(sqe).cns {
+            cns::CONTROLLER => {
+                let mut data = IdentifyController::default();
+                data.set_serial("MODEL");
+                data.mdts = knobs.mdts;
+                data.ioccsz = U32::new((64 + knobs.in_capsule_bytes) / 16);
+                data.oncs = U16::new(
+                    IdentifyController::ONCS_WRITE_ZEROES
+                        | IdentifyController::ONCS_DATASET_MANAGEMENT,
+                );
+                data.oaes = U32::new(1 << 8 | 1 << 31);
+                data.vwc = IdentifyController::VWC_PRESENT;
+                Ok(data.bytes().to_vec())
+            }
+            cns::ACTIVE_NAMESPACES => {
+                Ok(NamespaceList::new(sqe.namespace_id(), [Nsid(1)]).bytes().to_vec())
+            }
+            _ if sqe.namespace_id() != Nsid(1) => Err(Status::INVALID_NAMESPACE.do_not_retry()),
+            cns::NAMESPACE => {
+                let blocks = self.shared.memory.borrow().len() as u64 >> BLOCK_SHIFT;
+                let mut data = IdentifyNamespace::new(blocks, BLOCK_SHIFT as u8).unwrap();
+                data.dlfeat = 1;
+                data.set_incarnation(self.shared.incarnation.get());
+                Ok(data.bytes().to_vec())
+            }
+            cns::NAMESPACE_DESCRIPTORS => {
+                let mut out = [0; 4096];
+                nvme::identify::NamespaceDescriptorWriter::new(&mut out)
+                    .push(&NamespaceDescriptor::Uuid([7; 16]))
+                    .unwrap();
+                Ok(out.to_vec())
+            }
+            other => panic!("Identify {other:#x}"),
+        }
+    }
+
+    fn io(&mut self, sqe: &SubmissionQueueEntry, data: &[u8]) {
+        let cid = sqe.command_id();
+        if let Some(status) = self.shared.status.take() {
+            return self.respond(&CompletionQueueEntry::new(cid, 0, status));
+        }
+        let ok = CompletionQueueEntry::new(cid, 0, Status::SUCCESS);
+        let range = |start: u64, blocks: u64| {
+            (start << BLOCK_SHIFT) as usize..((start + blocks) << BLOCK_SHIFT) as usize
+        };
+        let fields = ReadWrite::decode(sqe);
+        let place = range(fields.start_lba, u64::from(fields.blocks));
+        match sqe.nvm_opcode() {
+            NvmOpcode::READ => {
+                let bytes = self.shared.memory.borrow()[place].to_vec();
+                self.respond_data(cid, &bytes);
+            }
+            NvmOpcode::WRITE => {
+                self.shared.memory.borrow_mut()[place].copy_from_slice(data);
+                self.respond(&ok);
+            }
+            NvmOpcode::WRITE_ZEROES => {
+                self.shared.memory.borrow_mut()[place].fill(0);
+                self.respond(&ok);
+            }
+            NvmOpcode::DATASET_MANAGEMENT => {
+                let count = usize::from(DatasetManagement::decode(sqe).ranges);
+                for dsm in &DsmRange::list(data)[..count] {
+                    let place = range(dsm.slba.get(), u64::from(dsm.nlb.get()));
+                    self.shared.memory.borrow_mut()[place].fill(0);
+                }
+                self.respond(&ok);
+            }
+            NvmOpcode::FLUSH => {
+                self.shared.flushes.set(self.shared.flushes.get() + 1);
+                self.respond(&ok);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn respond(&mut self, cqe: &CompletionQueueEntry) {
+        let mut header = [0; 256];
+        let n = self.encoder.capsule_resp(&mut header, cqe).unwrap();
+        self.answer(header[..n].to_vec());
+    }
+
+    fn respond_data(&mut self, cid: CommandId, data: &[u8]) {
+        let mut answer = Vec::new();
+        let mut at = 0;
+        let uses_success = self.shared.knobs.uses_success;
+        for piece in data.chunks(self.shared.knobs.c2h_bytes as usize) {
+            let is_last = at + piece.len() == data.len();
+            let mut header = [0; 256];
+            let n = self
+                .encoder
+                .c2h_data(
+                    &mut header,
+                    cid,
+                    at as u32,
+                    piece.len() as u32,
+                    is_last,
+                    is_last && uses_success,
+                )
+                .unwrap();
+            answer.extend_from_slice(&header[..n]);
+            answer.extend_from_slice(piece);
+            if self.encoder.has_data_digest {
+                let mut digest = DataDigest::new();
+                digest.update(piece);
+                answer.extend_from_slice(&digest.to_wire());
+            }
+            at += piece.len();
+        }
+        if !uses_success {
+            let cqe = CompletionQueueEntry::new(cid, 0, Status::SUCCESS);
+            let mut header = [0; 256];
+            let n = self.encoder.capsule_resp(&mut header, &cqe).unwrap();
+            answer.extend_from_slice(&header[..n]);
+        }
+        self.answer(answer);
+    }
+
+    fn answer(&mut self, answer: Vec<u8>) {
+        if self.is_io && self.shared.knobs.hold > 1 {
+            self.held.push(answer);
+        } else {
+            self.out.extend_from_slice(&answer);
+        }
+    }
+}
+
+fn config(knobs: &Knobs, has_header_digest: bool, has_data_digest: bool) -> ParserConfig {
+    ParserConfig {
+        receiver: Receiver::Controller,
+        has_header_digest,
+        has_data_digest,
+        data_alignment_bytes: (u32::from(knobs.cpda) + 1) * 4,
+        in_capsule_data_bytes_max: 8192,
+        data_bytes_max: knobs.maxh2cdata_bytes,
+    }
+}
