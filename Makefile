@@ -10,8 +10,8 @@ FUZZ_SECONDS ?= 60
 SIM_SEEDS ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test demo fmt lint deny unit system test-kernel proof-kernel fuzz sim bench \
-	clean
+.PHONY: help deps build test demo fmt lint deny unit system test-kernel proof-kernel fuzz sim \
+	bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22

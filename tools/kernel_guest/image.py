@@ -112,14 +112,15 @@ def populate(image, guest):
     shutil.copy2(image.tree / LOADER, guest / LOADER)
 
     shutil.move(image.tree / "usr/lib/modules", guest / "usr/lib/modules")
-    subprocess.run([*image.run(image.tree / "usr/sbin/depmod"), "-b", guest, image.release], check=True)
+    depmod = image.run(image.tree / "usr/sbin/depmod", "-b", guest, image.release)
+    subprocess.run(depmod, check=True)
 
     busybox = guest / "usr/bin/busybox"
     applets = subprocess.run([busybox, "--list-full"], stdout=subprocess.PIPE, text=True,
                              check=True).stdout.split()
     for applet in applets:
-        path = guest / "usr" / applet.partition("usr/")[2] if applet.startswith("usr/") \
-            else guest / "usr" / applet
+        # busybox names them as bin/NAME or usr/bin/NAME; here all of it is below usr.
+        path = guest / "usr" / (applet[4:] if applet.startswith("usr/") else applet)
         with contextlib.suppress(FileExistsError):
             path.symlink_to("/usr/bin/busybox")
     with contextlib.suppress(FileExistsError):
@@ -130,7 +131,7 @@ def libraries(image, guest):
     """The shared libraries that the guest's programs are linked against."""
     found = set()
     for path in sorted(guest.rglob("*")):
-        if path.is_symlink() or not path.is_file() or path.suffix == ".ko":
+        if path.is_symlink() or not path.is_file():
             continue
         with open(path, "rb") as file:
             if file.read(4) != b"\x7fELF":

@@ -176,8 +176,8 @@ def qemu_command(image, scratch, options, forwards):
         f",hostfwd=tcp:127.0.0.1:{host}-:{guest}" for host, guest in forwards)
     command = [
         *image.run(image.tree / "usr/bin/qemu-system-x86_64"),
-        "-L", share / "qemu", "-L", share / "seabios", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-        *accelerator, "-machine", "q35,graphics=off", "-m", options.memory,
+        "-L", share / "qemu", "-L", share / "seabios", "-nodefaults", "-no-user-config",
+        "-no-reboot", "-display", "none", *accelerator, "-machine", "q35,graphics=off", "-m", options.memory,
         "-smp", str(options.cpus), "-kernel", image.kernel, "-initrd", image.initrd,
         "-append", KERNEL_ARGUMENTS, "-serial", "chardev:console",
         "-chardev", f"file,id=console,append=on,path={scratch / 'console'}",
