@@ -278,8 +278,9 @@ impl Executor {
 
     fn finish(&mut self, pair: &mut QueuePair, pending: Pending, outcome: Outcome) {
         let Pending { tag, permit, open, plan, .. } = pending;
-        if let Some(open) = self.open.get_mut(open) {
-            open.tally.note(&plan, &outcome);
+        match self.open.get_mut(open) {
+            Some(open) => open.tally.note(&plan, &outcome),
+            None => self.open.iter_mut().for_each(|open| open.tally.note(&plan, &outcome)),
         }
         match outcome {
             Outcome::Data(chunk) => {

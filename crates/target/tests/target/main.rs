@@ -1,0 +1,6 @@
+//! The target over real connections on the loopback, against a small host of its own.
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub, dead_code)]
+
+mod basics;
+mod client;
+mod server;

@@ -1,0 +1,70 @@
+//! A target for the tests, on a thread of its own.
+
+use block::{Backing, MemoryBacking};
+use nvme::{Nqn, Nsid};
+use ring::mailbox::{Sender, channel};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc;
+use target::{
+    AdmissionMode, Admissions, HostAccess, Limits, Namespace, Server, ServerOptions, Subsystem,
+    Target,
+};
+
+pub const BLOCK: u32 = 4096;
+pub const SIZE: u64 = 16 << 20;
+
+pub struct TestServer {
+    pub address: SocketAddr,
+    pub target: Arc<Target>,
+    pub subsystem: Arc<Subsystem>,
+    stop: Option<Sender<()>>,
+    thread: Option<ring::thread::JoinHandle<Result<(), block::Error>>>,
+}
+
+pub fn nqn() -> Nqn {
+    Nqn::new("nqn.2026-01.io.tsumugi:test").unwrap()
+}
+
+impl TestServer {
+    pub fn start() -> Self {
+        Self::with(Limits::default(), AdmissionMode::AnyHost, 1)
+    }
+
+    pub fn with(limits: Limits, mode: AdmissionMode, cores: usize) -> Self {
+        let memory = MemoryBacking::new(SIZE, BLOCK).unwrap();
+        Self::with_backing(limits, mode, cores, Arc::new(memory))
+    }
+
+    pub fn with_backing(
+        limits: Limits,
+        mode: AdmissionMode,
+        cores: usize,
+        backing: Arc<dyn Backing>,
+    ) -> Self {
+        let target = Target::new(limits, Admissions::new(mode)).unwrap();
+        let subsystem = Subsystem::new(nqn(), "serial", "model", HostAccess::Any);
+        subsystem.add_namespace(Namespace::new(Nsid(1), [7; 16], backing, false)).unwrap();
+        let subsystem = target.add_subsystem(subsystem).unwrap();
+        let (stop, mut stopped) = channel::<()>(2);
+        let (started, start) = mpsc::channel();
+        let served = Arc::clone(&target);
+        let thread = ring::thread::spawn("server", &ring::Config::default(), move || async move {
+            let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+            let options = ServerOptions { listen, cores, ..ServerOptions::default() };
+            let server = Server::start(&served, &options).unwrap();
+            started.send(server.addresses()[0]).unwrap();
+            stopped.recv().await;
+            server.shutdown().await
+        })
+        .unwrap();
+        let address = start.recv().unwrap();
+        Self { address, target, subsystem, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Ends the target in good order.
+    pub fn stop(mut self) {
+        drop(self.stop.take());
+        self.thread.take().unwrap().join().unwrap().unwrap();
+    }
+}
