@@ -1,1 +1,40 @@
 //! The file system as a library: paths, handles, extents, leases, caching.
+//!
+//! A [`Client`] is one session with the metadata service. It lives on one thread, on `ring`'s
+//! executor, and shares nothing with other threads; whoever wants more cores runs more clients.
+//! What it may cache and for how long is decided by rights that the service grants and recalls
+//! (`docs/protocol.md`); what it may write is decided by leased space. Data goes straight from here
+//! to the devices, near first.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | `session` | the connection, calls, slots, heart-beats |
+//! | `coherence` | applies grants, recalls and invalidations in the order of the stream |
+//! | `inode` | what is known of one inode |
+//! | `names` | lookup, create, link, unlink, rename, listings, attributes |
+//! | `files` | open, close, truncate, fallocate, copy, seek |
+//! | `dirty`, `write`, `commit` | gathering written bytes, writing them out, committing them |
+//! | `read` | from caches, dirty data and devices to the caller |
+//! | `space`, `devices` | leased blocks; how devices are reached |
+
+mod client;
+mod coherence;
+mod commit;
+mod devices;
+mod dirty;
+mod extent_map;
+mod files;
+mod inode;
+mod locks;
+mod names;
+mod read;
+mod session;
+mod space;
+mod write;
+
+pub use client::{Client, ClientConfig, ClientCounts};
+pub use coherence::Change;
+pub use devices::{DeviceUse, LocalDevices};
+pub use files::{Handle, OpenMode, SeekTo};
+pub use names::{Listing, Setting};
+pub use session::SessionConfig;

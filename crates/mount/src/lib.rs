@@ -1,1 +1,16 @@
 //! The file system's FUSE front end.
+//!
+//! Names and attributes are cached in the client, under rights that the metadata service recalls;
+//! the kernel is told to ask each time (`entry_valid = attr_valid = 0`). So a recall never has to
+//! enter the kernel, and cannot wait for an operation that itself waits for the service. What the
+//! kernel does cache are pages of files opened read-only, kept from one open to the next as long as
+//! the data has the same version.
+
+mod convert;
+mod directories;
+mod file_system;
+mod locks;
+mod operations;
+mod xattrs;
+
+pub use file_system::{Mount, MountSettings};

@@ -23,12 +23,6 @@ pub trait Handler<S: Side>: 'static {
     /// The peer calls; it must get its answer through `reply`, now or later.
     fn called(&self, call: S::Incoming, reply: Reply<S>);
 
-    /// An answer came to one of this end's calls; who awaits it runs after this. Answers to calls
-    /// that are not awaited any more are not seen here.
-    fn answered(&self, answer: &S::Answer) {
-        let _ = answer;
-    }
-
     /// The connection is closed, and why. Called once; nothing comes after it.
     fn closed(&self, reason: &str) {
         let _ = reason;
@@ -41,7 +35,13 @@ struct Waiting<A> {
     waker: Option<Waker>,
 }
 
-type Pending<A> = Rc<RefCell<Waiting<A>>>;
+type Awaited<A> = Rc<RefCell<Waiting<A>>>;
+
+/// What becomes of an own call's answer.
+enum Pending<A> {
+    Awaited(Awaited<A>),
+    Then(Box<dyn FnOnce(Result<A, RpcError>)>),
+}
 
 struct Inner<S: Side> {
     peer: RefCell<Peer>,
@@ -143,7 +143,7 @@ impl<S: Side> Connection<S> {
         let waiting = Rc::new(RefCell::new(Waiting { answer: None, waker: None }));
         let tag = match inner.queue(|peer| peer.call(call)) {
             Ok(tag) => {
-                inner.pending.borrow_mut().insert(tag, Rc::clone(&waiting));
+                inner.pending.borrow_mut().insert(tag, Pending::Awaited(Rc::clone(&waiting)));
                 tag
             }
             Err(error) => {
@@ -153,6 +153,23 @@ impl<S: Side> Connection<S> {
         };
         let deadline = deadline.map(|after| (after, time::sleep(after)));
         Answering { inner: Rc::downgrade(inner), waiting, tag, deadline }
+    }
+
+    /// Calls the peer, and has `then` run with the answer (or with why there is none) by the reader,
+    /// in the order of the stream, before anything that came later is looked at. `then` must not
+    /// wait.
+    pub fn call_then(
+        &self,
+        call: &S::Call,
+        then: impl FnOnce(Result<S::Answer, RpcError>) + 'static,
+    ) {
+        let inner = &self.0.0;
+        match inner.queue(|peer| peer.call(call)) {
+            Ok(tag) => {
+                inner.pending.borrow_mut().insert(tag, Pending::Then(Box::new(then)));
+            }
+            Err(error) => then(Err(error)),
+        }
     }
 
     /// Closes at once; bytes that are still queued are not sent.
@@ -225,7 +242,7 @@ impl<S: Side> Inner<S> {
         *self.reason.borrow_mut() = Some(Rc::clone(&reason));
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
         for waiting in pending.into_values() {
-            finish(&waiting, Err(RpcError::Closed(Rc::clone(&reason))));
+            waiting.finish(Err(RpcError::Closed(Rc::clone(&reason))));
         }
         let handler = self.handler.borrow_mut().take();
         if let Some(handler) = handler {
@@ -282,8 +299,7 @@ impl<S: Side> Inner<S> {
             Came::Answer(tag, answer) => {
                 let waiting = self.pending.borrow_mut().remove(&tag);
                 if let Some(waiting) = waiting {
-                    handler.answered(&answer);
-                    finish(&waiting, Ok(answer));
+                    waiting.finish(Ok(answer));
                 }
             }
         }
@@ -291,13 +307,20 @@ impl<S: Side> Inner<S> {
     }
 }
 
-fn finish<A>(waiting: &RefCell<Waiting<A>>, answer: Result<A, RpcError>) {
-    let mut waiting = waiting.borrow_mut();
-    waiting.answer = Some(answer);
-    let waker = waiting.waker.take();
-    drop(waiting);
-    if let Some(waker) = waker {
-        waker.wake();
+impl<A> Pending<A> {
+    fn finish(self, answer: Result<A, RpcError>) {
+        match self {
+            Self::Then(then) => then(answer),
+            Self::Awaited(waiting) => {
+                let mut waiting = waiting.borrow_mut();
+                waiting.answer = Some(answer);
+                let waker = waiting.waker.take();
+                drop(waiting);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+        }
     }
 }
 
@@ -359,7 +382,7 @@ async fn write<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
 #[must_use = "an answer that is not awaited is lost; the call is made all the same"]
 pub struct Answering<S: Side> {
     inner: Weak<Inner<S>>,
-    waiting: Pending<S::Answer>,
+    waiting: Awaited<S::Answer>,
     tag: u64,
     deadline: Option<(Duration, Sleep)>,
 }

@@ -3,9 +3,9 @@
 //! Mechanism: [`protocol::connection::Peer`] keeps frames, handshake and bounds; this crate moves
 //! its bytes on `ring`. A connection has two tasks. The reader parses all frames of one receive and
 //! hands them on *synchronously, in the order of arrival*: a call or push to [`Handler::called`], an
-//! answer first to [`Handler::answered`] and then to whoever awaits it. That order is what makes
-//! grants and recalls meaningful, so nothing may be applied only when an awaiting task happens to
-//! run. The writer sends everything that was queued in one loop turn with one send, because the
+//! answer to the closure of [`Connection::call_then`] (or to whoever awaits it). That order is what
+//! makes grants and recalls meaningful, so nothing may be applied only when an awaiting task happens
+//! to run. The writer sends everything that was queued in one loop turn with one send, because the
 //! system call, not the byte, is what costs.
 //!
 //! What a peer can do wrong (broken frames, too many calls, not reading) closes the connection with

@@ -1,0 +1,206 @@
+//! The client itself: its parts, and its beginning and end.
+
+use crate::coherence::Change;
+use crate::devices::{DeviceUse, Devices, LocalDevices};
+use crate::inode::Inode;
+use crate::session::{Session, SessionConfig};
+use crate::space::Space;
+use protocol::client::{Answer, Call};
+use protocol::space::PoolUse;
+use protocol::{Errno, InodeId, SessionId, times};
+use ring::local::Semaphore;
+use ring::time::sleep;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Bytes of written data that may wait in memory for their devices.
+const DIRTY_BYTES_MAX: usize = 128 << 20;
+
+/// Inodes kept without anybody using them.
+const IDLE_INODES_MAX: usize = 200_000;
+
+/// How to make a client.
+pub struct ClientConfig {
+    /// The metadata service.
+    pub session: SessionConfig,
+    /// Devices that this process reaches without a socket.
+    pub local: LocalDevices,
+    /// Called with changes that others made, for whoever caches outside of this client (the
+    /// kernel); always after the recall that told of it was answered.
+    pub changes: Option<Box<dyn Fn(Change)>>,
+}
+
+impl std::fmt::Debug for ClientConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientConfig").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+/// What a client has counted since its start.
+#[derive(Clone, Debug, Default)]
+pub struct ClientCounts {
+    /// Calls to the metadata service.
+    pub meta_calls: u64,
+    /// Bytes and commands, by device.
+    pub devices: Vec<DeviceUse>,
+}
+
+/// A session with the file system.
+pub struct Client {
+    pub(crate) session: Rc<Session>,
+    pub(crate) inodes: RefCell<HashMap<InodeId, Rc<Inode>>>,
+    pub(crate) space: RefCell<Space>,
+    pub(crate) devices: Devices,
+    /// Permits stand for bytes of dirty data in memory.
+    pub(crate) dirty_budget: Semaphore,
+    /// Inodes that have uncommitted data.
+    pub(crate) dirty_inodes: RefCell<HashMap<InodeId, Rc<Inode>>>,
+    pub(crate) changes: Option<Box<dyn Fn(Change)>>,
+    /// Rights of forgotten inodes, to be given back together.
+    pub(crate) returns: RefCell<Vec<protocol::lease::Return>>,
+    closed: Cell<bool>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Starts a session. Must be called on a `ring` runtime, which the client then stays on.
+    ///
+    /// # Errors
+    /// In words what stood in the way.
+    pub async fn start(config: ClientConfig) -> Result<Rc<Client>, String> {
+        let session = Session::new(config.session.clone());
+        let client = Rc::new(Client {
+            devices: Devices::new(config.local, config.session.node.clone()),
+            session: Rc::clone(&session),
+            inodes: RefCell::default(),
+            space: RefCell::default(),
+            dirty_budget: Semaphore::new(DIRTY_BYTES_MAX),
+            dirty_inodes: RefCell::default(),
+            changes: config.changes,
+            returns: RefCell::default(),
+            closed: Cell::new(false),
+        });
+        let handler: Rc<dyn crate::session::Handler> = client.clone();
+        session.start(Rc::downgrade(&handler)).await?;
+        ring::spawn(Rc::clone(&client).write_back());
+        Ok(client)
+    }
+
+    /// Commits everything, makes it durable, and ends the session.
+    ///
+    /// # Errors
+    /// The first failure; the session is ended all the same.
+    pub async fn end(self: &Rc<Self>) -> Result<(), Errno> {
+        let result = self.sync_all().await;
+        self.return_unused_space().await;
+        self.closed.set(true);
+        self.session.end().await;
+        self.devices.close().await;
+        result
+    }
+
+    /// Commits all dirty data and makes it durable.
+    ///
+    /// # Errors
+    /// The first failure, after all were tried.
+    pub async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
+        let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
+        let mut result = Ok(());
+        for inode in dirty {
+            result = result.and(self.commit(&inode, true).await);
+        }
+        result
+    }
+
+    /// The session's number.
+    pub fn session_id(&self) -> Option<SessionId> {
+        self.session.identity().session
+    }
+
+    /// The file system's identity.
+    pub fn file_system(&self) -> uuid::Uuid {
+        self.session.identity().file_system
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> ClientCounts {
+        ClientCounts { meta_calls: self.session.calls.get(), devices: self.devices.counts() }
+    }
+
+    /// `statfs(2)`.
+    ///
+    /// # Errors
+    /// Those of a call.
+    pub async fn pool_use(self: &Rc<Self>) -> Result<PoolUse, Errno> {
+        match self.session.call(Call::PoolUse).await? {
+            Answer::PoolUse(pool_use) => Ok(pool_use),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// The inode, known or new to this client.
+    pub(crate) fn inode(&self, id: InodeId) -> Rc<Inode> {
+        let mut inodes = self.inodes.borrow_mut();
+        Rc::clone(inodes.entry(id).or_insert_with(|| Rc::new(Inode::new(id))))
+    }
+
+    /// The inode, if this client knows it.
+    pub(crate) fn known_inode(&self, id: InodeId) -> Option<Rc<Inode>> {
+        self.inodes.borrow().get(&id).cloned()
+    }
+
+    /// Gives back what was leased and is not in use.
+    pub(crate) async fn return_unused_space(self: &Rc<Self>) {
+        let unused = self.space.borrow_mut().take_unused();
+        for (device, free) in unused {
+            if let Err(error) = self.session.call(Call::ReturnSpace { device, free }).await {
+                tracing::warn!(%device, %error, "unused space could not be returned");
+            }
+        }
+    }
+
+    /// Commits what has been dirty for long, gives rights back, keeps the table of inodes bounded.
+    async fn write_back(self: Rc<Self>) {
+        while !self.closed.get() {
+            sleep(times::WRITEBACK / 2).await;
+            let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
+            for inode in dirty {
+                // A failure stays with the inode and is told at close or fsync.
+                let _ = self.commit_in_background(&inode).await;
+            }
+            self.give_back().await;
+            self.evict();
+        }
+    }
+
+    async fn give_back(self: &Rc<Self>) {
+        let returns = self.returns.take();
+        for part in returns.chunks(1024) {
+            if let Err(error) = self.session.call(Call::GiveBack(part.to_vec())).await {
+                tracing::debug!(%error, "rights could not be given back");
+            }
+        }
+    }
+
+    /// Forgets inodes that nobody uses when there are very many.
+    fn evict(&self) {
+        let surplus = self.inodes.borrow().len().saturating_sub(IDLE_INODES_MAX);
+        if surplus == 0 {
+            return;
+        }
+        let idle: Vec<InodeId> = {
+            let inodes = self.inodes.borrow();
+            let idle = inodes.iter().filter(|(_, inode)| inode.is_unused());
+            idle.map(|(&id, _)| id).take(surplus).collect()
+        };
+        for id in idle {
+            self.drop_inode(id);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Applies what the metadata service grants, recalls and invalidates, in the order of the stream.
+//!
+//! Everything here up to the first `await` runs while the frame is parsed. Ending a recall may need
+//! time (reads under way, dirty data): that part is a task of its own, so that the stream goes on.
+
+use crate::client::Client;
+use crate::inode::Inode;
+use crate::session::{Handler, PushReply};
+use protocol::client::{Answer, Call, Creation, Push, PushAnswer, Response};
+use protocol::lease::{Recall, Recalled, Return};
+use protocol::space::DeviceInfo;
+use protocol::{Attr, Errno, FileKind, FreeEpoch, InodeId, Rights, times};
+use ring::time::{now, sleep};
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A change by another session that a cache outside of this client may have to follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Data or attributes of an inode changed.
+    Inode(InodeId),
+}
+
+impl Handler for Client {
+    fn answered(&self, call: &Call, response: &Response) {
+        // Inodes of which this answer may be cached.
+        let mut fresh = HashSet::new();
+        for grant in &response.grants {
+            if self.inode(grant.inode).grant(grant) {
+                fresh.insert(grant.inode);
+            }
+        }
+        for attr in &response.changed {
+            self.note(attr, &fresh, false);
+        }
+        if let Ok(answer) = &response.result {
+            self.note_answer(call, answer, &fresh);
+        }
+    }
+
+    fn pushed(self: Rc<Self>, push: Push, reply: PushReply) {
+        match push {
+            Push::Recall(recall) => self.recall(reply, &recall),
+            Push::Invalidate { inode, names, stamp } => {
+                if let Some(inode) = self.known_inode(inode) {
+                    inode.invalidate(&names, stamp);
+                }
+                answer(reply, &PushAnswer::Done);
+            }
+            Push::Devices(devices) => {
+                self.devices.update(devices);
+                answer(reply, &PushAnswer::Done);
+            }
+            Push::Reclaim { free_epoch } => {
+                ring::spawn(self.reclaim(reply, free_epoch));
+            }
+        }
+    }
+
+    fn disconnected(&self) {
+        for inode in self.inodes.borrow().values() {
+            inode.drop_read_right();
+        }
+    }
+
+    fn held(&self) -> Vec<(InodeId, Rights)> {
+        let mut held = Vec::new();
+        for inode in self.inodes.borrow().values() {
+            let state = inode.state.borrow();
+            let mut rights = state.rights & (Rights::WRITE | Rights::SIZE);
+            if state.opens > 0 {
+                rights |= Rights::OPEN;
+            }
+            if !rights.is_empty() {
+                held.push((inode.id, rights));
+            }
+        }
+        held
+    }
+
+    fn lost(&self) {
+        self.session.life.lose();
+        self.space.borrow_mut().clear();
+        for inode in self.inodes.borrow().values() {
+            inode.lose_rights();
+            inode.dirty.borrow_mut().lose_all(Errno::EIO);
+        }
+        self.dirty_inodes.borrow_mut().clear();
+        self.devices.forget_connections();
+    }
+
+    fn devices(&self, devices: Vec<DeviceInfo>) {
+        self.devices.update(devices);
+    }
+}
+
+impl Client {
+    fn note(&self, attr: &Attr, fresh: &HashSet<InodeId>, explained: bool) {
+        if fresh.contains(&attr.inode) {
+            self.inode(attr.inode).note_attr(attr, explained);
+        } else if let Some(inode) = self.known_inode(attr.inode) {
+            inode.note_generation(attr.generation);
+        }
+    }
+
+    fn set_entry(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        inode: Option<InodeId>,
+        fresh: &HashSet<InodeId>,
+    ) {
+        if fresh.contains(&parent) {
+            self.inode(parent).state.borrow_mut().set_entry(name, inode);
+        }
+    }
+
+    fn note_answer(&self, call: &Call, answer: &Answer, fresh: &HashSet<InodeId>) {
+        match (call, answer) {
+            (Call::Commit { inode, extents, .. }, Answer::Attr(attr)) => {
+                self.note_commit(*inode, &extents.0, attr, fresh);
+            }
+            (
+                Call::ReadExtents { offset, .. },
+                Answer::Extents { extents, covered_to, attr, free_epoch },
+            ) => {
+                self.session.note_epoch(*free_epoch);
+                self.note(attr, fresh, false);
+                if fresh.contains(&attr.inode) {
+                    let inode = self.inode(attr.inode);
+                    inode.state.borrow_mut().set_extents(*offset, *covered_to, &extents.0);
+                }
+            }
+            (_, Answer::Attr(attr)) => self.note(attr, fresh, false),
+            (_, Answer::Copied { attr, .. }) => self.note(attr, fresh, false),
+            (_, Answer::Entries { entries, .. }) => {
+                for entry in entries {
+                    self.note(&entry.attr, fresh, false);
+                }
+                self.note_listing(call, answer, fresh);
+            }
+            _ => self.note_names(call, answer, fresh),
+        }
+    }
+
+    fn note_names(&self, call: &Call, answer: &Answer, fresh: &HashSet<InodeId>) {
+        match (call, answer) {
+            (Call::Lookup { parent, name }, Answer::NoEntry) => {
+                self.set_entry(*parent, name, None, fresh);
+            }
+            (Call::Create { parent, name, creation, .. }, Answer::Entry(attr)) => {
+                self.note(attr, fresh, false);
+                self.set_entry(*parent, name, Some(attr.inode), fresh);
+                if fresh.contains(&attr.inode) {
+                    let inode = self.inode(attr.inode);
+                    let mut state = inode.state.borrow_mut();
+                    match creation {
+                        Creation::Directory => state.set_complete(),
+                        Creation::File => state.know_hole_from(0),
+                        Creation::Symlink(target) => state.target = Some(target.as_slice().into()),
+                        Creation::Special(..) => {}
+                    }
+                }
+            }
+            (
+                Call::Lookup { parent, name } | Call::Link { parent, name, .. },
+                Answer::Entry(attr),
+            ) => {
+                self.note(attr, fresh, false);
+                self.set_entry(*parent, name, Some(attr.inode), fresh);
+            }
+            (
+                Call::Unlink { parent, name } | Call::Rmdir { parent, name },
+                Answer::Removed { left, .. },
+            ) => {
+                if let Some(attr) = left {
+                    self.note(attr, fresh, false);
+                }
+                self.set_entry(*parent, name, None, fresh);
+            }
+            (
+                Call::Rename { parent, name, new_parent, new_name, .. },
+                Answer::Renamed { moved, other, replaced },
+            ) => {
+                self.note(moved, fresh, false);
+                let others =
+                    other.iter().chain(replaced.iter().filter_map(|(_, left)| left.as_ref()));
+                for attr in others {
+                    self.note(attr, fresh, false);
+                }
+                self.set_entry(*parent, name, other.as_ref().map(|attr| attr.inode), fresh);
+                self.set_entry(*new_parent, new_name, Some(moved.inode), fresh);
+            }
+            _ => {}
+        }
+    }
+
+    /// Entries of a listing become cached names; `.` and `..` are the kernel's affair.
+    fn note_listing(&self, call: &Call, answer: &Answer, fresh: &HashSet<InodeId>) {
+        let (Call::ReadDir { inode, .. }, Answer::Entries { entries, .. }) = (call, answer) else {
+            return;
+        };
+        for entry in entries.iter().filter(|entry| !matches!(&entry.name[..], b"." | b"..")) {
+            self.set_entry(*inode, &entry.name, Some(entry.attr.inode), fresh);
+        }
+    }
+
+    fn note_commit(
+        &self,
+        inode: InodeId,
+        extents: &[protocol::Extent],
+        attr: &Attr,
+        fresh: &HashSet<InodeId>,
+    ) {
+        let inode = self.inode(inode);
+        if !fresh.contains(&inode.id) {
+            inode.note_generation(attr.generation);
+            return;
+        }
+        // If nothing but this commit changed the data, the cached extents stay right.
+        let before = inode.committed_attr();
+        let alone = before.is_some_and(|old| old.data_version + 1 == attr.data_version);
+        inode.note_attr(attr, alone);
+        if alone {
+            inode.state.borrow_mut().overlay_extents(extents);
+        }
+    }
+
+    fn recall(self: Rc<Self>, reply: PushReply, recall: &Recall) {
+        let Some(inode) = self.known_inode(recall.inode) else {
+            let recalled = Recalled { inode: recall.inode, kept: Rights::NONE };
+            answer(reply, &PushAnswer::Recalled(recalled));
+            return;
+        };
+        inode.begin_recall(recall.rights, recall.stamp);
+        let is_data = recall.rights.intersects(Rights::WRITE | Rights::SIZE);
+        if inode.lease_reads.count() == 0 && (!is_data || inode.dirty.borrow().is_clean()) {
+            self.end_recall(reply, &inode, recall.rights);
+            return;
+        }
+        let rights = recall.rights;
+        ring::spawn(async move {
+            inode.lease_reads.wait_zero().await;
+            if is_data {
+                // A failure stays with the inode and is told at close or fsync.
+                let _ = self.commit(&inode, false).await;
+            }
+            self.end_recall(reply, &inode, rights);
+        });
+    }
+
+    fn end_recall(&self, reply: PushReply, inode: &Rc<Inode>, rights: Rights) {
+        let recalled = Recalled { inode: inode.id, kept: inode.kept() };
+        answer(reply, &PushAnswer::Recalled(recalled));
+        if rights.contains(Rights::READ)
+            && let Some(changes) = &self.changes
+        {
+            changes(Change::Inode(inode.id));
+        }
+    }
+
+    /// Space is short: what is leased and unused goes back, and reads are waited for.
+    async fn reclaim(self: Rc<Self>, reply: PushReply, free_epoch: FreeEpoch) {
+        self.return_unused_space().await;
+        self.session.note_epoch(free_epoch);
+        let deadline = now() + times::SELF_STOP;
+        while self.session.life.ended_through() < free_epoch && now() < deadline {
+            sleep(Duration::from_millis(1)).await;
+        }
+        answer(reply, &PushAnswer::Ended(self.session.life.ended_through()));
+    }
+
+    /// The user of the library has forgotten `count` of its references to an inode.
+    pub fn forget(&self, id: InodeId, count: u64) {
+        let Some(inode) = self.known_inode(id) else { return };
+        let unused = {
+            let mut state = inode.state.borrow_mut();
+            state.references = state.references.saturating_sub(count);
+            state.references == 0
+        };
+        if unused && inode.is_unused() {
+            self.drop_inode(id);
+        }
+    }
+
+    /// Drops an unused inode and queues its rights to be given back.
+    pub(crate) fn drop_inode(&self, id: InodeId) {
+        let Some(inode) = self.inodes.borrow_mut().remove(&id) else { return };
+        let state = inode.state.borrow();
+        if !state.rights.is_empty() {
+            let rights = state.rights | Rights::OPEN;
+            self.returns.borrow_mut().push(Return { inode: id, rights, stamp: state.stamp });
+        }
+    }
+
+    /// Whether the kernel may keep the pages it has of a file that is opened read-only now.
+    pub fn keeps_cache(&self, attr: &Attr) -> bool {
+        if attr.kind != FileKind::File {
+            return false;
+        }
+        let inode = self.inode(attr.inode);
+        let mut state = inode.state.borrow_mut();
+        state.kernel_data_version.replace(attr.data_version) == Some(attr.data_version)
+    }
+}
+
+fn answer(reply: PushReply, answer: &PushAnswer) {
+    if let Err((_, error)) = reply.send(answer) {
+        tracing::error!(%error, "an answer to the metadata service could not be sent");
+    }
+}

@@ -1,0 +1,201 @@
+//! Committing: making written data part of the file.
+//!
+//! Order is all: written out and acknowledged by the device, flushed if it must survive power loss,
+//! then named in a commit. A failure is kept with the inode and told once, at the next close or
+//! fsync, as POSIX has it; a failed flush is never tried again.
+
+use crate::client::Client;
+use crate::dirty::{Fill, FillState};
+use crate::inode::Inode;
+use protocol::client::{Answer, Call};
+use protocol::{Errno, ExtentList};
+use std::rc::Rc;
+
+/// Runs that one commit names at most: bounds a transaction of the metadata service.
+const RUNS_PER_COMMIT_MAX: usize = 1024;
+
+impl Client {
+    /// Commits all that was written to the inode before this call; with `durable` it survives power
+    /// loss then.
+    ///
+    /// # Errors
+    /// The first failure since one was last told: EIO, ENOSPC, ETIMEDOUT, ESTALE.
+    pub(crate) async fn commit(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        durable: bool,
+    ) -> Result<(), Errno> {
+        if inode.dirty.borrow().is_clean() && !durable {
+            return self.take_error(inode);
+        }
+        let _lock = inode.commit_lock.acquire(1).await;
+        self.commit_locked(inode, durable).await
+    }
+
+    /// As [`Client::commit`], by who holds the commit lock.
+    pub(crate) async fn commit_locked(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        durable: bool,
+    ) -> Result<(), Errno> {
+        let result = self.commit_runs(inode, durable).await;
+        self.give_back_done(inode);
+        if inode.dirty.borrow().is_clean() {
+            self.dirty_inodes.borrow_mut().remove(&inode.id);
+        }
+        result.and(self.take_error(inode))
+    }
+
+    /// As [`Client::commit`] with durability, but a failure stays to be told to somebody who asks.
+    pub(crate) async fn commit_in_background(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+    ) -> Result<(), Errno> {
+        let result = self.commit(inode, true).await;
+        if let Err(errno) = result {
+            inode.dirty.borrow_mut().error.get_or_insert(errno);
+        }
+        result
+    }
+
+    /// The failure that was not told yet.
+    pub(crate) fn take_error(&self, inode: &Inode) -> Result<(), Errno> {
+        inode.dirty.borrow_mut().error.take().map_or(Ok(()), Err)
+    }
+
+    async fn commit_runs(self: &Rc<Self>, inode: &Rc<Inode>, durable: bool) -> Result<(), Errno> {
+        self.write_out_inode(inode);
+        let limit = inode.dirty.borrow().limit();
+        loop {
+            let written = inode.written.notified();
+            if inode.dirty.borrow().is_written_before(limit) {
+                break;
+            }
+            written.await;
+        }
+        if durable {
+            self.flush_touched(inode).await?;
+        }
+        let mut from = 0;
+        loop {
+            let last = self.commit_part(inode, &mut from, durable).await?;
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Commits the next runs from `from` on. Answers whether none are left.
+    async fn commit_part(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        from: &mut u64,
+        durable: bool,
+    ) -> Result<bool, Errno> {
+        let (runs, call, named) = {
+            let mut dirty = inode.dirty.borrow_mut();
+            let runs = dirty.committable(*from, RUNS_PER_COMMIT_MAX);
+            let mtime = dirty.take_mtime();
+            if runs.is_empty() && mtime.is_none() {
+                return Ok(true);
+            }
+            let mut extents = Vec::with_capacity(runs.len());
+            for run in &runs {
+                let device = dirty.fill(run.place.fill).map(|fill| fill.device);
+                let info = device.and_then(|device| self.devices.info(device));
+                let block_size = info.map_or(4096, |info| info.block_size);
+                extents.extend(dirty.extents(run, block_size));
+            }
+            let allocations = dirty.name(&runs, &extents);
+            let call = Call::Commit {
+                inode: inode.id,
+                generation: inode.state.borrow().generation,
+                allocations: allocations.clone(),
+                extents: ExtentList(extents),
+                mtime,
+                kill_privileges: std::mem::take(&mut dirty.kill_privileges),
+                durable,
+            };
+            (runs, call, allocations)
+        };
+        *from = runs.last().map_or(u64::MAX, crate::extent_map::Run::end);
+        let last = runs.len() < RUNS_PER_COMMIT_MAX;
+        let generation = inode.state.borrow().generation;
+        match self.session.call(call).await {
+            Ok(Answer::Attr(attr)) => {
+                let mut dirty = inode.dirty.borrow_mut();
+                dirty.committed(&runs);
+                if attr.generation != generation {
+                    // A truncation came first: the service dropped the commit, the blocks are ours.
+                    dirty.unname(&named);
+                }
+                Ok(last)
+            }
+            Ok(_) => Err(self.lose_runs(inode, &runs, Errno::EPROTO)),
+            Err(errno) => {
+                inode.dirty.borrow_mut().unname(&named);
+                Err(self.lose_runs(inode, &runs, errno))
+            }
+        }
+    }
+
+    /// Runs that cannot be committed are lost: their handles' users are told.
+    fn lose_runs(
+        &self,
+        inode: &Inode,
+        runs: &[crate::extent_map::Run<crate::dirty::At>],
+        errno: Errno,
+    ) -> Errno {
+        inode.dirty.borrow_mut().committed(runs);
+        // The service does not know the incarnation, or the inode, any more: the data is gone.
+        if errno == Errno::ESTALE { Errno::EIO } else { errno }
+    }
+
+    /// Flushes the devices that uncommitted data of the inode was written to.
+    pub(crate) async fn flush_touched(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
+        let devices = inode.take_unflushed();
+        let mut result = Ok(());
+        for device in devices {
+            let flushed = self.flush_device(device).await;
+            if let Err(errno) = flushed {
+                tracing::error!(%device, %errno, "flush failed; what it covered may be lost");
+            }
+            result = result.and(flushed);
+        }
+        result
+    }
+
+    /// Gives back blocks of written fills that no commit named.
+    fn give_back_done(&self, inode: &Inode) {
+        let done = inode.dirty.borrow_mut().take_done();
+        let mut space = self.space.borrow_mut();
+        for fill in done {
+            give_back(&mut space, &fill);
+        }
+    }
+
+    /// Drops uncommitted data that nobody can reach any more.
+    pub(crate) fn discard_dirty(&self, inode: &Rc<Inode>) {
+        let gathering = inode.dirty.borrow_mut().discard_gathering();
+        let mut space = self.space.borrow_mut();
+        for fill in gathering {
+            self.dirty_budget.add(fill.used as usize);
+            space.unreserve(fill.device, fill.reserved_blocks);
+        }
+        drop(space);
+        inode.dirty.borrow_mut().forget_runs();
+        self.give_back_done(inode);
+        if inode.dirty.borrow().is_clean() {
+            self.dirty_inodes.borrow_mut().remove(&inode.id);
+        }
+    }
+}
+
+fn give_back(space: &mut crate::space::Space, fill: &Fill) {
+    debug_assert!(matches!(fill.state, FillState::Written));
+    for (_, piece) in &fill.pieces {
+        if !fill.named.contains(&piece.allocation) {
+            space.give_back(piece);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The pool's devices and how this client reaches them: in its own process, or over NVMe/TCP.
+//!
+//! A device is connected to when it is first used: the service is asked to admit this session there,
+//! then the local way is tried, then the remote one. So a job of many nodes makes only the
+//! connections that its data needs.
+
+mod remote;
+
+use crate::client::Client;
+use block::Device;
+use protocol::client::{Answer, Call};
+use protocol::space::DeviceInfo;
+use protocol::{DeviceId, Epoch, Errno, HostId, InodeId};
+use ring::local::Semaphore;
+use ring::{Buffer, Chunk, Shared};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Gives access to a device of this very process, if it is one: past the socket, but with the same
+/// admission check and counts as over it.
+pub type LocalDevices = Box<dyn Fn(&DeviceInfo, HostId, Epoch) -> Option<Rc<dyn Device>>>;
+
+/// What a client has done on one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUse {
+    /// The device.
+    pub device: DeviceId,
+    /// The node it is part of.
+    pub node: String,
+    /// Whether it is reached past the socket.
+    pub is_local: bool,
+    /// Bytes read, in whole blocks.
+    pub read_bytes: u64,
+    /// Bytes written, in whole blocks.
+    pub written_bytes: u64,
+}
+
+/// A way to a device.
+enum Way {
+    Local(Rc<dyn Device>),
+    Remote(remote::Remote),
+}
+
+impl Way {
+    fn device(&self) -> Rc<dyn Device> {
+        match self {
+            Way::Local(device) => Rc::clone(device),
+            Way::Remote(remote) => remote.device(),
+        }
+    }
+}
+
+/// A device.
+struct PoolDevice {
+    info: RefCell<DeviceInfo>,
+    way: RefCell<Option<Way>>,
+    is_local: Cell<bool>,
+    /// Held while a way to it is made.
+    connecting: Semaphore,
+    /// Held while it is flushed.
+    flushing: Semaphore,
+    /// Flushes asked for, and how many of those have been answered.
+    flushes_asked: Cell<u64>,
+    flushes_done: Cell<u64>,
+    read_bytes: Cell<u64>,
+    written_bytes: Cell<u64>,
+}
+
+/// All devices.
+pub(crate) struct Devices {
+    local: LocalDevices,
+    /// The devices of this client's own node come first in `preferred`.
+    node: RefCell<String>,
+    devices: RefCell<BTreeMap<DeviceId, Rc<PoolDevice>>>,
+}
+
+impl Devices {
+    pub(crate) fn new(local: LocalDevices, node: String) -> Devices {
+        Devices { local, node: RefCell::new(node), devices: RefCell::default() }
+    }
+
+    /// Takes in what the service says of the pool.
+    pub(crate) fn update(&self, infos: Vec<DeviceInfo>) {
+        let mut devices = self.devices.borrow_mut();
+        for info in infos {
+            let known = devices.get(&info.device).cloned();
+            let Some(device) = known else {
+                devices.insert(info.device, Rc::new(PoolDevice::new(info)));
+                continue;
+            };
+            let old = device.info.replace(info);
+            let info = device.info.borrow();
+            if old.address != info.address || old.incarnation != info.incarnation {
+                device.way.take();
+            }
+        }
+    }
+
+    /// What is known of a device.
+    pub(crate) fn info(&self, device: DeviceId) -> Option<DeviceInfo> {
+        self.devices.borrow().get(&device).map(|device| device.info.borrow().clone())
+    }
+
+    /// Devices to try for new data: the wanted one, else those of this node, then the others,
+    /// beginning at a place that differs from node to node.
+    pub(crate) fn preferred(&self, wanted: Option<DeviceId>) -> Vec<DeviceId> {
+        let node = self.node.borrow();
+        let devices = self.devices.borrow();
+        let online = devices.values().filter(|device| device.info.borrow().online);
+        let (near, far): (Vec<_>, Vec<_>) =
+            online.partition(|device| device.info.borrow().node == *node);
+        let id = |device: &&Rc<PoolDevice>| device.info.borrow().device;
+        let mut order: Vec<DeviceId> = wanted.into_iter().collect();
+        order.extend(near.iter().map(id));
+        let far: Vec<DeviceId> = far.iter().map(id).collect();
+        if let Some(first) = near.first() {
+            let split = far.partition_point(|device| *device < id(first));
+            order.extend(far[split..].iter().chain(&far[..split]));
+        } else {
+            order.extend(far);
+        }
+        order
+    }
+
+    /// The device of a file's stripe: `count` devices (−1 = all), beginning at one that differs from
+    /// file to file.
+    pub(crate) fn of_stripe(&self, stripe: u64, count: i32, inode: InodeId) -> Option<DeviceId> {
+        let devices = self.devices.borrow();
+        let online: Vec<DeviceId> = devices
+            .values()
+            .filter(|device| device.info.borrow().online)
+            .map(|device| device.info.borrow().device)
+            .collect();
+        if online.is_empty() {
+            return None;
+        }
+        let all = online.len() as u64;
+        let count = u64::try_from(count).map_or(all, |count| count.clamp(1, all));
+        let index = (inode.0 + stripe % count) % all;
+        Some(online[index as usize])
+    }
+
+    /// Ends all connections in order.
+    pub(crate) async fn close(&self) {
+        let devices: Vec<Rc<PoolDevice>> = self.devices.borrow().values().cloned().collect();
+        for device in devices {
+            let way = device.way.take();
+            if let Some(Way::Remote(remote)) = way {
+                remote.close().await;
+            }
+        }
+    }
+
+    /// Drops all ways: they were of a session that is lost.
+    pub(crate) fn forget_connections(&self) {
+        for device in self.devices.borrow().values() {
+            device.way.take();
+        }
+    }
+
+    /// What was counted.
+    pub(crate) fn counts(&self) -> Vec<DeviceUse> {
+        let devices = self.devices.borrow();
+        let counts = devices.values().map(|device| {
+            let info = device.info.borrow();
+            DeviceUse {
+                device: info.device,
+                node: info.node.clone(),
+                is_local: device.is_local.get(),
+                read_bytes: device.read_bytes.get(),
+                written_bytes: device.written_bytes.get(),
+            }
+        });
+        counts.collect()
+    }
+
+    fn get(&self, device: DeviceId) -> Result<Rc<PoolDevice>, Errno> {
+        self.devices.borrow().get(&device).cloned().ok_or(Errno::EIO)
+    }
+}
+
+impl PoolDevice {
+    fn new(info: DeviceInfo) -> PoolDevice {
+        PoolDevice {
+            info: RefCell::new(info),
+            way: RefCell::default(),
+            is_local: Cell::new(false),
+            connecting: Semaphore::new(1),
+            flushing: Semaphore::new(1),
+            flushes_asked: Cell::new(0),
+            flushes_done: Cell::new(0),
+            read_bytes: Cell::new(0),
+            written_bytes: Cell::new(0),
+        }
+    }
+
+    fn device(&self) -> Option<Rc<dyn Device>> {
+        self.way.borrow().as_ref().map(Way::device)
+    }
+}
+
+fn failed(info: &DeviceInfo, what: &str, error: &dyn std::fmt::Display) -> Errno {
+    let (device, node, traddr) = (info.device, &info.node, &info.address.traddr);
+    tracing::error!(%device, node, traddr, %error, "{what} failed");
+    Errno::EIO
+}
+
+impl Client {
+    /// The device, connected to if it was not yet.
+    async fn device(self: &Rc<Self>, id: DeviceId) -> Result<Rc<dyn Device>, Errno> {
+        let pool_device = self.devices.get(id)?;
+        if let Some(device) = pool_device.device() {
+            return Ok(device);
+        }
+        let _lock = pool_device.connecting.acquire(1).await;
+        if let Some(device) = pool_device.device() {
+            return Ok(device);
+        }
+        let session = self.session.life.generation();
+        match self.session.call(Call::Admit(id)).await? {
+            Answer::Admitted(_) => {}
+            _ => return Err(Errno::EPROTO),
+        }
+        let info = pool_device.info.borrow().clone();
+        let identity = self.session.identity();
+        let local = (self.devices.local)(&info, identity.host, identity.epoch);
+        let way = match local {
+            Some(device) => Way::Local(device),
+            None => {
+                let sockets = self.session.sockets();
+                let remote = remote::Remote::connect(&info, identity.host, sockets).await;
+                Way::Remote(remote.map_err(|error| failed(&info, "connecting", &error))?)
+            }
+        };
+        if session != self.session.life.generation() {
+            return Err(Errno::ESTALE);
+        }
+        pool_device.is_local.set(matches!(way, Way::Local(_)));
+        let device = way.device();
+        *pool_device.way.borrow_mut() = Some(way);
+        Ok(device)
+    }
+
+    /// Reads whole blocks.
+    pub(crate) async fn read_device(
+        self: &Rc<Self>,
+        id: DeviceId,
+        offset: u64,
+        length: usize,
+    ) -> Result<Shared, Errno> {
+        let device = self.device(id).await?;
+        let result = device.read(offset, length).await;
+        let pool_device = self.devices.get(id)?;
+        match result {
+            Ok(chunk) => {
+                pool_device.read_bytes.set(pool_device.read_bytes.get() + length as u64);
+                Ok(freeze(chunk))
+            }
+            Err(error) => Err(failed(&pool_device.info.borrow(), "a read", &error)),
+        }
+    }
+
+    /// Writes whole blocks.
+    pub(crate) async fn write_device(
+        self: &Rc<Self>,
+        id: DeviceId,
+        offset: u64,
+        chunk: Chunk,
+    ) -> Result<(), Errno> {
+        let device = self.device(id).await?;
+        let length = chunk.len() as u64;
+        let result = device.write(offset, chunk).await;
+        let pool_device = self.devices.get(id)?;
+        match result {
+            Ok(()) => {
+                pool_device.written_bytes.set(pool_device.written_bytes.get() + length);
+                Ok(())
+            }
+            Err(error) => Err(failed(&pool_device.info.borrow(), "a write", &error)),
+        }
+    }
+
+    /// Makes all that the device has acknowledged before this call durable. Calls that wait
+    /// together share a flush.
+    pub(crate) async fn flush_device(self: &Rc<Self>, id: DeviceId) -> Result<(), Errno> {
+        let pool_device = self.devices.get(id)?;
+        let ticket = pool_device.flushes_asked.get() + 1;
+        pool_device.flushes_asked.set(ticket);
+        let _lock = pool_device.flushing.acquire(1).await;
+        if pool_device.flushes_done.get() >= ticket {
+            return Ok(());
+        }
+        let covered = pool_device.flushes_asked.get();
+        let device = self.device(id).await?;
+        match device.flush().await {
+            Ok(()) => {
+                pool_device.flushes_done.set(covered);
+                Ok(())
+            }
+            Err(error) => Err(failed(&pool_device.info.borrow(), "a flush", &error)),
+        }
+    }
+}
+
+/// Memory of a device in this process may change under a chunk that refers to it: copied.
+fn freeze(chunk: Chunk) -> Shared {
+    match chunk {
+        Chunk::Region(slice) => Buffer::copy_from(slice.as_slice()).freeze(),
+        other => other.into_shared(),
+    }
+}

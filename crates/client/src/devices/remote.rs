@@ -1,0 +1,61 @@
+//! A device over NVMe/TCP.
+
+use block::Device;
+use host::{ConnectOptions, Controller, Namespace};
+use nvme::{Nqn, Nsid};
+use protocol::space::DeviceInfo;
+use protocol::{HostId, times};
+use ring::SocketOptions;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// I/O queue pairs to a device: one thread uses them, so one serves all.
+const QUEUE_PAIRS: u16 = 1;
+
+/// A connection to a device's target.
+pub(super) struct Remote {
+    controller: Controller,
+    device: Rc<dyn Device>,
+}
+
+impl Remote {
+    /// Connects.
+    ///
+    /// # Errors
+    /// In words what stood in the way.
+    pub(super) async fn connect(
+        info: &DeviceInfo,
+        host: HostId,
+        sockets: &SocketOptions,
+    ) -> Result<Remote, String> {
+        let traddr = &info.address.traddr;
+        let address: SocketAddr =
+            traddr.parse().map_err(|_| format!("{traddr:?} is no address and port"))?;
+        let nqn: Nqn = info.address.subnqn.parse().map_err(|error| format!("{error}"))?;
+        let hostnqn = Nqn::from_uuid(host.0);
+        let mut options =
+            ConnectOptions::new(address, nqn).with_host(nvme::HostId(host.0), hostnqn);
+        options.nr_io_queues = QUEUE_PAIRS;
+        // An error within the deadline is worth more than waiting for a node that may never come.
+        options.fast_io_fail_tmo = Some(times::SESSION_DEADLINE);
+        options.io_timeout = times::SESSION_DEADLINE;
+        options.reconnect_delay = Duration::from_secs(1);
+        options.network_namespace.clone_from(&sockets.network_namespace);
+        let controller = Controller::connect(options).await.map_err(|error| error.to_string())?;
+        let nsid = Nsid(info.address.nsid);
+        let namespace =
+            Namespace::open(&controller, nsid).await.map_err(|error| error.to_string())?;
+        Ok(Remote { controller, device: Rc::new(namespace) })
+    }
+
+    pub(super) fn device(&self) -> Rc<dyn Device> {
+        Rc::clone(&self.device)
+    }
+
+    pub(super) async fn close(self) {
+        if let Err(error) = self.controller.disconnect().await {
+            tracing::debug!(%error, "a controller was not shut down in order");
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Data of one inode that is written but not committed.
+//!
+//! Written bytes are gathered, in the order in which they come, in *fills*: up to 1 MiB of memory
+//! that goes to a device as one. A fill gets its blocks only when it is written out, so that a fill
+//! of 22 unaligned records becomes one aligned device write and one allocation, and nobody ever
+//! reads a block in order to change a part of it. Which bytes of which fill hold a byte of the file
+//! is kept in `runs`; what a later write covers is simply not committed.
+
+use crate::extent_map::{ExtentMap, Place, Run};
+use crate::space::Allocated;
+use protocol::space::NewAllocation;
+use protocol::{AllocationId, DeviceId, Errno, Extent, Timestamp};
+use ring::{Buffer, Shared};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+
+/// Bytes that go out together.
+pub(crate) const FILL_BYTES: usize = protocol::space::ALLOCATION_MAX_BYTES as usize;
+
+/// A written buffer of at least this size goes out as it is instead of being copied into a fill.
+pub(crate) const ADOPT_BYTES: usize = 256 << 10;
+
+/// Most writes that one fill gathers: bounds the extents of a commit.
+const WRITES_PER_FILL_MAX: u32 = 2048;
+
+/// A fill of one inode. Higher numbers were begun later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct FillId(u64);
+
+/// Where uncommitted bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    pub(crate) fill: FillId,
+    pub(crate) at: u32,
+}
+
+impl Place for At {
+    fn advance(self, skipped: u64) -> Self {
+        At { fill: self.fill, at: self.at + skipped as u32 }
+    }
+}
+
+/// How far a fill has come.
+#[derive(Debug)]
+pub(crate) enum FillState {
+    /// Bytes are added to it.
+    Gathering(Buffer),
+    /// It is on its way to the device; the bytes, padded to whole blocks.
+    Writing(Shared),
+    /// The device has acknowledged it.
+    Written,
+}
+
+/// Memory that goes out together.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    pub(crate) device: DeviceId,
+    pub(crate) state: FillState,
+    /// Bytes in it.
+    pub(crate) used: u32,
+    /// Blocks set aside for it and not allocated yet.
+    pub(crate) reserved_blocks: u64,
+    /// Once written out: the allocations it went to.
+    pub(crate) pieces: Pieces,
+    /// Those of `pieces` that were named in a commit: their blocks are not ours to give back.
+    pub(crate) named: SmallVec<[AllocationId; 1]>,
+    writes: u32,
+}
+
+/// The allocations of a fill, with the offset in the fill of each.
+pub(crate) type Pieces = SmallVec<[(u32, Allocated); 1]>;
+
+/// A fill that takes no more bytes and is to be written out.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    pub(crate) id: FillId,
+    pub(crate) device: DeviceId,
+    pub(crate) block_size: u32,
+    /// The bytes, padded to whole blocks.
+    pub(crate) bytes: Shared,
+    /// Bytes without the padding.
+    pub(crate) used: u32,
+    pub(crate) reserved_blocks: u64,
+}
+
+/// All that is uncommitted.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty {
+    runs: ExtentMap<At>,
+    fills: BTreeMap<FillId, Fill>,
+    next_fill: u64,
+    mtime: Option<Timestamp>,
+    /// A write was by another than root: suid and sgid go.
+    pub(crate) kill_privileges: bool,
+    /// The first failure since one was last reported.
+    pub(crate) error: Option<Errno>,
+}
+
+impl Dirty {
+    /// Whether everything is committed.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.runs.is_empty() && self.fills.is_empty() && self.mtime.is_none()
+    }
+
+    /// One past the last uncommitted byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.runs.end()
+    }
+
+    /// When the newest uncommitted byte was written.
+    pub(crate) fn mtime(&self) -> Option<Timestamp> {
+        self.mtime
+    }
+
+    /// Takes note of a write's time.
+    pub(crate) fn touch(&mut self, now: Timestamp) {
+        self.mtime = Some(now);
+    }
+
+    /// Takes the time to be committed.
+    pub(crate) fn take_mtime(&mut self) -> Option<Timestamp> {
+        self.mtime.take()
+    }
+
+    /// The fill that takes bytes for a device at present, and the room in it.
+    pub(crate) fn gathering(&self, device: DeviceId) -> Option<(FillId, usize)> {
+        let fill = self.fills.iter().rev().find(|(_, fill)| {
+            fill.device == device && matches!(fill.state, FillState::Gathering(_))
+        });
+        fill.map(|(&id, fill)| (id, FILL_BYTES - fill.used as usize))
+    }
+
+    /// Begins a fill.
+    pub(crate) fn begin(&mut self, device: DeviceId, buffer: Buffer) -> FillId {
+        let id = FillId(self.next_fill);
+        self.next_fill += 1;
+        let fill = Fill {
+            device,
+            used: buffer.len() as u32,
+            state: FillState::Gathering(buffer),
+            reserved_blocks: 0,
+            pieces: Pieces::new(),
+            named: SmallVec::new(),
+            writes: 0,
+        };
+        self.fills.insert(id, fill);
+        id
+    }
+
+    /// Adds bytes to a gathering fill as the file's bytes at `offset`. Answers whether the fill is
+    /// full now.
+    pub(crate) fn append(&mut self, id: FillId, offset: u64, bytes: &[u8]) -> bool {
+        let Some(fill) = self.fills.get_mut(&id) else { return false };
+        let FillState::Gathering(buffer) = &mut fill.state else { return false };
+        let at = buffer.len() as u32;
+        buffer.extend_from_slice(bytes);
+        fill.used = buffer.len() as u32;
+        fill.writes += 1;
+        let full = fill.used as usize == FILL_BYTES || fill.writes >= WRITES_PER_FILL_MAX;
+        self.place(offset, bytes.len() as u64, At { fill: id, at });
+        full
+    }
+
+    /// Makes a run of a fill's bytes the file's bytes at `offset`.
+    pub(crate) fn place(&mut self, offset: u64, length: u64, place: At) {
+        self.runs.insert(Run { offset, length, place }, |before, after| {
+            before.place.fill == after.place.fill
+                && u64::from(before.place.at) + before.length == u64::from(after.place.at)
+        });
+    }
+
+    /// A fill.
+    pub(crate) fn fill(&self, id: FillId) -> Option<&Fill> {
+        self.fills.get(&id)
+    }
+
+    /// The allocations that extents of a commit name for the first time, which it then has named.
+    pub(crate) fn name(&mut self, runs: &[Run<At>], extents: &[Extent]) -> Vec<NewAllocation> {
+        let mut new = Vec::new();
+        let mut fills: Vec<FillId> = runs.iter().map(|run| run.place.fill).collect();
+        fills.sort_unstable();
+        fills.dedup();
+        for id in fills {
+            let Some(fill) = self.fills.get_mut(&id) else { continue };
+            for (_, piece) in &fill.pieces {
+                let allocation = piece.allocation;
+                let is_used = extents.iter().any(|e| e.place.allocation == allocation);
+                if is_used && !fill.named.contains(&allocation) {
+                    fill.named.push(allocation);
+                    let (blocks, incarnation) = (piece.blocks, piece.incarnation);
+                    new.push(NewAllocation { allocation, blocks, incarnation });
+                }
+            }
+        }
+        new
+    }
+
+    /// A commit was not carried out: what it named is unnamed again.
+    pub(crate) fn unname(&mut self, allocations: &[NewAllocation]) {
+        for fill in self.fills.values_mut() {
+            fill.named.retain(|named| !allocations.iter().any(|new| new.allocation == *named));
+        }
+    }
+
+    /// Fills that still gather, with their devices.
+    pub(crate) fn gathering_fills(&self) -> Vec<(FillId, DeviceId)> {
+        let gathering =
+            self.fills.iter().filter(|(_, fill)| matches!(fill.state, FillState::Gathering(_)));
+        gathering.map(|(&id, fill)| (id, fill.device)).collect()
+    }
+
+    /// Bytes that fit into what the gathering fill of a device has reserved already.
+    pub(crate) fn slack_bytes(&self, device: DeviceId, block_size: u32) -> usize {
+        let Some((id, _)) = self.gathering(device) else { return 0 };
+        let fill = &self.fills[&id];
+        let reserved = fill.reserved_blocks as usize * block_size as usize;
+        reserved.saturating_sub(fill.used as usize)
+    }
+
+    /// Sets blocks aside for a fill.
+    pub(crate) fn add_reserved(&mut self, id: FillId, blocks: u64) {
+        if let Some(fill) = self.fills.get_mut(&id) {
+            fill.reserved_blocks += blocks;
+        }
+    }
+
+    /// Closes a gathering fill: pads it to whole blocks and hands out what is to be written.
+    pub(crate) fn seal(&mut self, id: FillId, block_size: u32) -> Option<Sealed> {
+        let fill = self.fills.get_mut(&id)?;
+        let FillState::Gathering(buffer) = &mut fill.state else { return None };
+        let used = buffer.len();
+        let padded = used.next_multiple_of(block_size as usize);
+        let mut whole = std::mem::replace(buffer, Buffer::with_capacity(0));
+        if padded > whole.capacity() {
+            let mut larger = Buffer::with_capacity(padded);
+            larger.extend_from_slice(&whole);
+            whole = larger;
+        }
+        whole.set_len(padded);
+        whole[used..].fill(0);
+        let bytes = whole.freeze();
+        fill.state = FillState::Writing(bytes.clone());
+        let reserved_blocks = std::mem::take(&mut fill.reserved_blocks);
+        let (device, used) = (fill.device, fill.used);
+        Some(Sealed { id, device, block_size, bytes, used, reserved_blocks })
+    }
+
+    /// A sealed fill has been written to these allocations (to none if that failed).
+    pub(crate) fn written(&mut self, id: FillId, pieces: Pieces) {
+        if let Some(fill) = self.fills.get_mut(&id) {
+            fill.state = FillState::Written;
+            fill.pieces = pieces;
+        }
+    }
+
+    /// Whether every fill begun before `limit` has been written.
+    pub(crate) fn is_written_before(&self, limit: FillId) -> bool {
+        self.fills.range(..limit).all(|(_, fill)| matches!(fill.state, FillState::Written))
+    }
+
+    /// Fills begun from now on are not before this.
+    pub(crate) fn limit(&self) -> FillId {
+        FillId(self.next_fill)
+    }
+
+    /// Uncommitted runs within a range.
+    pub(crate) fn within(&self, start: u64, end: u64) -> Vec<Run<At>> {
+        self.runs.within(start..end).collect()
+    }
+
+    /// At most `count_max` runs whose bytes the devices have, from `from` on.
+    pub(crate) fn committable(&self, from: u64, count_max: usize) -> Vec<Run<At>> {
+        let written = |run: &Run<At>| {
+            let fill = self.fills.get(&run.place.fill);
+            fill.is_some_and(|fill| matches!(fill.state, FillState::Written))
+        };
+        self.runs.within(from..u64::MAX).filter(written).take(count_max).collect()
+    }
+
+    /// The extents that a written run becomes: one for each allocation it lies in.
+    pub(crate) fn extents(&self, run: &Run<At>, block_size: u32) -> SmallVec<[Extent; 1]> {
+        let mut extents = SmallVec::new();
+        let Some(fill) = self.fills.get(&run.place.fill) else { return extents };
+        for (start, allocated) in &fill.pieces {
+            let length = allocated.blocks * block_size;
+            let from = run.place.at.max(*start);
+            let to = (run.place.at + run.length as u32).min(start + length);
+            if from < to {
+                extents.push(Extent {
+                    offset: run.offset + u64::from(from - run.place.at),
+                    length: to - from,
+                    place: protocol::Place { allocation: allocated.allocation, at: from - start },
+                });
+            }
+        }
+        extents
+    }
+
+    /// Removes runs that were committed, unless later writes took their place.
+    pub(crate) fn committed(&mut self, runs: &[Run<At>]) {
+        for run in runs {
+            let same: Vec<Run<At>> = self
+                .runs
+                .within(run.offset..run.end())
+                .filter(|now| now.place == run.place.advance(now.offset - run.offset))
+                .collect();
+            for now in same {
+                self.runs.remove(now.offset..now.end());
+            }
+        }
+    }
+
+    /// Takes out written fills that no run needs any more.
+    pub(crate) fn take_done(&mut self) -> Vec<Fill> {
+        let mut needed: Vec<FillId> = self.runs.iter().map(|run| run.place.fill).collect();
+        needed.sort_unstable();
+        let done: Vec<FillId> = self
+            .fills
+            .iter()
+            .filter(|(id, fill)| {
+                matches!(fill.state, FillState::Written) && needed.binary_search(id).is_err()
+            })
+            .map(|(&id, _)| id)
+            .collect();
+        done.iter().filter_map(|id| self.fills.remove(id)).collect()
+    }
+
+    /// Drops a fill's runs: its bytes are lost.
+    pub(crate) fn lose(&mut self, id: FillId, error: Errno) {
+        let lost: Vec<Run<At>> = self.runs.iter().filter(|run| run.place.fill == id).collect();
+        for run in lost {
+            self.runs.remove(run.offset..run.end());
+        }
+        self.error.get_or_insert(error);
+    }
+
+    /// Takes out fills that still gather, with the runs in them.
+    pub(crate) fn discard_gathering(&mut self) -> Vec<Fill> {
+        let gathering = self.gathering_fills();
+        gathering.iter().filter_map(|(id, _)| self.fills.remove(id)).collect()
+    }
+
+    /// Forgets what was written: nobody can read it any more.
+    pub(crate) fn forget_runs(&mut self) {
+        self.runs.clear();
+        self.mtime = None;
+    }
+
+    /// Drops what lies past a new size.
+    pub(crate) fn truncate(&mut self, size: u64) {
+        self.runs.remove(size..u64::MAX);
+    }
+
+    /// Drops everything: the session was lost.
+    pub(crate) fn lose_all(&mut self, error: Errno) -> Vec<Fill> {
+        if !self.is_clean() {
+            self.error.get_or_insert(error);
+        }
+        self.runs.clear();
+        self.mtime = None;
+        std::mem::take(&mut self.fills).into_values().collect()
+    }
+}

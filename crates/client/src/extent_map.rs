@@ -1,0 +1,243 @@
+//! An ordered map from file offsets to extents, in which later entries overwrite earlier ones.
+//!
+//! It serves twice: for committed extents under a READ right, where it also remembers which ranges
+//! are known at all, and (with another kind of place) for data written but not committed.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A place that a run of bytes may have, of which a part has a place too.
+pub(crate) trait Place: Copy + PartialEq {
+    /// The place of the bytes that start `skipped` bytes further.
+    fn advance(self, skipped: u64) -> Self;
+}
+
+impl Place for protocol::Place {
+    fn advance(self, skipped: u64) -> Self {
+        protocol::Place { allocation: self.allocation, at: self.at + skipped as u32 }
+    }
+}
+
+/// A run of bytes and its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run<P> {
+    /// Offset in the file, in bytes.
+    pub(crate) offset: u64,
+    /// Bytes.
+    pub(crate) length: u64,
+    /// Place of the first of them.
+    pub(crate) place: P,
+}
+
+impl<P: Place> Run<P> {
+    /// One past the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+
+    /// The part within `start..end`, if any.
+    pub(crate) fn clip(&self, start: u64, end: u64) -> Option<Self> {
+        let from = self.offset.max(start);
+        let to = self.end().min(end);
+        (from < to).then(|| Run {
+            offset: from,
+            length: to - from,
+            place: self.place.advance(from - self.offset),
+        })
+    }
+}
+
+/// Runs that do not overlap, by offset.
+#[derive(Clone, Debug)]
+pub(crate) struct ExtentMap<P> {
+    runs: BTreeMap<u64, (u64, P)>,
+}
+
+impl<P> Default for ExtentMap<P> {
+    fn default() -> Self {
+        ExtentMap { runs: BTreeMap::new() }
+    }
+}
+
+impl<P: Place> ExtentMap<P> {
+    /// Whether there is no run.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// One past the last byte that has a place.
+    pub(crate) fn end(&self) -> u64 {
+        self.runs.last_key_value().map_or(0, |(offset, (length, _))| offset + length)
+    }
+
+    /// Puts a run in, over whatever was there. Continues the run before it where both file and
+    /// place go on (`joins` says whether the places do).
+    pub(crate) fn insert(&mut self, run: Run<P>, joins: impl Fn(Run<P>, Run<P>) -> bool) {
+        self.remove(run.offset..run.end());
+        let before = self.runs.range_mut(..run.offset).next_back();
+        if let Some((&offset, (length, place))) = before {
+            let previous = Run { offset, length: *length, place: *place };
+            if previous.end() == run.offset && joins(previous, run) {
+                *length += run.length;
+                return;
+            }
+        }
+        self.runs.insert(run.offset, (run.length, run.place));
+    }
+
+    /// Takes a range out, splitting the runs at its edges.
+    pub(crate) fn remove(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let first = self.runs.range(..range.start).next_back().map(|(&offset, _)| offset);
+        if let Some(offset) = first {
+            let (length, place) = self.runs[&offset];
+            let run = Run { offset, length, place };
+            if run.end() > range.start {
+                self.runs.insert(offset, (range.start - offset, place));
+                self.put_tail(&run, range.end);
+            }
+        }
+        while let Some((&offset, &(length, place))) = self.runs.range(range.clone()).next() {
+            self.runs.remove(&offset);
+            self.put_tail(&Run { offset, length, place }, range.end);
+        }
+    }
+
+    fn put_tail(&mut self, run: &Run<P>, from: u64) {
+        if let Some(tail) = run.clip(from, u64::MAX) {
+            self.runs.insert(tail.offset, (tail.length, tail.place));
+        }
+    }
+
+    /// The runs within a range, clipped to it, ascending.
+    pub(crate) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Run<P>> + '_ {
+        let before = self.runs.range(..range.start).next_back();
+        let after = self.runs.range(range.start..range.end.max(range.start));
+        before.into_iter().chain(after).filter_map(move |(&offset, &(length, place))| {
+            Run { offset, length, place }.clip(range.start, range.end)
+        })
+    }
+
+    /// All runs, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Run<P>> + '_ {
+        self.runs.iter().map(|(&offset, &(length, place))| Run { offset, length, place })
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.runs.clear();
+    }
+}
+
+/// Ranges, merged where they touch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RangeSet {
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl RangeSet {
+    /// Adds a range.
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let (mut start, mut end) = (range.start, range.end);
+        while let Some((&s, &e)) = self.ranges.range(..=end).next_back() {
+            if e < start {
+                break;
+            }
+            self.ranges.remove(&s);
+            start = start.min(s);
+            end = end.max(e);
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// Whether a range is in the set, all of it.
+    pub(crate) fn contains(&self, range: &Range<u64>) -> bool {
+        range.is_empty()
+            || self.ranges.range(..=range.start).next_back().is_some_and(|(_, &e)| e >= range.end)
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.ranges.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct At(u64);
+
+    impl Place for At {
+        fn advance(self, skipped: u64) -> Self {
+            At(self.0 + skipped)
+        }
+    }
+
+    fn joins(a: Run<At>, b: Run<At>) -> bool {
+        a.place.0 + a.length == b.place.0
+    }
+
+    proptest! {
+        /// Goal: the map says of every byte what an array of bytes would say.
+        #[test]
+        fn behaves_like_an_array(
+            steps in prop::collection::vec((0u64..100, 1u64..30, any::<bool>()), 1..40),
+            window in (0u64..120, 0u64..40),
+        ) {
+            let mut map = ExtentMap::default();
+            let mut model = [None; 200];
+            let mut next = 1000;
+            for (offset, length, put) in steps {
+                if put {
+                    map.insert(Run { offset, length, place: At(next) }, joins);
+                } else {
+                    map.remove(offset..offset + length);
+                }
+                for i in 0..length {
+                    model[(offset + i) as usize] = put.then_some(next + i);
+                }
+                next += length + u64::from(next % 3 == 0);
+            }
+            let (start, end) = (window.0, window.0 + window.1);
+            let mut seen = [None; 200];
+            let mut last = 0;
+            for run in map.within(start..end) {
+                prop_assert!(run.offset >= last.max(start) && run.end() <= end && run.length > 0);
+                last = run.end();
+                for i in 0..run.length {
+                    seen[(run.offset + i) as usize] = Some(run.place.0 + i);
+                }
+            }
+            for i in start..end {
+                prop_assert_eq!(seen[i as usize], model[i as usize]);
+            }
+            let known: u64 = map.iter().map(|r| r.length).sum();
+            prop_assert_eq!(known, model.iter().flatten().count() as u64);
+        }
+
+        /// Goal: a set of ranges contains a range if and only if it contains each of its bytes.
+        #[test]
+        fn range_set_behaves_like_bits(
+            ranges in prop::collection::vec((0u64..60, 0u64..15), 0..12),
+            asked in (0u64..80, 0u64..20),
+        ) {
+            let mut set = RangeSet::default();
+            let mut bits = [false; 100];
+            for (start, length) in ranges {
+                set.insert(start..start + length);
+                bits[start as usize..(start + length) as usize].fill(true);
+            }
+            let range = asked.0..asked.0 + asked.1;
+            let all = bits[range.start as usize..range.end as usize].iter().all(|&b| b);
+            prop_assert_eq!(set.contains(&range), all);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Open files: open, close, truncate, fallocate, sharing ranges, finding data and holes.
+
+use crate::client::Client;
+use crate::inode::Inode;
+use crate::names::Setting;
+use protocol::attr::AttrChanges;
+use protocol::client::{Answer, Call, Creation, FallocateMode};
+use protocol::{Attr, Errno, FILE_SIZE_MAX_BYTES, FileKind, InodeId, Rights};
+use std::rc::Rc;
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenMode {
+    /// Data will be written.
+    pub write: bool,
+    /// Every write goes to the end (`O_APPEND`).
+    pub append: bool,
+    /// Every write is durable when it returns (`O_SYNC`, `O_DSYNC`).
+    pub sync: bool,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct Handle {
+    pub(crate) inode: Rc<Inode>,
+    /// What it was opened for.
+    pub mode: OpenMode,
+    /// Session in which it was opened for writing: what was written before a loss is lost.
+    pub(crate) session: u64,
+}
+
+impl Handle {
+    /// The inode.
+    pub fn inode(&self) -> InodeId {
+        self.inode.id
+    }
+}
+
+/// What `lseek(2)` looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// `SEEK_DATA`.
+    Data,
+    /// `SEEK_HOLE`.
+    Hole,
+}
+
+impl Client {
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// EISDIR or EINVAL if it is none, those of a call.
+    pub async fn open(
+        self: &Rc<Self>,
+        id: InodeId,
+        mode: OpenMode,
+    ) -> Result<(Handle, Attr), Errno> {
+        let inode = self.inode(id);
+        // Counted before anything is asked, so that a recall meanwhile says that it is open.
+        inode.state.borrow_mut().opens += 1;
+        let handle = Handle { inode, mode, session: self.session.life.generation() };
+        let opened = async {
+            if mode.write {
+                self.acquire(&handle.inode, Rights::READ | Rights::WRITE).await.or_else(
+                    |errno| {
+                        // READ is not always granted; WRITE is what a writer needs.
+                        if handle.inode.state.borrow().rights.contains(Rights::WRITE) {
+                            Ok(())
+                        } else {
+                            Err(errno)
+                        }
+                    },
+                )?;
+            }
+            self.attr(id).await
+        };
+        match opened.await {
+            Ok(attr) if attr.kind == FileKind::File => Ok((handle, attr)),
+            Ok(attr) => {
+                self.end_open(&handle);
+                let is_directory = attr.kind == FileKind::Directory;
+                Err(if is_directory { Errno::EISDIR } else { Errno::EINVAL })
+            }
+            Err(errno) => {
+                self.end_open(&handle);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Makes a regular file and opens it; takes a reference to it.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT, those of a call.
+    pub async fn create(
+        self: &Rc<Self>,
+        parent: InodeId,
+        name: &[u8],
+        setting: Setting,
+        mode: OpenMode,
+    ) -> Result<(Handle, Attr), Errno> {
+        let mut rights = Rights::READ | Rights::OPEN;
+        if mode.write {
+            rights |= Rights::WRITE;
+        }
+        let attr = self.create_with(parent, name, Creation::File, setting, rights).await?;
+        let inode = self.inode(attr.inode);
+        inode.state.borrow_mut().opens += 1;
+        Ok((Handle { inode, mode, session: self.session.life.generation() }, attr))
+    }
+
+    /// Commits what was written through any handle of the file, and tells what failed since it was
+    /// last told: `close(2)`, before [`Client::release`].
+    ///
+    /// # Errors
+    /// EIO, ENOSPC and what else a write may have met.
+    pub async fn flush(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
+        if !handle.mode.write {
+            return Ok(());
+        }
+        self.commit(&handle.inode, false).await
+    }
+
+    /// `fsync(2)`: commits and survives power loss.
+    ///
+    /// # Errors
+    /// As [`Client::flush`].
+    pub async fn fsync(self: &Rc<Self>, id: InodeId) -> Result<(), Errno> {
+        let inode = self.inode(id);
+        if inode.dirty.borrow().is_clean() {
+            self.take_error(&inode)?;
+            self.flush_touched(&inode).await?;
+            return self.session.call(Call::Sync).await.map(drop);
+        }
+        self.commit(&inode, true).await
+    }
+
+    /// Ends an open, once for each handle. Commits first: the kernel may release without a flush.
+    ///
+    /// # Errors
+    /// As [`Client::flush`]; the open has ended all the same.
+    pub async fn release(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
+        let result = self.flush(handle).await;
+        self.end_open(handle);
+        result
+    }
+
+    fn end_open(&self, handle: &Handle) {
+        let inode = &handle.inode;
+        let (opens, rights, stamp) = {
+            let mut state = inode.state.borrow_mut();
+            state.opens -= 1;
+            (state.opens, state.rights, state.stamp)
+        };
+        if opens > 0 {
+            return;
+        }
+        if inode.is_unused() {
+            self.drop_inode(inode.id);
+        } else if !rights.contains(Rights::READ) {
+            // Without READ no recall would ask whether it is still open: say that it is not.
+            let rights = Rights::OPEN;
+            self.returns.borrow_mut().push(protocol::lease::Return {
+                inode: inode.id,
+                rights,
+                stamp,
+            });
+        }
+    }
+
+    /// Changes the size together with other attributes.
+    ///
+    /// # Errors
+    /// EFBIG, EINVAL, EISDIR, those of a call and of a commit.
+    pub async fn truncate(
+        self: &Rc<Self>,
+        id: InodeId,
+        changes: AttrChanges,
+    ) -> Result<Attr, Errno> {
+        let size = changes.size.ok_or(Errno::EINVAL)?;
+        if size > FILE_SIZE_MAX_BYTES {
+            return Err(Errno::EFBIG);
+        }
+        let inode = self.inode(id);
+        self.alone(&inode, Call::SetAttr { inode: id, changes }).await?;
+        inode.dirty.borrow_mut().truncate(size);
+        self.attr(id).await
+    }
+
+    /// `fallocate(2)`.
+    ///
+    /// # Errors
+    /// ENOSPC, EFBIG, those of a call and of a commit.
+    pub async fn fallocate(
+        self: &Rc<Self>,
+        id: InodeId,
+        offset: u64,
+        length: u64,
+        mode: FallocateMode,
+    ) -> Result<(), Errno> {
+        if length == 0 {
+            return Err(Errno::EINVAL);
+        }
+        if offset.checked_add(length).is_none_or(|end| end > FILE_SIZE_MAX_BYTES) {
+            return Err(Errno::EFBIG);
+        }
+        let inode = self.inode(id);
+        self.alone(&inode, Call::Fallocate { inode: id, offset, length, mode }).await.map(drop)
+    }
+
+    /// Makes a call that must see all of this client's writes and none that come after: commits,
+    /// then keeps commits out until the answer is there.
+    async fn alone(self: &Rc<Self>, inode: &Rc<Inode>, call: Call) -> Result<Answer, Errno> {
+        let _lock = inode.commit_lock.acquire(1).await;
+        self.commit_locked(inode, false).await?;
+        // The service takes these rights from everybody: they come back with the next write.
+        self.session.call(call).await
+    }
+
+    /// Shares a range of one file with another, as far as the source reaches. Answers the bytes.
+    ///
+    /// # Errors
+    /// EINVAL for ranges of one file that overlap, ENOSPC, those of a call and of a commit.
+    pub async fn copy_range(
+        self: &Rc<Self>,
+        source: (InodeId, u64),
+        destination: (InodeId, u64),
+        length: u64,
+    ) -> Result<u64, Errno> {
+        let from = self.inode(source.0);
+        let to = self.inode(destination.0);
+        if source.0 != destination.0 {
+            self.commit(&from, false).await?;
+        }
+        let call = Call::CopyRange {
+            source: source.0,
+            source_offset: source.1,
+            destination: destination.0,
+            destination_offset: destination.1,
+            length,
+        };
+        match self.alone(&to, call).await? {
+            Answer::Copied { length, .. } => Ok(length),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// `lseek(2)` with `SEEK_DATA` or `SEEK_HOLE`.
+    ///
+    /// # Errors
+    /// ENXIO past the end, or if no data follows; those of a call.
+    pub async fn seek(self: &Rc<Self>, id: InodeId, offset: u64, to: SeekTo) -> Result<u64, Errno> {
+        let inode = self.inode(id);
+        self.commit(&inode, false).await?;
+        let mut at = offset;
+        loop {
+            let length = FILE_SIZE_MAX_BYTES - at;
+            let (extents, covered_to, attr) = self.ask_extents(&inode, at, length).await?;
+            if at >= attr.size {
+                let found = to == SeekTo::Hole && at > offset;
+                return if found { Ok(attr.size) } else { Err(Errno::ENXIO) };
+            }
+            for extent in &extents {
+                match to {
+                    SeekTo::Data => return Ok(extent.offset.max(offset)),
+                    SeekTo::Hole if extent.offset > at => return Ok(at),
+                    SeekTo::Hole => at = at.max(extent.end()),
+                }
+            }
+            if to == SeekTo::Hole && at < covered_to.min(attr.size) {
+                return Ok(at);
+            }
+            if to == SeekTo::Hole && at >= attr.size {
+                return Ok(attr.size);
+            }
+            at = at.max(covered_to);
+        }
+    }
+}

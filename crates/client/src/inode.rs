@@ -1,0 +1,322 @@
+//! What a client knows of one inode, and by which right it knows it.
+//!
+//! All changes of this knowledge that come from the metadata service happen in the order of the
+//! session's stream ([`Inode::grant`], [`Inode::note_attr`], [`Inode::invalidate`],
+//! [`Inode::begin_recall`] are called as frames are parsed), so that a cached fact is never older
+//! than a recall that was already answered. Stamps decide where an answer was overtaken: what it
+//! carries is cached only if no later recall or invalidation of the inode has been seen.
+
+use crate::dirty::Dirty;
+use crate::extent_map::{ExtentMap, RangeSet, Run};
+use protocol::client::Name;
+use protocol::lease::Grant;
+use protocol::{Attr, DeviceId, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
+use ring::local::{Notify, Semaphore, WaitGroup};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+/// Names of a complete directory that may be unknown again before it counts as incomplete.
+const UNKNOWN_NAMES_MAX: usize = 1024;
+
+/// One inode.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub(crate) id: InodeId,
+    pub(crate) state: RefCell<State>,
+    /// Data that is written but not committed.
+    pub(crate) dirty: RefCell<Dirty>,
+    /// Devices written to since they were last flushed for this inode.
+    unflushed: RefCell<SmallVec<[DeviceId; 2]>>,
+    /// Reads under READ that are under way: a recall waits for them.
+    pub(crate) lease_reads: WaitGroup,
+    /// Notified when a fill has been written out.
+    pub(crate) written: Notify,
+    /// Held while dirty data is committed and while an operation must be alone with it.
+    pub(crate) commit_lock: Semaphore,
+    /// Held by one append at a time.
+    pub(crate) append_lock: Semaphore,
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) rights: Rights,
+    pub(crate) stamp: LeaseStamp,
+    /// Attributes, valid under READ.
+    attr: Option<Attr>,
+    /// Newest truncate generation seen: what commits carry.
+    pub(crate) generation: Generation,
+    /// Committed extents, valid under READ, complete within `known`.
+    extents: ExtentMap<Place>,
+    known: RangeSet,
+    directory: Directory,
+    /// Target of a symbolic link; never changes.
+    pub(crate) target: Option<Rc<[u8]>>,
+    /// Open handles of this client.
+    pub(crate) opens: u32,
+    /// References that the user of the library holds (the kernel's lookups).
+    pub(crate) references: u64,
+    /// Data version that the kernel's page cache may hold.
+    pub(crate) kernel_data_version: Option<u64>,
+}
+
+/// Cached entries of a directory, valid under READ.
+#[derive(Debug, Default)]
+struct Directory {
+    entries: HashMap<Name, Option<InodeId>>,
+    /// Names that `entries` has not are absent, but for those in `unknown`.
+    complete: bool,
+    unknown: HashSet<Name>,
+}
+
+/// What is known of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It names this inode.
+    Inode(InodeId),
+    /// The directory has no such entry.
+    Absent,
+    /// Ask.
+    Unknown,
+}
+
+impl Inode {
+    pub(crate) fn new(id: InodeId) -> Inode {
+        Inode {
+            id,
+            state: RefCell::default(),
+            dirty: RefCell::default(),
+            unflushed: RefCell::default(),
+            lease_reads: WaitGroup::new(),
+            written: Notify::new(),
+            commit_lock: Semaphore::new(1),
+            append_lock: Semaphore::new(1),
+        }
+    }
+
+    /// Attributes as committed, if READ is held.
+    pub(crate) fn committed_attr(&self) -> Option<Attr> {
+        self.state.borrow().attr
+    }
+
+    /// Attributes as this client's users see them: with its own uncommitted writes.
+    pub(crate) fn local_attr(&self, mut attr: Attr) -> Attr {
+        let dirty = self.dirty.borrow();
+        if attr.kind == FileKind::File && !dirty.is_clean() {
+            attr.size = attr.size.max(dirty.end());
+            if let Some(mtime) = dirty.mtime() {
+                attr.mtime = attr.mtime.max(mtime);
+                attr.ctime = attr.ctime.max(mtime);
+            }
+        }
+        attr
+    }
+
+    /// Takes note that a device has acknowledged, but not flushed, data of this inode.
+    pub(crate) fn note_unflushed(&self, device: DeviceId) {
+        let mut unflushed = self.unflushed.borrow_mut();
+        if !unflushed.contains(&device) {
+            unflushed.push(device);
+        }
+    }
+
+    /// The devices that must be flushed to make this inode's data durable.
+    pub(crate) fn take_unflushed(&self) -> SmallVec<[DeviceId; 2]> {
+        self.unflushed.take()
+    }
+
+    /// Applies a grant. Answers whether what came with it may be cached under READ.
+    pub(crate) fn grant(&self, grant: &Grant) -> bool {
+        let mut state = self.state.borrow_mut();
+        if grant.stamp < state.stamp {
+            return false;
+        }
+        state.stamp = grant.stamp;
+        state.rights = grant.rights;
+        if !grant.rights.contains(Rights::READ) {
+            state.drop_read();
+        }
+        grant.rights.contains(Rights::READ)
+    }
+
+    /// Takes note of attributes that a fresh grant covers. `explained` says that the caller accounts
+    /// for a change of data itself; else cached extents of another data version are dropped.
+    pub(crate) fn note_attr(&self, attr: &Attr, explained: bool) {
+        let mut state = self.state.borrow_mut();
+        state.generation = state.generation.max(attr.generation);
+        if let Some(old) = &state.attr {
+            if old.version > attr.version {
+                return;
+            }
+            if old.data_version != attr.data_version && !explained {
+                state.extents.clear();
+                state.known.clear();
+            }
+        }
+        state.attr = Some(*attr);
+    }
+
+    /// The newest truncate generation, whether cached under READ or not.
+    pub(crate) fn note_generation(&self, generation: Generation) {
+        let mut state = self.state.borrow_mut();
+        state.generation = state.generation.max(generation);
+    }
+
+    /// Drops cached names of a directory and its attributes; READ stays.
+    pub(crate) fn invalidate(&self, names: &[Name], stamp: LeaseStamp) {
+        let mut state = self.state.borrow_mut();
+        state.stamp = state.stamp.max(stamp);
+        state.attr = None;
+        let directory = &mut state.directory;
+        for name in names {
+            directory.entries.remove(name);
+            if directory.complete {
+                directory.unknown.insert(name.clone());
+            }
+        }
+        if directory.unknown.len() > UNKNOWN_NAMES_MAX {
+            directory.complete = false;
+            directory.unknown.clear();
+        }
+    }
+
+    /// First part of a recall, in stream order: from here on nothing new is done under the rights.
+    pub(crate) fn begin_recall(&self, rights: Rights, stamp: LeaseStamp) {
+        let mut state = self.state.borrow_mut();
+        state.stamp = state.stamp.max(stamp);
+        state.rights = state.rights - rights;
+        if rights.contains(Rights::READ) {
+            state.drop_read();
+        }
+    }
+
+    /// What a recall's answer says is kept.
+    pub(crate) fn kept(&self) -> Rights {
+        if self.state.borrow().opens > 0 { Rights::OPEN } else { Rights::NONE }
+    }
+
+    /// Whether this client has no use for the inode any more.
+    pub(crate) fn is_unused(&self) -> bool {
+        let state = self.state.borrow();
+        state.opens == 0 && state.references == 0 && self.dirty.borrow().is_clean()
+    }
+
+    /// The session was lost with all rights.
+    pub(crate) fn lose_rights(&self) {
+        let mut state = self.state.borrow_mut();
+        state.rights = Rights::NONE;
+        state.stamp = LeaseStamp(0);
+        state.drop_read();
+    }
+
+    /// The connection was lost: what READ covered may be stale, WRITE and SIZE are reclaimed.
+    pub(crate) fn drop_read_right(&self) {
+        let mut state = self.state.borrow_mut();
+        state.rights = state.rights - Rights::READ;
+        state.drop_read();
+    }
+}
+
+impl State {
+    fn drop_read(&mut self) {
+        self.attr = None;
+        self.extents.clear();
+        self.known.clear();
+        self.directory = Directory::default();
+    }
+
+    fn may_cache(&self) -> bool {
+        self.rights.contains(Rights::READ)
+    }
+
+    /// What a cached directory says of a name.
+    pub(crate) fn entry(&self, name: &[u8]) -> Known {
+        match self.directory.entries.get(name) {
+            Some(Some(inode)) => Known::Inode(*inode),
+            Some(None) => Known::Absent,
+            None if self.directory.complete && !self.directory.unknown.contains(name) => {
+                Known::Absent
+            }
+            None => Known::Unknown,
+        }
+    }
+
+    /// Caches what a name names.
+    pub(crate) fn set_entry(&mut self, name: &[u8], inode: Option<InodeId>) {
+        if !self.may_cache() {
+            return;
+        }
+        let directory = &mut self.directory;
+        if directory.complete {
+            directory.unknown.remove(name);
+            if inode.is_none() {
+                directory.entries.remove(name);
+                return;
+            }
+        }
+        directory.entries.insert(name.to_vec(), inode);
+    }
+
+    /// All names are known: the directory is new, or was listed from start to end under READ.
+    pub(crate) fn set_complete(&mut self) {
+        if self.may_cache() {
+            self.directory.complete = true;
+            self.directory.entries.retain(|_, inode| inode.is_some());
+        }
+    }
+
+    /// Committed extents of a range, if all of it is known.
+    pub(crate) fn extents(&self, start: u64, end: u64) -> Option<(Attr, Vec<Run<Place>>)> {
+        let attr = self.attr?;
+        let end = end.min(attr.size);
+        if start >= end {
+            return Some((attr, Vec::new()));
+        }
+        self.known
+            .contains(&(start..end))
+            .then(|| (attr, self.extents.within(start..end).collect()))
+    }
+
+    /// Caches extents that are complete within `start..end`.
+    pub(crate) fn set_extents(&mut self, start: u64, end: u64, extents: &[protocol::Extent]) {
+        if !self.may_cache() {
+            return;
+        }
+        self.extents.remove(start..end);
+        self.known.insert(start..end);
+        for extent in extents {
+            if let Some(part) = extent.clip(start, end) {
+                self.put_extent(&part);
+            }
+        }
+    }
+
+    /// Lays own committed extents over what is cached.
+    pub(crate) fn overlay_extents(&mut self, extents: &[protocol::Extent]) {
+        if !self.may_cache() {
+            return;
+        }
+        for extent in extents {
+            self.known.insert(extent.offset..extent.end());
+            self.put_extent(extent);
+        }
+    }
+
+    fn put_extent(&mut self, extent: &protocol::Extent) {
+        let length = u64::from(extent.length);
+        let run = Run { offset: extent.offset, length, place: extent.place };
+        self.extents.insert(run, |before, after| {
+            before.place.allocation == after.place.allocation
+                && u64::from(before.place.at) + before.length == u64::from(after.place.at)
+        });
+    }
+
+    /// The file had this size before it grew: what lies past it is known to be a hole.
+    pub(crate) fn know_hole_from(&mut self, size: u64) {
+        if self.may_cache() {
+            self.known.insert(size..protocol::FILE_SIZE_MAX_BYTES);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Names and attributes: what needs no data.
+
+use crate::client::Client;
+use crate::inode::{Inode, Known};
+use protocol::attr::AttrChanges;
+use protocol::client::{Answer, Call, Creation, Entry, RenameMode, XattrMode};
+use protocol::{Attr, Errno, FileKind, InodeId, Rights};
+use std::rc::Rc;
+
+/// Entries asked for at once when a directory is listed.
+const LISTING_ENTRIES: u32 = 1024;
+
+/// A part of a directory's listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// Entries in the order of their cookies, `.` and `..` among them.
+    pub entries: Vec<Entry>,
+    /// No entry comes after these.
+    pub end: bool,
+}
+
+/// Who makes something new, and with which permission bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Permission bits (`07777`), umask already taken off.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// The attributes an answer carries.
+fn attr_of(answer: Answer) -> Result<Attr, Errno> {
+    match answer {
+        Answer::Attr(attr) | Answer::Entry(attr) => Ok(attr),
+        _ => Err(Errno::EPROTO),
+    }
+}
+
+impl Client {
+    /// The inode that a directory has under a name; takes a reference to it.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENAMETOOLONG, those of a call.
+    pub async fn lookup(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<Attr, Errno> {
+        check_name(name)?;
+        let known = match self.known_inode(parent) {
+            Some(directory) => directory.state.borrow().entry(name),
+            None => Known::Unknown,
+        };
+        let attr = match known {
+            Known::Absent => return Err(Errno::ENOENT),
+            Known::Inode(id) => self.attr(id).await?,
+            Known::Unknown => {
+                let call = Call::Lookup { parent, name: name.to_vec() };
+                match self.session.call(call).await? {
+                    Answer::Entry(attr) => self.inode(attr.inode).local_attr(attr),
+                    Answer::NoEntry => return Err(Errno::ENOENT),
+                    _ => return Err(Errno::EPROTO),
+                }
+            }
+        };
+        self.refer(attr.inode);
+        Ok(attr)
+    }
+
+    /// Takes a reference to an inode, to be given back by [`Client::forget`].
+    pub fn refer(&self, id: InodeId) {
+        self.inode(id).state.borrow_mut().references += 1;
+    }
+
+    /// Attributes, with this client's own uncommitted writes.
+    ///
+    /// # Errors
+    /// ESTALE, those of a call.
+    pub async fn attr(self: &Rc<Self>, id: InodeId) -> Result<Attr, Errno> {
+        let inode = self.inode(id);
+        let attr = match inode.committed_attr() {
+            Some(attr) if self.session.life.is_alive() => attr,
+            _ => attr_of(self.session.call(Call::GetAttr(id)).await?)?,
+        };
+        Ok(inode.local_attr(attr))
+    }
+
+    /// Changes attributes other than the size (for that see [`Client::truncate`]).
+    ///
+    /// # Errors
+    /// EPERM, EINVAL, those of a call.
+    pub async fn set_attr(
+        self: &Rc<Self>,
+        id: InodeId,
+        changes: AttrChanges,
+    ) -> Result<Attr, Errno> {
+        let inode = self.inode(id);
+        // Times of uncommitted writes must not come after, and overwrite, what is set now.
+        let clean = inode.dirty.borrow().is_clean();
+        if !clean && (changes.mtime.is_some() || changes.layout.is_some()) {
+            self.commit(&inode, false).await?;
+        }
+        let answer = self.session.call(Call::SetAttr { inode: id, changes }).await?;
+        Ok(inode.local_attr(attr_of(answer)?))
+    }
+
+    /// Makes a directory, symbolic link, FIFO, socket or device node; takes a reference to it.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT, ENOTDIR, ENAMETOOLONG, those of a call.
+    pub async fn make(
+        self: &Rc<Self>,
+        parent: InodeId,
+        name: &[u8],
+        creation: Creation,
+        setting: Setting,
+    ) -> Result<Attr, Errno> {
+        self.create_with(parent, name, creation, setting, Rights::READ).await
+    }
+
+    pub(crate) async fn create_with(
+        self: &Rc<Self>,
+        parent: InodeId,
+        name: &[u8],
+        creation: Creation,
+        setting: Setting,
+        rights: Rights,
+    ) -> Result<Attr, Errno> {
+        check_name(name)?;
+        let Setting { mode, uid, gid } = setting;
+        let name = name.to_vec();
+        let call = Call::Create { parent, name, creation, mode, uid, gid, rights };
+        let attr = attr_of(self.session.call(call).await?)?;
+        self.refer(attr.inode);
+        Ok(attr)
+    }
+
+    /// `link(2)`; takes a reference to the inode.
+    ///
+    /// # Errors
+    /// EEXIST, EPERM for a directory, EMLINK, those of a call.
+    pub async fn link(
+        self: &Rc<Self>,
+        id: InodeId,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<Attr, Errno> {
+        check_name(name)?;
+        let call = Call::Link { inode: id, parent, name: name.to_vec() };
+        let attr = attr_of(self.session.call(call).await?)?;
+        self.refer(id);
+        Ok(self.inode(id).local_attr(attr))
+    }
+
+    /// `unlink(2)`.
+    ///
+    /// # Errors
+    /// ENOENT, EISDIR, those of a call.
+    pub async fn unlink(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
+        check_name(name)?;
+        let call = Call::Unlink { parent, name: name.to_vec() };
+        self.removed(call).await
+    }
+
+    /// `rmdir(2)`.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENOTEMPTY, those of a call.
+    pub async fn rmdir(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
+        check_name(name)?;
+        self.removed(Call::Rmdir { parent, name: name.to_vec() }).await
+    }
+
+    async fn removed(self: &Rc<Self>, call: Call) -> Result<(), Errno> {
+        match self.session.call(call).await? {
+            Answer::Removed { inode, left } => {
+                self.lost_name(inode, left.is_none());
+                Ok(())
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// An inode lost a name, perhaps its last: data that nobody can reach need not be written.
+    fn lost_name(&self, id: InodeId, was_last: bool) {
+        if !was_last {
+            return;
+        }
+        if let Some(inode) = self.known_inode(id)
+            && inode.state.borrow().opens == 0
+        {
+            self.discard_dirty(&inode);
+        }
+    }
+
+    /// `renameat2(2)`.
+    ///
+    /// # Errors
+    /// ENOENT, EEXIST, ENOTEMPTY, EINVAL for a directory into itself, those of a call.
+    pub async fn rename(
+        self: &Rc<Self>,
+        from: (InodeId, &[u8]),
+        to: (InodeId, &[u8]),
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        let call = Call::Rename {
+            parent: from.0,
+            name: from.1.to_vec(),
+            new_parent: to.0,
+            new_name: to.1.to_vec(),
+            mode,
+        };
+        match self.session.call(call).await? {
+            Answer::Renamed { replaced, .. } => {
+                if let Some((inode, left)) = replaced {
+                    self.lost_name(inode, left.is_none());
+                }
+                Ok(())
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// A part of a directory's listing, after a cookie (0 = from the start). Takes no references.
+    ///
+    /// # Errors
+    /// ENOTDIR, those of a call.
+    pub async fn list(self: &Rc<Self>, id: InodeId, after: u64) -> Result<Listing, Errno> {
+        let call = Call::ReadDir { inode: id, after, count_max: LISTING_ENTRIES };
+        match self.session.call(call).await? {
+            Answer::Entries { mut entries, end } => {
+                for entry in &mut entries {
+                    if let Some(inode) = self.known_inode(entry.attr.inode) {
+                        entry.attr = inode.local_attr(entry.attr);
+                    }
+                }
+                Ok(Listing { entries, end })
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// EINVAL if it is none, those of a call.
+    pub async fn read_link(self: &Rc<Self>, id: InodeId) -> Result<Rc<[u8]>, Errno> {
+        let inode = self.inode(id);
+        if let Some(target) = &inode.state.borrow().target {
+            return Ok(Rc::clone(target));
+        }
+        match self.session.call(Call::ReadLink(id)).await? {
+            Answer::Bytes(bytes) => {
+                let target: Rc<[u8]> = bytes.into();
+                inode.state.borrow_mut().target = Some(Rc::clone(&target));
+                Ok(target)
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// One extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA, those of a call.
+    pub async fn xattr(self: &Rc<Self>, id: InodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let call = Call::GetXattr { inode: id, name: name.to_vec() };
+        match self.session.call(call).await? {
+            Answer::Bytes(bytes) => Ok(bytes),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Names of all extended attributes.
+    ///
+    /// # Errors
+    /// Those of a call.
+    pub async fn xattrs(self: &Rc<Self>, id: InodeId) -> Result<Vec<Vec<u8>>, Errno> {
+        match self.session.call(Call::ListXattr(id)).await? {
+            Answer::Names(names) => Ok(names),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// EEXIST, ENODATA (by `mode`), E2BIG, ERANGE, those of a call.
+    pub async fn set_xattr(
+        self: &Rc<Self>,
+        id: InodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), Errno> {
+        let call = Call::SetXattr { inode: id, name: name.to_vec(), value: value.to_vec(), mode };
+        self.session.call(call).await.map(drop)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA, those of a call.
+    pub async fn remove_xattr(self: &Rc<Self>, id: InodeId, name: &[u8]) -> Result<(), Errno> {
+        let call = Call::RemoveXattr { inode: id, name: name.to_vec() };
+        self.session.call(call).await.map(drop)
+    }
+
+    /// Attributes as committed: what data operations go by. Without READ they hold for one use.
+    pub(crate) async fn fetch_attr(self: &Rc<Self>, inode: &Inode) -> Result<Attr, Errno> {
+        match inode.committed_attr() {
+            Some(attr) => Ok(attr),
+            None => attr_of(self.session.call(Call::GetAttr(inode.id)).await?),
+        }
+    }
+
+    /// Takes rights over a regular file unless they are held. Answers its attributes.
+    pub(crate) async fn acquire(
+        self: &Rc<Self>,
+        inode: &Inode,
+        rights: Rights,
+    ) -> Result<(), Errno> {
+        while !inode.state.borrow().rights.contains(rights) {
+            let call = Call::Acquire { inode: inode.id, rights };
+            let attr = attr_of(self.session.call(call).await?)?;
+            if attr.kind != FileKind::File {
+                return Err(Errno::EINVAL);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), Errno> {
+    if name.len() > protocol::NAME_MAX_BYTES {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    if name.is_empty() || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! Reading: dirty data from memory, committed data from the devices, holes as zeros.
+//!
+//! A read is planned without waiting once its extents are known: which bytes come from where. Ranges
+//! that lie near each other on a device become one command; all commands go out together. The
+//! result is a list of chunks that refer to what was read, not a copy of it.
+
+use crate::client::Client;
+use crate::dirty::FillState;
+use crate::extent_map::Run;
+use crate::inode::Inode;
+use crate::session::ReadGuard;
+use protocol::client::{Answer, Call};
+use protocol::{Attr, DeviceId, Errno, Extent, InodeId, Place, Rights};
+use ring::local::InFlight;
+use ring::{Buffer, Chunk, Shared};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Largest read from a device as one command.
+const COMMAND_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes between two wanted ranges that are read along rather than making two commands.
+const GAP_BYTES_MAX: u64 = 16 << 10;
+
+/// Extents asked for beyond what a read needs, so that reading on needs no further call.
+const AHEAD_BYTES: u64 = 64 << 20;
+
+thread_local! {
+    static ZEROS: Shared = Buffer::zeroed(1 << 20).freeze();
+}
+
+/// A part of the file that a read covers.
+enum Part {
+    Hole(u64),
+    Memory(Shared),
+    /// Bytes on a device, at a byte address.
+    Device {
+        device: DeviceId,
+        address: u64,
+        length: u64,
+    },
+}
+
+/// A command to a device, and what it read.
+struct Command {
+    device: DeviceId,
+    range: Range<u64>,
+}
+
+/// Extents for one read, and what makes them hold until it ends.
+struct Held {
+    size: u64,
+    runs: Vec<Run<Place>>,
+    _epoch: ReadGuard,
+    _lease: Option<InFlight>,
+}
+
+impl Client {
+    /// Reads up to `length` bytes at an offset; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// EIO, ETIMEDOUT, ESTALE, those of a call.
+    pub async fn read(
+        self: &Rc<Self>,
+        id: InodeId,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<Chunk>, Errno> {
+        let inode = self.inode(id);
+        loop {
+            self.session.life.alive().await?;
+            let session = self.session.life.generation();
+            let held = self.hold_extents(&inode, offset, length as u64).await?;
+            let size = held.size.max(inode.dirty.borrow().end());
+            let end = offset.saturating_add(length as u64).min(size);
+            if offset >= end {
+                return Ok(Vec::new());
+            }
+            let parts = self.plan(&inode, offset..end, &held.runs)?;
+            let chunks = self.carry_out(parts).await?;
+            drop(held);
+            if self.session.life.is_alive() && session == self.session.life.generation() {
+                return Ok(chunks);
+            }
+            // The session may have been fenced meanwhile: these bytes may be somebody else's.
+        }
+    }
+
+    /// Committed extents of a range, held until the read ends.
+    async fn hold_extents(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        offset: u64,
+        length: u64,
+    ) -> Result<Held, Errno> {
+        let end = offset.saturating_add(length);
+        if inode.state.borrow().rights.contains(Rights::READ)
+            && let Some((attr, runs)) = inode.state.borrow().extents(offset, end)
+        {
+            return Ok(Held {
+                size: attr.size,
+                runs,
+                _epoch: self.session.life.hold(),
+                _lease: Some(inode.lease_reads.enter()),
+            });
+        }
+        let mut at = offset;
+        let mut runs = Vec::new();
+        // Held from before the first answer, so from an epoch no later than any of them.
+        let epoch = self.session.life.hold();
+        loop {
+            let wanted = (end - at).max(AHEAD_BYTES);
+            let (extents, covered_to, attr) = self.ask_extents(inode, at, wanted).await?;
+            runs.extend(extents.iter().filter_map(|extent| {
+                let extent = extent.clip(at, end.min(covered_to))?;
+                let length = u64::from(extent.length);
+                Some(Run { offset: extent.offset, length, place: extent.place })
+            }));
+            at = covered_to;
+            if at >= end.min(attr.size) {
+                let lease = inode
+                    .state
+                    .borrow()
+                    .rights
+                    .contains(Rights::READ)
+                    .then(|| inode.lease_reads.enter());
+                return Ok(Held { size: attr.size, runs, _epoch: epoch, _lease: lease });
+            }
+        }
+    }
+
+    /// Extents from the service: complete from `offset` to the second part of the answer.
+    pub(crate) async fn ask_extents(
+        self: &Rc<Self>,
+        inode: &Inode,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Vec<Extent>, u64, Attr), Errno> {
+        let length = length.min(protocol::FILE_SIZE_MAX_BYTES - offset);
+        let call = Call::ReadExtents { inode: inode.id, offset, length };
+        match self.session.call(call).await? {
+            Answer::Extents { extents, covered_to, attr, .. } if covered_to > offset => {
+                Ok((extents.0, covered_to, attr))
+            }
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Which bytes come from where: dirty data over committed data over holes.
+    fn plan(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        committed: &[Run<Place>],
+    ) -> Result<Vec<Part>, Errno> {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        let dirty = inode.dirty.borrow();
+        for run in dirty.within(range.start, range.end) {
+            self.plan_committed(at..run.offset, committed, &mut parts)?;
+            let fill = dirty.fill(run.place.fill).ok_or(Errno::EIO)?;
+            let bytes = run.place.at as usize..(u64::from(run.place.at) + run.length) as usize;
+            match &fill.state {
+                FillState::Gathering(buffer) => {
+                    parts.push(Part::Memory(Buffer::copy_from(&buffer[bytes]).freeze()));
+                }
+                FillState::Writing(shared) => parts.push(Part::Memory(shared.slice(bytes))),
+                FillState::Written => {
+                    let block_size = self.block_size(fill.device)?;
+                    for extent in dirty.extents(&run, block_size) {
+                        parts.push(self.device_part(&extent.place, u64::from(extent.length))?);
+                    }
+                }
+            }
+            at = run.end();
+        }
+        self.plan_committed(at..range.end, committed, &mut parts)?;
+        Ok(parts)
+    }
+
+    fn plan_committed(
+        &self,
+        range: Range<u64>,
+        committed: &[Run<Place>],
+        parts: &mut Vec<Part>,
+    ) -> Result<(), Errno> {
+        let mut at = range.start;
+        let first = committed.partition_point(|run| run.end() <= range.start);
+        for run in &committed[first..] {
+            let Some(run) = run.clip(at, range.end) else { break };
+            if run.offset > at {
+                parts.push(Part::Hole(run.offset - at));
+            }
+            parts.push(self.device_part(&run.place, run.length)?);
+            at = run.end();
+        }
+        if at < range.end {
+            parts.push(Part::Hole(range.end - at));
+        }
+        Ok(())
+    }
+
+    fn block_size(&self, device: DeviceId) -> Result<u32, Errno> {
+        self.devices.info(device).map(|info| info.block_size).ok_or(Errno::EIO)
+    }
+
+    fn device_part(&self, place: &Place, length: u64) -> Result<Part, Errno> {
+        let device = place.allocation.device;
+        let block_size = u64::from(self.block_size(device)?);
+        let address = place.allocation.block * block_size + u64::from(place.at);
+        Ok(Part::Device { device, address, length })
+    }
+
+    /// Reads what lies on devices and puts everything together.
+    async fn carry_out(self: &Rc<Self>, parts: Vec<Part>) -> Result<Vec<Chunk>, Errno> {
+        let commands = self.commands(&parts)?;
+        let mut reads = Vec::with_capacity(commands.len());
+        if let [command] = &commands[..] {
+            reads.push(self.read_command(command).await?);
+        } else {
+            let mut tasks = Vec::with_capacity(commands.len());
+            for command in &commands {
+                let client = Rc::clone(self);
+                let command = Command { device: command.device, range: command.range.clone() };
+                tasks.push(ring::spawn(async move { client.read_command(&command).await }));
+            }
+            let mut failed = None;
+            for task in tasks {
+                // All are waited for, so that none outlives the read.
+                match task.await.unwrap_or(Err(Errno::EIO)) {
+                    Ok(bytes) => reads.push(bytes),
+                    Err(errno) => failed = Some(errno),
+                }
+            }
+            if let Some(errno) = failed {
+                return Err(errno);
+            }
+        }
+        Ok(assemble(&parts, &commands, &reads))
+    }
+
+    async fn read_command(self: &Rc<Self>, command: &Command) -> Result<Shared, Errno> {
+        let length = (command.range.end - command.range.start) as usize;
+        self.read_device(command.device, command.range.start, length).await
+    }
+
+    /// The commands that fetch all parts on devices: sorted, apart from each other.
+    fn commands(&self, parts: &[Part]) -> Result<Vec<Command>, Errno> {
+        let mut wanted: Vec<Command> = Vec::new();
+        for part in parts {
+            if let Part::Device { device, address, length } = part {
+                let block = u64::from(self.block_size(*device)?);
+                let start = address / block * block;
+                let end = (address + length).next_multiple_of(block);
+                wanted.push(Command { device: *device, range: start..end });
+            }
+        }
+        wanted.sort_by_key(|command| (command.device, command.range.start));
+        let mut commands: Vec<Command> = Vec::new();
+        for next in wanted {
+            match commands.last_mut() {
+                Some(last)
+                    if last.device == next.device
+                        && next.range.start <= last.range.end + GAP_BYTES_MAX
+                        && next.range.end.max(last.range.end) - last.range.start
+                            <= COMMAND_BYTES_MAX =>
+                {
+                    last.range.end = last.range.end.max(next.range.end);
+                }
+                _ => commands.push(next),
+            }
+        }
+        Ok(commands)
+    }
+}
+
+/// Chunks of all parts in the order of the file.
+fn assemble(parts: &[Part], commands: &[Command], reads: &[Shared]) -> Vec<Chunk> {
+    let mut chunks = Vec::with_capacity(parts.len());
+    for part in parts {
+        match part {
+            Part::Memory(shared) => chunks.push(Chunk::Shared(shared.clone())),
+            Part::Hole(length) => ZEROS.with(|zeros| {
+                let mut left = *length as usize;
+                while left > 0 {
+                    let now = left.min(zeros.len());
+                    chunks.push(Chunk::Shared(zeros.slice(..now)));
+                    left -= now;
+                }
+            }),
+            Part::Device { device, address, length } => {
+                let key = (*device, *address);
+                let after = commands
+                    .partition_point(|command| (command.device, command.range.start) <= key);
+                let index = after - 1;
+                let start = (address - commands[index].range.start) as usize;
+                let bytes = reads[index].slice(start..start + *length as usize);
+                chunks.push(Chunk::Shared(bytes));
+            }
+        }
+    }
+    chunks
+}

@@ -1,0 +1,385 @@
+//! The session with the metadata service: one connection at a time, calls with deadlines and reply
+//! slots, heart-beats, and what happens when contact is lost.
+//!
+//! Answers and pushes are handed to the [`Handler`] *in the order of the stream, as they are
+//! parsed*; the task that waits for an answer is woken only after that. So a grant is always
+//! applied before a recall that follows it.
+
+mod life;
+mod slots;
+
+pub(crate) use life::{Life, ReadGuard};
+use protocol::auth::Secret;
+use protocol::client::{Answer, Call, Push, Request, Response, Slot};
+use protocol::space::DeviceInfo;
+use protocol::{Epoch, Errno, FreeEpoch, HostId, InodeId, Rights, SessionId, times};
+use ring::SocketOptions;
+use ring::local::{Notify, oneshot};
+use ring::time::{Instant, now, sleep, timeout_at};
+use rpc::RpcError;
+use slots::{SlotGuard, Slots};
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// Pause before connecting again, doubled up to [`RECONNECT_MAX`].
+const RECONNECT_MIN: Duration = Duration::from_millis(20);
+const RECONNECT_MAX: Duration = Duration::from_secs(1);
+
+/// The service answers the first calls of a connection within this.
+const FIRST_CALL_DEADLINE: Duration = times::SESSION_DEADLINE;
+
+/// Inodes in one part of a reclaim.
+const RECLAIM_PART: usize = 1024;
+
+/// How to reach the metadata service, and as whom.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// Address of the metadata service.
+    pub meta: SocketAddr,
+    /// The job's secret.
+    pub secret: Secret,
+    /// The node this client runs on.
+    pub node: String,
+    /// How sockets are made.
+    pub sockets: SocketOptions,
+}
+
+/// What is told of the session, in the order of its stream.
+pub(crate) trait Handler {
+    /// An answer came to `call`.
+    fn answered(&self, call: &Call, response: &Response);
+    /// The service asks for something.
+    fn pushed(self: Rc<Self>, push: Push, reply: PushReply);
+    /// The connection is gone, the session may go on. READ rights are void.
+    fn disconnected(&self);
+    /// What to reclaim after a resume.
+    fn held(&self) -> Vec<(InodeId, Rights)>;
+    /// The session is gone with everything it held.
+    fn lost(&self);
+    /// The pool's devices, at every start.
+    fn devices(&self, devices: Vec<DeviceInfo>);
+}
+
+/// The connection to the service.
+type Link = rpc::Connection<rpc::Connector<rpc::Client>>;
+
+/// The way back for the answer to a [`Push`].
+pub(crate) type PushReply = rpc::Reply<rpc::Connector<rpc::Client>>;
+
+/// The session.
+pub(crate) struct Session {
+    config: SessionConfig,
+    handler: RefCell<Weak<dyn Handler>>,
+    link: RefCell<Option<Link>>,
+    /// Notified when the state of the link changes.
+    changed: Notify,
+    slots: Slots,
+    pub(crate) life: Life,
+    identity: Cell<Identity>,
+    closed: Cell<bool>,
+    /// Calls sent, for the count of round trips.
+    pub(crate) calls: Cell<u64>,
+}
+
+/// Who this client is to the service and to targets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) session: Option<SessionId>,
+    pub(crate) host: HostId,
+    pub(crate) epoch: Epoch,
+    pub(crate) file_system: uuid::Uuid,
+}
+
+fn new_host() -> HostId {
+    let mut bytes = [0; 16];
+    ring::random::fill(&mut bytes);
+    HostId(*uuid::Builder::from_random_bytes(bytes).as_uuid().as_bytes())
+}
+
+impl Session {
+    pub(crate) fn new(config: SessionConfig) -> Rc<Session> {
+        Rc::new(Session {
+            config,
+            handler: RefCell::new(Weak::<NoHandler>::new()),
+            link: RefCell::default(),
+            changed: Notify::default(),
+            slots: Slots::new(),
+            life: Life::new(),
+            identity: Cell::new(Identity {
+                session: None,
+                host: new_host(),
+                epoch: Epoch(0),
+                file_system: uuid::Uuid::nil(),
+            }),
+            closed: Cell::new(false),
+            calls: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity.get()
+    }
+
+    pub(crate) fn sockets(&self) -> &SocketOptions {
+        &self.config.sockets
+    }
+
+    /// Starts the session and the task that keeps it.
+    ///
+    /// # Errors
+    /// What stood in the way of the first connection, in words.
+    pub(crate) async fn start(self: &Rc<Self>, handler: Weak<dyn Handler>) -> Result<(), String> {
+        *self.handler.borrow_mut() = handler;
+        let link = self.connect().await.map_err(|error| {
+            format!("cannot start a session with the metadata service at {}: {error}; is it up, and is the secret file that of this job?", self.config.meta)
+        })?;
+        ring::spawn(Rc::clone(self).keep(link));
+        ring::spawn(Rc::clone(self).heartbeat());
+        Ok(())
+    }
+
+    /// Ends the session in order.
+    pub(crate) async fn end(self: &Rc<Self>) {
+        if let Err(error) = self.call(Call::End).await {
+            tracing::warn!(%error, "the session could not be ended in order; it will time out");
+        }
+        self.closed.set(true);
+        if let Some(link) = self.link.borrow_mut().take() {
+            link.close("the session has ended");
+        }
+        self.changed.notify();
+    }
+
+    /// Runs calls until they are answered or [`times::REQUEST_DEADLINE`] has passed; goes through
+    /// lost connections by asking again, with the same slot.
+    ///
+    /// # Errors
+    /// The service's error, or ETIMEDOUT, or ESTALE after [`Session::end`].
+    pub(crate) async fn call(self: &Rc<Self>, call: Call) -> Result<Answer, Errno> {
+        let unbounded = matches!(call, Call::SetLock { wait: true, .. });
+        let deadline = now() + if unbounded { Duration::MAX } else { times::REQUEST_DEADLINE };
+        let guard = if call.changes() {
+            let slot = timeout_at(deadline, self.slots.take()).await;
+            Some(slot.map_err(|_| Errno::ETIMEDOUT)?)
+        } else {
+            None
+        };
+        let slot = guard.as_ref().map(SlotGuard::slot);
+        // Blocks that a change frees rest until reads from before its answer have ended.
+        let _epoch = call.changes().then(|| self.life.hold());
+        self.call_in_slot(call, slot, guard, deadline).await
+    }
+
+    async fn call_in_slot(
+        self: &Rc<Self>,
+        call: Call,
+        slot: Option<Slot>,
+        guard: Option<SlotGuard>,
+        deadline: Instant,
+    ) -> Result<Answer, Errno> {
+        let request = Rc::new(Request { slot, call });
+        loop {
+            let link =
+                timeout_at(deadline, self.linked()).await.map_err(|_| Errno::ETIMEDOUT)??;
+            self.calls.set(self.calls.get() + 1);
+            let (sender, receiver) = oneshot();
+            let session = Rc::clone(self);
+            let asked = Rc::clone(&request);
+            // The slot is in use until the answer is there, whether or not anybody still waits.
+            let guard = guard.clone();
+            link.call_then(&request, move |answer| {
+                let outcome = answer.map(|response: Response| {
+                    if let Some(handler) = session.handler() {
+                        handler.answered(&asked.call, &response);
+                    }
+                    response.result
+                });
+                drop(guard);
+                let _ = sender.send(outcome);
+            });
+            match timeout_at(deadline, receiver).await {
+                Err(_) => return Err(Errno::ETIMEDOUT),
+                Ok(Ok(Ok(result))) => return result,
+                // The connection was lost: ask again on the next one.
+                Ok(Ok(Err(RpcError::Closed(_))) | Err(_)) => {}
+                Ok(Ok(Err(error))) => {
+                    tracing::warn!(%error, "a call could not be made");
+                    ring::time::sleep(RECONNECT_MIN).await;
+                }
+            }
+        }
+    }
+
+    /// The link, once there is one.
+    async fn linked(&self) -> Result<Link, Errno> {
+        loop {
+            let changed = self.changed.notified();
+            if self.closed.get() {
+                return Err(Errno::ESTALE);
+            }
+            if let Some(link) = &*self.link.borrow()
+                && link.closed_reason().is_none()
+            {
+                return Ok(link.clone());
+            }
+            changed.await;
+        }
+    }
+
+    fn handler(&self) -> Option<Rc<dyn Handler>> {
+        self.handler.borrow().upgrade()
+    }
+
+    /// Connects, proves the secret, starts or resumes the session, reclaims.
+    async fn connect(self: &Rc<Self>) -> Result<Link, String> {
+        let config = &self.config;
+        let receiver = Rc::new(Receiver { session: Rc::downgrade(self) });
+        let limits = rpc::Limits::default();
+        let link =
+            Link::connect(config.meta, &config.sockets, &config.secret, limits, receiver).await;
+        let link = link.map_err(|error| error.to_string())?;
+        let identity = self.identity.get();
+        let sent = now();
+        let start = Call::Start {
+            node: config.node.clone(),
+            host: identity.host,
+            resume: identity.session,
+        };
+        let answer = first_call(&link, start).await?;
+        let Answer::Welcome { session, epoch, resumed, file_system, devices, free_epoch } = answer
+        else {
+            return Err(format!("{answer:?} is no welcome"));
+        };
+        let handler = self.handler();
+        if !resumed && identity.session.is_some() {
+            tracing::error!(%session, "the session was lost; data not yet committed is lost");
+            if let Some(handler) = &handler {
+                handler.lost();
+            }
+        }
+        self.identity.set(Identity { session: Some(session), epoch, file_system, ..identity });
+        self.life.heard(sent, free_epoch);
+        if let Some(handler) = &handler {
+            handler.devices(devices);
+        }
+        if resumed {
+            let held = handler.map(|handler| handler.held()).unwrap_or_default();
+            let mut parts = held.chunks(RECLAIM_PART).peekable();
+            let mut done = false;
+            while !done {
+                let held = parts.next().unwrap_or_default().to_vec();
+                done = parts.peek().is_none();
+                first_call(&link, Call::Reclaim { held, done }).await?;
+            }
+        }
+        Ok(link)
+    }
+
+    /// Runs one link after the other until the session is closed.
+    async fn keep(self: Rc<Self>, first: Link) {
+        let mut link = Some(first);
+        let mut pause = RECONNECT_MIN;
+        while !self.closed.get() {
+            let Some(current) = link.take() else {
+                match self.connect().await {
+                    Ok(new) => link = Some(new),
+                    Err(error) => {
+                        tracing::warn!(error, "no contact with the metadata service, trying on");
+                        sleep(pause).await;
+                        pause = (pause * 2).min(RECONNECT_MAX);
+                    }
+                }
+                continue;
+            };
+            pause = RECONNECT_MIN;
+            *self.link.borrow_mut() = Some(current.clone());
+            self.changed.notify();
+            let reason = current.closed().await;
+            self.link.borrow_mut().take();
+            if !self.closed.get() {
+                tracing::warn!(%reason, "lost the connection to the metadata service");
+            }
+        }
+    }
+
+    /// Tells the service that this client lives, and learns that its session does.
+    async fn heartbeat(self: Rc<Self>) {
+        while !self.closed.get() {
+            sleep(times::HEARTBEAT).await;
+            let sent = now();
+            let ended_through = self.life.ended_through();
+            let call = self.call(Call::Heartbeat { ended_through });
+            match ring::time::timeout(times::SELF_STOP, Box::pin(call)).await {
+                Ok(Ok(Answer::Alive { free_epoch })) => self.life.heard(sent, free_epoch),
+                Ok(Err(Errno::ESTALE)) if !self.closed.get() => {
+                    self.drop_link("the service says that the session has ended");
+                }
+                Ok(_) => {}
+                // No answer for so long: the connection is of no use, whatever TCP thinks of it.
+                Err(_) => self.drop_link("a heartbeat was not answered"),
+            }
+        }
+    }
+
+    fn drop_link(&self, reason: &str) {
+        let link = self.link.borrow().clone();
+        if let Some(link) = link {
+            link.close(reason);
+        }
+    }
+
+    /// The newest free epoch that an answer carried.
+    pub(crate) fn note_epoch(&self, epoch: FreeEpoch) {
+        self.life.note_epoch(epoch);
+    }
+}
+
+/// Makes a call before anything else goes over a connection.
+async fn first_call(link: &Link, call: Call) -> Result<Answer, String> {
+    let request = Request { slot: None, call };
+    let response = link.call(&request, Some(FIRST_CALL_DEADLINE)).await;
+    let response = response.map_err(|error| error.to_string())?;
+    response.result.map_err(|errno| format!("the service answers {errno}"))
+}
+
+/// Hands on what a link receives.
+struct Receiver {
+    session: Weak<Session>,
+}
+
+impl rpc::Handler<rpc::Connector<rpc::Client>> for Receiver {
+    fn called(&self, push: Push, reply: PushReply) {
+        if let Some(handler) = self.session.upgrade().and_then(|session| session.handler()) {
+            handler.pushed(push, reply);
+        }
+    }
+
+    fn closed(&self, _reason: &str) {
+        let Some(session) = self.session.upgrade() else { return };
+        if let Some(handler) = session.handler() {
+            handler.disconnected();
+        }
+    }
+}
+
+/// Stands in until [`Session::start`] names the real one.
+struct NoHandler;
+
+impl Handler for NoHandler {
+    fn answered(&self, _: &Call, _: &Response) {}
+    fn pushed(self: Rc<Self>, _: Push, _: PushReply) {}
+    fn disconnected(&self) {}
+    fn held(&self) -> Vec<(InodeId, Rights)> {
+        Vec::new()
+    }
+    fn lost(&self) {}
+    fn devices(&self, _: Vec<DeviceInfo>) {}
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("identity", &self.identity.get()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,137 @@
+//! Whether the session may still act, and which reads keep freed blocks from being used again.
+
+use protocol::{Errno, FreeEpoch, times};
+use ring::local::Notify;
+use ring::time::{Instant, now, timeout};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The session's life.
+#[derive(Debug)]
+pub(crate) struct Life {
+    /// When the last answered heartbeat was sent.
+    heard: Cell<Option<Instant>>,
+    /// Raised when a session is lost: what began under an older one must not end under a newer.
+    generation: Cell<u64>,
+    revived: Notify,
+    epochs: Rc<RefCell<Epochs>>,
+}
+
+#[derive(Debug, Default)]
+struct Epochs {
+    latest: FreeEpoch,
+    /// Reads (and changes) under way, by the epoch they began under.
+    under_way: BTreeMap<FreeEpoch, usize>,
+}
+
+/// A read under way.
+#[derive(Debug)]
+pub(crate) struct ReadGuard {
+    epoch: FreeEpoch,
+    epochs: Rc<RefCell<Epochs>>,
+}
+
+impl Life {
+    pub(super) fn new() -> Life {
+        Life {
+            heard: Cell::new(None),
+            generation: Cell::new(0),
+            revived: Notify::default(),
+            epochs: Rc::default(),
+        }
+    }
+
+    /// A heartbeat that was sent at `sent` has been answered.
+    pub(super) fn heard(&self, sent: Instant, free_epoch: FreeEpoch) {
+        self.heard.set(Some(self.heard.get().map_or(sent, |old| old.max(sent))));
+        self.note_epoch(free_epoch);
+        self.revived.notify();
+    }
+
+    /// Takes note of the service's free epoch.
+    pub(super) fn note_epoch(&self, epoch: FreeEpoch) {
+        let mut epochs = self.epochs.borrow_mut();
+        epochs.latest = epochs.latest.max(epoch);
+    }
+
+    /// The session was lost.
+    pub(crate) fn lose(&self) {
+        self.generation.set(self.generation.get() + 1);
+    }
+
+    /// Which session this is: to be compared before and after.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// Whether I/O may start, and bytes that were read may be handed over.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.heard.get().is_some_and(|heard| now() - heard < times::SELF_STOP)
+    }
+
+    /// Waits until the session is alive.
+    ///
+    /// # Errors
+    /// ETIMEDOUT after [`times::REQUEST_DEADLINE`].
+    pub(crate) async fn alive(&self) -> Result<(), Errno> {
+        while !self.is_alive() {
+            let revived = self.revived.notified();
+            timeout(times::REQUEST_DEADLINE, revived).await.map_err(|_| Errno::ETIMEDOUT)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a read under the newest epoch known.
+    pub(crate) fn hold(&self) -> ReadGuard {
+        let latest = self.epochs.borrow().latest;
+        self.hold_at(latest)
+    }
+
+    /// Begins a read under extents that held at `epoch`.
+    pub(crate) fn hold_at(&self, epoch: FreeEpoch) -> ReadGuard {
+        *self.epochs.borrow_mut().under_way.entry(epoch).or_default() += 1;
+        ReadGuard { epoch, epochs: Rc::clone(&self.epochs) }
+    }
+
+    /// Every read that began before this epoch has ended.
+    pub(crate) fn ended_through(&self) -> FreeEpoch {
+        let epochs = self.epochs.borrow();
+        let oldest = epochs.under_way.first_key_value().map(|(&epoch, _)| epoch);
+        oldest.map_or(epochs.latest, |oldest| oldest.min(epochs.latest))
+    }
+}
+
+impl Drop for ReadGuard {
+    fn drop(&mut self) {
+        let mut epochs = self.epochs.borrow_mut();
+        if let Some(count) = epochs.under_way.get_mut(&self.epoch) {
+            *count -= 1;
+            if *count == 0 {
+                epochs.under_way.remove(&self.epoch);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: freed blocks rest while a read from before their release goes on.
+    #[test]
+    fn the_oldest_read_holds_the_epoch_back() {
+        let life = Life::new();
+        life.note_epoch(FreeEpoch(5));
+        let old = life.hold();
+        life.note_epoch(FreeEpoch(9));
+        let new = life.hold();
+        assert_eq!(life.ended_through(), FreeEpoch(5));
+        drop(old);
+        assert_eq!(life.ended_through(), FreeEpoch(9));
+        life.note_epoch(FreeEpoch(12));
+        assert_eq!(life.ended_through(), FreeEpoch(9));
+        drop(new);
+        assert_eq!(life.ended_through(), FreeEpoch(12));
+    }
+}

@@ -1,0 +1,64 @@
+//! Reply slots: at most one call under way in each, so that a repeated call gets its first answer.
+//! Sequences only ever grow, also over a lost session, so that calls under way keep theirs.
+
+use protocol::client::{SLOTS_PER_SESSION, Slot};
+use ring::local::{Permit, Semaphore};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// All slots of a session.
+pub(super) struct Slots {
+    permits: Semaphore,
+    state: Rc<RefCell<State>>,
+}
+
+struct State {
+    free: Vec<u16>,
+    sequences: Vec<u64>,
+}
+
+/// A slot in use. Clones stand for the same call; the slot is free when the last is gone.
+#[derive(Clone)]
+pub(super) struct SlotGuard(Rc<Guard>);
+
+struct Guard {
+    slot: Slot,
+    state: Rc<RefCell<State>>,
+    _permit: Permit,
+}
+
+impl Slots {
+    pub(super) fn new() -> Slots {
+        let count = SLOTS_PER_SESSION;
+        let state = State {
+            // Low numbers are used first, so that the service stores few slots of idle clients.
+            free: (0..count).rev().collect(),
+            sequences: vec![0; usize::from(count)],
+        };
+        Slots { permits: Semaphore::new(usize::from(count)), state: Rc::new(RefCell::new(state)) }
+    }
+
+    /// Takes a slot for a new call.
+    pub(super) async fn take(&self) -> SlotGuard {
+        let permit = self.permits.acquire(1).await;
+        let mut state = self.state.borrow_mut();
+        let slot = state.free.pop().expect("there are as many slots as permits");
+        state.sequences[usize::from(slot)] += 1;
+        let sequence = state.sequences[usize::from(slot)];
+        let slot = Slot { slot, sequence };
+        SlotGuard(Rc::new(Guard { slot, state: Rc::clone(&self.state), _permit: permit }))
+    }
+}
+
+impl SlotGuard {
+    /// The slot, for the call.
+    pub(super) fn slot(&self) -> Slot {
+        self.0.slot
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.state.borrow_mut().free.push(self.slot.slot);
+    }
+}

@@ -1,0 +1,242 @@
+//! The blocks that this session leased, and what of them is still free.
+//!
+//! Writers *reserve* blocks when they take data into memory, so that a full pool is found when
+//! `write` is called and not at close; they *allocate* when they know how much goes out together,
+//! so that allocations are as long as possible. Reservations are per device.
+
+use protocol::space::{ALLOCATION_MAX_BYTES, BlockRange, SpaceGrant};
+use protocol::{AllocationId, DeviceId, Incarnation};
+use std::collections::{BTreeMap, HashMap};
+
+/// Free leased blocks of one device.
+#[derive(Debug)]
+struct Lease {
+    incarnation: Incarnation,
+    /// Free runs: start → count.
+    free: BTreeMap<u64, u64>,
+    free_blocks: u64,
+    reserved_blocks: u64,
+}
+
+/// A run of blocks to write to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allocated {
+    pub(crate) allocation: AllocationId,
+    pub(crate) blocks: u32,
+    pub(crate) incarnation: Incarnation,
+}
+
+/// All leased space.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    leases: HashMap<DeviceId, Lease>,
+}
+
+impl Space {
+    /// Adds what the metadata service granted. Space of an older incarnation is let go: commits
+    /// that name it would be refused.
+    pub(crate) fn add(&mut self, grant: &SpaceGrant) {
+        let lease = self.leases.entry(grant.device).or_insert_with(|| Lease {
+            incarnation: grant.incarnation,
+            free: BTreeMap::new(),
+            free_blocks: 0,
+            reserved_blocks: 0,
+        });
+        if lease.incarnation != grant.incarnation {
+            lease.incarnation = grant.incarnation;
+            lease.free.clear();
+            lease.free_blocks = 0;
+        }
+        for range in &grant.free {
+            lease.put(*range);
+        }
+    }
+
+    /// Sets blocks aside if so many are free and not set aside yet.
+    pub(crate) fn reserve(&mut self, device: DeviceId, blocks: u64) -> bool {
+        match self.leases.get_mut(&device) {
+            Some(lease) if lease.free_blocks >= lease.reserved_blocks + blocks => {
+                lease.reserved_blocks += blocks;
+                true
+            }
+            _ => blocks == 0,
+        }
+    }
+
+    /// Gives a reservation back.
+    pub(crate) fn unreserve(&mut self, device: DeviceId, blocks: u64) {
+        if let Some(lease) = self.leases.get_mut(&device) {
+            lease.reserved_blocks = lease.reserved_blocks.saturating_sub(blocks);
+        }
+    }
+
+    /// Turns reserved blocks into an allocation of at most `blocks`, as long as the free runs allow;
+    /// `None` only if the lease was lost since.
+    pub(crate) fn allocate(
+        &mut self,
+        device: DeviceId,
+        blocks: u32,
+        block_size: u32,
+    ) -> Option<Allocated> {
+        let lease = self.leases.get_mut(&device)?;
+        let most = (ALLOCATION_MAX_BYTES / u64::from(block_size)).min(u64::from(blocks));
+        // First fit for all of it, else the longest run there is.
+        let fit = lease.free.iter().find(|(_, count)| **count >= most);
+        let (&start, &count) = match fit {
+            Some(run) => run,
+            None => lease.free.iter().max_by_key(|(_, count)| **count)?,
+        };
+        let taken = count.min(most);
+        lease.free.remove(&start);
+        if count > taken {
+            lease.free.insert(start + taken, count - taken);
+        }
+        lease.free_blocks -= taken;
+        lease.reserved_blocks = lease.reserved_blocks.saturating_sub(taken);
+        Some(Allocated {
+            allocation: AllocationId { device, block: start },
+            blocks: taken as u32,
+            incarnation: lease.incarnation,
+        })
+    }
+
+    /// Takes back blocks that were allocated but never named in a commit; all writes have ended.
+    pub(crate) fn give_back(&mut self, allocated: &Allocated) {
+        if let Some(lease) = self.leases.get_mut(&allocated.allocation.device)
+            && lease.incarnation == allocated.incarnation
+        {
+            let start = allocated.allocation.block;
+            lease.put(BlockRange { start, count: u64::from(allocated.blocks) });
+        }
+    }
+
+    /// Takes out all that is free and not reserved, to be returned to the metadata service.
+    pub(crate) fn take_unused(&mut self) -> Vec<(DeviceId, Vec<BlockRange>)> {
+        let mut unused = Vec::new();
+        for (&device, lease) in &mut self.leases {
+            let mut spare = lease.free_blocks.saturating_sub(lease.reserved_blocks);
+            let mut ranges = Vec::new();
+            while spare > 0 {
+                let Some((start, count)) = lease.free.pop_last() else { break };
+                let taken = count.min(spare);
+                if count > taken {
+                    lease.free.insert(start, count - taken);
+                }
+                ranges.push(BlockRange { start: start + count - taken, count: taken });
+                lease.free_blocks -= taken;
+                spare -= taken;
+            }
+            if !ranges.is_empty() {
+                ranges.reverse();
+                unused.push((device, ranges));
+            }
+        }
+        unused
+    }
+
+    /// Forgets everything: the session was lost.
+    pub(crate) fn clear(&mut self) {
+        for lease in self.leases.values_mut() {
+            lease.free.clear();
+            lease.free_blocks = 0;
+        }
+    }
+}
+
+impl Lease {
+    fn put(&mut self, range: BlockRange) {
+        let (mut start, mut count) = (range.start, range.count);
+        self.free_blocks += count;
+        if let Some(next) = self.free.remove(&(start + count)) {
+            count += next;
+        }
+        if let Some((&before, &length)) = self.free.range(..start).next_back()
+            && before + length == start
+        {
+            self.free.remove(&before);
+            start = before;
+            count += length;
+        }
+        self.free.insert(start, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    const DEVICE: DeviceId = DeviceId(3);
+
+    fn grant(start: u64, count: u64) -> SpaceGrant {
+        let free = vec![BlockRange { start, count }];
+        SpaceGrant { device: DEVICE, incarnation: Incarnation(1), free }
+    }
+
+    /// Goal: more than is free cannot be reserved.
+    #[test]
+    fn reservations_are_bounded_by_free_blocks() {
+        let mut space = Space::default();
+        assert!(!space.reserve(DEVICE, 1));
+        space.add(&grant(0, 10));
+        assert!(space.reserve(DEVICE, 10));
+        assert!(!space.reserve(DEVICE, 1));
+        assert!(space.take_unused().is_empty());
+        space.unreserve(DEVICE, 4);
+        assert_eq!(space.take_unused(), vec![(DEVICE, vec![BlockRange { start: 6, count: 4 }])]);
+    }
+
+    /// Goal: space of a device that lost writes is not used again.
+    #[test]
+    fn a_new_incarnation_drops_old_space() {
+        let mut space = Space::default();
+        space.add(&grant(0, 10));
+        space.add(&SpaceGrant { incarnation: Incarnation(2), ..grant(100, 5) });
+        let allocated = space.allocate(DEVICE, 256, 4096).unwrap();
+        assert_eq!((allocated.allocation.block, allocated.blocks), (100, 5));
+        assert_eq!(allocated.incarnation, Incarnation(2));
+    }
+
+    proptest! {
+        /// Goal: no block is ever handed out twice, and none gets lost.
+        #[test]
+        fn blocks_are_handed_out_once(steps in prop::collection::vec((0u8..4, 1u32..40), 1..80)) {
+            let mut space = Space::default();
+            let mut held: Vec<Allocated> = Vec::new();
+            let (mut granted, mut returned) = (0, 0);
+            for (kind, size) in steps {
+                match kind {
+                    0 => {
+                        space.add(&grant(granted, u64::from(size)));
+                        granted += u64::from(size);
+                    }
+                    1 if space.reserve(DEVICE, u64::from(size)) => {
+                        let mut left = size;
+                        while left > 0 {
+                            let allocated = space.allocate(DEVICE, left, 4096).unwrap();
+                            left -= allocated.blocks;
+                            held.push(allocated);
+                        }
+                    }
+                    2 if !held.is_empty() => {
+                        let back = held.swap_remove(size as usize % held.len());
+                        space.give_back(&back);
+                    }
+                    3 => for (_, ranges) in space.take_unused() {
+                        returned += ranges.iter().map(|r| r.count).sum::<u64>();
+                    },
+                    _ => {}
+                }
+                let mut seen = HashSet::new();
+                for a in &held {
+                    for block in a.allocation.block..a.allocation.block + u64::from(a.blocks) {
+                        prop_assert!(seen.insert(block));
+                    }
+                }
+                let free = space.leases.get(&DEVICE).map_or(0, |l| l.free_blocks);
+                prop_assert_eq!(seen.len() as u64 + free + returned, granted);
+            }
+        }
+    }
+}

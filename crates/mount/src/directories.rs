@@ -1,0 +1,94 @@
+//! Listing directories.
+
+use crate::convert::{entry, file_type, inode};
+use crate::file_system::{OpenDirectory, Tsumugi};
+use client::Listing;
+use fuse::{DirectoryBuffer, DirectoryEntry, Opened, Operation, ReadDirectory, Request, Response};
+use protocol::client::Entry;
+use protocol::{Errno, FileKind, InodeId};
+use std::rc::Rc;
+
+impl Tsumugi {
+    pub(crate) async fn on_directory(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
+        let id = inode(request.node);
+        match request.operation {
+            Operation::OpenDirectory { .. } => {
+                if self.client.attr(id).await?.kind != FileKind::Directory {
+                    return Err(Errno::ENOTDIR);
+                }
+                let handle = self.keep_directory();
+                Ok(Response::Opened(Opened { handle, ..Opened::default() }))
+            }
+            Operation::ReadDirectory(read) => self.list(id, read, false).await,
+            Operation::ReadDirectoryPlus(read) => self.list(id, read, true).await,
+            Operation::ReleaseDirectory(release) => {
+                self.drop_directory(release.handle);
+                Ok(Response::Done)
+            }
+            _ => Ok(Response::Error(crate::file_system::UNSUPPORTED)),
+        }
+    }
+
+    /// Fills a buffer with the entries after `read.offset`.
+    async fn list(
+        self: &Rc<Self>,
+        id: InodeId,
+        read: ReadDirectory,
+        plus: bool,
+    ) -> Result<Response, Errno> {
+        let directory = self.directory(read.handle)?;
+        let mut buffer = DirectoryBuffer::new(read.size);
+        let mut after = read.offset;
+        loop {
+            let known = fetched(&directory.borrow(), after);
+            let listing = match known {
+                Some(listing) => listing,
+                None => {
+                    let listing = Rc::new(self.client.list(id, after).await?);
+                    let fetched = OpenDirectory { listing: Some(Rc::clone(&listing)), after };
+                    *directory.borrow_mut() = fetched;
+                    listing
+                }
+            };
+            let first = listing.entries.partition_point(|entry| entry.cookie <= after);
+            for item in &listing.entries[first..] {
+                if !self.push(&mut buffer, item, plus) {
+                    return Ok(Response::Directory(buffer));
+                }
+                after = item.cookie;
+            }
+            if listing.end {
+                return Ok(Response::Directory(buffer));
+            }
+        }
+    }
+
+    fn push(&self, buffer: &mut DirectoryBuffer, item: &Entry, plus: bool) -> bool {
+        let listed = DirectoryEntry {
+            inode: item.attr.inode.0,
+            offset: item.cookie,
+            kind: file_type(item.attr.kind),
+            name: &item.name,
+        };
+        if !plus {
+            return buffer.push(&listed);
+        }
+        // The kernel takes no reference for these two.
+        let is_own = matches!(&item.name[..], b"." | b"..");
+        let attributes = (!is_own).then(|| entry(&item.attr));
+        let fits = buffer.push_plus(attributes.as_ref(), &listed);
+        if fits && !is_own {
+            self.client.refer(item.attr.inode);
+        }
+        fits
+    }
+}
+
+/// The listing that was fetched last, if entries after a cookie can be taken from it. From the
+/// start it is always fetched anew: that is what rewinddir(3) promises.
+fn fetched(directory: &OpenDirectory, after: u64) -> Option<Rc<Listing>> {
+    let listing = directory.listing.as_ref()?;
+    let last = listing.entries.last()?.cookie;
+    let covers = after > directory.after && (after < last || (after == last && listing.end));
+    covers.then(|| Rc::clone(listing))
+}

@@ -1,0 +1,203 @@
+//! The mount itself: what is open, how it starts and ends, and telling the kernel of changes.
+
+use crate::convert::errno;
+use client::{Change, Client, Handle, Listing};
+use fuse::{
+    Capabilities, Errno, FileHandle, FileSystem, FuseError, MountOptions, Negotiated, NodeId,
+    Notifier, Request, Response, Session, SessionOptions, TransportChoice, Unmounter,
+};
+use ring::mailbox;
+use slab::Slab;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// Changes that may wait to be told to the kernel. More are dropped: the kernel then keeps pages of
+/// a file that is open until it is opened anew, which is what mode `close` promises anyway.
+const NOTICES_MAX: usize = 65536;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountSettings {
+    /// Where; the directory must exist.
+    pub mountpoint: PathBuf,
+    /// Let other users than the mounting one in (root may always ask for it; others need
+    /// `user_allow_other` in `/etc/fuse.conf`).
+    pub allow_other: bool,
+    /// Mount read-only.
+    pub read_only: bool,
+    /// Which FUSE transport to use.
+    pub transport: TransportChoice,
+}
+
+/// An open directory: the part of its listing that was fetched last.
+#[derive(Debug, Default)]
+pub(crate) struct OpenDirectory {
+    pub(crate) listing: Option<Rc<Listing>>,
+    /// The cookie after which `listing` begins.
+    pub(crate) after: u64,
+}
+
+/// The FUSE file system.
+pub(crate) struct Tsumugi {
+    pub(crate) client: Rc<Client>,
+    files: RefCell<Slab<Rc<Handle>>>,
+    directories: RefCell<Slab<Rc<RefCell<OpenDirectory>>>>,
+    /// Who has taken POSIX locks of what: a close by anybody else needs no unlock.
+    pub(crate) posix_owners: RefCell<HashSet<(protocol::InodeId, u64)>>,
+}
+
+/// A mounted file system.
+#[derive(Debug)]
+pub struct Mount {
+    session: Session,
+    notices: mailbox::Sender<NodeId>,
+}
+
+impl Mount {
+    /// Mounts; requests wait until [`Mount::run`] serves them.
+    ///
+    /// # Errors
+    /// What and where, and how to fix it.
+    pub fn new(settings: &MountSettings) -> Result<Mount, FuseError> {
+        let mount_options = MountOptions {
+            fs_name: "tsumugi".into(),
+            subtype: "tsumugi".into(),
+            allow_other: settings.allow_other,
+            default_permissions: true,
+            read_only: settings.read_only,
+            allow_suid: false,
+            allow_devices: false,
+            no_atime: true,
+            ..MountOptions::default()
+        };
+        let options = SessionOptions {
+            capabilities: SessionOptions::default().capabilities
+                | Capabilities::POSIX_LOCKS
+                | Capabilities::FLOCK_LOCKS
+                | Capabilities::DO_READDIRPLUS
+                | Capabilities::READDIRPLUS_AUTO
+                | Capabilities::EXPLICIT_INVAL_DATA
+                | Capabilities::DIRECT_IO_ALLOW_MMAP
+                | Capabilities::NO_EXPORT_SUPPORT,
+            transport: settings.transport,
+            ..SessionOptions::default()
+        };
+        let session = Session::mount(&settings.mountpoint, &mount_options, options)?;
+        let notices = notice_thread(session.notifier())?;
+        Ok(Mount { session, notices })
+    }
+
+    /// What to hand to the client, so that the kernel hears of changes by others.
+    pub fn changes(&self) -> Box<dyn Fn(Change)> {
+        let notices = self.notices.clone();
+        Box::new(move |Change::Inode(inode)| {
+            if notices.try_send(NodeId(inode.0)).is_err() {
+                tracing::debug!(inode = inode.0, "too many changes for the kernel to be told");
+            }
+        })
+    }
+
+    /// Serves the mount until it is unmounted.
+    ///
+    /// # Errors
+    /// If the connection to the kernel broke otherwise.
+    pub async fn run(&self, client: Rc<Client>) -> Result<(), FuseError> {
+        let tsumugi = Tsumugi {
+            client,
+            files: RefCell::default(),
+            directories: RefCell::default(),
+            posix_owners: RefCell::default(),
+        };
+        self.session.run(Rc::new(tsumugi)).await
+    }
+
+    /// What ends the mount, from any thread.
+    pub fn unmounter(&self) -> Unmounter {
+        self.session.unmounter()
+    }
+}
+
+/// Tells the kernel of changes on a thread of its own: a notification may wait for requests that
+/// this process has yet to answer.
+fn notice_thread(notifier: Notifier) -> Result<mailbox::Sender<NodeId>, FuseError> {
+    let (sender, mut receiver) = mailbox::channel::<NodeId>(NOTICES_MAX);
+    let config = ring::Config::default();
+    let thread = ring::thread::spawn("notices", &config, move || async move {
+        while let Some(node) = receiver.recv().await {
+            // ENOENT: the kernel does not know the inode (any more).
+            if let Err(error) = notifier.invalidate_inode(node, 0, 0) {
+                tracing::debug!(node = node.0, %error, "the kernel was not told of a change");
+            }
+        }
+    });
+    thread.map(drop).map_err(|source| FuseError::Transport { action: "start a thread", source })?;
+    Ok(sender)
+}
+
+impl FileSystem for Tsumugi {
+    fn init(&self, negotiated: &Negotiated) {
+        tracing::info!(
+            transport = ?negotiated.transport,
+            reason = negotiated.transport_reason,
+            max_write_bytes = negotiated.max_write_bytes,
+            "mounted"
+        );
+        self.client.refer(protocol::InodeId::ROOT);
+    }
+
+    async fn handle(self: Rc<Self>, request: Request) -> Response {
+        match self.answer(request).await {
+            Ok(response) => response,
+            Err(error) => Response::Error(errno(error)),
+        }
+    }
+
+    fn forget(&self, forgets: &[(NodeId, u64)]) {
+        for &(node, count) in forgets {
+            self.client.forget(crate::convert::inode(node), count);
+        }
+    }
+}
+
+impl Tsumugi {
+    /// Keeps an open file; answers its handle.
+    pub(crate) fn keep_file(&self, handle: Handle) -> FileHandle {
+        FileHandle(self.files.borrow_mut().insert(Rc::new(handle)) as u64)
+    }
+
+    /// An open file.
+    pub(crate) fn file(&self, handle: FileHandle) -> Result<Rc<Handle>, protocol::Errno> {
+        let files = self.files.borrow();
+        files.get(handle.0 as usize).cloned().ok_or(protocol::Errno::EBADF)
+    }
+
+    /// Takes an open file out.
+    pub(crate) fn take_file(&self, handle: FileHandle) -> Result<Rc<Handle>, protocol::Errno> {
+        let mut files = self.files.borrow_mut();
+        files.try_remove(handle.0 as usize).ok_or(protocol::Errno::EBADF)
+    }
+
+    /// Keeps an open directory.
+    pub(crate) fn keep_directory(&self) -> FileHandle {
+        FileHandle(self.directories.borrow_mut().insert(Rc::default()) as u64)
+    }
+
+    /// An open directory.
+    pub(crate) fn directory(
+        &self,
+        handle: FileHandle,
+    ) -> Result<Rc<RefCell<OpenDirectory>>, protocol::Errno> {
+        let directories = self.directories.borrow();
+        directories.get(handle.0 as usize).cloned().ok_or(protocol::Errno::EBADF)
+    }
+
+    /// Takes an open directory out.
+    pub(crate) fn drop_directory(&self, handle: FileHandle) {
+        self.directories.borrow_mut().try_remove(handle.0 as usize);
+    }
+}
+
+/// Errors of FUSE operations that the client has no word for.
+pub(crate) const UNSUPPORTED: Errno = Errno::NOSYS;

@@ -1,0 +1,111 @@
+//! POSIX and flock locks.
+
+use crate::convert::inode;
+use crate::file_system::Tsumugi;
+use fuse::{LockKind, LockRequest, Operation, Request, Response};
+use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
+use protocol::{Errno, InodeId};
+use ring::Either;
+use std::pin::pin;
+use std::rc::Rc;
+
+/// The end of the file in FUSE's locks.
+const END: u64 = i64::MAX as u64;
+
+fn lock(id: InodeId, request: &LockRequest) -> Lock {
+    Lock {
+        inode: id,
+        family: if request.is_flock { LockFamily::Flock } else { LockFamily::Posix },
+        owner: LockOwner(request.owner.0),
+        start: request.start,
+        last: if request.end >= END { u64::MAX } else { request.end },
+        mode: match request.kind {
+            LockKind::Read => LockMode::Shared,
+            LockKind::Write | LockKind::Unlock => LockMode::Exclusive,
+        },
+        pid: request.pid,
+    }
+}
+
+/// All that an owner may hold of an inode by flock.
+pub(crate) fn whole_flock(id: InodeId, owner: fuse::LockOwner) -> Lock {
+    Lock {
+        inode: id,
+        family: LockFamily::Flock,
+        owner: LockOwner(owner.0),
+        start: 0,
+        last: u64::MAX,
+        mode: LockMode::Exclusive,
+        pid: 0,
+    }
+}
+
+impl Tsumugi {
+    pub(crate) async fn on_lock(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
+        let id = inode(request.node);
+        match &request.operation {
+            Operation::GetLock(wanted) => {
+                let found = self.client.test_lock(lock(id, wanted)).await?;
+                Ok(Response::Lock(match found {
+                    Some(lock) => fuse::Lock {
+                        start: lock.start,
+                        end: lock.last.min(END),
+                        kind: match lock.mode {
+                            LockMode::Shared => LockKind::Read,
+                            LockMode::Exclusive => LockKind::Write,
+                        },
+                        pid: lock.pid,
+                    },
+                    None => fuse::Lock {
+                        start: wanted.start,
+                        end: wanted.end,
+                        kind: LockKind::Unlock,
+                        pid: 0,
+                    },
+                }))
+            }
+            Operation::SetLock { lock: wanted, .. } if wanted.kind == LockKind::Unlock => {
+                self.client.unlock(lock(id, wanted)).await?;
+                Ok(Response::Done)
+            }
+            Operation::SetLock { lock: wanted, wait } => {
+                if !wanted.is_flock {
+                    self.posix_owners.borrow_mut().insert((id, wanted.owner.0));
+                }
+                self.take(&request, lock(id, wanted), *wait).await?;
+                Ok(Response::Done)
+            }
+            _ => Ok(Response::Error(crate::file_system::UNSUPPORTED)),
+        }
+    }
+
+    /// Takes a lock; an interrupted wait is ended at the metadata service, whose answer tells
+    /// whether the lock was taken in the end.
+    async fn take(self: &Rc<Self>, request: &Request, lock: Lock, wait: bool) -> Result<(), Errno> {
+        if !wait {
+            return self.client.lock(lock, false).await;
+        }
+        let mut locking = pin!(self.client.lock(lock, true));
+        let cancelled = pin!(request.cancellation.cancelled());
+        match ring::race(locking.as_mut(), cancelled).await {
+            Either::First(result) => result,
+            Either::Second(()) => {
+                self.client.cancel_lock(lock.inode, lock.family, lock.owner).await?;
+                locking.await
+            }
+        }
+    }
+
+    /// A file was closed by this owner: its POSIX locks of the file go, as POSIX has it.
+    pub(crate) async fn release_posix(
+        self: &Rc<Self>,
+        id: InodeId,
+        owner: fuse::LockOwner,
+    ) -> Result<(), Errno> {
+        if !self.posix_owners.borrow_mut().remove(&(id, owner.0)) {
+            return Ok(());
+        }
+        let family = LockFamily::Posix;
+        self.client.unlock(Lock { family, ..whole_flock(id, owner) }).await
+    }
+}

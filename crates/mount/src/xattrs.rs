@@ -1,0 +1,114 @@
+//! Extended attributes, and those by which layouts are shown and set.
+
+use crate::convert::inode;
+use crate::file_system::Tsumugi;
+use fuse::{Operation, Request, Response};
+use protocol::attr::{AttrChanges, Layout};
+use protocol::client::XattrMode;
+use protocol::{Errno, InodeId};
+use std::rc::Rc;
+
+/// Shows and sets how a file's data is spread, as `stripe_size=BYTES,stripe_count=N`.
+pub(crate) const LAYOUT_XATTR: &[u8] = b"user.tsumugi.layout";
+
+/// Bounds of a stripe, in bytes; it is a multiple of the lower.
+const STRIPE_BYTES_MIN: u32 = 64 << 10;
+const STRIPE_BYTES_MAX: u32 = 1 << 30;
+
+impl Tsumugi {
+    pub(crate) async fn on_xattr(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
+        let id = inode(request.node);
+        match request.operation {
+            Operation::GetXattr { name, size } => {
+                if name.starts_with(b"system.posix_acl_") {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                let value = if &*name == LAYOUT_XATTR {
+                    render(self.client.attr(id).await?.layout).into_bytes()
+                } else {
+                    self.client.xattr(id, &name).await?
+                };
+                Ok(Response::xattr(&value, size))
+            }
+            Operation::ListXattr { size } => {
+                let mut list = Vec::new();
+                for name in self.client.xattrs(id).await? {
+                    list.extend_from_slice(&name);
+                    list.push(0);
+                }
+                Ok(Response::xattr(&list, size))
+            }
+            Operation::SetXattr { name, value, flags, .. } => {
+                self.set_xattr(id, &name, &value, flags).await?;
+                Ok(Response::Done)
+            }
+            Operation::RemoveXattr { name } => {
+                self.client.remove_xattr(id, &name).await?;
+                Ok(Response::Done)
+            }
+            _ => Ok(Response::Error(crate::file_system::UNSUPPORTED)),
+        }
+    }
+
+    async fn set_xattr(
+        self: &Rc<Self>,
+        id: InodeId,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        // ACLs would be stored but not enforced: refused instead.
+        if name.starts_with(b"system.") {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if name == LAYOUT_XATTR {
+            let layout = parse(value).ok_or(Errno::EINVAL)?;
+            let changes = AttrChanges { layout: Some(layout), ..AttrChanges::default() };
+            return self.client.set_attr(id, changes).await.map(drop);
+        }
+        let mode = match flags as i32 {
+            0 => XattrMode::Set,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Errno::EINVAL),
+        };
+        self.client.set_xattr(id, name, value, mode).await
+    }
+}
+
+fn render(layout: Layout) -> String {
+    let Layout { stripe_size_bytes, stripe_count } = layout;
+    format!("stripe_size={stripe_size_bytes},stripe_count={stripe_count}")
+}
+
+/// Reads a layout: `stripe_size=BYTES` and `stripe_count=N` (−1 = all, 0 = near first), either or
+/// both, separated by a comma.
+fn parse(value: &[u8]) -> Option<Layout> {
+    let mut layout = Layout::default();
+    for part in std::str::from_utf8(value).ok()?.trim().split(',') {
+        match part.split_once('=')? {
+            ("stripe_size", bytes) => layout.stripe_size_bytes = bytes.parse().ok()?,
+            ("stripe_count", count) => layout.stripe_count = count.parse().ok()?,
+            _ => return None,
+        }
+    }
+    let size = layout.stripe_size_bytes;
+    let in_range = (STRIPE_BYTES_MIN..=STRIPE_BYTES_MAX).contains(&size);
+    (in_range && size.is_multiple_of(STRIPE_BYTES_MIN) && layout.stripe_count >= -1)
+        .then_some(layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is shown can be set, and nonsense cannot.
+    #[test]
+    fn layouts_are_read_as_they_are_shown() {
+        let layout = Layout { stripe_size_bytes: 4 << 20, stripe_count: -1 };
+        assert_eq!(parse(render(layout).as_bytes()), Some(layout));
+        for bad in ["", "stripe_size=5", "stripe_count=-2", "colour=red", "stripe_size=0"] {
+            assert_eq!(parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}
