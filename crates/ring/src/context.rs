@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 /// Who carries operations out.
+#[allow(clippy::large_enum_variant, reason = "one per thread; the hot variant stays inline")]
 pub(crate) enum Driver {
     /// The kernel.
     Uring(RefCell<Uring>),

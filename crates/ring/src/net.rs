@@ -22,8 +22,8 @@ const BACKLOG: i32 = 1024;
 /// How sockets are made.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
-    /// Network namespace (e.g. `/run/netns/node1`) that the socket belongs to. The opening thread
-    /// enters it just for the making of the socket and goes back; needs `CAP_SYS_ADMIN` there.
+    /// Network namespace (e.g. `/run/netns/node1`) that the socket belongs to. It is made by a thread
+    /// that enters the namespace just for that; needs `CAP_SYS_ADMIN` there.
     pub network_namespace: Option<PathBuf>,
     /// `TCP_NODELAY`: send small messages at once.
     pub nodelay: bool,

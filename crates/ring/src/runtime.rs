@@ -201,7 +201,12 @@ impl Drop for Runtime {
             self.uring().borrow_mut().cancel(key, generation);
         }
         let end_ns = monotonic_ns() + DRAIN_TIME_MAX.as_nanos() as u64;
-        while context.slots.borrow().in_flight() > 0 {
+        // The kernel may still write into what operations, and the eventfd's read, own.
+        let is_busy = || {
+            let is_read = uring_of(&context).borrow_mut().close_kick();
+            is_read || context.slots.borrow().in_flight() > 0
+        };
+        while is_busy() {
             let left_ns = end_ns.saturating_sub(monotonic_ns());
             let waited = self.uring().borrow_mut().wait(Some(Duration::from_nanos(left_ns)));
             self.reap();

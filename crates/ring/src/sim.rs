@@ -110,7 +110,7 @@ pub struct Simulation {
 pub(crate) struct Sim {
     pub(crate) world: RefCell<World>,
     pub(crate) now_ns: Cell<u64>,
-    /// Objects whose last handle has gone, to be closed before the next event.
+    /// Objects whose last handle went while the world was in use: closed before the next event.
     pub(crate) closing: RefCell<Vec<u64>>,
 }
 

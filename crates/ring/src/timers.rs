@@ -111,3 +111,61 @@ impl Timers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{TimerId, Timers};
+    use proptest::prelude::*;
+    use std::task::Waker;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u64),
+        Cancel(usize),
+        Advance(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..100_u64).prop_map(Step::Insert),
+            2 => any::<usize>().prop_map(Step::Cancel),
+            1 => (0..30_u64).prop_map(Step::Advance),
+        ]
+    }
+
+    proptest! {
+        /// Goal: timers fire exactly when due and never after cancelling, as a plain list says, and
+        /// none is left behind.
+        #[test]
+        fn fire_like_a_list(steps in prop::collection::vec(step(), 1..200)) {
+            let mut timers = Timers::new();
+            let mut model: Vec<(u64, TimerId)> = Vec::new();
+            let mut old: Vec<TimerId> = Vec::new();
+            let mut now = 0;
+            for step in steps {
+                match step {
+                    Step::Insert(delay) => {
+                        let id = timers.insert(now + delay, Waker::noop().clone());
+                        model.push((now + delay, id));
+                    }
+                    Step::Cancel(index) if !model.is_empty() => {
+                        let (_, id) = model.swap_remove(index % model.len());
+                        prop_assert!(timers.cancel(id).is_some());
+                        old.push(id);
+                    }
+                    Step::Cancel(_) => {}
+                    Step::Advance(by) => {
+                        now += by;
+                        let due = model.iter().filter(|(deadline, _)| *deadline <= now).count();
+                        let fired = std::iter::from_fn(|| timers.pop_due(now)).count();
+                        prop_assert_eq!(fired, due);
+                        old.extend(model.extract_if(.., |(at, _)| *at <= now).map(|(_, id)| id));
+                    }
+                }
+                prop_assert_eq!(timers.next_ns(), model.iter().map(|(at, _)| *at).min());
+                prop_assert_eq!(timers.waiting.len(), model.len());
+                prop_assert!(old.iter().all(|&id| timers.cancel(id).is_none()));
+            }
+        }
+    }
+}

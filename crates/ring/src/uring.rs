@@ -42,6 +42,8 @@ pub(crate) struct Uring {
     /// Where the kernel puts the eventfd's count; boxed for a stable address.
     kick_count: Box<u64>,
     kick_armed: bool,
+    /// The runtime ends: the eventfd is not read any more.
+    is_closing: bool,
 }
 
 fn user_data(key: u32, generation: u32) -> u64 {
@@ -67,6 +69,7 @@ impl Uring {
             kick: Arc::clone(&kick),
             kick_count: Box::new(0),
             kick_armed: false,
+            is_closing: false,
         };
         Ok((uring, kick))
     }
@@ -85,13 +88,22 @@ impl Uring {
 
     /// Has the eventfd read, so that a kick completes something.
     fn arm_kick(&mut self) {
-        if self.kick_armed {
+        if self.kick_armed || self.is_closing {
             return;
         }
         self.kick_armed = true;
         let fd = types::Fd(self.kick.as_raw_fd());
         let memory = std::ptr::from_mut(&mut *self.kick_count).cast();
         self.push(entry::Built::Normal(opcode::Read::new(fd, memory, 8).build()), KICK);
+    }
+
+    /// Lets the eventfd's read end and makes no other; false once there is none.
+    pub(crate) fn close_kick(&mut self) -> bool {
+        if !self.is_closing {
+            self.is_closing = true;
+            kick(&self.kick);
+        }
+        self.kick_armed
     }
 
     fn push(&mut self, entry: entry::Built, user_data: u64) {

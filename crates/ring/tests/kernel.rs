@@ -339,3 +339,40 @@ fn driver_commands_are_refused_cleanly() {
 fn randomness_varies() {
     run(async { assert_ne!(random::u64(), random::u64()) });
 }
+
+/// Goal: a socket can be made in another network namespace, and the thread stays in its own.
+#[test]
+fn sockets_in_network_namespaces() {
+    let (named, name) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let holder = std::thread::spawn(move || {
+        let flags = rustix::thread::UnshareFlags::NEWNET;
+        // SAFETY: unsharing the network affects only this thread's later sockets.
+        #[allow(unsafe_code)]
+        let result = unsafe { rustix::thread::unshare_unsafe(flags) };
+        let id = rustix::thread::gettid().as_raw_nonzero();
+        named.send(result.map(|()| format!("/proc/self/task/{id}/ns/net"))).unwrap();
+        let _ = ended.recv();
+    });
+    match name.recv().unwrap() {
+        Err(error) => println!("skipped: cannot make a network namespace: {error}"),
+        Ok(path) => run(async {
+            let before = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+            let any: SocketAddr = "0.0.0.0:0".parse().unwrap();
+            let here = TcpListener::bind(any, &SocketOptions::default()).unwrap();
+            let taken = TcpListener::bind(here.local_addr(), &SocketOptions::default());
+            assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+            let options =
+                SocketOptions { network_namespace: Some(path.into()), ..Default::default() };
+            let there = TcpListener::bind(here.local_addr(), &options).unwrap();
+            assert_eq!(there.local_addr(), here.local_addr());
+            assert_eq!(std::fs::read_link("/proc/thread-self/ns/net").unwrap(), before);
+            let options =
+                SocketOptions { network_namespace: Some("/nowhere".into()), ..Default::default() };
+            let error = TcpListener::bind(any, &options).unwrap_err();
+            assert!(error.to_string().contains("/nowhere"), "{error}");
+        }),
+    }
+    drop(end);
+    holder.join().unwrap();
+}

@@ -202,7 +202,6 @@ fn nodes_die_and_return() {
                 assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
                 server.spawn(echo_server(PORT));
                 yield_now().await;
-                time::sleep(Duration::from_millis(1)).await;
                 let got = client.spawn(async move { echo(address, b"again").await }).await.unwrap();
                 assert_eq!(got.unwrap(), b"again");
             })
@@ -260,7 +259,7 @@ fn resets_end_connections() {
         .unwrap();
 }
 
-async fn open(path: &str) -> File {
+fn open(path: &str) -> File {
     let options = OpenOptions { create: true, direct: true, ..OpenOptions::READ_WRITE };
     File::open(path, options).unwrap()
 }
@@ -275,7 +274,7 @@ fn power_loss_spares_what_was_flushed() {
         let survivors = simulation
             .run(async move {
                 let writer = server.spawn(async {
-                    let file = open("/device").await;
+                    let file = open("/device");
                     file.write_at(Buffer::copy_from(&[1; 8192]), 0).await.0.unwrap();
                     file.sync_data().await.unwrap();
                     file.write_at(Buffer::copy_from(&[2; 4096]), 4096).await.0.unwrap();
@@ -283,7 +282,7 @@ fn power_loss_spares_what_was_flushed() {
                 writer.await.unwrap();
                 server.kill();
                 let read = || async {
-                    let file = open("/device").await;
+                    let file = open("/device");
                     let (n, buffer) = file.read_at(Buffer::with_capacity(8192), 0..8192, 0).await;
                     assert_eq!(n.unwrap(), 8192);
                     buffer
@@ -295,8 +294,8 @@ fn power_loss_spares_what_was_flushed() {
             })
             .unwrap();
         assert!(survivors[..4096].iter().all(|&b| b == 1));
-        match survivors[4096..].iter().filter(|&&b| b == 2).count() {
-            0 => lost += 1,
+        match survivors[4096..].iter().map(|&b| usize::from(b == 2)).sum() {
+            0_usize => lost += 1,
             4096 => kept += 1,
             _ => torn += 1,
         }
@@ -311,17 +310,16 @@ fn locks_end_with_their_holder() {
     simulation
         .run(async move {
             server.spawn(async {
-                let file = open("/device").await;
+                let file = open("/device");
                 file.try_lock_exclusive().unwrap();
                 std::future::pending::<()>().await;
                 drop(file);
             });
             time::sleep(Duration::from_millis(1)).await;
-            let try_lock = || async { open("/device").await.try_lock_exclusive() };
+            let try_lock = || async { open("/device").try_lock_exclusive() };
             let refused = server.spawn(try_lock()).await.unwrap().unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
             server.kill();
-            time::sleep(Duration::from_millis(1)).await;
             server.spawn(try_lock()).await.unwrap().unwrap();
         })
         .unwrap();
@@ -380,10 +378,13 @@ fn threads_are_tasks() {
                 worker.await.unwrap()
             });
             assert_eq!(sum.await, Ok(4950));
-            let worker = server.spawn(async {
-                thread::spawn("worker", &Config::default(), std::future::pending::<()>).unwrap()
+            let (sender, receiver) = ring::local::oneshot();
+            server.spawn(async move {
+                let never = std::future::pending::<()>;
+                let worker = thread::spawn("worker", &Config::default(), never).unwrap();
+                assert!(sender.send(worker).is_ok());
             });
-            let worker = worker.await.unwrap();
+            let worker = receiver.await.unwrap();
             server.kill();
             assert_eq!(worker.await, Err(Aborted));
         })

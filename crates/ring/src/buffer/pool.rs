@@ -106,3 +106,73 @@ pub(super) fn give_back(block: NonNull<Block>) {
         unsafe { Block::free(block) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{CLASS_BYTES_MAX, POOLED_BYTES_MAX};
+    use crate::{Buffer, Chunk};
+
+    /// Goal: every buffer is aligned and large enough, and dropped ones are used again.
+    #[test]
+    fn buffers_are_aligned_and_recycled() {
+        for len in [0, 1, 4096, 4097, 65_536, 1 << 20, POOLED_BYTES_MAX, POOLED_BYTES_MAX + 1] {
+            let buffer = Buffer::zeroed(len);
+            assert!(buffer.capacity() >= len && buffer.as_ptr().addr().is_multiple_of(4096));
+            assert!(buffer.len() == len && buffer.iter().all(|&b| b == 0));
+        }
+        let buffer = Buffer::with_capacity(5000);
+        let address = buffer.as_ptr_raw();
+        drop(buffer);
+        assert_eq!(Buffer::with_capacity(8000).as_ptr_raw(), address);
+    }
+
+    /// Goal: a pool keeps no more than its bound.
+    #[test]
+    fn pools_are_bounded() {
+        let count = CLASS_BYTES_MAX / POOLED_BYTES_MAX + 3;
+        let buffers: Vec<_> = (0..count).map(|_| Buffer::with_capacity(POOLED_BYTES_MAX)).collect();
+        drop(buffers);
+        let kept = super::POOL.with_borrow(|pool| pool.free.last().map(Vec::len));
+        assert_eq!(kept, Some(CLASS_BYTES_MAX / POOLED_BYTES_MAX));
+    }
+
+    /// Goal: frozen views share memory, keep it alive, and give it back only with the last.
+    #[test]
+    fn views_share_memory() {
+        let mut buffer = Buffer::copy_from(&[1, 2, 3, 4, 5]);
+        buffer[0] = 9;
+        let address = buffer.as_ptr_raw().cast_const();
+        let shared = buffer.freeze();
+        let tail = shared.slice(2..).slice(1..);
+        let thread = std::thread::spawn({
+            let shared = shared.clone();
+            move || assert_eq!(shared[..], [9, 2, 3, 4, 5])
+        });
+        thread.join().unwrap();
+        drop(shared);
+        assert_ne!(Buffer::with_capacity(5).as_ptr_raw().cast_const(), address);
+        assert_eq!(tail[..], [4, 5]);
+        drop(tail);
+        assert_eq!(Buffer::with_capacity(5).as_ptr_raw().cast_const(), address);
+    }
+
+    /// Goal: a slice of any kind of chunk has the bytes that the same slice of its bytes has.
+    #[test]
+    fn chunks_slice_alike() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let region = crate::Region::new(4096).unwrap();
+        region.copy_in(7, &bytes);
+        let buffer = || Buffer::copy_from(&bytes);
+        let make: [&dyn Fn() -> Chunk; 4] =
+            [&|| buffer().into(), &|| buffer().freeze().into(), &|| region.slice(7, 100), &|| {
+                Chunk::copy_from(&bytes)
+            }];
+        for make in make {
+            let chunk = make().slice(10..90).slice(5..=6);
+            assert_eq!(chunk.as_slice(), &bytes[15..17]);
+            assert_eq!(make().slice(90..).into_shared()[..], bytes[90..]);
+            assert_eq!(make().slice(1..).into_buffer()[..], bytes[1..]);
+            assert_eq!(make().slice(..5).into_buffer()[..], bytes[..5]);
+        }
+    }
+}

@@ -107,3 +107,71 @@ impl<T> Drop for Queue<T> {
         while self.pop().is_some() {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Queue;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    proptest! {
+        /// Goal: one thread sees a bounded first-in-first-out queue, over many laps.
+        #[test]
+        fn is_a_bounded_queue(capacity in 1..9_usize, steps in prop::collection::vec(any::<bool>(), 1..300)) {
+            let queue = Queue::new(capacity);
+            let mut model = VecDeque::new();
+            for (number, is_push) in steps.into_iter().enumerate() {
+                if is_push {
+                    let full = model.len() == capacity.max(2).next_power_of_two();
+                    prop_assert_eq!(queue.push(number).is_err(), full);
+                    if !full {
+                        model.push_back(number);
+                    }
+                } else {
+                    prop_assert_eq!(queue.pop(), model.pop_front());
+                }
+            }
+        }
+    }
+
+    /// Goal: with several producers nothing is lost, doubled or reordered within one of them, and
+    /// what is left is dropped with the queue.
+    #[test]
+    fn keeps_everything_between_threads() {
+        const EACH: u64 = 20_000;
+        let queue = Arc::new(Queue::<(u64, Box<u64>)>::new(64));
+        let producers: Vec<_> = (0..3)
+            .map(|producer| {
+                let queue = Arc::clone(&queue);
+                std::thread::spawn(move || {
+                    for number in 0..EACH {
+                        let mut message = (producer, Box::new(number));
+                        while let Err(back) = queue.push(message) {
+                            message = back;
+                            std::thread::yield_now();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut next = [0; 3];
+        while next != [EACH; 3] {
+            match queue.pop() {
+                None => std::thread::yield_now(),
+                Some((producer, number)) => {
+                    assert_eq!(*number, next[producer as usize]);
+                    next[producer as usize] += 1;
+                }
+            }
+        }
+        for producer in producers {
+            producer.join().unwrap();
+        }
+        let last = Arc::new(());
+        let queue = Queue::new(4);
+        assert!(queue.push(Arc::clone(&last)).is_ok());
+        drop(queue);
+        assert_eq!(Arc::strong_count(&last), 1);
+    }
+}

@@ -70,20 +70,23 @@ fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, protocol)?)
 }
 
-/// Runs `f` with this thread in another network namespace.
-fn within<T>(path: &Path, f: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+/// Runs `f` in another network namespace: on a thread that lives just for that, so that there is
+/// no way back which could fail and leave this thread's later sockets in a foreign namespace.
+fn within<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let context = |what: &str, error: io::Error| {
-        let message = format!("{what} network namespace {}: {error}", path.display());
+        let message = format!("cannot {what} network namespace {}: {error}", path.display());
         io::Error::new(error.kind(), message)
     };
-    let home = File::open("/proc/thread-self/ns/net").map_err(|e| context("leaving for", e))?;
-    let there = File::open(path).map_err(|e| context("opening", e))?;
-    let kind = Some(LinkNameSpaceType::Network);
-    move_into_link_name_space(there.as_fd(), kind).map_err(|e| context("entering", e.into()))?;
-    let result = f();
-    if let Err(error) = move_into_link_name_space(home.as_fd(), kind) {
-        // Going on in a foreign namespace would silently put later sockets there.
-        panic!("cannot go back from network namespace {}: {error}", path.display());
-    }
-    result
+    let there = File::open(path).map_err(|error| context("open", error))?;
+    let enter = || {
+        let kind = Some(LinkNameSpaceType::Network);
+        move_into_link_name_space(there.as_fd(), kind)
+            .map_err(|error| context("enter", error.into()))?;
+        f()
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("netns".into());
+        let thread = thread.spawn_scoped(scope, enter)?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+    })
 }

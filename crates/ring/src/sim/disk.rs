@@ -82,14 +82,14 @@ pub(crate) struct Disk {
 
 /// An open file description.
 pub(crate) struct OpenFile {
-    node: u32,
+    pub(crate) node: u32,
     file: usize,
     can_read: bool,
     can_write: bool,
 }
 
 impl Disk {
-    pub(crate) fn close(&mut self, object: u64, open: OpenFile) {
+    pub(crate) fn close(&mut self, object: u64, open: &OpenFile) {
         self.all[open.file].locked_by.take_if(|holder| *holder == object);
     }
 }

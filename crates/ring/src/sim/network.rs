@@ -325,7 +325,7 @@ impl World {
         }
     }
 
-    pub(crate) fn close_stream(&mut self, stream: Stream) {
+    pub(crate) fn close_stream(&mut self, stream: &Stream) {
         // As Linux does it: unread bytes make the close a reset.
         let payload = if stream.inbox.is_empty() { Payload::End } else { Payload::Reset };
         if stream.has_shut && matches!(payload, Payload::End) || stream.is_reset {
@@ -378,7 +378,9 @@ impl World {
                 _ => continue,
             };
             // At once, so that nothing that is still on its way overtakes them.
-            held.into_iter().for_each(|delivery| self.deliver(delivery));
+            for delivery in held {
+                self.deliver(delivery);
+            }
             self.plan(1, Event::Pump(id));
         }
     }

@@ -56,11 +56,12 @@ impl Node {
         assert_ne!(self.context.executor.node.get(), self.id, "a node cannot kill itself");
         self.world().note(6, u64::from(self.id), 0);
         self.context.executor.drop_tasks(|node| node == self.id);
+        self.world().close_all(self.id);
         self.context.executor.set_paused(self.id, false);
     }
 
     /// Takes the power away: as [`kill`](Self::kill), but peers hear nothing, and of writes that no
-    /// flush covers each unit survives or not by chance. Held sessions of the node's own disks end.
+    /// flush covers each unit survives or not by chance.
     ///
     /// # Panics
     /// If a task of the node itself calls it.

@@ -30,8 +30,10 @@ impl SimHandle {
 impl Drop for SimHandle {
     fn drop(&mut self) {
         let _ = try_with_context(|context| {
-            if let Some(sim) = context.sim() {
-                sim.closing.borrow_mut().push(self.0);
+            let Some(sim) = context.sim() else { return };
+            match sim.world.try_borrow_mut() {
+                Ok(mut world) => world.close(self.0),
+                Err(_) => sim.closing.borrow_mut().push(self.0),
             }
         });
     }
@@ -255,13 +257,38 @@ impl World {
         }
     }
 
+    /// All that a node's program has open is closed, as at its death. Its file operations in flight
+    /// still take place.
+    pub(crate) fn close_all(&mut self, node: u32) {
+        let mut sockets = Vec::new();
+        for (&id, object) in &self.objects {
+            let owner = match object {
+                Object::Socket { node, .. } => *node,
+                Object::Listener(listener) => listener.node,
+                Object::Stream(stream) => stream.node,
+                Object::File(file) => {
+                    if file.node == node {
+                        self.disk.close(id, file);
+                    }
+                    continue;
+                }
+            };
+            if owner == node {
+                sockets.push(id);
+            }
+        }
+        for id in sockets {
+            self.close(id);
+        }
+    }
+
     /// The last handle of an object has gone.
     pub(crate) fn close(&mut self, object: u64) {
         self.note(3, object, 0);
         match self.objects.remove(&object) {
             Some(Object::Listener(listener)) => self.close_listener(listener),
-            Some(Object::Stream(stream)) => self.close_stream(*stream),
-            Some(Object::File(file)) => self.disk.close(object, file),
+            Some(Object::Stream(stream)) => self.close_stream(&stream),
+            Some(Object::File(file)) => self.disk.close(object, &file),
             Some(Object::Socket { .. }) | None => {}
         }
     }
