@@ -16,6 +16,7 @@
 
 mod ask;
 mod grant;
+mod resume;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +24,7 @@ use protocol::client::Name;
 use protocol::lease::Recall;
 use protocol::{InodeId, LeaseStamp, Rights, SessionId};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// When more sessions than this hold READ over a directory, a change of it recalls them instead of
 /// naming the changed entry to each: they would else be told of every change.
@@ -167,6 +168,8 @@ struct Held {
     by_stamp: BTreeMap<LeaseStamp, InodeId>,
     /// Recalls to make room that are not answered.
     evictions: usize,
+    /// While the session says what it holds after a resume: the inodes so far.
+    reclaiming: Option<HashSet<InodeId>>,
 }
 
 /// The table.

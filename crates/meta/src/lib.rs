@@ -1,6 +1,10 @@
 //! The metadata service: inodes, directories, extents, segments, leases and sessions over a transactional ordered key-value store.
 
+mod admission;
 pub mod leases;
+pub mod locks;
+pub mod service;
+mod sessions;
 
 mod records;
 pub mod space;

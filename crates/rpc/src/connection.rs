@@ -198,6 +198,11 @@ impl<S: Side> Connection<S> {
         inner.watch(is_flushed).await;
     }
 
+    /// Whether both are clones of one connection.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The peer's address.
     pub fn address(&self) -> SocketAddr {
         self.0.0.address

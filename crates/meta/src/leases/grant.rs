@@ -1,6 +1,6 @@
 //! Granting rights, giving them back, and the end of a session.
 
-use super::{AskId, CallId, EVICTION_LOOK_MAX, EVICTIONS_MAX, Holder, Leases};
+use super::{CallId, EVICTION_LOOK_MAX, EVICTIONS_MAX, Holder, Leases};
 use protocol::lease::{Grant, Return};
 use protocol::{InodeId, Rights, SessionId};
 
@@ -43,7 +43,7 @@ impl Leases {
         Some(Grant { inode, rights, stamp })
     }
 
-    fn may_grant(&self, session: SessionId, inode: InodeId, right: Rights) -> bool {
+    pub(super) fn may_grant(&self, session: SessionId, inode: InodeId, right: Rights) -> bool {
         if right == Rights::OPEN {
             return true;
         }
@@ -137,10 +137,7 @@ impl Leases {
                 }
             }
         }
-        let mut open: Vec<AskId> =
-            self.asks.iter().filter(|(_, a)| a.session == session).map(|(id, _)| *id).collect();
-        open.sort_unstable();
-        for id in open {
+        for id in self.asks_of(session) {
             self.close_ask(id);
         }
     }

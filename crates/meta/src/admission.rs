@@ -1,0 +1,142 @@
+//! The targets' agents: which devices they serve, when their admissions lapse, fencing.
+//!
+//! An admission lapses by the target's clock, counted from the receipt of the last `Admit` or
+//! `Renew`; the service counts from the sending, plus the whole lapse, and only while it knows of no
+//! later sending. After a restart nothing is known of what was sent before it, so the start counts as
+//! the time of the last sending.
+
+use protocol::DeviceId;
+use protocol::agent::DeviceCounts;
+use ring::local::Notify;
+use ring::time::Instant;
+use rpc::{Acceptor, Agent, Connection};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The metadata service's end of an agent's connection.
+pub(crate) type AgentConnection = Connection<Acceptor<Agent>>;
+
+/// An agent in contact.
+pub(crate) struct AgentState {
+    pub(crate) connection: RefCell<Option<AgentConnection>>,
+    pub(crate) devices: RefCell<Vec<DeviceId>>,
+    pub(crate) last_heard: Cell<Instant>,
+}
+
+impl std::fmt::Debug for AgentState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("AgentState");
+        debug.field("devices", &self.devices.borrow()).finish_non_exhaustive()
+    }
+}
+
+impl AgentState {
+    pub(crate) fn new() -> Rc<AgentState> {
+        Rc::new(AgentState {
+            connection: RefCell::new(None),
+            devices: RefCell::default(),
+            last_heard: Cell::new(ring::time::now()),
+        })
+    }
+
+    pub(crate) fn connection(&self) -> Option<AgentConnection> {
+        self.connection.borrow().clone()
+    }
+}
+
+/// All agents in contact, by the devices they registered.
+#[derive(Debug)]
+pub(crate) struct Agents {
+    by_device: RefCell<BTreeMap<DeviceId, Rc<AgentState>>>,
+    /// When an `Admit` or `Renew` was last sent for a device.
+    last_sent: RefCell<BTreeMap<DeviceId, Instant>>,
+    counts: RefCell<BTreeMap<DeviceId, DeviceCounts>>,
+    started: Instant,
+    /// Told when an agent has registered.
+    pub(crate) registered: Notify,
+}
+
+impl Agents {
+    pub(crate) fn new() -> Agents {
+        Agents {
+            by_device: RefCell::default(),
+            last_sent: RefCell::default(),
+            counts: RefCell::default(),
+            started: ring::time::now(),
+            registered: Notify::new(),
+        }
+    }
+
+    /// The agent serves these devices from now on; answers the agents that served some of them
+    /// before.
+    pub(crate) fn register(
+        &self,
+        agent: &Rc<AgentState>,
+        devices: &[DeviceId],
+    ) -> Vec<Rc<AgentState>> {
+        let mut replaced: Vec<Rc<AgentState>> = Vec::new();
+        for device in devices {
+            let before = self.by_device.borrow_mut().insert(*device, Rc::clone(agent));
+            if let Some(before) = before
+                && !Rc::ptr_eq(&before, agent)
+                && !replaced.iter().any(|known| Rc::ptr_eq(known, &before))
+            {
+                replaced.push(before);
+            }
+        }
+        *agent.devices.borrow_mut() = devices.to_vec();
+        self.registered.notify();
+        replaced
+    }
+
+    /// The agent is out of contact; answers the devices that are offline by that.
+    pub(crate) fn lost(&self, agent: &Rc<AgentState>) -> Vec<DeviceId> {
+        let mut by_device = self.by_device.borrow_mut();
+        let mut lost = std::mem::take(&mut *agent.devices.borrow_mut());
+        lost.retain(|device| by_device.get(device).is_some_and(|known| Rc::ptr_eq(known, agent)));
+        for device in &lost {
+            by_device.remove(device);
+        }
+        lost
+    }
+
+    /// The connection to a device's agent, if it is in contact.
+    pub(crate) fn connection(&self, device: DeviceId) -> Option<AgentConnection> {
+        self.by_device.borrow().get(&device)?.connection()
+    }
+
+    /// All agents, each once.
+    pub(crate) fn all(&self) -> Vec<Rc<AgentState>> {
+        let mut agents: Vec<Rc<AgentState>> = Vec::new();
+        for agent in self.by_device.borrow().values() {
+            if !agents.iter().any(|known| Rc::ptr_eq(known, agent)) {
+                agents.push(Rc::clone(agent));
+            }
+        }
+        agents
+    }
+
+    /// An `Admit` or `Renew` for the devices is being sent.
+    pub(crate) fn sent(&self, devices: &[DeviceId]) {
+        let now = ring::time::now();
+        let mut last_sent = self.last_sent.borrow_mut();
+        last_sent.extend(devices.iter().map(|device| (*device, now)));
+    }
+
+    /// When the last admission at a device can have been sent.
+    pub(crate) fn last_sent(&self, device: DeviceId) -> Instant {
+        self.last_sent.borrow().get(&device).copied().unwrap_or(self.started)
+    }
+
+    /// What a target has counted.
+    pub(crate) fn count(&self, counts: &[DeviceCounts]) {
+        let mut known = self.counts.borrow_mut();
+        known.extend(counts.iter().map(|counts| (counts.device, *counts)));
+    }
+
+    /// What all targets last reported.
+    pub(crate) fn counts(&self) -> Vec<DeviceCounts> {
+        self.counts.borrow().values().copied().collect()
+    }
+}

@@ -1,0 +1,130 @@
+//! A session that goes on over a new connection: what it holds is what it says, and no READ.
+
+use super::{Ask, AskId, Asked, Holder, Leases};
+use protocol::lease::{Grant, Recall};
+use protocol::{InodeId, Rights, SessionId};
+use std::collections::HashSet;
+
+/// What a session may reclaim.
+const RECLAIMABLE: Rights = Rights(Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0);
+
+impl Leases {
+    /// The session goes on over a new connection. It has dropped all that it cached, so its READ
+    /// rights are gone and what it was to forget is forgotten. The rest it holds until
+    /// [`Leases::end_reclaim`].
+    pub fn resume(&mut self, session: SessionId) {
+        for inode in self.inodes_of(session) {
+            self.cut(session, inode, RECLAIMABLE);
+        }
+        for id in self.asks_of(session) {
+            if self.asks.get(&id).is_some_and(|open| !open.rights.intersects(RECLAIMABLE)) {
+                self.close_ask(id);
+            }
+        }
+        let held = self.sessions.entry(session).or_default();
+        held.evictions = 0;
+        held.reclaiming = Some(HashSet::new());
+    }
+
+    /// The session says what it holds over an inode. What it held before it keeps, what it did not
+    /// (as after a restart of the service) it gets, unless that stands against others' rights.
+    pub fn reclaim(
+        &mut self,
+        session: SessionId,
+        inode: InodeId,
+        rights: Rights,
+    ) -> Option<Grant> {
+        let rights = rights & RECLAIMABLE;
+        let had = self.rights(session, inode);
+        let mut kept = had & rights;
+        for right in [Rights::WRITE, Rights::SIZE, Rights::OPEN] {
+            if rights.contains(right) && self.may_grant(session, inode, right) {
+                kept |= right;
+            }
+        }
+        if kept.is_empty() {
+            return None;
+        }
+        let stamp = self.next_stamp();
+        let holders = self.holders.entry(inode).or_default();
+        let held = self.sessions.entry(session).or_default();
+        if let Some(holder) = holders.iter_mut().find(|h| h.session == session) {
+            held.by_stamp.remove(&holder.stamp);
+            *holder = Holder { session, rights: kept, stamp };
+        } else {
+            holders.push(Holder { session, rights: kept, stamp });
+        }
+        held.by_stamp.insert(stamp, inode);
+        held.reclaiming.get_or_insert_default().insert(inode);
+        Some(Grant { inode, rights: kept, stamp })
+    }
+
+    /// The session has said all that it holds: the rest is gone. Answers the inodes that it had
+    /// open and has not any more. What it is still asked for is in the outbox again.
+    pub fn end_reclaim(&mut self, session: SessionId) -> Vec<InodeId> {
+        let held = self.sessions.entry(session).or_default();
+        let Some(reclaimed) = held.reclaiming.take() else { return Vec::new() };
+        let mut closed = Vec::new();
+        for inode in self.inodes_of(session) {
+            if reclaimed.contains(&inode) {
+                continue;
+            }
+            if self.rights(session, inode).contains(Rights::OPEN) {
+                closed.push(inode);
+            }
+            // READ may have been granted since the resume.
+            self.cut(session, inode, Rights::READ);
+        }
+        for id in self.asks_of(session) {
+            self.repeat_ask(id);
+        }
+        closed
+    }
+
+    /// Closes an ask if the session does not hold what it is asked for, else asks again.
+    fn repeat_ask(&mut self, id: AskId) {
+        let Some(open) = self.asks.get(&id) else { return };
+        let (session, inode) = (open.session, open.inode);
+        let rights = open.rights & self.rights(session, inode);
+        if open.is_forget {
+            // Asked after the resume: it was sent over the new connection.
+            return;
+        }
+        if rights.is_empty() {
+            self.close_ask(id);
+            return;
+        }
+        let stamp = self.next_stamp();
+        if let Some(open) = self.asks.get_mut(&id) {
+            open.stamp = stamp;
+            open.rights = rights;
+        }
+        let what = Asked::Recall(Recall { inode, rights, stamp });
+        self.outbox.push(Ask { id, session, what });
+    }
+
+    /// Leaves a session no more than `rights` over an inode.
+    fn cut(&mut self, session: SessionId, inode: InodeId, rights: Rights) {
+        let Some(holders) = self.holders.get_mut(&inode) else { return };
+        if let Some(holder) = holders.iter_mut().find(|h| h.session == session) {
+            holder.rights = holder.rights & rights;
+        }
+        self.drop_if_empty(session, inode);
+    }
+
+    fn inodes_of(&self, session: SessionId) -> Vec<InodeId> {
+        let held = self.sessions.get(&session);
+        held.map(|held| held.by_stamp.values().copied().collect()).unwrap_or_default()
+    }
+
+    pub(super) fn asks_of(&self, session: SessionId) -> Vec<AskId> {
+        let mut asks: Vec<AskId> = self
+            .asks
+            .iter()
+            .filter(|(_, open)| open.session == session)
+            .map(|(id, _)| *id)
+            .collect();
+        asks.sort_unstable();
+        asks
+    }
+}

@@ -1,0 +1,226 @@
+//! The metadata service: sessions, rights and calls over the transaction core, on one ring thread.
+//!
+//! A call is worked out as: find conflicts → if there are none, execute at once, else recall them
+//! all, wait, and find conflicts again. Executing never waits. Everything that leaves the service
+//! (answers, recalls, admissions) goes through one *outbox*: at the end of a loop turn all finished
+//! transactions are flushed as one batch of the store, and only then is the outbox sent, in order.
+//! So nothing is told that a killed process could forget, grants and recalls keep their order, and
+//! many calls share one commit. Only answers that promise durability wait longer, for a sync on a
+//! thread of its own.
+//!
+//! Every wait has a deadline: a session that does not answer a recall is ended, a call that cannot be
+//! carried out within [`protocol::times::REQUEST_DEADLINE`] is answered ETIMEDOUT; only a blocking
+//! file lock waits for as long as its session lives.
+
+mod admin;
+mod agent;
+mod background;
+mod call;
+mod client;
+mod end;
+mod execute;
+mod lock;
+mod outbox;
+mod shared;
+mod space;
+mod sync;
+
+use crate::store::{Error, FjallStore, Store};
+use crate::tree::{Boot, Core};
+use protocol::Timestamp;
+use protocol::auth::Secret;
+use protocol::times;
+use ring::SocketOptions;
+use shared::Shared;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+use thiserror::Error;
+use uuid::Uuid;
+
+/// A call under way, as its session keeps it.
+pub(crate) type WorkRef = Rc<call::Work>;
+
+/// Where the store is.
+pub enum StoreChoice {
+    /// The embedded store, in a directory of the local file system.
+    Directory(PathBuf),
+    /// One that is open already (tests, simulations).
+    Open(Box<dyn Store>),
+}
+
+impl std::fmt::Debug for StoreChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StoreChoice::Directory(path) => f.debug_tuple("Directory").field(path).finish(),
+            StoreChoice::Open(_) => f.write_str("Open(..)"),
+        }
+    }
+}
+
+/// The times that the service goes by; [`protocol::times`] but for tests.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// See [`times::SESSION_DEADLINE`].
+    pub session_deadline: Duration,
+    /// See [`times::REQUEST_DEADLINE`].
+    pub request_deadline: Duration,
+    /// See [`times::ADMISSION_LAPSE`].
+    pub admission_lapse: Duration,
+    /// See [`times::ADMISSION_RENEWAL`].
+    pub admission_renewal: Duration,
+    /// How often the store is synced when something has changed.
+    pub store_sync: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        Times {
+            session_deadline: times::SESSION_DEADLINE,
+            request_deadline: times::REQUEST_DEADLINE,
+            admission_lapse: times::ADMISSION_LAPSE,
+            admission_renewal: times::ADMISSION_RENEWAL,
+            store_sync: times::WRITEBACK,
+        }
+    }
+}
+
+/// How a metadata service is run.
+#[derive(Debug)]
+pub struct Config {
+    /// Address to listen at; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Network namespace of the listening socket (such as `/run/netns/node1`).
+    pub network_namespace: Option<PathBuf>,
+    /// Where the store is.
+    pub store: StoreChoice,
+    /// The job's secret: whoever does not know it is refused.
+    pub secret: Secret,
+    /// Permission bits, owner and group of the root directory of a new file system.
+    pub root: (u16, u32, u32),
+    /// The machine's boot identifier; `None` asks the kernel.
+    pub boot: Option<Uuid>,
+    /// The times.
+    pub times: Times,
+}
+
+/// Why a service could not start, or had to end.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address cannot be listened at.
+    #[error("metadata service cannot listen at {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The store failed; what is in it is intact as of its last commit.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// The machine's boot identifier cannot be read.
+    #[error("cannot read /proc/sys/kernel/random/boot_id: {0}")]
+    Boot(std::io::Error),
+    /// The thread that syncs the store cannot be started.
+    #[error("cannot start the sync thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// A running service. Dropping it ends it like a crash would: nothing is synced.
+#[derive(Debug)]
+pub struct Service {
+    shared: Rc<Shared>,
+    address: SocketAddr,
+}
+
+impl Service {
+    /// Opens the store and starts serving on this ring thread. Sessions that the store knows may
+    /// resume; until each has, or has ended, the service is in grace.
+    ///
+    /// # Errors
+    /// Any [`ServeError`].
+    pub fn start(config: Config) -> Result<Service, ServeError> {
+        let options = SocketOptions {
+            network_namespace: config.network_namespace.clone(),
+            ..SocketOptions::default()
+        };
+        let listener = rpc::Listener::bind(config.listen, &options)
+            .map_err(|source| ServeError::Listen { address: config.listen, source })?;
+        let address = listener.local_addr();
+        let store: Box<dyn Store> = match config.store {
+            StoreChoice::Directory(path) => Box::new(FjallStore::open(&path)?),
+            StoreChoice::Open(store) => store,
+        };
+        let boot = Boot {
+            boot: config.boot.map_or_else(boot_id, Ok)?,
+            file_system: random_uuid(),
+            now: Timestamp(ring::time::system_time() as i64),
+            root: config.root,
+        };
+        let (core, opened) = Core::open(store, &boot)?;
+        tracing::info!(%address, is_new = opened.is_new, "metadata service is up");
+        let shared = Shared::new(core, config.secret, config.times)?;
+        shared.run(listener)?;
+        Ok(Service { shared, address })
+    }
+
+    /// Where it listens, with the port that was taken.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Completes when the service wants to end: an administrator asked for it, or the store failed.
+    ///
+    /// # Errors
+    /// [`ServeError::Store`] if the store failed.
+    pub async fn ended(&self) -> Result<(), ServeError> {
+        self.shared.ended().await
+    }
+
+    /// Ends cleanly: no call is taken any more, what was executed is answered, the store is synced.
+    /// Sessions stay, to be resumed after the next start.
+    ///
+    /// # Errors
+    /// [`ServeError::Store`] if the store failed.
+    pub async fn stop(self) -> Result<(), ServeError> {
+        self.shared.stop().await
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.shared.abort("the metadata service ends");
+    }
+}
+
+/// Serves until `shutdown` completes, an administrator asks for the end, or the store fails; then
+/// ends cleanly. To be run on a ring thread of its own.
+///
+/// # Errors
+/// Any [`ServeError`].
+pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+    let service = Service::start(config)?;
+    let shutdown = std::pin::pin!(shutdown);
+    let ended = {
+        let ended = std::pin::pin!(service.ended());
+        match ring::race(shutdown, ended).await {
+            ring::Either::First(()) => Ok(()),
+            ring::Either::Second(result) => result,
+        }
+    };
+    ended.and(service.stop().await)
+}
+
+fn boot_id() -> Result<Uuid, ServeError> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(ServeError::Boot)?;
+    let invalid = |error| ServeError::Boot(std::io::Error::other(error));
+    text.trim().parse().map_err(invalid)
+}
+
+fn random_uuid() -> Uuid {
+    let mut bytes = [0; 16];
+    ring::random::fill(&mut bytes);
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
+}

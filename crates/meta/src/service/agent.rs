@@ -1,0 +1,230 @@
+//! Agents: registration of devices, admission, fencing.
+
+use super::call::Work;
+use super::execute::{Executed, answer};
+use super::outbox::{Outgoing, refusal};
+use super::shared::Shared;
+use crate::admission::{AgentConnection, AgentState};
+use crate::sessions::Session;
+use protocol::agent::{Answer, Call, Push, PushAnswer};
+use protocol::space::DeviceInfo;
+use protocol::{DeviceId, Errno, HostId, client};
+use ring::time::now;
+use rpc::{Acceptor, Agent, Authenticated, Handler, Reply};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Devices that one agent may register.
+const DEVICES_MAX: usize = 1024;
+
+/// An agent answers an `Admit` within this, or is disconnected.
+const ADMIT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long an admission waits for an agent that is out of contact.
+const CONTACT_DEADLINE: Duration = Duration::from_secs(5);
+
+type AgentReply = Reply<Acceptor<Agent>>;
+
+/// One agent's connection.
+struct AgentPeer {
+    shared: Rc<Shared>,
+    state: Rc<AgentState>,
+}
+
+impl Handler<Acceptor<Agent>> for AgentPeer {
+    fn called(&self, call: Call, reply: AgentReply) {
+        self.state.last_heard.set(now());
+        match call {
+            Call::Register { node, devices } => self.register(&node, &devices, reply),
+            Call::Heartbeat(counts) => {
+                let mine = self.state.devices.borrow();
+                let counts: Vec<_> =
+                    counts.into_iter().filter(|c| mine.contains(&c.device)).collect();
+                self.shared.agents.count(&counts);
+                send(reply, &Answer::Done);
+            }
+            Call::HostDied(host) => self.shared.host_died(host, reply),
+        }
+    }
+
+    fn closed(&self, reason: &str) {
+        self.state.connection.borrow_mut().take();
+        let lost = self.shared.agents.lost(&self.state);
+        if lost.is_empty() {
+            return;
+        }
+        tracing::warn!(?lost, reason, "an agent is out of contact: its devices are offline");
+        for device in lost {
+            self.shared.core.borrow_mut().set_online(device, false);
+        }
+        self.shared.tell_devices();
+    }
+}
+
+fn send(reply: AgentReply, answer: &Answer) {
+    if let Err((_, error)) = reply.send(answer) {
+        tracing::warn!(%error, "an agent's answer cannot be sent");
+    }
+}
+
+impl AgentPeer {
+    fn register(&self, node: &str, devices: &[DeviceInfo], reply: AgentReply) {
+        if devices.len() > DEVICES_MAX || node.len() > super::client::NODE_MAX_BYTES {
+            return send(reply, &Answer::Refused("too many devices, or too long a name".into()));
+        }
+        let mut ids = Vec::new();
+        for device in devices {
+            let info = DeviceInfo { node: node.to_owned(), online: true, ..device.clone() };
+            let registered = self.shared.core.borrow_mut().register_device(&info);
+            match registered {
+                Ok(id) => ids.push(id),
+                Err(error) => {
+                    let reason = format!("device {}: {error}", device.uuid);
+                    return send(reply, &Answer::Refused(reason));
+                }
+            }
+        }
+        let gone: Vec<DeviceId> = {
+            let before = self.state.devices.borrow();
+            before.iter().filter(|device| !ids.contains(device)).copied().collect()
+        };
+        for device in gone {
+            self.shared.core.borrow_mut().set_online(device, false);
+        }
+        for before in self.shared.agents.register(&self.state, &ids) {
+            before.devices.borrow_mut().retain(|device| !ids.contains(device));
+            if let Some(connection) = before.connection() {
+                connection.close("another agent registered its devices");
+            }
+        }
+        for device in &ids {
+            self.shared.core.borrow_mut().set_online(*device, true);
+        }
+        tracing::info!(node, ?ids, "an agent registers its devices");
+        self.shared.post(Outgoing::Then(Box::new(move |shared| {
+            send(reply, &Answer::Registered(ids));
+            shared.tell_devices();
+        })));
+    }
+}
+
+impl Shared {
+    /// Serves an authenticated agent.
+    pub(super) fn serve_agent(self: &Rc<Self>, authenticated: Authenticated) {
+        let state = AgentState::new();
+        let peer = AgentPeer { shared: Rc::clone(self), state: Rc::clone(&state) };
+        let connection = authenticated.start::<Agent>(Rc::new(peer));
+        *state.connection.borrow_mut() = Some(connection);
+        self.remember(Rc::new(move |reason| {
+            super::client::close_unless_empty(state.connection().as_ref(), reason)
+        }));
+    }
+
+    /// Tells all clients of the pool's devices.
+    fn tell_devices(self: &Rc<Self>) {
+        let push = client::Push::Devices(self.core.borrow().devices());
+        for session in self.sessions.borrow().all() {
+            if let Some(connection) = session.connection() {
+                // Whoever is not told now asks when it starts, or resumes.
+                drop(connection.call(&push, None));
+            }
+        }
+    }
+
+    fn host_died(self: &Rc<Self>, host: HostId, reply: AgentReply) {
+        let Some(session) = self.sessions.borrow().by_host(host) else {
+            return send(reply, &Answer::Done);
+        };
+        self.end_session(&session, "its process died");
+        let shared = Rc::clone(self);
+        ring::spawn(async move {
+            shared.until_ended(&session).await;
+            send(reply, &Answer::Done);
+        });
+    }
+
+    /// `Admit`: noted in the store first, then sent to the device's agent.
+    pub(super) fn admit(self: &Rc<Self>, work: &Rc<Work>, device: DeviceId) -> Executed {
+        if !self.core.borrow().devices().iter().any(|known| known.device == device) {
+            return Executed::Answer(refusal(Errno::ENODEV));
+        }
+        let noted = self.core.borrow_mut().note_admitted(work.session.id, device);
+        if let Err(error) = noted {
+            return Executed::Answer(refusal(error.to_errno()));
+        }
+        let work = Rc::clone(work);
+        self.post(Outgoing::Then(Box::new(move |shared| {
+            let shared = Rc::clone(shared);
+            ring::spawn(async move {
+                let response = match shared.admit_now(&work.session, device).await {
+                    Ok(admitted) => answer(admitted),
+                    Err(errno) => refusal(errno),
+                };
+                shared.finish(&work, response);
+            });
+        })));
+        Executed::Later
+    }
+
+    async fn admit_now(
+        &self,
+        session: &Session,
+        device: DeviceId,
+    ) -> Result<client::Answer, Errno> {
+        let deadline = now() + CONTACT_DEADLINE;
+        loop {
+            let connection = self.contact(device, deadline).await.ok_or(Errno::ENODEV)?;
+            // From here to the call nothing waits: a session that is ending is never admitted.
+            if !session.is_live() {
+                return Err(Errno::ESTALE);
+            }
+            self.agents.sent(&[device]);
+            let lapse_ms = self.times.admission_lapse.as_millis() as u32;
+            let push = Push::Admit { host: session.host, epoch: session.epoch, lapse_ms };
+            match connection.call(&push, Some(ADMIT_DEADLINE)).await {
+                Ok(PushAnswer::Done) => break,
+                Ok(PushAnswer::Fenced) => return Err(Errno::ESTALE),
+                Err(error) => {
+                    connection.close(&format!("an admission was not answered: {error}"));
+                }
+            }
+        }
+        let devices = self.core.borrow().devices();
+        let info = devices.iter().find(|known| known.device == device).ok_or(Errno::ENODEV)?;
+        Ok(client::Answer::Admitted(info.incarnation))
+    }
+
+    /// The connection to a device's agent, waiting for one until the deadline.
+    async fn contact(
+        &self,
+        device: DeviceId,
+        deadline: ring::time::Instant,
+    ) -> Option<AgentConnection> {
+        loop {
+            let registered = self.agents.registered.notified();
+            if let Some(connection) = self.agents.connection(device) {
+                return Some(connection);
+            }
+            ring::time::timeout_at(deadline, registered).await.ok()?;
+        }
+    }
+
+    /// Fences a session at a device: completes when its agent says so, or when its admissions must
+    /// have lapsed.
+    pub(super) async fn fence(self: Rc<Self>, session: Rc<Session>, device: DeviceId) {
+        let push = Push::Fence { host: session.host, epoch: session.epoch };
+        loop {
+            let lapsed = self.agents.last_sent(device) + self.times.admission_lapse;
+            if now() >= lapsed && self.agents.connection(device).is_none() {
+                tracing::warn!(session = session.id.0, %device, "fenced by lapse");
+                return;
+            }
+            let Some(connection) = self.contact(device, lapsed).await else { continue };
+            match connection.call(&push, Some(self.times.admission_lapse)).await {
+                Ok(PushAnswer::Fenced) => return,
+                Ok(PushAnswer::Done) => connection.close("a fence was answered by nonsense"),
+                Err(error) => connection.close(&format!("a fence was not answered: {error}")),
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What goes on by itself: silent sessions, renewals of admissions, freeing.
+
+use super::outbox::Outgoing;
+use super::shared::Shared;
+use protocol::agent::Push;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Records that background work writes between two looks at calls.
+const RECLAIM_RECORDS: usize = 500;
+
+/// How often sessions are looked at, as a part of their deadline.
+const WATCHES_PER_DEADLINE: u32 = 20;
+
+impl Shared {
+    /// Ends sessions and disconnects agents that have been silent for too long.
+    pub(super) async fn watch_sessions(self: Rc<Self>) {
+        let deadline = self.times.session_deadline;
+        loop {
+            ring::time::sleep(deadline / WATCHES_PER_DEADLINE).await;
+            let limit = ring::time::now() - deadline;
+            let silent = self.sessions.borrow().silent_since(limit);
+            for session in silent {
+                self.end_session(&session, "it was silent for too long");
+            }
+            for agent in self.agents.all() {
+                if agent.last_heard.get() < limit
+                    && let Some(connection) = agent.connection()
+                {
+                    connection.close("the agent was silent for too long");
+                }
+            }
+            self.tidy_connections();
+        }
+    }
+
+    /// Renews the admissions at all targets.
+    pub(super) async fn renew_admissions(self: Rc<Self>) {
+        let lapse_ms = self.times.admission_lapse.as_millis() as u32;
+        loop {
+            ring::time::sleep(self.times.admission_renewal).await;
+            for agent in self.agents.all() {
+                let Some(connection) = agent.connection() else { continue };
+                self.agents.sent(&agent.devices.borrow());
+                let renewal = self.times.admission_renewal;
+                let answering = connection.call(&Push::Renew { lapse_ms }, Some(renewal));
+                ring::spawn(async move {
+                    if let Err(error) = answering.await {
+                        connection.close(&format!("a renewal was not answered: {error}"));
+                    }
+                });
+            }
+        }
+    }
+
+    /// Frees what the dead left, in small steps between calls.
+    pub(super) async fn reclaim_loop(self: Rc<Self>) {
+        loop {
+            self.reclaim_wanted.notified().await;
+            while self.reclaim_some() {
+                ring::time::sleep(Duration::from_micros(200)).await;
+            }
+        }
+    }
+
+    /// One step of background work; whether more is left.
+    pub(super) fn reclaim_some(&self) -> bool {
+        let stepped = self.core.borrow_mut().reclaim_step(RECLAIM_RECORDS);
+        match stepped {
+            Ok(is_more) => {
+                if self.core.borrow().has_pending() {
+                    self.post(Outgoing::Then(Box::new(|_| {})));
+                }
+                is_more
+            }
+            Err(error) => {
+                tracing::error!(%error, "background work failed");
+                false
+            }
+        }
+    }
+}

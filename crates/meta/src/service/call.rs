@@ -1,0 +1,255 @@
+//! How a client's call is worked out: slots, grace, conflicts, recalls, waiting.
+
+use super::execute::Executed;
+use super::outbox::{ClientReply, Outgoing, refusal};
+use super::shared::Shared;
+use crate::leases::{CallId, Clearance, Demand};
+use crate::sessions::Session;
+use crate::tree::{Conflict, ConflictKind, SlotState};
+use protocol::client::{Call, Request, Response};
+use protocol::{Errno, InodeId, Rights, SessionId};
+use ring::local::Notify;
+use ring::time::{Instant, now, timeout_at};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Calls of one session that may wait for recalls, grace or locks at once; more are refused EAGAIN.
+const WAITING_MAX: usize = 2048;
+
+/// A call under way.
+pub(crate) struct Work {
+    pub(super) id: CallId,
+    pub(super) session: Rc<Session>,
+    pub(super) request: Request,
+    /// Where the answer goes: the newest of the connections that asked.
+    pub(super) reply: RefCell<Option<ClientReply>>,
+    /// Told when it may be worth trying again.
+    pub(super) wake: Notify,
+    pub(super) is_given_up: Cell<bool>,
+    /// Of a wait for a file lock: it is held.
+    pub(super) is_lock_granted: Cell<bool>,
+    /// Of a wait for a file lock: its owner does not want it any more.
+    pub(super) is_lock_cancelled: Cell<bool>,
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Work").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Work {
+    /// Lets its task end without an answer.
+    pub(super) fn give_up(&self) {
+        self.is_given_up.set(true);
+        self.reply.borrow_mut().take();
+        self.wake.notify();
+    }
+}
+
+/// What became of a try.
+pub(super) enum Try {
+    /// The answer is posted.
+    Done,
+    /// To be tried again when woken.
+    Wait,
+}
+
+impl Shared {
+    /// Takes a session's call.
+    pub(super) fn begin(
+        self: &Rc<Self>,
+        session: &Rc<Session>,
+        request: Request,
+        reply: ClientReply,
+    ) {
+        if !session.is_live() {
+            return self.post(Outgoing::Answer(reply, refusal(Errno::ESTALE)));
+        }
+        if request.slot.is_some() != request.call.changes() {
+            return self.post(Outgoing::Answer(reply, refusal(Errno::EPROTO)));
+        }
+        if let Some(slot) = request.slot {
+            if let Some(work) = session.retried(slot) {
+                *work.reply.borrow_mut() = Some(reply);
+                return;
+            }
+            match self.core.borrow().check_slot(session.id, slot) {
+                Ok(SlotState::New) => {}
+                Ok(SlotState::Repeated(response)) => {
+                    return self.repeat(&request, reply, *response);
+                }
+                Err(errno) => return self.post(Outgoing::Answer(reply, refusal(errno))),
+            }
+        }
+        let id = CallId(self.next_call.get());
+        self.next_call.set(id.0 + 1);
+        let work = Rc::new(Work {
+            id,
+            session: Rc::clone(session),
+            request,
+            reply: RefCell::new(Some(reply)),
+            wake: Notify::new(),
+            is_given_up: Cell::new(false),
+            is_lock_granted: Cell::new(false),
+            is_lock_cancelled: Cell::new(false),
+        });
+        if let Some(slot) = work.request.slot {
+            let in_flight = (slot.sequence, Rc::clone(&work));
+            session.in_flight.borrow_mut().insert(slot.slot, in_flight);
+        }
+        if let Try::Wait = self.attempt(&work) {
+            self.wait(work);
+        }
+    }
+
+    /// Answers a retry as the first time.
+    fn repeat(&self, request: &Request, reply: ClientReply, response: Response) {
+        // The first answer may have been lost before its sync.
+        let is_durable = matches!(request.call, Call::Commit { durable: true, .. });
+        self.post(if is_durable {
+            Outgoing::Durable(reply, response)
+        } else {
+            Outgoing::Answer(reply, response)
+        });
+    }
+
+    /// Tries to carry a call out now.
+    pub(super) fn attempt(self: &Rc<Self>, work: &Rc<Work>) -> Try {
+        let session = &work.session;
+        if !session.is_live() {
+            self.finish(work, refusal(Errno::ESTALE));
+            return Try::Done;
+        }
+        if self.is_held_by_grace(session.id, &work.request.call) {
+            return Try::Wait;
+        }
+        match self.clear(work) {
+            Ok(Clearance::Clear) => {}
+            Ok(Clearance::Wait) => {
+                self.go_on();
+                return Try::Wait;
+            }
+            Err(errno) => {
+                self.finish(work, refusal(errno));
+                return Try::Done;
+            }
+        }
+        match self.execute(work) {
+            Executed::Answer(response) => {
+                self.finish(work, response);
+                Try::Done
+            }
+            Executed::Later => Try::Done,
+        }
+    }
+
+    fn clear(&self, work: &Work) -> Result<Clearance, Errno> {
+        let call = &work.request.call;
+        let demands = match demands_of(self.core.borrow().conflicts(work.session.id, call)?) {
+            demands if demands.is_empty() && !acquires(call) => return Ok(Clearance::Clear),
+            demands => demands,
+        };
+        let wants: Option<(InodeId, Rights)> = match call {
+            Call::Acquire { inode, rights } => {
+                Some((*inode, *rights & (Rights::WRITE | Rights::SIZE)))
+            }
+            _ => None,
+        };
+        let mut leases = self.leases.borrow_mut();
+        Ok(leases.clear(work.id, work.session.id, &demands, wants.as_slice()))
+    }
+
+    /// Whether a call has to wait until the sessions of before a restart have reclaimed.
+    fn is_held_by_grace(&self, session: SessionId, call: &Call) -> bool {
+        if !self.sessions.borrow().in_grace() {
+            return false;
+        }
+        match call {
+            Call::Commit { inode, .. } => {
+                !self.leases.borrow().rights(session, *inode).contains(Rights::WRITE)
+            }
+            Call::Acquire { .. } | Call::CancelLock { .. } => true,
+            call => call.changes(),
+        }
+    }
+
+    /// Lets a call wait in a task of its own.
+    fn wait(self: &Rc<Self>, work: Rc<Work>) {
+        let waiting = work.session.waiting.get();
+        if waiting >= WAITING_MAX {
+            return self.finish(&work, refusal(Errno::EAGAIN));
+        }
+        work.session.waiting.set(waiting + 1);
+        self.waiting.borrow_mut().insert(work.id, Rc::clone(&work));
+        let shared = Rc::clone(self);
+        let deadline = now() + self.times.request_deadline;
+        ring::spawn(async move {
+            shared.try_until(&work, deadline).await;
+            work.session.waiting.set(work.session.waiting.get() - 1);
+        });
+    }
+
+    async fn try_until(self: &Rc<Self>, work: &Rc<Work>, deadline: Instant) {
+        loop {
+            if timeout_at(deadline, work.wake.notified()).await.is_err() {
+                tracing::warn!(call = ?work.request.call, "a call waited too long");
+                return self.finish(work, refusal(Errno::ETIMEDOUT));
+            }
+            if work.is_given_up.get() {
+                return;
+            }
+            if let Try::Done = self.attempt(work) {
+                return;
+            }
+        }
+    }
+
+    /// Keeps a call's answer in its slot, posts it, and lets others go on.
+    pub(super) fn finish(self: &Rc<Self>, work: &Rc<Work>, response: Response) {
+        self.record(work, &response);
+        self.leases.borrow_mut().done(work.id);
+        self.waiting.borrow_mut().remove(&work.id);
+        self.count(|counts| counts.calls += 1);
+        let reply = work.reply.borrow_mut().take();
+        if let Some(reply) = reply {
+            let is_durable = match &work.request.call {
+                Call::Sync => true,
+                Call::Commit { durable, .. } => *durable && response.result.is_ok(),
+                _ => false,
+            };
+            self.post(if is_durable {
+                Outgoing::Durable(reply, response)
+            } else {
+                Outgoing::Answer(reply, response)
+            });
+        }
+        self.go_on();
+    }
+
+    /// Stores the answer with the change, without grants: a retry's answer comes when they are old.
+    fn record(&self, work: &Rc<Work>, response: &Response) {
+        let Some(slot) = work.request.slot else { return };
+        work.session.in_flight.borrow_mut().remove(&slot.slot);
+        if !work.session.is_live() {
+            return;
+        }
+        let stored = Response { grants: Vec::new(), ..response.clone() };
+        let recorded = self.core.borrow_mut().record_reply(work.session.id, slot, &stored);
+        if let Err(error) = recorded {
+            tracing::error!(%error, session = work.session.id.0, "cannot record a reply");
+        }
+    }
+}
+
+fn acquires(call: &Call) -> bool {
+    matches!(call, Call::Acquire { .. })
+}
+
+fn demands_of(conflicts: Vec<Conflict>) -> Vec<Demand> {
+    let demand = |conflict: Conflict| match conflict.kind {
+        ConflictKind::Recall(rights) => Demand::Give(conflict.inode, rights),
+        ConflictKind::Invalidate(names) => Demand::Forget(conflict.inode, names),
+    };
+    conflicts.into_iter().map(demand).collect()
+}

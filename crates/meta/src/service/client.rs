@@ -1,0 +1,190 @@
+//! A client's connection: its first call, and the hand-over of the others.
+
+use super::execute::answer;
+use super::outbox::{ClientReply, Outgoing, refusal};
+use super::shared::Shared;
+use crate::sessions::{ClientConnection, Session};
+use protocol::client::{Answer, Call, Request, Response};
+use protocol::{Errno, HostId, InodeId, Rights, SessionId};
+use rpc::{Acceptor, Authenticated, Client, Handler};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Longest name of a node, in bytes.
+pub(super) const NODE_MAX_BYTES: usize = 255;
+
+/// One client's connection.
+struct ClientPeer {
+    shared: Rc<Shared>,
+    connection: RefCell<Option<ClientConnection>>,
+    session: RefCell<Option<Rc<Session>>>,
+}
+
+impl Handler<Acceptor<Client>> for ClientPeer {
+    fn called(&self, request: Request, reply: ClientReply) {
+        let session = self.session.borrow().clone();
+        match (session, request) {
+            (None, Request { call: Call::Start { node, host, resume }, slot: None }) => {
+                self.start(node, host, resume, reply);
+            }
+            (Some(session), request) => self.shared.begin(&session, request, reply),
+            (None, _) => self.shared.post(Outgoing::Answer(reply, refusal(Errno::EPROTO))),
+        }
+    }
+
+    fn closed(&self, reason: &str) {
+        let connection = self.connection.borrow_mut().take();
+        let Some(session) = self.session.borrow_mut().take() else { return };
+        tracing::debug!(session = session.id.0, reason, "a client's connection is gone");
+        let is_its = match (&connection, &*session.connection.borrow()) {
+            (Some(gone), Some(present)) => gone.is_same(present),
+            _ => false,
+        };
+        if is_its {
+            session.connection.borrow_mut().take();
+        }
+    }
+}
+
+impl ClientPeer {
+    fn start(&self, node: String, host: HostId, resume: Option<SessionId>, reply: ClientReply) {
+        if node.len() > NODE_MAX_BYTES {
+            return self.shared.post(Outgoing::Answer(reply, refusal(Errno::EINVAL)));
+        }
+        let started = self.shared.start_session(node, host, resume);
+        let (session, resumed) = match started {
+            Ok(started) => started,
+            Err(errno) => return self.shared.post(Outgoing::Answer(reply, refusal(errno))),
+        };
+        let before = session.connection.replace(self.connection.borrow().clone());
+        if let Some(before) = before {
+            before.close("the session goes on over another connection");
+        }
+        *self.session.borrow_mut() = Some(Rc::clone(&session));
+        let core = self.shared.core.borrow();
+        let welcome = Answer::Welcome {
+            session: session.id,
+            epoch: session.epoch,
+            resumed,
+            file_system: core.file_system(),
+            devices: core.devices(),
+            free_epoch: core.free_epoch(),
+        };
+        self.shared.post(Outgoing::Answer(reply, answer(welcome)));
+    }
+}
+
+impl Shared {
+    /// Serves an authenticated client.
+    pub(super) fn serve_client(self: &Rc<Self>, authenticated: Authenticated) {
+        let peer = Rc::new(ClientPeer {
+            shared: Rc::clone(self),
+            connection: RefCell::new(None),
+            session: RefCell::new(None),
+        });
+        let connection = authenticated.start::<Client>(Rc::clone(&peer) as Rc<_>);
+        *peer.connection.borrow_mut() = Some(connection);
+        let weak = Rc::downgrade(&peer);
+        self.remember(Rc::new(move |reason| {
+            let connection = weak.upgrade().and_then(|peer| peer.connection.borrow().clone());
+            close_unless_empty(connection.as_ref(), reason)
+        }));
+    }
+
+    /// A new session, or the one to go on with, and whether it is that.
+    fn start_session(
+        self: &Rc<Self>,
+        node: String,
+        host: HostId,
+        resume: Option<SessionId>,
+    ) -> Result<(Rc<Session>, bool), Errno> {
+        let known = resume.and_then(|id| self.sessions.borrow().get(id));
+        if let Some(session) = known.filter(|s| s.is_live() && s.host == host) {
+            session.last_heartbeat.set(ring::time::now());
+            session.reclaim_by.set(Some(ring::time::now() + self.times.session_deadline));
+            self.leases.borrow_mut().resume(session.id);
+            self.go_on();
+            return Ok((session, true));
+        }
+        // A `Start` whose answer was lost: nothing was done in that session yet.
+        let by_host = self.sessions.borrow().by_host(host);
+        if let Some(session) = by_host {
+            return if session.is_live() && resume.is_none() {
+                session.last_heartbeat.set(ring::time::now());
+                Ok((session, false))
+            } else {
+                // A host identifier that is being fenced cannot be admitted again.
+                Err(Errno::EBUSY)
+            };
+        }
+        let started = self.core.borrow_mut().create_session(&node, host);
+        let (id, epoch) = started.map_err(|error| error.to_errno())?;
+        tracing::info!(session = id.0, node, %host, "a session starts");
+        let session = Session::new(id, host, node, epoch);
+        self.sessions.borrow_mut().insert(Rc::clone(&session));
+        Ok((session, false))
+    }
+
+    /// `Reclaim`: what a resumed session holds.
+    pub(super) fn reclaim_rights(
+        self: &Rc<Self>,
+        session: &Rc<Session>,
+        held: &[(InodeId, Rights)],
+        done: bool,
+    ) -> Response {
+        let mut response = answer(Answer::Done);
+        for (inode, rights) in held {
+            // What is gone cannot be held; an inode without a name is kept by its stored opens.
+            if self.core.borrow().attr(*inode).is_err() {
+                continue;
+            }
+            let grant = self.leases.borrow_mut().reclaim(session.id, *inode, *rights);
+            response.grants.extend(grant);
+        }
+        if done {
+            session.reclaim_by.set(None);
+            let closed = self.leases.borrow_mut().end_reclaim(session.id);
+            for inode in closed {
+                self.close_inode(session.id, inode);
+            }
+            self.close_forgotten(session);
+            self.end_grace_of(session.id);
+            self.go_on();
+        }
+        response
+    }
+
+    /// Closes inodes without a name that the session had open by the store's word and has not
+    /// reclaimed.
+    fn close_forgotten(&self, session: &Session) {
+        let orphans = self.core.borrow().open_orphans();
+        for (inode, openers) in orphans {
+            let is_open = self.leases.borrow().rights(session.id, inode).contains(Rights::OPEN);
+            if openers.contains(&session.id) && !is_open {
+                self.close_inode(session.id, inode);
+            }
+        }
+    }
+
+    /// The session has reclaimed or ended; if it was the last that was waited for, all calls go on.
+    pub(super) fn end_grace_of(&self, session: SessionId) {
+        if self.sessions.borrow_mut().reclaimed(session) {
+            tracing::info!("the grace after the restart is over");
+            for work in self.waiting.borrow().values() {
+                work.wake.notify();
+            }
+        }
+    }
+}
+
+/// Closes a connection if there is a reason to; whether it is open then.
+pub(super) fn close_unless_empty<S: rpc::Side>(
+    connection: Option<&rpc::Connection<S>>,
+    reason: &str,
+) -> bool {
+    let Some(connection) = connection else { return false };
+    if !reason.is_empty() {
+        connection.close(reason);
+    }
+    connection.closed_reason().is_none()
+}

@@ -1,0 +1,95 @@
+//! The end of a session: fenced first, then all that it had goes.
+
+use super::call::Work;
+use super::execute::{Executed, answer};
+use super::outbox::Outgoing;
+use super::shared::Shared;
+use crate::sessions::{Life, Session};
+use protocol::client::Answer;
+use std::rc::Rc;
+
+impl Shared {
+    /// Starts to end a session; what it had goes once it is fenced everywhere.
+    pub(super) fn end_session(self: &Rc<Self>, session: &Rc<Session>, reason: &str) {
+        if !session.is_live() {
+            return;
+        }
+        tracing::info!(session = session.id.0, reason, "a session ends");
+        session.life.set(Life::Ending);
+        // Its waiting calls are answered ESTALE.
+        for work in self.waiting.borrow().values() {
+            if work.session.id == session.id {
+                work.wake.notify();
+            }
+        }
+        ring::spawn(Rc::clone(self).fence_and_end(Rc::clone(session)));
+    }
+
+    async fn fence_and_end(self: Rc<Self>, session: Rc<Session>) {
+        let admitted = {
+            let core = self.core.borrow();
+            core.session(session.id).map(|record| record.admitted.clone()).unwrap_or_default()
+        };
+        let fences: Vec<_> = admitted
+            .into_iter()
+            .map(|device| ring::spawn(Rc::clone(&self).fence(Rc::clone(&session), device)))
+            .collect();
+        for fence in fences {
+            if fence.await.is_err() {
+                return;
+            }
+        }
+        self.leases.borrow_mut().end_session(session.id);
+        self.locks.borrow_mut().end_session(session.id);
+        let ended = self.core.borrow_mut().end_session(session.id);
+        if let Err(error) = ended {
+            return self.fail(error);
+        }
+        self.count(|counts| counts.fenced += 1);
+        let done = Rc::clone(&session);
+        self.post(Outgoing::Then(Box::new(move |shared| {
+            done.life.set(Life::Ended);
+            shared.sessions.borrow_mut().remove(done.id);
+            shared.end_grace_of(done.id);
+            done.ended.notify();
+        })));
+        self.wake_lock_waiters();
+        self.go_on();
+        self.reclaim_wanted.notify();
+    }
+
+    /// `End`.
+    pub(super) fn end_at_its_wish(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
+        let session = Rc::clone(&work.session);
+        self.end_session(&session, "its client ended it");
+        let reply = work.reply.borrow_mut().take();
+        let shared = Rc::clone(self);
+        self.leases.borrow_mut().done(work.id);
+        ring::spawn(async move {
+            shared.until_ended(&session).await;
+            if let Some(reply) = reply {
+                shared.post(Outgoing::Answer(reply, answer(Answer::Done)));
+            }
+        });
+        Executed::Later
+    }
+
+    /// Completes when the session is fenced and gone.
+    pub(super) async fn until_ended(&self, session: &Session) {
+        while session.life.get() != Life::Ended {
+            session.ended.notified().await;
+        }
+        // Others may wait too.
+        session.ended.notify();
+    }
+
+    /// Sessions whose acknowledged changes may be lost are ended at once.
+    pub(super) fn end_void_sessions(self: &Rc<Self>) {
+        for session in self.sessions.borrow().all() {
+            let is_void = self.core.borrow().session(session.id).is_some_and(|r| r.is_void);
+            if is_void {
+                self.end_session(&session, "the machine of the metadata store was restarted");
+            }
+        }
+    }
+}

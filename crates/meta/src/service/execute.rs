@@ -1,0 +1,113 @@
+//! Carrying out a call that nothing stands against.
+
+use super::call::Work;
+use super::outbox::refusal;
+use super::shared::Shared;
+use crate::tree::{Context, Outcome};
+use protocol::client::{Answer, Call, Response};
+use protocol::lease::{Grant, Return};
+use protocol::{Errno, InodeId, Rights, Timestamp};
+use std::rc::Rc;
+
+/// What became of a call.
+pub(super) enum Executed {
+    /// This is its answer.
+    Answer(Response),
+    /// Its answer comes later, from elsewhere.
+    Later,
+}
+
+/// An answer without grants.
+pub(super) fn answer(answer: Answer) -> Response {
+    Response { result: Ok(answer), grants: Vec::new(), changed: Vec::new() }
+}
+
+fn done() -> Executed {
+    Executed::Answer(answer(Answer::Done))
+}
+
+impl Shared {
+    /// Carries a call out.
+    pub(super) fn execute(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
+        let session = &work.session;
+        match &work.request.call {
+            Call::Start { .. } => Executed::Answer(refusal(Errno::EPROTO)),
+            Call::Reclaim { held, done } => {
+                Executed::Answer(self.reclaim_rights(session, held, *done))
+            }
+            Call::Heartbeat { ended_through } => {
+                session.last_heartbeat.set(ring::time::now());
+                self.core.borrow_mut().ended_through(session.id, *ended_through);
+                self.reclaim_wanted.notify();
+                let free_epoch = self.core.borrow().free_epoch();
+                Executed::Answer(answer(Answer::Alive { free_epoch }))
+            }
+            Call::End => self.end_at_its_wish(work),
+            Call::Devices => {
+                let devices = self.core.borrow().devices();
+                Executed::Answer(answer(Answer::Devices(devices)))
+            }
+            Call::Admit(device) => self.admit(work, *device),
+            Call::GiveBack(returns) => {
+                returns.iter().for_each(|back| self.give_back(work, *back));
+                self.go_on();
+                done()
+            }
+            Call::Sync => done(),
+            Call::LeaseSpace { .. } => self.lease_space(work),
+            Call::SetLock { lock, wait } => self.set_lock(work, *lock, *wait),
+            Call::CancelLock { inode, family, owner } => {
+                self.cancel_lock(session.id, *inode, *family, *owner);
+                done()
+            }
+            Call::Unlock(lock) => self.unlock(session.id, *lock),
+            Call::TestLock(lock) => {
+                let found = self.locks.borrow().test(session.id, lock);
+                Executed::Answer(answer(Answer::Lock(found)))
+            }
+            call => Executed::Answer(self.execute_in_core(work, call)),
+        }
+    }
+
+    fn give_back(&self, work: &Work, back: Return) {
+        let closed = self.leases.borrow_mut().give_back(work.session.id, back);
+        if closed {
+            self.close_inode(work.session.id, back.inode);
+        }
+    }
+
+    /// Executes a call on the tree, data or space, and grants what comes with it.
+    pub(super) fn execute_in_core(&self, work: &Work, call: &Call) -> Response {
+        let outcome = {
+            let leases = self.leases.borrow();
+            let openers = |inode: InodeId| leases.openers(inode);
+            let context = Context {
+                session: work.session.id,
+                now: Timestamp(ring::time::system_time() as i64),
+                openers: &openers,
+            };
+            self.core.borrow_mut().execute(&context, call)
+        };
+        // Others' bars stand, its own do not.
+        self.leases.borrow_mut().done(work.id);
+        match outcome {
+            Ok(outcome) => self.respond(work, call, outcome),
+            Err(errno) => refusal(errno),
+        }
+    }
+
+    fn respond(&self, work: &Work, call: &Call, outcome: Outcome) -> Response {
+        // An answer that waits for a sync could be overtaken by a recall of what it grants.
+        let is_late = matches!(call, Call::Commit { durable: true, .. });
+        let grants = if is_late { Vec::new() } else { self.grant(work, &outcome.grants) };
+        Response { result: Ok(outcome.answer), grants, changed: outcome.changed }
+    }
+
+    fn grant(&self, work: &Work, wishes: &[(InodeId, Rights)]) -> Vec<Grant> {
+        let mut leases = self.leases.borrow_mut();
+        let grants = wishes.iter().filter_map(|(inode, rights)| {
+            leases.grant(work.session.id, *inode, *rights)
+        });
+        grants.collect()
+    }
+}

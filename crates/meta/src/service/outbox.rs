@@ -1,0 +1,114 @@
+//! What leaves the service, in order, once the transactions it tells of are in the store.
+
+use super::Shared;
+use crate::leases::AskId;
+use crate::sessions::Session;
+use protocol::client::{Push, PushAnswer, Response};
+use protocol::{Errno, Rights};
+use rpc::{Acceptor, Client, Reply, RpcError};
+use std::rc::Rc;
+
+/// The way back to a client.
+pub(crate) type ClientReply = Reply<Acceptor<Client>>;
+
+/// Something to be done after the next flush.
+pub(super) enum Outgoing {
+    /// An answer.
+    Answer(ClientReply, Response),
+    /// An answer that waits for a sync too.
+    Durable(ClientReply, Response),
+    /// A recall or invalidation.
+    Ask(Rc<Session>, AskId, Push),
+    /// Anything else.
+    Then(Box<dyn FnOnce(&Rc<Shared>)>),
+}
+
+/// An answer that says only that the call failed.
+pub(super) fn refusal(errno: Errno) -> Response {
+    Response { result: Err(errno), grants: Vec::new(), changed: Vec::new() }
+}
+
+/// Sends an answer, or, if it is too long, EIO.
+pub(super) fn send(reply: ClientReply, response: &Response) {
+    if let Err((reply, error)) = reply.send(response) {
+        tracing::warn!(%error, "an answer cannot be sent");
+        if let Err((_, error)) = reply.send(&refusal(Errno::EIO)) {
+            tracing::warn!(%error, "nor can its refusal");
+        }
+    }
+}
+
+impl Shared {
+    /// Queues something for after the next flush.
+    pub(super) fn post(&self, outgoing: Outgoing) {
+        let mut outbox = self.outbox.borrow_mut();
+        outbox.push(outgoing);
+        if outbox.len() == 1 {
+            self.flush_wanted.notify();
+        }
+    }
+
+    /// Flushes at the end of every loop turn that posted something.
+    pub(super) async fn flush_loop(self: Rc<Self>) {
+        loop {
+            self.flush_wanted.notified().await;
+            // Whatever is ready now shares this flush.
+            ring::yield_now().await;
+            self.flush();
+        }
+    }
+
+    /// Stores what was executed and sends what waited for it.
+    pub(super) fn flush(self: &Rc<Self>) {
+        let has_changes = self.core.borrow().has_pending();
+        let flushed = self.core.borrow_mut().flush();
+        let outbox = std::mem::take(&mut *self.outbox.borrow_mut());
+        if let Err(error) = flushed {
+            drop(outbox);
+            self.fail(error);
+            return;
+        }
+        if has_changes {
+            self.is_unsynced.set(true);
+            self.reclaim_wanted.notify();
+        }
+        for outgoing in outbox {
+            match outgoing {
+                Outgoing::Answer(reply, response) => send(reply, &response),
+                Outgoing::Durable(reply, response) => self.sync_then(move |shared| {
+                    let _ = shared;
+                    send(reply, &response);
+                }),
+                Outgoing::Ask(session, id, push) => self.send_ask(session, id, &push),
+                Outgoing::Then(then) => then(self),
+            }
+        }
+    }
+
+    /// Sends a recall and takes its answer. If the connection is lost the ask stays open until the
+    /// session has resumed or ended; if there is no answer in time, the session is ended.
+    fn send_ask(self: &Rc<Self>, session: Rc<Session>, id: AskId, push: &Push) {
+        let Some(connection) = session.connection() else { return };
+        let deadline = self.times.session_deadline;
+        let answering = connection.call(push, Some(deadline));
+        self.count(|counts| counts.recalls += 1);
+        let shared = Rc::clone(self);
+        ring::spawn(async move {
+            let kept = match answering.await {
+                Ok(PushAnswer::Recalled(recalled)) => recalled.kept,
+                Ok(_) => Rights::NONE,
+                Err(RpcError::Closed(_)) => return,
+                Err(error) => {
+                    tracing::warn!(session = session.id.0, %error, "a recall was not answered");
+                    shared.end_session(&session, "it did not answer a recall in time");
+                    return;
+                }
+            };
+            let closed = shared.leases.borrow_mut().answered(id, kept);
+            if let Some(inode) = closed {
+                shared.close_inode(session.id, inode);
+            }
+            shared.go_on();
+        });
+    }
+}

@@ -1,0 +1,266 @@
+//! The service's state, and how it starts and ends.
+
+use super::call::Work;
+use super::outbox::Outgoing;
+use super::sync::Syncing;
+use super::{ServeError, Times};
+use crate::admission::Agents;
+use crate::leases::{Asked, CallId, HOLDINGS_PER_SESSION, Leases};
+use crate::locks::LockTable;
+use crate::sessions::{Session, Sessions};
+use crate::store::Error;
+use crate::tree::Core;
+use protocol::admin::MetaCounts;
+use protocol::auth::{Role, Secret};
+use protocol::client::Push;
+use protocol::connection::Limits;
+use protocol::{InodeId, SessionId};
+use ring::JoinHandle;
+use ring::local::{Notify, Semaphore};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Connections that may be in their handshake at once.
+const HANDSHAKES_MAX: usize = 128;
+
+/// Pause after an `accept` that failed, as it does when descriptors are short.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a clean end waits for answers to leave.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(2);
+
+/// All of the service's state; one thread has it.
+pub(crate) struct Shared {
+    pub(super) secret: Secret,
+    pub(super) times: Times,
+    pub(super) core: RefCell<Core>,
+    pub(super) leases: RefCell<Leases>,
+    pub(super) locks: RefCell<LockTable>,
+    pub(super) sessions: RefCell<Sessions>,
+    pub(super) agents: Agents,
+    pub(super) outbox: RefCell<Vec<Outgoing>>,
+    pub(super) flush_wanted: Notify,
+    pub(super) reclaim_wanted: Notify,
+    /// Flushed since the last sync.
+    pub(super) is_unsynced: Cell<bool>,
+    pub(super) syncing: Syncing,
+    /// Calls that wait, by their number.
+    pub(super) waiting: RefCell<HashMap<CallId, Rc<Work>>>,
+    pub(super) next_call: Cell<u64>,
+    pub(super) space: super::space::Rounds,
+    counts: Cell<MetaCounts>,
+    /// Connections that are served, to be closed at the end.
+    closers: RefCell<Vec<Rc<dyn Fn(&str) -> bool>>>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+    end: RefCell<Option<Result<(), Error>>>,
+    end_wanted: Notify,
+    pub(super) is_stopping: Cell<bool>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("counts", &self.counts.get()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(core: Core, secret: Secret, times: Times) -> Result<Rc<Shared>, ServeError> {
+        let mut sessions = Sessions::default();
+        let mut locks = LockTable::default();
+        for (session, lock) in core.locks()? {
+            locks.restore(session, lock);
+        }
+        for (id, record) in core.sessions() {
+            let session = Session::new(id, record.host, record.node.clone(), record.epoch);
+            sessions.insert(session);
+            sessions.expect(id);
+        }
+        let syncing = Syncing::start(core.syncer()).map_err(ServeError::Thread)?;
+        Ok(Rc::new(Shared {
+            secret,
+            times,
+            core: RefCell::new(core),
+            // Later than all stamps of earlier lives.
+            leases: RefCell::new(Leases::new(ring::time::system_time(), HOLDINGS_PER_SESSION)),
+            locks: RefCell::new(locks),
+            sessions: RefCell::new(sessions),
+            agents: Agents::new(),
+            outbox: RefCell::default(),
+            flush_wanted: Notify::new(),
+            reclaim_wanted: Notify::new(),
+            is_unsynced: Cell::new(true),
+            syncing,
+            waiting: RefCell::default(),
+            next_call: Cell::new(1),
+            space: super::space::Rounds::default(),
+            counts: Cell::default(),
+            closers: RefCell::default(),
+            tasks: RefCell::default(),
+            end: RefCell::new(None),
+            end_wanted: Notify::new(),
+            is_stopping: Cell::new(false),
+        }))
+    }
+
+    /// Starts the tasks.
+    pub(super) fn run(self: &Rc<Self>, listener: rpc::Listener) -> Result<(), ServeError> {
+        let tasks = [
+            ring::spawn(Rc::clone(self).accept_loop(listener)),
+            ring::spawn(Rc::clone(self).flush_loop()),
+            ring::spawn(Rc::clone(self).sync_loop()),
+            ring::spawn(Rc::clone(self).sync_ticks()),
+            ring::spawn(Rc::clone(self).watch_sessions()),
+            ring::spawn(Rc::clone(self).renew_admissions()),
+            ring::spawn(Rc::clone(self).reclaim_loop()),
+        ];
+        self.tasks.borrow_mut().extend(tasks);
+        self.end_void_sessions();
+        Ok(())
+    }
+
+    /// Accepts connections; whoever knocks proves itself in a task of its own.
+    async fn accept_loop(self: Rc<Self>, listener: rpc::Listener) {
+        let handshakes = Semaphore::new(HANDSHAKES_MAX);
+        loop {
+            let permit = handshakes.acquire(1).await;
+            let knock = match listener.accept().await {
+                Ok(knock) => knock,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    ring::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let shared = Rc::clone(&self);
+            ring::spawn(async move {
+                let address = knock.address();
+                match knock.authenticate(&shared.secret, Limits::default()).await {
+                    Ok(_) if shared.is_stopping.get() => {}
+                    Ok(peer) => match peer.role() {
+                        Role::Client => shared.serve_client(peer),
+                        Role::Agent => shared.serve_agent(peer),
+                        Role::Admin => shared.serve_admin(peer),
+                    },
+                    Err(error) => tracing::warn!(%address, %error, "a connection is refused"),
+                }
+                drop(permit);
+            });
+        }
+    }
+
+    /// Remembers how to close a connection; `close` answers whether it was open.
+    pub(super) fn remember(&self, close: Rc<dyn Fn(&str) -> bool>) {
+        self.closers.borrow_mut().push(close);
+    }
+
+    /// Forgets connections that are closed.
+    pub(super) fn tidy_connections(&self) {
+        self.closers.borrow_mut().retain(|close| close(""));
+    }
+
+    /// Sends what the lease table asks for and wakes whom it made ready.
+    pub(super) fn go_on(&self) {
+        let (asks, ready) = {
+            let mut leases = self.leases.borrow_mut();
+            (leases.take_outbox(), leases.take_ready())
+        };
+        for ask in asks {
+            // Without a session there is nobody to ask: its end has taken its rights.
+            let Some(session) = self.sessions.borrow().get(ask.session) else { continue };
+            self.post(Outgoing::Ask(session, ask.id, push_of(ask.what)));
+        }
+        for call in ready {
+            if let Some(work) = self.waiting.borrow().get(&call) {
+                work.wake.notify();
+            }
+        }
+    }
+
+    /// A session closed an inode for the last time.
+    pub(super) fn close_inode(&self, session: SessionId, inode: InodeId) {
+        let closed = self.core.borrow_mut().close(session, inode);
+        if let Err(error) = closed {
+            tracing::error!(%error, session = session.0, inode = inode.0, "cannot close an inode");
+        }
+        self.post(Outgoing::Then(Box::new(|_| {})));
+    }
+
+    pub(super) fn count(&self, change: impl FnOnce(&mut MetaCounts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+
+    pub(super) fn counts(&self) -> MetaCounts {
+        MetaCounts { transactions: self.core.borrow().transactions(), ..self.counts.get() }
+    }
+
+    /// The store failed: nothing that is not sent yet may be sent.
+    pub(super) fn fail(&self, error: Error) {
+        tracing::error!(%error, "the metadata service ends");
+        self.abort("the metadata store failed");
+        self.want_end(Err(error));
+    }
+
+    pub(super) fn want_end(&self, result: Result<(), Error>) {
+        let mut end = self.end.borrow_mut();
+        if end.is_none() {
+            *end = Some(result);
+        }
+        self.end_wanted.notify();
+    }
+
+    pub(super) async fn ended(&self) -> Result<(), ServeError> {
+        loop {
+            if let Some(result) = self.end.borrow_mut().take() {
+                return result.map_err(ServeError::Store);
+            }
+            self.end_wanted.notified().await;
+        }
+    }
+
+    /// Ends everything at once.
+    pub(super) fn abort(&self, reason: &str) {
+        self.is_stopping.set(true);
+        for task in std::mem::take(&mut *self.tasks.borrow_mut()) {
+            task.abort();
+        }
+        self.outbox.borrow_mut().clear();
+        for work in std::mem::take(&mut *self.waiting.borrow_mut()).into_values() {
+            work.give_up();
+        }
+        let closers = std::mem::take(&mut *self.closers.borrow_mut());
+        for close in closers {
+            close(reason);
+        }
+    }
+
+    pub(super) async fn stop(self: &Rc<Self>) -> Result<(), ServeError> {
+        self.is_stopping.set(true);
+        self.flush();
+        let sessions = self.sessions.borrow().all();
+        let flushed = async {
+            for session in sessions {
+                if let Some(connection) = session.connection() {
+                    connection.flushed().await;
+                }
+            }
+        };
+        // Answers that do not leave in time are asked for again after the next start.
+        let _ = ring::time::timeout(FLUSH_DEADLINE, flushed).await;
+        let synced = self.sync_now().await;
+        self.abort("the metadata service ends");
+        synced.map_err(ServeError::Store)?;
+        self.core.borrow_mut().flush().map_err(ServeError::Store)
+    }
+}
+
+/// How an ask is told to a client.
+pub(super) fn push_of(what: Asked) -> Push {
+    match what {
+        Asked::Recall(recall) => Push::Recall(recall),
+        Asked::Forget { inode, names, stamp } => Push::Invalidate { inode, names, stamp },
+    }
+}

@@ -1,0 +1,97 @@
+//! Syncing the store on a thread of its own, shared by all who wait.
+//!
+//! A sync takes milliseconds during which other calls go on. Whoever wants one while one is under
+//! way waits for the next, which then serves all of them.
+
+use super::shared::Shared;
+use crate::store::{Error, Syncer};
+use ring::local::{Notify, oneshot};
+use ring::mailbox::{Receiver, Sender, channel};
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+type Waiter = Box<dyn FnOnce(&Rc<Shared>)>;
+
+/// The way to the sync thread, and who waits.
+pub(super) struct Syncing {
+    requests: Sender<()>,
+    results: RefCell<Option<Receiver<Result<(), Error>>>>,
+    waiting: RefCell<Vec<Waiter>>,
+    wanted: Notify,
+}
+
+impl Syncing {
+    /// Starts the thread.
+    pub(super) fn start(syncer: Box<dyn Syncer>) -> io::Result<Syncing> {
+        let (requests, mut incoming) = channel::<()>(2);
+        let (outgoing, results) = channel::<Result<(), Error>>(2);
+        let config = ring::Config { entries: 8, ..ring::Config::default() };
+        ring::thread::spawn("meta-sync", &config, move || async move {
+            while incoming.recv().await.is_some() {
+                if outgoing.send(syncer.sync()).await.is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Syncing {
+            requests,
+            results: RefCell::new(Some(results)),
+            waiting: RefCell::default(),
+            wanted: Notify::new(),
+        })
+    }
+}
+
+impl Shared {
+    /// Runs `then` once all that is flushed now is durable.
+    pub(super) fn sync_then(&self, then: impl FnOnce(&Rc<Shared>) + 'static) {
+        self.syncing.waiting.borrow_mut().push(Box::new(then));
+        self.syncing.wanted.notify();
+    }
+
+    /// Syncs whenever somebody wants it, once for all who want it by then.
+    pub(super) async fn sync_loop(self: Rc<Self>) {
+        let Some(mut results) = self.syncing.results.borrow_mut().take() else { return };
+        loop {
+            self.syncing.wanted.notified().await;
+            let waiting = std::mem::take(&mut *self.syncing.waiting.borrow_mut());
+            if waiting.is_empty() {
+                continue;
+            }
+            self.is_unsynced.set(false);
+            if self.syncing.requests.send(()).await.is_err() {
+                return;
+            }
+            match results.recv().await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return self.fail(error),
+                None => return self.fail(Error::Poisoned),
+            }
+            self.count(|counts| counts.syncs += 1);
+            for then in waiting {
+                then(&self);
+            }
+        }
+    }
+
+    /// Names are durable within a second: syncs whatever was flushed since the last sync.
+    pub(super) async fn sync_ticks(self: Rc<Self>) {
+        loop {
+            ring::time::sleep(self.times.store_sync).await;
+            if self.is_unsynced.get() {
+                self.sync_then(|_| {});
+            }
+        }
+    }
+
+    /// Makes everything durable now.
+    pub(super) async fn sync_now(self: &Rc<Self>) -> Result<(), Error> {
+        let (done, is_done) = oneshot();
+        self.sync_then(move |_| {
+            // Whoever waited may have gone.
+            let _ = done.send(());
+        });
+        is_done.await.map_err(|_| Error::Poisoned)
+    }
+}

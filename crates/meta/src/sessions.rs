@@ -1,0 +1,148 @@
+//! The live sessions: their connections, heart-beats, calls in their slots, and the order in which
+//! they end.
+//!
+//! What must survive a restart (identifier, host, epoch, admissions, slots, locks) is the core's;
+//! this is what a restart forgets.
+
+use crate::service::WorkRef;
+use protocol::client::Slot;
+use protocol::{Epoch, HostId, SessionId};
+use ring::local::Notify;
+use ring::time::Instant;
+use rpc::{Acceptor, Client, Connection};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// The metadata service's end of a client's connection.
+pub(crate) type ClientConnection = Connection<Acceptor<Client>>;
+
+/// Where a session is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Its calls are carried out.
+    Live,
+    /// It is being fenced: its calls are answered ESTALE, its rights are still nobody else's.
+    Ending,
+    /// All that it had is gone.
+    Ended,
+}
+
+/// A session.
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) host: HostId,
+    pub(crate) node: String,
+    pub(crate) epoch: Epoch,
+    pub(crate) connection: RefCell<Option<ClientConnection>>,
+    pub(crate) last_heartbeat: Cell<Instant>,
+    pub(crate) life: Cell<Life>,
+    /// Told when the session has ended.
+    pub(crate) ended: Notify,
+    /// Calls under way by slot, for retries that come before the answer.
+    pub(crate) in_flight: RefCell<HashMap<u16, (u64, WorkRef)>>,
+    /// Calls that wait for something.
+    pub(crate) waiting: Cell<usize>,
+    /// Calls that wait for file locks.
+    pub(crate) lock_waits: Cell<usize>,
+    /// After a resume: when it must have said what it holds.
+    pub(crate) reclaim_by: Cell<Option<Instant>>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("Session");
+        debug.field("id", &self.id).field("life", &self.life.get()).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(crate) fn new(id: SessionId, host: HostId, node: String, epoch: Epoch) -> Rc<Session> {
+        Rc::new(Session {
+            id,
+            host,
+            node,
+            epoch,
+            connection: RefCell::new(None),
+            last_heartbeat: Cell::new(ring::time::now()),
+            life: Cell::new(Life::Live),
+            ended: Notify::new(),
+            in_flight: RefCell::default(),
+            waiting: Cell::new(0),
+            lock_waits: Cell::new(0),
+            reclaim_by: Cell::new(None),
+        })
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.life.get() == Life::Live
+    }
+
+    /// The connection, if there is one.
+    pub(crate) fn connection(&self) -> Option<ClientConnection> {
+        self.connection.borrow().clone()
+    }
+
+    /// The unanswered call in a slot with the same sequence.
+    pub(crate) fn retried(&self, slot: Slot) -> Option<WorkRef> {
+        let in_flight = self.in_flight.borrow();
+        let (sequence, work) = in_flight.get(&slot.slot)?;
+        (*sequence == slot.sequence).then(|| Rc::clone(work))
+    }
+}
+
+/// All sessions that have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    by_id: BTreeMap<SessionId, Rc<Session>>,
+    /// Sessions of before the restart that have not reclaimed what they held.
+    grace: Vec<SessionId>,
+}
+
+impl Sessions {
+    pub(crate) fn get(&self, id: SessionId) -> Option<Rc<Session>> {
+        self.by_id.get(&id).cloned()
+    }
+
+    pub(crate) fn by_host(&self, host: HostId) -> Option<Rc<Session>> {
+        self.by_id.values().find(|session| session.host == host).cloned()
+    }
+
+    pub(crate) fn insert(&mut self, session: Rc<Session>) {
+        self.by_id.insert(session.id, session);
+    }
+
+    pub(crate) fn all(&self) -> Vec<Rc<Session>> {
+        self.by_id.values().cloned().collect()
+    }
+
+    /// A session of before the restart: grace lasts until it has reclaimed or ended.
+    pub(crate) fn expect(&mut self, id: SessionId) {
+        self.grace.push(id);
+    }
+
+    /// Whether some session has yet to reclaim.
+    pub(crate) fn in_grace(&self) -> bool {
+        !self.grace.is_empty()
+    }
+
+    /// The session has reclaimed; whether that ended the grace.
+    pub(crate) fn reclaimed(&mut self, id: SessionId) -> bool {
+        let was_in_grace = self.in_grace();
+        self.grace.retain(|expected| *expected != id);
+        was_in_grace && !self.in_grace()
+    }
+
+    pub(crate) fn remove(&mut self, id: SessionId) {
+        self.by_id.remove(&id);
+    }
+
+    /// Live sessions whose last heartbeat was before `limit`, or that should have reclaimed by now.
+    pub(crate) fn silent_since(&self, limit: Instant) -> Vec<Rc<Session>> {
+        let now = ring::time::now();
+        let is_late = |s: &Session| s.reclaim_by.get().is_some_and(|by| by < now);
+        let is_silent =
+            |s: &&Rc<Session>| s.is_live() && (s.last_heartbeat.get() < limit || is_late(s));
+        self.by_id.values().filter(is_silent).cloned().collect()
+    }
+}
