@@ -214,7 +214,8 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
 }
 
 fn boot_id() -> Result<Uuid, ServeError> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(ServeError::Boot)?;
+    let text =
+        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(ServeError::Boot)?;
     let invalid = |error| ServeError::Boot(std::io::Error::other(error));
     text.trim().parse().map_err(invalid)
 }

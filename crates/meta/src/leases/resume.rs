@@ -28,12 +28,7 @@ impl Leases {
 
     /// The session says what it holds over an inode. What it held before it keeps, what it did not
     /// (as after a restart of the service) it gets, unless that stands against others' rights.
-    pub fn reclaim(
-        &mut self,
-        session: SessionId,
-        inode: InodeId,
-        rights: Rights,
-    ) -> Option<Grant> {
+    pub fn reclaim(&mut self, session: SessionId, inode: InodeId, rights: Rights) -> Option<Grant> {
         let rights = rights & RECLAIMABLE;
         let had = self.rights(session, inode);
         let mut kept = had & rights;

@@ -12,9 +12,7 @@ fn without(old: Lock, cut: &Lock) -> impl Iterator<Item = Lock> {
 
 /// Whether two locks of the same mode make one range.
 fn touches(a: &Lock, b: &Lock) -> bool {
-    a.mode == b.mode
-        && a.start <= b.last.saturating_add(1)
-        && b.start <= a.last.saturating_add(1)
+    a.mode == b.mode && a.start <= b.last.saturating_add(1) && b.start <= a.last.saturating_add(1)
 }
 
 impl LockTable {

@@ -84,8 +84,7 @@ impl Model {
     fn conflicts(&self, session: u64, wish: &Lock) -> bool {
         (wish.start..=wish.last.min(BYTES - 1)).any(|at| {
             self.0[at as usize].iter().any(|(party, mode)| {
-                *party != (session, wish.owner.0)
-                    && (*mode == EXCLUSIVE || wish.mode == EXCLUSIVE)
+                *party != (session, wish.owner.0) && (*mode == EXCLUSIVE || wish.mode == EXCLUSIVE)
             })
         })
     }

@@ -105,9 +105,9 @@ impl Shared {
 
     fn grant(&self, work: &Work, wishes: &[(InodeId, Rights)]) -> Vec<Grant> {
         let mut leases = self.leases.borrow_mut();
-        let grants = wishes.iter().filter_map(|(inode, rights)| {
-            leases.grant(work.session.id, *inode, *rights)
-        });
+        let grants = wishes
+            .iter()
+            .filter_map(|(inode, rights)| leases.grant(work.session.id, *inode, *rights));
         grants.collect()
     }
 }
