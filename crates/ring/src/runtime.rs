@@ -18,6 +18,11 @@ use std::time::Duration;
 const POLLS_PER_TURN_MAX: usize = 1024;
 /// Spins in a row that may find nothing before spinning is given up.
 const FRUITLESS_SPINS_MAX: u32 = 8;
+/// Nanoseconds of spinning between two offers of the CPU to others. (With 12 runnable threads on two
+/// CPUs, spinning without offering it cut the rate of an echo from 525 to 194 thousand messages a
+/// second; with it there is no loss. Offering it all the time costs
+/// 3 of 9 us per round trip on idle CPUs.)
+const SPIN_YIELD_NS: u64 = 4_000;
 /// A sleep that ends within the spin time and this much (what waking a sleeping CPU costs) would
 /// have been a fruitful spin.
 const WAKE_UP_COST: Duration = Duration::from_micros(50);
@@ -124,6 +129,7 @@ impl Runtime {
 
     fn spin(&mut self) -> io::Result<()> {
         let start_ns = monotonic_ns();
+        let mut yielded_ns = start_ns;
         let poll_ns = self.poll.as_nanos() as u64;
         loop {
             self.enter_if_needed()?;
@@ -137,6 +143,11 @@ impl Runtime {
             if now_ns - start_ns >= poll_ns {
                 self.fruitless_spins += 1;
                 return self.sleep();
+            }
+            if now_ns - yielded_ns >= SPIN_YIELD_NS {
+                // Whoever else could use the CPU has it: spinning is for idle CPUs only.
+                rustix::thread::sched_yield();
+                yielded_ns = monotonic_ns();
             }
             std::hint::spin_loop();
         }

@@ -376,3 +376,48 @@ fn sockets_in_network_namespaces() {
     drop(end);
     holder.join().unwrap();
 }
+
+/// Goal: the memory of a dropped receive is not used again before the kernel has let go of it, even
+/// when bytes arrive just then.
+#[test]
+fn dropped_receives_keep_their_memory() {
+    run(async {
+        let (client, server) = pair(&SocketOptions::default()).await;
+        for round in 0..200 {
+            let receive = server.recv(Buffer::with_capacity(4096), 0..4096);
+            let send = client.send_vectored(vec![Chunk::copy_from(&[7; 100])]);
+            if round % 2 == 0 {
+                // Both are with the kernel.
+                yield_now().await;
+            }
+            drop(receive);
+            let guards: Vec<_> = (0..8).map(|_| Buffer::zeroed(4096)).collect();
+            send.await.0.unwrap();
+            yield_now().await;
+            time::sleep(Duration::from_micros(50)).await;
+            assert!(guards.iter().all(|guard| guard.iter().all(|&b| b == 0)));
+        }
+    });
+}
+
+/// Goal: a runtime can end with operations of every state in flight, and another follow on the same
+/// thread; futures that outlive it stay safe.
+#[test]
+fn runtimes_end_cleanly() {
+    for _ in 0..20 {
+        let mut runtime = Runtime::new(&Config::default()).unwrap();
+        let left = runtime.block_on(async {
+            let (client, server) = pair(&SocketOptions::default()).await;
+            let pending = server.recv(Buffer::with_capacity(4096), 0..4096);
+            drop(server.recv(Buffer::with_capacity(4096), 0..4096));
+            spawn(async move {
+                let _ = server.recv(Buffer::with_capacity(4096), 0..4096).await;
+            });
+            yield_now().await;
+            let unsent = client.send_vectored(vec![Chunk::copy_from(b"x")]);
+            (pending, unsent, time::sleep(Duration::from_hours(1)), client)
+        });
+        drop(runtime);
+        drop(left);
+    }
+}

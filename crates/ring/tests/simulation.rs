@@ -390,3 +390,85 @@ fn threads_are_tasks() {
         })
         .unwrap();
 }
+
+/// Goal: a flush covers what was acknowledged before it, not what was in flight beside it.
+#[test]
+fn flushes_cover_what_was_acknowledged() {
+    let mut lost = 0;
+    for seed in 0..60 {
+        let Cluster { mut simulation, server, .. } = cluster(seed);
+        let survivor = simulation
+            .run(async move {
+                let writer = server.spawn(async {
+                    let file = open("/device");
+                    file.set_size(4096).unwrap();
+                    let write = file.write_at(Buffer::copy_from(&[2; 512]), 0);
+                    let flush = file.sync_data();
+                    write.await.0.unwrap();
+                    flush.await.unwrap();
+                });
+                writer.await.unwrap();
+                server.lose_power();
+                let reader = server.spawn(async {
+                    open("/device").read_at(Buffer::with_capacity(512), 0..512, 0).await.1
+                });
+                reader.await.unwrap()
+            })
+            .unwrap();
+        lost += usize::from(survivor[0] == 0);
+    }
+    assert!(lost > 10 && lost < 50, "{lost} of 60 lost");
+}
+
+/// Goal: whatever is killed, cut off or reset at whatever moment, every operation ends or times out,
+/// and what was echoed is a prefix of what was sent.
+#[test]
+fn killing_any_node_at_any_time_ends_every_operation() {
+    let mut total = 0;
+    for seed in 0..60 {
+        let mut simulation = Simulation::new(seed);
+        let nodes: Vec<Node> = (0..4).map(|i| simulation.node(&format!("node{i}"))).collect();
+        let network = simulation.network();
+        let whole = simulation
+            .run(async move {
+                let mut tasks = Vec::new();
+                for node in &nodes {
+                    node.spawn(echo_server(PORT));
+                }
+                yield_now().await;
+                for (index, node) in nodes.iter().enumerate() {
+                    for other in &nodes {
+                        let address = SocketAddr::new(other.address(), PORT);
+                        tasks.push(node.spawn(async move {
+                            let sent = bytes(20_000 * (index + 1));
+                            let echoed = echo(address, &sent);
+                            let got = time::timeout(Duration::from_secs(10), echoed).await;
+                            if let Ok(Ok(got)) = &got {
+                                // The end of a killed server's connection is an end like any other.
+                                assert!(sent.starts_with(got));
+                            }
+                            got.is_ok_and(|got| got.is_ok_and(|got| got == sent))
+                        }));
+                    }
+                }
+                for _ in 0..3 {
+                    time::sleep(Duration::from_micros(random::u64() % 2000)).await;
+                    let victim = &nodes[random::u64() as usize % nodes.len()];
+                    match random::u64() % 4 {
+                        0 => victim.kill(),
+                        1 => victim.lose_power(),
+                        2 => network.isolate(victim),
+                        _ => network.reset(victim, &nodes[0]),
+                    }
+                }
+                let mut whole = 0;
+                for task in tasks {
+                    whole += usize::from(task.await == Ok(true));
+                }
+                whole
+            })
+            .unwrap();
+        total += whole;
+    } // Faults hit some of the 60 * 16 connections, not all.
+    assert!((100..900).contains(&total), "{total} whole");
+}
