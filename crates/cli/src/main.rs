@@ -1,2 +1,18 @@
 //! `tsumugi`: one binary for every part of the system.
-fn main() {}
+
+mod commands;
+mod signals;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = commands::Cli::parse();
+    match commands::run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("tsumugi: {error:#}");
+            commands::exit_code_of(&error)
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The commands of `tsumugi`, and what they have in common.
+//!
+//! Exit codes are part of the interface: 0 done, 1 failed, 2 wrong usage (from clap), and what a
+//! command's own help names beside.
+
+mod meta;
+mod node;
+mod nvme;
+mod target;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Weaves a job's NVMe SSDs into one shared file system, and measures storage.
+#[derive(Debug, Parser)]
+#[command(name = "tsumugi", version, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a metadata service.
+    Meta(meta::MetaArgs),
+    /// Run a node: its target, its agent and its mount.
+    Node(node::NodeArgs),
+    /// Use NVMe over TCP targets: discover, list, read, write, measure.
+    Nvme(nvme::NvmeArgs),
+    /// Export namespaces over NVMe/TCP.
+    Target(target::TargetArgs),
+}
+
+/// Runs a command.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TSUMUGI_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match cli.command {
+        Command::Meta(args) => meta::run(&args),
+        Command::Node(args) => node::run(&args),
+        Command::Nvme(args) => nvme::run(args),
+        Command::Target(args) => target::run(&args),
+    }
+}
+
+/// The exit code that an error stands for.
+pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitCode {
+    nvme::exit_code_of(error).unwrap_or(ExitCode::FAILURE)
+}

@@ -1,0 +1,140 @@
+//! `tsumugi nvme`: the NVMe over TCP host on the command line.
+//!
+//! Flags are spelled as in nvme-cli (connection) and fio (load). Nothing here needs privileges or a
+//! kernel module: the host is in this process.
+
+mod args;
+mod check;
+mod pattern;
+mod perf;
+mod show;
+mod transfer;
+
+use args::{ConnectArgs, NamespaceArgs};
+use clap::{Args, Subcommand};
+use host::{Controller, Namespace};
+use ring::Runtime;
+use std::process::ExitCode;
+
+/// Exit codes beside 0, 1 and 2.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed
+  2  wrong usage
+  3  the target cannot be reached, or refuses the connection
+  4  an I/O command failed
+  5  data is not what it ought to be";
+
+/// Arguments of `tsumugi nvme`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct NvmeArgs {
+    #[command(subcommand)]
+    command: NvmeCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum NvmeCommand {
+    /// Show which subsystems a discovery service offers.
+    #[command(after_help = "Example:\n  tsumugi nvme discover -a 10.0.0.7 -s 4420")]
+    Discover(show::DiscoverArgs),
+    /// Connect stage by stage with timing, read, and optionally write and verify.
+    #[command(after_help = "Examples:\n  \
+        tsumugi nvme connect-test -a 10.0.0.7 -n nqn.2026-11.org.example:disk\n  \
+        tsumugi nvme connect-test -a 10.0.0.7 -n nqn.2026-11.org.example:disk --destroy SERIAL")]
+    ConnectTest(check::CheckArgs),
+    /// Show the subsystems and namespaces behind a target.
+    #[command(after_help = "Examples:\n  tsumugi nvme list -a 10.0.0.7\n  \
+        tsumugi nvme list -a 10.0.0.7 -n nqn.2026-11.org.example:disk --json")]
+    List(show::ListArgs),
+    /// Read from a namespace to a file or standard output.
+    #[command(after_help = "Example:\n  \
+        tsumugi nvme read -a 10.0.0.7 -n NQN --offset 1M --size 4M --data-file part.bin")]
+    Read(transfer::ReadArgs),
+    /// Write a file or standard input to a namespace. Needs --destroy.
+    #[command(after_help = "Example:\n  \
+        tsumugi nvme write -a 10.0.0.7 -n NQN --data-file part.bin --destroy SERIAL")]
+    Write(transfer::WriteArgs),
+    /// Measure a namespace under load.
+    #[command(after_help = "Examples:\n  \
+        tsumugi nvme perf -a 10.0.0.7 -n NQN --rw randread --bs 4k --iodepth 32 --runtime 10\n  \
+        tsumugi nvme perf -a 10.0.0.7 -n NQN --rw write --bs 1M --verify --destroy SERIAL")]
+    Perf(perf::PerfArgs),
+    /// Show Identify Controller.
+    IdCtrl(show::IdControllerArgs),
+    /// Show Identify Namespace.
+    IdNs(show::IdNamespaceArgs),
+}
+
+/// Data that is not what it ought to be.
+#[derive(Debug, thiserror::Error)]
+#[error("{bytes} bytes at {offset_bytes} are not what was written: {what}")]
+pub(crate) struct Mismatch {
+    offset_bytes: u64,
+    bytes: u64,
+    what: String,
+}
+
+/// Runs a command.
+pub(crate) fn run(args: NvmeArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        NvmeCommand::Discover(args) => block_on(show::discover(args)),
+        NvmeCommand::ConnectTest(args) => block_on(check::connect_test(args)),
+        NvmeCommand::List(args) => block_on(show::list(args)),
+        NvmeCommand::Read(args) => block_on(transfer::read(args)),
+        NvmeCommand::Write(args) => block_on(transfer::write(args)),
+        NvmeCommand::Perf(args) => perf::run(args),
+        NvmeCommand::IdCtrl(args) => block_on(show::id_controller(args)),
+        NvmeCommand::IdNs(args) => block_on(show::id_namespace(args)),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The exit code for an error of the host, or a mismatch.
+pub(crate) fn exit_code_of(error: &anyhow::Error) -> Option<ExitCode> {
+    use host::Error;
+    if error.downcast_ref::<Mismatch>().is_some() {
+        return Some(ExitCode::from(5));
+    }
+    let error = error.downcast_ref::<Error>()?;
+    let is_connecting = error.is_connection_error()
+        || matches!(error, Error::Refused { command: "Connect", .. } | Error::ControllerLost(_));
+    let is_io = matches!(
+        error,
+        Error::Io { .. }
+            | Error::DataDigest
+            | Error::DataUnderrun { .. }
+            | Error::WritesLost { .. }
+            | Error::WriteInterrupted(_)
+            | Error::DeadlineExceeded(_)
+    );
+    if is_connecting {
+        Some(ExitCode::from(3))
+    } else if is_io {
+        Some(ExitCode::from(4))
+    } else {
+        Some(ExitCode::FAILURE)
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    Runtime::new(&ring::Config::default())?.block_on(future)
+}
+
+/// Connects to the subsystem and opens the namespace; the only one there is if none is named.
+async fn open(
+    connect: &ConnectArgs,
+    namespace: &NamespaceArgs,
+) -> anyhow::Result<(Controller, Namespace)> {
+    let controller = Controller::connect(connect.options()?).await?;
+    let nsid = namespace.choose(&controller).await?;
+    let namespace = Namespace::open(&controller, nsid).await?;
+    Ok((controller, namespace))
+}
+
+/// Prints JSON.
+fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! Arguments that the commands share.
+
+use anyhow::{Context, bail};
+use clap::Args;
+use host::{ConnectOptions, Controller, Namespace};
+use nvme::{HostId, Nqn, Nsid};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where nvme-cli keeps the host's name and identifier.
+const HOSTNQN_FILE: &str = "/etc/nvme/hostnqn";
+const HOSTID_FILE: &str = "/etc/nvme/hostid";
+
+/// How to reach a target.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TargetArgs {
+    /// Address or name of the target
+    #[arg(short = 'a', long, value_name = "ADDRESS")]
+    traddr: String,
+    /// Port of the target
+    #[arg(short = 's', long, value_name = "PORT", default_value_t = nvme::tcp::IO_PORT)]
+    trsvcid: u16,
+    /// NQN of this host [default: that of /etc/nvme/hostnqn, else one of --hostid]
+    #[arg(short = 'q', long, value_name = "NQN")]
+    hostnqn: Option<Nqn>,
+    /// Identifier (UUID) of this host [default: that of /etc/nvme/hostid, else random]
+    #[arg(long, value_name = "UUID")]
+    hostid: Option<uuid::Uuid>,
+    /// Keep-alive timeout in seconds; 0 is off
+    #[arg(short = 'k', long, value_name = "SECONDS", default_value_t = 5.0)]
+    keep_alive_tmo: f64,
+    /// Longest pause between attempts to reconnect, in seconds
+    #[arg(short = 'c', long, value_name = "SECONDS", default_value_t = 10.0)]
+    reconnect_delay: f64,
+    /// Seconds until a controller that cannot be reached is given up; -1 is never
+    #[arg(short = 'l', long, value_name = "SECONDS", default_value_t = 600.0, allow_negative_numbers = true)]
+    ctrl_loss_tmo: f64,
+    /// Seconds until a request fails, reconnecting included [default: as long as --ctrl-loss-tmo]
+    #[arg(long, value_name = "SECONDS")]
+    fast_io_fail_tmo: Option<f64>,
+    /// Seconds until a command that is not answered ends the connection
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    io_timeout: f64,
+    /// Seconds that connecting a queue pair may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    connect_timeout: f64,
+    /// Ask for header digests
+    #[arg(short = 'g', long)]
+    hdr_digest: bool,
+    /// Ask for data digests
+    #[arg(short = 'G', long)]
+    data_digest: bool,
+    /// Network namespace for the sockets, e.g. /run/netns/node1
+    #[arg(long, value_name = "PATH")]
+    network_namespace: Option<PathBuf>,
+}
+
+/// How to connect to a subsystem.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ConnectArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// NQN of the subsystem
+    #[arg(short = 'n', long, value_name = "NQN")]
+    nqn: Nqn,
+    /// I/O queue pairs per thread
+    #[arg(short = 'i', long, value_name = "N", default_value_t = 1)]
+    nr_io_queues: u16,
+    /// Commands that may be outstanding on a queue pair
+    #[arg(short = 'Q', long, value_name = "N", default_value_t = 128)]
+    queue_size: u16,
+}
+
+/// Which namespace.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NamespaceArgs {
+    /// Namespace [default: the only one there is]
+    #[arg(long, visible_alias = "nsid", value_name = "NSID")]
+    namespace_id: Option<u32>,
+}
+
+fn duration(option: &str, seconds: f64) -> anyhow::Result<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .with_context(|| format!("--{option}: {seconds} is no number of seconds"))
+}
+
+impl TargetArgs {
+    /// Options for this subsystem.
+    pub(crate) fn options(&self, nqn: Nqn) -> anyhow::Result<ConnectOptions> {
+        let mut options = ConnectOptions::new(self.address()?, nqn);
+        let (hostid, hostnqn) = self.host(options.hostid)?;
+        options = options.with_host(hostid, hostnqn);
+        options.keep_alive_tmo = duration("keep-alive-tmo", self.keep_alive_tmo)?;
+        options.reconnect_delay = duration("reconnect-delay", self.reconnect_delay)?;
+        options.ctrl_loss_tmo = if self.ctrl_loss_tmo < 0.0 {
+            None
+        } else {
+            Some(duration("ctrl-loss-tmo", self.ctrl_loss_tmo)?)
+        };
+        options.fast_io_fail_tmo =
+            self.fast_io_fail_tmo.map(|it| duration("fast-io-fail-tmo", it)).transpose()?;
+        options.io_timeout = duration("io-timeout", self.io_timeout)?;
+        options.connect_timeout = duration("connect-timeout", self.connect_timeout)?;
+        options.hdr_digest = self.hdr_digest;
+        options.data_digest = self.data_digest;
+        options.network_namespace.clone_from(&self.network_namespace);
+        Ok(options)
+    }
+
+    fn address(&self) -> anyhow::Result<SocketAddr> {
+        if let Ok(ip) = self.traddr.parse::<IpAddr>() {
+            return Ok(SocketAddr::new(ip, self.trsvcid));
+        }
+        (self.traddr.as_str(), self.trsvcid)
+            .to_socket_addrs()
+            .with_context(|| format!("--traddr: cannot resolve {}", self.traddr))?
+            .next()
+            .with_context(|| format!("--traddr: {} has no address", self.traddr))
+    }
+
+    /// Identifier and name of this host: from the flags, else nvme-cli's files, else `random`.
+    fn host(&self, random: HostId) -> anyhow::Result<(HostId, Nqn)> {
+        let file = |path: &str| std::fs::read_to_string(path).ok();
+        let hostid = match (self.hostid, file(HOSTID_FILE)) {
+            (Some(hostid), _) => HostId(hostid.into_bytes()),
+            (None, Some(text)) => {
+                let uuid = uuid::Uuid::parse_str(text.trim())
+                    .with_context(|| format!("{HOSTID_FILE} holds no UUID"))?;
+                HostId(uuid.into_bytes())
+            }
+            (None, None) => random,
+        };
+        let hostnqn = match (&self.hostnqn, file(HOSTNQN_FILE)) {
+            (Some(hostnqn), _) => hostnqn.clone(),
+            (None, Some(text)) if self.hostid.is_none() => Nqn::new(text.trim())?,
+            _ => Nqn::from_uuid(hostid.0),
+        };
+        Ok((hostid, hostnqn))
+    }
+}
+
+impl ConnectArgs {
+    /// Options for the subsystem.
+    pub(crate) fn options(&self) -> anyhow::Result<ConnectOptions> {
+        let mut options = self.target.options(self.nqn.clone())?;
+        options.nr_io_queues = self.nr_io_queues;
+        options.queue_size = self.queue_size;
+        Ok(options)
+    }
+
+    /// At least this many commands may be outstanding.
+    pub(crate) fn raise_queue_size(&mut self, commands: u16) {
+        self.queue_size = self.queue_size.max(commands);
+    }
+}
+
+impl NamespaceArgs {
+    /// The namespace that is meant.
+    pub(crate) async fn choose(&self, controller: &Controller) -> anyhow::Result<Nsid> {
+        if let Some(nsid) = self.namespace_id {
+            return Ok(Nsid(nsid));
+        }
+        match controller.namespace_ids().await?.as_slice() {
+            [] => bail!("the subsystem has no namespace (for this host)"),
+            [nsid] => Ok(*nsid),
+            several => bail!(
+                "the subsystem has {} namespaces: name one with --namespace-id",
+                several.len()
+            ),
+        }
+    }
+}
+
+/// Refuses unless `destroy` names the namespace by UUID, NGUID or EUI64, or the controller by its
+/// serial number: a mistyped address or NQN then cannot cost anybody's data.
+pub(crate) fn check_destroy(destroy: Option<&str>, namespace: &Namespace) -> anyhow::Result<()> {
+    let identity = namespace.identity();
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let serial = namespace.controller().info().map(|info| info.identify.serial());
+    let mut names: Vec<String> = Vec::new();
+    names.extend(identity.uuid.map(|uuid| uuid.to_string()));
+    names.extend(identity.nguid.map(|id| hex(&id)));
+    names.extend(identity.eui64.map(|id| hex(&id)));
+    names.extend(serial.filter(|serial| !serial.is_empty()));
+    let given = destroy.map(str::trim);
+    match given {
+        Some(given) if names.iter().any(|name| name.eq_ignore_ascii_case(given)) => Ok(()),
+        Some(given) => bail!(
+            "--destroy {given} does not name this namespace, whose names are: {}",
+            names.join(", ")
+        ),
+        None => bail!(
+            "writing destroys what is in the namespace: say --destroy with one of its names: {}",
+            names.join(", ")
+        ),
+    }
+}
+
+/// Parses a number of bytes: 4096, 4k, 1M, 2G, 1T (powers of 1024, as in fio), or 4KiB, 1MB.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| format!("{text:?} is no size"))?;
+    let unit = text[digits..].trim().to_ascii_lowercase();
+    let shift = match unit.trim_end_matches("ib").trim_end_matches('b') {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err(format!("{text:?}: the unit has to be k, M, G or T")),
+    };
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_bytes;
+
+    /// Goal: sizes mean what they mean in fio.
+    #[test]
+    fn sizes_are_parsed() {
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert_eq!(parse_bytes("4k"), Ok(4096));
+        assert_eq!(parse_bytes("1M"), Ok(1 << 20));
+        assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
+        assert!(parse_bytes("x").is_err());
+        assert!(parse_bytes("1y").is_err());
+        assert!(parse_bytes("99999999999T").is_err());
+    }
+}

@@ -1,0 +1,203 @@
+//! `perf`: load on a namespace, and what it did.
+//!
+//! Each job is a thread with a reactor, a controller and queue pairs of its own; in it, `iodepth`
+//! tasks each keep one request under way. Latency is from the moment a request is made until its
+//! task goes on; a task makes its next request at once, so one clock reading serves both.
+
+mod job;
+mod report;
+
+use super::args::{ConnectArgs, NamespaceArgs, check_destroy, parse_bytes};
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use job::{Job, JobResult, Plan};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often the end of the run is looked for.
+const WATCH_PERIOD: Duration = Duration::from_millis(20);
+
+/// Kinds of load, as in fio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Sequential reads
+    Read,
+    /// Sequential writes
+    Write,
+    /// Random reads
+    Randread,
+    /// Random writes
+    Randwrite,
+    /// Random reads and writes, see --rwmixread
+    Randrw,
+}
+
+impl Mode {
+    fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Randwrite | Self::Randrw)
+    }
+
+    fn is_random(self) -> bool {
+        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PerfArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    /// Kind of load
+    #[arg(long, visible_alias = "readwrite", value_enum, default_value_t = Mode::Randread)]
+    rw: Mode,
+    /// Percent of reads for --rw randrw
+    #[arg(long, value_name = "PERCENT", default_value_t = 50,
+          value_parser = clap::value_parser!(u8).range(0..=100))]
+    rwmixread: u8,
+    /// Size of a request
+    #[arg(long, visible_alias = "blocksize", value_name = "BYTES", default_value = "4k",
+          value_parser = parse_bytes)]
+    bs: u64,
+    /// Requests under way per job
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=4095))]
+    iodepth: u16,
+    /// Jobs; each is a thread with a controller of its own
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    numjobs: u16,
+    /// Seconds to measure
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    runtime: f64,
+    /// Seconds of load before measuring begins
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    ramp_time: f64,
+    /// Use only this much of the namespace, from its start [default: all]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    size: Option<u64>,
+    /// Writes carry a pattern of their offset and --seed, and are read back at the end; reads must
+    /// find that pattern
+    #[arg(long)]
+    verify: bool,
+    /// Seed of offsets and pattern
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Spin up to so many microseconds for completions before sleeping
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    poll_us: u64,
+    /// CPUs to pin the jobs to, in turn, e.g. 1,2
+    #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Confirm writes by a name of the namespace (UUID, NGUID, EUI64) or the controller's serial
+    /// number
+    #[arg(long, value_name = "NAME")]
+    destroy: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the load.
+pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
+    args.connect.raise_queue_size(args.iodepth);
+    let plan = plan(&args)?;
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
+    }
+    let control = Arc::new(job::Control::default());
+    let mut handles = Vec::new();
+    for index in 0..args.numjobs {
+        let job = Job {
+            index: u64::from(index),
+            args: args.clone(),
+            plan: plan.clone(),
+            control: Arc::clone(&control),
+        };
+        let config =
+            ring::Config { poll: Duration::from_micros(args.poll_us), ..ring::Config::default() };
+        let name = format!("perf-{index}");
+        handles.push(ring::thread::spawn(&name, &config, move || job::run(job))?);
+    }
+    let measured = watch(&args, &control, &is_interrupted)?;
+    let mut results: Vec<JobResult> = Vec::new();
+    let mut failure = None;
+    for handle in handles {
+        match handle.join().context("a job died")? {
+            Ok(result) => results.push(result),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    report::print(&args, &measured, results)
+}
+
+/// Looks at the namespace once and checks that the load is possible.
+fn plan(args: &PerfArgs) -> anyhow::Result<Plan> {
+    super::block_on(async {
+        let (controller, namespace) = super::open(&args.connect, &args.namespace).await?;
+        if args.rw.writes() {
+            check_destroy(args.destroy.as_deref(), &namespace)?;
+        }
+        let geometry = namespace.geometry();
+        let block = u64::from(geometry.block_size);
+        if args.bs == 0 || !args.bs.is_multiple_of(block) || args.bs > 1 << 30 {
+            bail!("--bs has to be a multiple of the block size, {block}, and at most 1G");
+        }
+        let size = args.size.unwrap_or(geometry.size()).min(geometry.size());
+        let requests = size / args.bs;
+        if requests < u64::from(args.numjobs) {
+            bail!("{size} bytes are too few for {} job(s) of {} bytes", args.numjobs, args.bs);
+        }
+        let nsid = namespace.nsid();
+        controller.disconnect().await?;
+        Ok(Plan { nsid, requests })
+    })
+}
+
+/// What the run as a whole took.
+pub(crate) struct Measured {
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) is_interrupted: bool,
+}
+
+/// Begins measuring when all jobs are connected and warm, and ends it.
+fn watch(
+    args: &PerfArgs,
+    control: &job::Control,
+    is_interrupted: &AtomicBool,
+) -> anyhow::Result<Measured> {
+    let seconds = |name: &str, value: f64| {
+        Duration::try_from_secs_f64(value).with_context(|| format!("--{name} {value}"))
+    };
+    let (ramp, runtime) = (seconds("ramp-time", args.ramp_time)?, seconds("runtime", args.runtime)?);
+    let is_over = || is_interrupted.load(Ordering::Relaxed) || control.is_stopping();
+    let wait = |duration: Duration| {
+        let start = ring::time::now();
+        while !is_over() && start.elapsed() < duration {
+            std::thread::sleep(WATCH_PERIOD.min(duration.saturating_sub(start.elapsed())));
+        }
+    };
+    while !is_over() && control.connected() < u64::from(args.numjobs) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    wait(ramp);
+    let (start, cpu_start) = (ring::time::now(), cpu_seconds());
+    control.measure();
+    wait(runtime);
+    let (took, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds() - cpu_start);
+    control.stop();
+    let is_interrupted = is_interrupted.load(Ordering::Relaxed);
+    Ok(Measured { seconds: took, cpu_seconds: cpu, is_interrupted })
+}
+
+/// CPU time of all threads of this process.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

@@ -1,0 +1,269 @@
+//! One thread of load.
+
+use super::super::{Mismatch, pattern};
+use super::{Mode, PerfArgs};
+use hdrhistogram::Histogram;
+use host::{Controller, Namespace};
+use nvme::Nsid;
+use ring::{Buffer, Shared, time};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Longest latency that is told apart, in ns.
+const LATENCY_NS_MAX: u64 = 600_000_000_000;
+/// How long requests may still run when the load ends.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// What the jobs work on.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) nsid: Nsid,
+    /// Requests that fit into the region.
+    pub(crate) requests: u64,
+}
+
+/// What the jobs and the main thread tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    connected: AtomicU64,
+    is_measuring: AtomicBool,
+    is_stopping: AtomicBool,
+}
+
+impl Control {
+    pub(crate) fn connected(&self) -> u64 {
+        self.connected.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn measure(&self) {
+        self.is_measuring.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+}
+
+/// A thread's task.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) index: u64,
+    pub(crate) args: PerfArgs,
+    pub(crate) plan: Plan,
+    pub(crate) control: Arc<Control>,
+}
+
+/// What one job saw while measuring.
+pub(crate) struct JobResult {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) latency_ns: Histogram<u64>,
+    pub(crate) reconnects: u64,
+    pub(crate) verified: u64,
+}
+
+struct State {
+    job: Job,
+    namespace: Namespace,
+    reads: Cell<u64>,
+    writes: Cell<u64>,
+    latency_ns: RefCell<Histogram<u64>>,
+    /// The next sequential request of this job.
+    next: Cell<u64>,
+    random: Cell<u64>,
+    /// Which requests were written, if they are to be read back.
+    written: RefCell<Vec<bool>>,
+    /// What writes carry if nobody verifies them.
+    payload: Shared,
+}
+
+/// Connects, loads, and verifies.
+pub(crate) async fn run(job: Job) -> anyhow::Result<JobResult> {
+    let control = Arc::clone(&job.control);
+    let result = load(job).await;
+    if result.is_err() {
+        // One job's failure ends the others' too.
+        control.stop();
+    }
+    result
+}
+
+async fn load(job: Job) -> anyhow::Result<JobResult> {
+    pin(&job)?;
+    let controller = Controller::connect(job.args.connect.options()?).await?;
+    let namespace = Namespace::open(&controller, job.plan.nsid).await?;
+    let state = Rc::new(State::new(job, namespace)?);
+    state.job.control.connected.fetch_add(1, Ordering::Release);
+    let tasks: Vec<_> = (0..state.job.args.iodepth)
+        .map(|_| {
+            let state = Rc::clone(&state);
+            ring::spawn(async move {
+                let result = state.work().await;
+                if result.is_err() {
+                    state.job.control.stop();
+                }
+                result
+            })
+        })
+        .collect();
+    while !state.job.control.is_stopping() {
+        time::sleep(super::WATCH_PERIOD).await;
+    }
+    let deadline = time::now() + DRAIN_TIME_MAX;
+    let mut failure = None;
+    for task in tasks {
+        match time::timeout_at(deadline, task).await {
+            Ok(Ok(Err(error))) => failure = failure.or(Some(error)),
+            Ok(_) => {}
+            Err(_) => anyhow::bail!("requests were still unanswered {DRAIN_TIME_MAX:?} after the end"),
+        }
+    }
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    let verified = state.read_back().await?;
+    let result = JobResult {
+        reads: state.reads.get(),
+        writes: state.writes.get(),
+        latency_ns: state.latency_ns.borrow().clone(),
+        reconnects: controller.reconnects(),
+        verified,
+    };
+    drop(state);
+    controller.disconnect().await?;
+    Ok(result)
+}
+
+fn pin(job: &Job) -> anyhow::Result<()> {
+    let cpus = &job.args.cpus;
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let cpu = cpus[job.index as usize % cpus.len()];
+    let mut set = rustix::thread::CpuSet::new();
+    anyhow::ensure!(cpu < rustix::thread::CpuSet::MAX_CPU, "--cpus: there is no CPU {cpu}");
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|error| anyhow::anyhow!("--cpus: cannot run on CPU {cpu}: {error}"))
+}
+
+impl State {
+    fn new(job: Job, namespace: Namespace) -> anyhow::Result<Self> {
+        let seed = job.args.seed.wrapping_add(job.index.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
+        let verifies_writes = job.args.verify && job.args.rw.writes();
+        let written = vec![false; if verifies_writes { job.plan.requests as usize } else { 0 }];
+        let mut payload = Buffer::zeroed(job.args.bs as usize);
+        pattern::fill(&mut payload, 0, job.args.seed);
+        let next = job.plan.requests / u64::from(job.args.numjobs) * job.index;
+        Ok(Self {
+            namespace,
+            reads: Cell::new(0),
+            writes: Cell::new(0),
+            latency_ns: RefCell::new(Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?),
+            next: Cell::new(next),
+            random: Cell::new(seed),
+            written: RefCell::new(written),
+            payload: payload.freeze(),
+            job,
+        })
+    }
+
+    /// xorshift64*: cheap and good enough to spread requests.
+    fn random(&self) -> u64 {
+        let mut x = self.random.get();
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.random.set(x);
+        x.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn next_request(&self) -> u64 {
+        let requests = self.job.plan.requests;
+        if self.job.args.rw.is_random() {
+            return ((u128::from(self.random()) * u128::from(requests)) >> 64) as u64;
+        }
+        let request = self.next.get();
+        self.next.set(if request + 1 >= requests { 0 } else { request + 1 });
+        request
+    }
+
+    fn next_is_write(&self) -> bool {
+        match self.job.args.rw {
+            Mode::Read | Mode::Randread => false,
+            Mode::Write | Mode::Randwrite => true,
+            Mode::Randrw => self.random() % 100 >= u64::from(self.job.args.rwmixread),
+        }
+    }
+
+    /// Keeps one request under way until the end.
+    async fn work(&self) -> anyhow::Result<()> {
+        let args = &self.job.args;
+        let control = &self.job.control;
+        let mut buffer = Buffer::with_capacity(args.bs as usize);
+        buffer.set_len(args.bs as usize);
+        let mut before = time::now();
+        while !control.is_stopping() {
+            let request = self.next_request();
+            let offset_bytes = request * args.bs;
+            let is_write = self.next_is_write();
+            if is_write {
+                self.namespace.write(offset_bytes, self.payload_for(request)).await?;
+            } else {
+                buffer = self.namespace.read(offset_bytes, buffer).await?;
+            }
+            let now = time::now();
+            let latency_ns = now.since(before).as_nanos() as u64;
+            before = now;
+            if control.is_measuring.load(Ordering::Relaxed) {
+                let count = if is_write { &self.writes } else { &self.reads };
+                count.set(count.get() + 1);
+                self.latency_ns.borrow_mut().saturating_record(latency_ns);
+            }
+            // With writes under way nobody knows what a read of the same place has to find.
+            if args.verify && !args.rw.writes() {
+                pattern::check(&buffer, offset_bytes, args.seed)?;
+                before = time::now();
+            }
+        }
+        Ok(())
+    }
+
+    fn payload_for(&self, request: u64) -> Shared {
+        let args = &self.job.args;
+        if !args.verify {
+            return self.payload.clone();
+        }
+        self.written.borrow_mut()[request as usize] = true;
+        let mut bytes = Buffer::with_capacity(args.bs as usize);
+        bytes.set_len(args.bs as usize);
+        pattern::fill(&mut bytes, request * args.bs, args.seed);
+        bytes.freeze()
+    }
+
+    /// Reads what was written and compares; answers how many requests that were.
+    async fn read_back(&self) -> Result<u64, anyhow::Error> {
+        let args = &self.job.args;
+        let written = self.written.take();
+        if written.is_empty() {
+            return Ok(0);
+        }
+        self.namespace.flush().await?;
+        let mut verified = 0;
+        for (request, _) in written.iter().enumerate().filter(|(_, is_written)| **is_written) {
+            let offset_bytes = request as u64 * args.bs;
+            let read = self.namespace.read(offset_bytes, Buffer::zeroed(args.bs as usize)).await?;
+            let verdict: Result<(), Mismatch> = pattern::check(&read, offset_bytes, args.seed);
+            verdict?;
+            verified += 1;
+        }
+        Ok(verified)
+    }
+}

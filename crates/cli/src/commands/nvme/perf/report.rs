@@ -1,0 +1,91 @@
+//! What a run came to, as text or JSON.
+
+use super::super::print_json;
+use super::job::JobResult;
+use super::{Measured, PerfArgs};
+use hdrhistogram::Histogram;
+use serde_json::json;
+
+/// All jobs together.
+struct Sum {
+    reads: u64,
+    writes: u64,
+    reconnects: u64,
+    verified: u64,
+    latency_ns: Histogram<u64>,
+}
+
+fn sum(results: Vec<JobResult>) -> anyhow::Result<Sum> {
+    let mut results = results.into_iter();
+    let Some(first) = results.next() else { anyhow::bail!("no job has a result") };
+    let mut sum = Sum {
+        reads: first.reads,
+        writes: first.writes,
+        reconnects: first.reconnects,
+        verified: first.verified,
+        latency_ns: first.latency_ns,
+    };
+    for result in results {
+        sum.reads += result.reads;
+        sum.writes += result.writes;
+        sum.reconnects += result.reconnects;
+        sum.verified += result.verified;
+        sum.latency_ns.add(&result.latency_ns)?;
+    }
+    Ok(sum)
+}
+
+/// Prints the outcome.
+pub(super) fn print(
+    args: &PerfArgs,
+    measured: &Measured,
+    results: Vec<JobResult>,
+) -> anyhow::Result<()> {
+    let sum = sum(results)?;
+    let requests = sum.reads + sum.writes;
+    let seconds = measured.seconds.max(f64::MIN_POSITIVE);
+    let iops = requests as f64 / seconds;
+    let mib_per_s = iops * args.bs as f64 / f64::from(1 << 20);
+    let cpu_us = measured.cpu_seconds * 1e6 / (requests.max(1) as f64);
+    let cpu_percent = measured.cpu_seconds / seconds * 100.0;
+    let us = |ns: u64| ns as f64 / 1e3;
+    let latency = &sum.latency_ns;
+    let (avg, max) = (latency.mean() / 1e3, us(latency.max()));
+    let at = |quantile: f64| us(latency.value_at_quantile(quantile));
+    if args.json {
+        return print_json(&json!({
+            "rw": format!("{:?}", args.rw).to_lowercase(), "bs": args.bs,
+            "iodepth": args.iodepth, "numjobs": args.numjobs, "seconds": measured.seconds,
+            "is_interrupted": measured.is_interrupted, "reads": sum.reads, "writes": sum.writes,
+            "iops": iops, "mib_per_s": mib_per_s,
+            "latency_us": {
+                "avg": avg, "p50": at(0.5), "p99": at(0.99), "p99.9": at(0.999), "max": max,
+            },
+            "cpu_us_per_io": cpu_us, "cpu_percent": cpu_percent,
+            "reconnects": sum.reconnects, "verified": sum.verified,
+        }));
+    }
+    let mode = format!("{:?}", args.rw).to_lowercase();
+    println!(
+        "{mode} bs {} iodepth {} numjobs {}: {seconds:.2} s{}",
+        args.bs,
+        args.iodepth,
+        args.numjobs,
+        if measured.is_interrupted { ", interrupted" } else { "" },
+    );
+    println!("  {iops:.0} IOPS, {mib_per_s:.1} MiB/s ({} reads, {} writes)", sum.reads, sum.writes);
+    println!(
+        "  latency us: avg {avg:.1}, p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {max:.1}",
+        at(0.5),
+        at(0.99),
+        at(0.999),
+    );
+    println!("  CPU of this process: {cpu_us:.2} us per I/O, {cpu_percent:.0} %");
+    if sum.verified > 0 {
+        println!("  verified: {} requests", sum.verified);
+    }
+    if sum.reconnects > 0 {
+        println!("  reconnects: {}", sum.reconnects);
+    }
+    Ok(())
+}
