@@ -135,16 +135,28 @@ impl Unmounter {
     }
 
     /// Aborts the connection: all requests in flight and all later ones fail with `ECONNABORTED` or
-    /// `ENOTCONN`, and the session ends, whoever still has files open.
+    /// `ENOTCONN`, and the session ends, whoever still has files open. Where `fusectl` is not
+    /// mounted, root's forced unmount does the same and unmounts.
     pub fn abort(&self) -> Result<(), FuseError> {
         let error = |message: String| FuseError::Unmount { path: self.path.clone(), message };
         let Some(connection) = self.connection else {
             return Err(error("the connection's number is not known".into()));
         };
         let path = format!("/sys/fs/fuse/connections/{connection}/abort");
-        fs::write(&path, "1").map_err(|source| {
-            error(format!("{path}: {source} (mount fusectl at /sys/fs/fuse/connections?)"))
-        })
+        match fs::write(&path, "1") {
+            Ok(()) => return Ok(()),
+            Err(source) if source.kind() == io::ErrorKind::NotFound && self.is_root => {}
+            Err(source) => return Err(error(format!("{path}: {source}"))),
+        }
+        let mounted = mountinfo::find(&self.path).map_err(|source| error(source.to_string()))?;
+        if mounted != self.connection {
+            return Err(error(format!(
+                "{path} does not exist and the mount is detached (mount -t fusectl fusectl \
+                 /sys/fs/fuse/connections)"
+            )));
+        }
+        rustix::mount::unmount(&self.path, UnmountFlags::FORCE | UnmountFlags::DETACH)
+            .map_err(|errno| error(io::Error::from(errno).to_string()))
     }
 }
 

@@ -176,8 +176,7 @@ impl Session {
         );
         file_system.init(&negotiated);
         let transport = negotiated.transport;
-        let connection =
-            Connection::new(&self.device, file_system, &self.options, decoder, negotiated);
+        let connection = Connection::new(self, file_system, decoder, negotiated);
         let connection = Rc::new(connection);
         device::start(&connection);
         if transport == Transport::IoUring {

@@ -4,13 +4,14 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use ring::Handle;
 
-use super::{FileSystem, Negotiated, SessionOptions};
+use super::{FileSystem, Negotiated, Session, SessionOptions};
 use crate::abi::InHeader;
 use crate::cancellation::Registry;
 use crate::error::{DecodeError, FuseError};
@@ -37,6 +38,8 @@ pub(crate) struct Connection<F> {
     pub(crate) decoder: Decoder,
     pub(crate) negotiated: Negotiated,
     pub(crate) options: SessionOptions,
+    /// Where the file system is mounted.
+    pub(crate) mountpoint: PathBuf,
     requests: Registry,
     writes_in_flight: Cell<usize>,
     /// Tasks of the session that are alive.
@@ -50,18 +53,18 @@ pub(crate) struct Connection<F> {
 
 impl<F: FileSystem> Connection<F> {
     pub(crate) fn new(
-        device: &Handle,
+        session: &Session,
         file_system: Rc<F>,
-        options: &SessionOptions,
         decoder: Decoder,
         negotiated: Negotiated,
     ) -> Self {
         Self {
-            device: device.clone(),
+            device: session.device.clone(),
             file_system,
             decoder,
             negotiated,
-            options: options.clone(),
+            options: session.options.clone(),
+            mountpoint: session.mountpoint().into(),
             requests: Registry::default(),
             writes_in_flight: Cell::new(0),
             tasks: Cell::new(0),

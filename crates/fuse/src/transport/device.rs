@@ -10,11 +10,10 @@
 //! handed to the file system. The arguments of all other operations are joined from both pieces.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
+use ring::local::{OneshotSender, oneshot};
 use ring::{Buffer, Chunk, Op, Segment, Segments};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -30,45 +29,43 @@ const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 /// Receivers that are kept for reuse; more end when they have nothing to do.
 const IDLE_MAX: usize = 16;
 
-/// Who receives.
+/// Who receives. The turn is handed from task to task, never up for grabs while somebody waits, so
+/// that a stray wake-up cannot lose it.
 #[derive(Default)]
 struct Turn {
     is_taken: Cell<bool>,
-    idle: RefCell<Vec<Waker>>,
+    idle: RefCell<Vec<OneshotSender<()>>>,
 }
 
 impl Turn {
-    /// Takes the turn when it is free; `false` if enough others wait for it already.
+    /// Takes the turn when it is free; `false` if enough others wait for it already, or at the end.
     async fn take(&self) -> bool {
-        let mut is_first = true;
-        poll_fn(|context| {
-            if !self.is_taken.replace(true) {
-                return Poll::Ready(true);
-            }
-            let mut idle = self.idle.borrow_mut();
-            if is_first && idle.len() >= IDLE_MAX {
-                return Poll::Ready(false);
-            }
-            is_first = false;
-            idle.push(context.waker().clone());
-            Poll::Pending
-        })
-        .await
+        if !self.is_taken.replace(true) {
+            return true;
+        }
+        if self.idle.borrow().len() >= IDLE_MAX {
+            return false;
+        }
+        let (sender, receiver) = oneshot();
+        self.idle.borrow_mut().push(sender);
+        receiver.await.is_ok()
     }
 
-    /// Gives the turn to an idle receiver; `false` if there is none.
+    /// Hands the turn to an idle receiver; `false` if there is none, and the turn is free.
     fn pass(&self) -> bool {
+        while let Some(sender) = self.idle.borrow_mut().pop() {
+            if sender.send(()).is_ok() {
+                return true;
+            }
+        }
         self.is_taken.set(false);
-        let waker = self.idle.borrow_mut().pop();
-        waker.map(Waker::wake).is_some()
+        false
     }
 
-    /// Wakes everybody, at the end.
+    /// Lets everybody go, at the end.
     fn open(&self) {
         self.is_taken.set(false);
-        for waker in self.idle.borrow_mut().drain(..) {
-            waker.wake();
-        }
+        self.idle.borrow_mut().clear();
     }
 }
 

@@ -11,7 +11,10 @@
 //! for. READ requests carry the slice where data can be put so that it is not copied again.
 //!
 //! An entry is taken while the file system works, so blocking locks could take all. When the last
-//! free entry of a queue starts to wait, another is registered, up to a cap on address space.
+//! free entry of a queue starts to wait, another is registered, up to a cap on address space. The
+//! kernel (as of Linux 6.18) gives a new entry to the next request only, not to one that was queued
+//! before; what was queued waits for the next commit. So a thread on that CPU then asks the mount
+//! for its statistics: the answer's commit fetches what was queued.
 
 use std::cell::Cell;
 use std::io;
@@ -38,6 +41,8 @@ const HEADERS_BYTES: usize = 4096;
 const IOVECS_OFFSET: usize = 1024;
 /// How often to look whether the file system has let go of WRITE data.
 const RELEASE_CHECK: Duration = Duration::from_micros(50);
+/// Long enough for a registration to reach the kernel.
+const FETCH_DELAY: Duration = Duration::from_millis(1);
 
 /// `struct iovec` twice.
 #[repr(C)]
@@ -100,12 +105,13 @@ pub(crate) fn start<F: FileSystem>(connection: &Rc<Connection<F>>) {
     }
 }
 
-/// Starts the task of one more entry, if there is address space left or one `must` be.
-fn add_entry<F: FileSystem>(connection: &Rc<Connection<F>>, queue: &Rc<Queue>, must: bool) {
+/// Starts the task of one more entry, if there is address space left or one `must` be; whether it
+/// did.
+fn add_entry<F: FileSystem>(connection: &Rc<Connection<F>>, queue: &Rc<Queue>, must: bool) -> bool {
     let payload_bytes = payload_bytes(connection);
     let budget_bytes = queue.budget_bytes.get();
     if budget_bytes < payload_bytes && !must {
-        return;
+        return false;
     }
     queue.budget_bytes.set(budget_bytes.saturating_sub(payload_bytes));
     queue.free.set(queue.free.get() + 1);
@@ -113,6 +119,27 @@ fn add_entry<F: FileSystem>(connection: &Rc<Connection<F>>, queue: &Rc<Queue>, m
     let task: std::pin::Pin<Box<dyn Future<Output = ()>>> =
         Box::pin(serve(Rc::clone(&connection), queue));
     connection.spawn(task);
+    true
+}
+
+/// Makes the kernel look for queued requests of one CPU, once the new entry is registered.
+async fn fetch_queued<F: FileSystem>(connection: Rc<Connection<F>>, cpu: u16) {
+    // The registration is submitted at the end of this turn of the loop.
+    ring::time::sleep(FETCH_DELAY).await;
+    let path = connection.mountpoint.clone();
+    let ask = move || {
+        let mut cpus = rustix::thread::CpuSet::new();
+        cpus.set(cpu.into());
+        match rustix::thread::sched_setaffinity(None, &cpus) {
+            // Whatever the answer: that one was sent is what counts.
+            Ok(()) => drop(rustix::fs::statfs(&path)),
+            Err(error) => tracing::debug!(%error, cpu, "queued FUSE requests wait for the next"),
+        }
+    };
+    // A thread of its own, since it may itself have to wait in the queue.
+    if let Err(error) = std::thread::Builder::new().name("fuse-fetch".into()).spawn(ask) {
+        tracing::warn!(%error, cpu, "queued FUSE requests wait for the next");
+    }
 }
 
 /// The least that the kernel accepts for an entry's payload.
@@ -139,8 +166,8 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
         queue.free.set(queue.free.get() - 1);
         let (header, commit_id, incoming) = entry.receive(&connection);
         let when_waiting = || {
-            if queue.free.get() == 0 {
-                add_entry(&connection, &queue, false);
+            if queue.free.get() == 0 && add_entry(&connection, &queue, false) {
+                connection.spawn(fetch_queued(Rc::clone(&connection), queue.number));
             }
         };
         let encoded = match incoming {

@@ -1,0 +1,8 @@
+//! What the tests with real mounts share: an in-memory file system, and mounting it in a temporary
+//! directory for the length of one test.
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part")]
+
+pub mod harness;
+pub mod locks;
+pub mod memory;
+pub mod tree;
