@@ -63,7 +63,8 @@ impl TcpListener {
         Ok(Self { handle, options: options.clone(), local_addr })
     }
 
-    /// Waits for a connection. Dropping the future loses none.
+    /// Waits for a connection. Dropping the future closes a connection that has come just then: to
+    /// go on after something else came first, race it by `&mut`.
     ///
     /// # Errors
     /// What `accept` answers; `EMFILE` and the like pass, so that a caller should go on after a
@@ -116,6 +117,9 @@ impl TcpStream {
 
     /// Receives at least one byte into a range of the buffer's capacity; 0 means that the peer has
     /// shut its side down. The buffer's visible length grows to cover what came.
+    ///
+    /// Dropping the future loses bytes that have come just then: to go on after something else came
+    /// first, race it by `&mut`; drop it only to give the connection up.
     pub fn recv(&self, buffer: Buffer, range: Range<usize>) -> Op<(io::Result<usize>, Buffer)> {
         let segments = smallvec![Segment::Buffer(buffer, range)];
         Op::submit(&self.handle, Operation::Receive(segments), |completion| {
@@ -131,7 +135,8 @@ impl TcpStream {
     }
 
     /// Receives at least one byte, filling the segments in order: e.g. the rest of a payload into
-    /// its destination and what follows into a receive buffer.
+    /// its destination and what follows into a receive buffer. As for [`recv`](Self::recv), dropping
+    /// the future may lose bytes.
     pub fn recv_vectored(&self, segments: Segments) -> Op<(io::Result<usize>, Segments)> {
         Op::submit(&self.handle, Operation::Receive(segments), |completion| {
             let result = completion.result();

@@ -23,8 +23,8 @@ const FRUITLESS_SPINS_MAX: u32 = 8;
 /// second; with it there is no loss. Offering it all the time costs
 /// 3 of 9 us per round trip on idle CPUs.)
 const SPIN_YIELD_NS: u64 = 4_000;
-/// A sleep that ends within the spin time and this much (what waking a sleeping CPU costs) would
-/// have been a fruitful spin.
+/// Idleness that ends within the spin time and this much (what waking a sleeping CPU costs) would
+/// have been a fruitful spin, so that spinning begins anew.
 const WAKE_UP_COST: Duration = Duration::from_micros(50);
 /// How long a runtime that ends waits for the kernel to give up its last operations.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
@@ -115,7 +115,7 @@ impl Runtime {
         if self.should_spin() {
             return self.spin();
         }
-        self.sleep()
+        self.sleep(monotonic_ns())
     }
 
     fn enter_if_needed(&self) -> io::Result<()> {
@@ -142,7 +142,7 @@ impl Runtime {
             }
             if now_ns - start_ns >= poll_ns {
                 self.fruitless_spins += 1;
-                return self.sleep();
+                return self.sleep(start_ns);
             }
             if now_ns - yielded_ns >= SPIN_YIELD_NS {
                 // Whoever else could use the CPU has it: spinning is for idle CPUs only.
@@ -153,19 +153,20 @@ impl Runtime {
         }
     }
 
-    fn sleep(&mut self) -> io::Result<()> {
+    /// Sleeps until something happens; `idle_ns` is when there was nothing to do any more.
+    fn sleep(&mut self, idle_ns: u64) -> io::Result<()> {
         if !self.context.executor.prepare_sleep() {
             return Ok(());
         }
-        let start_ns = monotonic_ns();
+        let now_ns = monotonic_ns();
         let next_ns = self.context.timers.borrow().next_ns();
-        let timeout = next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(start_ns)));
+        let timeout = next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(now_ns)));
         let result = self.uring().borrow_mut().wait(timeout);
         self.context.executor.end_sleep();
         let got = self.reap();
         if got && !self.poll.is_zero() {
-            let slept = Duration::from_nanos(monotonic_ns() - start_ns);
-            if slept <= self.poll + WAKE_UP_COST {
+            let idle = Duration::from_nanos(monotonic_ns() - idle_ns);
+            if idle <= self.poll + WAKE_UP_COST {
                 self.fruitless_spins = 0;
             }
         }

@@ -55,16 +55,19 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Waits for the thread, blocking this one: only for threads that run no reactor, and never
-    /// inside of a simulation.
+    /// Waits for the thread, blocking this one: for threads that run no reactor.
     ///
     /// # Errors
-    /// [`Aborted`] if the thread panicked.
+    /// [`Aborted`] if the thread panicked; also in a simulation, where blocking would last forever,
+    /// if the thread has not ended.
     pub fn join(self) -> Result<T, Aborted> {
         let mut state = self.shared.lock();
         loop {
             if let Some(output) = state.output.take() {
                 return output;
+            }
+            if with_sim() {
+                return Err(Aborted);
             }
             state = self.shared.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

@@ -95,15 +95,16 @@ fn sockets_carry_bytes() {
         let (client, server) = pair(&options).await;
         let mut expected = Vec::new();
         let mut chunks = Vec::new();
-        let region = Region::new(1 << 20).unwrap();
-        for index in 0..200_usize {
-            let bytes: Vec<u8> = (0..index * 37 % 9000).map(|i| (i * 7 + index) as u8).collect();
+        let region = Region::new(4 << 20).unwrap();
+        // More than one call takes (1024 pieces of memory).
+        for index in 0..2500_usize {
+            let bytes: Vec<u8> = (0..index * 37 % 4000).map(|i| (i * 7 + index) as u8).collect();
             expected.extend_from_slice(&bytes);
             chunks.push(match index % 3 {
                 0 => Chunk::copy_from(&bytes),
                 1 => Buffer::copy_from(&bytes).freeze().into(),
                 _ => {
-                    let offset = index * 5000;
+                    let offset = index / 3 * 4096;
                     region.copy_in(offset, &bytes);
                     region.slice(offset, bytes.len())
                 }
