@@ -87,13 +87,25 @@ pub(crate) struct Inode {
     pub(crate) next_cookie: u64,
     /// A symbolic link's target.
     pub(crate) target: Vec<u8>,
-    /// Extents from this byte on are of before a truncation and not yet removed.
-    pub(crate) truncating: Option<u64>,
+    /// Extended attributes it has.
+    pub(crate) xattrs: u32,
+    /// What a truncation cut off and has not removed yet.
+    pub(crate) truncating: Option<Truncation>,
     /// Nobody can reach it any more: what it holds is being freed.
     pub(crate) is_dead: bool,
 }
 
 impl Record for Inode {}
+
+/// A truncation under way, from the end of the file down. It remembers how far it came, so that no
+/// step looks through what earlier ones removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Truncation {
+    /// Extents from this byte on are to go.
+    pub(crate) from: u64,
+    /// None is left from this byte on.
+    pub(crate) to: u64,
+}
 
 /// A directory's entry, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -103,7 +103,6 @@ impl Transaction<'_> {
         inode.attr.size = size;
         let id = inode.attr.inode;
         if !self.cut(inode, size)? {
-            inode.truncating = Some(size);
             self.mark(&Key::Truncating(id))?;
             self.effect(Effect::Truncating(id));
         }
@@ -117,28 +116,36 @@ impl Transaction<'_> {
             inode.attr.mode &= !SGID;
         }
         let key = Key::Xattr(inode.attr.inode, CAPABILITY);
-        if self.get::<Xattr>(&key)?.is_some() {
+        if inode.xattrs > 0 && self.get::<Xattr>(&key)?.is_some() {
             self.remove(&key);
+            inode.xattrs -= 1;
         }
         Ok(())
     }
 
     /// `GetXattr`.
     pub(crate) fn get_xattr(&self, id: InodeId, name: &Name) -> Result<Outcome, Error> {
-        self.inode(id)?;
+        let inode = self.inode(id)?;
         check_xattr_name(name)?;
+        if inode.xattrs == 0 {
+            return Err(Errno::ENODATA.into());
+        }
         let xattr: Xattr = self.get(&Key::Xattr(id, name))?.ok_or(Errno::ENODATA)?;
         Ok(Outcome::of(Answer::Bytes(xattr.value)).granting(id, Rights::READ))
     }
 
     /// `ListXattr`.
     pub(crate) fn list_xattr(&self, id: InodeId) -> Result<Outcome, Error> {
-        self.inode(id)?;
-        let names = self.xattr_names(id)?;
+        let inode = self.inode(id)?;
+        let names = self.xattr_names(&inode)?;
         Ok(Outcome::of(Answer::Names(names)).granting(id, Rights::READ))
     }
 
-    fn xattr_names(&self, id: InodeId) -> Result<Vec<Name>, Error> {
+    fn xattr_names(&self, inode: &Inode) -> Result<Vec<Name>, Error> {
+        if inode.xattrs == 0 {
+            return Ok(Vec::new());
+        }
+        let id = inode.attr.inode;
         let found = self.scan(Scan {
             prefix: &Key::Xattr(id, b"").prefix(1),
             from: None,
@@ -171,10 +178,11 @@ impl Transaction<'_> {
             _ => {}
         }
         if !exists {
-            let names: usize = self.xattr_names(id)?.iter().map(|name| name.len() + 1).sum();
+            let names: usize = self.xattr_names(&inode)?.iter().map(|name| name.len() + 1).sum();
             if names + name.len() + 1 > XATTR_LIST_MAX_BYTES {
                 return Err(Errno::ENOSPC.into());
             }
+            inode.xattrs += 1;
         }
         self.put(&key, &Xattr { value: value.to_vec() })?;
         inode.touch(context.now);
@@ -196,6 +204,7 @@ impl Transaction<'_> {
             return Err(Errno::ENODATA.into());
         }
         self.remove(&key);
+        inode.xattrs = inode.xattrs.saturating_sub(1);
         inode.touch(context.now);
         self.put_inode(&inode)?;
         Ok(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ))

@@ -6,7 +6,7 @@
 use super::core::Core;
 use crate::records::{
     Allocation, CookieEntry, Counters, Dentry, ExtentPage, Inode, Key, Record, Resting, Segment,
-    SpaceLease, decode, key_number, key_tail,
+    SpaceLease, Xattr, decode, key_number, key_tail,
 };
 use crate::store::Error;
 use protocol::{AllocationId, DeviceId, FileKind, FreeEpoch, InodeId, SessionId};
@@ -39,6 +39,7 @@ impl Core {
         })?;
         self.check_names(&mut check)?;
         self.check_extents(&mut check)?;
+        self.check_xattrs(&mut check)?;
         self.check_allocations(&mut check)?;
         self.check_space(&mut check)?;
         self.check_inodes(&mut check)?;
@@ -117,6 +118,24 @@ impl Core {
             }
             Ok(())
         })
+    }
+
+    fn check_xattrs(&self, check: &mut Check) -> Result<(), Error> {
+        let mut counts: BTreeMap<InodeId, u32> = BTreeMap::new();
+        self.each(&Key::Xattr(InodeId(0), b""), |key, _: Xattr| {
+            *counts.entry(InodeId(key_number(key, 0)?)).or_default() += 1;
+            Ok(())
+        })?;
+        for (id, inode) in &check.inodes {
+            let count = counts.remove(id).unwrap_or(0);
+            if count != inode.xattrs && !inode.is_dead {
+                check.problems.push(format!("{id} has {count} xattrs, not {}", inode.xattrs));
+            }
+        }
+        if !counts.is_empty() {
+            check.problem("extended attributes of no inode".to_owned());
+        }
+        Ok(())
     }
 
     fn check_allocations(&self, check: &mut Check) -> Result<(), Error> {
@@ -235,7 +254,7 @@ impl Core {
             if is_dead != inode.is_dead || (is_orphan != (is_dead || is_kept)) {
                 check.problem(format!("{id}: nlink, openers and death do not agree"));
             }
-            if inode.truncating.is_some() != self.base.truncating.contains(&id) {
+            if !is_dead && inode.truncating.is_some() != self.base.truncating.contains(&id) {
                 check.problem(format!("{id}: truncation is not marked"));
             }
         }

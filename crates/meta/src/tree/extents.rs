@@ -9,7 +9,7 @@
 
 use super::base::Effect;
 use super::transaction::{STEP_RECORDS, Transaction, contradiction};
-use crate::records::{Allocation, ExtentPage, Inode, Key, decode, key_number};
+use crate::records::{Allocation, ExtentPage, Inode, Key, Truncation, decode, key_number};
 use crate::store::{Direction, Error, Scan};
 use protocol::extent::EXTENT_MAX_BYTES;
 use protocol::{AllocationId, Extent, ExtentList, FILE_SIZE_MAX_BYTES, InodeId};
@@ -167,7 +167,12 @@ impl Transaction<'_> {
     }
 
     /// The page that speaks for an offset; an empty one, not stored, in a gap.
-    fn page_at(&self, id: InodeId, offset: u64) -> Result<(u64, ExtentPage), Error> {
+    fn page_at(&self, inode: &Inode, offset: u64) -> Result<(u64, ExtentPage), Error> {
+        if inode.attr.allocated_bytes == 0 {
+            let end = FILE_SIZE_MAX_BYTES;
+            return Ok((0, ExtentPage { end, extents: ExtentList::default() }));
+        }
+        let id = inode.attr.inode;
         let before = self.page_before(id, offset)?;
         let start = match before {
             Some((start, page)) if page.end > offset => return Ok((start, page)),
@@ -191,7 +196,7 @@ impl Transaction<'_> {
         let mut done_to = 0;
         while let Some(first) = rest.first() {
             let at = first.start.max(done_to);
-            let (start, page) = self.page_at(id, at)?;
+            let (start, page) = self.page_at(inode, at)?;
             let count = rest.partition_point(|edit| edit.start < page.end);
             let (here, after) = rest.split_at(count);
             let clipped = here.iter().filter_map(|edit| edit.clip(at, page.end));
@@ -273,47 +278,45 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Removes an inode's extents from `size` on, or as many as a step may, from the end; whether
-    /// all are gone. The caller writes `inode`.
-    pub(crate) fn cut(&mut self, inode: &mut Inode, size: u64) -> Result<bool, Error> {
+    /// Removes an inode's extents from a byte on, from the end down; whether all are gone. If that
+    /// are more than a step may remove, the inode notes how far it came. The caller writes `inode`.
+    pub(crate) fn cut(&mut self, inode: &mut Inode, from: u64) -> Result<bool, Error> {
         let id = inode.attr.inode;
         let mut references = References::default();
+        let mut to = inode.truncating.map_or(FILE_SIZE_MAX_BYTES, |truncation| truncation.to);
         let mut touched = 0;
-        let mut is_done = false;
-        // An allocation or page is one record each; a page's extents name at most so many.
-        while touched < STEP_RECORDS {
-            let last = self.page_before(id, FILE_SIZE_MAX_BYTES)?;
-            let Some((start, page)) = last.filter(|(_, page)| page.end > size) else {
-                is_done = true;
+        while from < to && inode.attr.allocated_bytes > 0 && touched < STEP_RECORDS {
+            let Some((start, page)) = self.page_before(id, to - 1)? else {
+                to = from;
                 break;
             };
-            let ends_past = page.extents.0.last().is_some_and(|extent| extent.end() > size);
-            if !ends_past {
-                is_done = true;
-                break;
-            }
+            // A page is a record, and each allocation that it names.
             let runs = page.extents.0.chunk_by(|a, b| a.place.allocation == b.place.allocation);
             touched += 1 + runs.count();
-            let edit = Edit::clear(size.max(start), page.end);
-            self.edit_extents(inode, &[edit], &mut references)?;
+            if page.end > from {
+                let edit = Edit::clear(from.max(start), page.end);
+                self.edit_extents(inode, &[edit], &mut references)?;
+            }
+            to = start;
         }
         self.settle_references(references)?;
+        let is_done = to <= from || inode.attr.allocated_bytes == 0;
+        inode.truncating = if is_done { None } else { Some(Truncation { from, to }) };
         Ok(is_done)
     }
 
     /// Goes on with an inode's pending truncation; whether it is finished.
     pub(crate) fn truncate_step(&mut self, id: InodeId) -> Result<bool, Error> {
         let stored = self.get::<Inode>(&Key::Inode(id))?;
-        let Some((mut inode, size)) =
-            stored.and_then(|inode| inode.truncating.map(|size| (inode, size)))
+        let Some((mut inode, truncation)) =
+            stored.and_then(|inode| inode.truncating.map(|truncation| (inode, truncation)))
         else {
             self.remove(&Key::Truncating(id));
             self.effect(Effect::Truncated(id));
             return Ok(true);
         };
-        let is_done = self.cut(&mut inode, size)?;
+        let is_done = self.cut(&mut inode, truncation.from)?;
         if is_done {
-            inode.truncating = None;
             self.remove(&Key::Truncating(id));
             self.effect(Effect::Truncated(id));
         }

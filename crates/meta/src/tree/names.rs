@@ -78,6 +78,7 @@ impl NewInode {
             parent: if is_directory { self.parent } else { InodeId(0) },
             next_cookie: FIRST_COOKIE,
             target: self.target,
+            xattrs: 0,
             truncating: None,
             is_dead: false,
         }

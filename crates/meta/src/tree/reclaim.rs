@@ -19,19 +19,21 @@ impl Transaction<'_> {
         if !self.cut(&mut inode, 0)? {
             return self.put_inode(&inode);
         }
-        let xattrs = self.scan(Scan {
-            prefix: &Key::Xattr(id, b"").prefix(1),
-            from: None,
-            direction: Direction::Forward,
-            limit: STEP_RECORDS,
-        })?;
-        for (key, _) in &xattrs {
-            self.remove(&Key::Xattr(id, key_tail(key, 1)));
+        if inode.xattrs > 0 {
+            let xattrs = self.scan(Scan {
+                prefix: &Key::Xattr(id, b"").prefix(1),
+                from: None,
+                direction: Direction::Forward,
+                limit: STEP_RECORDS,
+            })?;
+            for (key, _) in &xattrs {
+                self.remove(&Key::Xattr(id, key_tail(key, 1)));
+            }
+            if xattrs.len() == STEP_RECORDS {
+                return self.put_inode(&inode);
+            }
         }
-        if xattrs.len() == STEP_RECORDS {
-            return self.put_inode(&inode);
-        }
-        if inode.truncating.is_some() {
+        if self.base.truncating.contains(&id) {
             self.remove(&Key::Truncating(id));
             self.effect(Effect::Truncated(id));
         }
