@@ -127,6 +127,7 @@ impl Controller {
             data.dlfeat = IdentifyNamespace::DLFEAT_READS_ZERO
                 | IdentifyNamespace::DLFEAT_WRITE_ZEROES_DEALLOCATES;
         }
+        data.set_incarnation(namespace.backing().incarnation().0);
         let size = u128::from(namespace.blocks()) << namespace.block_shift();
         data.nvmcap = size.to_le_bytes();
         data.set_incarnation(namespace.backing().incarnation().0);

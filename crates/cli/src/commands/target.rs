@@ -1,0 +1,225 @@
+//! `tsumugi target`: exports files, block devices or memory over NVMe/TCP.
+//!
+//! Flags and configuration file say the same things; both are turned into one [`Settings`], which is
+//! checked before anything is opened. Everything is written to standard output that a script needs
+//! (the addresses that were taken, then the namespaces), progress and messages to standard error.
+
+mod config;
+mod namespace;
+mod report;
+mod size;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use config::{Settings, SubsystemSettings};
+use namespace::NamespaceSettings;
+use nvme::{Nqn, Nsid};
+use ring::mailbox::{Receiver, channel};
+use ring::{Runtime, SocketOptions};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use target::{
+    AdmissionMode, Admissions, HostAccess, Limits, Namespace, Server, ServerOptions, Subsystem,
+    Target,
+};
+
+/// Signals that may wait to be looked at.
+const SIGNALS_MAX: usize = 16;
+
+/// Export namespaces over NVMe/TCP.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  Half a gigabyte of memory, for a test on this machine:
+    tsumugi target --namespace memory:512M
+
+  A file, made and written once if it is not there yet, for one host:
+    tsumugi target --namespace file:/scratch/disk,size=4G --allow-host NQN
+
+  A disk, for other machines, on two cores that spin a little before they sleep:
+    tsumugi target --listen 10.0.0.7:4420 --insecure --cores 2 --poll-us 50 \\
+        --namespace /dev/nvme0n1
+
+  The same from a file:
+    tsumugi target target.toml
+
+    listen = [\"10.0.0.7:4420\"]
+    insecure = true
+    cores = 2
+    poll_us = 50
+    [[subsystem]]
+    nqn = \"nqn.2026-01.io.tsumugi:disk\"
+    [[subsystem.namespace]]
+    path = \"/dev/nvme0n1\"
+
+Signals: SIGINT and SIGTERM end the target in good order; SIGUSR1 prints what was served.")]
+pub(crate) struct TargetArgs {
+    /// Configuration file (TOML); flags are added to what it says
+    #[arg(value_name = "CONFIG.toml")]
+    config: Option<PathBuf>,
+    /// Where to listen; port 0 takes a free one; may be repeated [default: 127.0.0.1:4420]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Vec<SocketAddr>,
+    /// NQN of the subsystem that --namespace and --allow-host are for
+    #[arg(long, value_name = "NQN")]
+    nqn: Option<Nqn>,
+    /// A namespace: file:PATH[,size=4G], memory:512M or a block device; with options nsid=N,
+    /// uuid=UUID, block-size=BYTES, read-only, buffered; may be repeated
+    #[arg(long, value_name = "NAMESPACE")]
+    namespace: Vec<NamespaceSettings>,
+    /// NQN of a host that may connect; may be repeated [default: any]
+    #[arg(long, value_name = "NQN")]
+    allow_host: Vec<Nqn>,
+    /// Microseconds to spin for work before sleeping; pauses by itself while there is none
+    #[arg(long, value_name = "N")]
+    poll_us: Option<u64>,
+    /// Threads that serve connections
+    #[arg(long, value_name = "N")]
+    cores: Option<usize>,
+    /// Refuse header digests to hosts that ask for them
+    #[arg(long)]
+    no_hdr_digest: bool,
+    /// Refuse data digests to hosts that ask for them
+    #[arg(long)]
+    no_data_digest: bool,
+    /// Allow listening beyond loopback, though hosts are not authenticated
+    #[arg(long)]
+    insecure: bool,
+    /// Network namespace for the sockets, e.g. /run/netns/node1
+    #[arg(long, value_name = "PATH")]
+    network_namespace: Option<PathBuf>,
+    /// Print JSON, one object per line, and what was served at the end
+    #[arg(long)]
+    json: bool,
+}
+
+impl TargetArgs {
+    fn settings(&self) -> anyhow::Result<Settings> {
+        let mut settings = match &self.config {
+            Some(path) => Settings::read(path)?,
+            None => Settings::default(),
+        };
+        settings.listen.extend(&self.listen);
+        settings.insecure |= self.insecure;
+        settings.cores = self.cores.or(settings.cores);
+        settings.poll_us = self.poll_us.or(settings.poll_us);
+        settings.hdr_digest &= !self.no_hdr_digest;
+        settings.data_digest &= !self.no_data_digest;
+        if self.network_namespace.is_some() {
+            settings.network_namespace.clone_from(&self.network_namespace);
+        }
+        if !self.namespace.is_empty() {
+            settings.subsystems.push(SubsystemSettings::new(
+                self.nqn.clone(),
+                &self.allow_host,
+                &self.namespace,
+            ));
+        } else if self.nqn.is_some() || !self.allow_host.is_empty() {
+            bail!("--nqn and --allow-host are for the namespaces of --namespace: give some");
+        }
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+/// Runs `tsumugi target`.
+pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
+    let settings = args.settings()?;
+    let poll = Duration::from_micros(settings.poll_us.unwrap_or(0));
+    let config = ring::Config { poll, ..ring::Config::default() };
+    let signals = watch_signals()?;
+    let mut runtime = Runtime::new(&config)?;
+    runtime.block_on(serve(&settings, config, signals, args.json))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The signals that come, one message each.
+fn watch_signals() -> anyhow::Result<Receiver<i32>> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1])
+        .context("cannot watch for signals")?;
+    let (sender, receiver) = channel(SIGNALS_MAX);
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            // A full mailbox has enough of them already.
+            let _ = sender.try_send(signal);
+        }
+    })?;
+    Ok(receiver)
+}
+
+async fn serve(
+    settings: &Settings,
+    runtime: ring::Config,
+    mut signals: Receiver<i32>,
+    is_json: bool,
+) -> anyhow::Result<()> {
+    let limits = Limits {
+        allows_header_digest: settings.hdr_digest,
+        allows_data_digest: settings.data_digest,
+        ..Limits::default()
+    };
+    let target = Target::new(limits, Admissions::new(AdmissionMode::AnyHost))?;
+    for subsystem in &settings.subsystems {
+        let opened = {
+            let opening = std::pin::pin!(open_subsystem(subsystem));
+            let signal = std::pin::pin!(signals.recv());
+            match ring::race(opening, signal).await {
+                ring::Either::First(opened) => opened?,
+                ring::Either::Second(_) => bail!("interrupted before the target was ready"),
+            }
+        };
+        target.add_subsystem(opened)?;
+    }
+    let options = ServerOptions {
+        listen: settings.listen.clone(),
+        cores: settings.cores.unwrap_or(1),
+        runtime,
+        socket: SocketOptions {
+            network_namespace: settings.network_namespace.clone(),
+            ..SocketOptions::default()
+        },
+    };
+    let server = Server::start(&target, &options)?;
+    report::started(&server, is_json)?;
+    while let Some(signal) = signals.recv().await {
+        if signal != SIGUSR1 {
+            break;
+        }
+        report::counts(&target, server.connections(), is_json)?;
+    }
+    let connections = server.connections();
+    server
+        .shutdown()
+        .await
+        .context("a namespace cannot be flushed: its last writes may be lost")?;
+    if is_json {
+        report::counts(&target, connections, true)?;
+    }
+    Ok(())
+}
+
+async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsystem> {
+    let access = if settings.allow_hosts.is_empty() {
+        HostAccess::Any
+    } else {
+        HostAccess::List(settings.allow_hosts.iter().cloned().collect::<BTreeSet<_>>())
+    };
+    let nqn = settings.nqn();
+    let subsystem = Subsystem::new(nqn.clone(), &settings.serial(), &settings.model(), access);
+    let mut next = 1;
+    for namespace in &settings.namespaces {
+        let nsid = Nsid(namespace.nsid.unwrap_or(next));
+        next = nsid.get() + 1;
+        let uuid = namespace.uuid(&nqn, nsid)?;
+        let backing = namespace.open(uuid).await?;
+        let namespace =
+            Namespace::new(nsid, uuid.into_bytes(), Arc::clone(&backing), namespace.read_only);
+        subsystem.add_namespace(namespace)?;
+    }
+    Ok(subsystem)
+}

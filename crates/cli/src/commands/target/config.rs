@@ -1,0 +1,162 @@
+//! What a target shall do, from its configuration file and its flags.
+
+use super::namespace::NamespaceSettings;
+use anyhow::{Context, bail};
+use nvme::Nqn;
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// NQN of a subsystem that was given none.
+const NQN_DEFAULT: &str = "nqn.2026-01.io.tsumugi:target";
+
+/// Everything that can be set.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Settings {
+    pub(super) listen: Vec<SocketAddr>,
+    pub(super) insecure: bool,
+    pub(super) cores: Option<usize>,
+    pub(super) poll_us: Option<u64>,
+    pub(super) hdr_digest: bool,
+    pub(super) data_digest: bool,
+    pub(super) network_namespace: Option<PathBuf>,
+    #[serde(rename = "subsystem")]
+    pub(super) subsystems: Vec<SubsystemSettings>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: Vec::new(),
+            insecure: false,
+            cores: None,
+            poll_us: None,
+            hdr_digest: true,
+            data_digest: true,
+            network_namespace: None,
+            subsystems: Vec::new(),
+        }
+    }
+}
+
+/// One subsystem.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SubsystemSettings {
+    #[serde(default, deserialize_with = "nqn")]
+    nqn: Option<Nqn>,
+    serial: Option<String>,
+    model: Option<String>,
+    #[serde(default, deserialize_with = "nqns")]
+    pub(super) allow_hosts: Vec<Nqn>,
+    #[serde(default, rename = "namespace")]
+    pub(super) namespaces: Vec<NamespaceSettings>,
+}
+
+impl Settings {
+    /// Reads a configuration file.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        toml::from_str(&text).with_context(|| format!("{} is not valid", path.display()))
+    }
+
+    /// Fills in defaults and checks what no single setting shows.
+    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+        if self.listen.is_empty() {
+            self.listen.push(SocketAddr::from(([127, 0, 0, 1], nvme::tcp::IO_PORT)));
+        }
+        if self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty()) {
+            bail!("there is no namespace to export: give --namespace or a configuration file");
+        }
+        if self.cores == Some(0) {
+            bail!("cores must be at least 1");
+        }
+        let exposed = self.listen.iter().find(|address| !address.ip().is_loopback());
+        if let Some(address) = exposed
+            && !self.insecure
+        {
+            bail!(
+                "{address} can be reached from other machines, and hosts are not authenticated: \
+                 whoever reaches it can read and overwrite the namespaces, and --allow-host only \
+                 compares a name that any host can claim. Listen on a loopback address, or give \
+                 --insecure if the network is yours alone"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl SubsystemSettings {
+    pub(super) fn new(
+        nqn: Option<Nqn>,
+        allow_hosts: &[Nqn],
+        namespaces: &[NamespaceSettings],
+    ) -> Self {
+        Self {
+            nqn,
+            serial: None,
+            model: None,
+            allow_hosts: allow_hosts.to_vec(),
+            namespaces: namespaces.to_vec(),
+        }
+    }
+
+    pub(super) fn nqn(&self) -> Nqn {
+        let default = || Nqn::new(NQN_DEFAULT).unwrap_or_else(|_| Nqn::discovery());
+        self.nqn.clone().unwrap_or_else(default)
+    }
+
+    pub(super) fn serial(&self) -> String {
+        let digest = || format!("{:016x}", super::namespace::digest(&[self.nqn().as_str()]) >> 64);
+        self.serial.clone().unwrap_or_else(digest)
+    }
+
+    pub(super) fn model(&self) -> String {
+        self.model.clone().unwrap_or_else(|| "Tsumugi target".into())
+    }
+}
+
+fn nqn<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Nqn>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Nqn::new(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn nqns<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Nqn>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| Nqn::new(text).map_err(serde::de::Error::custom)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A whole configuration is understood; a wrong one says where it is wrong.
+    #[test]
+    fn configurations_are_read() {
+        let text = "listen = [\"127.0.0.1:0\"]\npoll_us = 50\n[[subsystem]]\n\
+            nqn = \"nqn.2026-01.io.tsumugi:a\"\n[[subsystem.namespace]]\nmemory = \"512M\"\n\
+            [[subsystem.namespace]]\npath = \"/x\"\nsize = \"4G\"\nread_only = true\n";
+        let mut settings: Settings = toml::from_str(text).unwrap();
+        settings.check().unwrap();
+        assert_eq!(settings.subsystems[0].namespaces.len(), 2);
+        assert!(settings.subsystems[0].namespaces[1].read_only);
+        let error = toml::from_str::<Settings>("listen = []\npoll = 3\n").unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("poll"), "{error}");
+        let wrong = text.replace("512M", "many");
+        let error = toml::from_str::<Settings>(&wrong).unwrap_err().to_string();
+        assert!(error.contains("line 6") && error.contains("many"), "{error}");
+    }
+
+    /// Nobody exposes a namespace to a network by accident.
+    #[test]
+    fn exposure_has_to_be_asked_for() {
+        let text = "listen = [\"10.0.0.7:4420\"]\n[[subsystem]]\n[[subsystem.namespace]]\n\
+            memory = 4194304\n";
+        let mut settings: Settings = toml::from_str(text).unwrap();
+        assert!(settings.check().unwrap_err().to_string().contains("--insecure"));
+        settings.insecure = true;
+        settings.check().unwrap();
+    }
+}

@@ -1,0 +1,223 @@
+//! What a namespace is made of: how it is written on the command line, and how it is opened.
+
+use super::size;
+use anyhow::{Context, bail};
+use block::{Backing, FileBacking, FileOptions, Incarnation, MemoryBacking};
+use indicatif::{ProgressBar, ProgressStyle};
+use nvme::{Nqn, Nsid};
+use serde::Deserialize;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use uuid::Uuid;
+
+const BLOCK_SIZE_DEFAULT: u32 = 4096;
+
+/// One namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct NamespaceSettings {
+    /// Bytes of memory.
+    #[serde(deserialize_with = "size::deserialize")]
+    memory: Option<u64>,
+    /// A file or block device.
+    path: Option<PathBuf>,
+    /// Size that the file is made with if it is not there.
+    #[serde(deserialize_with = "size::deserialize")]
+    size: Option<u64>,
+    pub(super) nsid: Option<u32>,
+    uuid: Option<Uuid>,
+    block_size: Option<u32>,
+    pub(super) read_only: bool,
+    /// Through the page cache, for file systems without direct I/O.
+    buffered: bool,
+}
+
+impl FromStr for NamespaceSettings {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let what = parts.next().unwrap_or_default();
+        let mut settings = Self::default();
+        if let Some(bytes) = what.strip_prefix("memory:") {
+            settings.memory = Some(size::parse(bytes)?);
+        } else {
+            let path = what.strip_prefix("file:").unwrap_or(what);
+            if path.is_empty() || (path == what && !path.starts_with('/')) {
+                return Err(format!(
+                    "{what:?} is not a namespace: write file:PATH, memory:SIZE or /dev/NAME"
+                ));
+            }
+            settings.path = Some(path.into());
+        }
+        for option in parts {
+            settings.set(option)?;
+        }
+        Ok(settings)
+    }
+}
+
+impl NamespaceSettings {
+    fn set(&mut self, option: &str) -> Result<(), String> {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let wrong = |error: &dyn std::fmt::Display| format!("{option:?}: {error}");
+        match key {
+            "size" => self.size = Some(size::parse(value)?),
+            "nsid" => self.nsid = Some(value.parse().map_err(|error| wrong(&error))?),
+            "uuid" => self.uuid = Some(value.parse().map_err(|error| wrong(&error))?),
+            "block-size" => {
+                let bytes = size::parse(value)?;
+                self.block_size = Some(bytes.try_into().map_err(|error| wrong(&error))?);
+            }
+            "read-only" if value.is_empty() => self.read_only = true,
+            "buffered" if value.is_empty() => self.buffered = true,
+            _ => {
+                return Err(format!(
+                    "{option:?} is not an option: there are size=, nsid=, uuid=, block-size=, \
+                     read-only and buffered"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The namespace's identity: the same at each start, for hosts recognise it by that. Of a
+    /// file or device it comes from the path, of memory from subsystem and identifier.
+    pub(super) fn uuid(&self, nqn: &Nqn, nsid: Nsid) -> anyhow::Result<Uuid> {
+        if let Some(uuid) = self.uuid {
+            return Ok(uuid);
+        }
+        let nsid = nsid.to_string();
+        let digest = match &self.path {
+            None => digest(&["memory", nqn.as_str(), &nsid]),
+            Some(path) => {
+                let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+                let path = std::path::absolute(path)
+                    .with_context(|| format!("cannot make {} absolute", path.display()))?;
+                digest(&["path", machine.trim(), nqn.as_str(), &path.to_string_lossy()])
+            }
+        };
+        Ok(uuid::Builder::from_custom_bytes(digest.to_be_bytes()).into_uuid())
+    }
+
+    /// Opens what the namespace is made of; a file that is not there is made and written first.
+    pub(super) async fn open(&self, uuid: Uuid) -> anyhow::Result<Arc<dyn Backing>> {
+        match (&self.path, self.memory) {
+            (None, Some(bytes)) => {
+                if self.size.is_some() || self.buffered {
+                    bail!("size and buffered are for files, not for memory");
+                }
+                let block_size = self.block_size.unwrap_or(BLOCK_SIZE_DEFAULT);
+                Ok(Arc::new(MemoryBacking::new(bytes, block_size)?))
+            }
+            (Some(path), None) => self.open_path(path, uuid).await,
+            _ => bail!("a namespace is made of memory or of a path, of exactly one of them"),
+        }
+    }
+
+    async fn open_path(&self, path: &Path, uuid: Uuid) -> anyhow::Result<Arc<dyn Backing>> {
+        let is_device = match std::fs::metadata(path) {
+            Ok(metadata) => metadata.file_type().is_block_device(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let Some(bytes) = self.size else {
+                    bail!("{} is not there; give size= to have it made", path.display());
+                };
+                create(path, bytes, !self.buffered).await?;
+                false
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot examine {}", path.display()));
+            }
+        };
+        let incarnation = Incarnation::of_boot(uuid).context("cannot tell which boot this is")?;
+        let options = FileOptions {
+            block_size: self.block_size,
+            direct: !self.buffered,
+            preallocated: !is_device,
+            incarnation,
+        };
+        let backing = FileBacking::open(path, &options)?;
+        let have = backing.geometry().size();
+        if let Some(want) = self.size
+            && want != have
+        {
+            bail!(
+                "{} has {}, not {}: give the right size, or remove it to have it made anew",
+                path.display(),
+                size::format(have),
+                size::format(want)
+            );
+        }
+        Ok(Arc::new(backing))
+    }
+}
+
+/// Makes a file and shows how far it is. What was begun and not finished is removed.
+async fn create(path: &Path, bytes: u64, is_direct: bool) -> anyhow::Result<()> {
+    let template = "writing {msg} once: {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)";
+    let bar = ProgressBar::new(bytes)
+        .with_style(ProgressStyle::with_template(template)?)
+        .with_message(path.display().to_string());
+    let unfinished = Unfinished(Some(path));
+    block::create(path, bytes, is_direct, |done| bar.set_position(done)).await?;
+    unfinished.finish();
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// Removes the file unless it was finished.
+struct Unfinished<'a>(Option<&'a Path>);
+
+impl Unfinished<'_> {
+    fn finish(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// FNV-1a of 128 bits over parts and their borders: for names, not for secrets.
+pub(super) fn digest(parts: &[&str]) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
+    bytes.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The forms of the command line are understood.
+    #[test]
+    fn namespaces_are_read() {
+        let memory: NamespaceSettings = "memory:512M,nsid=3".parse().unwrap();
+        assert_eq!((memory.memory, memory.nsid), (Some(512 << 20), Some(3)));
+        let file: NamespaceSettings = "file:disk,size=4G,read-only".parse().unwrap();
+        assert_eq!((file.path, file.size), (Some("disk".into()), Some(4 << 30)));
+        assert!(file.read_only);
+        let device: NamespaceSettings = "/dev/x".parse().unwrap();
+        assert_eq!(device.path, Some("/dev/x".into()));
+        for wrong in ["", "disk", "file:", "memory:", "file:a,colour=red", "memory:1G,nsid=x"] {
+            assert!(wrong.parse::<NamespaceSettings>().is_err(), "{wrong}");
+        }
+    }
+
+    /// An identity stays the same over restarts and differs between namespaces.
+    #[test]
+    fn identities_are_stable() {
+        let nqn = Nqn::new("nqn.2026-01.io.tsumugi:a").unwrap();
+        let memory: NamespaceSettings = "memory:1M".parse().unwrap();
+        let one = memory.uuid(&nqn, Nsid(1)).unwrap();
+        assert_eq!(one, memory.uuid(&nqn, Nsid(1)).unwrap());
+        assert_ne!(one, memory.uuid(&nqn, Nsid(2)).unwrap());
+    }
+}

@@ -1,0 +1,95 @@
+//! What `tsumugi target` prints.
+
+use super::size;
+use serde_json::json;
+use std::io::Write;
+use target::{NamespaceCounts, Server, Target};
+
+/// Says where the target listens and what it exports.
+pub(super) fn started(server: &Server, is_json: bool) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let subsystems = server.target().subsystems();
+    if is_json {
+        let line = json!({
+            "listening": server.addresses(),
+            "subsystems": subsystems.iter().map(|subsystem| json!({
+                "nqn": subsystem.nqn().as_str(),
+                "namespaces": subsystem.namespaces().iter().map(|namespace| json!({
+                    "nsid": namespace.nsid().get(),
+                    "uuid": uuid::Uuid::from_bytes(namespace.uuid()),
+                    "size_bytes": namespace.blocks() << namespace.block_shift(),
+                    "block_bytes": 1_u64 << namespace.block_shift(),
+                })).collect::<Vec<_>>(),
+            })).collect::<Vec<_>>(),
+        });
+        writeln!(out, "{line}")?;
+    } else {
+        for address in server.addresses() {
+            for subsystem in &subsystems {
+                writeln!(out, "listening on {address} nqn {}", subsystem.nqn())?;
+            }
+        }
+        for subsystem in &subsystems {
+            for namespace in subsystem.namespaces() {
+                writeln!(
+                    out,
+                    "{} of {}: {} in blocks of {}{}, uuid {}",
+                    namespace.nsid(),
+                    subsystem.nqn(),
+                    size::format(namespace.blocks() << namespace.block_shift()),
+                    size::format(1 << namespace.block_shift()),
+                    if namespace.is_write_protected() { ", read-only" } else { "" },
+                    uuid::Uuid::from_bytes(namespace.uuid()),
+                )?;
+            }
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Says what was served.
+pub(super) fn counts(target: &Target, connections: usize, is_json: bool) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let all: Vec<(String, u32, NamespaceCounts)> = target
+        .subsystems()
+        .iter()
+        .flat_map(|subsystem| {
+            let nqn = subsystem.nqn().to_string();
+            let namespaces = subsystem.namespaces();
+            namespaces
+                .into_iter()
+                .map(move |namespace| (nqn.clone(), namespace.nsid().get(), namespace.counts()))
+        })
+        .collect();
+    if is_json {
+        let namespaces: Vec<_> = all
+            .iter()
+            .map(|(nqn, nsid, counts)| json!({ "nqn": nqn, "nsid": nsid, "counts": counts }))
+            .collect();
+        let line = json!({
+            "connections": connections,
+            "controllers": target.controllers().len(),
+            "refused": target.admissions().refused(),
+            "namespaces": namespaces,
+        });
+        writeln!(out, "{line}")?;
+    } else {
+        let controllers = target.controllers().len();
+        writeln!(out, "{connections} connections, {controllers} controllers")?;
+        for (nqn, nsid, counts) in &all {
+            writeln!(
+                out,
+                "namespace {nsid} of {nqn}: {} commands, {} bytes read, {} bytes written, {} \
+                 media errors, {} refused",
+                counts.commands,
+                counts.read_remote_bytes + counts.read_local_bytes,
+                counts.written_remote_bytes + counts.written_local_bytes,
+                counts.media_errors,
+                counts.refused,
+            )?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
