@@ -78,7 +78,8 @@ pub trait Device {
     /// I/O the memory of each must be aligned to the block size.
     fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()>;
 
-    /// Makes all writes that completed before this call durable.
+    /// Makes all writes that completed before this call durable. After a failure nothing is known
+    /// of earlier writes; a device does not let later flushes hide that.
     fn flush(&self) -> IoFuture<()>;
 
     /// Says that the bytes are not needed any more; [`Geometry::discard`] tells what that does.

@@ -14,6 +14,7 @@ pub use creation::create;
 
 use crate::device::{Backing, Device, DiscardEffect, Geometry};
 use crate::error::{Access, Error};
+use crate::flush::{FlushGroup, FlushState};
 use crate::future::{Command, IoFuture};
 use crate::incarnation::Incarnation;
 use crate::memory::check_block_size;
@@ -24,6 +25,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Block size of a device in a regular file unless told otherwise, in bytes.
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
@@ -51,6 +53,13 @@ pub struct FileBacking {
     incarnation: Incarnation,
     preallocated: bool,
     is_block_device: bool,
+    flushes: Arc<FlushState>,
+}
+
+/// A thread's device.
+struct FileDevice {
+    backing: FileBacking,
+    flushes: Rc<FlushGroup>,
 }
 
 impl FileBacking {
@@ -83,7 +92,13 @@ impl FileBacking {
             if options.preallocated { DiscardEffect::Ignored } else { DiscardEffect::Zeroes };
         let geometry = Geometry { block_size, blocks, discard, has_volatile_cache: true };
         let (incarnation, preallocated) = (options.incarnation, options.preallocated);
-        Ok(Self { file, geometry, incarnation, preallocated, is_block_device })
+        let flushes = Arc::default();
+        Ok(Self { file, geometry, incarnation, preallocated, is_block_device, flushes })
+    }
+
+    /// Number of `fdatasync` calls so far: at most one per flush, fewer where flushes were shared.
+    pub fn syncs(&self) -> u64 {
+        self.flushes.syncs.load(Ordering::Relaxed)
     }
 
     /// Writes `len` zero bytes as data.
@@ -125,73 +140,77 @@ impl Backing for FileBacking {
     }
 
     fn attach(&self) -> Rc<dyn Device> {
-        Rc::new(self.clone())
+        let flushes = FlushGroup::new(self.file.clone(), Arc::clone(&self.flushes));
+        Rc::new(FileDevice { backing: self.clone(), flushes: Rc::new(flushes) })
     }
 }
 
-impl Device for FileBacking {
+impl Device for FileDevice {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        self.backing.geometry
     }
 
     fn incarnation(&self) -> Incarnation {
-        self.incarnation
+        self.backing.incarnation
     }
 
     fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk> {
         let command = Command { access: Access::Read, offset, len: len as u64 };
-        if let Err(error) = self.geometry.check(command.access, offset, command.len) {
+        if let Err(error) = self.backing.geometry.check(command.access, offset, command.len) {
             return IoFuture::ready(Err(error));
         }
-        let op = self.file.read_at(Buffer::with_capacity(len), 0..len, offset);
+        let op = self.backing.file.read_at(Buffer::with_capacity(len), 0..len, offset);
         IoFuture::read(op, command)
     }
 
     fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments> {
         let len = segments.iter().map(Segment::len).sum::<usize>() as u64;
         let command = Command { access: Access::Read, offset, len };
-        match self.geometry.check(command.access, offset, len) {
+        match self.backing.geometry.check(command.access, offset, len) {
             Err(error) => IoFuture::ready(Err(error)),
-            Ok(()) => IoFuture::read_into(self.file.read_vectored_at(segments, offset), command),
+            Ok(()) => {
+                IoFuture::read_into(self.backing.file.read_vectored_at(segments, offset), command)
+            }
         }
     }
 
     fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
         let command = Command { access: Access::Write, offset, len: chunk.len() as u64 };
-        match self.geometry.check(command.access, offset, command.len) {
+        match self.backing.geometry.check(command.access, offset, command.len) {
             Err(error) => IoFuture::ready(Err(error)),
-            Ok(()) => IoFuture::write(self.file.write_at(chunk, offset), command),
+            Ok(()) => IoFuture::write(self.backing.file.write_at(chunk, offset), command),
         }
     }
 
     fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
         let len = chunks.iter().map(Chunk::len).sum::<usize>() as u64;
         let command = Command { access: Access::Write, offset, len };
-        match self.geometry.check(command.access, offset, len) {
+        match self.backing.geometry.check(command.access, offset, len) {
             Err(error) => IoFuture::ready(Err(error)),
-            Ok(()) => IoFuture::write_chunks(self.file.write_chunks_at(chunks, offset), command),
+            Ok(()) => {
+                IoFuture::write_chunks(self.backing.file.write_chunks_at(chunks, offset), command)
+            }
         }
     }
 
     fn flush(&self) -> IoFuture<()> {
-        let command = Command { access: Access::Flush, offset: 0, len: 0 };
-        IoFuture::plain(self.file.sync_data(), command)
+        self.flushes.flush()
     }
 
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
         let command = Command { access: Access::Discard, offset, len };
-        let checked = self.geometry.check(command.access, offset, len);
-        if checked.is_err() || self.preallocated || len == 0 {
+        let checked = self.backing.geometry.check(command.access, offset, len);
+        if checked.is_err() || self.backing.preallocated || len == 0 {
             return IoFuture::ready(checked);
         }
         let mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-        let op = IoFuture::plain(self.file.fallocate(mode, offset, len), command);
-        let zeroes = self.file.clone();
+        let op = IoFuture::plain(self.backing.file.fallocate(mode, offset, len), command);
+        let zeroes = self.backing.file.clone();
         IoFuture::boxed(async move {
             match op.await {
                 // The geometry promises zeros.
                 Err(error) if is_unsupported(&error) => {
-                    Self::write_zero_data(zeroes, command).await
+                    FileBacking::write_zero_data(zeroes, command).await
                 }
                 result => result,
             }
@@ -200,19 +219,24 @@ impl Device for FileBacking {
 
     fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()> {
         let command = Command { access: Access::WriteZeroes, offset, len };
-        let checked = self.geometry.check(command.access, offset, len);
+        let checked = self.backing.geometry.check(command.access, offset, len);
         if checked.is_err() || len == 0 {
             return IoFuture::ready(checked);
         }
-        if self.preallocated && !self.is_block_device {
-            return IoFuture::boxed(Self::write_zero_data(self.file.clone(), command));
+        if self.backing.preallocated && !self.backing.is_block_device {
+            return IoFuture::boxed(FileBacking::write_zero_data(
+                self.backing.file.clone(),
+                command,
+            ));
         }
         let mode = FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE;
-        let op = IoFuture::plain(self.file.fallocate(mode, offset, len), command);
-        let file = self.file.clone();
+        let op = IoFuture::plain(self.backing.file.fallocate(mode, offset, len), command);
+        let file = self.backing.file.clone();
         IoFuture::boxed(async move {
             match op.await {
-                Err(error) if is_unsupported(&error) => Self::write_zero_data(file, command).await,
+                Err(error) if is_unsupported(&error) => {
+                    FileBacking::write_zero_data(file, command).await
+                }
                 result => result,
             }
         })

@@ -9,6 +9,7 @@ mod device;
 mod error;
 mod fault;
 mod file;
+mod flush;
 mod future;
 mod incarnation;
 mod log;

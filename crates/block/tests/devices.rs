@@ -320,6 +320,31 @@ fn faults_follow_their_plan() {
     assert!(counts.errors > 0 && counts.torn_writes > 0 && counts.delays > 0);
 }
 
+/// Goal: flushes asked for together share a sync, a later one does not join one that has begun, and
+/// an abandoned one holds nobody up.
+#[test]
+fn flushes_are_shared() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("device");
+    sparse_file(&path);
+    let backing = FileBacking::open(&path, &options(false)).unwrap();
+    run(async {
+        let device = backing.attach();
+        let mut flushes: Vec<_> = (0..10).map(|_| device.flush()).collect();
+        drop(flushes.remove(0));
+        ring::yield_now().await;
+        assert_eq!(backing.syncs(), 1);
+        // The first is with the kernel now: these two need another.
+        let later = [device.flush(), device.flush()];
+        for flush in flushes.into_iter().chain(later) {
+            flush.await.unwrap();
+        }
+        assert_eq!(backing.syncs(), 2);
+        device.flush().await.unwrap();
+        assert_eq!(backing.syncs(), 3);
+    });
+}
+
 /// Goal: threads attach to one backing and see each other's completed writes.
 #[test]
 fn threads_share_a_backing() {

@@ -1,0 +1,109 @@
+//! Flushes shared by all who wait.
+//!
+//! A flush covers every write that was acknowledged before it began. So of all flushes asked for in
+//! one loop turn, or while another runs, one `fdatasync` serves; none joins one that has begun, as
+//! that may miss its writes.
+//!
+//! A failed flush fails all that it served and every later one, on all threads: the system reports a
+//! lost write once, so that a flush that succeeds after a failed one proves nothing.
+
+use crate::error::{Access, Error};
+use crate::future::IoFuture;
+use ring::File;
+use ring::local::{OneshotSender, oneshot};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The flushes of one thread's device.
+#[derive(Debug)]
+pub(crate) struct FlushGroup {
+    file: File,
+    is_running: Cell<bool>,
+    waiting: RefCell<Vec<OneshotSender<Result<(), Error>>>>,
+    state: Arc<FlushState>,
+}
+
+/// What the groups of all threads share.
+#[derive(Debug, Default)]
+pub(crate) struct FlushState {
+    /// `fdatasync` calls so far.
+    pub(crate) syncs: AtomicU64,
+    /// The first failure, which lasts.
+    failure: OnceLock<Error>,
+}
+
+impl FlushGroup {
+    pub(crate) fn new(file: File, state: Arc<FlushState>) -> Self {
+        Self { file, is_running: Cell::new(false), waiting: RefCell::default(), state }
+    }
+
+    /// Flushes, together with others.
+    pub(crate) fn flush(self: &Rc<Self>) -> IoFuture<()> {
+        let (sender, receiver) = oneshot();
+        self.waiting.borrow_mut().push(sender);
+        if !self.is_running.replace(true) {
+            // A task of its own: it goes on if who asked first goes away.
+            drop(ring::spawn(Rc::clone(self).run()));
+        }
+        IoFuture::boxed(async move {
+            receiver.await.unwrap_or_else(|_| Err(failed(io::ErrorKind::Interrupted.into())))
+        })
+    }
+
+    async fn sync(&self) -> Result<(), Error> {
+        if let Err(source) = self.file.sync_data().await {
+            self.state.failure.get_or_init(|| failed(source));
+        }
+        self.state.failure.get().map_or(Ok(()), |failure| Err(failure.clone()))
+    }
+
+    async fn run(self: Rc<Self>) {
+        loop {
+            let served = std::mem::take(&mut *self.waiting.borrow_mut());
+            if served.is_empty() {
+                self.is_running.set(false);
+                return;
+            }
+            self.state.syncs.fetch_add(1, Ordering::Relaxed);
+            let result = self.sync().await;
+            for sender in served {
+                // Whoever has gone does not need to know.
+                let _ = sender.send(result.clone());
+            }
+        }
+    }
+}
+
+fn failed(source: io::Error) -> Error {
+    Error::io(Access::Flush, 0, 0, source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FlushGroup, FlushState};
+    use ring::{Config, File, Handle, Runtime};
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    /// Goal: after a failed flush no later one succeeds, whoever asks, even where the system would
+    /// say that all is well.
+    #[test]
+    fn failures_last() {
+        let (pipe, _) = std::io::pipe().unwrap();
+        let bad = File::from_handle(Handle::from_fd(pipe.into()));
+        let good = File::from_handle(Handle::from_fd(tempfile::tempfile().unwrap().into()));
+        Runtime::new(&Config::default()).unwrap().block_on(async {
+            let state = Arc::new(FlushState::default());
+            let bad = Rc::new(FlushGroup::new(bad, Arc::clone(&state)));
+            let good = Rc::new(FlushGroup::new(good, state));
+            good.flush().await.unwrap();
+            let (one, two) = (bad.flush(), bad.flush());
+            assert_eq!(one.await.unwrap_err().to_errno(), libc::EINVAL);
+            assert_eq!(two.await.unwrap_err().to_errno(), libc::EINVAL);
+            assert_eq!(good.flush().await.unwrap_err().to_errno(), libc::EINVAL);
+        });
+    }
+}
