@@ -25,7 +25,7 @@ const FILE: NodeId = NodeId(2);
 const FILE_NAME: &[u8] = b"null";
 const FILE_BYTES: u64 = 16 << 30;
 const ZEROS_BYTES: usize = 1 << 20;
-const VALID: Duration = Duration::from_secs(3600);
+const VALID: Duration = Duration::from_hours(1);
 
 struct Null {
     zeros: Region,

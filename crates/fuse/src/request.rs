@@ -12,7 +12,7 @@ use ring::{Chunk, RegionSlice};
 use crate::cancellation::Cancellation;
 use crate::types::{FileHandle, LockOwner, Name, NodeId, PollHandle, Time, Unique};
 
-pub(crate) use decode::{Decoder, Message, first_argument_len};
+pub(crate) use decode::{Decoder, Message, decode_write, first_argument_len};
 
 /// One request that wants an answer.
 #[derive(Debug)]
@@ -140,8 +140,9 @@ pub struct Read {
     /// The file's open flags (`O_*`).
     pub flags: u32,
     /// With the `io_uring` transport: where the answer has to lie in the end, `size` bytes. Data put
-    /// here and answered as this very slice is not copied again; any other data is. `None` with
-    /// `/dev/fuse`, which sends chunks from wherever they are.
+    /// here and answered as this slice, or as its front parts in order, is not copied again; any other
+    /// data is. Never answer parts of it in another order. `None` with `/dev/fuse`, which sends
+    /// chunks from wherever they are.
     pub destination: Option<RegionSlice>,
 }
 
@@ -226,7 +227,7 @@ pub struct CopyFileRange {
     pub offset_out: u64,
     /// Bytes to copy.
     pub length: u64,
-    /// Flags of copy_file_range(2); none are defined.
+    /// Flags of `copy_file_range(2)`; none are defined.
     pub flags: u64,
 }
 

@@ -25,7 +25,7 @@ use crate::request::Request;
 use crate::transport::{device, uring};
 use crate::types::{Capabilities, NodeId};
 
-pub(crate) use connection::{Connection, Incoming, fetch_error_ends};
+pub(crate) use connection::{Connection, FetchError, Incoming, sort_fetch_error};
 
 /// What answers requests.
 pub trait FileSystem: 'static {

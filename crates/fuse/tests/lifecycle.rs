@@ -60,7 +60,7 @@ fn interrupts_reach_the_handler() {
 #[test]
 fn notifications_drop_what_is_cached() {
     for transport in transports() {
-        let behaviour = Behaviour { valid: Duration::from_secs(3600), ..Behaviour::default() };
+        let behaviour = Behaviour { valid: Duration::from_hours(1), ..Behaviour::default() };
         let mounted = Mounted::new(options(transport), behaviour);
         let path = mounted.join("cached");
         fs::write(&path, b"before").expect("write");

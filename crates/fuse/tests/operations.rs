@@ -200,7 +200,7 @@ fn attributes() {
         assert_eq!((statfs.f_namemax, statfs.f_files), (255, 1000));
         rustix::fs::access(&path, Access::READ_OK).expect("access");
         let umasked = mounted.join("u");
-        OpenOptions::new().write(true).create(true).mode(0o666).open(&umasked).expect("create");
+        OpenOptions::new().write(true).create_new(true).mode(0o666).open(&umasked).expect("create");
         assert_eq!(fs::metadata(&umasked).expect("stat").mode() & 0o777, 0o644, "umask is applied");
     });
 }
@@ -224,7 +224,7 @@ fn extended_attributes() {
         assert_eq!(buffer, large);
         assert_eq!(get("user.large", &mut [0; 10]), Err(Errno::RANGE));
         assert_eq!(get("user.none", &mut [0; 10]), Err(Errno::NODATA));
-        let mut list = vec![0; 100];
+        let mut list = [0; 100];
         let len = rustix::fs::listxattr(&path, &mut list[..]).expect("list");
         assert_eq!(&list[..len], b"user.large\0user.small\0");
         rustix::fs::removexattr(&path, "user.large").expect("remove");

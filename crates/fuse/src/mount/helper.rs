@@ -107,3 +107,38 @@ fn receive_device(socket: &OwnedFd) -> io::Result<OwnedFd> {
     }
     Err(io::Error::new(io::ErrorKind::UnexpectedEof, "no descriptor in its message"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the helper mounts, passes a device that works, and unmounts; a refusal says why.
+    #[test]
+    fn helper_passes_the_device() {
+        let has_helper = Command::new(HELPER).arg("-V").output().is_ok();
+        if !has_helper || std::fs::metadata("/dev/fuse").is_err() {
+            let is_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+            assert!(!is_ci, "CI=true, but fusermount3 or /dev/fuse is missing");
+            eprintln!("skipped: fusermount3 or /dev/fuse is missing");
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let device = mount(directory.path(), &MountOptions::default()).expect("mounted");
+        let mut init = [0; 8192];
+        let len = rustix::io::read(&device, &mut init).expect("INIT arrives");
+        assert!(len >= 40 + 16, "{len} bytes");
+        unmount(directory.path()).expect("unmounted");
+        let error = mount(std::path::Path::new("/nonexistent"), &MountOptions::default());
+        let error = error.expect_err("no such directory").to_string();
+        assert!(error.contains("/nonexistent"), "{error}");
+    }
+
+    /// Goal: the messages that users meet come with advice.
+    #[test]
+    fn messages_have_advice() {
+        let message = "fusermount3: option allow_other only allowed if 'user_allow_other' is set";
+        assert!(advice(message).contains("fuse.conf"));
+        assert!(advice("fusermount3: user has no write access to mountpoint /x").contains("own"));
+        assert_eq!(advice("something else"), "");
+    }
+}

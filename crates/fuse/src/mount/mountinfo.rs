@@ -16,8 +16,7 @@ fn find_in(table: &[u8], path: &Path) -> Option<u32> {
     let last = table
         .split(|&byte| byte == b'\n')
         .filter_map(parse)
-        .filter(|(_, mountpoint, _)| Path::new(OsStr::from_bytes(mountpoint)) == path)
-        .last();
+        .rfind(|(_, mountpoint, _)| Path::new(OsStr::from_bytes(mountpoint)) == path);
     last.and_then(|(minor, _, is_fuse)| is_fuse.then_some(minor))
 }
 

@@ -100,7 +100,8 @@ impl MountOptions {
             data.push_str(",default_permissions");
         }
         if let Some(max_read_bytes) = self.max_read_bytes {
-            data.push_str(&format!(",max_read={max_read_bytes}"));
+            data.push_str(",max_read=");
+            data.push_str(&max_read_bytes.to_string());
         }
     }
 }

@@ -184,7 +184,7 @@ fn statx_out(statx: &Statx, valid: Duration) -> abi::StatxOut {
 }
 
 fn open_out(opened: &Opened) -> abi::OpenOut {
-    let backing_id = opened.backing.as_ref().map_or(0, |backing| backing.raw());
+    let backing_id = opened.backing.as_ref().map_or(0, crate::BackingId::raw);
     abi::OpenOut { fh: opened.handle.0, open_flags: opened.flags.bits(), backing_id }
 }
 

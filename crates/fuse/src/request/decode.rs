@@ -5,16 +5,18 @@
 //! checked before use, and what does not fit is a [`DecodeError`] naming the argument. The kernel is
 //! trusted not to be hostile, but a bug on either side must not take the mount down.
 
-use ring::{Chunk, RegionSlice};
-use zerocopy::FromBytes;
+mod arguments;
 
+use ring::{Chunk, RegionSlice};
+
+use self::arguments::Arguments;
 use super::{
-    CopyFileRange, Creation, Extensions, Ioctl, LockKind, LockRequest, Operation, Read,
-    ReadDirectory, Release, SetAttributes, SetTime, StatxRequest, Write, extensions,
+    CopyFileRange, Ioctl, LockKind, LockRequest, Operation, Read, ReadDirectory, Release,
+    SetAttributes, SetTime, StatxRequest, Write,
 };
 use crate::abi::{self, InHeader, fattr, opcode};
 use crate::error::DecodeError;
-use crate::types::{FileHandle, LockOwner, Name, NodeId, PollHandle, Time, Unique};
+use crate::types::{FileHandle, LockOwner, NodeId, PollHandle, Time, Unique};
 
 /// What arrives on a connection after INIT.
 #[derive(Debug)]
@@ -70,59 +72,6 @@ pub(crate) fn first_argument_len(code: u32, decoder: Decoder) -> usize {
         opcode::SYNCFS => of::<abi::SyncfsIn>(),
         opcode::STATX => of::<abi::StatxIn>(),
         _ => 0,
-    }
-}
-
-/// The arguments that are not taken yet.
-struct Arguments<'a> {
-    opcode: u32,
-    rest: &'a [u8],
-    extensions: &'a [u8],
-}
-
-impl<'a> Arguments<'a> {
-    fn truncated(&self, argument: &'static str, needed_bytes: usize) -> DecodeError {
-        let available_bytes = self.rest.len();
-        DecodeError::Truncated { opcode: self.opcode, argument, needed_bytes, available_bytes }
-    }
-
-    fn take<T: FromBytes>(&mut self) -> Result<T, DecodeError> {
-        let (value, rest) = T::read_from_prefix(self.rest)
-            .map_err(|_| self.truncated("fixed argument", size_of::<T>()))?;
-        self.rest = rest;
-        Ok(value)
-    }
-
-    fn bytes(&mut self, argument: &'static str, len: usize) -> Result<&'a [u8], DecodeError> {
-        let (bytes, rest) =
-            self.rest.split_at_checked(len).ok_or_else(|| self.truncated(argument, len))?;
-        self.rest = rest;
-        Ok(bytes)
-    }
-
-    fn string(&mut self, argument: &'static str) -> Result<&'a [u8], DecodeError> {
-        let error = DecodeError::Name { opcode: self.opcode, argument };
-        let end = self.rest.iter().position(|&byte| byte == 0).ok_or(error)?;
-        let string = &self.rest[..end];
-        self.rest = &self.rest[end + 1..];
-        Ok(string)
-    }
-
-    fn name(&mut self, argument: &'static str) -> Result<Name, DecodeError> {
-        let opcode = self.opcode;
-        let string = self.string(argument)?;
-        Name::new(string).ok_or(DecodeError::Name { opcode, argument })
-    }
-
-    fn extensions(&mut self) -> Result<Extensions, DecodeError> {
-        if self.extensions.is_empty() {
-            return Ok(Extensions::default());
-        }
-        extensions::decode(self.opcode, self.extensions)
-    }
-
-    fn creation(&mut self, mode: u32, umask: u32) -> Result<Creation, DecodeError> {
-        Ok(Creation { mode, umask, extensions: self.extensions()? })
     }
 }
 
@@ -222,32 +171,28 @@ impl Decoder {
             _ => Operation::RemoveXattr { name: arguments.string("attribute name")?.into() },
         })
     }
+}
 
-    /// Decodes a WRITE whose data lies apart, already cut to what arrived.
-    pub(crate) fn decode_write(
-        self,
-        input: &abi::WriteIn,
-        data: Chunk,
-    ) -> Result<Operation, DecodeError> {
-        if data.len() != input.size as usize {
-            return Err(DecodeError::Truncated {
-                opcode: opcode::WRITE,
-                argument: "data",
-                needed_bytes: input.size as usize,
-                available_bytes: data.len(),
-            });
-        }
-        let has_owner = input.write_flags & abi::WRITE_LOCKOWNER != 0;
-        Ok(Operation::Write(Write {
-            handle: FileHandle(input.fh),
-            offset: input.offset,
-            data,
-            lock_owner: has_owner.then_some(LockOwner(input.lock_owner)),
-            flags: input.flags,
-            is_from_cache: input.write_flags & abi::WRITE_CACHE != 0,
-            kill_suid_sgid: input.write_flags & abi::WRITE_KILL_SUIDGID != 0,
-        }))
+/// Decodes a WRITE whose data lies apart, already cut to what arrived.
+pub(crate) fn decode_write(input: &abi::WriteIn, data: Chunk) -> Result<Operation, DecodeError> {
+    if data.len() != input.size as usize {
+        return Err(DecodeError::Truncated {
+            opcode: opcode::WRITE,
+            argument: "data",
+            needed_bytes: input.size as usize,
+            available_bytes: data.len(),
+        });
     }
+    let has_owner = input.write_flags & abi::WRITE_LOCKOWNER != 0;
+    Ok(Operation::Write(Write {
+        handle: FileHandle(input.fh),
+        offset: input.offset,
+        data,
+        lock_owner: has_owner.then_some(LockOwner(input.lock_owner)),
+        flags: input.flags,
+        is_from_cache: input.write_flags & abi::WRITE_CACHE != 0,
+        kill_suid_sgid: input.write_flags & abi::WRITE_KILL_SUIDGID != 0,
+    }))
 }
 
 fn batch_forget(arguments: &mut Arguments<'_>) -> Result<Message, DecodeError> {
@@ -539,3 +484,6 @@ fn ioctl(arguments: &mut Arguments<'_>) -> Result<Ioctl, DecodeError> {
         output_size: input.out_size,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,8 +20,10 @@ use crate::request::{Decoder, Message, Operation, Request};
 use crate::transport::fetch_error_is_transient;
 use crate::types::{Errno, NodeId, Unique};
 
-/// What to do with a message that was received.
+/// What to do with a message that was received. Requests are by far the most frequent, so boxing
+/// them to make the rest smaller would cost.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "lives for one turn of the receiving loop")]
 pub(crate) enum Incoming {
     /// Give it to the file system and send its answer.
     Request(Request),
@@ -246,14 +248,28 @@ impl<F: FileSystem> Drop for TaskGuard<F> {
     }
 }
 
-/// What an error of receiving means: `None` to try again, else the end and its reason.
-pub(crate) fn fetch_error_ends(error: io::Error) -> Option<Option<FuseError>> {
+/// What an error of receiving means.
+#[derive(Debug)]
+pub(crate) enum FetchError {
+    /// Try again.
+    Transient,
+    /// Unmounted or aborted: the regular end.
+    Ended,
+    /// The end, for a reason.
+    Broken(FuseError),
+}
+
+/// Sorts the error of a receive.
+pub(crate) fn sort_fetch_error(error: io::Error) -> FetchError {
     if fetch_error_is_transient(&error) {
-        return None;
+        return FetchError::Transient;
     }
     let is_clean = matches!(
         error.raw_os_error(),
         Some(libc::ENODEV | libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
     );
-    Some((!is_clean).then_some(FuseError::Transport { action: "receive requests", source: error }))
+    if is_clean {
+        return FetchError::Ended;
+    }
+    FetchError::Broken(FuseError::Transport { action: "receive requests", source: error })
 }

@@ -20,8 +20,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::abi::{InHeader, WriteIn, opcode};
 use crate::error::{DecodeError, FuseError};
 use crate::reply::Encoded;
-use crate::request::{Decoder, Message};
-use crate::session::{Connection, FileSystem, Incoming, fetch_error_ends};
+use crate::request::{Decoder, Message, decode_write};
+use crate::session::{Connection, FetchError, FileSystem, Incoming, sort_fetch_error};
 use crate::types::Unique;
 
 /// What lies before the data of a WRITE.
@@ -93,8 +93,10 @@ async fn receiver<F: FileSystem>(connection: Rc<Connection<F>>, turn: Rc<Turn>) 
                 connection.device.readv(segments(&connection, payload.take())).await;
             finish_sending(sending.take()).await;
             if let Err(error) = result {
-                if let Some(reason) = fetch_error_ends(error) {
-                    connection.end(reason);
+                match sort_fetch_error(error) {
+                    FetchError::Transient => {}
+                    FetchError::Ended => connection.end(None),
+                    FetchError::Broken(error) => connection.end(Some(error)),
                 }
                 continue;
             }
@@ -168,7 +170,7 @@ fn receive<F: FileSystem>(
             }
             Err(_) => (WriteIn { size: u32::MAX, ..WriteIn::default() }, payload),
         };
-        connection.decoder.decode_write(&input, data.into()).map(Message::Operation)
+        decode_write(&input, data.into()).map(Message::Operation)
     } else {
         let message = decode_joined(connection.decoder, &header, arguments, &payload, scratch);
         segments.push(Segment::Buffer(payload, 0..0));

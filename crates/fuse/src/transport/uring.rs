@@ -30,8 +30,8 @@ use crate::abi::{
 };
 use crate::error::{DecodeError, FuseError};
 use crate::reply::{Encoded, encode_error};
-use crate::request::{Message, first_argument_len};
-use crate::session::{Connection, FileSystem, Incoming, fetch_error_ends};
+use crate::request::{Message, decode_write, first_argument_len};
+use crate::session::{Connection, FetchError, FileSystem, Incoming, sort_fetch_error};
 use crate::transport::possible_cpus;
 use crate::types::{Errno, Unique};
 
@@ -187,15 +187,15 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
 
 /// An entry's command failed: at the connection's end, or because it could not be registered.
 fn finish<F: FileSystem>(connection: &Connection<F>, error: io::Error, is_registered: bool) {
-    let reason = match fetch_error_ends(error) {
+    match sort_fetch_error(error) {
         // The kernel falls back to the device when it refuses a registration.
-        Some(Some(error)) if !is_registered => {
-            return tracing::warn!(%error, "FUSE over io_uring entry refused; using /dev/fuse");
+        FetchError::Broken(error) if !is_registered => {
+            tracing::warn!(%error, "FUSE over io_uring entry refused; using /dev/fuse");
         }
-        Some(reason) => reason,
-        None => None,
-    };
-    connection.end(reason);
+        FetchError::Broken(error) => connection.end(Some(error)),
+        // The kernel has no transient errors here: the entry is lost with its request.
+        FetchError::Transient | FetchError::Ended => connection.end(None),
+    }
 }
 
 fn commit(queue: u16, commit_id: u64) -> UringCmd {
@@ -282,7 +282,7 @@ impl Entry {
         if header.opcode == opcode::WRITE {
             let input = WriteIn::read_from_prefix(&headers.op_in)
                 .map_or_else(|_| WriteIn::default(), |(input, _)| input);
-            return decoder.decode_write(&input, payload.into()).map(Message::Operation);
+            return decode_write(&input, payload.into()).map(Message::Operation);
         }
         let first_len = first_argument_len(header.opcode, decoder);
         if payload_bytes == 0 {

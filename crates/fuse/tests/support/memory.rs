@@ -228,7 +228,8 @@ impl Memory {
             }
             Operation::OpenDirectory { .. } => Ok(Response::Opened(Opened::default())),
             Operation::Fallocate { offset, length, mode, .. } => {
-                allocate(inode, *offset, *length, *mode)
+                allocate(inode, *offset, *length, *mode);
+                Ok(Response::Done)
             }
             Operation::Lseek { offset, whence, .. } => seek(inode, *offset, *whence),
             Operation::SetXattr { .. }
@@ -293,6 +294,12 @@ impl Memory {
         let end = inode.data.len().min(start + read.size as usize);
         // In two chunks, so that answers of several chunks are seen too.
         let middle = start + (end - start) / 3;
+        if let (Some(destination), true) = (&read.destination, start.is_multiple_of(3)) {
+            destination.copy_in(&inode.data[start..end]);
+            let [front, back] = [(0, middle - start), (middle - start, end - middle)];
+            let chunks = [front, back].map(|(offset, len)| destination.range(offset, len).into());
+            return Ok(Response::Data(chunks.into_iter().collect()));
+        }
         let chunks = [&inode.data[start..middle], &inode.data[middle..end]];
         let chunks = chunks.into_iter().filter(|bytes| !bytes.is_empty());
         Ok(Response::Data(chunks.map(ring::Chunk::copy_from).collect()))
@@ -397,7 +404,7 @@ fn set_attributes(inode: &mut Inode, set: &SetAttributes) {
     attributes.ctime = SystemTime::now().into();
 }
 
-fn allocate(inode: &mut Inode, offset: u64, length: u64, mode: u32) -> Result<Response> {
+fn allocate(inode: &mut Inode, offset: u64, length: u64, mode: u32) {
     let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE as u32 != 0;
     let end = offset + length;
     if !keeps_size && end > inode.attributes.size {
@@ -408,7 +415,6 @@ fn allocate(inode: &mut Inode, offset: u64, length: u64, mode: u32) -> Result<Re
         let start = end.min(offset as usize);
         inode.data[start..end].fill(0);
     }
-    Ok(Response::Done)
 }
 
 /// Data are bytes that are not zero; everything else is a hole.
