@@ -21,6 +21,7 @@ need "its content: the numbers from 1 on" \
 cd /sys/kernel/config/nvmet
 mkdir subsystems/$nqn subsystems/$nqn/namespaces/1
 echo 1 >subsystems/$nqn/attr_allow_any_host
+echo kernelpeer >subsystems/$nqn/attr_serial
 echo /dev/nullb0 >subsystems/$nqn/namespaces/1/device_path
 need "a namespace" sh -c "echo 1 >subsystems/$nqn/namespaces/1/enable"
 

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs on this machine: our host against the kernel's NVMe/TCP target in the guest (export.sh).
 # Usage: peer.sh TSUMUGI PORT NQN SUM_PORT
-# What is on the kernel's disk is learnt from the kernel itself, on SUM_PORT.
+# The subsystem has the serial number "kernelpeer", which confirms that it may be written to. What
+# is on the kernel's disk is learnt from the kernel itself, on SUM_PORT.
 set -u
 . "$(dirname "$0")/check.sh"
 tsumugi=$1 port=$2 nqn=$3 sum_port=$4
@@ -10,6 +11,7 @@ trap 'rm -rf "$scratch" "$check_output"' EXIT
 target=(--traddr 127.0.0.1 --trsvcid "$port")
 subsystem=("${target[@]}" --nqn "$nqn")
 mib=1048576
+serial=kernelpeer
 
 nvme() {
     timeout 60 "$tsumugi" nvme "$@"
@@ -19,14 +21,14 @@ nvme() {
 read_range() {
     local offset=$1 length=$2 file=$3
     shift 3
-    nvme read "${subsystem[@]}" --offset "$offset" --length "$length" "$@" >"$file"
+    nvme read "${subsystem[@]}" --offset "$offset" --size "$length" "$@" >"$file"
 }
 
 # write_range OFFSET FILE [OPTION...]: writes a file's bytes to the namespace.
 write_range() {
     local offset=$1 file=$2
     shift 2
-    nvme write "${subsystem[@]}" --offset "$offset" "$@" <"$file"
+    nvme write "${subsystem[@]}" --offset "$offset" --destroy "$serial" "$@" <"$file"
 }
 
 # kernel_sum: the SHA-256 of the whole disk, as the guest's kernel reads it.
