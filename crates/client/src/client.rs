@@ -38,7 +38,7 @@ impl std::fmt::Debug for ClientConfig {
 }
 
 /// What a client has counted since its start.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct ClientCounts {
     /// Calls to the metadata service.
     pub meta_calls: u64,

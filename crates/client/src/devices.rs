@@ -13,6 +13,7 @@ use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Epoch, Errno, HostId, InodeId};
 use ring::local::Semaphore;
 use ring::{Buffer, Chunk, Shared};
+use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,7 +23,7 @@ use std::rc::Rc;
 pub type LocalDevices = Box<dyn Fn(&DeviceInfo, HostId, Epoch) -> Option<Rc<dyn Device>>>;
 
 /// What a client has done on one device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceUse {
     /// The device.
     pub device: DeviceId,

@@ -11,6 +11,9 @@ use std::rc::Rc;
 /// Shows and sets how a file's data is spread, as `stripe_size=BYTES,stripe_count=N`.
 pub(crate) const LAYOUT_XATTR: &[u8] = b"user.tsumugi.layout";
 
+/// Shows, on the root directory, what this mount has counted, as JSON.
+const COUNTS_XATTR: &[u8] = b"user.tsumugi.counts";
+
 /// Bounds of a stripe, in bytes; it is a multiple of the lower.
 const STRIPE_BYTES_MIN: u32 = 64 << 10;
 const STRIPE_BYTES_MAX: u32 = 1 << 30;
@@ -25,6 +28,8 @@ impl Tsumugi {
                 }
                 let value = if &*name == LAYOUT_XATTR {
                     render(self.client.attr(id).await?.layout).into_bytes()
+                } else if id == InodeId::ROOT && &*name == COUNTS_XATTR {
+                    serde_json::to_vec(&self.client.counts()).map_err(|_| Errno::EIO)?
                 } else {
                     self.client.xattr(id, &name).await?
                 };

@@ -1,0 +1,181 @@
+//! A job's directory: where it is, who may use it at a time, and how it goes.
+
+use anyhow::{Context, bail};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longest job name: network namespaces and paths are made of it.
+const NAME_MAX: usize = 64;
+
+/// A job's directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JobDir {
+    job: String,
+    path: PathBuf,
+}
+
+impl JobDir {
+    /// The directory of `job` (else of `$TSUMUGI_JOB`, the Slurm job, or `default`) under `base`
+    /// (else the user's runtime directory).
+    pub(crate) fn new(job: Option<&str>, base: Option<&Path>) -> anyhow::Result<JobDir> {
+        let named = || {
+            let variables = ["TSUMUGI_JOB", "SLURM_JOB_ID"];
+            variables.iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
+        };
+        let job = job.map(String::from).or_else(named).unwrap_or_else(|| "default".into());
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if job.is_empty() || job.len() > NAME_MAX || job.starts_with('.') || !job.chars().all(is_plain)
+        {
+            bail!(
+                "{job:?} cannot be a job's name: 1 to {NAME_MAX} letters, digits, '-', '_' and \
+                 '.', not starting with '.'"
+            );
+        }
+        let base = base.map_or_else(default_base, Path::to_path_buf);
+        let base = std::path::absolute(&base)
+            .with_context(|| format!("cannot find {}", base.display()))?;
+        Ok(JobDir { path: base.join(&job), job })
+    }
+
+    /// The job's name.
+    pub(crate) fn job(&self) -> &str {
+        &self.job
+    }
+
+    /// The directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file in it.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Makes the directory, closed to others. Fails if it is there.
+    pub(crate) fn create(&self) -> anyhow::Result<()> {
+        if let Some(base) = self.path.parent() {
+            make_directories(base)?;
+        }
+        DirBuilder::new().mode(0o700).create(&self.path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => anyhow::anyhow!(
+                "job {} is there already ({}): see `tsumugi status --job {0}`, end it with \
+                 `tsumugi down --job {0}`, or take another name with --job",
+                self.job,
+                self.path.display()
+            ),
+            _ => anyhow::Error::new(error).context(format!("cannot make {}", self.path.display())),
+        })
+    }
+
+    /// Takes the job's lock, which lasts until the file is dropped; `None` if somebody has it, or
+    /// the job is gone.
+    pub(crate) fn try_lock(&self) -> anyhow::Result<Option<File>> {
+        let path = self.join("lock");
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        let file = match options.open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot open {}", path.display()));
+            }
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
+        }
+        // Who had it may have removed the directory in the meantime.
+        let is_same = std::fs::metadata(&path)
+            .and_then(|there| Ok(there.ino() == file.metadata()?.ino()))
+            .unwrap_or(false);
+        Ok(is_same.then_some(file))
+    }
+
+    /// Takes the job's lock, waiting for it until the deadline.
+    pub(crate) fn lock_until(&self, deadline: Instant) -> anyhow::Result<Option<File>> {
+        loop {
+            if let Some(lock) = self.try_lock()? {
+                return Ok(Some(lock));
+            }
+            if Instant::now() >= deadline || !self.path.exists() {
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// `/run/tsumugi` for root, `$XDG_RUNTIME_DIR/tsumugi` else, `/tmp/tsumugi-UID` failing that.
+fn default_base() -> PathBuf {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return "/run/tsumugi".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(directory) if Path::new(&directory).is_dir() => {
+            PathBuf::from(directory).join("tsumugi")
+        }
+        _ => format!("/tmp/tsumugi-{}", user.as_raw()).into(),
+    }
+}
+
+/// Makes a directory and what is missing above it, the new ones closed to others; says which it
+/// made, outermost first. A directory in a shared place must be the user's own.
+pub(crate) fn make_directories(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut missing: Vec<_> = path.ancestors().take_while(|path| !path.exists()).collect();
+    missing.reverse();
+    let mut made = Vec::new();
+    for path in missing {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => made.push(path.to_path_buf()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot make {}", path.display()));
+            }
+        }
+    }
+    let data = std::fs::metadata(path)
+        .with_context(|| format!("cannot use {}", path.display()))?;
+    let user = rustix::process::geteuid();
+    if path.starts_with("/tmp") && !user.is_root() && data.uid() != user.as_raw() {
+        bail!("{} belongs to another user: choose another with --dir", path.display());
+    }
+    Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: names that would leave the base directory, or confuse tools, are refused.
+    #[test]
+    fn names_are_checked() {
+        for bad in ["", "a/b", "..", ".hidden", "a b", "ä", &"x".repeat(65)] {
+            assert!(JobDir::new(Some(bad), Some(Path::new("/x"))).is_err(), "{bad:?}");
+        }
+        let dir = JobDir::new(Some("job-1.2_x"), Some(Path::new("/x"))).unwrap();
+        assert_eq!(dir.path(), Path::new("/x/job-1.2_x"));
+    }
+
+    /// Goal: one holder at a time; a lock on a removed directory is none.
+    #[test]
+    fn lock_has_one_holder() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = JobDir::new(Some("j"), Some(base.path())).unwrap();
+        assert!(dir.try_lock().unwrap().is_none(), "no directory, no lock");
+        dir.create().unwrap();
+        let message = dir.create().unwrap_err().to_string();
+        assert!(message.contains("tsumugi down --job j"), "{message}");
+        let lock = dir.try_lock().unwrap().unwrap();
+        assert!(dir.try_lock().unwrap().is_none());
+        drop(lock);
+        assert!(dir.try_lock().unwrap().is_some());
+    }
+}

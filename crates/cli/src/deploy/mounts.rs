@@ -1,0 +1,129 @@
+//! The kernel's list of mounts, and taking down the FUSE mounts of a job.
+//!
+//! Nothing here looks *into* a mount: one whose process is dead or stopped would block.
+
+use anyhow::{Context, bail};
+use rustix::mount::{UnmountFlags, unmount};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Most mounts that may lie on one another at one path.
+const STACKED_MAX: usize = 16;
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mount {
+    /// Where.
+    pub(crate) path: PathBuf,
+    /// The file system's type, such as `fuse.tsumugi`.
+    pub(crate) kind: String,
+    /// The minor number of its device: the name of its FUSE connection.
+    minor: String,
+}
+
+/// All mounts of this mount namespace.
+pub(crate) fn all() -> anyhow::Result<Vec<Mount>> {
+    let text = std::fs::read("/proc/self/mountinfo").context("cannot read the list of mounts")?;
+    Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
+}
+
+/// A line of mountinfo (proc(5)): `36 35 98:0 /root /path options [tags] - type source options`.
+fn parse(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<_> = line.split(|byte| *byte == b' ').collect();
+    let dash = fields.iter().position(|field| *field == b"-")?;
+    let device = std::str::from_utf8(fields.get(2)?).ok()?;
+    Some(Mount {
+        path: unescape(fields.get(4)?),
+        kind: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
+        minor: device.split_once(':')?.1.into(),
+    })
+}
+
+/// Undoes the octal escapes of white space and backslashes.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = (byte == b'\\').then(|| after.get(..3)).flatten().and_then(|digits| {
+            u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+        });
+        if let Some(octal) = octal {
+            bytes.push(octal);
+            rest = &after[3..];
+        } else {
+            bytes.push(byte);
+            rest = after;
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Whether a FUSE file system is mounted at `path`.
+pub(crate) fn is_mounted(path: &Path) -> bool {
+    all().is_ok_and(|mounts| mounts.iter().any(|m| m.path == path && m.kind.starts_with("fuse")))
+}
+
+/// The mounts at or below `path`.
+pub(crate) fn below(path: &Path) -> anyhow::Result<Vec<Mount>> {
+    Ok(all()?.into_iter().filter(|mount| mount.path.starts_with(path)).collect())
+}
+
+/// Takes down every FUSE mount at `path`, lazily, its connection aborted first so that whoever hangs
+/// in it gets an error. Says whether there was one.
+pub(crate) fn take_down(path: &Path) -> anyhow::Result<bool> {
+    for round in 0..STACKED_MAX {
+        let found = all()?.into_iter().rev().find(|mount| mount.path == path);
+        let Some(mount) = found else { return Ok(round > 0) };
+        if !mount.kind.starts_with("fuse") {
+            bail!("{} is a mount of type {}, not ours: left alone", path.display(), mount.kind);
+        }
+        // Only root can, and only where the control file system is mounted.
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mount.minor), "1");
+        if unmount(path, UnmountFlags::DETACH).is_err() {
+            unmount_as_user(path)?;
+        }
+    }
+    bail!("{} is still a mount after {STACKED_MAX} unmounts", path.display())
+}
+
+fn unmount_as_user(path: &Path) -> anyhow::Result<()> {
+    let output = Command::new("fusermount3")
+        .args(["-u", "-z", "--"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot run fusermount3 to unmount (package fuse3)")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("cannot unmount {}: {}", path.display(), said.trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: paths with white space, and lines with and without optional fields, are read right.
+    #[test]
+    fn lines_are_parsed() {
+        let line = br"36 35 0:51 / /mnt/a\040b\134c rw,noatime shared:1 - fuse.tsumugi tsumugi rw";
+        let mount = parse(line).unwrap();
+        assert_eq!(mount.path, Path::new(r"/mnt/a b\c"));
+        assert_eq!((mount.kind.as_str(), mount.minor.as_str()), ("fuse.tsumugi", "51"));
+        assert_eq!(parse(b"1 2 3:4 / /x rw - ext4 /dev/a rw").unwrap().kind, "ext4");
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"1 2 3:4 / /x rw"), None);
+    }
+
+    /// Goal: what is no FUSE mount is not taken down.
+    #[test]
+    fn foreign_mounts_are_left_alone() {
+        assert!(take_down(Path::new("/proc")).is_err());
+        assert!(!take_down(Path::new("/proc/self")).unwrap());
+        assert!(!is_mounted(Path::new("/proc")));
+        assert_eq!(below(Path::new("/proc")).unwrap()[0].path, Path::new("/proc"));
+    }
+}

@@ -1,0 +1,74 @@
+//! What one machine is to do for a job. `up` makes a plan per machine; [`super::machine`] carries it
+//! out, here or at the other end of ssh.
+
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// A machine's part of a job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Plan {
+    /// The job's identifier: 16 random hexadecimal digits, the same on all its machines.
+    pub(crate) id: String,
+    /// The job's secret, as hexadecimal digits.
+    pub(crate) secret: String,
+    /// The metadata service, if it runs here.
+    pub(crate) meta: Option<MetaPlan>,
+    /// The nodes of this machine; more than one only with `--local`.
+    pub(crate) nodes: Vec<NodePlan>,
+    /// Whether sockets go into network namespaces.
+    pub(crate) has_fabric: bool,
+    /// Directory for backing files; a place of the machine's own choice without it.
+    pub(crate) device_dir: Option<PathBuf>,
+    /// Leave backing files where they are when the job ends.
+    pub(crate) keep_devices: bool,
+    /// How FUSE requests travel: `auto`, `device` or `uring`.
+    pub(crate) transport: String,
+    /// Microseconds to spin before sleeping.
+    pub(crate) poll_us: u32,
+    /// Listening beyond loopback is allowed.
+    pub(crate) insecure: bool,
+}
+
+/// The metadata service.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MetaPlan {
+    /// Where it listens.
+    pub(crate) listen: SocketAddr,
+}
+
+/// A node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodePlan {
+    /// Its name.
+    pub(crate) name: String,
+    /// Where its target listens; port 0 takes a free one.
+    pub(crate) listen: SocketAddr,
+    /// Where it mounts; below the job's directory without it.
+    pub(crate) mount: Option<PathBuf>,
+    /// Its device.
+    pub(crate) device: DevicePlan,
+}
+
+/// A node's device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum DevicePlan {
+    /// A backing file of this size, made in the device directory.
+    File {
+        /// Bytes.
+        size: u64,
+    },
+    /// A block device or file that is there; nobody removes it.
+    Existing {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Memory.
+    Memory {
+        /// Bytes.
+        size: u64,
+    },
+}

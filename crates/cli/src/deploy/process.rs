@@ -1,0 +1,158 @@
+//! Processes that a job started: who they are, whether they live, and how to end them.
+//!
+//! A process is its number *and* its start time, so that a recycled number is never taken for it.
+//! Signals go through a pidfd that was checked after it was opened, so nothing can slip in between.
+
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The environment variable that marks a job's processes, with the job's identifier as its value.
+pub(crate) const MARK: &str = "TSUMUGI_JOB_ID";
+/// How often a waiting loop looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Process {
+    /// Its number.
+    pub(crate) pid: i32,
+    /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
+    pub(crate) start_ticks: u64,
+}
+
+impl Process {
+    /// The process that has this number now.
+    pub(crate) fn of(pid: i32) -> io::Result<Process> {
+        let (_, start_ticks) = stat(pid)?;
+        Ok(Process { pid, start_ticks })
+    }
+
+    /// This process.
+    pub(crate) fn current() -> io::Result<Process> {
+        Process::of(std::process::id().cast_signed())
+    }
+
+    /// Whether it still runs. A zombie does not.
+    pub(crate) fn is_alive(&self) -> bool {
+        stat(self.pid)
+            .is_ok_and(|(state, start)| start == self.start_ticks && !matches!(state, 'Z' | 'X'))
+    }
+
+    /// Sends a signal; says whether there was somebody to get it.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        self.open().is_some_and(|handle| pidfd_send_signal(handle, signal).is_ok())
+    }
+
+    fn open(&self) -> Option<OwnedFd> {
+        let handle = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
+        // Checked after opening: from here the handle means this process and no later one.
+        self.is_alive().then_some(handle)
+    }
+}
+
+/// State letter and start time, from `/proc/PID/stat`.
+fn stat(pid: i32) -> io::Result<(char, u64)> {
+    let text = std::fs::read(format!("/proc/{pid}/stat"))?;
+    parse_stat(&String::from_utf8_lossy(&text))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/PID/stat is not as known"))
+}
+
+/// The command's name is in parentheses and may hold anything, parentheses and spaces included.
+fn parse_stat(text: &str) -> Option<(char, u64)> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// All of this user's living processes that carry a job's mark, this one excepted.
+pub(crate) fn marked(id: &str) -> Vec<Process> {
+    let mark = format!("{MARK}={id}");
+    let own = std::process::id().cast_signed();
+    let user = rustix::process::geteuid().as_raw();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let mut found = Vec::new();
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if pid == own || !entry.metadata().is_ok_and(|data| data.uid() == user) {
+            continue;
+        }
+        // The start time first: should the number be recycled in between, it no longer matches.
+        let Ok(process) = Process::of(pid) else { continue };
+        let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
+        if environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+            && process.is_alive()
+        {
+            found.push(process);
+        }
+    }
+    found
+}
+
+/// Waits until all have ended or the deadline has passed; says which are left.
+pub(crate) fn wait_for_end(processes: &[Process], deadline: Instant) -> Vec<Process> {
+    loop {
+        let left: Vec<_> = processes.iter().copied().filter(Process::is_alive).collect();
+        if left.is_empty() || Instant::now() >= deadline {
+            return left;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Identifies the machine's present boot; process start times count from it.
+pub(crate) fn boot_id() -> String {
+    let text = std::fs::read_to_string(Path::new("/proc/sys/kernel/random/boot_id"));
+    text.unwrap_or_default().trim().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Goal: a command's name cannot fake other fields.
+    #[test]
+    fn stat_is_read_past_any_name() {
+        let fields: Vec<_> = (4..22).map(|n| n.to_string()).collect();
+        let text = format!("7 (a) R 1 (b c) S {} 4711 99 100", fields.join(" "));
+        assert_eq!(parse_stat(&text), Some(('S', 4711)));
+        assert_eq!(parse_stat("7 (a) S 1 2"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    /// Goal: a recycled number is not taken for the process, and gets no signal.
+    #[test]
+    fn start_time_tells_processes_apart() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of(child.id().cast_signed()).unwrap();
+        let other = Process { start_ticks: process.start_ticks + 1, ..process };
+        assert!(process.is_alive() && !other.is_alive());
+        assert!(!other.signal(Signal::KILL));
+        assert!(process.is_alive());
+        assert!(process.signal(Signal::KILL));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        assert!(wait_for_end(&[process], deadline).is_empty(), "a zombie counts as ended");
+        child.wait().unwrap();
+        assert!(!process.is_alive());
+    }
+
+    /// Goal: a process is found by its mark alone, and by the whole of it.
+    #[test]
+    fn marks_are_found() {
+        let id = format!("test-{}", std::process::id());
+        let mut child = Command::new("sleep").arg("60").env(MARK, &id).spawn().unwrap();
+        assert_eq!(marked(&id), vec![Process::of(child.id().cast_signed()).unwrap()]);
+        assert!(marked(&id[..id.len() - 1]).is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(marked(&id).is_empty());
+    }
+}

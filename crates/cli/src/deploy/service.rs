@@ -1,0 +1,104 @@
+//! Starting the programs of a job and waiting until they say that they are ready.
+//!
+//! Their output goes to a log in the job's directory, and what they say is read there: a pipe would
+//! end with `up`, while they go on.
+
+use super::job::JobDir;
+use super::process::{MARK, Process};
+use super::stop::Stop;
+use anyhow::{Context, bail};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often the log is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Lines of a log that an error shows.
+const TAIL_LINES: usize = 12;
+/// Bytes of a log that are looked at from its end for those.
+const TAIL_BYTES: usize = 4096;
+
+/// A started program.
+#[derive(Debug)]
+pub(crate) struct Service {
+    name: String,
+    log: PathBuf,
+    child: Child,
+    /// Who it is.
+    pub(crate) process: Process,
+}
+
+impl Service {
+    /// Starts this program with other arguments, in a process group of its own, so that Ctrl-C
+    /// reaches `up` alone and things end in order.
+    pub(crate) fn start(
+        dir: &JobDir,
+        id: &str,
+        name: &str,
+        arguments: &[&std::ffi::OsStr],
+    ) -> anyhow::Result<Service> {
+        let log = dir.join(&format!("{name}.log"));
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(0o600);
+        let output =
+            options.open(&log).with_context(|| format!("cannot open {}", log.display()))?;
+        let errors = output.try_clone().context("cannot share the log")?;
+        let program = std::env::current_exe().context("cannot find this program's file")?;
+        let child = Command::new(&program)
+            .args(arguments)
+            .env(MARK, id)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        let process = Process::of(child.id().cast_signed()).context("cannot look into /proc")?;
+        Ok(Service { name: name.into(), log, child, process })
+    }
+
+    /// Waits for a line that starts with `prefix`; gives the rest of it.
+    pub(crate) fn wait_for(
+        &mut self,
+        prefix: &str,
+        deadline: Instant,
+        stop: &Stop,
+    ) -> anyhow::Result<String> {
+        loop {
+            stop.check()?;
+            // The end is looked for first: what it said before it ended is then in the log.
+            let ended = self.child.try_wait().context("cannot wait for a program")?;
+            let log = std::fs::read(&self.log).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let whole_lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            for line in whole_lines {
+                if let Some(rest) = line.strip_prefix(prefix) {
+                    return Ok(rest.trim().into());
+                }
+            }
+            if let Some(status) = ended {
+                bail!("{} ended with {status}; its log says:\n{}", self.name, tail(&self.log));
+            }
+            if Instant::now() >= deadline {
+                bail!("{} is not ready in time; its log says:\n{}", self.name, tail(&self.log));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// The last lines of a log, indented.
+pub(crate) fn tail(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(TAIL_BYTES)..]).into_owned();
+    let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    if lines.is_empty() {
+        return format!("    (nothing; {})", log.display());
+    }
+    let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+    last.iter().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
+}

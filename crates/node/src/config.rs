@@ -1,0 +1,171 @@
+//! A node's configuration file.
+
+use crate::error::NodeError;
+use protocol::auth::Secret;
+use serde::{Deserialize, Deserializer};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+/// How a node is run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// The node's name; devices of the same name are near.
+    pub name: String,
+    /// Address of the metadata service.
+    pub meta: SocketAddr,
+    /// File with the job's secret, 64 hexadecimal digits.
+    pub secret: PathBuf,
+    /// Network namespace in which sockets are opened (such as `/run/netns/node1`).
+    #[serde(default)]
+    pub network_namespace: Option<PathBuf>,
+    /// Where the target listens; port 0 takes a free one.
+    #[serde(default = "any_port")]
+    pub listen: SocketAddr,
+    /// Where to mount; without it the node only exports its devices.
+    #[serde(default)]
+    pub mount: Option<PathBuf>,
+    /// Let other users use the mount.
+    #[serde(default)]
+    pub allow_other: bool,
+    /// How FUSE requests travel.
+    #[serde(default)]
+    pub transport: FuseTransport,
+    /// Microseconds to spin before sleeping (0 = never), in both threads.
+    #[serde(default)]
+    pub poll_us: u32,
+    /// The node's devices.
+    #[serde(default, rename = "device")]
+    pub devices: Vec<DeviceConfig>,
+}
+
+/// How FUSE requests travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FuseTransport {
+    /// `io_uring` where the kernel has it enabled, else `/dev/fuse`.
+    #[default]
+    Auto,
+    /// `/dev/fuse`.
+    Device,
+    /// `io_uring`, or an error.
+    Uring,
+}
+
+/// A device: a file, a block device, or memory.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceConfig {
+    /// File or block device.
+    #[serde(default)]
+    pub path: Option<PathBuf>,
+    /// Bytes: of the file, which is created and written once if it is missing; or of memory, if
+    /// there is no path.
+    #[serde(default, deserialize_with = "bytes")]
+    pub size: Option<u64>,
+    /// Block size in bytes, 512 to 65536, a power of two.
+    #[serde(default = "default_block_size")]
+    pub block_size: u32,
+    /// Names the device for good; made from node and path if absent.
+    #[serde(default)]
+    pub uuid: Option<Uuid>,
+}
+
+fn any_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+fn default_block_size() -> u32 {
+    4096
+}
+
+/// Reads a number of bytes: digits with an optional binary suffix `K`, `M`, `G` or `T` (also `KiB`
+/// and so on).
+///
+/// # Errors
+/// In words what is wrong.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no size in bytes; write for example 4096, 512M or 2GiB");
+    let digits = text.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match &text.trim()[digits.len()..] {
+        "" | "B" => 0,
+        "K" | "k" | "KiB" => 10,
+        "M" | "m" | "MiB" => 20,
+        "G" | "g" | "GiB" => 30,
+        "T" | "t" | "TiB" => 40,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.trim().parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Bytes {
+        Number(u64),
+        Text(String),
+    }
+    match Option::<Bytes>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(Bytes::Number(number)) => Ok(Some(number)),
+        Some(Bytes::Text(text)) => parse_bytes(&text).map(Some).map_err(serde::de::Error::custom),
+    }
+}
+
+impl NodeConfig {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`NodeError::Read`], [`NodeError::Config`] with line and key.
+    pub fn read(path: &Path) -> Result<NodeConfig, NodeError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| NodeError::Read { path: path.into(), source })?;
+        let wrong = |reason: String| NodeError::Config { path: path.into(), reason };
+        let config: NodeConfig = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        for device in &config.devices {
+            if device.path.is_none() && device.size.is_none() {
+                return Err(wrong("a [[device]] needs a path, or a size in memory".into()));
+            }
+        }
+        Ok(config)
+    }
+
+    /// Reads the job's secret.
+    ///
+    /// # Errors
+    /// [`NodeError::Read`], [`NodeError::Config`].
+    pub fn read_secret(&self) -> Result<Secret, NodeError> {
+        let text = std::fs::read_to_string(&self.secret)
+            .map_err(|source| NodeError::Read { path: self.secret.clone(), source })?;
+        Secret::from_hex(&text).ok_or_else(|| NodeError::Config {
+            path: self.secret.clone(),
+            reason: "a secret is 64 hexadecimal digits".into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: sizes are read as people write them, and nothing else is.
+    #[test]
+    fn sizes_have_suffixes() {
+        assert_eq!(parse_bytes("2G"), Ok(2 << 30));
+        assert_eq!(parse_bytes(" 512MiB"), Ok(512 << 20));
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        for bad in ["", "G", "2X", "-1", "99999999T"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// Goal: a key that is not known is named, so that a typing error is found.
+    #[test]
+    fn unknown_keys_are_refused() {
+        let text = "name='a'\nmeta='127.0.0.1:1'\nsecret='s'\nmuont='/mnt'\n";
+        let error = toml::from_str::<NodeConfig>(text).unwrap_err().to_string();
+        assert!(error.contains("muont") && error.contains("line 4"), "{error}");
+    }
+}

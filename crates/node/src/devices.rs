@@ -1,0 +1,98 @@
+//! A node's devices: files and memory, opened once and exported as namespaces.
+
+use crate::config::{DeviceConfig, NodeConfig};
+use crate::error::NodeError;
+use block::{Backing, FileBacking, FileOptions, Incarnation, MemoryBacking};
+use nvme::Nsid;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use target::Namespace;
+use uuid::Uuid;
+
+/// A device of this node.
+#[derive(Clone)]
+pub struct NodeDevice {
+    /// Its name for good.
+    pub uuid: Uuid,
+    /// Its life since unflushed writes may last have been lost.
+    pub incarnation: Incarnation,
+    /// Its blocks.
+    pub backing: Arc<dyn Backing>,
+}
+
+impl std::fmt::Debug for NodeDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeDevice").field("uuid", &self.uuid).finish_non_exhaustive()
+    }
+}
+
+/// Opens the devices of a configuration, in order; a missing file is created and written once, with
+/// `progress` told of the path, the bytes done and all bytes.
+///
+/// # Errors
+/// [`NodeError::Device`].
+pub async fn open_devices(
+    config: &NodeConfig,
+    mut progress: impl FnMut(&Path, u64, u64),
+) -> Result<Vec<NodeDevice>, NodeError> {
+    let mut devices = Vec::new();
+    for (index, device) in config.devices.iter().enumerate() {
+        devices.push(open(config, index, device, &mut progress).await?);
+    }
+    Ok(devices)
+}
+
+async fn open(
+    config: &NodeConfig,
+    index: usize,
+    device: &DeviceConfig,
+    progress: &mut impl FnMut(&Path, u64, u64),
+) -> Result<NodeDevice, NodeError> {
+    let path = device.path.clone().unwrap_or_else(|| PathBuf::from(format!("memory:{index}")));
+    let failed = |source| NodeError::Device { path: path.clone(), source };
+    let uuid = device.uuid.unwrap_or_else(|| name_of(&config.name, index, &path));
+    let (backing, incarnation): (Arc<dyn Backing>, Incarnation) = match (&device.path, device.size)
+    {
+        (None, size) => {
+            let size = size.unwrap_or_default();
+            let backing = MemoryBacking::new(size, device.block_size).map_err(failed)?;
+            let incarnation = backing.incarnation();
+            (Arc::new(backing), incarnation)
+        }
+        (Some(file), size) => {
+            if let Some(size) = size
+                && !file.exists()
+            {
+                let told = |done| progress(file, done, size);
+                block::create(file, size, true, told).await.map_err(failed)?;
+            }
+            let incarnation = Incarnation::of_boot(uuid).map_err(NodeError::Thread)?;
+            let options = FileOptions {
+                block_size: Some(device.block_size),
+                direct: true,
+                preallocated: true,
+                incarnation,
+            };
+            (Arc::new(FileBacking::open(file, &options).map_err(failed)?), incarnation)
+        }
+    };
+    Ok(NodeDevice { uuid, incarnation, backing })
+}
+
+/// A device's name, made from what stays the same: node, place in the list, path.
+fn name_of(node: &str, index: usize, path: &Path) -> Uuid {
+    let mut hasher = blake3::Hasher::new();
+    for part in [node.as_bytes(), &index.to_le_bytes(), path.as_os_str().as_encoded_bytes()] {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
+
+/// The namespace that exports a device: identifiers count from 1 in the order of the configuration.
+pub(crate) fn namespace(index: usize, device: &NodeDevice) -> Namespace {
+    let nsid = Nsid(index as u32 + 1);
+    Namespace::new(nsid, *device.uuid.as_bytes(), Arc::clone(&device.backing), false)
+}

@@ -1,0 +1,47 @@
+//! Why a node cannot start, or had to end.
+
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// What went wrong, where, and what to do.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The configuration file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The configuration is wrong.
+    #[error("{path}: {reason}")]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with line and key where they are known.
+        reason: String,
+    },
+    /// A device cannot be used.
+    #[error("device {path}: {source}")]
+    Device {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: block::Error,
+    },
+    /// The target cannot run.
+    #[error("target: {0}")]
+    Target(#[from] target::Error),
+    /// The metadata service does not take this node's devices.
+    #[error("metadata service: {0}")]
+    Agent(String),
+    /// The mount failed.
+    #[error("mount: {0}")]
+    Mount(String),
+    /// A thread or ring cannot be made.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}

@@ -1,0 +1,20 @@
+//! A node of a job: its target, its agent and its mount, in one process.
+//!
+//! Only this process opens the node's devices. The target exports them to other nodes; the mount of
+//! this node reaches them past the socket, through the same admission check and counts. The agent
+//! is the target's line to the metadata service, which alone decides who is admitted.
+//!
+//! Two threads: one runs target and agent, one runs the mount. They share the devices' files and the
+//! table of admissions, and nothing else.
+
+mod agent;
+mod config;
+mod devices;
+mod error;
+mod mounting;
+mod node;
+
+pub use config::{DeviceConfig, FuseTransport, NodeConfig, parse_bytes};
+pub use devices::{NodeDevice, open_devices};
+pub use error::NodeError;
+pub use node::{Ready, run};

@@ -1,0 +1,108 @@
+//! The mount's thread: a client of the file system with a FUSE front end.
+
+use crate::config::{FuseTransport, NodeConfig};
+use crate::error::NodeError;
+use block::Backing;
+use client::{Client, ClientConfig, SessionConfig};
+use fuse::{TransportChoice, Unmounter};
+use mount::{Mount, MountSettings};
+use protocol::auth::Secret;
+use ring::SocketOptions;
+use ring::local::oneshot;
+use ring::mailbox;
+use std::path::PathBuf;
+use std::sync::Arc;
+use target::{Admissions, LocalAccess, Namespace};
+use uuid::Uuid;
+
+/// What the mount's thread needs.
+pub(crate) struct Mounting {
+    pub(crate) config: NodeConfig,
+    pub(crate) mountpoint: PathBuf,
+    pub(crate) secret: Secret,
+    pub(crate) admissions: Arc<Admissions>,
+    /// The node's own namespaces, by the device's name.
+    pub(crate) local: Vec<(Uuid, Arc<Namespace>)>,
+}
+
+/// Tells the node's main thread how the mount is getting on.
+pub(crate) enum Progress {
+    /// It is mounted and served; this ends it.
+    Mounted(Unmounter),
+    /// It could not be mounted.
+    Failed(String),
+}
+
+impl Mounting {
+    /// Starts the thread; its end is that of the mount.
+    ///
+    /// # Errors
+    /// [`NodeError::Thread`].
+    pub(crate) fn start(
+        self,
+        progress: mailbox::Sender<Progress>,
+    ) -> Result<ring::thread::JoinHandle<()>, NodeError> {
+        let runtime = ring::Config {
+            sqe128: self.config.transport != FuseTransport::Device,
+            poll: std::time::Duration::from_micros(u64::from(self.config.poll_us)),
+            ..ring::Config::default()
+        };
+        let run = move || async move {
+            if let Err(error) = self.run(&progress).await {
+                let _ = progress.send(Progress::Failed(error)).await;
+            }
+        };
+        ring::thread::spawn("mount", &runtime, run).map_err(NodeError::Thread)
+    }
+
+    async fn run(self, progress: &mailbox::Sender<Progress>) -> Result<(), String> {
+        let settings = MountSettings {
+            mountpoint: self.mountpoint.clone(),
+            allow_other: self.config.allow_other,
+            read_only: false,
+            transport: match self.config.transport {
+                FuseTransport::Auto => TransportChoice::Auto,
+                FuseTransport::Device => TransportChoice::Device,
+                FuseTransport::Uring => TransportChoice::IoUring,
+            },
+        };
+        let mount = Mount::new(&settings).map_err(|error| error.to_string())?;
+        let client = Client::start(self.client_config(&mount)).await?;
+        let unmounter = mount.unmounter();
+        let (ended, end) = oneshot();
+        let serving = client.clone();
+        ring::spawn(async move {
+            let result = mount.run(serving).await;
+            let _ = ended.send(result);
+        });
+        if progress.send(Progress::Mounted(unmounter)).await.is_err() {
+            return Err("the node is ending".into());
+        }
+        let served = end.await.map_err(|_| "serving the mount was aborted".to_owned())?;
+        let ended = client.end().await;
+        served.map_err(|error| error.to_string())?;
+        ended.map_err(|errno| format!("not all data could be committed at the end: {errno}"))
+    }
+
+    fn client_config(&self, mount: &Mount) -> ClientConfig {
+        let local = self.local.clone();
+        let admissions = Arc::clone(&self.admissions);
+        ClientConfig {
+            session: SessionConfig {
+                meta: self.config.meta,
+                secret: self.secret.clone(),
+                node: self.config.name.clone(),
+                sockets: SocketOptions {
+                    network_namespace: self.config.network_namespace.clone(),
+                    ..SocketOptions::default()
+                },
+            },
+            local: Box::new(move |info, host, _epoch| {
+                let (_, namespace) = local.iter().find(|(uuid, _)| *uuid == info.uuid)?;
+                let host = nvme::HostId(host.0);
+                Some(LocalAccess::new(&admissions, namespace, host).attach())
+            }),
+            changes: Some(mount.changes()),
+        }
+    }
+}

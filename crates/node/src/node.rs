@@ -1,0 +1,194 @@
+//! A node from start to end.
+
+use crate::agent::{Agent, AgentConfig};
+use crate::config::NodeConfig;
+use crate::devices::{namespace, open_devices};
+use crate::error::NodeError;
+use crate::mounting::{Mounting, Progress};
+use nvme::Nqn;
+use protocol::auth::Secret;
+use protocol::space::{DeviceAddress, DeviceInfo};
+use protocol::{DeviceId, Incarnation};
+use ring::{Either, SocketOptions, mailbox};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use target::{
+    AdmissionMode, Admissions, HostAccess, Limits, Namespace, Server, ServerOptions, Subsystem,
+    Target,
+};
+use uuid::Uuid;
+
+/// A node that is up.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// Where the target listens.
+    pub target: SocketAddr,
+    /// NQN of the node's subsystem.
+    pub subnqn: String,
+    /// Where the file system is mounted, if it is.
+    pub mount: Option<PathBuf>,
+}
+
+/// The node's target with what belongs to it.
+struct Exports {
+    server: Server,
+    admissions: Arc<Admissions>,
+    namespaces: Vec<Arc<Namespace>>,
+    infos: Vec<DeviceInfo>,
+    subnqn: String,
+}
+
+/// Runs a node until `shutdown` completes or the file system is unmounted by somebody else, then
+/// takes everything down in order: mount, session, target. Needs a running reactor.
+///
+/// # Errors
+/// Any [`NodeError`]; whatever had been started is taken down.
+pub async fn run(
+    config: NodeConfig,
+    progress: impl FnMut(&Path, u64, u64),
+    ready: impl FnOnce(&Ready),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), NodeError> {
+    let secret = config.read_secret()?;
+    let exports = export(&config, progress).await?;
+    let result = serve(&config, &secret, &exports, ready, shutdown).await;
+    let flushed = exports.server.shutdown().await;
+    result?;
+    flushed.map_err(|source| NodeError::Device { path: config.name.into(), source })
+}
+
+fn sockets(config: &NodeConfig) -> SocketOptions {
+    let network_namespace = config.network_namespace.clone();
+    SocketOptions { network_namespace, ..SocketOptions::default() }
+}
+
+/// Opens the devices and starts the target. Nobody is admitted yet.
+async fn export(
+    config: &NodeConfig,
+    progress: impl FnMut(&Path, u64, u64),
+) -> Result<Exports, NodeError> {
+    let devices = open_devices(config, progress).await?;
+    let admissions = Admissions::new(AdmissionMode::Controlled);
+    let target = Target::new(Limits::default(), Arc::clone(&admissions))?;
+    let mut identity = [0; 16];
+    ring::random::fill(&mut identity);
+    let identity = uuid::Builder::from_random_bytes(identity).into_uuid();
+    let nqn = Nqn::from_uuid(*identity.as_bytes());
+    let serial = &identity.simple().to_string()[..20];
+    let subsystem = Subsystem::new(nqn.clone(), serial, "Tsumugi node", HostAccess::Any);
+    let subsystem = target.add_subsystem(subsystem)?;
+    let mut namespaces = Vec::new();
+    for (index, device) in devices.iter().enumerate() {
+        namespaces.push(subsystem.add_namespace(namespace(index, device))?);
+    }
+    let options = ServerOptions {
+        listen: vec![config.listen],
+        socket: sockets(config),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(&target, &options)?;
+    let traddr = server.addresses()[0].to_string();
+    let subnqn = nqn.to_string();
+    let infos = devices.iter().zip(&namespaces).map(|(device, namespace)| DeviceInfo {
+        device: DeviceId(0),
+        uuid: device.uuid,
+        node: config.name.clone(),
+        address: DeviceAddress {
+            traddr: traddr.clone(),
+            subnqn: subnqn.clone(),
+            nsid: namespace.nsid().0,
+        },
+        block_size: 1 << namespace.block_shift(),
+        blocks: namespace.blocks(),
+        incarnation: Incarnation(device.incarnation.0),
+        online: true,
+    });
+    let infos = infos.collect();
+    Ok(Exports { server, admissions, namespaces, infos, subnqn })
+}
+
+async fn serve(
+    config: &NodeConfig,
+    secret: &Secret,
+    exports: &Exports,
+    ready: impl FnOnce(&Ready),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), NodeError> {
+    let agent_config = AgentConfig {
+        meta: config.meta,
+        sockets: sockets(config),
+        secret: secret.clone(),
+        node: config.name.clone(),
+        devices: exports.infos.clone(),
+        namespaces: exports.namespaces.clone(),
+        admissions: Arc::clone(&exports.admissions),
+    };
+    let (agent, connection) = Agent::start(agent_config).await.map_err(NodeError::Agent)?;
+    let agent = ring::spawn(agent.keep(connection));
+    let up = Ready {
+        target: exports.server.addresses()[0],
+        subnqn: exports.subnqn.clone(),
+        mount: config.mount.clone(),
+    };
+    let result = match &config.mount {
+        None => {
+            ready(&up);
+            shutdown.await;
+            Ok(())
+        }
+        Some(mountpoint) => {
+            let mounting = mounting(config, mountpoint, secret, exports);
+            serve_mount(mounting, || ready(&up), shutdown).await
+        }
+    };
+    agent.abort();
+    result
+}
+
+fn mounting(
+    config: &NodeConfig,
+    mountpoint: &Path,
+    secret: &Secret,
+    exports: &Exports,
+) -> Mounting {
+    let uuids = exports.infos.iter().map(|info| info.uuid);
+    let local: Vec<(Uuid, Arc<Namespace>)> =
+        uuids.zip(exports.namespaces.iter().cloned()).collect();
+    Mounting {
+        config: config.clone(),
+        mountpoint: mountpoint.to_owned(),
+        secret: secret.clone(),
+        admissions: Arc::clone(&exports.admissions),
+        local,
+    }
+}
+
+async fn serve_mount(
+    mounting: Mounting,
+    ready: impl FnOnce(),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), NodeError> {
+    let (sender, mut receiver) = mailbox::channel(4);
+    let mut thread = mounting.start(sender)?;
+    let unmounter = match receiver.recv().await {
+        Some(Progress::Mounted(unmounter)) => unmounter,
+        Some(Progress::Failed(error)) => return Err(NodeError::Mount(error)),
+        None => return Err(NodeError::Mount("its thread has ended".into())),
+    };
+    ready();
+    let shutdown = pin!(shutdown);
+    let ended = match ring::race(shutdown, &mut thread).await {
+        // Somebody else has unmounted it.
+        Either::Second(ended) => ended,
+        Either::First(()) => {
+            unmounter.unmount().map_err(|error| NodeError::Mount(error.to_string()))?;
+            thread.await
+        }
+    };
+    if let Ok(Progress::Failed(error)) = receiver.try_recv() {
+        return Err(NodeError::Mount(error));
+    }
+    ended.map_err(|_| NodeError::Mount("its thread has panicked".into()))
+}
