@@ -74,8 +74,8 @@ pub trait Device {
     /// Writes a chunk.
     fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()>;
 
-    /// Writes chunks one after the other. Each may have any length, only the sum counts; for direct
-    /// I/O the memory of each must be aligned to the block size.
+    /// Writes chunks one after the other. Each may have any length and lie anywhere, only the sum
+    /// counts; a file under direct I/O copies what is not aligned.
     fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()>;
 
     /// Makes all writes that completed before this call durable. After a failure nothing is known

@@ -7,6 +7,9 @@
 //! says so in the geometry, and zeros are written as data: `FALLOC_FL_ZERO_RANGE` would turn the
 //! extents back into unwritten ones. Other regular files are punched and zeroed by `fallocate`; so
 //! are block devices, where it discards and zeroes on the medium.
+//!
+//! *Any memory will do*: what direct I/O cannot take (e.g. a payload in the middle of a receive
+//! buffer) goes through an aligned copy.
 
 mod creation;
 
@@ -54,6 +57,8 @@ pub struct FileBacking {
     preallocated: bool,
     is_block_device: bool,
     flushes: Arc<FlushState>,
+    /// What the addresses and lengths of memory must be multiples of.
+    memory_alignment: usize,
 }
 
 /// A thread's device.
@@ -91,9 +96,20 @@ impl FileBacking {
         let discard =
             if options.preallocated { DiscardEffect::Ignored } else { DiscardEffect::Zeroes };
         let geometry = Geometry { block_size, blocks, discard, has_volatile_cache: true };
-        let (incarnation, preallocated) = (options.incarnation, options.preallocated);
-        let flushes = Arc::default();
-        Ok(Self { file, geometry, incarnation, preallocated, is_block_device, flushes })
+        let memory_alignment = if options.direct {
+            file.memory_alignment().map_err(failed("examine"))? as usize
+        } else {
+            1
+        };
+        Ok(Self {
+            file,
+            geometry,
+            incarnation: options.incarnation,
+            preallocated: options.preallocated,
+            is_block_device,
+            flushes: Arc::default(),
+            memory_alignment,
+        })
     }
 
     /// Number of `fdatasync` calls so far: at most one per flush, fewer where flushes were shared.
@@ -166,31 +182,50 @@ impl Device for FileDevice {
     fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments> {
         let len = segments.iter().map(Segment::len).sum::<usize>() as u64;
         let command = Command { access: Access::Read, offset, len };
-        match self.backing.geometry.check(command.access, offset, len) {
-            Err(error) => IoFuture::ready(Err(error)),
-            Ok(()) => {
-                IoFuture::read_into(self.backing.file.read_vectored_at(segments, offset), command)
-            }
+        if let Err(error) = self.backing.geometry.check(command.access, offset, len) {
+            return IoFuture::ready(Err(error));
         }
+        if segments.iter().all(|segment| segment.is_aligned(self.backing.memory_alignment)) {
+            let op = self.backing.file.read_vectored_at(segments, offset);
+            return IoFuture::read_into(op, command);
+        }
+        let read = self.read(offset, len as usize);
+        IoFuture::boxed(async move {
+            let (chunk, mut segments) = (read.await?, segments);
+            let mut bytes = chunk.as_slice();
+            for segment in &mut segments {
+                bytes = &bytes[segment.fill_from(bytes)..];
+            }
+            Ok(segments)
+        })
     }
 
-    fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
+    fn write(&self, offset: u64, mut chunk: Chunk) -> IoFuture<()> {
         let command = Command { access: Access::Write, offset, len: chunk.len() as u64 };
-        match self.backing.geometry.check(command.access, offset, command.len) {
-            Err(error) => IoFuture::ready(Err(error)),
-            Ok(()) => IoFuture::write(self.backing.file.write_at(chunk, offset), command),
+        if let Err(error) = self.backing.geometry.check(command.access, offset, command.len) {
+            return IoFuture::ready(Err(error));
         }
+        if !chunk.is_aligned(self.backing.memory_alignment) {
+            chunk = Buffer::copy_from(chunk.as_slice()).into();
+        }
+        IoFuture::write(self.backing.file.write_at(chunk, offset), command)
     }
 
     fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
         let len = chunks.iter().map(Chunk::len).sum::<usize>() as u64;
         let command = Command { access: Access::Write, offset, len };
-        match self.backing.geometry.check(command.access, offset, len) {
-            Err(error) => IoFuture::ready(Err(error)),
-            Ok(()) => {
-                IoFuture::write_chunks(self.backing.file.write_chunks_at(chunks, offset), command)
-            }
+        if let Err(error) = self.backing.geometry.check(command.access, offset, len) {
+            return IoFuture::ready(Err(error));
         }
+        if chunks.iter().all(|chunk| chunk.is_aligned(self.backing.memory_alignment)) {
+            let op = self.backing.file.write_chunks_at(chunks, offset);
+            return IoFuture::write_chunks(op, command);
+        }
+        let mut buffer = Buffer::with_capacity(len as usize);
+        for chunk in &chunks {
+            buffer.extend_from_slice(chunk.as_slice());
+        }
+        IoFuture::write(self.backing.file.write_at(buffer, offset), command)
     }
 
     fn flush(&self) -> IoFuture<()> {

@@ -23,7 +23,7 @@ fn run<F: Future>(future: F) -> F::Output {
 #[derive(Clone, Debug)]
 enum Command {
     Read(u64, u64),
-    ReadInto(u64, u64),
+    ReadInto(u64, u64, usize),
     Write(u64, u64, u8),
     WriteChunks(u64, Vec<u64>, u8),
     WriteZeroes(u64, u64),
@@ -36,7 +36,8 @@ fn command() -> impl Strategy<Value = Command> {
     let lens = prop::collection::vec(1..3_u64, 1..4);
     prop_oneof![
         3 => range.clone().prop_map(|(start, len)| Command::Read(start, len)),
-        2 => range.clone().prop_map(|(start, len)| Command::ReadInto(start, len)),
+        2 => range.clone().prop_flat_map(|(start, len)| (Just((start, len)), 0..600_usize))
+            .prop_map(|((start, len), shift)| Command::ReadInto(start, len, shift)),
         4 => (range.clone(), any::<u8>()).prop_map(|((start, len), b)| Command::Write(start, len, b)),
         2 => (0..BLOCKS - 9, lens, any::<u8>()).prop_map(|(s, l, b)| Command::WriteChunks(s, l, b)),
         1 => range.clone().prop_map(|(start, len)| Command::WriteZeroes(start, len)),
@@ -57,20 +58,30 @@ async fn apply(device: &dyn Device, model: &mut [u8], command: &Command) {
             let chunk = device.read(start * BLOCK, (len * BLOCK) as usize).await.unwrap();
             assert!(chunk.as_slice() == &model[part(*start, *len)]);
         }
-        Command::ReadInto(start, len) => {
+        Command::ReadInto(start, len, shift) => {
             let bytes = (len * BLOCK) as usize;
-            let first = bytes / 2 / 4096 * 4096;
-            let segments = [first, bytes - first]
-                .map(|len| Segment::Buffer(Buffer::with_capacity(len), 0..len));
+            // Every other one in two aligned halves, the rest anywhere.
+            let shift = if shift % 2 == 0 { 0 } else { *shift };
+            let first = (bytes / 2 / 4096 * 4096 + shift).min(bytes);
+            let segments = [(first, shift), (bytes - first, 0)].map(|(len, start)| {
+                Segment::Buffer(Buffer::with_capacity(start + len), start..start + len)
+            });
             let segments =
                 device.read_into(start * BLOCK, segments.into_iter().collect()).await.unwrap();
             let buffers = segments.into_iter().map(|segment| segment.into_buffer().unwrap());
-            let got: Vec<u8> = buffers.flat_map(|buffer| buffer.to_vec()).collect();
+            let starts = [shift, 0].into_iter();
+            let got: Vec<u8> = buffers
+                .zip(starts)
+                .flat_map(|(b, start)| b.get(start..).unwrap_or(&[]).to_vec())
+                .collect();
             assert!(got == model[part(*start, *len)]);
         }
         Command::Write(start, len, seed) => {
             let bytes = pattern(len * BLOCK, *seed);
-            device.write(start * BLOCK, Buffer::copy_from(&bytes).into()).await.unwrap();
+            let skip = usize::from(seed % 2) * 72;
+            let buffer = Buffer::copy_from(&[&vec![0; skip], &bytes[..]].concat());
+            let chunk = Chunk::from(buffer).slice(skip..);
+            device.write(start * BLOCK, chunk).await.unwrap();
             model[part(*start, *len)].copy_from_slice(&bytes);
         }
         Command::WriteChunks(start, lens, seed) => {
@@ -80,7 +91,10 @@ async fn apply(device: &dyn Device, model: &mut [u8], command: &Command) {
             let mut chunks = Vec::new();
             for len in lens {
                 let (piece, tail) = rest.split_at((len * BLOCK) as usize);
-                chunks.push(Chunk::from(Buffer::copy_from(piece).freeze()));
+                // Odd seeds: memory that direct I/O does not take.
+                let skip = usize::from(seed % 2) * 24;
+                let buffer = Buffer::copy_from(&[&vec![0; skip], piece].concat());
+                chunks.push(Chunk::from(buffer.freeze().slice(skip..)));
                 rest = tail;
             }
             device.write_chunks(start * BLOCK, chunks).await.unwrap();

@@ -81,6 +81,12 @@ impl Chunk {
         self.len() == 0
     }
 
+    /// Whether address and length are multiples of `alignment` (a power of two).
+    pub fn is_aligned(&self, alignment: usize) -> bool {
+        let bytes = self.as_slice();
+        (bytes.as_ptr().addr() | bytes.len()) & (alignment - 1) == 0
+    }
+
     /// Narrows the chunk to a range of its bytes; the rest is let go.
     ///
     /// # Panics
@@ -165,6 +171,12 @@ impl Segment {
     /// Whether nothing fits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether address and length are multiples of `alignment` (a power of two).
+    pub fn is_aligned(&self, alignment: usize) -> bool {
+        let vector = self.as_iovec();
+        (vector.iov_base.addr() | vector.iov_len) & (alignment - 1) == 0
     }
 
     /// The buffer, if it is one.

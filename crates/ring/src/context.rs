@@ -2,9 +2,9 @@
 
 use crate::executor::Executor;
 use crate::handle::Handle;
-use crate::operation::{Completion, Operation};
+use crate::operation::Operation;
 use crate::sim::Sim;
-use crate::slots::Slots;
+use crate::slots::{Ended, Slots};
 use crate::timers::Timers;
 use crate::uring::Uring;
 use std::cell::RefCell;
@@ -84,7 +84,7 @@ impl Context {
     }
 
     /// Takes an operation's completion or notes who waits for it.
-    pub(crate) fn poll(&self, key: u32, waker: &Waker) -> Poll<Completion> {
+    pub(crate) fn poll(&self, key: u32, waker: &Waker) -> Poll<Ended> {
         self.slots.borrow_mut().poll(key, waker)
     }
 

@@ -4,6 +4,8 @@
 //! point to. Waking on the task's own thread pushes the header onto a plain queue. Waking from
 //! another thread pushes it onto a lock-free stack and, only if the owner sleeps, kicks its eventfd.
 
+mod wake;
+
 use crate::context::{try_with_context, with_context};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,104 +16,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use std::task::{Context, Poll, Wake, Waker};
+use wake::{Header, Remote};
 
 /// Key of the future that `block_on` runs.
 const ROOT: u32 = u32::MAX;
 
 type BoxFuture = Pin<Box<dyn Future<Output = ()>>>;
-
-/// The part of an executor that other threads may touch.
-pub(crate) struct Remote {
-    /// Head of a stack of headers woken by other threads.
-    stack: AtomicPtr<Header>,
-    /// Set while the owner sleeps or is about to.
-    sleeping: AtomicBool,
-    /// Set once the owner is gone: nothing is pushed any more.
-    closed: AtomicBool,
-    /// Makes the owner's sleep end.
-    kick: Box<dyn Fn() + Send + Sync>,
-}
-
-impl Remote {
-    fn push(&self, header: Arc<Header>) {
-        if self.closed.load(Ordering::Acquire) {
-            return;
-        }
-        let node = Arc::into_raw(header).cast_mut();
-        let mut head = self.stack.load(Ordering::Relaxed);
-        loop {
-            // SAFETY: `node` came from `Arc::into_raw` and is not yet visible to anyone else; the
-            // header's `queued` flag lets it be in one queue at a time.
-            unsafe { (*node).next.store(head, Ordering::Relaxed) };
-            let order = (Ordering::Release, Ordering::Relaxed);
-            match self.stack.compare_exchange_weak(head, node, order.0, order.1) {
-                Ok(_) => break,
-                Err(current) => head = current,
-            }
-        }
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
-            (self.kick)();
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.stack.load(Ordering::Acquire).is_null()
-    }
-
-    /// All pushed headers, in the order of their pushing.
-    fn drain(&self, mut take: impl FnMut(Arc<Header>)) {
-        let mut node = self.stack.swap(ptr::null_mut(), Ordering::Acquire);
-        let mut reversed = ptr::null_mut();
-        while !node.is_null() {
-            // SAFETY: the swap made the whole list ours.
-            let next = unsafe { (*node).next.swap(reversed, Ordering::Relaxed) };
-            reversed = node;
-            node = next;
-        }
-        while !reversed.is_null() {
-            // SAFETY: each node owns the count given to `Arc::into_raw` in `push`.
-            let header = unsafe { Arc::from_raw(reversed.cast_const()) };
-            reversed = header.next.load(Ordering::Relaxed);
-            take(header);
-        }
-    }
-}
-
-/// What a task's wakers point to.
-struct Header {
-    key: u32,
-    /// Whether the task is in a queue.
-    queued: AtomicBool,
-    next: AtomicPtr<Header>,
-    remote: Arc<Remote>,
-}
-
-impl Wake for Header {
-    fn wake(self: Arc<Self>) {
-        if self.queued.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let mut header = Some(self);
-        let _ = try_with_context(|context| {
-            if let Some(mine) =
-                header.take_if(|mine| Arc::ptr_eq(&mine.remote, &context.executor.remote))
-            {
-                context.executor.ready.borrow_mut().push_back(mine);
-            }
-        });
-        if let Some(header) = header {
-            let remote = Arc::clone(&header.remote);
-            remote.push(header);
-        }
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.load(Ordering::Acquire) {
-            Arc::clone(self).wake();
-        }
-    }
-}
 
 struct Task {
     /// `None` while it is being polled.
@@ -461,4 +371,48 @@ pub async fn yield_now() {
         Poll::Pending
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Executor;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Waker;
+
+    /// Goal: a wake from elsewhere before falling asleep prevents it, one during sleep kicks exactly
+    /// once, and each makes the task run once.
+    #[test]
+    fn no_wake_is_slept_through() {
+        let kicks = Arc::new(AtomicUsize::new(0));
+        let executor = Executor::new(Box::new({
+            let kicks = Arc::clone(&kicks);
+            move || {
+                kicks.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+        let waker = Waker::from(Arc::clone(&executor.root));
+        let wake = || std::thread::scope(|scope| drop(scope.spawn(|| waker.wake_by_ref())));
+        let polls = || {
+            let mut count = 0;
+            executor.run(10, |_| {
+                count += 1;
+                false
+            });
+            count
+        };
+        wake();
+        wake();
+        assert!(executor.has_ready() && !executor.prepare_sleep());
+        assert_eq!((polls(), kicks.load(Ordering::Relaxed)), (1, 0));
+        assert!(executor.prepare_sleep());
+        wake();
+        wake();
+        assert_eq!(kicks.load(Ordering::Relaxed), 1);
+        executor.end_sleep();
+        assert_eq!(polls(), 1);
+        executor.close();
+        wake();
+        assert!(!executor.has_ready());
+    }
 }

@@ -179,6 +179,14 @@ impl File {
         open::logical_block_size(&self.handle)
     }
 
+    /// What `O_DIRECT` asks of the address of memory, in bytes (1: nothing).
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn memory_alignment(&self) -> io::Result<u32> {
+        open::memory_alignment(&self.handle)
+    }
+
     /// Takes an exclusive lock on the whole file for this open file description (`F_OFD_SETLK`); it
     /// ends when the last clone is closed.
     ///

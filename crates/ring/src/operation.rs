@@ -59,7 +59,6 @@ impl Operation {
 pub(crate) struct Completion {
     /// Not negative, or a negated errno.
     pub(crate) code: i32,
-    pub(crate) handle: Handle,
     pub(crate) operation: Operation,
     pub(crate) accepted: Option<(Handle, SocketAddr)>,
 }
@@ -129,8 +128,7 @@ impl<T> Future for Op<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<T> {
         if let State::Running { context, key, finish } = &mut self.state {
             loop {
-                let completion = ready!(context.poll(*key, cx.waker()));
-                let handle = completion.handle.clone();
+                let (handle, completion) = ready!(context.poll(*key, cx.waker()));
                 match finish(completion) {
                     Step::Done(value) => {
                         self.state = State::Over;

@@ -22,6 +22,9 @@ pub(crate) enum SlotState {
     Orphaned,
 }
 
+/// What an operation leaves behind.
+pub(crate) type Ended = (Handle, Completion);
+
 pub(crate) struct Slot {
     pub(crate) state: SlotState,
     /// Told apart from former uses of the slot, so that a late cancellation cannot hit a new one.
@@ -36,13 +39,13 @@ pub(crate) struct Slot {
 
 impl Slot {
     /// Empties the slot for its next use.
-    fn take(&mut self) -> Option<Completion> {
+    fn take(&mut self) -> Option<Ended> {
         self.state = SlotState::Free;
         self.generation = self.generation.wrapping_add(1);
         self.waker = None;
         let accepted = self.accepted.take();
         let (handle, operation) = (self.handle.take()?, self.operation.take()?);
-        Some(Completion { code: self.code, handle, operation, accepted })
+        Some((handle, Completion { code: self.code, operation, accepted }))
     }
 }
 
@@ -89,7 +92,7 @@ impl Slots {
     }
 
     /// The completion, or notes who waits for it.
-    pub(crate) fn poll(&mut self, key: u32, waker: &Waker) -> Poll<Completion> {
+    pub(crate) fn poll(&mut self, key: u32, waker: &Waker) -> Poll<Ended> {
         let slot = self.get(key);
         match slot.state {
             SlotState::Done => {
@@ -108,7 +111,7 @@ impl Slots {
     }
 
     /// Notes a result; answers whom to wake, or what to let go of, outside of any borrow.
-    pub(crate) fn complete(&mut self, key: u32, code: i32) -> (Option<Waker>, Option<Completion>) {
+    pub(crate) fn complete(&mut self, key: u32, code: i32) -> (Option<Waker>, Option<Ended>) {
         self.in_flight -= 1;
         let slot = self.get(key);
         slot.code = code;
@@ -123,7 +126,7 @@ impl Slots {
     }
 
     /// The future is gone: lets go of a result, or keeps everything until one comes (then `true`).
-    pub(crate) fn orphan(&mut self, key: u32) -> (bool, Option<Completion>) {
+    pub(crate) fn orphan(&mut self, key: u32) -> (bool, Option<Ended>) {
         let slot = self.get(key);
         match slot.state {
             SlotState::Done => {

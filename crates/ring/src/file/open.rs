@@ -78,6 +78,16 @@ pub(super) fn logical_block_size(handle: &Handle) -> io::Result<u32> {
     Ok(if is_known { stat.stx_dio_offset_align } else { DIRECT_ALIGNMENT_DEFAULT })
 }
 
+pub(super) fn memory_alignment(handle: &Handle) -> io::Result<u32> {
+    if handle.simulated() != 0 {
+        return Ok(1);
+    }
+    let wanted = StatxFlags::DIOALIGN;
+    let stat = rustix::fs::statx(handle.as_fd()?, "", AtFlags::EMPTY_PATH, wanted)?;
+    let is_known = stat.stx_mask & wanted.bits() != 0 && stat.stx_dio_mem_align != 0;
+    Ok(if is_known { stat.stx_dio_mem_align } else { DIRECT_ALIGNMENT_DEFAULT })
+}
+
 /// # Safety
 /// `argument` must be what `request` writes to.
 unsafe fn ioctl(
