@@ -60,8 +60,27 @@ async fn serve(listener: TcpListener, connections: usize) -> f64 {
         });
     }
     group.wait_zero().await;
+    thread_cpu_seconds()
+}
+
+fn thread_cpu_seconds() -> f64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
+}
+
+/// Prints the CPU use of a thread that may spin and has only a timer every 10 ms.
+fn measure_idle(poll: Duration, seconds: f64) -> io::Result<()> {
+    let config = Config { poll, ..Config::default() };
+    let idle = thread::spawn("idle", &config, move || async move {
+        let end = time::now() + Duration::from_secs_f64(seconds);
+        while time::now() < end {
+            time::sleep(Duration::from_millis(10)).await;
+        }
+        thread_cpu_seconds()
+    })?;
+    let share = idle.join().map_err(io::Error::other)? / seconds * 100.0;
+    println!("idle with a timer every 10 ms, poll {:>3} us: CPU {share:.2} %", poll.as_micros());
+    Ok(())
 }
 
 async fn client(
@@ -141,5 +160,6 @@ fn main() -> io::Result<()> {
             measure(shape, Duration::from_micros(poll_us), seconds)?;
         }
     }
+    measure_idle(Duration::from_micros(50), seconds)?;
     Ok(())
 }

@@ -43,7 +43,12 @@ impl Node {
     /// # Panics
     /// Outside of [`Simulation::run`](super::Simulation::run).
     pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {
-        self.world().nodes[self.id as usize].has_power = true;
+        let mut world = self.world();
+        let node = &mut world.nodes[self.id as usize];
+        if !std::mem::replace(&mut node.has_power, true) {
+            world.release_held();
+        }
+        drop(world);
         spawn_on(Some(self.id), future)
     }
 
