@@ -13,7 +13,7 @@ mod ranges;
 
 pub(crate) use ranges::Ranges;
 
-use crate::records::{Device, Key, Resting, Segment, SpaceLease, decode, key_number};
+use crate::records::{Device, Key, Resting, Segment, SpaceLease, corrupt, decode, key_number};
 use crate::store::Error;
 use crate::tree::base::Layers;
 use protocol::client::Answer;
@@ -123,6 +123,14 @@ pub(crate) enum SpaceEffect {
     NextGrant { session: SessionId, device: DeviceId, bytes: u64 },
 }
 
+/// Whether a device's geometry makes sense.
+pub(crate) fn is_sound(info: &DeviceInfo) -> bool {
+    info.block_size.is_power_of_two()
+        && (512..=65536).contains(&info.block_size)
+        && info.blocks > 0
+        && info.blocks.checked_mul(u64::from(info.block_size)).is_some_and(|b| b < 1 << 60)
+}
+
 /// The index of all devices' space.
 #[derive(Debug, Default)]
 pub(crate) struct SpaceIndex {
@@ -138,6 +146,9 @@ impl SpaceIndex {
         let mut index = SpaceIndex::default();
         layers.each(&Key::Device(DeviceId(0)).prefix(0), |key, value| {
             let mut device: Device = decode(key, value)?;
+            if !is_sound(&device.info) {
+                return Err(corrupt(key, "device geometry makes no sense"));
+            }
             device.info.online = false;
             index.add_device(device.info);
             Ok(())

@@ -4,13 +4,17 @@
 //! Random calls are given to both; answers and errors must agree call by call, and the whole state
 //! at the end. After crashes, the reopened store must hold the model's state of just that moment.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod model {
     pub(crate) mod driver;
+    pub(crate) mod steps;
     pub(crate) mod tree;
 }
 
 use meta::store::CrashPoint;
-use model::driver::{Driver, Step, any_step};
+use model::driver::Driver;
+use model::steps::{Step, any_step};
 use proptest::prelude::*;
 
 fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
@@ -18,7 +22,7 @@ fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     /// Goal: every answer is the model's, and at the end every name, attribute, byte and block.
     #[test]

@@ -5,7 +5,25 @@ use serde::{Deserialize, Serialize};
 
 /// A set of blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<BlockRange>")]
 pub(crate) struct Ranges(Vec<BlockRange>);
+
+impl TryFrom<Vec<BlockRange>> for Ranges {
+    type Error = &'static str;
+
+    /// Takes only ranges in normal form, as a stored record must have them.
+    fn try_from(ranges: Vec<BlockRange>) -> Result<Ranges, &'static str> {
+        let mut free_from = 0;
+        for range in &ranges {
+            let end = range.start.checked_add(range.count).filter(|end| *end < u64::MAX);
+            match end {
+                Some(end) if range.count > 0 && range.start >= free_from => free_from = end + 1,
+                _ => return Err("block ranges are not ascending and apart"),
+            }
+        }
+        Ok(Ranges(ranges))
+    }
+}
 
 impl Ranges {
     /// The set of one range's blocks.

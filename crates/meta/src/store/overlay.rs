@@ -168,3 +168,41 @@ fn predecessor_bound(mut key: Vec<u8>) -> Option<Vec<u8>> {
 
 /// Longer than any key: a tag, an identifier and a name, with room to spare.
 const KEY_MAX_BYTES: usize = 320;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{MemoryStore, Store};
+    use proptest::prelude::*;
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(254), Just(255)], 0..4)
+    }
+
+    proptest! {
+        /// Goal: a scan through pending writes gives what it would give after their commit.
+        #[test]
+        fn scans_see_pending_writes(
+            stored in prop::collection::btree_map(key(), Just(b"old".to_vec()), 0..30),
+            pending in prop::collection::vec((key(), any::<bool>()), 0..20),
+            prefix in prop::collection::vec(prop_oneof![Just(0u8), Just(255)], 0..2),
+            from in prop::option::of(key()),
+            is_forward in any::<bool>(),
+            limit in 1usize..6,
+        ) {
+            let mut store = MemoryStore::new();
+            let writes = stored.into_iter().map(|(key, value)| (key, Some(value))).collect();
+            store.commit(Batch { writes }).unwrap();
+            let mut overlay = Overlay::default();
+            for (key, is_put) in pending {
+                overlay.set(key, is_put.then(|| b"new".to_vec()));
+            }
+            let direction =
+                if is_forward { Direction::Forward } else { Direction::Backward };
+            let scan = Scan { prefix: &prefix, from: from.as_deref(), direction, limit };
+            let seen = overlay.scan(scan, |scan| store.scan(scan)).unwrap();
+            store.commit(overlay.take()).unwrap();
+            prop_assert_eq!(seen, store.scan(scan).unwrap());
+        }
+    }
+}

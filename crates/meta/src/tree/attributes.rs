@@ -8,8 +8,8 @@ use crate::store::{Direction, Error, Scan};
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Name, XattrMode};
 use protocol::{
-    Errno, FILE_SIZE_MAX_BYTES, FileKind, Generation, InodeId, Layout, Rights,
-    XATTR_NAME_MAX_BYTES, XATTR_VALUE_MAX_BYTES,
+    Errno, FILE_SIZE_MAX_BYTES, FileKind, InodeId, Layout, Rights, XATTR_NAME_MAX_BYTES,
+    XATTR_VALUE_MAX_BYTES,
 };
 
 /// Most bytes of all names of an inode's extended attributes (`XATTR_LIST_MAX`).
@@ -98,7 +98,7 @@ impl Transaction<'_> {
     /// than one step removes, the inode keeps a mark and the rest is removed later.
     fn resize(&mut self, inode: &mut Inode, size: u64) -> Result<(), Error> {
         if size < inode.attr.size {
-            inode.attr.generation = Generation(inode.attr.generation.0 + 1);
+            inode.next_generation();
         }
         inode.attr.size = size;
         let id = inode.attr.inode;

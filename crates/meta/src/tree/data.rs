@@ -108,7 +108,7 @@ impl Transaction<'_> {
         let end = commit.extents.iter().map(Extent::end).max().unwrap_or(0);
         inode.attr.size = inode.attr.size.max(end);
         if !commit.extents.is_empty() {
-            inode.attr.data_version += 1;
+            inode.attr.data_version = inode.attr.data_version.saturating_add(1);
         }
         // The time of the write, not of the commit: closing a file must not change its times.
         if let Some(mtime) = commit.mtime {
@@ -118,7 +118,7 @@ impl Transaction<'_> {
         if commit.kill_privileges {
             inode.attr.ctime = inode.attr.ctime.max(context.now);
         }
-        inode.attr.version += 1;
+        inode.attr.version = inode.attr.version.saturating_add(1);
         self.put_inode(&inode)?;
         Ok(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ))
     }
@@ -204,12 +204,11 @@ impl Transaction<'_> {
         if !matches!(mode, FallocateMode::Allocate { .. }) {
             let is_done = self.clear_step(&mut inode, offset, end)?;
             if !is_done {
-                inode.attr.data_version += 1;
-                inode.attr.version += 1;
+                inode.modify(context.now);
                 self.put_inode(&inode)?;
                 return Ok(None);
             }
-            inode.attr.generation = Generation(inode.attr.generation.0 + 1);
+            inode.next_generation();
         }
         if !keeps_size {
             inode.attr.size = inode.attr.size.max(end);

@@ -155,8 +155,8 @@ impl Transaction<'_> {
     ) -> Result<(), Error> {
         let parent = directory.attr.inode;
         let cookie = directory.next_cookie;
-        directory.next_cookie += 1;
-        directory.attr.size += 1;
+        directory.next_cookie = directory.next_cookie.saturating_add(1);
+        directory.attr.size = directory.attr.size.saturating_add(1);
         self.put(&Key::Dentry(parent, name), &Dentry { inode, cookie })?;
         self.put(&Key::Cookie(parent, cookie), &CookieEntry { inode, name: name.to_vec() })
     }

@@ -76,6 +76,12 @@ impl Core {
         Ok(self.work().is_some())
     }
 
+    /// Whether there is background work to do: after calls that remove or free, after
+    /// [`Core::ended_through`] and after the end of a session.
+    pub fn has_work(&self) -> bool {
+        self.work().is_some()
+    }
+
     fn work(&self) -> Option<Work> {
         if let Some(inode) = self.base.dead.first() {
             return Some(Work::Bury(*inode));

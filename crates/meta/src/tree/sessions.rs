@@ -4,7 +4,7 @@ use super::base::Effect;
 use super::core::Core;
 use super::transaction::Transaction;
 use crate::records::{Device, DurableLocks, Key, SessionRecord, SlotRecord, decode, key_number};
-use crate::space::DeviceUse;
+use crate::space::{DeviceUse, is_sound};
 use crate::store::{Direction, Error, Scan};
 use protocol::client::{Response, SLOTS_PER_SESSION, Slot};
 use protocol::lock::{Lock, LockFamily, LockOwner};
@@ -275,11 +275,7 @@ impl Core {
     /// Registers a device, or notes a known one's new address and incarnation (it is known by its
     /// UUID). EINVAL if its geometry makes no sense or is not what it was.
     pub fn register_device(&mut self, info: &DeviceInfo) -> Result<DeviceId, Error> {
-        let is_valid = info.block_size.is_power_of_two()
-            && (512..=65536).contains(&info.block_size)
-            && info.blocks > 0
-            && info.blocks.checked_mul(u64::from(info.block_size)).is_some();
-        if !is_valid {
+        if !is_sound(info) {
             return Err(Errno::EINVAL.into());
         }
         let devices = &self.base.space.devices;

@@ -8,7 +8,7 @@ use crate::records::{Counters, Dentry, Inode, Key, Mark, Record, corrupt, decode
 use crate::space::SpaceEffect;
 use crate::store::overlay::Overlay;
 use crate::store::{Error, Pair, Scan};
-use protocol::{AllocationId, Errno, FileKind, InodeId, SessionId, Timestamp};
+use protocol::{AllocationId, Errno, FileKind, Generation, InodeId, SessionId, Timestamp};
 
 /// Most records that one call may write. Background work stays near [`STEP_RECORDS`].
 pub(crate) const RECORDS_MAX: usize = 16384;
@@ -179,13 +179,18 @@ impl Inode {
     /// Counts a change of attributes.
     pub(crate) fn touch(&mut self, now: Timestamp) {
         self.attr.ctime = now;
-        self.attr.version += 1;
+        self.attr.version = self.attr.version.saturating_add(1);
+    }
+
+    /// Commits of data that was written before now are dropped.
+    pub(crate) fn next_generation(&mut self) {
+        self.attr.generation = Generation(self.attr.generation.0.saturating_add(1));
     }
 
     /// Counts a change of data or entries.
     pub(crate) fn modify(&mut self, now: Timestamp) {
         self.attr.mtime = now;
-        self.attr.data_version += 1;
+        self.attr.data_version = self.attr.data_version.saturating_add(1);
         self.touch(now);
     }
 }

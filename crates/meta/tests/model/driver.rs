@@ -1,85 +1,25 @@
 //! Gives random calls to the core and to the model and compares.
 
+use super::steps::Step;
 use super::tree::{Byte, Model};
 use meta::store::{CrashPoint, MemoryStore};
 use meta::tree::{Boot, Context, Core};
-use proptest::prelude::*;
 use proptest::sample::Index;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, Creation, FallocateMode, Name, RenameMode, XattrMode};
 use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
 use protocol::{
-    AllocationId, Attr, DeviceId, Errno, Extent, ExtentList, FileKind, FreeEpoch, HostId,
-    Incarnation, InodeId, Place, Rights, SessionId, Timestamp,
+    AllocationId, Attr, DeviceId, Errno, Extent, ExtentList, FreeEpoch, HostId, Incarnation,
+    InodeId, Place, Rights, SessionId, Timestamp,
 };
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Block size, in bytes.
-const BLOCK: u32 = 65536;
+pub(crate) const BLOCK: u32 = 65536;
 
 /// Blocks of each device: two whole segments and a part of one.
 const BLOCKS: u64 = 2500;
-
-/// Largest offset that steps ask for, in bytes.
-const FILE: u64 = 12_000;
-
-/// One random call. Indices choose among what there is.
-#[derive(Clone, Debug)]
-pub(crate) enum Step {
-    Create(Index, u8, Creation),
-    Link(Index, Index, u8),
-    Remove(Index, u8, bool),
-    Rename(Index, u8, Index, u8, u8),
-    Open(Index),
-    Close(Index),
-    Commit(Index, Vec<(u64, u32, u32)>, u8),
-    Truncate(Index, u64),
-    Fallocate(Index, u64, u64, u8),
-    Copy(Index, u64, Index, u64, u64),
-    SetXattr(Index, u8, u8),
-    RemoveXattr(Index, u8),
-    Lease(bool),
-    Return,
-    Reclaim,
-    Ended,
-    Session,
-}
-
-fn creation() -> impl Strategy<Value = Creation> {
-    prop_oneof![
-        4 => Just(Creation::File),
-        3 => Just(Creation::Directory),
-        1 => Just(Creation::Symlink(b"target".to_vec())),
-        1 => Just(Creation::Special(FileKind::Fifo, 0)),
-    ]
-}
-
-pub(crate) fn any_step() -> impl Strategy<Value = Step> {
-    let index = any::<Index>;
-    let extents = || prop::collection::vec((0..FILE, 1u32..400, 0u32..BLOCK - 400), 1..60);
-    prop_oneof![
-        6 => (index(), 0u8..6, creation()).prop_map(|(p, n, c)| Step::Create(p, n, c)),
-        2 => (index(), index(), 0u8..6).prop_map(|(i, p, n)| Step::Link(i, p, n)),
-        4 => (index(), 0u8..6, any::<bool>()).prop_map(|(p, n, d)| Step::Remove(p, n, d)),
-        5 => (index(), 0u8..6, index(), 0u8..6, 0u8..6)
-            .prop_map(|(p, n, q, m, mode)| Step::Rename(p, n, q, m, mode)),
-        2 => index().prop_map(Step::Open),
-        1 => index().prop_map(Step::Close),
-        8 => (index(), extents(), 1u8..4).prop_map(|(i, e, n)| Step::Commit(i, e, n)),
-        2 => (index(), 0..FILE).prop_map(|(i, s)| Step::Truncate(i, s)),
-        2 => (index(), 0..FILE, 1..FILE, 0u8..5).prop_map(|(i, o, l, m)| Step::Fallocate(i, o, l, m)),
-        3 => (index(), 0..FILE, index(), 0..FILE, 0..FILE)
-            .prop_map(|(i, o, j, p, l)| Step::Copy(i, o, j, p, l)),
-        1 => (index(), 0u8..4, any::<u8>()).prop_map(|(i, n, v)| Step::SetXattr(i, n, v)),
-        1 => (index(), 0u8..4).prop_map(|(i, n)| Step::RemoveXattr(i, n)),
-        2 => any::<bool>().prop_map(Step::Lease),
-        1 => Just(Step::Return),
-        1 => Just(Step::Reclaim),
-        1 => Just(Step::Ended),
-        1 => Just(Step::Session),
-    ]
-}
 
 /// What there is besides the store: the model, and what clients would know.
 #[derive(Clone, Debug)]
@@ -188,20 +128,20 @@ impl Driver {
         Ok(outcome.answer)
     }
 
-    fn any_inode(&self, index: &Index) -> InodeId {
+    fn any_inode(&self, index: Index) -> InodeId {
         let ids: Vec<_> = self.state.model.nodes.keys().copied().collect();
         ids[index.index(ids.len())]
     }
 
     /// Mostly a file, so that calls on data mostly meet data.
-    fn any_file(&self, index: &Index) -> InodeId {
+    fn any_file(&self, index: Index) -> InodeId {
         let nodes = self.state.model.nodes.iter();
         let files = nodes.filter(|(_, node)| node.creation == Creation::File);
         let ids: Vec<_> = files.map(|(id, _)| *id).collect();
         if ids.is_empty() { InodeId::ROOT } else { ids[index.index(ids.len())] }
     }
 
-    fn any_directory(&self, index: &Index) -> InodeId {
+    fn any_directory(&self, index: Index) -> InodeId {
         let nodes = self.state.model.nodes.iter();
         let directories = nodes.filter(|(_, node)| node.is_directory());
         let ids: Vec<_> = directories.map(|(id, _)| *id).collect();
@@ -215,12 +155,12 @@ impl Driver {
                 self.run_names(step);
             }
             Step::Open(index) => {
-                let inode = self.any_inode(index);
+                let inode = self.any_inode(*index);
                 self.call(&Call::Acquire { inode, rights: Rights::OPEN }).unwrap();
                 self.state.model.nodes.get_mut(&inode).unwrap().is_open = true;
             }
             Step::Close(index) => {
-                let inode = self.any_inode(index);
+                let inode = self.any_inode(*index);
                 self.core.close(self.state.session, inode).unwrap();
                 self.state.model.close(inode);
             }
@@ -245,7 +185,7 @@ impl Driver {
     fn run_names(&mut self, step: &Step) {
         match step {
             Step::Create(parent, number, creation) => {
-                let (parent, name) = (self.any_directory(parent), name(*number));
+                let (parent, name) = (self.any_directory(*parent), name(*number));
                 let call = Call::Create {
                     parent,
                     name: name.clone(),
@@ -264,13 +204,13 @@ impl Driver {
                 assert_eq!(answer.map(|_| ()), wanted);
             }
             Step::Link(inode, parent, number) => {
-                let (inode, parent) = (self.any_inode(inode), self.any_directory(parent));
+                let (inode, parent) = (self.any_inode(*inode), self.any_directory(*parent));
                 let name = name(*number);
                 let answer = self.call(&Call::Link { inode, parent, name: name.clone() });
                 assert_eq!(answer.map(|_| ()), self.state.model.link(inode, parent, &name));
             }
             Step::Remove(parent, number, is_rmdir) => {
-                let (parent, name) = (self.any_directory(parent), name(*number));
+                let (parent, name) = (self.any_directory(*parent), name(*number));
                 let answer = self.call(&if *is_rmdir {
                     Call::Rmdir { parent, name: name.clone() }
                 } else {
@@ -280,15 +220,15 @@ impl Driver {
                 assert_eq!(answer.map(|_| ()), wanted);
             }
             Step::Rename(parent, number, new_parent, new_number, mode) => {
-                let parent = self.any_directory(parent);
-                let new_parent = self.any_directory(new_parent);
-                self.rename((parent, name(*number)), (new_parent, name(*new_number)), *mode);
+                let parent = self.any_directory(*parent);
+                let new_parent = self.any_directory(*new_parent);
+                self.rename(&(parent, name(*number)), &(new_parent, name(*new_number)), *mode);
             }
             _ => unreachable!(),
         }
     }
 
-    fn rename(&mut self, from: (InodeId, Name), to: (InodeId, Name), mode: u8) {
+    fn rename(&mut self, from: &(InodeId, Name), to: &(InodeId, Name), mode: u8) {
         let mode = match mode {
             0 => RenameMode::NoReplace,
             1 => RenameMode::Exchange,
@@ -314,16 +254,16 @@ impl Driver {
 
     fn run_data(&mut self, step: &Step) {
         match step {
-            Step::Commit(index, parts, count) => self.commit(index, parts, *count),
+            Step::Commit(index, parts, count) => self.commit(*index, parts, *count),
             Step::Truncate(index, size) => {
-                let inode = self.any_file(index);
+                let inode = self.any_file(*index);
                 let changes = AttrChanges { size: Some(*size), ..AttrChanges::default() };
                 let answer = self.call(&Call::SetAttr { inode, changes });
                 let wanted = self.state.model.truncate(inode, *size as usize);
                 assert_eq!(answer.map(|_| ()), wanted);
             }
             Step::Fallocate(index, offset, length, mode) => {
-                let (inode, offset, length) = (self.any_file(index), *offset, *length);
+                let (inode, offset, length) = (self.any_file(*index), *offset, *length);
                 let mode = match mode {
                     0 => FallocateMode::Allocate { keep_size: true },
                     1 => FallocateMode::Allocate { keep_size: false },
@@ -337,7 +277,7 @@ impl Driver {
                 assert_eq!(answer.map(|_| ()), wanted);
             }
             Step::Copy(source, source_offset, destination, destination_offset, length) => {
-                let (source, destination) = (self.any_file(source), self.any_file(destination));
+                let (source, destination) = (self.any_file(*source), self.any_file(*destination));
                 let call = Call::CopyRange {
                     source,
                     source_offset: *source_offset,
@@ -358,14 +298,14 @@ impl Driver {
                 assert!(whole == answer || asked > 0);
             }
             Step::SetXattr(index, number, value) => {
-                let (inode, name, value) = (self.any_inode(index), name(*number), vec![*value]);
+                let (inode, name, value) = (self.any_inode(*index), name(*number), vec![*value]);
                 let (mode, node) =
                     (XattrMode::Set, self.state.model.nodes.get_mut(&inode).unwrap());
                 node.xattrs.insert(name.clone(), value.clone());
                 self.call(&Call::SetXattr { inode, name, value, mode }).unwrap();
             }
             Step::RemoveXattr(index, number) => {
-                let (inode, name) = (self.any_inode(index), name(*number));
+                let (inode, name) = (self.any_inode(*index), name(*number));
                 let node = self.state.model.nodes.get_mut(&inode).unwrap();
                 let wanted = node.xattrs.remove(&name).map(|_| ()).ok_or(Errno::ENODATA);
                 let answer = self.call(&Call::RemoveXattr { inode, name });
@@ -392,7 +332,9 @@ impl Driver {
         self.state.session = session;
         self.state.free.clear();
         let ids: Vec<InodeId> = self.state.model.nodes.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.state.model.close(id));
+        for id in ids {
+            self.state.model.close(id);
+        }
     }
 
     fn take_block(&mut self) -> Option<AllocationId> {
@@ -406,7 +348,7 @@ impl Driver {
         Some(allocation)
     }
 
-    fn commit(&mut self, index: &Index, parts: &[(u64, u32, u32)], count: u8) {
+    fn commit(&mut self, index: Index, parts: &[(u64, u32, u32)], count: u8) {
         let inode = self.any_file(index);
         if self.state.free.is_empty() {
             self.lease(DeviceId(0));

@@ -1,0 +1,411 @@
+//! What the transaction core promises, case by case.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "common/fixture.rs"]
+mod common;
+
+use common::{BLOCK_BYTES, Fixture};
+use meta::store::{CrashPoint, MemoryStore, Store};
+use meta::tree::{ConflictKind, Core, SlotState};
+use proptest::prelude::*;
+use protocol::attr::AttrChanges;
+use protocol::client::{Answer, Call, Response, Slot};
+use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
+use protocol::space::NewAllocation;
+use protocol::{
+    AllocationId, DeviceId, Errno, Extent, FreeEpoch, Generation, Incarnation, InodeId, Place,
+    Rights, SessionId,
+};
+
+fn extent(offset: u64, length: u32, allocation: AllocationId, at: u32) -> Extent {
+    Extent { offset, length, place: Place { allocation, at } }
+}
+
+/// Goal: a retried call gets its first answer, also after a kill; all else is a protocol error.
+#[test]
+fn slots_remember_the_last_answer() {
+    let mut fixture = Fixture::new();
+    let session = fixture.session;
+    let slot = |sequence| Slot { slot: 3, sequence };
+    assert_eq!(fixture.core.check_slot(session, slot(1)), Ok(SlotState::New));
+    let answer = fixture.call(&common::create(InodeId::ROOT, "a")).unwrap();
+    let response = Response { result: Ok(answer), grants: Vec::new(), changed: Vec::new() };
+    fixture.core.record_reply(session, slot(1), &response).unwrap();
+    fixture.core.flush().unwrap();
+    fixture.reopen(CrashPoint::Process);
+    let repeated = SlotState::Repeated(Box::new(response));
+    assert_eq!(fixture.core.check_slot(session, slot(1)), Ok(repeated));
+    assert_eq!(fixture.core.check_slot(session, slot(2)), Ok(SlotState::New));
+    for sequence in [0, 3, u64::MAX] {
+        assert_eq!(fixture.core.check_slot(session, slot(sequence)), Err(Errno::EPROTO));
+    }
+    let outside = Slot { slot: 256, sequence: 1 };
+    assert_eq!(fixture.core.check_slot(session, outside), Err(Errno::EPROTO));
+}
+
+/// Goal: after a reboot of the machine all sessions are void, and stay so until they are ended.
+#[test]
+fn another_boot_voids_sessions() {
+    let mut fixture = Fixture::new();
+    assert!(!fixture.core.session(fixture.session).unwrap().is_void);
+    let boot = common::boot(2);
+    for is_first in [true, false] {
+        let (core, opened) = Core::open(Box::new(fixture.store.clone()), &boot).unwrap();
+        assert_eq!(opened.are_sessions_void, is_first);
+        assert!(core.session(fixture.session).unwrap().is_void);
+        fixture.core = core;
+    }
+    fixture.core.end_session(fixture.session).unwrap();
+    assert_eq!(fixture.core.sessions().count(), 0);
+}
+
+/// Goal: locks survive a kill and go with their session.
+#[test]
+fn locks_live_as_long_as_their_session() {
+    let mut fixture = Fixture::new();
+    let (family, owner) = (LockFamily::Posix, LockOwner(9));
+    let lock = |start| Lock {
+        inode: InodeId::ROOT,
+        family,
+        owner,
+        start,
+        last: start + 5,
+        mode: LockMode::Exclusive,
+        pid: 1,
+    };
+    let session = fixture.session;
+    let locks = [lock(0), lock(10)];
+    fixture.core.set_locks(session, InodeId::ROOT, (family, owner), &locks).unwrap();
+    fixture.core.flush().unwrap();
+    fixture.reopen(CrashPoint::Process);
+    assert_eq!(fixture.core.locks().unwrap(), locks.map(|lock| (session, lock)));
+    fixture.core.end_session(session).unwrap();
+    assert_eq!(fixture.core.locks().unwrap(), []);
+}
+
+/// Goal: an unlinked open file keeps its data over a kill, and loses it with its last opener.
+#[test]
+fn open_files_outlive_their_names() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    fixture.write(inode, 0, 100);
+    fixture.open.push((inode, fixture.session));
+    let call = Call::Unlink { parent: InodeId::ROOT, name: b"a".to_vec() };
+    assert_eq!(fixture.call(&call), Ok(Answer::Removed { inode, left: None }));
+    fixture.core.flush().unwrap();
+    fixture.reopen(CrashPoint::Process);
+    assert_eq!(fixture.core.open_orphans(), [(inode, vec![fixture.session])]);
+    assert_eq!(fixture.core.attr(inode).unwrap().allocated_bytes, 100);
+    fixture.write(inode, 100, 100);
+    // A second session opens it through a handle that it kept.
+    let other = fixture.other_session();
+    fixture.call_as(other, &Call::Acquire { inode, rights: Rights::OPEN }).unwrap();
+    fixture.core.end_session(fixture.session).unwrap();
+    assert!(fixture.core.attr(inode).is_ok());
+    fixture.core.close(other, inode).unwrap();
+    assert_eq!(fixture.core.attr(inode), Err(Errno::ESTALE));
+    fixture.reclaim_all();
+    let usage = fixture.core.device_use(DeviceId(0)).unwrap();
+    assert_eq!((usage.allocated(), usage.free), (0, usage.blocks));
+    assert_eq!(fixture.core.pool_use().inodes, 1);
+}
+
+/// Goal: freed blocks rest until every session has ended its reads from before.
+#[test]
+fn freed_blocks_rest_until_all_reads_ended() {
+    let mut fixture = Fixture::new();
+    let other = fixture.other_session();
+    let inode = fixture.file("a");
+    fixture.write(inode, 0, 100);
+    fixture.truncate(inode, 0);
+    let resting = |core: &Core| core.device_use(DeviceId(0)).unwrap().resting;
+    assert_eq!(resting(&fixture.core), 1);
+    let epoch = fixture.core.free_epoch();
+    let ended = [(fixture.session, epoch), (other, FreeEpoch(epoch.0 - 1))];
+    for (session, epoch) in ended {
+        fixture.core.ended_through(session, epoch);
+        while fixture.core.reclaim_step(10).unwrap() {}
+        assert_eq!(resting(&fixture.core), 1);
+    }
+    // A kill forgets what was reported: nothing is freed on old reports.
+    fixture.core.flush().unwrap();
+    fixture.reopen(CrashPoint::Process);
+    fixture.core.ended_through(fixture.session, epoch);
+    while fixture.core.reclaim_step(10).unwrap() {}
+    assert_eq!(resting(&fixture.core), 1);
+    fixture.core.ended_through(other, FreeEpoch(u64::MAX));
+    while fixture.core.reclaim_step(10).unwrap() {}
+    assert_eq!(resting(&fixture.core), 0);
+    fixture.check();
+}
+
+/// Goal: cutting a file of thousands of allocations takes many small steps; none of its old bytes
+/// is seen meanwhile, and a kill in between loses nothing.
+#[test]
+fn long_truncations_go_in_steps() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    for i in 0..2000u64 {
+        fixture.write(inode, i * 200, 100);
+    }
+    fixture.core.flush().unwrap();
+    let before = fixture.store.unsynced().len();
+    fixture.truncate(inode, 1050);
+    fixture.core.flush().unwrap();
+    let batches = fixture.store.unsynced();
+    assert!(batches[before].writes.len() < 1000, "{} writes", batches[before].writes.len());
+    let attr = fixture.core.attr(inode).unwrap();
+    assert!(attr.size == 1050 && attr.allocated_bytes > 1000);
+    fixture.check();
+    fixture.core.reclaim_step(10).unwrap();
+    fixture.core.flush().unwrap();
+    fixture.reopen(CrashPoint::Process);
+    fixture.check();
+    // The file grows again: what was cut must not come back.
+    fixture.truncate(inode, 400_000);
+    let call = Call::ReadExtents { inode, offset: 0, length: 400_000 };
+    let Ok(Answer::Extents { extents, covered_to, .. }) = fixture.call(&call) else { panic!() };
+    assert!(covered_to >= 400_000);
+    assert_eq!(extents.0.len(), 6);
+    assert_eq!(extents.0.last().unwrap().end(), 1050);
+    fixture.reclaim_all();
+    assert_eq!(fixture.core.device_use(DeviceId(0)).unwrap().allocated(), 6);
+    fixture.check();
+}
+
+/// Goal: no commit that lies changes anything.
+#[test]
+fn hostile_commits_are_refused_whole() {
+    let mut fixture = Fixture::new();
+    let (mine, others) = (fixture.file("a"), fixture.file("b"));
+    fixture.write(others, 0, 100);
+    let foreign = fixture.last_allocation;
+    let block = fixture.take_block();
+    let good = NewAllocation { allocation: block, blocks: 1, incarnation: Incarnation(7) };
+    let far = AllocationId { block: u64::MAX, ..block };
+    let unleased = AllocationId { block: block.block + 1000, ..block };
+    let nowhere = AllocationId { device: DeviceId(9), ..block };
+    let fine = extent(0, 10, block, 0);
+    let cases: Vec<(Errno, Vec<NewAllocation>, Vec<Extent>)> = vec![
+        (Errno::EINVAL, vec![NewAllocation { blocks: 0, ..good }], vec![fine]),
+        (Errno::EINVAL, vec![NewAllocation { blocks: u32::MAX, ..good }], vec![fine]),
+        (Errno::EINVAL, vec![NewAllocation { blocks: 200, ..good }], vec![fine]),
+        (Errno::EINVAL, vec![NewAllocation { allocation: far, ..good }], vec![]),
+        (Errno::EINVAL, vec![NewAllocation { allocation: unleased, ..good }], vec![]),
+        (Errno::ENODEV, vec![NewAllocation { allocation: nowhere, ..good }], vec![]),
+        (Errno::EIO, vec![NewAllocation { incarnation: Incarnation(6), ..good }], vec![fine]),
+        (Errno::EINVAL, vec![good, good], vec![fine]),
+        (Errno::EINVAL, vec![], vec![fine]),
+        (Errno::EINVAL, vec![good], vec![extent(0, 0, block, 0)]),
+        (Errno::EINVAL, vec![good], vec![extent(0, 10, block, BLOCK_BYTES - 9)]),
+        (Errno::EINVAL, vec![good], vec![extent(0, u32::MAX, block, u32::MAX)]),
+        (Errno::EFBIG, vec![good], vec![extent(u64::MAX - 5, 5, block, 0)]),
+        (Errno::EFBIG, vec![good], vec![extent(i64::MAX as u64, 1, block, 0)]),
+        (Errno::EINVAL, vec![good], vec![fine, extent(0, 10, foreign, 0)]),
+        (Errno::E2BIG, vec![good], vec![fine; 4097]),
+    ];
+    fixture.core.flush().unwrap();
+    let before = fixture.store.records();
+    for (errno, allocations, extents) in cases {
+        let call = common::commit(mine, Generation(0), allocations, extents);
+        assert_eq!(fixture.call(&call), Err(errno), "{call:?}");
+    }
+    let ahead = common::commit(mine, Generation(1), vec![good], vec![fine]);
+    assert_eq!(fixture.call(&ahead), Err(Errno::EINVAL));
+    fixture.core.flush().unwrap();
+    assert_eq!(fixture.store.records(), before);
+    // A session cannot use what another one leased.
+    let other = fixture.other_session();
+    let call = common::commit(mine, Generation(0), vec![good], vec![fine]);
+    assert_eq!(fixture.call_as(other, &call), Err(Errno::EINVAL));
+    assert!(fixture.call(&call).is_ok());
+    // What was written before a truncation is dropped, not refused.
+    fixture.truncate(mine, 0);
+    let late = common::commit(mine, Generation(0), vec![], vec![extent(0, 10, block, 0)]);
+    let Ok(Answer::Attr(attr)) = fixture.call(&late) else { panic!() };
+    assert_eq!((attr.size, attr.generation), (0, Generation(1)));
+    fixture.check();
+}
+
+/// Goal: grants double up to a segment; a full pool says ENOSPC, and an offline device gives none.
+#[test]
+fn grants_grow_until_nothing_is_left() {
+    let mut fixture = Fixture::new();
+    let lease = Call::LeaseSpace { device: DeviceId(0), wanted_bytes: 1 };
+    let mut sizes = Vec::new();
+    loop {
+        match fixture.call(&lease) {
+            Ok(Answer::Space(grant)) => {
+                let blocks: u64 = grant.free.iter().map(|range| range.count).sum();
+                sizes.push((blocks * u64::from(BLOCK_BYTES)) >> 20);
+            }
+            other => {
+                assert_eq!(other, Err(Errno::ENOSPC));
+                break;
+            }
+        }
+    }
+    assert_eq!(sizes[..8], [1, 2, 4, 8, 16, 32, 64, 64]);
+    fixture.check();
+    fixture.core.release_space(fixture.session, DeviceId(0)).unwrap();
+    assert!(fixture.call(&lease).is_ok());
+    fixture.core.set_online(DeviceId(0), false);
+    assert_eq!(fixture.call(&lease), Err(Errno::ENOSPC));
+    let unknown = Call::LeaseSpace { device: DeviceId(7), wanted_bytes: 1 };
+    assert_eq!(fixture.call(&unknown), Err(Errno::ENODEV));
+    fixture.check();
+}
+
+/// Goal: the recalls of docs/protocol.md, for the calls where they depend on the state.
+#[test]
+fn conflicts_are_those_of_the_table() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    let parent = InodeId::ROOT;
+    let all = Rights::READ | Rights::WRITE | Rights::SIZE | Rights::OPEN;
+    let unlink = Call::Unlink { parent, name: b"a".to_vec() };
+    let rights = |fixture: &Fixture, call: &Call| {
+        let found = fixture.core.conflicts(fixture.session, call).unwrap();
+        let of = found.into_iter().filter(|conflict| conflict.inode == inode);
+        of.map(|conflict| conflict.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(rights(&fixture, &unlink), [ConflictKind::Recall(all)]);
+    fixture.call(&Call::Link { inode, parent, name: b"b".to_vec() }).unwrap();
+    assert_eq!(rights(&fixture, &unlink), [ConflictKind::Recall(Rights::READ)]);
+    let found = fixture.core.conflicts(fixture.session, &unlink).unwrap();
+    assert_eq!(found[0].kind, ConflictKind::Invalidate(vec![b"a".to_vec()]));
+    let block = fixture.take_block();
+    let grow = common::commit(inode, Generation(0), vec![], vec![extent(0, 5, block, 0)]);
+    let read_size = ConflictKind::Recall(Rights::READ | Rights::SIZE);
+    assert_eq!(rights(&fixture, &grow), [read_size]);
+    let missing = Call::Unlink { parent, name: b"none".to_vec() };
+    assert_eq!(fixture.core.conflicts(fixture.session, &missing), Ok(Vec::new()));
+    let nowhere = common::create(InodeId(99), "x");
+    assert_eq!(fixture.core.conflicts(fixture.session, &nowhere), Ok(Vec::new()));
+}
+
+/// Goal: times change where POSIX says, and directories inherit group, sgid and layout.
+#[test]
+fn attributes_follow_posix() {
+    let mut fixture = Fixture::new();
+    let changes = AttrChanges { mode: Some(0o2775), gid: Some(77), ..AttrChanges::default() };
+    fixture.call(&Call::SetAttr { inode: InodeId::ROOT, changes }).unwrap();
+    let root = fixture.core.attr(InodeId::ROOT).unwrap();
+    assert!(root.ctime > root.mtime);
+    let file = fixture.file("a");
+    let attr = fixture.core.attr(file).unwrap();
+    assert_eq!((attr.gid, attr.mode), (77, 0o640));
+    let after = fixture.core.attr(InodeId::ROOT).unwrap();
+    assert!(after.mtime > root.mtime && after.mtime == after.ctime);
+    assert_eq!(attr.ctime, after.ctime);
+    let directory = fixture.directory("d");
+    let attr = fixture.core.attr(directory).unwrap();
+    assert_eq!((attr.gid, attr.mode, attr.nlink), (77, 0o2750, 2));
+    // Truncating to the same size changes the times, as ext4 does.
+    let before = fixture.core.attr(file).unwrap();
+    fixture.truncate(file, 0);
+    let after = fixture.core.attr(file).unwrap();
+    assert!(after.mtime > before.mtime && after.ctime > before.ctime);
+    assert_eq!(after.generation, before.generation);
+    let kill = AttrChanges { mode: Some(0o6755), ..AttrChanges::default() };
+    fixture.call(&Call::SetAttr { inode: file, changes: kill }).unwrap();
+    let kill = AttrChanges { kill_privileges: true, ..AttrChanges::default() };
+    fixture.call(&Call::SetAttr { inode: file, changes: kill }).unwrap();
+    assert_eq!(fixture.core.attr(file).unwrap().mode, 0o755);
+}
+
+/// Goal: readdir neither skips nor repeats what stays, whatever goes meanwhile.
+#[test]
+fn listing_is_stable_under_removal() {
+    let mut fixture = Fixture::new();
+    for i in 0..50 {
+        fixture.file(&format!("f{i:02}"));
+    }
+    let (mut after, mut seen) = (0, Vec::new());
+    for round in 0.. {
+        let call = Call::ReadDir { inode: InodeId::ROOT, after, count_max: 7 };
+        let Ok(Answer::Entries { entries, end }) = fixture.call(&call) else { panic!() };
+        seen.extend(entries.iter().map(|entry| entry.name.clone()));
+        after = entries.last().map_or(after, |entry| entry.cookie);
+        if end {
+            break;
+        }
+        // One that was seen goes, one that was not, and a new one comes.
+        for name in [seen[0].clone(), format!("f{:02}", 49 - round).into_bytes()] {
+            let _ = fixture.call(&Call::Unlink { parent: InodeId::ROOT, name });
+        }
+        fixture.file(&format!("new{round}"));
+    }
+    let mut sorted = seen.clone();
+    sorted.sort();
+    sorted.dedup();
+    assert_eq!(sorted.len(), seen.len());
+    for i in 0..40 {
+        assert!(seen.contains(&format!("f{i:02}").into_bytes()), "f{i:02}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Goal: a corrupt record is an error of the call that meets it, never a panic.
+    #[test]
+    fn corrupt_records_never_panic(
+        which in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        value in any::<u8>(),
+        is_cut in any::<bool>(),
+    ) {
+        let mut fixture = Fixture::new();
+        let inode = fixture.file("a");
+        fixture.directory("d");
+        for i in 0..3 {
+            fixture.write(inode, i * 1000, 100);
+        }
+        fixture.truncate(inode, 1500);
+        fixture.core.flush().unwrap();
+        let records = fixture.store.records();
+        let (key, mut bytes) = records[which.index(records.len())].clone();
+        let at = at.index(bytes.len());
+        if is_cut { bytes.truncate(at) } else { bytes[at] = value }
+        let mut store: MemoryStore = fixture.store.clone();
+        store.commit(meta::store::Batch { writes: vec![(key, Some(bytes))] }).unwrap();
+        let Ok((core, _)) = Core::open(Box::new(store), &common::boot(1)) else { return Ok(()) };
+        fixture.core = core;
+        let _ = fixture.core.check();
+        let parent = InodeId::ROOT;
+        for name in ["a", "d"] {
+            let _ = fixture.call(&Call::Lookup { parent, name: name.as_bytes().to_vec() });
+        }
+        let _ = fixture.call(&Call::ReadDir { inode: parent, after: 0, count_max: 10 });
+        let _ = fixture.call(&Call::ReadExtents { inode, offset: 0, length: 5000 });
+        let _ = fixture.call(&common::create(parent, "new"));
+        let device = DeviceId(0);
+        let _ = fixture.call(&Call::LeaseSpace { device, wanted_bytes: 1 });
+        let _ = fixture.call(&Call::Unlink { parent, name: b"a".to_vec() });
+        fixture.core.ended_through(fixture.session, FreeEpoch(u64::MAX));
+        for _ in 0..10 {
+            let _ = fixture.core.reclaim_step(10);
+        }
+        let _ = fixture.core.end_session(SessionId(1));
+    }
+}
+
+/// Goal: a list of extents that names one allocation in many pieces costs one record.
+#[test]
+fn strided_commits_stay_small() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    let block = fixture.take_block();
+    let new = NewAllocation { allocation: block, blocks: 1, incarnation: Incarnation(7) };
+    let pieces = (0..22).map(|i| extent(u64::from(i) * 94_016, 1000, block, i * 1000)).collect();
+    fixture.core.flush().unwrap();
+    let before = fixture.store.unsynced().len();
+    let call = common::commit(inode, Generation(0), vec![new], pieces);
+    fixture.call(&call).unwrap();
+    fixture.core.flush().unwrap();
+    let batch = &fixture.store.unsynced()[before];
+    let bytes: usize = batch.writes.iter().filter_map(|(_, v)| v.as_ref()).map(Vec::len).sum();
+    assert!(batch.writes.len() <= 4 && bytes < 300, "{} writes, {bytes} bytes", batch.writes.len());
+}
