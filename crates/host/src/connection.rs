@@ -52,7 +52,7 @@ pub(crate) struct Inner {
 }
 
 impl Connection {
-    /// Connects the socket and exchanges ICReq and ICResp.
+    /// Connects the socket and exchanges `ICReq` and `ICResp`.
     pub(crate) async fn open(options: &ConnectOptions, depth: u16) -> Result<Self, Error> {
         let address = options.address;
         let timeout = options.connect_timeout;
@@ -202,9 +202,7 @@ pub(crate) fn check_outcome(
 ) -> Result<nvme::CompletionQueueEntry, Error> {
     match outcome {
         Outcome::Completed(cqe) if cqe.status().is_success() => Ok(cqe),
-        Outcome::Completed(cqe) => {
-            Err(Error::Refused { command, status: cqe.status(), hint: "" })
-        }
+        Outcome::Completed(cqe) => Err(Error::Refused { command, status: cqe.status(), hint: "" }),
         Outcome::DataDigestMismatch => Err(Error::DataDigest),
         Outcome::DataUnderrun { received_bytes, expected_bytes } => {
             Err(Error::DataUnderrun { received_bytes, expected_bytes })

@@ -2,8 +2,8 @@
 
 use crate::controller::Controller;
 use crate::error::Error;
-use nvme::log_page::{DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader, lid};
 use nvme::Nsid;
+use nvme::log_page::{DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader, lid};
 
 /// Most entries read of a discovery log page.
 pub const DISCOVERY_ENTRIES_MAX: u64 = 4096;

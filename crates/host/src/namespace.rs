@@ -277,7 +277,8 @@ impl Namespace {
 
     fn compare(&self, found: &NamespaceIdentity) -> Result<(), Error> {
         let known = &self.0.identity;
-        let is_same = (known.uuid, known.nguid, known.eui64) == (found.uuid, found.nguid, found.eui64);
+        let is_same =
+            (known.uuid, known.nguid, known.eui64) == (found.uuid, found.nguid, found.eui64);
         if !is_same {
             return Err(Error::NamespaceReplaced(self.0.nsid));
         }

@@ -76,7 +76,7 @@ impl ConnectOptions {
             queue_size: 128,
             keep_alive_tmo: Duration::from_secs(5),
             reconnect_delay: Duration::from_secs(10),
-            ctrl_loss_tmo: Some(Duration::from_secs(600)),
+            ctrl_loss_tmo: Some(Duration::from_mins(10)),
             fast_io_fail_tmo: None,
             io_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),

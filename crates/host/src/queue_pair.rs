@@ -20,7 +20,7 @@ pub use transmit::SEND_CHUNKS_MAX;
 
 use crate::error::ProtocolError;
 use nvme::tcp::{
-    Accumulator, ADMIN_IN_CAPSULE_DATA_BYTES, Encoder, IcReq, IcResp, Parser, ParserConfig,
+    ADMIN_IN_CAPSULE_DATA_BYTES, Accumulator, Encoder, IcReq, IcResp, Parser, ParserConfig,
     PduError, Receiver,
 };
 use nvme::{CommandId, CompletionQueueEntry, SglDescriptor, SubmissionQueueEntry};
@@ -49,9 +49,9 @@ pub struct QueuePairConfig {
 /// How far the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePairState {
-    /// ICReq is out (or queued); commands may not be submitted yet.
+    /// `ICReq` is out (or queued); commands may not be submitted yet.
     Initializing,
-    /// ICResp came; commands flow.
+    /// `ICResp` came; commands flow.
     Ready,
     /// The connection has ended or must be ended; no command is outstanding any more.
     Closed,
@@ -103,14 +103,13 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// A queue pair whose first output is ICReq.
+    /// A queue pair whose first output is `ICReq`.
     pub fn new(config: QueuePairConfig) -> Self {
         let depth = config.depth.clamp(1, DEPTH_MAX);
         let config = QueuePairConfig { depth, ..config };
         let mut outbox = Outbox::new();
-        outbox.push_bytes(
-            IcReq::new(0, config.has_header_digest, config.has_data_digest, 0).bytes(),
-        );
+        outbox
+            .push_bytes(IcReq::new(0, config.has_header_digest, config.has_data_digest, 0).bytes());
         Self {
             config,
             state: QueuePairState::Initializing,
@@ -182,11 +181,11 @@ impl QueuePair {
         match &data {
             Data::Write(payload) if length_bytes <= self.in_capsule_data_bytes_max => {
                 let sqe = sqe.with_sgl(SglDescriptor::in_capsule(0, length_bytes));
-                self.outbox.push_capsule(&self.encoder, &sqe, Some(payload));
+                self.outbox.push_capsule(self.encoder, &sqe, Some(payload));
             }
             _ => {
                 let sqe = sqe.with_sgl(SglDescriptor::transport(length_bytes));
-                self.outbox.push_capsule(&self.encoder, &sqe, None);
+                self.outbox.push_capsule(self.encoder, &sqe, None);
             }
         }
         let requested_bytes = match &data {

@@ -1,5 +1,6 @@
 //! Goal: the queue pair is right whatever a conforming target chooses and however the byte stream is
 //! split, and never panics, hangs a command or writes out of bounds if the target lies.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod model;
 
@@ -80,7 +81,9 @@ fn drain(pair: &mut QueuePair) -> Vec<u8> {
     while pair.has_output() {
         let mut chunks: Vec<Chunk> = Vec::new();
         pair.transmit(&mut chunks);
-        chunks.iter().for_each(|chunk| bytes.extend_from_slice(chunk.as_slice()));
+        for chunk in &chunks {
+            bytes.extend_from_slice(chunk.as_slice());
+        }
     }
     bytes
 }
@@ -104,7 +107,7 @@ fn deliver(pair: &mut QueuePair, mut bytes: &[u8], cuts: &mut impl Iterator<Item
 }
 
 /// Runs requests, a few at a time, and checks every byte against a plain array.
-fn run(knobs: Knobs, requests: &[Io], depth: u16, cuts: &[usize]) {
+fn run(knobs: &Knobs, requests: &[Io], depth: u16, cuts: &[usize]) {
     let shared = Shared::new(knobs.clone(), (BLOCKS << BLOCK_SHIFT) as usize);
     let mut model = Model::new(&shared);
     model.set_io();
@@ -194,7 +197,7 @@ proptest! {
         cuts in prop::collection::vec(
             prop_oneof![1..40_usize, 40..5000_usize, Just(100_000_usize)], 1..20),
     ) {
-        run(knobs, &requests, depth, &cuts);
+        run(&knobs, &requests, depth, &cuts);
     }
 
     /// Goal: random bytes are refused or waited on, and after closing no command is left.
@@ -285,7 +288,7 @@ fn stale_answers_are_told_apart() {
     assert!(pair.receive(&answer(first)).is_err());
 }
 
-/// Goal: identifiers stay unique and below FFFFh over many generations, for any depth.
+/// Goal: identifiers stay unique and below `FFFFh` over many generations, for any depth.
 #[test]
 fn identifiers_are_unique() {
     for depth in [1, 2, 3, 127, 128, 4095] {

@@ -1,6 +1,7 @@
 //! Goal: host and target of this project understand each other over loopback: data of all sizes,
 //! with and without digests, several queues, discovery, events, and the target's death and return in
 //! the middle of a load.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use block::{Backing, Device, MemoryBacking};
 use host::{ConnectOptions, Controller, ControllerEvent, Error, Namespace};
@@ -9,7 +10,9 @@ use ring::{Buffer, Chunk, Runtime, Segment, Segments};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use target::{AdmissionMode, Admissions, HostAccess, Limits, Server, ServerOptions, Subsystem, Target};
+use target::{
+    AdmissionMode, Admissions, HostAccess, Limits, Server, ServerOptions, Subsystem, Target,
+};
 
 const BYTES: u64 = 16 << 20;
 const NQN: &str = "nqn.2026-11.test:disk";
@@ -21,7 +24,7 @@ fn nqn() -> Nqn {
 fn run<F: Future>(future: F) -> F::Output {
     let mut runtime = Runtime::new(&ring::Config::default()).unwrap();
     runtime.block_on(async {
-        ring::time::timeout(Duration::from_secs(60), future).await.expect("the test hangs")
+        ring::time::timeout(Duration::from_mins(1), future).await.expect("the test hangs")
     })
 }
 
@@ -73,7 +76,8 @@ fn data_survives_the_way() {
             assert_eq!(info.nr_io_queues, nr_io_queues);
             let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
             assert_eq!(namespace.geometry().size(), BYTES);
-            for (index, len) in [4096, 8192, 12_288, 131_072, 1 << 20, 5 << 20].into_iter().enumerate()
+            for (index, len) in
+                [4096, 8192, 12_288, 131_072, 1 << 20, 5 << 20].into_iter().enumerate()
             {
                 let offset = index as u64 * 4096;
                 let bytes = pattern(index, len);

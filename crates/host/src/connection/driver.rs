@@ -246,6 +246,10 @@ impl Future for Driver {
                 break;
             }
         }
-        if this.closing.is_some() && this.poll_closing(cx) { Poll::Ready(()) } else { Poll::Pending }
+        if this.closing.is_some() && this.poll_closing(cx) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 }

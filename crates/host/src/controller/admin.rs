@@ -5,7 +5,8 @@ use crate::error::Error;
 use crate::queue_pair::{Data, Destination};
 use nvme::command::{GetLogPage, Identify};
 use nvme::identify::{
-    IDENTIFY_BYTES, IdentifyNamespace, NamespaceDescriptor, NamespaceDescriptors, NamespaceList, cns,
+    IDENTIFY_BYTES, IdentifyNamespace, NamespaceDescriptor, NamespaceDescriptors, NamespaceList,
+    cns,
 };
 use nvme::{CompletionQueueEntry, Nsid, Status, SubmissionQueueEntry};
 use ring::Buffer;

@@ -1,4 +1,4 @@
-//! Making a link: ICReq, Connect, enabling the controller, identifying it, I/O queue pairs.
+//! Making a link: `ICReq`, Connect, enabling the controller, identifying it, I/O queue pairs.
 
 use super::{ControllerInfo, Inner, Stage};
 use crate::connection::{Connection, check_outcome};
@@ -13,8 +13,8 @@ use nvme::property::{
     Capabilities, Configuration, ControllerStatus, ShutdownStatus, Version, offset,
 };
 use nvme::{CompletionQueueEntry, ControllerId, Nsid, QueueId, Status, SubmissionQueueEntry};
-use ring::time::{self, Instant};
 use ring::Buffer;
+use ring::time::{self, Instant};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -60,7 +60,8 @@ impl Link {
         let configuration = Configuration::ENABLE.with_shn(1);
         set_property(&self.admin, offset::CC, u64::from(configuration.0)).await?;
         loop {
-            let status = ControllerStatus(get_property(&self.admin, offset::CSTS, false).await? as u32);
+            let status =
+                ControllerStatus(get_property(&self.admin, offset::CSTS, false).await? as u32);
             if status.shutdown() == ShutdownStatus::Complete {
                 return Ok(());
             }
@@ -136,7 +137,8 @@ async fn establish_over(
     let (hdr_digest, data_digest) = admin.digests();
     let transfer_bytes_max = identify
         .transfer_bytes_max(capabilities.mpsmin())
-        .map_or(TRANSFER_BYTES_MAX, |bytes| bytes.min(TRANSFER_BYTES_MAX)) as u32;
+        .map_or(TRANSFER_BYTES_MAX, |bytes| bytes.min(TRANSFER_BYTES_MAX))
+        as u32;
     let info = ControllerInfo {
         controller_id,
         capabilities,
@@ -162,18 +164,16 @@ async fn connect_queue(
     let keep_alive_ms = if qid.is_admin() { options.keep_alive_tmo.as_millis() as u32 } else { 0 };
     let connect = Connect { qid, sq_entries, cattr: 0, keep_alive_ms };
     let sqe = connect.encode().map_err(|source| invalid("Connect", source))?;
-    let data = ConnectData::new(
-        options.hostid,
-        controller_id,
-        &options.subsystem_nqn,
-        &options.hostnqn,
-    );
+    let data =
+        ConnectData::new(options.hostid, controller_id, &options.subsystem_nqn, &options.hostnqn);
     let payload = Buffer::copy_from(data.bytes()).freeze();
     let timeout = options.connect_timeout;
     let run = run(connection, "Connect", sqe, Data::Write(payload));
-    let answer = time::timeout(timeout, run)
-        .await
-        .map_err(|_| Error::Timeout { address: options.address, what: "Connect", timeout })?;
+    let answer = time::timeout(timeout, run).await.map_err(|_| Error::Timeout {
+        address: options.address,
+        what: "Connect",
+        timeout,
+    })?;
     let (cqe, _) = answer.map_err(explain_connect)?;
     let result = ConnectResult::from_dword(cqe.dword0());
     if result.is_authentication_required || result.is_secure_channel_required {
@@ -200,11 +200,7 @@ fn invalid(structure: &'static str, source: nvme::Error) -> Error {
     Error::InvalidResponse { structure, source }
 }
 
-async fn get_property(
-    admin: &Connection,
-    offset: u32,
-    is_8_bytes: bool,
-) -> Result<u64, Error> {
+async fn get_property(admin: &Connection, offset: u32, is_8_bytes: bool) -> Result<u64, Error> {
     let sqe = PropertyGet { offset, is_8_bytes }.encode();
     let (cqe, _) = run(admin, "Property Get", sqe, Data::None).await?;
     Ok(if is_8_bytes { cqe.result.get() } else { u64::from(cqe.dword0()) })
@@ -236,7 +232,8 @@ async fn enable(admin: &Connection, capabilities: Capabilities) -> Result<(), Er
 }
 
 async fn identify_controller(admin: &Connection) -> Result<Rc<IdentifyController>, Error> {
-    let sqe = nvme::command::Identify { cns: cns::CONTROLLER, ..Default::default() }.encode(Nsid(0));
+    let sqe =
+        nvme::command::Identify { cns: cns::CONTROLLER, ..Default::default() }.encode(Nsid(0));
     let data = Data::Read(Destination::whole(Buffer::zeroed(IDENTIFY_BYTES)));
     let (_, data) = run(admin, "Identify Controller", sqe, data).await?;
     let buffer = data.into_buffer().unwrap_or_else(|| Buffer::zeroed(0));
@@ -255,8 +252,8 @@ async fn open_io_queues(
     let wanted = u32::from(options.nr_io_queues);
     let dword11 = QueueCounts::pairs(wanted).to_dword();
     let sqe = SetFeatures { fid: fid::NUMBER_OF_QUEUES, dword11, ..Default::default() };
-    let (cqe, _) = run(admin, "Set Features (number of queues)", sqe.encode(Nsid(0)), Data::None)
-        .await?;
+    let (cqe, _) =
+        run(admin, "Set Features (number of queues)", sqe.encode(Nsid(0)), Data::None).await?;
     let granted = QueueCounts::from_dword(cqe.dword0());
     let count = wanted.min(granted.submission).min(granted.completion);
     // A queue of n entries holds n - 1 commands at a time.
@@ -271,7 +268,9 @@ async fn open_io_queues(
                 io.push(connection);
             }
             Err(error) => {
-                io.iter().for_each(|connection| connection.close(ConnectionEnd::Closed));
+                for connection in &io {
+                    connection.close(ConnectionEnd::Closed);
+                }
                 return Err(error);
             }
         }

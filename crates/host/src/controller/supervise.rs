@@ -9,8 +9,8 @@ use nvme::command::GetLogPage;
 use nvme::identify::NamespaceList;
 use nvme::log_page::{ChangedNamespaces, lid};
 use nvme::{Nsid, SubmissionQueueEntry};
-use ring::time;
 use ring::Buffer;
+use ring::time;
 use std::rc::Rc;
 use std::time::Duration;
 

@@ -114,7 +114,9 @@ fn gather(chunks: Vec<Chunk>) -> Shared {
         (Some(first), _) => {
             let chunks: Vec<Chunk> = std::iter::once(first).chain(chunks).collect();
             let mut buffer = Buffer::with_capacity(chunks.iter().map(Chunk::len).sum());
-            chunks.iter().for_each(|chunk| buffer.extend_from_slice(chunk.as_slice()));
+            for chunk in &chunks {
+                buffer.extend_from_slice(chunk.as_slice());
+            }
             buffer.freeze()
         }
     }

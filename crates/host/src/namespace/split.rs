@@ -38,7 +38,9 @@ async fn run_all<'a>(mut parts: impl Iterator<Item = Part<'a>>) -> Result<(), Er
                         result = ended;
                     }
                     // After an error nothing new is begun.
-                    if result.is_ok() && let Some(next) = parts.next() {
+                    if result.is_ok()
+                        && let Some(next) = parts.next()
+                    {
                         running.push(next);
                     }
                 }
@@ -87,11 +89,8 @@ impl Namespace {
         let lane = self.lane();
         run_all(pieces(bytes as u64, self.piece_bytes()).map(|range| -> Part<'_> {
             let len = range.end - range.start;
-            let destination = Destination::part(
-                Rc::clone(buffer),
-                start + range.start as usize,
-                len as u32,
-            );
+            let destination =
+                Destination::part(Rc::clone(buffer), start + range.start as usize, len as u32);
             Box::pin(async move {
                 let request = self.read_write(NvmOpcode::READ, offset_bytes + range.start, len)?;
                 self.run(&request, Data::Read(destination), lane).await.map(drop)
@@ -166,7 +165,9 @@ impl Namespace {
                 .encode(self.0.nsid)
                 .map_err(|source| Error::InvalidResponse { structure: "request", source })?;
             let mut list = Buffer::with_capacity(ranges.len() * DsmRange::BYTES);
-            ranges.iter().for_each(|range| list.extend_from_slice(range.bytes()));
+            for range in ranges {
+                list.extend_from_slice(range.bytes());
+            }
             let command = "Dataset Management";
             let request = Request { command, sqe, start_lba, blocks, is_write: true };
             self.run(&request, Data::Write(list.freeze()), self.lane()).await?;

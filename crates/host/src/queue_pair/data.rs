@@ -74,11 +74,7 @@ impl Destination {
     }
 
     /// `len_bytes` from `offset_bytes` of the shared buffer's visible bytes are to be replaced.
-    pub fn part(
-        buffer: Rc<RefCell<Option<Buffer>>>,
-        offset_bytes: usize,
-        len_bytes: u32,
-    ) -> Self {
+    pub fn part(buffer: Rc<RefCell<Option<Buffer>>>, offset_bytes: usize, len_bytes: u32) -> Self {
         Self { memory: Memory::Part(buffer), offset_bytes, len_bytes }
     }
 

@@ -6,7 +6,9 @@
 
 use super::{Data, Outcome, QueuePair, QueuePairState};
 use crate::error::ProtocolError;
-use nvme::tcp::{C2hData, CapsuleResp, DIGEST_BYTES, DataDigest, Parsed, Pdu, PduError, R2t, TermReq};
+use nvme::tcp::{
+    C2hData, CapsuleResp, DIGEST_BYTES, DataDigest, Parsed, Pdu, PduError, R2t, TermReq,
+};
 use nvme::{CommandId, CompletionQueueEntry, Status};
 use ring::Buffer;
 use std::ops::Range;
@@ -16,14 +18,15 @@ pub const DIRECT_BYTES_MIN: usize = 16 * 1024;
 
 /// What the next received bytes are.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one per queue pair; a box would cost an allocation")]
 pub(super) enum Receiving {
     /// A PDU's header.
     Header,
-    /// Data of a C2HData PDU, preceded by padding.
+    /// Data of a `C2HData` PDU, preceded by padding.
     Data(Incoming),
 }
 
-/// A C2HData PDU of which not everything has come.
+/// A `C2HData` PDU of which not everything has come.
 #[derive(Debug)]
 pub(super) struct Incoming {
     cid: CommandId,
@@ -70,7 +73,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Length of the data of the last C2HData PDU: how large the next is likely to be.
+    /// Length of the data of the last `C2HData` PDU: how large the next is likely to be.
     pub fn last_payload_bytes(&self) -> usize {
         self.last_payload_bytes
     }
@@ -220,7 +223,7 @@ impl QueuePair {
         let range = offset..offset + length;
         let ttag = r2t.transfer_tag();
         let maxh2cdata_bytes = self.maxh2cdata_bytes;
-        self.outbox.push_data(&self.encoder, cid, ttag, payload, range, maxh2cdata_bytes);
+        self.outbox.push_data(self.encoder, cid, ttag, payload, range, maxh2cdata_bytes);
         Ok(())
     }
 
@@ -260,7 +263,7 @@ impl QueuePair {
         Ok(bytes)
     }
 
-    /// Ends the C2HData PDU if all of it is there.
+    /// Ends the `C2HData` PDU if all of it is there.
     fn finish_data_pdu(&mut self) -> Result<(), ProtocolError> {
         let Receiving::Data(incoming) = &self.receiving else { return Ok(()) };
         let is_digest_missing =

@@ -2,7 +2,7 @@
 //!
 //! A command identifier is the slot's index in its low bits and the slot's generation above, so
 //! that an answer to a command that is over is told from one to its successor in the slot. The
-//! index of all ones is never used, hence no identifier is FFFFh, which some log pages reserve.
+//! index of all ones is never used, hence no identifier is `FFFFh`, which some log pages reserve.
 
 use super::{Data, Outcome};
 use nvme::CommandId;
@@ -58,7 +58,7 @@ impl Slot {
 /// All slots of a queue pair.
 #[derive(Debug)]
 pub(super) struct Slots {
-    slots: Vec<Slot>,
+    table: Vec<Slot>,
     free: Vec<u16>,
     index_bits: u32,
 }
@@ -67,14 +67,14 @@ impl Slots {
     pub(super) fn new(depth: u16) -> Self {
         let index_bits = u16::BITS - depth.leading_zeros();
         Self {
-            slots: (0..depth).map(|_| Slot::free()).collect(),
+            table: (0..depth).map(|_| Slot::free()).collect(),
             free: (0..depth).rev().collect(),
             index_bits,
         }
     }
 
     pub(super) fn occupied(&self) -> u16 {
-        (self.slots.len() - self.free.len()) as u16
+        (self.table.len() - self.free.len()) as u16
     }
 
     pub(super) fn index(&self, cid: CommandId) -> usize {
@@ -93,7 +93,7 @@ impl Slots {
     pub(super) fn take_free(&mut self) -> Option<CommandId> {
         let index = self.free.pop()?;
         let mask = self.generation_mask();
-        let slot = &mut self.slots[usize::from(index)];
+        let slot = &mut self.table[usize::from(index)];
         slot.generation = slot.generation.wrapping_add(1) & mask;
         let generation = slot.generation;
         Some(self.id(index, generation))
@@ -101,15 +101,15 @@ impl Slots {
 
     pub(super) fn occupy(&mut self, cid: CommandId, slot: Slot) {
         let index = self.index(cid);
-        let generation = self.slots[index].generation;
-        self.slots[index] = Slot { generation, ..slot };
+        let generation = self.table[index].generation;
+        self.table[index] = Slot { generation, ..slot };
     }
 
     /// The slot of a command that is outstanding or finished.
     pub(super) fn get_mut(&mut self, cid: CommandId) -> Option<&mut Slot> {
         let index = self.index(cid);
         let generation = cid.get().checked_shr(self.index_bits).unwrap_or(0);
-        self.slots
+        self.table
             .get_mut(index)
             .filter(|slot| slot.generation == generation && slot.state != SlotState::Free)
     }
@@ -121,7 +121,7 @@ impl Slots {
 
     pub(super) fn release(&mut self, cid: CommandId) {
         let index = self.index(cid);
-        self.slots[index].state = SlotState::Free;
+        self.table[index].state = SlotState::Free;
         self.free.push(index as u16);
     }
 
@@ -139,8 +139,8 @@ impl Slots {
 
     /// Ends all outstanding commands and names those that somebody waits for.
     pub(super) fn finish_all(&mut self, outcome: Outcome, mut each: impl FnMut(CommandId)) {
-        for index in 0..self.slots.len() as u16 {
-            let cid = self.id(index, self.slots[usize::from(index)].generation);
+        for index in 0..self.table.len() as u16 {
+            let cid = self.id(index, self.table[usize::from(index)].generation);
             if self.outstanding(cid).is_some() && self.finish(cid, outcome) {
                 each(cid);
             }
@@ -148,7 +148,7 @@ impl Slots {
     }
 
     pub(super) fn any_older_than(&self, now: u32, ticks: u32) -> bool {
-        self.slots.iter().any(|slot| {
+        self.table.iter().any(|slot| {
             slot.state == SlotState::Outstanding
                 && slot.tick.is_some_and(|tick| now.wrapping_sub(tick) > ticks)
         })

@@ -81,7 +81,7 @@ impl Outbox {
         });
     }
 
-    fn push_payload(&mut self, encoder: &Encoder, payload: Shared) {
+    fn push_payload(&mut self, encoder: Encoder, payload: Shared) {
         let digest = encoder.has_data_digest.then(|| {
             let mut digest = DataDigest::new();
             digest.update(&payload);
@@ -100,7 +100,7 @@ impl Outbox {
     /// A command, with its data in the capsule if there is any.
     pub(super) fn push_capsule(
         &mut self,
-        encoder: &Encoder,
+        encoder: Encoder,
         sqe: &SubmissionQueueEntry,
         payload: Option<&Shared>,
     ) {
@@ -117,7 +117,7 @@ impl Outbox {
     /// The data that one R2T asked for, in PDUs of at most `maxh2cdata_bytes`.
     pub(super) fn push_data(
         &mut self,
-        encoder: &Encoder,
+        encoder: Encoder,
         cid: CommandId,
         ttag: TransferTag,
         payload: &Shared,
@@ -138,9 +138,7 @@ impl Outbox {
 
     /// What the controller did wrong; the connection ends after it.
     pub(super) fn push_term_request(&mut self, error: &PduError) {
-        self.append(HEADER_BYTES_MAX, |out| {
-            Encoder::h2c_term_req(out, error, &[]).unwrap_or(0)
-        });
+        self.append(HEADER_BYTES_MAX, |out| Encoder::h2c_term_req(out, error, &[]).unwrap_or(0));
     }
 
     /// Moves up to [`SEND_CHUNKS_MAX`] chunks into `chunks`.

@@ -1,12 +1,29 @@
 //! A small target for tests: a state machine without I/O that answers a host's bytes, with knobs for
 //! everything a target may choose: R2T or in-capsule data, sizes of PDUs, order, SUCCESS flag.
-#![allow(dead_code, reason = "each test program uses a part")]
-#![allow(dead_code, unreachable_pub, missing_debug_implementations, reason = "each test program uses a part")]
-use nvme::command::{DatasetManagement, DsmRange, Feature, GetLogPage, Identify, ReadWrite, SetFeatures};
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "each test program uses a part"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::needless_pass_by_value,
+    clippy::field_reassign_with_default,
+    clippy::wildcard_imports,
+    reason = "a fault of the model shall stop the test"
+)]
+use nvme::command::{
+    DatasetManagement, DsmRange, Feature, GetLogPage, Identify, ReadWrite, SetFeatures,
+};
 use nvme::fabrics::{Connect, ConnectResult, PropertyGet, PropertySet};
 use nvme::feature::{QueueCounts, fid};
-use nvme::identify::{IdentifyController, IdentifyNamespace, NamespaceDescriptor, NamespaceList, cns};
-use nvme::log_page::{DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader, lid, subsystem_type};
+use nvme::identify::{
+    IdentifyController, IdentifyNamespace, NamespaceDescriptor, NamespaceList, cns,
+};
+use nvme::log_page::{
+    DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader, lid, subsystem_type,
+};
 use nvme::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use nvme::property::{Capabilities, Configuration, ControllerStatus, Version, offset};
 use nvme::sgl::Sgl;
@@ -172,7 +189,9 @@ impl Model {
                     let (tag, at, last) = (h2c.ttag.get(), h2c.datao.get() as usize, h2c.is_last());
                     self.h2c(tag, h2c.command_id(), at, &data, last);
                 }
-                Pdu::H2cTermReq(request) => panic!("terminated by the host: {:?}", request.status()),
+                Pdu::H2cTermReq(request) => {
+                    panic!("terminated by the host: {:?}", request.status())
+                }
                 other => panic!("unexpected {other:?}"),
             }
             rest = &rest[parsed.pdu_bytes..];
