@@ -202,6 +202,11 @@ impl QueuePair {
         tracing::debug!(%error, "the host violates the transport");
         self.state = QueuePairState::Terminating;
         self.error = Some(*error);
+        if !error.is_reported {
+            // A terminate request is not answered by another.
+            self.state = QueuePairState::Terminated;
+            return pdu.len();
+        }
         let header_bytes = pdu.get(2).map_or(0, |&hlen| usize::from(hlen));
         let header = &pdu[..header_bytes.min(pdu.len())];
         let mut out = [0; HEADER_BYTES_MAX];

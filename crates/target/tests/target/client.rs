@@ -11,7 +11,7 @@ use nvme::{
     SubmissionQueueEntry, TransferTag,
 };
 use std::collections::{HashMap, HashSet};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -241,6 +241,8 @@ impl Client {
             let mut chunk = vec![0; 64 << 10];
             match self.stream.read(&mut chunk) {
                 Ok(n) if n > 0 => self.received.extend_from_slice(&chunk[..n]),
+                // A ring that this thread has just dropped may interrupt it.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 _ => return Got::Closed,
             }
         }

@@ -1,6 +1,10 @@
 //! The target over real connections on the loopback, against a small host of its own.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub, dead_code)]
 
+mod admission;
 mod basics;
 mod client;
+mod hostile;
+mod life;
 mod server;
+mod transport;

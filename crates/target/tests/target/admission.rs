@@ -1,0 +1,146 @@
+//! Admission and fencing, with I/O in flight.
+
+use crate::basics::{pair, pattern, rw};
+use crate::client::{Client, Got, Way, Who};
+use crate::server::{BLOCK, SIZE, TestServer, nqn};
+use block::{Backing, Fault, FaultPlan, MemoryBacking};
+use nvme::opcode::NvmOpcode;
+use nvme::{ControllerId, Status};
+use ring::{Config, Runtime};
+use std::sync::Arc;
+use std::time::Duration;
+use target::{AdmissionMode, Limits, LocalAccess, Refusal};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    Runtime::new(&Config::default()).unwrap().block_on(future)
+}
+
+fn controlled() -> TestServer {
+    TestServer::with(Limits::default(), AdmissionMode::Controlled, 1)
+}
+
+/// Nobody is let in unless admitted, and the refusal says so and is counted.
+#[test]
+fn nobody_unless_admitted() {
+    let server = controlled();
+    let who = Who::number(1);
+    let connect = |who: &Who| {
+        let dynamic = ControllerId::DYNAMIC;
+        Client::open(server.address).connect(who, &nqn(), (0, dynamic), (32, 0, 0)).map(drop)
+    };
+    let (status, _) = connect(&who).unwrap_err();
+    assert!(status.is(Status::CONNECT_INVALID_HOST));
+    assert_eq!(server.target.admissions().refused(), 1);
+    assert_eq!(server.subsystem.counts()[0].refused, 1);
+    block_on(server.target.admissions().admit(who.host, 1, LONG)).unwrap();
+    connect(&who).unwrap();
+    assert!(connect(&Who::number(2)).is_err());
+    server.stop();
+}
+
+/// An admission that is not renewed lapses: commands are refused and the connection is dropped.
+/// Renewing keeps the living and does not wake the dead.
+#[test]
+fn admissions_lapse() {
+    let server = controlled();
+    let admissions = Arc::clone(server.target.admissions());
+    let who = Who::number(1);
+    block_on(admissions.admit(who.host, 1, Duration::from_millis(1500))).unwrap();
+    let (_admin, mut io) = pair(&server, &who);
+    assert_eq!(admissions.renew(Duration::from_millis(500)), 1);
+    assert!(io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK).0.status().is_success());
+    std::thread::sleep(Duration::from_millis(600));
+    io.submit(rw(NvmOpcode::WRITE, 0, 1), Some((Way::InCapsule, &pattern(1, 1))), 0);
+    assert!(io.wait_closed(Duration::from_secs(10)));
+    assert_eq!(server.subsystem.counts()[0].written_remote_bytes, 0);
+    assert_eq!(admissions.renew(LONG), 0, "what has lapsed stays so");
+    block_on(admissions.admit(who.host, 1, LONG)).unwrap();
+    pair(&server, &who);
+    server.stop();
+}
+
+/// A fence returns only when the last write has landed; after it none does, from near or far, and
+/// the host is not admitted again under that epoch.
+#[test]
+fn a_fence_waits_for_the_last_write() {
+    let memory = Arc::new(MemoryBacking::new(SIZE, BLOCK).unwrap());
+    let plan = FaultPlan {
+        delay_ppm: 1_000_000,
+        delay_max: Duration::from_millis(200),
+        ..FaultPlan::default()
+    };
+    let slow = Arc::new(Fault::new(Arc::clone(&memory) as Arc<dyn Backing>, 1, plan));
+    let server = TestServer::with_backing(Limits::default(), AdmissionMode::Controlled, 1, slow);
+    let admissions = Arc::clone(server.target.admissions());
+    for round in 1..=5_u8 {
+        let who = Who::number(round);
+        block_on(admissions.admit(who.host, u64::from(round), LONG)).unwrap();
+        let (_admin, mut io) = pair(&server, &who);
+        let data = pattern(round, 1);
+        for lba in 0..32 {
+            io.submit(rw(NvmOpcode::WRITE, lba, 1), Some((Way::InCapsule, &data)), 0);
+        }
+        // Whether the target has begun with all of them does not matter.
+        assert!(matches!(io.receive(), Got::Pdu));
+        let image = || {
+            block_on(async {
+                memory.attach().read(0, 32 * BLOCK as usize).await.unwrap().as_slice().to_vec()
+            })
+        };
+        block_on(admissions.fence(who.host, u64::from(round)));
+        let after = image();
+        for lba in 0..32 {
+            let mut out = vec![0; nvme::tcp::HEADER_BYTES_MAX];
+            let sqe = rw(NvmOpcode::WRITE, lba, 1);
+            let bytes = io.encoder.capsule_cmd(&mut out, &sqe, 0).unwrap();
+            let _ = std::io::Write::write(&mut io.stream, &out[..bytes]);
+        }
+        assert!(io.wait_closed(Duration::from_secs(10)));
+        std::thread::sleep(Duration::from_millis(250));
+        assert!(image() == after, "round {round}: a write landed after the fence");
+        let again = block_on(admissions.admit(who.host, u64::from(round), LONG));
+        assert_eq!(again, Err(Refusal::Fenced));
+    }
+    server.stop();
+}
+
+/// Local I/O passes the same door: refused unless admitted, counted as local, waited for by a
+/// fence even if its caller has dropped it.
+#[test]
+fn local_access_passes_the_same_door() {
+    let memory = Arc::new(MemoryBacking::new(SIZE, BLOCK).unwrap());
+    let plan = FaultPlan {
+        delay_ppm: 1_000_000,
+        delay_max: Duration::from_millis(100),
+        ..FaultPlan::default()
+    };
+    let slow = Arc::new(Fault::new(memory, 1, plan));
+    let server = TestServer::with_backing(Limits::default(), AdmissionMode::Controlled, 1, slow);
+    let admissions = Arc::clone(server.target.admissions());
+    let host = Who::number(1).host;
+    block_on(async {
+        let namespace = &server.subsystem.namespaces()[0];
+        let device = LocalAccess::new(&admissions, namespace, host).attach();
+        let data = || ring::Chunk::copy_from(&pattern(1, 1));
+        assert_eq!(device.write(0, data()).await.unwrap_err().to_errno(), 13);
+        admissions.admit(host, 1, LONG).await.unwrap();
+        device.write(0, data()).await.unwrap();
+        assert!(device.read(0, BLOCK as usize).await.unwrap().as_slice() == pattern(1, 1));
+        drop(device.write(4096, data()));
+        let fence = admissions.fence(host, 1);
+        assert_eq!(fence.in_flight(), 1);
+        fence.await;
+        let counts = namespace.counts();
+        assert_eq!(
+            counts.written_local_bytes,
+            2 * u64::from(BLOCK),
+            "the dropped one landed before"
+        );
+        assert_eq!((counts.read_local_bytes, counts.written_remote_bytes), (u64::from(BLOCK), 0));
+        assert!(device.flush().await.is_err());
+        assert_eq!(namespace.counts().refused, 2);
+    });
+    server.stop();
+}
