@@ -415,4 +415,25 @@ mod tests {
         wake();
         assert!(!executor.has_ready());
     }
+    /// Goal: ended, aborted and self-aborting tasks leave nothing behind.
+    #[test]
+    fn ended_tasks_are_forgotten() {
+        let count =
+            || crate::context::with_context(|context| context.executor.tasks.borrow().len());
+        crate::Runtime::new(&crate::Config::default()).unwrap().block_on(async {
+            for _ in 0..10 {
+                crate::spawn(async {}).await.unwrap();
+                crate::spawn(std::future::pending::<()>()).abort();
+                let (sender, receiver) = crate::local::oneshot::<crate::JoinHandle<()>>();
+                let own = crate::spawn(async move {
+                    receiver.await.unwrap().abort();
+                    std::future::pending::<()>().await;
+                });
+                assert!(sender.send(own).is_ok());
+                crate::yield_now().await;
+                crate::yield_now().await;
+            }
+            assert_eq!(count(), 0);
+        });
+    }
 }
