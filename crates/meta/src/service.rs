@@ -162,7 +162,7 @@ impl Service {
         let (core, opened) = Core::open(store, &boot)?;
         tracing::info!(%address, is_new = opened.is_new, "metadata service is up");
         let shared = Shared::new(core, config.secret, config.times)?;
-        shared.run(listener)?;
+        shared.run(listener);
         Ok(Service { shared, address })
     }
 

@@ -112,6 +112,10 @@ impl Sessions {
         self.by_id.insert(session.id, session);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
     pub(crate) fn all(&self) -> Vec<Rc<Session>> {
         self.by_id.values().cloned().collect()
     }

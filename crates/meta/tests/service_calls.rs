@@ -1,4 +1,5 @@
 //! The service over TCP on loopback: calls, rights between sessions, data.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "service_support/support.rs"]
 mod support;

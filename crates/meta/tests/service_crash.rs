@@ -1,4 +1,5 @@
 //! The service in a process of its own that is killed, and peers that mean harm.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "service_support/support.rs"]
 mod support;
@@ -33,7 +34,7 @@ fn child_service() {
         let service = Service::start(config(store, Times::default())).unwrap();
         println!("\nlistening {}", service.address());
         // Killed long before.
-        ring::time::sleep(Duration::from_secs(60)).await;
+        ring::time::sleep(Duration::from_mins(1)).await;
     });
 }
 

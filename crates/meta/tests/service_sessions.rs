@@ -1,4 +1,5 @@
 //! Sessions that fall silent, resume, or meet a restarted service.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "service_support/support.rs"]
 mod support;

@@ -1,4 +1,5 @@
 //! Both ends of a connection over real TCP on loopback.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use protocol::auth::Secret;
 use protocol::client::{Answer, Call, Push, PushAnswer, Request, Response};

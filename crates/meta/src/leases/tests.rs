@@ -150,7 +150,7 @@ fn the_oldest_holdings_are_recalled() {
     assert!(leases.grant(session(1), InodeId(9), READ).is_some());
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
     Grant(u64, u64, u8),
     Start(u64, u64, u8),
@@ -312,7 +312,7 @@ impl World {
             }
             Step::Answer(at, keeps_open) => self.answer(leases, at, keeps_open),
             Step::GiveBack(s, i, rights) => {
-                self.give_back(leases, SessionId(s), InodeId(i), rights)
+                self.give_back(leases, SessionId(s), InodeId(i), rights);
             }
             Step::GiveUp(at) => {
                 if let Some(id) = self.calls.keys().nth(at % 8).copied() {

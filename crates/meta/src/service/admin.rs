@@ -128,7 +128,7 @@ impl Shared {
                     let path = join(&path, &entry.name);
                     match entry.attr.kind {
                         FileKind::Directory => todo.push((entry.attr.inode, path)),
-                        FileKind::File => self.look_at(&mut walk, entry, path),
+                        FileKind::File => self.look_at(&mut walk, entry, &path),
                         _ => {}
                     }
                     if walk.found.len() >= count_max || walk.bytes > PATH_BYTES_MAX {
@@ -165,7 +165,7 @@ impl Shared {
         }
     }
 
-    fn look_at(&self, walk: &mut Walk, entry: &Entry, path: Vec<u8>) {
+    fn look_at(&self, walk: &mut Walk, entry: &Entry, path: &[u8]) {
         let mut hit: BTreeSet<DeviceId> = BTreeSet::new();
         let mut offset = 0;
         while offset < entry.attr.size {
@@ -184,7 +184,7 @@ impl Shared {
         }
         for device in hit {
             walk.bytes += path.len() + 8;
-            walk.found.push((path.clone(), device));
+            walk.found.push((path.to_owned(), device));
         }
     }
 }

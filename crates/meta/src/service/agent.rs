@@ -20,6 +20,9 @@ const DEVICES_MAX: usize = 1024;
 /// An agent answers an `Admit` within this, or is disconnected.
 const ADMIT_DEADLINE: Duration = Duration::from_secs(5);
 
+/// An agent answers a `Fence` within this, or is disconnected, whereupon its admissions lapse.
+const FENCE_DEADLINE: Duration = Duration::from_secs(10);
+
 /// How long an admission waits for an agent that is out of contact.
 const CONTACT_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -80,6 +83,7 @@ impl AgentPeer {
                 Ok(id) => ids.push(id),
                 Err(error) => {
                     let reason = format!("device {}: {error}", device.uuid);
+                    self.shared.offline_unserved();
                     return send(reply, &Answer::Refused(reason));
                 }
             }
@@ -118,6 +122,17 @@ impl Shared {
         self.remember(Rc::new(move |reason| {
             super::client::close_unless_empty(state.connection().as_ref(), reason)
         }));
+    }
+
+    /// Marks devices offline that no agent serves: none does after a start, nor after a
+    /// registration that was refused half way.
+    pub(super) fn offline_unserved(&self) {
+        let devices = self.core.borrow().devices();
+        for device in devices {
+            if self.agents.connection(device.device).is_none() {
+                self.core.borrow_mut().set_online(device.device, false);
+            }
+        }
     }
 
     /// Tells all clients of the pool's devices.
@@ -220,7 +235,8 @@ impl Shared {
                 return;
             }
             let Some(connection) = self.contact(device, lapsed).await else { continue };
-            match connection.call(&push, Some(self.times.admission_lapse)).await {
+            match connection.call(&push, Some(FENCE_DEADLINE.min(self.times.admission_lapse))).await
+            {
                 Ok(PushAnswer::Fenced) => return,
                 Ok(PushAnswer::Done) => connection.close("a fence was answered by nonsense"),
                 Err(error) => connection.close(&format!("a fence was not answered: {error}")),

@@ -39,6 +39,13 @@ impl std::fmt::Debug for Work {
 }
 
 impl Work {
+    /// Whether its connection is gone and it will not be asked again: what it grants would be
+    /// granted to nobody.
+    fn is_abandoned(&self) -> bool {
+        let is_gone = self.reply.borrow().as_ref().is_none_or(ClientReply::is_closed);
+        self.request.slot.is_none() && is_gone
+    }
+
     /// Lets its task end without an answer.
     pub(super) fn give_up(&self) {
         self.is_given_up.set(true);
@@ -63,6 +70,10 @@ impl Shared {
         request: Request,
         reply: ClientReply,
     ) {
+        if self.is_stopping.get() {
+            // Asked again after the next start.
+            return;
+        }
         if !session.is_live() {
             return self.post(Outgoing::Answer(reply, refusal(Errno::ESTALE)));
         }
@@ -198,6 +209,9 @@ impl Shared {
             }
             if work.is_given_up.get() {
                 return;
+            }
+            if work.is_abandoned() {
+                return self.finish(work, refusal(Errno::ETIMEDOUT));
             }
             if let Try::Done = self.attempt(work) {
                 return;

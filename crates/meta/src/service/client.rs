@@ -10,6 +10,9 @@ use rpc::{Acceptor, Authenticated, Client, Handler};
 use std::cell::RefCell;
 use std::rc::Rc;
 
+/// Sessions that may live at once.
+const SESSIONS_MAX: usize = 4096;
+
 /// Longest name of a node, in bytes.
 pub(super) const NODE_MAX_BYTES: usize = 255;
 
@@ -116,6 +119,9 @@ impl Shared {
                 // A host identifier that is being fenced cannot be admitted again.
                 Err(Errno::EBUSY)
             };
+        }
+        if self.sessions.borrow().len() >= SESSIONS_MAX {
+            return Err(Errno::EAGAIN);
         }
         let started = self.core.borrow_mut().create_session(&node, host);
         let (id, epoch) = started.map_err(|error| error.to_errno())?;

@@ -10,6 +10,7 @@ use protocol::{Errno, InodeId, Rights, Timestamp};
 use std::rc::Rc;
 
 /// What became of a call.
+#[allow(clippy::large_enum_variant, reason = "it is moved once, and most are answers")]
 pub(super) enum Executed {
     /// This is its answer.
     Answer(Response),
@@ -49,7 +50,9 @@ impl Shared {
             }
             Call::Admit(device) => self.admit(work, *device),
             Call::GiveBack(returns) => {
-                returns.iter().for_each(|back| self.give_back(work, *back));
+                for back in returns {
+                    self.give_back(work, *back);
+                }
                 self.go_on();
                 done()
             }

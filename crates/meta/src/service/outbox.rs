@@ -11,6 +11,9 @@ use std::rc::Rc;
 /// The way back to a client.
 pub(crate) type ClientReply = Reply<Acceptor<Client>>;
 
+/// What is done with the service once something is stored, or durable.
+pub(super) type Then = Box<dyn FnOnce(&Rc<Shared>)>;
+
 /// Something to be done after the next flush.
 pub(super) enum Outgoing {
     /// An answer.
@@ -20,7 +23,7 @@ pub(super) enum Outgoing {
     /// A recall or invalidation.
     Ask(Rc<Session>, AskId, Push),
     /// Anything else.
-    Then(Box<dyn FnOnce(&Rc<Shared>)>),
+    Then(Then),
 }
 
 /// An answer that says only that the call failed.

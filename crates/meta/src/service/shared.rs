@@ -31,6 +31,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a clean end waits for answers to leave.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(2);
 
+/// Closes a connection if the reason is not empty; answers whether it is open then.
+type Closer = Rc<dyn Fn(&str) -> bool>;
+
 /// All of the service's state; one thread has it.
 pub(crate) struct Shared {
     pub(super) secret: Secret,
@@ -52,7 +55,7 @@ pub(crate) struct Shared {
     pub(super) space: super::space::Rounds,
     counts: Cell<MetaCounts>,
     /// Connections that are served, to be closed at the end.
-    closers: RefCell<Vec<Rc<dyn Fn(&str) -> bool>>>,
+    closers: RefCell<Vec<Closer>>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
     end: RefCell<Option<Result<(), Error>>>,
     end_wanted: Notify,
@@ -105,7 +108,7 @@ impl Shared {
     }
 
     /// Starts the tasks.
-    pub(super) fn run(self: &Rc<Self>, listener: rpc::Listener) -> Result<(), ServeError> {
+    pub(super) fn run(self: &Rc<Self>, listener: rpc::Listener) {
         let tasks = [
             ring::spawn(Rc::clone(self).accept_loop(listener)),
             ring::spawn(Rc::clone(self).flush_loop()),
@@ -116,8 +119,8 @@ impl Shared {
             ring::spawn(Rc::clone(self).reclaim_loop()),
         ];
         self.tasks.borrow_mut().extend(tasks);
+        self.offline_unserved();
         self.end_void_sessions();
-        Ok(())
     }
 
     /// Accepts connections; whoever knocks proves itself in a task of its own.
@@ -151,7 +154,7 @@ impl Shared {
     }
 
     /// Remembers how to close a connection; `close` answers whether it was open.
-    pub(super) fn remember(&self, close: Rc<dyn Fn(&str) -> bool>) {
+    pub(super) fn remember(&self, close: Closer) {
         self.closers.borrow_mut().push(close);
     }
 
@@ -250,10 +253,11 @@ impl Shared {
         };
         // Answers that do not leave in time are asked for again after the next start.
         let _ = ring::time::timeout(FLUSH_DEADLINE, flushed).await;
-        let synced = self.sync_now().await;
         self.abort("the metadata service ends");
-        synced.map_err(ServeError::Store)?;
-        self.core.borrow_mut().flush().map_err(ServeError::Store)
+        let mut core = self.core.borrow_mut();
+        core.flush()?;
+        // Nothing else runs any more: this thread may wait for the disk.
+        Ok(core.syncer().sync()?)
     }
 }
 

@@ -3,6 +3,7 @@
 //! A sync takes milliseconds during which other calls go on. Whoever wants one while one is under
 //! way waits for the next, which then serves all of them.
 
+use super::outbox::Then;
 use super::shared::Shared;
 use crate::store::{Error, Syncer};
 use ring::local::{Notify, oneshot};
@@ -11,13 +12,11 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-type Waiter = Box<dyn FnOnce(&Rc<Shared>)>;
-
 /// The way to the sync thread, and who waits.
 pub(super) struct Syncing {
     requests: Sender<()>,
     results: RefCell<Option<Receiver<Result<(), Error>>>>,
-    waiting: RefCell<Vec<Waiter>>,
+    waiting: RefCell<Vec<Then>>,
     wanted: Notify,
 }
 

@@ -25,7 +25,7 @@ pub(crate) const SECRET: Secret = Secret([7; 32]);
 pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
     let mut runtime = ring::Runtime::new(&ring::Config::default()).unwrap();
     runtime.block_on(async {
-        ring::time::timeout(Duration::from_secs(60), test).await.expect("the test hangs")
+        ring::time::timeout(Duration::from_mins(1), test).await.expect("the test hangs")
     })
 }
 
