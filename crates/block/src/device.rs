@@ -53,8 +53,8 @@ impl Geometry {
     }
 }
 
-/// A block device as one thread uses it. I/O starts when the method is called, not when its future is
-/// first polled; dropping the future leaves open whether the I/O took place. Writes that are in
+/// A block device as one thread uses it. I/O starts when the method is called, not when its future
+/// is first polled; dropping the future leaves open whether the I/O took place. Writes that are in
 /// flight together and overlap leave a mix.
 pub trait Device {
     /// The shape; never changes.

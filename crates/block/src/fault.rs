@@ -1,7 +1,7 @@
 //! A layer that injects faults by a seeded plan: errors, delays and torn writes.
 //!
-//! The plan and its generator are shared by the devices of all threads (behind a lock, since this is
-//! a layer for tests), so that a single-threaded run repeats exactly from its seed.
+//! The plan and its generator are shared by the devices of all threads (behind a lock, since this
+//! is a layer for tests), so that a single-threaded run repeats exactly from its seed.
 
 use crate::device::{Backing, Device, Geometry};
 use crate::error::{Access, Error};

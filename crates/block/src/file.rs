@@ -2,11 +2,11 @@
 //!
 //! *One owner*: the file is held under an exclusive lock of its open file description.
 //!
-//! *Written beforehand*: a first write into an unwritten extent costs a journal transaction, so that
-//! [`create`] writes the whole file once. For such a file (`preallocated`) discard does nothing and
-//! says so in the geometry, and zeros are written as data: `FALLOC_FL_ZERO_RANGE` would turn the
-//! extents back into unwritten ones. Other regular files are punched and zeroed by `fallocate`; so
-//! are block devices, where it discards and zeroes on the medium.
+//! *Written beforehand*: a first write into an unwritten extent costs a journal transaction, so
+//! that [`create`] writes the whole file once. For such a file (`preallocated`) discard does
+//! nothing and says so in the geometry, and zeros are written as data: `FALLOC_FL_ZERO_RANGE` would
+//! turn the extents back into unwritten ones. Other regular files are punched and zeroed by
+//! `fallocate`; so are block devices, where it discards and zeroes on the medium.
 //!
 //! *Any memory will do*: what direct I/O cannot take (e.g. a payload in the middle of a receive
 //! buffer) goes through an aligned copy.
@@ -39,8 +39,8 @@ pub struct FileOptions {
     /// Block size in bytes; `None` means 4096 for a regular file and the logical block size of a
     /// block device.
     pub block_size: Option<u32>,
-    /// `O_DIRECT`, past the page cache. Without it (a file system that cannot), writes linger in the
-    /// page cache until a flush.
+    /// `O_DIRECT`, past the page cache. Without it (a file system that cannot), writes linger in
+    /// the page cache until a flush.
     pub direct: bool,
     /// The file was written whole beforehand and must stay so: discard is ignored.
     pub preallocated: bool,

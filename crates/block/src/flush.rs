@@ -4,8 +4,8 @@
 //! one loop turn, or while another runs, one `fdatasync` serves; none joins one that has begun, as
 //! that may miss its writes.
 //!
-//! A failed flush fails all that it served and every later one, on all threads: the system reports a
-//! lost write once, so that a flush that succeeds after a failed one proves nothing.
+//! A failed flush fails all that it served and every later one, on all threads: the system reports
+//! a lost write once, so that a flush that succeeds after a failed one proves nothing.
 
 use crate::error::{Access, Error};
 use crate::future::IoFuture;

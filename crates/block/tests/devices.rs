@@ -38,7 +38,8 @@ fn command() -> impl Strategy<Value = Command> {
         3 => range.clone().prop_map(|(start, len)| Command::Read(start, len)),
         2 => range.clone().prop_flat_map(|(start, len)| (Just((start, len)), 0..600_usize))
             .prop_map(|((start, len), shift)| Command::ReadInto(start, len, shift)),
-        4 => (range.clone(), any::<u8>()).prop_map(|((start, len), b)| Command::Write(start, len, b)),
+        4 => (range.clone(), any::<u8>())
+            .prop_map(|((start, len), seed)| Command::Write(start, len, seed)),
         2 => (0..BLOCKS - 9, lens, any::<u8>()).prop_map(|(s, l, b)| Command::WriteChunks(s, l, b)),
         1 => range.clone().prop_map(|(start, len)| Command::WriteZeroes(start, len)),
         1 => range.prop_map(|(start, len)| Command::Discard(start, len)),
@@ -142,8 +143,8 @@ proptest! {
         run(follows_model(backing.attach(), &commands));
     }
 
-    /// Goal: a file under O_DIRECT behaves as an array of bytes, punched or preallocated, and through
-    /// the log and fault layers too.
+    /// Goal: a file under O_DIRECT behaves as an array of bytes, punched or preallocated, and
+    /// through the log and fault layers too.
     #[test]
     fn file_follows_model(
         commands in prop::collection::vec(command(), 1..40),
@@ -164,8 +165,8 @@ proptest! {
         }
     }
 
-    /// Goal: after any power cut, the log's image holds all that a flush covered, and every block of
-    /// it is some write's or the old one.
+    /// Goal: after any power cut, the log's image holds all that a flush covered, and every block
+    /// of it is some write's or the old one.
     #[test]
     fn log_keeps_what_was_flushed(
         commands in prop::collection::vec(command(), 1..30),
@@ -385,8 +386,8 @@ fn threads_share_a_backing() {
     });
 }
 
-/// Goal: a created file device behaves the same in the simulation; after power loss it holds all that
-/// was flushed, and of a later write each block is old or new.
+/// Goal: a created file device behaves the same in the simulation; after power loss it holds all
+/// that was flushed, and of a later write each block is old or new.
 #[test]
 fn simulated_files_lose_only_what_was_not_flushed() {
     let mut partial = 0;

@@ -1,5 +1,5 @@
-//! Message rates of a TCP echo over loopback: one server thread, one client thread, each with its own
-//! ring, sleeping and with a short spin.
+//! Message rates of a TCP echo over loopback: one server thread, one client thread, each with its
+//! own ring, sleeping and with a short spin.
 //!
 //! `cargo run --release -p tsumugi-ring --example echo [-- seconds]`
 //!

@@ -105,8 +105,8 @@ impl Chunk {
         }
     }
 
-    /// Makes the chunk clonable: buffers are frozen in place, inline bytes are copied into a buffer,
-    /// and region ranges are copied too, so that the result never changes.
+    /// Makes the chunk clonable: buffers are frozen in place, inline bytes are copied into a
+    /// buffer, and region ranges are copied too, so that the result never changes.
     pub fn into_shared(self) -> Shared {
         match self {
             Self::Buffer(buffer, range) => buffer.freeze().slice(range),

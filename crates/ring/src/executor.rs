@@ -2,7 +2,8 @@
 //!
 //! A task is a boxed future in a slab and a small atomically counted header, which is what wakers
 //! point to. Waking on the task's own thread pushes the header onto a plain queue. Waking from
-//! another thread pushes it onto a lock-free stack and, only if the owner sleeps, kicks its eventfd.
+//! another thread pushes it onto a lock-free stack and, only if the owner sleeps, kicks its
+//! eventfd.
 
 mod wake;
 
@@ -380,8 +381,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Waker;
 
-    /// Goal: a wake from elsewhere before falling asleep prevents it, one during sleep kicks exactly
-    /// once, and each makes the task run once.
+    /// Goal: a wake from elsewhere before falling asleep prevents it, one during sleep kicks
+    /// exactly once, and each makes the task run once.
     #[test]
     fn no_wake_is_slept_through() {
         let kicks = Arc::new(AtomicUsize::new(0));

@@ -72,8 +72,8 @@ impl File {
         &self.handle
     }
 
-    /// Reads into a range of the buffer's capacity from `offset`; fewer bytes only at the end of the
-    /// file or before an error. The buffer's visible length grows to cover what was read.
+    /// Reads into a range of the buffer's capacity from `offset`; fewer bytes only at the end of
+    /// the file or before an error. The buffer's visible length grows to cover what was read.
     pub fn read_at(
         &self,
         buffer: Buffer,

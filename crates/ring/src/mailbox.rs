@@ -1,8 +1,8 @@
 //! Bounded mailboxes between threads: many senders, one receiver.
 //!
 //! Messages go through a lock-free ring of slots (after D. Vyukov's bounded queue). A lock is taken
-//! only at the edges: by a receiver that found nothing and goes to sleep and the sender that wakes it
-//! (once per batch), and by senders that found the mailbox full.
+//! only at the edges: by a receiver that found nothing and goes to sleep and the sender that wakes
+//! it (once per batch), and by senders that found the mailbox full.
 
 mod queue;
 

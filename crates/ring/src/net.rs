@@ -1,8 +1,8 @@
 //! TCP over the reactor.
 //!
-//! Receives and sends own their memory while they run. A send takes a list of chunks and sends all of
-//! it with as few calls as possible, one as a rule: on loopback, eight 4 KiB messages in one send
-//! cost a sixth of eight sends.
+//! Receives and sends own their memory while they run. A send takes a list of chunks and sends all
+//! of it with as few calls as possible, one as a rule: on loopback, eight 4 KiB messages in one
+//! send cost a sixth of eight sends.
 
 mod socket;
 
@@ -22,8 +22,8 @@ const BACKLOG: i32 = 1024;
 /// How sockets are made.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
-    /// Network namespace (e.g. `/run/netns/node1`) that the socket belongs to. It is made by a thread
-    /// that enters the namespace just for that; needs `CAP_SYS_ADMIN` there.
+    /// Network namespace (e.g. `/run/netns/node1`) that the socket belongs to. It is made by a
+    /// thread that enters the namespace just for that; needs `CAP_SYS_ADMIN` there.
     pub network_namespace: Option<PathBuf>,
     /// `TCP_NODELAY`: send small messages at once.
     pub nodelay: bool,
@@ -96,8 +96,8 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    /// Connects to `address`. There is no deadline of its own beyond the kernel's (minutes): wrap it
-    /// in [`timeout`](crate::time::timeout).
+    /// Connects to `address`. There is no deadline of its own beyond the kernel's (minutes): wrap
+    /// it in [`timeout`](crate::time::timeout).
     ///
     /// # Errors
     /// What `socket` and `connect` answer, and `setns` for a network namespace.
@@ -135,8 +135,8 @@ impl TcpStream {
     }
 
     /// Receives at least one byte, filling the segments in order: e.g. the rest of a payload into
-    /// its destination and what follows into a receive buffer. As for [`recv`](Self::recv), dropping
-    /// the future may lose bytes.
+    /// its destination and what follows into a receive buffer. As for [`recv`](Self::recv),
+    /// dropping the future may lose bytes.
     pub fn recv_vectored(&self, segments: Segments) -> Op<(io::Result<usize>, Segments)> {
         Op::submit(&self.handle, Operation::Receive(segments), |completion| {
             let result = completion.result();

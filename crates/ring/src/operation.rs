@@ -1,8 +1,8 @@
 //! The one enum through which all I/O goes, and the future of an operation.
 //!
-//! An operation owns its memory and its handle. It is queued when its future is *made* and sent with
-//! all others of the loop turn. Dropping the future asks for cancellation and leaves memory and
-//! handle with the reactor until the completion has come.
+//! An operation owns its memory and its handle. It is queued when its future is *made* and sent
+//! with all others of the loop turn. Dropping the future asks for cancellation and leaves memory
+//! and handle with the reactor until the completion has come.
 
 use crate::buffer::Buffer;
 use crate::chunk::{Chunk, Segment, Segments};

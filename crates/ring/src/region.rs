@@ -1,9 +1,9 @@
 //! A big memory-mapped region that several threads use as a device's memory.
 //!
-//! It behaves like a device and not like a Rust slice: reads that race with writes of the same bytes
-//! see an arbitrary mix of old and new bytes, as NVMe allows for overlapping commands. Bytes have no
-//! invalid values, so that a mix is wrong only for who relies on it; who computes a digest over
-//! bytes that it will send must copy them first or own the range.
+//! It behaves like a device and not like a Rust slice: reads that race with writes of the same
+//! bytes see an arbitrary mix of old and new bytes, as NVMe allows for overlapping commands. Bytes
+//! have no invalid values, so that a mix is wrong only for who relies on it; who computes a digest
+//! over bytes that it will send must copy them first or own the range.
 
 use crate::chunk::Chunk;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

@@ -18,10 +18,10 @@ use std::time::Duration;
 const POLLS_PER_TURN_MAX: usize = 1024;
 /// Spins in a row that may find nothing before spinning is given up.
 const FRUITLESS_SPINS_MAX: u32 = 8;
-/// Nanoseconds of spinning between two offers of the CPU to others. (With 12 runnable threads on two
-/// CPUs, spinning without offering it cut the rate of an echo from 525 to 194 thousand messages a
-/// second; with it there is no loss. Offering it all the time costs
-/// 3 of 9 us per round trip on idle CPUs.)
+/// Nanoseconds of spinning between two offers of the CPU to others. (With 12 runnable threads on
+/// two CPUs, spinning without offering it cut the rate of an echo from 525 to 194 thousand messages
+/// a second; with it there is no loss. Offering it all the time costs 3 of 9 us per round trip on
+/// idle CPUs.)
 const SPIN_YIELD_NS: u64 = 4_000;
 /// Idleness that ends within the spin time and this much (what waking a sleeping CPU costs) would
 /// have been a fruitful spin, so that spinning begins anew.
@@ -35,8 +35,8 @@ pub struct Config {
     /// Submission queue entries (8 … 32 768, rounded up to a power of two); the completion queue is
     /// four times as long. More operations than this in one turn only cost more system calls.
     pub entries: u32,
-    /// How long to spin for completions before sleeping; zero never spins. Spinning pauses by itself
-    /// while it bears no fruit, so that an idle thread sleeps.
+    /// How long to spin for completions before sleeping; zero never spins. Spinning pauses by
+    /// itself while it bears no fruit, so that an idle thread sleeps.
     pub poll: Duration,
     /// 128-byte submission entries, for [`Handle::uring_cmd`](crate::Handle::uring_cmd).
     pub sqe128: bool,
@@ -72,8 +72,8 @@ impl Runtime {
         Ok(Self { context, poll: config.poll, fruitless_spins: 0, reaped: Vec::new() })
     }
 
-    /// Runs `future` and all tasks until `future` has completed. Other tasks stay, and go on with the
-    /// next call.
+    /// Runs `future` and all tasks until `future` has completed. Other tasks stay, and go on with
+    /// the next call.
     ///
     /// # Panics
     /// If the thread is inside of a runtime already, or the ring itself fails.

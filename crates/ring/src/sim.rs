@@ -1,16 +1,17 @@
 //! The simulated twin: a whole cluster in one thread, driven by a seed.
 //!
 //! A [`Simulation`] runs the shipped code unchanged on virtual time, a simulated network and
-//! simulated disks. *Nodes* are groups of tasks with an address, files and a life of their own: they
-//! can be killed (as by `kill -9`), lose power (unflushed writes are lost or torn), be paused (as by
-//! SIGSTOP) and come back. All choices (order of ready tasks, delays, sizes of the pieces in which
-//! bytes arrive, which unflushed blocks survive) come from one generator, so that a seed repeats a run
-//! exactly; [`Simulation::trace_hash`] tells two runs apart.
+//! simulated disks. *Nodes* are groups of tasks with an address, files and a life of their own:
+//! they can be killed (as by `kill -9`), lose power (unflushed writes are lost or torn), be paused
+//! (as by SIGSTOP) and come back. All choices (order of ready tasks, delays, sizes of the pieces in
+//! which bytes arrive, which unflushed blocks survive) come from one generator, so that a seed
+//! repeats a run exactly; [`Simulation::trace_hash`] tells two runs apart.
 //!
-//! What it does not model: CPU time (tasks take none), kernel caches, losses of the metadata of files
-//! (sizes and names are durable at once), and TCP giving up by itself on a broken link (a partition
-//! just holds all bytes until healed). Shipped code that iterates a `HashMap` with the standard
-//! random state, or asks the system for time or randomness past this crate, breaks repetition.
+//! What it does not model: CPU time (tasks take none), kernel caches, losses of the metadata of
+//! files (sizes and names are durable at once), and TCP giving up by itself on a broken link (a
+//! partition just holds all bytes until healed). Shipped code that iterates a `HashMap` with the
+//! standard random state, or asks the system for time or randomness past this crate, breaks
+//! repetition.
 
 mod disk;
 mod network;

@@ -159,8 +159,8 @@ fn receives_survive_races_and_cancellation() {
     });
 }
 
-/// Goal: more operations than the queues hold are all carried out (full submission queue, completion
-/// overflow).
+/// Goal: more operations than the queues hold are all carried out (full submission queue,
+/// completion overflow).
 #[test]
 fn queues_may_overflow() {
     let mut runtime = Runtime::new(&Config { entries: 8, ..Default::default() }).unwrap();

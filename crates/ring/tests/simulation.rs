@@ -177,8 +177,8 @@ fn deadlocks_are_reported() {
     assert_eq!(simulation.run(sleep), Err(Stalled::TimeLimit));
 }
 
-/// Goal: a killed node's tasks end, its peers see the connection end and new ones refused, and it can
-/// be started again on the same port.
+/// Goal: a killed node's tasks end, its peers see the connection end and new ones refused, and it
+/// can be started again on the same port.
 #[test]
 fn nodes_die_and_return() {
     for seed in 0..30 {
@@ -283,8 +283,8 @@ fn open(path: &str) -> File {
     File::open(path, options).unwrap()
 }
 
-/// Goal: kill -9 keeps written bytes, power loss keeps what was flushed and, over many seeds, keeps,
-/// loses and tears what was not.
+/// Goal: kill -9 keeps written bytes, power loss keeps what was flushed and, over many seeds,
+/// keeps, loses and tears what was not.
 #[test]
 fn power_loss_spares_what_was_flushed() {
     let (mut kept, mut lost, mut torn) = (0, 0, 0);
@@ -439,8 +439,8 @@ fn flushes_cover_what_was_acknowledged() {
     assert!(lost > 10 && lost < 50, "{lost} of 60 lost");
 }
 
-/// Goal: whatever is killed, cut off or reset at whatever moment, every operation ends or times out,
-/// and what was echoed is a prefix of what was sent.
+/// Goal: whatever is killed, cut off or reset at whatever moment, every operation ends or times
+/// out, and what was echoed is a prefix of what was sent.
 #[test]
 fn killing_any_node_at_any_time_ends_every_operation() {
     let mut total = 0;

@@ -1,7 +1,7 @@
 //! A bounded lock-free queue for many producers and consumers (D. Vyukov).
 //!
-//! Each slot's `turn` says whose it is: equal to a position, it is free for the push there; one more,
-//! it is full for the pop there. Popping sets it a lap ahead.
+//! Each slot's `turn` says whose it is: equal to a position, it is free for the push there; one
+//! more, it is full for the pop there. Popping sets it a lap ahead.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -118,7 +118,10 @@ mod tests {
     proptest! {
         /// Goal: one thread sees a bounded first-in-first-out queue, over many laps.
         #[test]
-        fn is_a_bounded_queue(capacity in 1..9_usize, steps in prop::collection::vec(any::<bool>(), 1..300)) {
+        fn is_a_bounded_queue(
+            capacity in 1..9_usize,
+            steps in prop::collection::vec(any::<bool>(), 1..300),
+        ) {
             let queue = Queue::new(capacity);
             let mut model = VecDeque::new();
             for (number, is_push) in steps.into_iter().enumerate() {

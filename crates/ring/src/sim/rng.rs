@@ -1,4 +1,5 @@
-//! The simulation's one source of choices: xoshiro256** (D. Blackman, S. Vigna), seeded by splitmix64.
+//! The simulation's one source of choices: xoshiro256** (D. Blackman, S. Vigna), seeded by
+//! splitmix64.
 
 use std::time::Duration;
 
