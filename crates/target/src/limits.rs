@@ -24,9 +24,9 @@ pub struct Limits {
     /// Most in-capsule data of an I/O command in bytes, a multiple of 16 (IOCCSZ): 0 … 1 MiB less
     /// what the receive buffer needs beside it.
     pub in_capsule_data_bytes: u32,
-    /// MAXH2CDATA: most data of one H2CData PDU in bytes.
+    /// MAXH2CDATA: most data of one `H2CData` PDU in bytes.
     pub h2c_data_bytes_max: u32,
-    /// Most data of one C2HData PDU in bytes.
+    /// Most data of one `C2HData` PDU in bytes.
     pub c2h_data_bytes_max: u32,
     /// Buffer memory for data of one connection's commands; commands beyond it wait.
     pub data_bytes_in_flight_max: usize,
@@ -64,8 +64,8 @@ impl Default for Limits {
             output_bytes_max: 8 << 20,
             handshake: Duration::from_secs(10),
             send: Duration::from_secs(30),
-            discovery_idle: Duration::from_secs(120),
-            keep_alive_max: Duration::from_secs(600),
+            discovery_idle: Duration::from_mins(2),
+            keep_alive_max: Duration::from_mins(10),
             allows_header_digest: true,
             allows_data_digest: true,
         }

@@ -37,7 +37,7 @@ pub(crate) const LARGE_TRANSFER_BYTES: usize = 16 << 10;
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePairState {
-    /// The connection is open and nothing has come yet; the first PDU must be ICReq.
+    /// The connection is open and nothing has come yet; the first PDU must be `ICReq`.
     AwaitingIcReq,
     /// PDU parameters are negotiated; the first command must be Connect.
     AwaitingConnect,

@@ -205,7 +205,7 @@ impl Target {
             ..DiscoveryHeader::default()
         };
         let mut page = header.bytes().to_vec();
-        page.extend(entries.iter().flat_map(|entry| entry.bytes()));
+        page.extend(entries.iter().flat_map(DiscoveryEntry::bytes));
         (page, generation)
     }
 

@@ -31,11 +31,13 @@ impl Controller {
                 Reply::result(self.keep_alive.as_millis() as u64)
             }
             fid::ASYNC_EVENT_CONFIG if is_current => Reply::result(u64::from(self.events.config.0)),
-            fid::KEEP_ALIVE_TIMER | fid::ASYNC_EVENT_CONFIG => Reply::result(0),
             fid::VOLATILE_WRITE_CACHE if self.association.subsystem.has_write_cache() => {
                 Reply::result(1)
             }
-            fid::ARBITRATION
+            // Of the first two the default.
+            fid::KEEP_ALIVE_TIMER
+            | fid::ASYNC_EVENT_CONFIG
+            | fid::ARBITRATION
             | fid::POWER_MANAGEMENT
             | fid::ERROR_RECOVERY
             | fid::WRITE_ATOMICITY => Reply::result(0),
@@ -72,9 +74,10 @@ impl Controller {
             // The cache cannot be turned off: saying so is better than pretending.
             fid::VOLATILE_WRITE_CACHE if self.association.subsystem.has_write_cache() => {
                 let is_enabled = set.dword11 & 1 != 0;
-                match is_enabled {
-                    true => Reply::result(0),
-                    false => Status::FEATURE_NOT_CHANGEABLE.do_not_retry().into(),
+                if is_enabled {
+                    Reply::result(0)
+                } else {
+                    Status::FEATURE_NOT_CHANGEABLE.do_not_retry().into()
                 }
             }
             fid::TIMESTAMP => self.set_timestamp(data),
@@ -121,14 +124,14 @@ impl Controller {
         let mut data = [0; 8];
         data[..6].copy_from_slice(&ms.to_le_bytes()[..6]);
         data[6] = if self.is_timestamp_set { SET_BY_HOST } else { 0 };
-        self.feature_data(sqe, &data)
+        Self::feature_data(sqe, &data)
     }
 
     fn set_timestamp(&mut self, data: &[u8]) -> Reply {
-        let Some(&[a, b, c, d, e, f, _, _]) = data.first_chunk::<8>() else {
+        let Some(stamp) = data.first_chunk::<8>() else {
             return Status::SGL_DATA_LENGTH_INVALID.do_not_retry().into();
         };
-        let wanted_ms = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]) as i64;
+        let wanted_ms = (u64::from_le_bytes(*stamp) & TIMESTAMP_MAX) as i64;
         self.timestamp_offset_ms = wanted_ms - (ring::time::system_time() / 1_000_000) as i64;
         self.is_timestamp_set = true;
         Reply::result(0)
@@ -139,10 +142,10 @@ impl Controller {
         if dword11 & 1 == 0 {
             return Status::INVALID_FIELD.do_not_retry().into();
         }
-        self.feature_data(sqe, &self.association.host.0)
+        Self::feature_data(sqe, &self.association.host.0)
     }
 
-    fn feature_data(&self, sqe: &SubmissionQueueEntry, data: &[u8]) -> Reply {
+    fn feature_data(sqe: &SubmissionQueueEntry, data: &[u8]) -> Reply {
         match super::transfer_bytes(sqe) {
             Ok(bytes) if bytes as usize >= data.len() => Reply::data(Buffer::copy_from(data)),
             Ok(_) => Status::SGL_DATA_LENGTH_INVALID.do_not_retry().into(),

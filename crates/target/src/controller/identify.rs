@@ -42,7 +42,7 @@ impl Controller {
         let result = if self.is_discovery() && identify.cns != cns::CONTROLLER {
             Err(Status::INVALID_FIELD)
         } else {
-            self.identify_data(&identify, nsid)
+            self.identify_data(identify, nsid)
         };
         match result {
             Ok(data) => Reply::data(data),
@@ -50,7 +50,7 @@ impl Controller {
         }
     }
 
-    fn identify_data(&self, identify: &Identify, nsid: Nsid) -> Result<Buffer, Status> {
+    fn identify_data(&self, identify: Identify, nsid: Nsid) -> Result<Buffer, Status> {
         let is_nvm = || match identify.csi {
             csi::NVM => Ok(()),
             _ => Err(Status::INVALID_FIELD),

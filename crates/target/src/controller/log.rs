@@ -33,7 +33,7 @@ impl Controller {
         }
         if bytes > u64::from(self.limits().transfer_bytes_max)
             || get.is_offset_index
-            || get.offset % 4 != 0
+            || !get.offset.is_multiple_of(4)
         {
             return Status::INVALID_FIELD.do_not_retry().into();
         }
@@ -123,14 +123,14 @@ impl Controller {
     }
 
     fn changed_page(&mut self, is_retained: bool) -> Vec<u8> {
-        let list = match self.events.read_changed(is_retained) {
-            Some(nsids) => NamespaceList::new(Nsid(0), nsids),
-            None => {
-                let mut list = NamespaceList::default();
-                list.nsids[0] = U32::new(u32::MAX);
-                list
-            }
-        };
+        let list = self.events.read_changed(is_retained).map_or_else(
+            || {
+                let mut many = NamespaceList::default();
+                many.nsids[0] = U32::new(u32::MAX);
+                many
+            },
+            |nsids| NamespaceList::new(Nsid(0), nsids),
+        );
         list.bytes().to_vec()
     }
 }

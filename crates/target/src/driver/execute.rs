@@ -168,10 +168,10 @@ impl Executor {
             }
         };
         let has_all = pair.has_data(tag) || plan.data_bytes_in() == 0;
-        if matches!(event, Event::Command(_)) && (!has_all || matches!(plan, Plan::Read(_))) {
-            if !pair.reserve(tag, plan.buffer_bytes()) {
-                return Ok(());
-            }
+        let is_new = matches!(event, Event::Command(_));
+        let needs_memory = is_new && (!has_all || matches!(plan, Plan::Read(_)));
+        if needs_memory && !pair.reserve(tag, plan.buffer_bytes()) {
+            return Ok(());
         }
         if !has_all {
             pair.request_data(tag, plan.data_bytes_in());

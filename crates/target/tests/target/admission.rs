@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use target::{AdmissionMode, Limits, LocalAccess, Refusal};
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 fn block_on<F: Future>(future: F) -> F::Output {
     Runtime::new(&Config::default()).unwrap().block_on(future)

@@ -50,7 +50,7 @@ pub struct Client {
     /// R2Ts that `hold_r2ts` has collected: command, tag, offset, length.
     pub r2ts: Vec<(u16, u16, u32, u32)>,
     pub hold_r2ts: bool,
-    /// Cut H2CData into PDUs of this many bytes.
+    /// Cut `H2CData` into PDUs of this many bytes.
     pub h2c_bytes: usize,
     pub term: Option<TermReq>,
     /// Commands whose response was left out.

@@ -10,7 +10,7 @@ use nvme::{CommandId, ControllerId, QueueId, SglDescriptor, Status, TransferTag}
 use proptest::prelude::*;
 use target::{Event, Limits, QueuePair, QueuePairState};
 
-/// A valid recorded session of a host: ICReq, Connect, then writes with data and reads.
+/// A valid recorded session of a host: `ICReq`, Connect, then writes with data and reads.
 fn session() -> Vec<u8> {
     let mut bytes = IcReq::new(0, false, false, 0).bytes().to_vec();
     let encoder = Encoder::INITIAL;

@@ -212,7 +212,7 @@ fn discovery_lists_and_tells() {
 /// Connections are spread over cores, and the target stops in good order with them open.
 #[test]
 fn several_cores_serve() {
-    let server = TestServer::with(Default::default(), target::AdmissionMode::AnyHost, 2);
+    let server = TestServer::with(target::Limits::default(), target::AdmissionMode::AnyHost, 2);
     let who = Who::number(1);
     let (_admin, id) = Client::admin(server.address, &who, &nqn());
     let mut queues: Vec<Client> = (1..=4)

@@ -142,7 +142,7 @@ fn wrong_data_pdus_terminate() {
     server.stop();
 }
 
-/// A second ICReq, garbage, and a header digest that does not match are answered by a terminate
+/// A second `ICReq`, garbage, and a header digest that does not match are answered by a terminate
 /// request too.
 #[test]
 fn wrong_pdus_terminate() {
