@@ -1,0 +1,191 @@
+"""A job's nodes on this machine, for the tests of the whole system.
+
+A Cluster is a metadata service and nodes, each a process of its own, with sockets on loopback and
+everything else in one directory. Leaving the `with` block takes all of it down, whatever state it
+is in, and fails if a process had to be killed or complains of something it must not.
+"""
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TSUMUGI = os.environ.get("TSUMUGI", "tsumugi")
+START_SECONDS = 60
+STOP_SECONDS = 30
+
+
+class Process:
+    """A `tsumugi` command that says on its standard output when it is ready."""
+
+    def __init__(self, directory, name, arguments, ready):
+        self.name = name
+        self.arguments = arguments
+        self.ready = ready
+        self.output = Path(directory, f"{name}.out")
+        self.log = Path(directory, f"{name}.err")
+        self.popen = None
+
+    def start(self):
+        """Starts it without waiting."""
+        self.output.write_text("")
+        environment = dict(os.environ, NO_COLOR="1")
+        environment.setdefault("TSUMUGI_LOG", "info")
+        with open(self.output, "w") as out, open(self.log, "a") as log:
+            self.popen = subprocess.Popen([TSUMUGI, *self.arguments], stdout=out, stderr=log,
+                                          stdin=subprocess.DEVNULL, env=environment)
+
+    def wait_ready(self):
+        """Waits for the line that says so, and returns it."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            for line in self.output.read_text().splitlines():
+                if line.startswith(self.ready):
+                    return line
+            if self.popen.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise RuntimeError(f"{self.name} is not ready; its log ends with:\n{self.tail()}")
+
+    def tail(self, lines=20):
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def is_running(self):
+        """Whether the process lives."""
+        return self.popen is not None and self.popen.poll() is None
+
+    def kill(self):
+        """kill -9."""
+        self.popen.kill()
+        self.popen.wait()
+
+    def stop(self):
+        """Ends it in order; answers whether that worked in time."""
+        if not self.is_running():
+            return True
+        self.popen.send_signal(signal.SIGCONT)
+        self.popen.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.popen.wait(STOP_SECONDS) == 0
+        self.kill()
+        return False
+
+
+class Cluster:
+    """A metadata service and `nodes` nodes with a device of `size` each."""
+
+    def __init__(self, nodes=3, size="256M", directory=None, memory=False, transport="auto"):
+        self.directory = Path(directory or os.getcwd(), "cluster")
+        self.directory.mkdir(mode=0o700)
+        self.secret = self.directory / "secret"
+        self.secret.write_text(secrets.token_hex(32))
+        self.size = size
+        self.memory = memory
+        self.transport = transport
+        self.names = [f"node{number}" for number in range(1, nodes + 1)]
+        self.meta = Process(self.directory, "meta", self.meta_arguments("127.0.0.1:0"),
+                            "listening on")
+        self.nodes = {}
+        self.is_orderly = True
+
+    def meta_arguments(self, listen):
+        """Arguments of the metadata service."""
+        return ["meta", "--listen", listen, "--store", str(self.directory / "store"),
+                "--secret", str(self.secret)]
+
+    def mount(self, number):
+        """Mount point of a node, counted from 1."""
+        return self.directory / f"mount{number}"
+
+    def mounts(self):
+        """All mount points."""
+        return [self.mount(number + 1) for number in range(len(self.names))]
+
+    def device(self, number):
+        """Backing file of a node."""
+        return self.directory / f"device{number}"
+
+    def node(self, number):
+        """A node's process."""
+        return self.nodes[number]
+
+    def configure(self, number):
+        """Writes a node's configuration and answers its path."""
+        self.mount(number).mkdir(exist_ok=True)
+        lines = [f'name = "node{number}"', f'meta = "{self.address}"',
+                 f'secret = "{self.secret}"', f'mount = "{self.mount(number)}"',
+                 f'transport = "{self.transport}"', "allow_other = true",
+                 "[[device]]", f'size = "{self.size}"']
+        if not self.memory:
+            lines.append(f'path = "{self.device(number)}"')
+        path = self.directory / f"node{number}.toml"
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def __enter__(self):
+        try:
+            self.meta.start()
+            self.address = self.meta.wait_ready().split()[-1]
+            # A restart must come back under the same address.
+            self.meta.arguments = self.meta_arguments(self.address)
+            for number in range(1, len(self.names) + 1):
+                self.nodes[number] = Process(self.directory, f"node{number}",
+                                             ["node", str(self.configure(number))], "ready ")
+                self.nodes[number].start()
+            for node in self.nodes.values():
+                node.wait_ready()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def restart(self, process):
+        """Starts a process that was killed, and waits until it is ready."""
+        number = next((n for n, node in self.nodes.items() if node is process), None)
+        if number is not None:
+            self.unmount(number)
+        process.start()
+        process.wait_ready()
+
+    def unmount(self, number):
+        """Takes away a mount whose process is gone."""
+        subprocess.run(["umount", "-l", str(self.mount(number))], stderr=subprocess.DEVNULL,
+                       check=False)
+
+    def __exit__(self, kind, value, trace):
+        for node in self.nodes.values():
+            self.is_orderly &= node.stop() or kind is not None
+        self.is_orderly &= self.meta.stop() or kind is not None
+        for number in self.nodes:
+            self.unmount(number)
+        if kind is not None:
+            for process in [self.meta, *self.nodes.values()]:
+                print(f"--- end of {process.name}'s log\n{process.tail()}")
+        elif not self.is_orderly:
+            raise RuntimeError("a process could not be ended in order:\n" + "\n".join(
+                f"--- {p.name}\n{p.tail(5)}" for p in [self.meta, *self.nodes.values()]))
+
+
+class Table:
+    """Counts what went wrong in many rounds of several checks, and prints it."""
+
+    def __init__(self):
+        self.rows = {}
+
+    def check(self, name, holds):
+        """One round of a check."""
+        wrong, rounds = self.rows.get(name, (0, 0))
+        self.rows[name] = (wrong + (not holds), rounds + 1)
+
+    def finish(self):
+        """Prints the table; ends the program with 1 if anything went wrong."""
+        width = max(map(len, self.rows))
+        for name, (wrong, rounds) in self.rows.items():
+            print(f"{name:{width}}  {wrong} / {rounds}")
+        if any(wrong for wrong, _ in self.rows.values()):
+            print("something was wrong", file=sys.stderr)
+            sys.exit(1)
