@@ -13,8 +13,10 @@ use nvme::HostId;
 use ring::{Chunk, Segment, Segments};
 use std::fmt;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 /// `EACCES`: what a file system call reports of a refused command.
 const ACCESS_DENIED: i32 = 13;
@@ -102,12 +104,18 @@ impl LocalDevice {
                 return IoFuture::ready(Err(self.access.refuse(access, offset, len, refusal)));
             }
         };
-        let work = start(&*self.inner);
+        let mut work = start(&*self.inner);
+        // A memory device is done already: then nothing has to be kept alive.
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Poll::Ready(result) = Pin::new(&mut work).poll(&mut cx) {
+            self.access.namespace.count(&tally(access, len, &result), Origin::Local);
+            return IoFuture::ready(result);
+        }
         let namespace = Arc::clone(&self.access.namespace);
         // The caller may drop its future; the permit must outlive the device's work all the same.
         let task = ring::spawn(async move {
             let result = work.await;
-            namespace.count(&tally(access, len, result.is_ok()), Origin::Local);
+            namespace.count(&tally(access, len, &result), Origin::Local);
             drop(permit);
             result
         });
@@ -120,8 +128,9 @@ impl LocalDevice {
     }
 }
 
-fn tally(access: Access, len: u64, is_success: bool) -> Tally {
-    let bytes = if is_success { len } else { 0 };
+fn tally<T>(access: Access, len: u64, result: &Result<T, Error>) -> Tally {
+    let bytes = if result.is_ok() { len } else { 0 };
+    let is_media_error = matches!(result, Err(Error::Io { .. } | Error::Short { .. }));
     let (is_read, is_write) = (access == Access::Read, access == Access::Write);
     Tally {
         read_bytes: if is_read { bytes } else { 0 },
@@ -129,7 +138,7 @@ fn tally(access: Access, len: u64, is_success: bool) -> Tally {
         read_commands: u64::from(is_read),
         write_commands: u64::from(is_write || access == Access::WriteZeroes),
         commands: 1,
-        media_errors: u64::from(!is_success),
+        media_errors: u64::from(is_media_error),
         refused: 0,
     }
 }

@@ -26,8 +26,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Size of the receive buffer in bytes.
+/// Size of the receive buffer of an I/O queue pair in bytes.
 const RECEIVE_BYTES: usize = 256 << 10;
+/// Size of the receive buffer of any other connection, which whoever can reach the target may have:
+/// more than the longest PDU that is taken as a whole there.
+const RECEIVE_BYTES_FIRST: usize = 16 << 10;
 /// What is received at most while large data is awaited, so that little of it has to be copied.
 const RECEIVE_SMALL_BYTES: usize = 4 << 10;
 /// Room that must be left in the receive buffer before it is tidied up: more than the longest PDU
@@ -86,7 +89,7 @@ impl Connection {
             stream,
             registration,
             role: Role::Unconnected,
-            buffer: Some(Buffer::with_capacity(RECEIVE_BYTES)),
+            buffer: Some(Buffer::with_capacity(RECEIVE_BYTES_FIRST)),
             unread: 0..0,
             receiving: None,
             payload_bytes: 0,
@@ -320,6 +323,9 @@ impl Connection {
         let Some(mut buffer) = self.buffer.take() else { return };
         if self.unread.is_empty() {
             self.unread = 0..0;
+            if matches!(self.role, Role::Io(_)) && buffer.capacity() < RECEIVE_BYTES {
+                buffer = Buffer::with_capacity(RECEIVE_BYTES);
+            }
         } else if buffer.capacity() - self.unread.end < RECEIVE_ROOM_BYTES {
             buffer.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
