@@ -44,6 +44,8 @@ pub(crate) struct Inner {
     driver: RefCell<Option<Waker>>,
     /// Set when the host wants to end the connection.
     end_wanted: RefCell<Option<ConnectionEnd>>,
+    /// Why it ends, from the moment that this is certain.
+    reason: RefCell<Option<ConnectionEnd>>,
     /// Set once the connection has ended.
     end: RefCell<Option<ConnectionEnd>>,
     /// Tells of changes of state.
@@ -90,6 +92,7 @@ impl Connection {
             next_ticket: Cell::new(0),
             driver: RefCell::new(None),
             end_wanted: RefCell::new(None),
+            reason: RefCell::new(None),
             end: RefCell::new(None),
             changed: Notify::new(),
             command_timeout,
@@ -119,6 +122,11 @@ impl Connection {
     /// Why the connection ended, if it has.
     pub(crate) fn end(&self) -> Option<ConnectionEnd> {
         self.0.end.borrow().clone()
+    }
+
+    /// Why the connection ends or ended, for errors.
+    pub(crate) fn reason(&self) -> ConnectionEnd {
+        self.0.reason.borrow().clone().unwrap_or(ConnectionEnd::Closed)
     }
 
     /// Ends the connection; commands that are outstanding are lost.
@@ -198,7 +206,7 @@ impl Inner {
 pub(crate) fn check_outcome(
     command: &'static str,
     outcome: Outcome,
-    end: Option<ConnectionEnd>,
+    connection: &Connection,
 ) -> Result<nvme::CompletionQueueEntry, Error> {
     match outcome {
         Outcome::Completed(cqe) if cqe.status().is_success() => Ok(cqe),
@@ -207,8 +215,6 @@ pub(crate) fn check_outcome(
         Outcome::DataUnderrun { received_bytes, expected_bytes } => {
             Err(Error::DataUnderrun { received_bytes, expected_bytes })
         }
-        Outcome::ConnectionLost => {
-            Err(Error::ConnectionLost(end.unwrap_or(ConnectionEnd::ClosedByTarget)))
-        }
+        Outcome::ConnectionLost => Err(Error::ConnectionLost(connection.reason())),
     }
 }

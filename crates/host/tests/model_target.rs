@@ -256,7 +256,7 @@ fn a_restarted_target_interrupts_but_does_not_fail() {
             .map(|task| {
                 let namespace = namespace.clone();
                 ring::spawn(async move {
-                    for round in 0..200 {
+                    for round in 0..60 {
                         let offset = task * 65_536;
                         let bytes = pattern(round, 65_536);
                         let written = Buffer::copy_from(&bytes).freeze();

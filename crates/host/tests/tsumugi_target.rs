@@ -178,7 +178,7 @@ fn a_load_survives_the_targets_restart() {
             .map(|task| {
                 let namespace = namespace.clone();
                 ring::spawn(async move {
-                    for round in 0..300 {
+                    for round in 0..80 {
                         let bytes = pattern(round, 131_072);
                         let offset = task << 20;
                         let written = Buffer::copy_from(&bytes).freeze();

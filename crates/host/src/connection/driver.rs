@@ -135,6 +135,7 @@ impl Driver {
             ConnectionEnd::Protocol(fault @ ProtocolError::Pdu(_)) => Some(*fault),
             _ => None,
         };
+        *self.inner.reason.borrow_mut() = Some(why.clone());
         // While a receive is under way the kernel may write into a command's buffer, which thus
         // cannot be given back yet; then the machine is closed when the receive has ended.
         if self.receive.is_none() {

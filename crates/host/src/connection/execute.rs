@@ -58,8 +58,7 @@ impl Execute {
             Err((SubmitError::NotReady, data)) => {
                 self.data = Some(data);
                 drop(pair);
-                let end = self.connection.end().unwrap_or(crate::ConnectionEnd::Closed);
-                Err(end.into())
+                Err(self.connection.reason().into())
             }
             Err((SubmitError::QueueFull, data)) => {
                 self.data = Some(data);

@@ -80,7 +80,7 @@ async fn run(
     data: Data,
 ) -> Result<(CompletionQueueEntry, Data), Error> {
     let (outcome, data) = connection.execute(sqe, data).await;
-    let cqe = check_outcome(command, outcome?, connection.end())?;
+    let cqe = check_outcome(command, outcome?, connection)?;
     Ok((cqe, data))
 }
 

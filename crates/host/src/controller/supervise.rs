@@ -55,9 +55,10 @@ async fn listen(inner: Rc<Inner>, link: Rc<Link>) {
         let sqe = SubmissionQueueEntry::async_event_request();
         let (outcome, _) = link.admin.execute_without_deadline(sqe).await;
         let Ok(outcome) = outcome else { return };
-        let end = link.admin.end();
         // A refusal (no more requests allowed) ends listening, not the link.
-        let Ok(cqe) = check_outcome("Asynchronous Event Request", outcome, end) else { return };
+        let Ok(cqe) = check_outcome("Asynchronous Event Request", outcome, &link.admin) else {
+            return;
+        };
         let event = AsyncEvent::from_dword(cqe.dword0());
         let event = if event == AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED {
             match changed_namespaces(&link).await {

@@ -2,7 +2,7 @@
 
 use super::Namespace;
 use crate::connection::Connection;
-use crate::error::{ConnectionEnd, Error};
+use crate::error::Error;
 use crate::options::InterruptedWrites;
 use crate::queue_pair::{Data, Outcome};
 use nvme::{Status, SubmissionQueueEntry};
@@ -127,7 +127,7 @@ impl Namespace {
                 Next::Fail(Error::DataUnderrun { received_bytes, expected_bytes })
             }
             Ok(Outcome::ConnectionLost) => {
-                let end = connection.end().unwrap_or(ConnectionEnd::ClosedByTarget);
+                let end = connection.reason();
                 let may_resend = !request.is_write
                     || self.0.controller.options().interrupted_writes == InterruptedWrites::Resend;
                 if !may_resend {
