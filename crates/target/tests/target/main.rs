@@ -6,5 +6,6 @@ mod basics;
 mod client;
 mod hostile;
 mod life;
+mod model;
 mod server;
 mod transport;
