@@ -215,9 +215,18 @@ impl LockTable {
                 at += 1;
                 continue;
             }
+            let weakens = wait.lock.mode == LockMode::Shared
+                && queue.held.iter().any(|held| {
+                    let is_own = held.party == wait.party && overlap(&held.lock, &wait.lock);
+                    is_own && held.lock.mode == LockMode::Exclusive
+                });
             queue.waits.remove(at);
             self.hold(wait.party, wait.lock);
             self.granted.push(wait.id);
+            if weakens {
+                // What stood against those before it may be gone.
+                at = 0;
+            }
         }
         self.tidy(place);
     }

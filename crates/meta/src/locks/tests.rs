@@ -39,6 +39,18 @@ fn waits_are_served_in_order() {
     assert!(table.places.is_empty() && table.counts.is_empty());
 }
 
+/// Goal: a wait that is granted and weakens what its owner held lets in who came before it.
+#[test]
+fn a_weakened_lock_lets_earlier_waits_in() {
+    let mut table = LockTable::default();
+    assert_eq!(table.set(S, lock(1, 0, 7, EXCLUSIVE), None), Wish::Granted);
+    assert_eq!(table.set(S, lock(2, 8, 8, EXCLUSIVE), None), Wish::Granted);
+    assert_eq!(table.set(S, lock(3, 4, 4, SHARED), Some(WaitId(3))), Wish::Waits);
+    assert_eq!(table.set(S, lock(1, 0, 8, SHARED), Some(WaitId(1))), Wish::Waits);
+    table.unlock(S, lock(2, 8, 8, SHARED));
+    assert_eq!(table.take_granted(), [WaitId(1), WaitId(3)]);
+}
+
 /// Goal: a circle of waiting owners is refused, over any number of inodes.
 #[test]
 fn circles_are_refused() {
