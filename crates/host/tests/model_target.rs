@@ -28,9 +28,14 @@ struct Server {
 }
 
 impl Server {
-    fn start(shared: &Rc<Shared>, address: &str) -> Self {
-        let listener =
-            TcpListener::bind(address.parse().unwrap(), &SocketOptions::default()).unwrap();
+    async fn start(shared: &Rc<Shared>, address: &str) -> Self {
+        let listener = loop {
+            // The kernel may still be closing the former listener.
+            match TcpListener::bind(address.parse().unwrap(), &SocketOptions::default()) {
+                Ok(listener) => break listener,
+                Err(_) => ring::time::sleep(Duration::from_millis(5)).await,
+            }
+        };
         let address = listener.local_addr();
         let streams = Rc::new(RefCell::new(Vec::new()));
         let poke = Rc::new(Notify::new());
@@ -134,7 +139,7 @@ fn reads_return_what_writes_wrote() {
                 ..Knobs::default()
             };
             let shared = Shared::new(knobs, BYTES);
-            let server = Server::start(&shared, "127.0.0.1:0");
+            let server = Server::start(&shared, "127.0.0.1:0").await;
             let mut options = options(server.address);
             (options.hdr_digest, options.data_digest) = (digests, digests);
             options.nr_io_queues = queues;
@@ -154,7 +159,7 @@ fn reads_return_what_writes_wrote() {
 fn zeroes_discards_and_flushes_work() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         let controller = Controller::connect(options(server.address)).await.unwrap();
         let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
         namespace.write(0, pattern(1, 1 << 20).freeze()).await.unwrap();
@@ -175,7 +180,7 @@ fn zeroes_discards_and_flushes_work() {
 fn impossible_requests_are_refused() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         let controller = Controller::connect(options(server.address)).await.unwrap();
         let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
         let commands = shared.commands.get();
@@ -194,7 +199,7 @@ fn impossible_requests_are_refused() {
 fn statuses_decide_on_retries() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         let controller = Controller::connect(options(server.address)).await.unwrap();
         let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
         shared.status.set(Some(Status::COMMAND_INTERRUPTED));
@@ -213,7 +218,7 @@ fn statuses_decide_on_retries() {
 fn discovery_lists_what_is_there() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         for index in 0..20 {
             shared.add_entry(&format!("nqn.2026-11.test:{index}"), server.address);
         }
@@ -232,7 +237,7 @@ fn discovery_lists_what_is_there() {
 fn events_are_reported() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         let controller = Controller::connect(options(server.address)).await.unwrap();
         shared.event.set(Some(2 | 4 << 16));
         server.poke.notify();
@@ -249,7 +254,7 @@ fn events_are_reported() {
 fn a_restarted_target_interrupts_but_does_not_fail() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         let controller = Controller::connect(options(server.address)).await.unwrap();
         let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
         let tasks: Vec<_> = (0..8)
@@ -273,7 +278,7 @@ fn a_restarted_target_interrupts_but_does_not_fail() {
             ring::time::sleep(Duration::from_millis(20)).await;
             server.kill().await;
             ring::time::sleep(Duration::from_millis(20)).await;
-            server = Server::start(&shared, &address);
+            server = Server::start(&shared, &address).await;
         }
         for task in tasks {
             task.await.unwrap();
@@ -289,13 +294,13 @@ fn a_restarted_target_interrupts_but_does_not_fail() {
 fn a_new_incarnation_is_no_silent_loss() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         let controller = Controller::connect(options(server.address)).await.unwrap();
         let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
         namespace.write(0, pattern(1, 4096).freeze()).await.unwrap();
         server.kill().await;
         shared.incarnation.set(2);
-        let server = Server::start(&shared, &server.address.to_string());
+        let server = Server::start(&shared, &server.address.to_string()).await;
         for _ in 0..2 {
             let result = namespace.flush().await;
             assert!(matches!(result, Err(Error::WritesLost { .. })), "{result:?}");
@@ -313,7 +318,7 @@ fn a_new_incarnation_is_no_silent_loss() {
 fn interrupted_writes_may_be_failed_instead() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         let mut options = options(server.address);
         options.interrupted_writes = InterruptedWrites::Fail;
         let controller = Controller::connect(options).await.unwrap();
@@ -324,7 +329,7 @@ fn interrupted_writes_may_be_failed_instead() {
         ring::time::sleep(Duration::from_millis(20)).await;
         server.kill().await;
         shared.blackhole.set(None);
-        let server = Server::start(&shared, &server.address.to_string());
+        let server = Server::start(&shared, &server.address.to_string()).await;
         let result = write.await.unwrap();
         assert!(matches!(result, Err(Error::WriteInterrupted(_))), "{result:?}");
         namespace.read(0, blank(512)).await.unwrap();
@@ -338,7 +343,7 @@ fn interrupted_writes_may_be_failed_instead() {
 fn a_silent_target_is_given_up_in_time() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         let mut options = options(server.address);
         options.io_timeout = Duration::from_millis(100);
         options.fast_io_fail_tmo = Some(Duration::from_millis(300));
@@ -363,7 +368,7 @@ fn a_silent_target_is_given_up_in_time() {
 fn a_lost_controller_fails_its_requests() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         let mut options = options(server.address);
         options.ctrl_loss_tmo = Some(Duration::from_millis(200));
         let controller = Controller::connect(options).await.unwrap();
@@ -381,7 +386,7 @@ fn a_lost_controller_fails_its_requests() {
 fn requests_beyond_the_queue_wait() {
     run(async {
         let shared = Shared::new(Knobs::default(), BYTES);
-        let server = Server::start(&shared, "127.0.0.1:0");
+        let server = Server::start(&shared, "127.0.0.1:0").await;
         let mut options = options(server.address);
         options.queue_size = 3;
         let controller = Controller::connect(options).await.unwrap();

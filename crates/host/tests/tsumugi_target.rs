@@ -28,7 +28,10 @@ fn run<F: Future>(future: F) -> F::Output {
     })
 }
 
-fn start(backing: &Arc<dyn Backing>, address: SocketAddr) -> (Arc<Target>, Server) {
+fn try_start(
+    backing: &Arc<dyn Backing>,
+    address: SocketAddr,
+) -> Result<(Arc<Target>, Server), target::Error> {
     let admissions = Admissions::new(AdmissionMode::AnyHost);
     let target = Target::new(Limits::default(), admissions).unwrap();
     let subsystem = Subsystem::new(nqn(), "SERIAL", "Test", HostAccess::Any);
@@ -36,8 +39,25 @@ fn start(backing: &Arc<dyn Backing>, address: SocketAddr) -> (Arc<Target>, Serve
     let namespace = target::Namespace::new(Nsid(1), [5; 16], Arc::clone(backing), false);
     subsystem.add_namespace(namespace).unwrap();
     let options = ServerOptions { listen: vec![address], ..ServerOptions::default() };
-    let server = Server::start(&target, &options).unwrap();
-    (target, server)
+    let server = Server::start(&target, &options)?;
+    Ok((target, server))
+}
+
+fn start(backing: &Arc<dyn Backing>, address: SocketAddr) -> (Arc<Target>, Server) {
+    try_start(backing, address).unwrap()
+}
+
+/// Starts a target at an address whose former listener the kernel may still be closing.
+async fn restart(backing: &Arc<dyn Backing>, address: SocketAddr) -> (Arc<Target>, Server) {
+    loop {
+        match try_start(backing, address) {
+            Ok(started) => return started,
+            Err(target::Error::Listen { .. }) => {
+                ring::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 fn memory() -> Arc<dyn Backing> {
@@ -192,7 +212,7 @@ fn a_load_survives_the_targets_restart() {
         for _ in 0..2 {
             ring::time::sleep(Duration::from_millis(30)).await;
             server.shutdown().await.unwrap();
-            (_, server) = start(&backing, address);
+            (_, server) = restart(&backing, address).await;
         }
         for task in tasks {
             task.await.unwrap();
@@ -211,7 +231,7 @@ fn a_fresh_memory_device_is_not_taken_for_the_old_one() {
         let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
         namespace.write(0, pattern(1, 4096).freeze()).await.unwrap();
         server.shutdown().await.unwrap();
-        let (_target, _server) = start(&memory(), address);
+        let (_target, _server) = restart(&memory(), address).await;
         let read = namespace.read(0, Buffer::zeroed(4096)).await;
         assert!(matches!(read, Err(Error::WritesLost { .. })), "{read:?}");
     });
