@@ -120,6 +120,6 @@ fn strangers_cannot_send_long_frames() {
     let (_, mut b) = pair(7, 7, Limits::default());
     let mut long = Vec::new();
     frame::encode(Kind::Handshake, 0, &vec![0u8; 4000], &mut long).unwrap();
-    b.receive(&long[..HANDSHAKE_MAX_BYTES + 1]);
+    b.receive(&long[..=HANDSHAKE_MAX_BYTES]);
     assert!(matches!(b.event(), Err(ConnectionError::Unexpected(_))));
 }
