@@ -7,7 +7,7 @@ use crate::session::{Session, SessionConfig};
 use crate::space::Space;
 use protocol::client::{Answer, Call};
 use protocol::space::PoolUse;
-use protocol::{Errno, InodeId, SessionId, times};
+use protocol::{Errno, InodeId, SessionId};
 use ring::local::Semaphore;
 use ring::time::sleep;
 use std::cell::{Cell, RefCell};
@@ -168,7 +168,7 @@ impl Client {
     /// Commits what has been dirty for long, gives rights back, keeps the table of inodes bounded.
     async fn write_back(self: Rc<Self>) {
         while !self.closed.get() {
-            sleep(times::WRITEBACK / 2).await;
+            sleep(self.session.times().writeback / 2).await;
             let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
             for inode in dirty {
                 // A failure stays with the inode and is told at close or fsync.

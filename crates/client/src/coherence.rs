@@ -9,7 +9,7 @@ use crate::session::{Handler, PushReply};
 use protocol::client::{Answer, Call, Creation, Push, PushAnswer, Response};
 use protocol::lease::{Recall, Recalled, Return};
 use protocol::space::DeviceInfo;
-use protocol::{Attr, Errno, FileKind, FreeEpoch, InodeId, Rights, times};
+use protocol::{Attr, Errno, FileKind, FreeEpoch, InodeId, Rights};
 use ring::time::{now, sleep};
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -100,7 +100,7 @@ impl Client {
         if fresh.contains(&attr.inode) {
             self.inode(attr.inode).note_attr(attr, explained);
         } else if let Some(inode) = self.known_inode(attr.inode) {
-            inode.note_generation(attr.generation);
+            inode.note_uncached(attr);
         }
     }
 
@@ -264,7 +264,7 @@ impl Client {
     async fn reclaim(self: Rc<Self>, reply: PushReply, free_epoch: FreeEpoch) {
         self.return_unused_space().await;
         self.session.note_epoch(free_epoch);
-        let deadline = now() + times::SELF_STOP;
+        let deadline = now() + self.session.times().self_stop;
         while self.session.life.ended_through() < free_epoch && now() < deadline {
             sleep(Duration::from_millis(1)).await;
         }

@@ -229,8 +229,7 @@ impl Client {
         let way = match local {
             Some(device) => Way::Local(device),
             None => {
-                let sockets = self.session.sockets();
-                let remote = remote::Remote::connect(&info, identity.host, sockets).await;
+                let remote = remote::Remote::connect(&info, identity.host, &self.session).await;
                 Way::Remote(remote.map_err(|error| failed(&info, "connecting", &error))?)
             }
         };

@@ -12,7 +12,8 @@ pub(crate) use life::{Life, ReadGuard};
 use protocol::auth::Secret;
 use protocol::client::{Answer, Call, Push, Request, Response, Slot};
 use protocol::space::DeviceInfo;
-use protocol::{Epoch, Errno, FreeEpoch, HostId, InodeId, Rights, SessionId, times};
+use protocol::times::Times;
+use protocol::{Epoch, Errno, FreeEpoch, HostId, InodeId, Rights, SessionId};
 use ring::SocketOptions;
 use ring::local::{Notify, oneshot};
 use ring::time::{Instant, now, sleep, timeout_at};
@@ -27,9 +28,6 @@ use std::time::Duration;
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
 
-/// The service answers the first calls of a connection within this.
-const FIRST_CALL_DEADLINE: Duration = times::SESSION_DEADLINE;
-
 /// Inodes in one part of a reclaim.
 const RECLAIM_PART: usize = 1024;
 
@@ -42,6 +40,8 @@ pub struct SessionConfig {
     pub secret: Secret,
     /// The node this client runs on.
     pub node: String,
+    /// The times that the pool goes by.
+    pub times: Times,
     /// How sockets are made.
     pub sockets: SocketOptions,
 }
@@ -101,12 +101,12 @@ fn new_host() -> HostId {
 impl Session {
     pub(crate) fn new(config: SessionConfig) -> Rc<Session> {
         Rc::new(Session {
+            life: Life::new(config.times),
             config,
             handler: RefCell::new(Weak::<NoHandler>::new()),
             link: RefCell::default(),
             changed: Notify::default(),
             slots: Slots::new(),
-            life: Life::new(),
             identity: Cell::new(Identity {
                 session: None,
                 host: new_host(),
@@ -120,6 +120,11 @@ impl Session {
 
     pub(crate) fn identity(&self) -> Identity {
         self.identity.get()
+    }
+
+    /// The times that the pool goes by.
+    pub(crate) fn times(&self) -> &Times {
+        &self.config.times
     }
 
     pub(crate) fn sockets(&self) -> &SocketOptions {
@@ -152,14 +157,15 @@ impl Session {
         self.changed.notify();
     }
 
-    /// Runs calls until they are answered or [`times::REQUEST_DEADLINE`] has passed; goes through
+    /// Runs calls until they are answered or [`Times::request_deadline`] has passed; goes through
     /// lost connections by asking again, with the same slot.
     ///
     /// # Errors
     /// The service's error, or ETIMEDOUT, or ESTALE after [`Session::end`].
     pub(crate) async fn call(self: &Rc<Self>, call: Call) -> Result<Answer, Errno> {
         let unbounded = matches!(call, Call::SetLock { wait: true, .. });
-        let deadline = now() + if unbounded { Duration::MAX } else { times::REQUEST_DEADLINE };
+        let deadline =
+            now() + if unbounded { Duration::MAX } else { self.times().request_deadline };
         let guard = if call.changes() {
             let slot = timeout_at(deadline, self.slots.take()).await;
             Some(slot.map_err(|_| Errno::ETIMEDOUT)?)
@@ -247,7 +253,7 @@ impl Session {
             host: identity.host,
             resume: identity.session,
         };
-        let answer = first_call(&link, start).await?;
+        let answer = self.first_call(&link, start).await?;
         let Answer::Welcome { session, epoch, resumed, file_system, devices, free_epoch } = answer
         else {
             return Err(format!("{answer:?} is no welcome"));
@@ -271,10 +277,18 @@ impl Session {
             while !done {
                 let held = parts.next().unwrap_or_default().to_vec();
                 done = parts.peek().is_none();
-                first_call(&link, Call::Reclaim { held, done }).await?;
+                self.first_call(&link, Call::Reclaim { held, done }).await?;
             }
         }
         Ok(link)
+    }
+
+    /// Makes a call before anything else goes over a connection.
+    async fn first_call(&self, link: &Link, call: Call) -> Result<Answer, String> {
+        let request = Request { slot: None, call };
+        let response = link.call(&request, Some(self.times().session_deadline)).await;
+        let response = response.map_err(|error| error.to_string())?;
+        response.result.map_err(|errno| format!("the service answers {errno}"))
     }
 
     /// Runs one link after the other until the session is closed.
@@ -307,11 +321,11 @@ impl Session {
     /// Tells the service that this client lives, and learns that its session does.
     async fn heartbeat(self: Rc<Self>) {
         while !self.closed.get() {
-            sleep(times::HEARTBEAT).await;
+            sleep(self.times().heartbeat).await;
             let sent = now();
             let ended_through = self.life.ended_through();
             let call = self.call(Call::Heartbeat { ended_through });
-            match ring::time::timeout(times::SELF_STOP, Box::pin(call)).await {
+            match ring::time::timeout(self.times().self_stop, Box::pin(call)).await {
                 Ok(Ok(Answer::Alive { free_epoch })) => self.life.heard(sent, free_epoch),
                 Ok(Err(Errno::ESTALE)) if !self.closed.get() => {
                     self.drop_link("the service says that the session has ended");
@@ -334,14 +348,6 @@ impl Session {
     pub(crate) fn note_epoch(&self, epoch: FreeEpoch) {
         self.life.note_epoch(epoch);
     }
-}
-
-/// Makes a call before anything else goes over a connection.
-async fn first_call(link: &Link, call: Call) -> Result<Answer, String> {
-    let request = Request { slot: None, call };
-    let response = link.call(&request, Some(FIRST_CALL_DEADLINE)).await;
-    let response = response.map_err(|error| error.to_string())?;
-    response.result.map_err(|errno| format!("the service answers {errno}"))
 }
 
 /// Hands on what a link receives.

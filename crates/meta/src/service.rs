@@ -76,12 +76,18 @@ pub struct Times {
 
 impl Default for Times {
     fn default() -> Times {
+        Times::from(times::Times::default())
+    }
+}
+
+impl From<times::Times> for Times {
+    fn from(times: times::Times) -> Times {
         Times {
-            session_deadline: times::SESSION_DEADLINE,
-            request_deadline: times::REQUEST_DEADLINE,
-            admission_lapse: times::ADMISSION_LAPSE,
-            admission_renewal: times::ADMISSION_RENEWAL,
-            store_sync: times::WRITEBACK,
+            session_deadline: times.session_deadline,
+            request_deadline: times.request_deadline,
+            admission_lapse: times.admission_lapse,
+            admission_renewal: times.admission_renewal,
+            store_sync: times.writeback,
         }
     }
 }

@@ -4,10 +4,11 @@
 //! counted. While it has no contact, admissions lapse by the target's own clock; nothing needs to be
 //! done for that.
 
+use protocol::DeviceId;
 use protocol::agent::{Answer, Call, DeviceCounts, Push, PushAnswer};
 use protocol::auth::Secret;
 use protocol::space::DeviceInfo;
-use protocol::{DeviceId, times};
+use protocol::times::Times;
 use ring::SocketOptions;
 use ring::time::sleep;
 use rpc::{Connector, Limits, Reply};
@@ -31,6 +32,7 @@ pub(crate) struct AgentConfig {
     pub(crate) meta: SocketAddr,
     pub(crate) sockets: SocketOptions,
     pub(crate) secret: Secret,
+    pub(crate) times: Times,
     pub(crate) node: String,
     pub(crate) devices: Vec<DeviceInfo>,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
@@ -108,7 +110,7 @@ impl Agent {
         .await
         .map_err(|error| error.to_string())?;
         let call = Call::Register { node: config.node.clone(), devices: config.devices.clone() };
-        let answer = connection.call(&call, Some(times::REQUEST_DEADLINE)).await;
+        let answer = connection.call(&call, Some(config.times.request_deadline)).await;
         match answer.map_err(|error| error.to_string())? {
             Answer::Registered(ids) if ids.len() == config.devices.len() => {
                 *self.ids.borrow_mut() = ids;
@@ -143,9 +145,9 @@ impl Agent {
         let mut silent = Duration::ZERO;
         while connection.closed_reason().is_none() {
             let counts = self.counts();
-            if counts != told || silent >= times::HEARTBEAT {
+            if counts != told || silent >= self.config.times.heartbeat {
                 let call = Call::Heartbeat(counts.clone());
-                let answer = connection.call(&call, Some(times::SESSION_DEADLINE)).await;
+                let answer = connection.call(&call, Some(self.config.times.session_deadline)).await;
                 if let Err(error) = answer {
                     connection.close(&error.to_string());
                     return;

@@ -2,6 +2,7 @@
 
 use crate::error::NodeError;
 use protocol::auth::Secret;
+use protocol::times::Times;
 use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,9 @@ pub struct NodeConfig {
     /// Microseconds to spin before sleeping (0 = never), in both threads.
     #[serde(default)]
     pub poll_us: u32,
+    /// Divides all deadlines, as `tsumugi meta --faster` does: for tests of failures.
+    #[serde(default = "as_they_are")]
+    pub faster: u32,
     /// The node's devices.
     #[serde(default, rename = "device")]
     pub devices: Vec<DeviceConfig>,
@@ -74,6 +78,10 @@ pub struct DeviceConfig {
 
 fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+fn as_they_are() -> u32 {
+    1
 }
 
 fn default_block_size() -> u32 {
@@ -130,6 +138,11 @@ impl NodeConfig {
             }
         }
         Ok(config)
+    }
+
+    /// The times that the pool goes by.
+    pub(crate) fn times(&self) -> Times {
+        Times::faster(self.faster)
     }
 
     /// Reads the job's secret.

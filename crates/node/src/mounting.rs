@@ -91,6 +91,7 @@ impl Mounting {
             session: SessionConfig {
                 meta: self.config.meta,
                 secret: self.secret.clone(),
+                times: self.config.times(),
                 node: self.config.name.clone(),
                 sockets: SocketOptions {
                     network_namespace: self.config.network_namespace.clone(),

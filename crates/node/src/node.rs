@@ -120,6 +120,7 @@ async fn serve(
         meta: config.meta,
         sockets: sockets(config),
         secret: secret.clone(),
+        times: config.times(),
         node: config.name.clone(),
         devices: exports.infos.clone(),
         namespaces: exports.namespaces.clone(),

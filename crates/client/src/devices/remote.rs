@@ -1,11 +1,11 @@
 //! A device over NVMe/TCP.
 
+use crate::session::Session;
 use block::Device;
 use host::{ConnectOptions, Controller, Namespace};
 use nvme::{Nqn, Nsid};
+use protocol::HostId;
 use protocol::space::DeviceInfo;
-use protocol::{HostId, times};
-use ring::SocketOptions;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Remote {
     pub(super) async fn connect(
         info: &DeviceInfo,
         host: HostId,
-        sockets: &SocketOptions,
+        session: &Session,
     ) -> Result<Remote, String> {
         let traddr = &info.address.traddr;
         let address: SocketAddr =
@@ -38,10 +38,10 @@ impl Remote {
             ConnectOptions::new(address, nqn).with_host(nvme::HostId(host.0), hostnqn);
         options.nr_io_queues = QUEUE_PAIRS;
         // An error within the deadline is worth more than waiting for a node that may never come.
-        options.fast_io_fail_tmo = Some(times::SESSION_DEADLINE);
-        options.io_timeout = times::SESSION_DEADLINE;
+        options.fast_io_fail_tmo = Some(session.times().session_deadline);
+        options.io_timeout = session.times().session_deadline;
         options.reconnect_delay = Duration::from_secs(1);
-        options.network_namespace.clone_from(&sockets.network_namespace);
+        options.network_namespace.clone_from(&session.sockets().network_namespace);
         let controller = Controller::connect(options).await.map_err(|error| error.to_string())?;
         let nsid = Nsid(info.address.nsid);
         let namespace =

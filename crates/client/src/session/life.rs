@@ -1,6 +1,7 @@
 //! Whether the session may still act, and which reads keep freed blocks from being used again.
 
-use protocol::{Errno, FreeEpoch, times};
+use protocol::times::Times;
+use protocol::{Errno, FreeEpoch};
 use ring::local::Notify;
 use ring::time::{Instant, now, timeout};
 use std::cell::{Cell, RefCell};
@@ -10,6 +11,7 @@ use std::rc::Rc;
 /// The session's life.
 #[derive(Debug)]
 pub(crate) struct Life {
+    times: Times,
     /// When the last answered heartbeat was sent.
     heard: Cell<Option<Instant>>,
     /// Raised when a session is lost: what began under an older one must not end under a newer.
@@ -33,8 +35,9 @@ pub(crate) struct ReadGuard {
 }
 
 impl Life {
-    pub(super) fn new() -> Life {
+    pub(super) fn new(times: Times) -> Life {
         Life {
+            times,
             heard: Cell::new(None),
             generation: Cell::new(0),
             revived: Notify::default(),
@@ -67,17 +70,18 @@ impl Life {
 
     /// Whether I/O may start, and bytes that were read may be handed over.
     pub(crate) fn is_alive(&self) -> bool {
-        self.heard.get().is_some_and(|heard| now() - heard < times::SELF_STOP)
+        self.heard.get().is_some_and(|heard| now() - heard < self.times.self_stop)
     }
 
     /// Waits until the session is alive.
     ///
     /// # Errors
-    /// ETIMEDOUT after [`times::REQUEST_DEADLINE`].
+    /// ETIMEDOUT after [`Times::request_deadline`].
     pub(crate) async fn alive(&self) -> Result<(), Errno> {
         while !self.is_alive() {
             let revived = self.revived.notified();
-            timeout(times::REQUEST_DEADLINE, revived).await.map_err(|_| Errno::ETIMEDOUT)?;
+            let revived = timeout(self.times.request_deadline, revived).await;
+            revived.map_err(|_| Errno::ETIMEDOUT)?;
         }
         Ok(())
     }
@@ -121,7 +125,7 @@ mod tests {
     /// Goal: freed blocks rest while a read from before their release goes on.
     #[test]
     fn the_oldest_read_holds_the_epoch_back() {
-        let life = Life::new();
+        let life = Life::new(Times::default());
         life.note_epoch(FreeEpoch(5));
         let old = life.hold();
         life.note_epoch(FreeEpoch(9));
