@@ -59,6 +59,8 @@ pub struct Client {
     pub(crate) changes: Option<Box<dyn Fn(Change)>>,
     /// Rights of forgotten inodes, to be given back together.
     pub(crate) returns: RefCell<Vec<protocol::lease::Return>>,
+    /// Open handles.
+    pub(crate) open_files: Cell<usize>,
     closed: Cell<bool>,
 }
 
@@ -84,6 +86,7 @@ impl Client {
             dirty_inodes: RefCell::default(),
             changes: config.changes,
             returns: RefCell::default(),
+            open_files: Cell::new(0),
             closed: Cell::new(false),
         });
         let handler: Rc<dyn crate::session::Handler> = client.clone();

@@ -214,7 +214,7 @@ impl Client {
         fresh: &HashSet<InodeId>,
     ) {
         let inode = self.inode(inode);
-        if !fresh.contains(&inode.id) {
+        if !fresh.contains(&inode.id) && !inode.is_older_than(attr) {
             inode.note_generation(attr.generation);
             return;
         }

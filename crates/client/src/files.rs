@@ -5,6 +5,7 @@ use crate::inode::Inode;
 use crate::names::Setting;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, Creation, FallocateMode};
+use protocol::lease::Return;
 use protocol::{Attr, Errno, FILE_SIZE_MAX_BYTES, FileKind, InodeId, Rights};
 use std::rc::Rc;
 
@@ -57,7 +58,7 @@ impl Client {
     ) -> Result<(Handle, Attr), Errno> {
         let inode = self.inode(id);
         // Counted before anything is asked, so that a recall meanwhile says that it is open.
-        inode.state.borrow_mut().opens += 1;
+        self.begin_open(&inode);
         let handle = Handle { inode, mode, session: self.session.life.generation() };
         let opened = async {
             if mode.write {
@@ -105,7 +106,7 @@ impl Client {
         }
         let attr = self.create_with(parent, name, Creation::File, setting, rights).await?;
         let inode = self.inode(attr.inode);
-        inode.state.borrow_mut().opens += 1;
+        self.begin_open(&inode);
         Ok((Handle { inode, mode, session: self.session.life.generation() }, attr))
     }
 
@@ -147,25 +148,28 @@ impl Client {
 
     fn end_open(&self, handle: &Handle) {
         let inode = &handle.inode;
-        let (opens, rights, stamp) = {
-            let mut state = inode.state.borrow_mut();
-            state.opens -= 1;
-            (state.opens, state.rights, state.stamp)
-        };
-        if opens > 0 {
+        self.open_files.set(self.open_files.get() - 1);
+        let mut state = inode.state.borrow_mut();
+        state.opens -= 1;
+        if state.opens > 0 {
             return;
         }
+        // Without READ no recall would ask whether it is still open: say that it is not.
+        if state.rights.contains(Rights::OPEN) || !state.rights.contains(Rights::READ) {
+            state.rights = state.rights - Rights::OPEN;
+            let (inode, rights, stamp) = (inode.id, Rights::OPEN, state.stamp);
+            self.returns.borrow_mut().push(Return { inode, rights, stamp });
+        }
+        drop(state);
         if inode.is_unused() {
             self.drop_inode(inode.id);
-        } else if !rights.contains(Rights::READ) {
-            // Without READ no recall would ask whether it is still open: say that it is not.
-            let rights = Rights::OPEN;
-            self.returns.borrow_mut().push(protocol::lease::Return {
-                inode: inode.id,
-                rights,
-                stamp,
-            });
         }
+    }
+
+    /// Counts an open of an inode.
+    fn begin_open(&self, inode: &Inode) {
+        inode.state.borrow_mut().opens += 1;
+        self.open_files.set(self.open_files.get() + 1);
     }
 
     /// Changes the size together with other attributes.

@@ -110,6 +110,9 @@ impl Inode {
                 attr.mtime = attr.mtime.max(mtime);
                 attr.ctime = attr.ctime.max(mtime);
             }
+            if dirty.kill_privileges {
+                attr.mode = attr.without_privileges();
+            }
         }
         attr
     }
@@ -156,6 +159,23 @@ impl Inode {
             }
         }
         state.attr = Some(*attr);
+    }
+
+    /// Takes note of attributes that may not be cached: older ones are not kept either.
+    pub(crate) fn note_uncached(&self, attr: &Attr) {
+        self.note_generation(attr.generation);
+        let mut state = self.state.borrow_mut();
+        if state.attr.is_some_and(|old| old.version < attr.version) {
+            state.attr = None;
+            state.extents.clear();
+            state.known.clear();
+        }
+    }
+
+    /// Whether READ has been held since attributes were cached that are older than these: then
+    /// nobody but this client has changed the inode in between, and these hold too.
+    pub(crate) fn is_older_than(&self, attr: &Attr) -> bool {
+        self.state.borrow().attr.is_some_and(|old| old.version < attr.version)
     }
 
     /// The newest truncate generation, whether cached under READ or not.

@@ -156,8 +156,33 @@ impl Client {
     /// ENOENT, EISDIR, those of a call.
     pub async fn unlink(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
+        self.register_open(parent, name).await?;
         let call = Call::Unlink { parent, name: name.to_vec() };
         self.removed(call).await
+    }
+
+    /// Before a name goes: if this client has what it names open, the service must know, for it asks
+    /// only the others.
+    async fn register_open(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
+        let known = match self.known_inode(parent) {
+            Some(directory) => directory.state.borrow().entry(name),
+            None => Known::Unknown,
+        };
+        let id = match known {
+            Known::Inode(id) => id,
+            Known::Absent => return Ok(()),
+            Known::Unknown if self.open_files.get() == 0 => return Ok(()),
+            Known::Unknown => {
+                let call = Call::Lookup { parent, name: name.to_vec() };
+                match self.session.call(call).await? {
+                    Answer::Entry(attr) => attr.inode,
+                    _ => return Ok(()),
+                }
+            }
+        };
+        let Some(inode) = self.known_inode(id) else { return Ok(()) };
+        let is_open = inode.state.borrow().opens > 0;
+        if is_open { self.acquire(&inode, Rights::OPEN).await } else { Ok(()) }
     }
 
     /// `rmdir(2)`.
@@ -203,6 +228,9 @@ impl Client {
     ) -> Result<(), Errno> {
         check_name(from.1)?;
         check_name(to.1)?;
+        if mode == RenameMode::Replace || mode == RenameMode::Whiteout {
+            self.register_open(to.0, to.1).await?;
+        }
         let call = Call::Rename {
             parent: from.0,
             name: from.1.to_vec(),

@@ -10,9 +10,8 @@ use crate::inode::Inode;
 use protocol::attr::Layout;
 use protocol::client::{Answer, Call};
 use protocol::{DeviceId, Errno, FILE_SIZE_MAX_BYTES, Rights, Timestamp};
-use ring::{Buffer, Chunk, Shared};
+use ring::{Buffer, Chunk};
 use smallvec::SmallVec;
-use std::ops::Range;
 use std::rc::Rc;
 
 /// Bytes of space asked for at once at least.
@@ -28,7 +27,7 @@ impl Client {
         self: &Rc<Self>,
         handle: &Handle,
         offset: u64,
-        bytes: Buffer,
+        bytes: Chunk,
         kill_privileges: bool,
     ) -> Result<u64, Errno> {
         if !handle.mode.append {
@@ -50,7 +49,7 @@ impl Client {
         self: &Rc<Self>,
         handle: &Handle,
         offset: u64,
-        bytes: Buffer,
+        bytes: Chunk,
         kill_privileges: bool,
     ) -> Result<(), Errno> {
         self.check_handle(handle).await?;
@@ -75,7 +74,7 @@ impl Client {
     async fn append(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
-        bytes: Buffer,
+        bytes: Chunk,
         kill_privileges: bool,
     ) -> Result<u64, Errno> {
         let _lock = inode.append_lock.acquire(1).await;
@@ -100,7 +99,7 @@ impl Client {
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         offset: u64,
-        bytes: Buffer,
+        bytes: Chunk,
         kill_privileges: bool,
     ) -> Result<(), Errno> {
         let end = offset.checked_add(bytes.len() as u64);
@@ -118,18 +117,18 @@ impl Client {
             self.place(inode, offset, bytes, &plan, kill_privileges);
             return Ok(());
         }
-        let whole = bytes.freeze();
         let mut done = 0;
-        while done < whole.len() {
+        while done < bytes.len() {
             let at = offset + done as u64;
             let stripe = u64::from(layout.stripe_size_bytes);
             let left = (stripe - at % stripe) as usize;
-            let part = done..(done + left).min(whole.len());
+            let part = done..(done + left).min(bytes.len());
             let device = self.devices.of_stripe(at / stripe, layout.stripe_count, inode.id);
             let plan = self.reserve(inode, part.len(), device).await?;
             self.acquire(inode, Rights::WRITE).await?;
             done = part.end;
-            self.place(inode, at, copy(&whole, part), &plan, kill_privileges);
+            let piece = Chunk::from(Buffer::copy_from(&bytes.as_slice()[part]));
+            self.place(inode, at, piece, &plan, kill_privileges);
         }
         Ok(())
     }
@@ -205,7 +204,7 @@ impl Client {
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         offset: u64,
-        bytes: Buffer,
+        bytes: Chunk,
         plan: &Plan,
         kill_privileges: bool,
     ) {
@@ -215,12 +214,12 @@ impl Client {
         let mut full = Vec::new();
         if bytes.len() >= ADOPT_BYTES {
             let length = bytes.len() as u64;
-            let id = dirty.begin(plan.device, bytes);
+            let id = dirty.begin(plan.device, bytes.into_buffer());
             dirty.place(offset, length, At { fill: id, at: 0 });
             dirty.add_reserved(id, plan.blocks);
             full.extend(dirty.seal(id, plan.block_size));
         } else {
-            gather(&mut dirty, offset, &bytes, plan, &mut full);
+            gather(&mut dirty, offset, bytes.as_slice(), plan, &mut full);
         }
         drop(dirty);
         self.dirty_inodes.borrow_mut().insert(inode.id, Rc::clone(inode));
@@ -348,8 +347,4 @@ struct Plan {
     device: DeviceId,
     block_size: u32,
     blocks: u64,
-}
-
-fn copy(whole: &Shared, range: Range<usize>) -> Buffer {
-    Buffer::copy_from(&whole[range])
 }

@@ -251,7 +251,7 @@ impl Tsumugi {
     async fn write(self: &Rc<Self>, write: Write) -> Answer {
         let file = self.file(write.handle)?;
         let length = write.data.len();
-        let bytes = write.data.into_buffer();
+        let bytes = write.data;
         if write.is_from_cache {
             // Pages of a shared mapping go where they are, whatever the file was opened with.
             self.client.write_at(&file, write.offset, bytes, write.kill_suid_sgid).await?;

@@ -111,6 +111,19 @@ pub struct Attr {
     pub layout: Layout,
 }
 
+impl Attr {
+    /// The mode after what takes privileges away: suid goes, and sgid where the group may execute
+    /// (elsewhere it does not give any).
+    #[must_use]
+    pub fn without_privileges(&self) -> u16 {
+        const SUID: u16 = 0o4000;
+        const SGID: u16 = 0o2000;
+        const GROUP_EXECUTE: u16 = 0o0010;
+        let gone = if self.mode & GROUP_EXECUTE == 0 { SUID } else { SUID | SGID };
+        self.mode & !gone
+    }
+}
+
 /// How a file's data is spread over the pool's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
