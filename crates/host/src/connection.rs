@@ -63,7 +63,7 @@ impl Connection {
         let stream = time::timeout_at(deadline, TcpStream::connect(address, &socket_options))
             .await
             .map_err(|_| Error::Timeout { address, what: "the TCP connection", timeout })?
-            .map_err(|source| Error::Connect { address, source: Arc::new(source) })?;
+            .map_err(|error| Error::Connect { address, error: Arc::new(error) })?;
         let connection = Self::start(stream, options, depth);
         let is_ready = time::timeout_at(deadline, connection.initialized()).await;
         if is_ready.is_err() {

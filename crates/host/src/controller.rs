@@ -192,11 +192,12 @@ impl Controller {
             LinkState::Live(link) => Some(Rc::clone(link)),
             _ => None,
         };
-        inner.is_stopping.set(true);
         let result = match &link {
             Some(link) => link.shut_down(inner.options.connect_timeout).await,
             None => Ok(()),
         };
+        // Only now: the supervisor would close the link under the commands.
+        inner.is_stopping.set(true);
         inner.attention.notify();
         if let Some(link) = link {
             link.close();

@@ -43,8 +43,9 @@ impl Controller {
 
     async fn discovery_header(&self) -> Result<DiscoveryHeader, Error> {
         let page = self.log_page(lid::DISCOVERY, Nsid(0), 0, DISCOVERY_HEADER_BYTES).await?;
-        let header = DiscoveryHeader::from_prefix(&page)
-            .map_err(|source| Error::InvalidResponse { structure: "discovery log page", source })?;
+        let header = DiscoveryHeader::from_prefix(&page).map_err(|source| {
+            Error::InvalidResponse { structure: "discovery log page", fault: source }
+        })?;
         Ok(*header)
     }
 
@@ -55,11 +56,14 @@ impl Controller {
         page.chunks_exact(DiscoveryEntry::BYTES)
             .map(|entry| DiscoveryEntry::from_prefix(entry).copied())
             .collect::<Result<_, _>>()
-            .map_err(|source| Error::InvalidResponse { structure: "discovery log page", source })
+            .map_err(|source| Error::InvalidResponse {
+                structure: "discovery log page",
+                fault: source,
+            })
     }
 }
 
 fn invalid(field: &'static str, value: u64) -> Error {
     let source = nvme::Error::InvalidField { field, value };
-    Error::InvalidResponse { structure: "discovery log page", source }
+    Error::InvalidResponse { structure: "discovery log page", fault: source }
 }

@@ -1,4 +1,7 @@
 //! The crate's one error type, and what can be wrong with a connection.
+//!
+//! An error's text is complete, hence causes that it contains are not sources too: whoever prints
+//! the chain would say them twice.
 
 use nvme::tcp::{FatalErrorStatus, PduError};
 use nvme::{CommandId, Nsid, Status};
@@ -59,12 +62,12 @@ pub enum ConnectionEnd {
 #[non_exhaustive]
 pub enum Error {
     /// The TCP connection could not be made.
-    #[error("cannot connect to {address}: {source}")]
+    #[error("cannot connect to {address}: {error}")]
     Connect {
         /// Whom to.
         address: SocketAddr,
         /// The socket's error.
-        source: Arc<io::Error>,
+        error: Arc<io::Error>,
     },
     /// The target took the TCP connection but did not go on in time.
     #[error("{address} did not answer {what} within {timeout:?}")]
@@ -78,9 +81,9 @@ pub enum Error {
     },
     /// The connection ended before the answer; whether the command took effect is unknown.
     #[error("connection lost: {0}")]
-    ConnectionLost(#[from] ConnectionEnd),
+    ConnectionLost(ConnectionEnd),
     /// The controller refused an admin or Fabrics command.
-    #[error("{command} failed: {status}{hint}")]
+    #[error("{command} failed: {}{hint}", name_of(command, *status))]
     Refused {
         /// The command's name.
         command: &'static str,
@@ -115,12 +118,12 @@ pub enum Error {
         expected_bytes: u32,
     },
     /// An answer has a field that makes no sense.
-    #[error("the target's {structure} is invalid: {source}")]
+    #[error("the target's {structure} is invalid: {fault}")]
     InvalidResponse {
         /// Which structure.
         structure: &'static str,
         /// Which field.
-        source: nvme::Error,
+        fault: nvme::Error,
     },
     /// The controller did not become ready, or reported a fatal state.
     #[error("the controller {0}")]
@@ -178,6 +181,20 @@ pub enum Error {
     /// More tasks wait for a queue slot than this host keeps track of.
     #[error("more than {0} requests wait for the queue pair")]
     TooManyWaiters(usize),
+}
+
+impl From<ConnectionEnd> for Error {
+    fn from(end: ConnectionEnd) -> Self {
+        Self::ConnectionLost(end)
+    }
+}
+
+/// The name of a status: the same numbers mean something else for Connect.
+fn name_of(command: &str, status: Status) -> String {
+    match status.connect_name() {
+        Some(name) if command == "Connect" => name.to_owned(),
+        _ => status.to_string(),
+    }
 }
 
 impl Error {

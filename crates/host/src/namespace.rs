@@ -63,9 +63,10 @@ impl Namespace {
         if identify.format().ms.get() != 0 {
             return Err(Error::Unsupported("metadata in blocks"));
         }
-        let block_shift = identify
-            .block_shift()
-            .map_err(|source| Error::InvalidResponse { structure: "Identify Namespace", source })?;
+        let block_shift = identify.block_shift().map_err(|source| Error::InvalidResponse {
+            structure: "Identify Namespace",
+            fault: source,
+        })?;
         let oncs = link.info.identify.oncs.get();
         let geometry = geometry(&identify, block_shift, &link.info.identify)?;
         let transfer_bytes_max = link.transfer_bytes_max.max(geometry.block_size);
@@ -302,7 +303,7 @@ fn geometry(
     let is_sane = block_shift <= 24 && blocks.checked_shl(u32::from(block_shift)).is_some();
     if !is_sane || blocks.leading_zeros() < u32::from(block_shift) {
         let source = nvme::Error::InvalidField { field: "nsze", value: blocks };
-        return Err(Error::InvalidResponse { structure: "Identify Namespace", source });
+        return Err(Error::InvalidResponse { structure: "Identify Namespace", fault: source });
     }
     let discard = if oncs & IdentifyController::ONCS_DATASET_MANAGEMENT == 0 {
         DiscardEffect::Ignored

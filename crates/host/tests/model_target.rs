@@ -175,6 +175,19 @@ fn zeroes_discards_and_flushes_work() {
     });
 }
 
+/// Goal: a controller may be disconnected right after it was connected, many times.
+#[test]
+fn connecting_and_disconnecting_is_orderly() {
+    run(async {
+        let shared = Shared::new(Knobs::default(), BYTES);
+        let server = Server::start(&shared, "127.0.0.1:0").await;
+        for _ in 0..20 {
+            let controller = Controller::connect(options(server.address)).await.unwrap();
+            controller.disconnect().await.unwrap();
+        }
+    });
+}
+
 /// Goal: wrong ranges are refused by the host with an error that says what is wrong.
 #[test]
 fn impossible_requests_are_refused() {

@@ -186,5 +186,5 @@ async fn identify(
 }
 
 fn invalid(structure: &'static str, source: nvme::Error) -> Error {
-    Error::InvalidResponse { structure, source }
+    Error::InvalidResponse { structure, fault: source }
 }

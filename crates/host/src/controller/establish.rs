@@ -187,9 +187,9 @@ fn explain_connect(error: Error) -> Error {
     let hint = if status.is(Status::CONNECT_INVALID_HOST) {
         ": this host may not use the subsystem; is its hostnqn and hostid admitted?"
     } else if status.is(Status::CONNECT_INVALID_PARAMETERS) {
-        ": Connect Invalid Parameters; is the subsystem's NQN right? see `tsumugi nvme discover`"
+        ": is the subsystem's NQN right? see `tsumugi nvme discover`"
     } else if status.is(Status::CONNECT_CONTROLLER_BUSY) {
-        ": Connect Controller Busy; the target has no controller left"
+        ": the target has no controller left"
     } else {
         ""
     };
@@ -197,7 +197,7 @@ fn explain_connect(error: Error) -> Error {
 }
 
 fn invalid(structure: &'static str, source: nvme::Error) -> Error {
-    Error::InvalidResponse { structure, source }
+    Error::InvalidResponse { structure, fault: source }
 }
 
 async fn get_property(admin: &Connection, offset: u32, is_8_bytes: bool) -> Result<u64, Error> {

@@ -80,8 +80,10 @@ async fn listen(inner: Rc<Inner>, link: Rc<Link>) {
 /// Reads the log page of changed namespaces, which also lets the next such event come.
 async fn changed_namespaces(link: &Link) -> Result<Vec<Nsid>, Error> {
     let page = read_page(link, lid::CHANGED_NAMESPACES, NamespaceList::BYTES).await?;
-    let list = ChangedNamespaces::from_prefix(&page)
-        .map_err(|source| Error::InvalidResponse { structure: "Changed Namespaces", source })?;
+    let list = ChangedNamespaces::from_prefix(&page).map_err(|source| Error::InvalidResponse {
+        structure: "Changed Namespaces",
+        fault: source,
+    })?;
     let nsids: Vec<Nsid> = list.iter().collect();
     // FFFFFFFFh alone: more than 1024 changed.
     Ok(if nsids.first() == Some(&Nsid::BROADCAST) { Vec::new() } else { nsids })
@@ -98,7 +100,7 @@ async fn read_page(link: &Link, lid: u8, bytes: usize) -> Result<Buffer, Error> 
     let request = GetLogPage { lid, dwords: (bytes / 4) as u64, ..Default::default() };
     let sqe = request
         .encode(Nsid::BROADCAST)
-        .map_err(|source| Error::InvalidResponse { structure: "Get Log Page", source })?;
+        .map_err(|source| Error::InvalidResponse { structure: "Get Log Page", fault: source })?;
     let data = Data::Read(Destination::whole(Buffer::zeroed(bytes)));
     let (_, data) = link.admin("Get Log Page", sqe, data).await?;
     Ok(data.into_buffer().unwrap_or_else(|| Buffer::zeroed(bytes)))

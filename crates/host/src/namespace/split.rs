@@ -128,9 +128,10 @@ impl Namespace {
                     is_deallocate: true,
                     ..ReadWrite::default()
                 };
-                let sqe = fields
-                    .encode(NvmOpcode::WRITE_ZEROES, self.0.nsid)
-                    .map_err(|source| Error::InvalidResponse { structure: "request", source })?;
+                let sqe =
+                    fields.encode(NvmOpcode::WRITE_ZEROES, self.0.nsid).map_err(|source| {
+                        Error::InvalidResponse { structure: "request", fault: source }
+                    })?;
                 let command = "Write Zeroes";
                 let request = Request { command, sqe, start_lba, blocks, is_write: true };
                 self.run(&request, Data::None, lane).await.map(drop)
@@ -163,7 +164,7 @@ impl Namespace {
             };
             let sqe = fields
                 .encode(self.0.nsid)
-                .map_err(|source| Error::InvalidResponse { structure: "request", source })?;
+                .map_err(|source| Error::InvalidResponse { structure: "request", fault: source })?;
             let mut list = Buffer::with_capacity(ranges.len() * DsmRange::BYTES);
             for range in ranges {
                 list.extend_from_slice(range.bytes());

@@ -34,7 +34,13 @@ pub(crate) struct TargetArgs {
     #[arg(short = 'c', long, value_name = "SECONDS", default_value_t = 10.0)]
     reconnect_delay: f64,
     /// Seconds until a controller that cannot be reached is given up; -1 is never
-    #[arg(short = 'l', long, value_name = "SECONDS", default_value_t = 600.0, allow_negative_numbers = true)]
+    #[arg(
+        short = 'l',
+        long,
+        value_name = "SECONDS",
+        default_value_t = 600.0,
+        allow_negative_numbers = true
+    )]
     ctrl_loss_tmo: f64,
     /// Seconds until a request fails, reconnecting included [default: as long as --ctrl-loss-tmo]
     #[arg(long, value_name = "SECONDS")]

@@ -175,7 +175,8 @@ fn watch(
     let seconds = |name: &str, value: f64| {
         Duration::try_from_secs_f64(value).with_context(|| format!("--{name} {value}"))
     };
-    let (ramp, runtime) = (seconds("ramp-time", args.ramp_time)?, seconds("runtime", args.runtime)?);
+    let (ramp, runtime) =
+        (seconds("ramp-time", args.ramp_time)?, seconds("runtime", args.runtime)?);
     let is_over = || is_interrupted.load(Ordering::Relaxed) || control.is_stopping();
     let wait = |duration: Duration| {
         let start = ring::time::now();

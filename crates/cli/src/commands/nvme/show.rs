@@ -8,6 +8,7 @@ use nvme::identify::{IdentifyController, IdentifyNamespace};
 use nvme::log_page::{DiscoveryEntry, subsystem_type, transport_type};
 use nvme::{Nqn, Nsid};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct DiscoverArgs {
@@ -51,7 +52,10 @@ pub(crate) struct IdNamespaceArgs {
 }
 
 async fn read_discovery(target: &TargetArgs) -> anyhow::Result<DiscoveryLog> {
-    let controller = Controller::connect_discovery(target.options(Nqn::discovery())?).await?;
+    let mut options = target.options(Nqn::discovery())?;
+    // The connection is short, and some discovery controllers refuse a keep-alive timeout.
+    options.keep_alive_tmo = Duration::ZERO;
+    let controller = Controller::connect_discovery(options).await?;
     let log = controller.discover().await?;
     controller.disconnect().await?;
     Ok(log)
@@ -134,7 +138,9 @@ pub(crate) async fn list(args: ListArgs) -> anyhow::Result<()> {
         for namespace in subsystem["namespaces"].as_array().into_iter().flatten() {
             println!(
                 "    namespace {}: {} bytes in blocks of {}, uuid {}",
-                namespace["nsid"], namespace["bytes"], namespace["block_bytes"],
+                namespace["nsid"],
+                namespace["bytes"],
+                namespace["block_bytes"],
                 text(&namespace["uuid"]),
             );
         }

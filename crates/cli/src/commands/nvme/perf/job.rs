@@ -122,7 +122,9 @@ async fn load(job: Job) -> anyhow::Result<JobResult> {
         match time::timeout_at(deadline, task).await {
             Ok(Ok(Err(error))) => failure = failure.or(Some(error)),
             Ok(_) => {}
-            Err(_) => anyhow::bail!("requests were still unanswered {DRAIN_TIME_MAX:?} after the end"),
+            Err(_) => {
+                anyhow::bail!("requests were still unanswered {DRAIN_TIME_MAX:?} after the end")
+            }
         }
     }
     if let Some(error) = failure {
