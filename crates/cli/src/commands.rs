@@ -3,10 +3,13 @@
 //! Exit codes are part of the interface: 0 done, 1 failed, 2 wrong usage (from clap), and what a
 //! command's own help names beside.
 
+mod down;
 mod meta;
 mod node;
 mod nvme;
+mod status;
 mod target;
+pub(crate) mod up;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -21,14 +24,20 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// End a job's file system and remove every trace of it.
+    Down(down::DownArgs),
     /// Run a metadata service.
     Meta(meta::MetaArgs),
     /// Run a node: its target, its agent and its mount.
     Node(node::NodeArgs),
     /// Use NVMe over TCP targets: discover, list, read, write, measure.
     Nvme(nvme::NvmeArgs),
+    /// Show what a job's file system is made of and how it does.
+    Status(status::StatusArgs),
     /// Export namespaces over NVMe/TCP.
     Target(target::TargetArgs),
+    /// Make a job's file system out of its nodes' SSDs.
+    Up(Box<up::UpArgs>),
 }
 
 /// Runs a command.
@@ -37,10 +46,13 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match cli.command {
+        Command::Down(args) => down::run(&args),
         Command::Meta(args) => meta::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Nvme(args) => nvme::run(args),
+        Command::Status(args) => status::run(&args),
         Command::Target(args) => target::run(&args),
+        Command::Up(args) => up::run(&args),
     }
 }
 

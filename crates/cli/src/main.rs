@@ -1,6 +1,7 @@
 //! `tsumugi`: one binary for every part of the system.
 
 mod commands;
+mod deploy;
 mod signals;
 
 use clap::Parser;

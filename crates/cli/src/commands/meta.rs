@@ -1,9 +1,9 @@
 //! `tsumugi meta`: runs a metadata service with an embedded store.
 
 use crate::signals;
+use ::meta::service::{Config, Service, StoreChoice, Times};
 use anyhow::{Context, bail};
 use clap::Args;
-use ::meta::service::{Config, Service, StoreChoice, Times};
 use protocol::auth::Secret;
 use ring::Runtime;
 use std::io::Write;

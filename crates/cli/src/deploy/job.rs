@@ -1,6 +1,7 @@
 //! A job's directory: where it is, who may use it at a time, and how it goes.
 
 use anyhow::{Context, bail};
+use clap::Args;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -8,7 +9,26 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longest job name: network namespaces and paths are made of it.
-const NAME_MAX: usize = 64;
+const NAME_MAX: usize = 128;
+
+/// Which job.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct JobArgs {
+    /// Name of the job (default: $TSUMUGI_JOB, else the Slurm job's number, else "default")
+    #[arg(long, value_name = "NAME")]
+    pub(crate) job: Option<String>,
+    /// Where jobs have their directories (default: /run/tsumugi for root, else
+    /// $XDG_RUNTIME_DIR/tsumugi)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+impl JobArgs {
+    /// The job's directory.
+    pub(crate) fn dir(&self) -> anyhow::Result<JobDir> {
+        JobDir::new(self.job.as_deref(), self.dir.as_deref())
+    }
+}
 
 /// A job's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +47,10 @@ impl JobDir {
         };
         let job = job.map(String::from).or_else(named).unwrap_or_else(|| "default".into());
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if job.is_empty() || job.len() > NAME_MAX || job.starts_with('.') || !job.chars().all(is_plain)
+        if job.is_empty()
+            || job.len() > NAME_MAX
+            || job.starts_with('.')
+            || !job.chars().all(is_plain)
         {
             bail!(
                 "{job:?} cannot be a job's name: 1 to {NAME_MAX} letters, digits, '-', '_' and \
@@ -141,8 +164,7 @@ pub(crate) fn make_directories(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
             }
         }
     }
-    let data = std::fs::metadata(path)
-        .with_context(|| format!("cannot use {}", path.display()))?;
+    let data = std::fs::metadata(path).with_context(|| format!("cannot use {}", path.display()))?;
     let user = rustix::process::geteuid();
     if path.starts_with("/tmp") && !user.is_root() && data.uid() != user.as_raw() {
         bail!("{} belongs to another user: choose another with --dir", path.display());
@@ -157,7 +179,7 @@ mod tests {
     /// Goal: names that would leave the base directory, or confuse tools, are refused.
     #[test]
     fn names_are_checked() {
-        for bad in ["", "a/b", "..", ".hidden", "a b", "ä", &"x".repeat(65)] {
+        for bad in ["", "a/b", "..", ".hidden", "a b", "ä", &"x".repeat(129)] {
             assert!(JobDir::new(Some(bad), Some(Path::new("/x"))).is_err(), "{bad:?}");
         }
         let dir = JobDir::new(Some("job-1.2_x"), Some(Path::new("/x"))).unwrap();

@@ -80,6 +80,8 @@ pub(crate) struct NodeState {
 pub(crate) struct HostState {
     /// What ssh calls it.
     pub(crate) host: String,
+    /// What the pool calls it.
+    pub(crate) name: String,
     /// The command that reaches it, up to the host's name.
     pub(crate) ssh: Vec<String>,
     /// The program there.
@@ -109,8 +111,7 @@ impl State {
     /// As the plan wants it.
     pub(crate) fn of_plan(dir: &JobDir, plan: &Plan) -> anyhow::Result<State> {
         let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
-        let namespace =
-            |name: &str| plan.has_fabric.then(|| dir.join("netns").join(name));
+        let namespace = |name: &str| plan.has_fabric.then(|| dir.join("netns").join(name));
         state.meta = plan.meta.as_ref().map(|_| MetaState {
             address: None,
             process: None,

@@ -1,0 +1,316 @@
+//! `tsumugi up`: makes a job's file system out of its nodes' SSDs.
+
+use crate::deploy::cleanup;
+use crate::deploy::fabric;
+use crate::deploy::job::{JobArgs, JobDir};
+use crate::deploy::machine::{Machine, ReadyNode};
+use crate::deploy::output::print_json;
+use crate::deploy::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
+use crate::deploy::remote;
+use crate::deploy::size;
+use crate::deploy::stop::{Stop, Stopped};
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use protocol::auth::Secret;
+use serde_json::json;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Time to undo what was made when something fails.
+const UNDO_WITHIN: Duration = Duration::from_secs(20);
+
+/// Make a job's file system out of its nodes' SSDs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+    tsumugi up --local 3                                three nodes on this machine
+    tsumugi up --nodes node1,node2,node3 --insecure     three machines, reached by ssh
+    tsumugi up --nodes hosts.txt --job simulation       one per line, see below
+
+Each line of a file of nodes: HOST [name=NAME] [address=IP] [device=PATH] [mount=DIR] [dir=DIR]
+    HOST     what ssh calls it       name     what the pool calls it (default: HOST)
+    address  at which the others reach it (default: what HOST resolves to)
+    device   a block device or file that is there, used as it is; everything on it is lost
+    mount    where it is mounted     dir      base of the job's directory there
+Empty lines and what follows a # are ignored.
+
+The metadata service runs on the first node. Whatever fails or is interrupted is undone.
+
+Exit codes:
+    0    all nodes are ready
+    1    failed; undone
+    2    wrong usage
+    130  stopped by Ctrl-C or a signal; undone")]
+pub(crate) struct UpArgs {
+    /// Nodes reached by ssh: a file, or names separated by commas
+    #[arg(long, value_name = "FILE|HOST,...", required_unless_present_any = ["local", "agent"])]
+    nodes: Option<String>,
+    /// So many nodes on this machine
+    #[arg(long, value_name = "N", conflicts_with = "nodes",
+          value_parser = clap::value_parser!(u16).range(1..=fabric::NODES_MAX as i64))]
+    local: Option<u16>,
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Size of each node's backing file
+    #[arg(long, value_name = "BYTES", default_value = "2G", value_parser = size::parse)]
+    size: u64,
+    /// Directory for backing files; it has to be on the SSD (default: one in /var/tmp)
+    #[arg(long, value_name = "DIR", conflicts_with = "memory")]
+    device_dir: Option<PathBuf>,
+    /// Keep the data in memory instead, so many bytes per node
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    memory: Option<u64>,
+    /// Mount at DIR/NODE with --local, at DIR with --nodes (default: in the job's directory)
+    #[arg(long, value_name = "DIR")]
+    mount_base: Option<PathBuf>,
+    /// Put each node's sockets into a network namespace of its own
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN",
+          num_args = 0..=1, default_missing_value = "always")]
+    netns: Netns,
+    /// Listen beyond loopback although nothing is encrypted
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Leave backing files where they are when the job ends
+    #[arg(long)]
+    keep_devices: bool,
+    /// How file system requests travel between kernel and mount
+    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
+    transport: Transport,
+    /// Microseconds to spin for work before sleeping
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    poll_us: u32,
+    /// Give up when nodes are not ready after so long
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub(crate) ready_within: Duration,
+    /// The command that reaches a host
+    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
+    pub(crate) ssh: String,
+    /// The program on the hosts
+    #[arg(long, value_name = "PATH", default_value = "tsumugi")]
+    pub(crate) remote_binary: String,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Carry out orders from standard input; `up` starts this on other machines
+    #[arg(long, hide = true, conflicts_with_all = ["nodes", "local"])]
+    agent: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Netns {
+    /// Where it can be done.
+    #[default]
+    Auto,
+    /// Or fail.
+    Always,
+    /// Loopback ports instead.
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Transport {
+    /// By `io_uring` where the kernel has it enabled, else through /dev/fuse.
+    #[default]
+    Auto,
+    /// Through /dev/fuse.
+    Device,
+    /// By `io_uring`, or fail.
+    Uring,
+}
+
+/// How it went.
+pub(crate) struct Outcome {
+    /// The nodes.
+    pub(crate) nodes: Vec<ReadyNode>,
+    /// Time to make backing files.
+    pub(crate) prepared: Duration,
+    /// Time from then until all nodes were ready.
+    pub(crate) ready: Duration,
+}
+
+/// Runs `tsumugi up`.
+pub(crate) fn run(args: &UpArgs) -> anyhow::Result<ExitCode> {
+    let dir = args.job.dir()?;
+    let stop = Stop::on_signals()?;
+    if args.agent {
+        return remote::serve(&dir, &stop);
+    }
+    let result = match &args.nodes {
+        Some(nodes) => remote::up(args, &dir, nodes, &stop),
+        None => up_local(args, &dir, &stop),
+    };
+    match result {
+        Ok(outcome) => report(args, &dir, &outcome),
+        Err(error) => {
+            if !error.is::<Stopped>() {
+                return Err(error);
+            }
+            eprintln!("tsumugi: {error}; undone");
+            Ok(ExitCode::from(130))
+        }
+    }
+}
+
+fn up_local(args: &UpArgs, dir: &JobDir, stop: &Stop) -> anyhow::Result<Outcome> {
+    let has_fabric = args.has_fabric()?;
+    let count = usize::from(args.local.unwrap_or(1));
+    let plan = args.plan(has_fabric, count)?;
+    let already = dir.path().exists();
+    let result = drive_local(args, dir, plan, stop);
+    if result.is_err() && !already {
+        undo(dir);
+    }
+    result
+}
+
+/// Cleans up after a failure, and says what could not be.
+pub(crate) fn undo(dir: &JobDir) {
+    match cleanup::clean(dir, Instant::now() + UNDO_WITHIN, true) {
+        Ok(report) => {
+            for left in report.left {
+                eprintln!("tsumugi: left behind: {left}");
+            }
+        }
+        Err(error) => eprintln!("tsumugi: left behind {}: {error:#}", dir.path().display()),
+    }
+}
+
+fn drive_local(args: &UpArgs, dir: &JobDir, plan: Plan, stop: &Stop) -> anyhow::Result<Outcome> {
+    let start = Instant::now();
+    let mut machine = Machine::begin(dir, plan, stop.clone())?;
+    let bar = args.bar();
+    machine.prepare(|done, all| show(&bar, done, all))?;
+    bar.finish_and_clear();
+    let prepared = start.elapsed();
+    let start = Instant::now();
+    let deadline = start + args.ready_within;
+    machine.connect()?;
+    let meta = machine.start_meta(deadline)?;
+    let nodes = machine.start_nodes(meta, deadline)?;
+    machine.finish()?;
+    Ok(Outcome { nodes, prepared, ready: start.elapsed() })
+}
+
+impl UpArgs {
+    fn has_fabric(&self) -> anyhow::Result<bool> {
+        match (self.netns, fabric::obstacle()) {
+            (Netns::Never, _) => Ok(false),
+            (_, None) => Ok(true),
+            (Netns::Always, Some(why)) => bail!("no network namespaces: {why}"),
+            (Netns::Auto, Some(why)) => {
+                eprintln!("tsumugi: nodes use loopback ports, as {why}");
+                Ok(false)
+            }
+        }
+    }
+
+    /// The plan of this machine with `count` nodes and the metadata service.
+    fn plan(&self, has_fabric: bool, count: usize) -> anyhow::Result<Plan> {
+        let address = |address: Ipv4Addr, port: u16| {
+            if has_fabric { (address, port) } else { (Ipv4Addr::LOCALHOST, 0) }.into()
+        };
+        let base = self.mount_base()?;
+        let node = |index: usize| {
+            let name = format!("node{}", index + 1);
+            NodePlan {
+                listen: address(fabric::node_address(index), fabric::TARGET_PORT),
+                mount: base.as_ref().map(|base| base.join(&name)),
+                device: self.device(),
+                name,
+            }
+        };
+        let meta = MetaPlan { listen: address(fabric::meta_address(), fabric::META_PORT) };
+        let nodes = (0..count).map(node).collect();
+        Ok(Plan { meta: Some(meta), has_fabric, ..self.bare_plan(nodes)? })
+    }
+
+    /// A plan without metadata service, for nodes in the machine's own network; a new identifier
+    /// and a new secret.
+    pub(crate) fn bare_plan(&self, nodes: Vec<NodePlan>) -> anyhow::Result<Plan> {
+        let (mut secret, mut id) = ([0; 32], [0; 8]);
+        getrandom::fill(&mut secret)
+            .and_then(|()| getrandom::fill(&mut id))
+            .context("no random numbers")?;
+        Ok(Plan {
+            id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            secret: Secret(secret).to_hex(),
+            meta: None,
+            nodes,
+            has_fabric: false,
+            device_dir: self.device_dir.as_ref().map(std::path::absolute).transpose()?,
+            keep_devices: self.keep_devices,
+            transport: self.transport.name().into(),
+            poll_us: self.poll_us,
+            insecure: self.insecure,
+        })
+    }
+
+    /// A node's device when nothing is said of it in particular.
+    pub(crate) fn device(&self) -> DevicePlan {
+        match self.memory {
+            Some(size) => DevicePlan::Memory { size },
+            None => DevicePlan::File { size: self.size },
+        }
+    }
+
+    /// Where mounts are to be.
+    pub(crate) fn mount_base(&self) -> anyhow::Result<Option<PathBuf>> {
+        Ok(self.mount_base.as_ref().map(std::path::absolute).transpose()?)
+    }
+
+    /// Shows how far backing files are.
+    pub(crate) fn bar(&self) -> ProgressBar {
+        if self.json { ProgressBar::hidden() } else { preparation() }
+    }
+}
+
+impl Transport {
+    /// As in a node's configuration.
+    fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Device => "device",
+            Transport::Uring => "uring",
+        }
+    }
+}
+
+fn preparation() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let form = "writing backing files once: {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(form) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Sets the bar.
+pub(crate) fn show(bar: &ProgressBar, done: u64, all: u64) {
+    bar.set_length(all);
+    bar.set_position(done);
+}
+
+fn report(args: &UpArgs, dir: &JobDir, outcome: &Outcome) -> anyhow::Result<ExitCode> {
+    if args.json {
+        print_json(&json!({
+            "job": dir.job(),
+            "dir": dir.path(),
+            "prepare_seconds": outcome.prepared.as_secs_f64(),
+            "ready_seconds": outcome.ready.as_secs_f64(),
+            "nodes": outcome.nodes,
+        }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if outcome.prepared > Duration::from_millis(100) {
+        println!("backing files written in {:.2} s", outcome.prepared.as_secs_f64());
+    }
+    let (count, seconds) = (outcome.nodes.len(), outcome.ready.as_secs_f64());
+    println!("job {}: {count} nodes ready in {seconds:.2} s", dir.job());
+    for node in &outcome.nodes {
+        println!("  {}  mount {}  target {}", node.name, node.mount.display(), node.target);
+    }
+    Ok(ExitCode::SUCCESS)
+}

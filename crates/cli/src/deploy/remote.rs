@@ -1,0 +1,286 @@
+//! Jobs on machines that ssh reaches.
+//!
+//! `up` starts `tsumugi up --agent` on each, which carries out orders that come as lines of JSON on
+//! its standard input and answers the same way. As long as it has not been told that all is ready, an
+//! agent whose connection ends undoes what it made: so a killed `up` leaves nothing on any machine.
+//! Afterwards no connection stays open; `status` and `down` ask the machines anew.
+
+mod agent;
+mod conversation;
+
+use super::cleanup::{self, Report};
+use super::hosts::{self, Host};
+use super::job::JobDir;
+use super::machine::ReadyNode;
+use super::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
+use super::state::{HostState, State};
+use super::status::{NodeStatus, Status};
+use super::stop::Stop;
+use crate::commands::up::{Outcome, UpArgs, show, undo};
+use anyhow::{Context, bail};
+use conversation::{Conversation, Order, Reply};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) use agent::serve;
+
+/// What ssh shall do in any case: never ask, and notice a dead machine.
+const SSH_OPTIONS: [&str; 4] = [
+    "-oBatchMode=yes",
+    "-oConnectTimeout=10",
+    "-oServerAliveInterval=5",
+    "-oServerAliveCountMax=3",
+];
+/// How much longer than an agent's own deadline its answer may take.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long reaching a machine and making directories may take.
+const BEGIN_WITHIN: Duration = Duration::from_secs(30);
+/// How long writing backing files may take without an answer.
+const PREPARE_WITHIN: Duration = Duration::from_secs(3600);
+
+/// Brings a job up on machines reached by ssh.
+pub(crate) fn up(args: &UpArgs, dir: &JobDir, nodes: &str, stop: &Stop) -> anyhow::Result<Outcome> {
+    let hosts = hosts::read(nodes)?;
+    let plan = args.bare_plan(Vec::new())?;
+    let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
+    for host in &hosts {
+        state.hosts.push(HostState {
+            host: host.host.clone(),
+            name: host.name.clone(),
+            ssh: args.ssh.split_ascii_whitespace().map(String::from).collect(),
+            binary: args.remote_binary.clone(),
+            base: host.dir.clone().or_else(|| args.job.dir.clone()),
+        });
+    }
+    let plans = plans(args, dir, &hosts, &plan)?;
+    if !args.insecure && plans.iter().any(|plan| !plan.nodes[0].listen.ip().is_loopback()) {
+        super::machine::refuse_exposure(&plans[0])?;
+    }
+    dir.create()?;
+    let result = (|| {
+        let Some(_lock) = dir.try_lock()? else {
+            bail!("another tsumugi works on {}", dir.path().display());
+        };
+        state.write(dir)?;
+        let outcome = converse(args, &state, &plans, dir, stop)?;
+        state.is_ready = true;
+        state.write(dir)?;
+        Ok(outcome)
+    })();
+    if result.is_err() {
+        // The agents undo on their own once their connections are gone; asking again makes sure.
+        match down(dir, Duration::from_secs(20)) {
+            Ok(report) => report.left.iter().for_each(|left| eprintln!("tsumugi: left: {left}")),
+            Err(error) => eprintln!("tsumugi: {error:#}"),
+        }
+        undo(dir);
+    }
+    result
+}
+
+/// Each machine's plan; the first has the metadata service.
+fn plans(args: &UpArgs, dir: &JobDir, hosts: &[Host], base: &Plan) -> anyhow::Result<Vec<Plan>> {
+    let mount = args.mount_base()?;
+    let default_mount = dir.path().with_file_name(format!("{}.mnt", dir.job()));
+    let plan = |(index, host): (usize, &Host)| {
+        let address = host.reached_at()?;
+        let device = host.device.clone().map(|path| DevicePlan::Existing { path });
+        let mount = host.mount.clone().or_else(|| mount.clone());
+        let node = NodePlan {
+            name: host.name.clone(),
+            listen: SocketAddr::from((address, 0)),
+            mount: Some(mount.unwrap_or_else(|| default_mount.clone())),
+            device: device.unwrap_or_else(|| args.device()),
+        };
+        let meta = (index == 0).then(|| MetaPlan { listen: SocketAddr::from((address, 0)) });
+        Ok(Plan { meta, nodes: vec![node], ..base.clone() })
+    };
+    hosts.iter().enumerate().map(plan).collect()
+}
+
+/// Gives the orders, each to all machines at the same time.
+fn converse(
+    args: &UpArgs,
+    state: &State,
+    plans: &[Plan],
+    dir: &JobDir,
+    stop: &Stop,
+) -> anyhow::Result<Outcome> {
+    let start = Instant::now();
+    let mut machines = Vec::new();
+    for host in &state.hosts {
+        let mut command = host.command(dir.job(), &["up", "--agent"]);
+        machines.push(Conversation::start(&host.host, &mut command)?);
+    }
+    for (machine, plan) in machines.iter_mut().zip(plans) {
+        machine.order(&Order::Begin(Box::new(plan.clone())))?;
+    }
+    for machine in &mut machines {
+        machine.expect_done(Instant::now() + BEGIN_WITHIN, stop, |_, _| ())?;
+    }
+    for machine in &mut machines {
+        machine.order(&Order::Prepare)?;
+    }
+    let bar = args.bar();
+    let mut done_of = vec![(0, 0); machines.len()];
+    for (index, machine) in machines.iter_mut().enumerate() {
+        machine.expect_done(Instant::now() + PREPARE_WITHIN, stop, |done, all| {
+            done_of[index] = (done, all);
+            let sum = done_of.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            show(&bar, sum.0, sum.1);
+        })?;
+    }
+    bar.finish_and_clear();
+    let prepared = start.elapsed();
+    let start = Instant::now();
+    let nodes = start_all(args, &mut machines, stop)?;
+    Ok(Outcome { nodes, prepared, ready: start.elapsed() })
+}
+
+fn start_all(
+    args: &UpArgs,
+    machines: &mut [Conversation],
+    stop: &Stop,
+) -> anyhow::Result<Vec<ReadyNode>> {
+    let within_ms = args.ready_within.as_millis() as u64;
+    let deadline = || Instant::now() + args.ready_within + GRACE;
+    machines[0].order(&Order::StartMeta { within_ms })?;
+    let Reply::Meta(meta) = machines[0].wait(deadline(), stop, |_, _| ())? else {
+        bail!("{} did not say where its metadata service is", machines[0].host());
+    };
+    for machine in machines.iter_mut() {
+        machine.order(&Order::StartNodes { meta, within_ms })?;
+    }
+    let mut nodes = Vec::new();
+    for machine in machines.iter_mut() {
+        match machine.wait(deadline(), stop, |_, _| ())? {
+            Reply::Nodes(ready) => nodes.extend(ready),
+            _ => bail!("{} did not say where its node is", machine.host()),
+        }
+    }
+    for machine in machines.iter_mut() {
+        machine.order(&Order::Finish)?;
+    }
+    for machine in machines.iter_mut() {
+        machine.expect_done(deadline(), stop, |_, _| ())?;
+    }
+    Ok(nodes)
+}
+
+impl HostState {
+    /// The command that runs the program there, for its part of the job.
+    fn command(&self, job: &str, arguments: &[&str]) -> Command {
+        let mut words = self.ssh.iter();
+        let mut command = Command::new(words.next().map_or("ssh", String::as_str));
+        command.args(words).args(SSH_OPTIONS).arg("--").arg(&self.host);
+        // ssh hands the words to a shell there.
+        let mut there = vec![quote(&self.binary)];
+        there.extend(arguments.iter().map(|word| quote(word)));
+        there.extend(["--job".into(), quote(&format!("{job}.{}", self.name))]);
+        if let Some(base) = &self.base {
+            there.extend(["--dir".into(), quote(&base.to_string_lossy())]);
+        }
+        command.arg(there.join(" "));
+        command
+    }
+}
+
+/// A word that no shell takes apart.
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Takes a job down here and on its machines: the one with the metadata service last.
+pub(crate) fn down(dir: &JobDir, within: Duration) -> anyhow::Result<Report> {
+    let deadline = Instant::now() + within;
+    let hosts = State::read(dir)?.map(|state| state.hosts).unwrap_or_default();
+    let mut all = Report::default();
+    let rest = hosts.get(1..).unwrap_or_default();
+    let reports = std::thread::scope(|scope| {
+        let asked: Vec<_> =
+            rest.iter().map(|host| scope.spawn(|| down_at(host, dir, within))).collect();
+        let joined = asked.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")))
+        });
+        joined.collect::<Vec<_>>()
+    });
+    let first = hosts.first().map(|host| down_at(host, dir, within));
+    for (host, report) in hosts
+        .iter()
+        .skip(1)
+        .chain(&hosts[..hosts.len().min(1)])
+        .zip(reports.into_iter().chain(first))
+    {
+        match report {
+            Ok(report) => all.merge(&host.host, report),
+            Err(error) => all.left.push(format!("{}: {error:#}", host.host)),
+        }
+    }
+    if all.left.is_empty() {
+        let here = cleanup::clean(dir, deadline.max(Instant::now() + GRACE), false)?;
+        all.was_there |= here.was_there;
+        all.killed.extend(here.killed);
+        all.left.extend(here.left);
+    }
+    Ok(all)
+}
+
+fn down_at(host: &HostState, dir: &JobDir, within: Duration) -> anyhow::Result<Report> {
+    let seconds = format!("{}ms", within.as_millis());
+    let arguments = ["down", "--json", "--deadline", &seconds];
+    ask(&mut host.command(dir.job(), &arguments))
+}
+
+/// Runs a command whose output is JSON, whatever its status.
+fn ask<T: serde::de::DeserializeOwned>(command: &mut Command) -> anyhow::Result<T> {
+    let output = command.stdin(Stdio::null()).output().context("cannot run ssh")?;
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        anyhow::anyhow!("no answer ({}): {}", output.status, said.trim())
+    })
+}
+
+/// The state of a job, put together from all its machines.
+pub(crate) fn status(dir: &JobDir) -> anyhow::Result<Status> {
+    let mut status = Status::of_machine(dir)?;
+    let hosts = State::read(dir)?.map(|state| state.hosts).unwrap_or_default();
+    let answers = std::thread::scope(|scope| {
+        let ask_host =
+            |host: &HostState| ask::<Status>(&mut host.command(dir.job(), &["status", "--json"]));
+        let asked: Vec<_> = hosts.iter().map(|host| scope.spawn(move || ask_host(host))).collect();
+        let joined = asked.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")))
+        });
+        joined.collect::<Vec<_>>()
+    });
+    for (host, answer) in hosts.iter().zip(answers) {
+        match answer {
+            Ok(there) => merge(&mut status, host, there),
+            Err(error) => {
+                status.nodes.push(NodeStatus::unknown(&host.name, &host.host));
+                let trouble = format!("{}: {error:#}", host.host);
+                status.trouble = Some(match status.trouble.take() {
+                    Some(earlier) => format!("{earlier}; {trouble}"),
+                    None => trouble,
+                });
+            }
+        }
+    }
+    Ok(status)
+}
+
+fn merge(status: &mut Status, host: &HostState, there: Status) {
+    for mut node in there.nodes {
+        node.host = Some(host.host.clone());
+        status.nodes.push(node);
+    }
+    if there.meta.is_some() {
+        status.meta = there.meta;
+        status.devices = there.devices;
+        status.sessions = there.sessions;
+        status.space = there.space;
+        status.files_hit = there.files_hit;
+    }
+    status.trouble = status.trouble.take().or(there.trouble);
+}

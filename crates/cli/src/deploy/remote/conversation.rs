@@ -1,0 +1,186 @@
+//! The orders that `up` gives to the agents, and their answers: one line of JSON each.
+
+use crate::deploy::machine::ReadyNode;
+use crate::deploy::plan::Plan;
+use crate::deploy::stop::Stop;
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Longest line either side accepts.
+pub(crate) const LINE_BYTES_MAX: u64 = 1 << 20;
+/// Answers that may wait to be looked at.
+const REPLIES_MAX: usize = 64;
+/// How often the stop flag is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Bytes of an agent's complaints that are kept.
+const COMPLAINT_BYTES_MAX: u64 = 4096;
+
+/// What an agent shall do next.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Make the job's directory → [`Reply::Done`].
+    Begin(Box<Plan>),
+    /// Make backing files → [`Reply::Progress`], then [`Reply::Done`].
+    Prepare,
+    /// Start the metadata service → [`Reply::Meta`].
+    StartMeta {
+        /// Milliseconds it may take.
+        within_ms: u64,
+    },
+    /// Start the node → [`Reply::Nodes`].
+    StartNodes {
+        /// Where the metadata service listens.
+        meta: SocketAddr,
+        /// Milliseconds it may take.
+        within_ms: u64,
+    },
+    /// All machines are ready: stay, and end → [`Reply::Done`].
+    Finish,
+}
+
+/// An agent's answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// Done.
+    Done,
+    /// Where the metadata service listens.
+    Meta(SocketAddr),
+    /// The nodes are ready.
+    Nodes(Vec<ReadyNode>),
+    /// Bytes of backing files written.
+    Progress {
+        /// So far.
+        done: u64,
+        /// Of all.
+        all: u64,
+    },
+    /// It failed; the agent undoes and ends.
+    Failed(String),
+}
+
+/// A connection to an agent.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    host: String,
+    child: Child,
+    orders: Option<ChildStdin>,
+    replies: Receiver<Reply>,
+    complaint: Option<std::thread::JoinHandle<String>>,
+}
+
+impl Conversation {
+    /// Runs the command that leads to the agent.
+    pub(crate) fn start(host: &str, command: &mut Command) -> anyhow::Result<Conversation> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C is for `up`, which ends the connections when it has seen it.
+        let mut child = command.process_group(0).spawn().context("cannot run ssh")?;
+        let (sender, replies) = sync_channel(REPLIES_MAX);
+        let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
+            bail!("ssh has no output");
+        };
+        std::thread::spawn(move || forward(output, &sender));
+        let complaint = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let mut errors = errors;
+            let _ = errors.by_ref().take(COMPLAINT_BYTES_MAX).read_to_end(&mut text);
+            // The rest is read so that nobody blocks on it.
+            let _ = std::io::copy(&mut errors, &mut std::io::sink());
+            String::from_utf8_lossy(&text).trim().into()
+        });
+        let orders = child.stdin.take();
+        Ok(Conversation { host: host.into(), child, orders, replies, complaint: Some(complaint) })
+    }
+
+    /// What ssh calls the machine.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Gives an order.
+    pub(crate) fn order(&mut self, order: &Order) -> anyhow::Result<()> {
+        let mut line = serde_json::to_vec(order)?;
+        line.push(b'\n');
+        let sent = self.orders.as_mut().map(|orders| orders.write_all(&line));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(self.lost()),
+        }
+    }
+
+    /// Waits for the answer to the last order.
+    pub(crate) fn wait(
+        &mut self,
+        deadline: Instant,
+        stop: &Stop,
+        mut progress: impl FnMut(u64, u64),
+    ) -> anyhow::Result<Reply> {
+        loop {
+            stop.check()?;
+            match self.replies.recv_timeout(LOOK_EVERY) {
+                Ok(Reply::Progress { done, all }) => progress(done, all),
+                Ok(Reply::Failed(why)) => bail!("{}: {why}", self.host),
+                Ok(reply) => return Ok(reply),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.lost()),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
+                    bail!("{}: no answer in time", self.host);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Waits for [`Reply::Done`].
+    pub(crate) fn expect_done(
+        &mut self,
+        deadline: Instant,
+        stop: &Stop,
+        progress: impl FnMut(u64, u64),
+    ) -> anyhow::Result<()> {
+        match self.wait(deadline, stop, progress)? {
+            Reply::Done => Ok(()),
+            other => bail!("{}: answered {other:?}", self.host),
+        }
+    }
+
+    /// Why the connection has ended.
+    fn lost(&mut self) -> anyhow::Error {
+        self.orders = None;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let complaint = self.complaint.take().and_then(|thread| thread.join().ok());
+        let why = complaint.filter(|text| !text.is_empty());
+        let why = why.unwrap_or_else(|| "the connection ended".into());
+        anyhow::anyhow!("{}: {why}", self.host)
+    }
+}
+
+impl Drop for Conversation {
+    /// Ends the connection; an agent that was not told to stay undoes what it made.
+    fn drop(&mut self) {
+        self.orders = None;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn forward(output: impl Read, sender: &SyncSender<Reply>) {
+    let mut output = BufReader::new(output);
+    loop {
+        let mut line = String::new();
+        match output.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let reply = serde_json::from_str(&line)
+            .unwrap_or_else(|_| Reply::Failed(format!("said {:?}", line.trim())));
+        if sender.send(reply).is_err() {
+            return;
+        }
+    }
+}

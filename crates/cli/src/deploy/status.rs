@@ -1,0 +1,284 @@
+//! What `tsumugi status --json` prints. Fields are only ever added.
+
+use super::admin;
+use super::job::JobDir;
+use super::mounts;
+use super::state::State;
+use anyhow::bail;
+use protocol::admin::Answer;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// A job's state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Status {
+    /// Its name.
+    pub(crate) job: String,
+    /// Its directory on this machine.
+    pub(crate) dir: PathBuf,
+    /// `tsumugi up` finished.
+    pub(crate) ready: bool,
+    /// The metadata service, if it is known here.
+    pub(crate) meta: Option<MetaStatus>,
+    /// Why what follows from the metadata service is missing, if it is.
+    pub(crate) trouble: Option<String>,
+    /// Nodes.
+    pub(crate) nodes: Vec<NodeStatus>,
+    /// Devices, with the targets' own counts since their start.
+    pub(crate) devices: Vec<DeviceStatus>,
+    /// Sessions.
+    pub(crate) sessions: Vec<SessionStatus>,
+    /// Space of the pool.
+    pub(crate) space: Option<Space>,
+    /// Files that have data on devices that are offline (at most 1000).
+    pub(crate) files_hit: Vec<FileHit>,
+}
+
+/// The metadata service.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MetaStatus {
+    /// Its process.
+    pub(crate) pid: Option<i32>,
+    /// It runs.
+    pub(crate) alive: bool,
+    /// Where it listens.
+    pub(crate) address: Option<SocketAddr>,
+    /// Network namespace of its sockets.
+    pub(crate) namespace: Option<PathBuf>,
+    /// Calls answered since its start.
+    pub(crate) calls: u64,
+    /// Recalls and invalidations sent.
+    pub(crate) recalls: u64,
+    /// Store transactions committed.
+    pub(crate) transactions: u64,
+    /// Store syncs.
+    pub(crate) syncs: u64,
+    /// Sessions fenced.
+    pub(crate) fenced: u64,
+}
+
+/// A node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NodeStatus {
+    /// Its name.
+    pub(crate) name: String,
+    /// What ssh calls its machine; absent for this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<String>,
+    /// Its process.
+    pub(crate) pid: Option<i32>,
+    /// It runs.
+    pub(crate) alive: bool,
+    /// Where its mount is.
+    pub(crate) mount: PathBuf,
+    /// Something of the kind FUSE is mounted there.
+    pub(crate) mounted: bool,
+    /// Where its target listens.
+    pub(crate) target: Option<SocketAddr>,
+    /// Network namespace of its sockets.
+    pub(crate) namespace: Option<PathBuf>,
+    /// Its backing file or device.
+    pub(crate) device: Option<PathBuf>,
+}
+
+/// A device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DeviceStatus {
+    /// Its number.
+    pub(crate) device: u32,
+    /// Its node.
+    pub(crate) node: String,
+    /// Its UUID.
+    pub(crate) uuid: String,
+    /// Address and port of its target.
+    pub(crate) address: String,
+    /// NQN of its subsystem.
+    pub(crate) subnqn: String,
+    /// Its namespace identifier there.
+    pub(crate) nsid: u32,
+    /// Its size.
+    pub(crate) size_bytes: u64,
+    /// Its block size.
+    pub(crate) block_size_bytes: u32,
+    /// Its target is in contact with the metadata service.
+    pub(crate) online: bool,
+    /// Read by its own node.
+    pub(crate) read_local_bytes: u64,
+    /// Read over NVMe/TCP.
+    pub(crate) read_remote_bytes: u64,
+    /// Written by its own node.
+    pub(crate) written_local_bytes: u64,
+    /// Written over NVMe/TCP.
+    pub(crate) written_remote_bytes: u64,
+    /// Commands of all kinds.
+    pub(crate) commands: u64,
+    /// Refused, as their host was not admitted.
+    pub(crate) refused: u64,
+}
+
+/// A session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SessionStatus {
+    /// Its number.
+    pub(crate) session: u64,
+    /// The node of its client.
+    pub(crate) node: String,
+    /// Time since its last heartbeat.
+    pub(crate) silent_ms: u64,
+}
+
+/// Space of the pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Space {
+    /// Of all devices.
+    pub(crate) total_bytes: u64,
+    /// Not allocated.
+    pub(crate) free_bytes: u64,
+    /// In use.
+    pub(crate) inodes: u64,
+}
+
+/// A file that has data on a device that is offline.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct FileHit {
+    /// Relative to the root; bytes that are no UTF-8 are replaced.
+    pub(crate) path: String,
+    /// The device.
+    pub(crate) device: u32,
+}
+
+impl Status {
+    /// Everything lives and answers.
+    pub(crate) fn is_well(&self) -> bool {
+        self.ready
+            && self.trouble.is_none()
+            && self.meta.as_ref().is_none_or(|meta| meta.alive)
+            && self.nodes.iter().all(|node| node.alive && node.mounted)
+            && self.devices.iter().all(|device| device.online)
+    }
+
+    /// Of this machine's part of the job.
+    pub(crate) fn of_machine(dir: &JobDir) -> anyhow::Result<Status> {
+        let Some(state) = State::read(dir)? else {
+            bail!("there is no job {} ({})", dir.job(), dir.path().display());
+        };
+        let mut status = Status {
+            job: state.job.clone(),
+            dir: dir.path().into(),
+            ready: state.is_ready,
+            meta: None,
+            trouble: None,
+            nodes: nodes(&state),
+            devices: Vec::new(),
+            sessions: Vec::new(),
+            space: None,
+            files_hit: Vec::new(),
+        };
+        if let Some(meta) = &state.meta {
+            status.meta = Some(MetaStatus {
+                pid: meta.process.map(|process| process.pid),
+                alive: state.living(meta.process).is_some(),
+                address: meta.address,
+                namespace: meta.namespace.clone(),
+                calls: 0,
+                recalls: 0,
+                transactions: 0,
+                syncs: 0,
+                fenced: 0,
+            });
+            match admin::ask(meta, &dir.join("secret")) {
+                Ok(pool) => status.fill(pool),
+                Err(error) => {
+                    status.trouble =
+                        Some(format!("no answer from the metadata service: {error:#}"));
+                }
+            }
+        }
+        Ok(status)
+    }
+
+    fn fill(&mut self, pool: admin::Pool) {
+        let Answer::Status { devices, counts, sessions, pool_use, meta } = pool.status else {
+            self.trouble = Some("the metadata service does not tell its state".into());
+            return;
+        };
+        for info in devices {
+            let counts = counts.iter().find(|counts| counts.device == info.device);
+            let counts = counts.copied().unwrap_or_default();
+            self.devices.push(DeviceStatus {
+                device: info.device.0,
+                node: info.node,
+                uuid: info.uuid.to_string(),
+                address: info.address.traddr,
+                subnqn: info.address.subnqn,
+                nsid: info.address.nsid,
+                size_bytes: info.blocks * u64::from(info.block_size),
+                block_size_bytes: info.block_size,
+                online: info.online,
+                read_local_bytes: counts.read_local_bytes,
+                read_remote_bytes: counts.read_remote_bytes,
+                written_local_bytes: counts.written_local_bytes,
+                written_remote_bytes: counts.written_remote_bytes,
+                commands: counts.commands,
+                refused: counts.refused,
+            });
+        }
+        self.sessions.extend(sessions.into_iter().map(|session| SessionStatus {
+            session: session.session.0,
+            node: session.node,
+            silent_ms: session.silent_ms,
+        }));
+        self.space = Some(Space {
+            total_bytes: pool_use.total_bytes,
+            free_bytes: pool_use.free_bytes,
+            inodes: pool_use.inodes,
+        });
+        self.files_hit.extend(pool.files_hit.into_iter().map(|(path, device)| FileHit {
+            path: String::from_utf8_lossy(&path).into_owned(),
+            device: device.0,
+        }));
+        if let Some(own) = &mut self.meta {
+            own.calls = meta.calls;
+            own.recalls = meta.recalls;
+            own.transactions = meta.transactions;
+            own.syncs = meta.syncs;
+            own.fenced = meta.fenced;
+        }
+    }
+}
+
+impl NodeStatus {
+    /// Of a machine that does not answer.
+    pub(crate) fn unknown(name: &str, host: &str) -> NodeStatus {
+        NodeStatus {
+            name: name.into(),
+            host: Some(host.into()),
+            pid: None,
+            alive: false,
+            mount: PathBuf::new(),
+            mounted: false,
+            target: None,
+            namespace: None,
+            device: None,
+        }
+    }
+}
+
+fn nodes(state: &State) -> Vec<NodeStatus> {
+    let mut nodes = Vec::new();
+    for node in &state.nodes {
+        nodes.push(NodeStatus {
+            name: node.name.clone(),
+            host: None,
+            pid: node.process.map(|process| process.pid),
+            alive: state.living(node.process).is_some(),
+            mount: node.mount.clone(),
+            mounted: mounts::is_mounted(&node.mount),
+            target: node.target,
+            namespace: node.namespace.clone(),
+            device: node.device.clone(),
+        });
+    }
+    nodes
+}
