@@ -24,10 +24,6 @@ const STRIPE_STEP_BYTES: u32 = 64 << 10;
 /// Largest stripe size, in bytes.
 const STRIPE_MAX_BYTES: u32 = 1 << 30;
 
-const SUID: u16 = 0o4000;
-const SGID: u16 = 0o2000;
-const GROUP_EXECUTE: u16 = 0o0010;
-
 impl Transaction<'_> {
     /// `GetAttr`.
     pub(crate) fn get_attr(&self, id: InodeId) -> Result<Outcome, Error> {
@@ -74,7 +70,9 @@ impl Transaction<'_> {
     ) -> Result<Outcome, Error> {
         let mut inode = self.inode(id)?;
         check_changes(&inode, changes)?;
-        if changes.kill_privileges {
+        let is_chown = changes.uid.is_some() || changes.gid.is_some();
+        let is_directory = inode.attr.kind == FileKind::Directory;
+        if changes.kill_privileges || (is_chown && !is_directory) {
             self.kill_privileges(&mut inode)?;
         }
         let attr = &mut inode.attr;
@@ -111,10 +109,7 @@ impl Transaction<'_> {
 
     /// Clears what a write by another than root clears: suid, sgid, file capabilities.
     pub(crate) fn kill_privileges(&mut self, inode: &mut Inode) -> Result<(), Error> {
-        inode.attr.mode &= !SUID;
-        if inode.attr.mode & GROUP_EXECUTE != 0 {
-            inode.attr.mode &= !SGID;
-        }
+        inode.attr.mode = inode.attr.without_privileges();
         let key = Key::Xattr(inode.attr.inode, CAPABILITY);
         if inode.xattrs > 0 && self.get::<Xattr>(&key)?.is_some() {
             self.remove(&key);

@@ -294,6 +294,9 @@ impl Transaction<'_> {
             .changing(directory.attr)
             .touching(id)
             .granting(parent, Rights::READ);
+        if left.is_some() {
+            outcome = outcome.granting(id, Rights::READ);
+        }
         outcome.unnamed.extend(left.is_none().then_some(id));
         Ok(outcome)
     }

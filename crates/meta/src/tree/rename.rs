@@ -217,6 +217,9 @@ impl Transaction<'_> {
             let left = self.drop_name(context, &mut present)?;
             outcome.unnamed.extend(left.is_none().then_some(id));
             outcome = outcome.touching(id);
+            if left.is_some() {
+                outcome = outcome.granting(id, Rights::READ);
+            }
             replaced = Some((id, left));
         } else {
             self.add_entry(directories.new_mut(), rename.new_name, moved.attr.inode)?;
