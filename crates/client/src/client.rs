@@ -11,7 +11,7 @@ use protocol::{Errno, InodeId, SessionId};
 use ring::local::Semaphore;
 use ring::time::sleep;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Bytes of written data that may wait in memory for their devices.
@@ -49,13 +49,13 @@ pub struct ClientCounts {
 /// A session with the file system.
 pub struct Client {
     pub(crate) session: Rc<Session>,
-    pub(crate) inodes: RefCell<HashMap<InodeId, Rc<Inode>>>,
+    pub(crate) inodes: RefCell<BTreeMap<InodeId, Rc<Inode>>>,
     pub(crate) space: RefCell<Space>,
     pub(crate) devices: Devices,
     /// Permits stand for bytes of dirty data in memory.
     pub(crate) dirty_budget: Semaphore,
     /// Inodes that have uncommitted data.
-    pub(crate) dirty_inodes: RefCell<HashMap<InodeId, Rc<Inode>>>,
+    pub(crate) dirty_inodes: RefCell<BTreeMap<InodeId, Rc<Inode>>>,
     pub(crate) changes: Option<Box<dyn Fn(Change)>>,
     /// Rights of forgotten inodes, to be given back together.
     pub(crate) returns: RefCell<Vec<protocol::lease::Return>>,

@@ -6,7 +6,7 @@
 
 use protocol::space::{ALLOCATION_MAX_BYTES, BlockRange, SpaceGrant};
 use protocol::{AllocationId, DeviceId, Incarnation};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// Free leased blocks of one device.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Allocated {
 /// All leased space.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
-    leases: HashMap<DeviceId, Lease>,
+    leases: BTreeMap<DeviceId, Lease>,
 }
 
 impl Space {

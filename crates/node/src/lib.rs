@@ -11,10 +11,12 @@ mod agent;
 mod config;
 mod devices;
 mod error;
+mod local;
 mod mounting;
 mod node;
 
 pub use config::{DeviceConfig, FuseTransport, NodeConfig, parse_bytes};
 pub use devices::{NodeDevice, open_devices};
 pub use error::NodeError;
-pub use node::{Ready, run};
+pub use local::Local;
+pub use node::{Exports, Ready, run};

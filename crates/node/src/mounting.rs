@@ -2,7 +2,7 @@
 
 use crate::config::{FuseTransport, NodeConfig};
 use crate::error::NodeError;
-use block::Backing;
+use crate::local::Local;
 use client::{Client, ClientConfig, SessionConfig};
 use fuse::{TransportChoice, Unmounter};
 use mount::{Mount, MountSettings};
@@ -11,18 +11,14 @@ use ring::SocketOptions;
 use ring::local::oneshot;
 use ring::mailbox;
 use std::path::PathBuf;
-use std::sync::Arc;
-use target::{Admissions, LocalAccess, Namespace};
-use uuid::Uuid;
 
 /// What the mount's thread needs.
 pub(crate) struct Mounting {
     pub(crate) config: NodeConfig,
     pub(crate) mountpoint: PathBuf,
     pub(crate) secret: Secret,
-    pub(crate) admissions: Arc<Admissions>,
-    /// The node's own namespaces, by the device's name.
-    pub(crate) local: Vec<(Uuid, Arc<Namespace>)>,
+    /// The node's own namespaces.
+    pub(crate) local: Local,
 }
 
 /// Tells the node's main thread how the mount is getting on.
@@ -85,8 +81,6 @@ impl Mounting {
     }
 
     fn client_config(&self, mount: &Mount) -> ClientConfig {
-        let local = self.local.clone();
-        let admissions = Arc::clone(&self.admissions);
         ClientConfig {
             session: SessionConfig {
                 meta: self.config.meta,
@@ -98,11 +92,7 @@ impl Mounting {
                     ..SocketOptions::default()
                 },
             },
-            local: Box::new(move |info, host, _epoch| {
-                let (_, namespace) = local.iter().find(|(uuid, _)| *uuid == info.uuid)?;
-                let host = nvme::HostId(host.0);
-                Some(LocalAccess::new(&admissions, namespace, host).attach())
-            }),
+            local: self.local.clone().devices(),
             changes: Some(mount.changes()),
         }
     }

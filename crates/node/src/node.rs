@@ -2,7 +2,8 @@
 
 use crate::agent::{Agent, AgentConfig};
 use crate::config::NodeConfig;
-use crate::devices::{namespace, open_devices};
+use crate::devices::{NodeDevice, namespace, open_devices};
+use crate::local::Local;
 use crate::error::NodeError;
 use crate::mounting::{Mounting, Progress};
 use nvme::Nqn;
@@ -18,7 +19,6 @@ use target::{
     AdmissionMode, Admissions, HostAccess, Limits, Namespace, Server, ServerOptions, Subsystem,
     Target,
 };
-use uuid::Uuid;
 
 /// A node that is up.
 #[derive(Clone, Debug)]
@@ -32,7 +32,8 @@ pub struct Ready {
 }
 
 /// The node's target with what belongs to it.
-struct Exports {
+#[derive(Debug)]
+pub struct Exports {
     server: Server,
     admissions: Arc<Admissions>,
     namespaces: Vec<Arc<Namespace>>,
@@ -52,7 +53,8 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), NodeError> {
     let secret = config.read_secret()?;
-    let exports = export(&config, progress).await?;
+    let devices = open_devices(&config, progress).await?;
+    let exports = Exports::start(&config, &devices)?;
     let result = serve(&config, &secret, &exports, ready, shutdown).await;
     let flushed = exports.server.shutdown().await;
     result?;
@@ -64,49 +66,87 @@ fn sockets(config: &NodeConfig) -> SocketOptions {
     SocketOptions { network_namespace, ..SocketOptions::default() }
 }
 
-/// Opens the devices and starts the target. Nobody is admitted yet.
-async fn export(
-    config: &NodeConfig,
-    progress: impl FnMut(&Path, u64, u64),
-) -> Result<Exports, NodeError> {
-    let devices = open_devices(config, progress).await?;
-    let admissions = Admissions::new(AdmissionMode::Controlled);
-    let target = Target::new(Limits::default(), Arc::clone(&admissions))?;
-    let mut identity = [0; 16];
-    ring::random::fill(&mut identity);
-    let identity = uuid::Builder::from_random_bytes(identity).into_uuid();
-    let nqn = Nqn::from_uuid(*identity.as_bytes());
-    let serial = &identity.simple().to_string()[..20];
-    let subsystem = Subsystem::new(nqn.clone(), serial, "Tsumugi node", HostAccess::Any);
-    let subsystem = target.add_subsystem(subsystem)?;
-    let mut namespaces = Vec::new();
-    for (index, device) in devices.iter().enumerate() {
-        namespaces.push(subsystem.add_namespace(namespace(index, device))?);
+impl Exports {
+    /// Starts the target on these devices. Nobody is admitted yet.
+    ///
+    /// # Errors
+    /// [`NodeError::Target`].
+    pub fn start(config: &NodeConfig, devices: &[NodeDevice]) -> Result<Exports, NodeError> {
+        let admissions = Admissions::new(AdmissionMode::Controlled);
+        let target = Target::new(Limits::default(), Arc::clone(&admissions))?;
+        let mut identity = [0; 16];
+        ring::random::fill(&mut identity);
+        let identity = uuid::Builder::from_random_bytes(identity).into_uuid();
+        let nqn = Nqn::from_uuid(*identity.as_bytes());
+        let serial = &identity.simple().to_string()[..20];
+        let subsystem = Subsystem::new(nqn.clone(), serial, "Tsumugi node", HostAccess::Any);
+        let subsystem = target.add_subsystem(subsystem)?;
+        let mut namespaces = Vec::new();
+        for (index, device) in devices.iter().enumerate() {
+            namespaces.push(subsystem.add_namespace(namespace(index, device))?);
+        }
+        let options = ServerOptions {
+            listen: vec![config.listen],
+            socket: sockets(config),
+            ..ServerOptions::default()
+        };
+        let server = Server::start(&target, &options)?;
+        let traddr = server.addresses()[0].to_string();
+        let subnqn = nqn.to_string();
+        let infos = devices.iter().zip(&namespaces).map(|(device, namespace)| DeviceInfo {
+            device: DeviceId(0),
+            uuid: device.uuid,
+            node: config.name.clone(),
+            address: DeviceAddress {
+                traddr: traddr.clone(),
+                subnqn: subnqn.clone(),
+                nsid: namespace.nsid().0,
+            },
+            block_size: 1 << namespace.block_shift(),
+            blocks: namespace.blocks(),
+            incarnation: Incarnation(device.incarnation.0),
+            online: true,
+        });
+        let infos = infos.collect();
+        Ok(Exports { server, admissions, namespaces, infos, subnqn })
     }
-    let options = ServerOptions {
-        listen: vec![config.listen],
-        socket: sockets(config),
-        ..ServerOptions::default()
-    };
-    let server = Server::start(&target, &options)?;
-    let traddr = server.addresses()[0].to_string();
-    let subnqn = nqn.to_string();
-    let infos = devices.iter().zip(&namespaces).map(|(device, namespace)| DeviceInfo {
-        device: DeviceId(0),
-        uuid: device.uuid,
-        node: config.name.clone(),
-        address: DeviceAddress {
-            traddr: traddr.clone(),
-            subnqn: subnqn.clone(),
-            nsid: namespace.nsid().0,
-        },
-        block_size: 1 << namespace.block_shift(),
-        blocks: namespace.blocks(),
-        incarnation: Incarnation(device.incarnation.0),
-        online: true,
-    });
-    let infos = infos.collect();
-    Ok(Exports { server, admissions, namespaces, infos, subnqn })
+
+    /// Registers the devices with the metadata service; a task keeps in contact for ever.
+    ///
+    /// # Errors
+    /// [`NodeError::Agent`] if the service does not take them, or is out of reach.
+    pub async fn join(
+        &self,
+        config: &NodeConfig,
+        secret: &Secret,
+    ) -> Result<ring::JoinHandle<()>, NodeError> {
+        let agent_config = AgentConfig {
+            meta: config.meta,
+            sockets: sockets(config),
+            secret: secret.clone(),
+            times: config.times(),
+            node: config.name.clone(),
+            devices: self.infos.clone(),
+            namespaces: self.namespaces.clone(),
+            admissions: Arc::clone(&self.admissions),
+        };
+        let (agent, connection) = Agent::start(agent_config).await.map_err(NodeError::Agent)?;
+        Ok(ring::spawn(agent.keep(connection)))
+    }
+
+    /// The way past the socket for clients of this process.
+    pub fn local(&self) -> Local {
+        let uuids = self.infos.iter().map(|info| info.uuid);
+        Local {
+            admissions: Arc::clone(&self.admissions),
+            namespaces: uuids.zip(self.namespaces.iter().cloned()).collect(),
+        }
+    }
+
+    /// What the namespaces have counted, in the order of the devices.
+    pub fn namespaces(&self) -> &[Arc<Namespace>] {
+        &self.namespaces
+    }
 }
 
 async fn serve(
@@ -116,18 +156,7 @@ async fn serve(
     ready: impl FnOnce(&Ready),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), NodeError> {
-    let agent_config = AgentConfig {
-        meta: config.meta,
-        sockets: sockets(config),
-        secret: secret.clone(),
-        times: config.times(),
-        node: config.name.clone(),
-        devices: exports.infos.clone(),
-        namespaces: exports.namespaces.clone(),
-        admissions: Arc::clone(&exports.admissions),
-    };
-    let (agent, connection) = Agent::start(agent_config).await.map_err(NodeError::Agent)?;
-    let agent = ring::spawn(agent.keep(connection));
+    let agent = exports.join(config, secret).await?;
     let up = Ready {
         target: exports.server.addresses()[0],
         subnqn: exports.subnqn.clone(),
@@ -154,15 +183,11 @@ fn mounting(
     secret: &Secret,
     exports: &Exports,
 ) -> Mounting {
-    let uuids = exports.infos.iter().map(|info| info.uuid);
-    let local: Vec<(Uuid, Arc<Namespace>)> =
-        uuids.zip(exports.namespaces.iter().cloned()).collect();
     Mounting {
         config: config.clone(),
         mountpoint: mountpoint.to_owned(),
         secret: secret.clone(),
-        admissions: Arc::clone(&exports.admissions),
-        local,
+        local: exports.local(),
     }
 }
 

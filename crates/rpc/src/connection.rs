@@ -9,7 +9,7 @@ use protocol::frame;
 use ring::time::{self, Sleep};
 use ring::{JoinHandle, SocketOptions};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -45,7 +45,7 @@ enum Pending<A> {
 
 struct Inner<S: Side> {
     peer: RefCell<Peer>,
-    pending: RefCell<HashMap<u64, Pending<S::Answer>>>,
+    pending: RefCell<BTreeMap<u64, Pending<S::Answer>>>,
     handler: RefCell<Option<Rc<dyn Handler<S>>>>,
     /// Why the connection is closed, once it is.
     reason: RefCell<Option<Rc<str>>>,

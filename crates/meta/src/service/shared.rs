@@ -18,7 +18,7 @@ use protocol::{InodeId, SessionId};
 use ring::JoinHandle;
 use ring::local::{Notify, Semaphore};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     pub(super) is_unsynced: Cell<bool>,
     pub(super) syncing: Syncing,
     /// Calls that wait, by their number.
-    pub(super) waiting: RefCell<HashMap<CallId, Rc<Work>>>,
+    pub(super) waiting: RefCell<BTreeMap<CallId, Rc<Work>>>,
     pub(super) next_call: Cell<u64>,
     pub(super) space: super::space::Rounds,
     counts: Cell<MetaCounts>,

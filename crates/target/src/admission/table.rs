@@ -4,7 +4,7 @@ use crate::admission::lane::Slot;
 use crate::admission::{Epoch, Refusal};
 use nvme::HostId;
 use ring::time::Instant;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,10 +17,10 @@ const NEVER: Instant = Instant::from_ns(u64::MAX);
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    slots: HashMap<HostId, Arc<Slot>>,
+    slots: BTreeMap<HostId, Arc<Slot>>,
     /// Closed, but with lanes still open.
     closing: Vec<Arc<Slot>>,
-    fenced: HashMap<HostId, Epoch>,
+    fenced: BTreeMap<HostId, Epoch>,
     fenced_order: VecDeque<HostId>,
 }
 
