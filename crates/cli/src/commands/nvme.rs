@@ -1,4 +1,4 @@
-//! `tsumugi nvme`: the NVMe over TCP host on the command line.
+//! `tsumugi nvme`: the host on the command line.
 //!
 //! Flags are spelled as in nvme-cli (connection) and fio (load). Nothing here needs privileges or a
 //! kernel module: the host is in this process.

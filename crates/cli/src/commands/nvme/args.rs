@@ -182,7 +182,6 @@ impl NamespaceArgs {
 /// serial number: a mistyped address or NQN then cannot cost anybody's data.
 pub(crate) fn check_destroy(destroy: Option<&str>, namespace: &Namespace) -> anyhow::Result<()> {
     let identity = namespace.identity();
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let serial = namespace.controller().info().map(|info| info.identify.serial());
     let mut names: Vec<String> = Vec::new();
     names.extend(identity.uuid.map(|uuid| uuid.to_string()));
@@ -201,6 +200,13 @@ pub(crate) fn check_destroy(destroy: Option<&str>, namespace: &Namespace) -> any
             names.join(", ")
         ),
     }
+}
+
+/// Two hexadecimal digits per byte.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble & 0xf)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
 
 /// Parses a number of bytes: 4096, 4k, 1M, 2G, 1T (powers of 1024, as in fio), or 4KiB, 1MB.

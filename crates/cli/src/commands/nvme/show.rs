@@ -1,6 +1,6 @@
 //! `discover`, `list`, `id-ctrl`, `id-ns`: what there is.
 
-use super::args::{ConnectArgs, NamespaceArgs, TargetArgs};
+use super::args::{ConnectArgs, NamespaceArgs, TargetArgs, hex};
 use super::print_json;
 use clap::Args;
 use host::{Controller, DiscoveryLog};
@@ -110,22 +110,22 @@ pub(crate) async fn discover(args: DiscoverArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The NVM subsystems that the discovery service offers, each once.
+async fn offered(target: &TargetArgs) -> anyhow::Result<Vec<Nqn>> {
+    let log = read_discovery(target).await?;
+    let mut nqns: Vec<Nqn> = Vec::new();
+    for entry in log.entries.iter().filter(|it| it.subtype == subsystem_type::NVM) {
+        let nqn = entry.subsystem_nqn()?;
+        if !nqns.contains(&nqn) {
+            nqns.push(nqn);
+        }
+    }
+    Ok(nqns)
+}
+
 /// Shows subsystems and their namespaces.
 pub(crate) async fn list(args: ListArgs) -> anyhow::Result<()> {
-    let nqns = match args.nqn {
-        Some(nqn) => vec![nqn],
-        None => {
-            let log = read_discovery(&args.target).await?;
-            let mut nqns: Vec<Nqn> = Vec::new();
-            for entry in log.entries.iter().filter(|it| it.subtype == subsystem_type::NVM) {
-                let nqn = entry.subsystem_nqn()?;
-                if !nqns.contains(&nqn) {
-                    nqns.push(nqn);
-                }
-            }
-            nqns
-        }
-    };
+    let nqns = if let Some(nqn) = args.nqn { vec![nqn] } else { offered(&args.target).await? };
     let mut subsystems = Vec::new();
     for nqn in nqns {
         subsystems.push(list_subsystem(&args.target, nqn).await?);
@@ -176,10 +176,6 @@ async fn namespace_json(controller: &Controller, nsid: Nsid) -> anyhow::Result<V
         "eui64": identity.eui64.map(|id| hex(&id)),
         "incarnation": identity.incarnation.map(|it| format!("{it:032x}")),
     }))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Shows Identify Controller.
