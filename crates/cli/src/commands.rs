@@ -3,11 +3,13 @@
 //! Exit codes are part of the interface: 0 done, 1 failed, 2 wrong usage (from clap), and what a
 //! command's own help names beside.
 
+mod cp;
 mod down;
 mod meta;
 mod node;
 mod nvme;
 mod status;
+mod stripe;
 mod target;
 pub(crate) mod up;
 
@@ -24,6 +26,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Copy files and trees with many threads, in or out.
+    Cp(cp::CpArgs),
     /// End a job's file system and remove every trace of it.
     Down(down::DownArgs),
     /// Run a metadata service.
@@ -34,6 +38,8 @@ enum Command {
     Nvme(nvme::NvmeArgs),
     /// Show what a job's file system is made of and how it does.
     Status(status::StatusArgs),
+    /// Show or set how files are laid out over the devices.
+    Stripe(stripe::StripeArgs),
     /// Export namespaces over NVMe/TCP.
     Target(target::TargetArgs),
     /// Make a job's file system out of its nodes' SSDs.
@@ -46,11 +52,13 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match cli.command {
+        Command::Cp(args) => cp::run(&args),
         Command::Down(args) => down::run(&args),
         Command::Meta(args) => meta::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Nvme(args) => nvme::run(args),
         Command::Status(args) => status::run(&args),
+        Command::Stripe(args) => stripe::run(&args),
         Command::Target(args) => target::run(&args),
         Command::Up(args) => up::run(&args),
     }

@@ -3,6 +3,7 @@
 mod commands;
 mod deploy;
 mod signals;
+mod staging;
 
 use clap::Parser;
 use std::process::ExitCode;

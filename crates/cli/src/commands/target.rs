@@ -28,6 +28,8 @@ use target::{
     Target,
 };
 
+/// How long to wait for an address that a target which was killed still holds.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 /// Signals that may wait to be looked at.
 const SIGNALS_MAX: usize = 16;
 
@@ -184,7 +186,7 @@ async fn serve(
             ..SocketOptions::default()
         },
     };
-    let server = Server::start(&target, &options)?;
+    let server = Server::start_patiently(&target, &options, LISTEN_PATIENCE).await?;
     report::started(&server, is_json)?;
     while let Some(signal) = signals.recv().await {
         if signal != SIGUSR1 {

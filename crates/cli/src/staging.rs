@@ -1,0 +1,132 @@
+//! Staging: copying trees into and out of the file system with many threads.
+//!
+//! One scanner makes the directories and hands everything else to workers through a bounded queue.
+//! Each file is written under a name of its own and takes its final name when it is whole (and
+//! verified, if asked), so that an interrupted copy leaves no half file that looks whole. Hard
+//! links come after the files, and directories' modes and times last, as writing into them would
+//! change them again.
+
+mod file;
+mod scan;
+mod tally;
+
+#[cfg(test)]
+pub(crate) use tally::Summary;
+pub(crate) use tally::Tally;
+
+use crate::deploy::stop::Stop;
+use anyhow::{Context, bail};
+use scan::{Scanned, Task};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+/// Tasks that may wait for a worker.
+const TASKS_MAX: usize = 4096;
+
+/// What is to be copied how.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Workers.
+    pub(crate) threads: usize,
+    /// Read back what was written and compare digests.
+    pub(crate) checksum: bool,
+    /// Directories may be copied.
+    pub(crate) recursive: bool,
+}
+
+/// A source and the name that its copy gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    /// What is copied.
+    pub(crate) source: PathBuf,
+    /// The copy's name.
+    pub(crate) target: PathBuf,
+}
+
+/// Finds the copies' names as cp(1) does: in `target` if that is a directory, else at it.
+pub(crate) fn pairs(sources: &[PathBuf], target: &Path) -> anyhow::Result<Vec<Pair>> {
+    let is_directory = target.is_dir();
+    if sources.len() > 1 && !is_directory {
+        bail!("{} is not a directory, and there are several sources", target.display());
+    }
+    let mut pairs = Vec::new();
+    for source in sources {
+        let data = source
+            .symlink_metadata()
+            .with_context(|| format!("cannot copy {}", source.display()))?;
+        let mut copy = target.to_path_buf();
+        if is_directory {
+            // ".", "/" and "a/.." have no last name: what is in them is copied.
+            if let Some(name) = source.file_name() {
+                copy.push(name);
+            }
+        }
+        if data.is_dir() {
+            refuse_inside(source, &copy)?;
+        }
+        pairs.push(Pair { source: source.clone(), target: copy });
+    }
+    Ok(pairs)
+}
+
+/// A tree copied into itself would never end.
+fn refuse_inside(source: &Path, target: &Path) -> anyhow::Result<()> {
+    let source =
+        source.canonicalize().with_context(|| format!("cannot copy {}", source.display()))?;
+    let there = target.ancestors().find_map(|path| path.canonicalize().ok());
+    if there.is_some_and(|there| there.starts_with(&source)) {
+        bail!("{} lies in {}: cannot copy a tree into itself", target.display(), source.display());
+    }
+    Ok(())
+}
+
+/// Copies. Errors of single files are in the tally, and the rest goes on.
+pub(crate) fn copy(pairs: &[Pair], options: &Options, tally: &Tally, stop: &Stop) {
+    let (sender, tasks) = sync_channel(TASKS_MAX);
+    let tasks = Mutex::new(tasks);
+    let scanned = std::thread::scope(|scope| {
+        for _ in 0..options.threads.max(1) {
+            scope.spawn(|| work(&tasks, options, tally, stop));
+        }
+        // Ends the workers by dropping the sender.
+        scan::scan(pairs, options, tally, stop, sender)
+    });
+    if stop.check().is_ok() {
+        finish(&scanned, tally);
+    }
+}
+
+fn work(tasks: &Mutex<Receiver<Task>>, options: &Options, tally: &Tally, stop: &Stop) {
+    let mut copier = file::Copier::new(options.checksum, stop.clone());
+    loop {
+        let task = tasks.lock().ok().and_then(|tasks| tasks.recv().ok());
+        // After a stop the queue is emptied, so that the scanner never waits for room.
+        let Some(task) = task else { return };
+        if stop.check().is_err() {
+            continue;
+        }
+        match copier.copy(&task, tally) {
+            Ok(()) => tally.file_done(),
+            Err(error) if stop.check().is_ok() => tally.failed(&task.source, &error),
+            Err(_) => {}
+        }
+    }
+}
+
+fn finish(scanned: &Scanned, tally: &Tally) {
+    for (first, name) in &scanned.links {
+        match file::link(first, name) {
+            Ok(()) => tally.file_done(),
+            Err(error) => tally.failed(name, &error),
+        }
+    }
+    for (path, data) in scanned.directories.iter().rev() {
+        if let Err(error) = file::set_attributes(path, data) {
+            tally.failed(path, &error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

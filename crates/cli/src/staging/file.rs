@@ -1,0 +1,229 @@
+//! Copying one file: data without its holes, attributes, verification, then the final name.
+
+use super::{Tally, scan::Task};
+use crate::deploy::stop::Stop;
+use anyhow::{Context, anyhow, bail};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes per read and write.
+const PIECE_BYTES: usize = 1 << 20;
+/// Makes names that nobody else makes.
+static COUNTER: AtomicU64 = AtomicU64::new(0);
+
+/// A worker's tools.
+#[derive(Debug)]
+pub(crate) struct Copier {
+    buffer: Vec<u8>,
+    checksum: bool,
+    stop: Stop,
+}
+
+/// A name in use until the file has its own; removed if it never gets it.
+struct Unfinished(PathBuf);
+
+impl Unfinished {
+    fn beside(target: &Path) -> Unfinished {
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        // Not made of the target's name, which may have the greatest length already.
+        target.with_file_name(format!(".tsumugi-cp-{}-{count}", std::process::id())).into()
+    }
+
+    /// Gives it its final name, replacing what has that.
+    fn finish(mut self, target: &Path) -> anyhow::Result<()> {
+        std::fs::rename(&self.0, target)
+            .with_context(|| format!("cannot name it {}", target.display()))?;
+        self.0 = PathBuf::new();
+        Ok(())
+    }
+}
+
+impl From<PathBuf> for Unfinished {
+    fn from(path: PathBuf) -> Unfinished {
+        Unfinished(path)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+}
+
+impl Copier {
+    /// Tools for one worker.
+    pub(crate) fn new(checksum: bool, stop: Stop) -> Copier {
+        Copier { buffer: vec![0; PIECE_BYTES], checksum, stop }
+    }
+
+    /// Copies what is no directory.
+    pub(crate) fn copy(&mut self, task: &Task, tally: &Tally) -> anyhow::Result<()> {
+        let kind = task.data.file_type();
+        let unfinished = Unfinished::beside(&task.target);
+        if kind.is_file() {
+            self.copy_data(task, &unfinished.0, tally)?;
+        } else if kind.is_symlink() {
+            let text = std::fs::read_link(&task.source).context("cannot read the link")?;
+            std::os::unix::fs::symlink(text, &unfinished.0).context("cannot make a link")?;
+        } else if kind.is_fifo() {
+            rustix::fs::mknodat(CWD, &unfinished.0, FileType::Fifo, Mode::RUSR, 0)
+                .context("cannot make a fifo")?;
+        } else {
+            bail!("is a socket or device, which is not copied");
+        }
+        set_attributes(&unfinished.0, &task.data)?;
+        unfinished.finish(&task.target)
+    }
+
+    fn copy_data(&mut self, task: &Task, path: &Path, tally: &Tally) -> anyhow::Result<()> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        let source = options.open(&task.source).context("cannot open it")?;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let target = options
+            .open(path)
+            .with_context(|| format!("cannot make a file in {}", parent(&task.target)))?;
+        let digest = self.transfer(&source, Some(&target), Some(tally))?;
+        if !self.checksum {
+            // Writes may fail late, at the latest at close, whose result the standard library
+            // drops. Without reading back, only a sync tells.
+            target
+                .sync_data()
+                .with_context(|| format!("cannot write {}", task.target.display()))?;
+        }
+        drop(target);
+        if self.checksum {
+            let copy = File::open(path).context("cannot read the copy back")?;
+            if self.transfer(&copy, None, None)? != digest {
+                bail!("{} differs from it after writing", task.target.display());
+            }
+            tally.file_verified();
+        }
+        Ok(())
+    }
+
+    /// Reads all of `source`, writes it to `target` if there is one, and gives the digest of the
+    /// bytes (holes as zeros) if one is wanted.
+    fn transfer(
+        &mut self,
+        source: &File,
+        target: Option<&File>,
+        tally: Option<&Tally>,
+    ) -> anyhow::Result<Option<blake3::Hash>> {
+        let mut hasher = self.checksum.then(blake3::Hasher::new);
+        let mut offset = 0;
+        loop {
+            let (start, end) = next_data(source, offset)?;
+            hash_zeros(hasher.as_mut(), start - offset);
+            tell(tally, start - offset);
+            offset = start;
+            if start == end {
+                break;
+            }
+            while offset < end {
+                self.stop.check()?;
+                let most = PIECE_BYTES.min((end - offset).try_into().unwrap_or(PIECE_BYTES));
+                let count =
+                    source.read_at(&mut self.buffer[..most], offset).context("cannot read it")?;
+                if count == 0 {
+                    break;
+                }
+                let piece = &self.buffer[..count];
+                if let Some(hasher) = &mut hasher {
+                    hasher.update(piece);
+                }
+                if let Some(target) = target {
+                    target.write_all_at(piece, offset).context("cannot write the copy")?;
+                }
+                tell(tally, count as u64);
+                offset += count as u64;
+            }
+            if offset < end && next_data(source, offset)?.0 >= end {
+                bail!("became shorter while it was copied");
+            }
+        }
+        if let Some(target) = target {
+            // A hole at the end has no bytes that would set the size.
+            target.set_len(offset).context("cannot set the copy's size")?;
+        }
+        Ok(hasher.map(|hasher| hasher.finalize()))
+    }
+}
+
+fn tell(tally: Option<&Tally>, count: u64) {
+    if let Some(tally) = tally {
+        tally.add_bytes(count);
+    }
+}
+
+/// The next range that holds data; at the end of the file, an empty range there. Where a file system
+/// cannot tell, everything is data.
+fn next_data(file: &File, offset: u64) -> anyhow::Result<(u64, u64)> {
+    let size = file.metadata().context("cannot look at it")?.len();
+    if offset >= size {
+        return Ok((size.max(offset), size.max(offset)));
+    }
+    let start = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
+        Ok(start) => start,
+        // No data from here on.
+        Err(Errno::NXIO) => return Ok((size, size)),
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok((offset, size)),
+        Err(error) => return Err(anyhow!(error).context("cannot seek in it")),
+    };
+    let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
+        Ok(end) => end,
+        Err(Errno::NXIO) => return Ok((size, size)),
+        Err(error) => return Err(anyhow!(error).context("cannot seek in it")),
+    };
+    Ok((start, end))
+}
+
+fn hash_zeros(hasher: Option<&mut blake3::Hasher>, mut count: u64) {
+    const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    let Some(hasher) = hasher else { return };
+    while count > 0 {
+        let piece = count.min(ZEROS.len() as u64);
+        hasher.update(&ZEROS[..piece as usize]);
+        count -= piece;
+    }
+}
+
+/// Gives a path the owner (as root), mode and times of `data`. Symbolic links have no mode.
+pub(crate) fn set_attributes(path: &Path, data: &Metadata) -> anyhow::Result<()> {
+    let failed = |what: &str| format!("cannot set {what} of {}", path.display());
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::lchown(path, Some(data.uid()), Some(data.gid()))
+            .with_context(|| failed("the owner"))?;
+    }
+    if !data.file_type().is_symlink() {
+        std::fs::set_permissions(path, Permissions::from_mode(data.mode() & 0o7777))
+            .with_context(|| failed("the mode"))?;
+    }
+    let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+    let times = Timestamps {
+        last_access: time(data.atime(), data.atime_nsec()),
+        last_modification: time(data.mtime(), data.mtime_nsec()),
+    };
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .with_context(|| failed("the times"))
+}
+
+/// Makes a further name, replacing what has it.
+pub(crate) fn link(first: &Path, name: &Path) -> anyhow::Result<()> {
+    let unfinished = Unfinished::beside(name);
+    std::fs::hard_link(first, &unfinished.0)
+        .with_context(|| format!("cannot link it to {}", first.display()))?;
+    // rename(2) does nothing when both names are of the same file; then the name is there already.
+    std::fs::rename(&unfinished.0, name).with_context(|| format!("cannot name {}", name.display()))
+}
+
+fn parent(path: &Path) -> String {
+    path.parent().unwrap_or(Path::new(".")).display().to_string()
+}
