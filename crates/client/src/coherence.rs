@@ -132,8 +132,7 @@ impl Client {
                     inode.state.borrow_mut().set_extents(*offset, *covered_to, &extents.0);
                 }
             }
-            (_, Answer::Attr(attr)) => self.note(attr, fresh, false),
-            (_, Answer::Copied { attr, .. }) => self.note(attr, fresh, false),
+            (_, Answer::Attr(attr) | Answer::Copied { attr, .. }) => self.note(attr, fresh, false),
             (_, Answer::Entries { entries, .. }) => {
                 for entry in entries {
                     self.note(&entry.attr, fresh, false);
@@ -172,10 +171,11 @@ impl Client {
             }
             (
                 Call::Unlink { parent, name } | Call::Rmdir { parent, name },
-                Answer::Removed { left, .. },
+                Answer::Removed { inode: removed, left },
             ) => {
-                if let Some(attr) = left {
-                    self.note(attr, fresh, false);
+                match left {
+                    Some(attr) => self.note(attr, fresh, false),
+                    None => self.note_unnamed(*removed),
                 }
                 self.set_entry(*parent, name, None, fresh);
             }
@@ -189,10 +189,19 @@ impl Client {
                 for attr in others {
                     self.note(attr, fresh, false);
                 }
+                if let Some((replaced, None)) = replaced {
+                    self.note_unnamed(*replaced);
+                }
                 self.set_entry(*parent, name, other.as_ref().map(|attr| attr.inode), fresh);
                 self.set_entry(*new_parent, new_name, Some(moved.inode), fresh);
             }
             _ => {}
+        }
+    }
+
+    fn note_unnamed(&self, id: InodeId) {
+        if let Some(inode) = self.known_inode(id) {
+            inode.note_unnamed();
         }
     }
 

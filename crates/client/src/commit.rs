@@ -5,7 +5,8 @@
 //! fsync, as POSIX has it; a failed flush is never tried again.
 
 use crate::client::Client;
-use crate::dirty::{Fill, FillState};
+use crate::dirty::{At, Fill, FillState};
+use crate::extent_map::Run;
 use crate::inode::Inode;
 use protocol::client::{Answer, Call};
 use protocol::{Errno, ExtentList};
@@ -26,7 +27,7 @@ impl Client {
         durable: bool,
     ) -> Result<(), Errno> {
         if inode.dirty.borrow().is_clean() && !durable {
-            return self.take_error(inode);
+            return inode.take_error();
         }
         let _lock = inode.commit_lock.acquire(1).await;
         self.commit_locked(inode, durable).await
@@ -43,7 +44,7 @@ impl Client {
         if inode.dirty.borrow().is_clean() {
             self.dirty_inodes.borrow_mut().remove(&inode.id);
         }
-        result.and(self.take_error(inode))
+        result.and(inode.take_error())
     }
 
     /// As [`Client::commit`] with durability, but a failure stays to be told to somebody who asks.
@@ -56,11 +57,6 @@ impl Client {
             inode.dirty.borrow_mut().error.get_or_insert(errno);
         }
         result
-    }
-
-    /// The failure that was not told yet.
-    pub(crate) fn take_error(&self, inode: &Inode) -> Result<(), Errno> {
-        inode.dirty.borrow_mut().error.take().map_or(Ok(()), Err)
     }
 
     async fn commit_runs(self: &Rc<Self>, inode: &Rc<Inode>, durable: bool) -> Result<(), Errno> {
@@ -118,7 +114,7 @@ impl Client {
             };
             (runs, call, allocations)
         };
-        *from = runs.last().map_or(u64::MAX, crate::extent_map::Run::end);
+        *from = runs.last().map_or(u64::MAX, Run::end);
         let last = runs.len() < RUNS_PER_COMMIT_MAX;
         let generation = inode.state.borrow().generation;
         match self.session.call(call).await {
@@ -131,24 +127,12 @@ impl Client {
                 }
                 Ok(last)
             }
-            Ok(_) => Err(self.lose_runs(inode, &runs, Errno::EPROTO)),
+            Ok(_) => Err(lose_runs(inode, &runs, Errno::EPROTO)),
             Err(errno) => {
                 inode.dirty.borrow_mut().unname(&named);
-                Err(self.lose_runs(inode, &runs, errno))
+                Err(lose_runs(inode, &runs, errno))
             }
         }
-    }
-
-    /// Runs that cannot be committed are lost: their handles' users are told.
-    fn lose_runs(
-        &self,
-        inode: &Inode,
-        runs: &[crate::extent_map::Run<crate::dirty::At>],
-        errno: Errno,
-    ) -> Errno {
-        inode.dirty.borrow_mut().committed(runs);
-        // The service does not know the incarnation, or the inode, any more: the data is gone.
-        if errno == Errno::ESTALE { Errno::EIO } else { errno }
     }
 
     /// Flushes the devices that uncommitted data of the inode was written to.
@@ -189,6 +173,13 @@ impl Client {
             self.dirty_inodes.borrow_mut().remove(&inode.id);
         }
     }
+}
+
+/// Runs that cannot be committed are lost: their handles' users are told.
+fn lose_runs(inode: &Inode, runs: &[Run<At>], errno: Errno) -> Errno {
+    inode.dirty.borrow_mut().committed(runs);
+    // The service does not know the incarnation, or the inode, any more: the data is gone.
+    if errno == Errno::ESTALE { Errno::EIO } else { errno }
 }
 
 fn give_back(space: &mut crate::space::Space, fill: &Fill) {

@@ -73,17 +73,17 @@ pub(crate) struct Devices {
     local: LocalDevices,
     /// The devices of this client's own node come first in `preferred`.
     node: RefCell<String>,
-    devices: RefCell<BTreeMap<DeviceId, Rc<PoolDevice>>>,
+    known: RefCell<BTreeMap<DeviceId, Rc<PoolDevice>>>,
 }
 
 impl Devices {
     pub(crate) fn new(local: LocalDevices, node: String) -> Devices {
-        Devices { local, node: RefCell::new(node), devices: RefCell::default() }
+        Devices { local, node: RefCell::new(node), known: RefCell::default() }
     }
 
     /// Takes in what the service says of the pool.
     pub(crate) fn update(&self, infos: Vec<DeviceInfo>) {
-        let mut devices = self.devices.borrow_mut();
+        let mut devices = self.known.borrow_mut();
         for info in infos {
             let known = devices.get(&info.device).cloned();
             let Some(device) = known else {
@@ -100,14 +100,14 @@ impl Devices {
 
     /// What is known of a device.
     pub(crate) fn info(&self, device: DeviceId) -> Option<DeviceInfo> {
-        self.devices.borrow().get(&device).map(|device| device.info.borrow().clone())
+        self.known.borrow().get(&device).map(|device| device.info.borrow().clone())
     }
 
     /// Devices to try for new data: the wanted one, else those of this node, then the others,
     /// beginning at a place that differs from node to node.
     pub(crate) fn preferred(&self, wanted: Option<DeviceId>) -> Vec<DeviceId> {
         let node = self.node.borrow();
-        let devices = self.devices.borrow();
+        let devices = self.known.borrow();
         let online = devices.values().filter(|device| device.info.borrow().online);
         let (near, far): (Vec<_>, Vec<_>) =
             online.partition(|device| device.info.borrow().node == *node);
@@ -127,7 +127,7 @@ impl Devices {
     /// The device of a file's stripe: `count` devices (−1 = all), beginning at one that differs from
     /// file to file.
     pub(crate) fn of_stripe(&self, stripe: u64, count: i32, inode: InodeId) -> Option<DeviceId> {
-        let devices = self.devices.borrow();
+        let devices = self.known.borrow();
         let online: Vec<DeviceId> = devices
             .values()
             .filter(|device| device.info.borrow().online)
@@ -144,7 +144,7 @@ impl Devices {
 
     /// Ends all connections in order.
     pub(crate) async fn close(&self) {
-        let devices: Vec<Rc<PoolDevice>> = self.devices.borrow().values().cloned().collect();
+        let devices: Vec<Rc<PoolDevice>> = self.known.borrow().values().cloned().collect();
         for device in devices {
             let way = device.way.take();
             if let Some(Way::Remote(remote)) = way {
@@ -155,14 +155,14 @@ impl Devices {
 
     /// Drops all ways: they were of a session that is lost.
     pub(crate) fn forget_connections(&self) {
-        for device in self.devices.borrow().values() {
+        for device in self.known.borrow().values() {
             device.way.take();
         }
     }
 
     /// What was counted.
     pub(crate) fn counts(&self) -> Vec<DeviceUse> {
-        let devices = self.devices.borrow();
+        let devices = self.known.borrow();
         let counts = devices.values().map(|device| {
             let info = device.info.borrow();
             DeviceUse {
@@ -177,7 +177,7 @@ impl Devices {
     }
 
     fn get(&self, device: DeviceId) -> Result<Rc<PoolDevice>, Errno> {
-        self.devices.borrow().get(&device).cloned().ok_or(Errno::EIO)
+        self.known.borrow().get(&device).cloned().ok_or(Errno::EIO)
     }
 }
 
@@ -219,19 +219,17 @@ impl Client {
             return Ok(device);
         }
         let session = self.session.life.generation();
-        match self.session.call(Call::Admit(id)).await? {
-            Answer::Admitted(_) => {}
-            _ => return Err(Errno::EPROTO),
-        }
+        let Answer::Admitted(_) = self.session.call(Call::Admit(id)).await? else {
+            return Err(Errno::EPROTO);
+        };
         let info = pool_device.info.borrow().clone();
         let identity = self.session.identity();
         let local = (self.devices.local)(&info, identity.host, identity.epoch);
-        let way = match local {
-            Some(device) => Way::Local(device),
-            None => {
-                let remote = remote::Remote::connect(&info, identity.host, &self.session).await;
-                Way::Remote(remote.map_err(|error| failed(&info, "connecting", &error))?)
-            }
+        let way = if let Some(device) = local {
+            Way::Local(device)
+        } else {
+            let remote = remote::Remote::connect(&info, identity.host, &self.session).await;
+            Way::Remote(remote.map_err(|error| failed(&info, "connecting", &error))?)
         };
         if session != self.session.life.generation() {
             return Err(Errno::ESTALE);

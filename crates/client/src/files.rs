@@ -129,7 +129,7 @@ impl Client {
     pub async fn fsync(self: &Rc<Self>, id: InodeId) -> Result<(), Errno> {
         let inode = self.inode(id);
         if inode.dirty.borrow().is_clean() {
-            self.take_error(&inode)?;
+            inode.take_error()?;
             self.flush_touched(&inode).await?;
             return self.session.call(Call::Sync).await.map(drop);
         }

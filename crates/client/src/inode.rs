@@ -10,7 +10,7 @@ use crate::dirty::Dirty;
 use crate::extent_map::{ExtentMap, RangeSet, Run};
 use protocol::client::Name;
 use protocol::lease::Grant;
-use protocol::{Attr, DeviceId, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
+use protocol::{Attr, DeviceId, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
 use ring::local::{Notify, Semaphore, WaitGroup};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -58,6 +58,9 @@ pub(crate) struct State {
     pub(crate) opens: u32,
     /// References that the user of the library holds (the kernel's lookups).
     pub(crate) references: u64,
+    /// Attributes that it had when its last name went: what it shows to those who still refer to it
+    /// when the service has forgotten it.
+    pub(crate) unnamed: Option<Attr>,
     /// Data version that the kernel's page cache may hold.
     pub(crate) kernel_data_version: Option<u64>,
 }
@@ -99,6 +102,11 @@ impl Inode {
     /// Attributes as committed, if READ is held.
     pub(crate) fn committed_attr(&self) -> Option<Attr> {
         self.state.borrow().attr
+    }
+
+    /// Attributes without a name, if this client removed the last one.
+    pub(crate) fn unnamed_attr(&self) -> Option<Attr> {
+        self.state.borrow().unnamed
     }
 
     /// Attributes as this client's users see them: with its own uncommitted writes.
@@ -178,6 +186,13 @@ impl Inode {
         self.state.borrow().attr.is_some_and(|old| old.version < attr.version)
     }
 
+    /// Takes note that this client has removed the last name.
+    pub(crate) fn note_unnamed(&self) {
+        let mut state = self.state.borrow_mut();
+        let last = state.attr.take();
+        state.unnamed = last.map(|attr| Attr { nlink: 0, ..attr }).or(state.unnamed);
+    }
+
     /// The newest truncate generation, whether cached under READ or not.
     pub(crate) fn note_generation(&self, generation: Generation) {
         let mut state = self.state.borrow_mut();
@@ -215,6 +230,11 @@ impl Inode {
     /// What a recall's answer says is kept.
     pub(crate) fn kept(&self) -> Rights {
         if self.state.borrow().opens > 0 { Rights::OPEN } else { Rights::NONE }
+    }
+
+    /// The failure of a write or commit that was not told yet.
+    pub(crate) fn take_error(&self) -> Result<(), Errno> {
+        self.dirty.borrow_mut().error.take().map_or(Ok(()), Err)
     }
 
     /// Whether this client has no use for the inode any more.

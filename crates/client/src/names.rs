@@ -31,9 +31,9 @@ pub struct Setting {
 }
 
 /// The attributes an answer carries.
-fn attr_of(answer: Answer) -> Result<Attr, Errno> {
+fn attr_of(answer: &Answer) -> Result<Attr, Errno> {
     match answer {
-        Answer::Attr(attr) | Answer::Entry(attr) => Ok(attr),
+        Answer::Attr(attr) | Answer::Entry(attr) => Ok(*attr),
         _ => Err(Errno::EPROTO),
     }
 }
@@ -78,7 +78,11 @@ impl Client {
         let inode = self.inode(id);
         let attr = match inode.committed_attr() {
             Some(attr) if self.session.life.is_alive() => attr,
-            _ => attr_of(self.session.call(Call::GetAttr(id)).await?)?,
+            _ => match (self.session.call(Call::GetAttr(id)).await, inode.unnamed_attr()) {
+                // A removed directory is still somebody's working directory, for example.
+                (Err(Errno::ESTALE), Some(attr)) => attr,
+                (answer, _) => attr_of(&answer?)?,
+            },
         };
         Ok(inode.local_attr(attr))
     }
@@ -99,7 +103,7 @@ impl Client {
             self.commit(&inode, false).await?;
         }
         let answer = self.session.call(Call::SetAttr { inode: id, changes }).await?;
-        Ok(inode.local_attr(attr_of(answer)?))
+        Ok(inode.local_attr(attr_of(&answer)?))
     }
 
     /// Makes a directory, symbolic link, FIFO, socket or device node; takes a reference to it.
@@ -128,7 +132,7 @@ impl Client {
         let Setting { mode, uid, gid } = setting;
         let name = name.to_vec();
         let call = Call::Create { parent, name, creation, mode, uid, gid, rights };
-        let attr = attr_of(self.session.call(call).await?)?;
+        let attr = attr_of(&self.session.call(call).await?)?;
         self.refer(attr.inode);
         Ok(attr)
     }
@@ -145,7 +149,7 @@ impl Client {
     ) -> Result<Attr, Errno> {
         check_name(name)?;
         let call = Call::Link { inode: id, parent, name: name.to_vec() };
-        let attr = attr_of(self.session.call(call).await?)?;
+        let attr = attr_of(&self.session.call(call).await?)?;
         self.refer(id);
         Ok(self.inode(id).local_attr(attr))
     }
@@ -338,7 +342,7 @@ impl Client {
     pub(crate) async fn fetch_attr(self: &Rc<Self>, inode: &Inode) -> Result<Attr, Errno> {
         match inode.committed_attr() {
             Some(attr) => Ok(attr),
-            None => attr_of(self.session.call(Call::GetAttr(inode.id)).await?),
+            None => attr_of(&self.session.call(Call::GetAttr(inode.id)).await?),
         }
     }
 
@@ -350,7 +354,7 @@ impl Client {
     ) -> Result<(), Errno> {
         while !inode.state.borrow().rights.contains(rights) {
             let call = Call::Acquire { inode: inode.id, rights };
-            let attr = attr_of(self.session.call(call).await?)?;
+            let attr = attr_of(&self.session.call(call).await?)?;
             if attr.kind != FileKind::File {
                 return Err(Errno::EINVAL);
             }

@@ -145,12 +145,11 @@ impl Client {
         length: usize,
         wanted: Option<DeviceId>,
     ) -> Result<Plan, Errno> {
-        match self.dirty_budget.try_acquire(length) {
-            Some(permit) => permit.forget(),
-            None => {
-                self.write_out_everything();
-                self.dirty_budget.acquire(length).await.forget();
-            }
+        if let Some(permit) = self.dirty_budget.try_acquire(length) {
+            permit.forget();
+        } else {
+            self.write_out_everything();
+            self.dirty_budget.acquire(length).await.forget();
         }
         let mut last = Errno::ENOSPC;
         for device in self.devices.preferred(wanted) {
@@ -320,14 +319,12 @@ fn gather(dirty: &mut Dirty, offset: u64, bytes: &[u8], plan: &Plan, full: &mut 
         dirty.add_reserved(id, std::mem::take(&mut spare_blocks));
         let is_full = dirty.append(id, offset + part.start as u64, &bytes[part.clone()]);
         done = part.end;
-        if is_full {
-            if let Some(mut sealed) = dirty.seal(id, plan.block_size) {
-                // What was reserved beyond this fill serves the next.
-                let needed = (sealed.bytes.len() / plan.block_size as usize) as u64;
-                spare_blocks = sealed.reserved_blocks.saturating_sub(needed);
-                sealed.reserved_blocks -= spare_blocks;
-                full.push(sealed);
-            }
+        if is_full && let Some(mut sealed) = dirty.seal(id, plan.block_size) {
+            // What was reserved beyond this fill serves the next.
+            let needed = (sealed.bytes.len() / plan.block_size as usize) as u64;
+            spare_blocks = sealed.reserved_blocks.saturating_sub(needed);
+            sealed.reserved_blocks -= spare_blocks;
+            full.push(sealed);
         }
     }
     if spare_blocks > 0 {

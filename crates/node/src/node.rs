@@ -3,8 +3,8 @@
 use crate::agent::{Agent, AgentConfig};
 use crate::config::NodeConfig;
 use crate::devices::{NodeDevice, namespace, open_devices};
-use crate::local::Local;
 use crate::error::NodeError;
+use crate::local::Local;
 use crate::mounting::{Mounting, Progress};
 use nvme::Nqn;
 use protocol::auth::Secret;
