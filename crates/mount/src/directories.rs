@@ -41,14 +41,13 @@ impl Tsumugi {
         let mut after = read.offset;
         loop {
             let known = fetched(&directory.borrow(), after);
-            let listing = match known {
-                Some(listing) => listing,
-                None => {
-                    let listing = Rc::new(self.client.list(id, after).await?);
-                    let fetched = OpenDirectory { listing: Some(Rc::clone(&listing)), after };
-                    *directory.borrow_mut() = fetched;
-                    listing
-                }
+            let listing = if let Some(listing) = known {
+                listing
+            } else {
+                let listing = Rc::new(self.client.list(id, after).await?);
+                let fetched = OpenDirectory { listing: Some(Rc::clone(&listing)), after };
+                *directory.borrow_mut() = fetched;
+                listing
             };
             let first = listing.entries.partition_point(|entry| entry.cookie <= after);
             for item in &listing.entries[first..] {

@@ -4,8 +4,8 @@ use crate::convert::{attributes, changes, entry, inode, setting};
 use crate::file_system::{Tsumugi, UNSUPPORTED};
 use client::{OpenMode, SeekTo};
 use fuse::{
-    CopyFileRange, Creation, Entry, FileSystemStatistics, Name, OpenFlags, Opened, Operation,
-    Request, Response, SetAttributes, Write,
+    CopyFileRange, Creation, Entry, Extensions, FileSystemStatistics, Name, OpenFlags, Opened,
+    Operation, Request, Response, SetAttributes, Write,
 };
 use protocol::attr::AttrChanges;
 use protocol::client::{Creation as Make, FallocateMode, RenameMode};
@@ -71,7 +71,8 @@ impl Tsumugi {
             Operation::ReadLink => Ok(Response::bytes(&client.read_link(parent).await?)),
             Operation::Symlink { name, target, .. } => {
                 let make = Make::Symlink(target.to_vec());
-                let creation = Creation { mode: 0o777, umask: 0, extensions: Default::default() };
+                let extensions = Extensions::default();
+                let creation = Creation { mode: 0o777, umask: 0, extensions };
                 let setting = setting(&request, &creation);
                 entry_of(client.make(parent, name.as_bytes(), make, setting).await?)
             }
