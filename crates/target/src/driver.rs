@@ -25,6 +25,9 @@ const HANDOVER_MAX: usize = 64;
 /// Pause after an accept that failed, e.g. for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Pause between attempts to listen at an address that is in use.
+const LISTEN_PAUSE: Duration = Duration::from_millis(50);
+
 /// How a target is run.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -173,6 +176,31 @@ impl Server {
             server.acceptors.push(ring::spawn(acceptor.run(listener)));
         }
         Ok(server)
+    }
+
+    /// As [`Self::start`], but waits up to `patience` for addresses that are in use: the sockets of
+    /// a target that was killed are only given back when the kernel has torn its ring down, which
+    /// is after the process has gone.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_patiently(
+        target: &Arc<Target>,
+        options: &ServerOptions,
+        patience: Duration,
+    ) -> Result<Self, Error> {
+        let deadline = ring::time::now() + patience;
+        loop {
+            match Self::start(target, options) {
+                Err(Error::Listen { source, .. })
+                    if source.kind() == std::io::ErrorKind::AddrInUse
+                        && ring::time::now() < deadline =>
+                {
+                    ring::time::sleep(LISTEN_PAUSE).await;
+                }
+                result => return result,
+            }
+        }
     }
 
     fn start_core(&mut self, index: usize, config: &Config) -> Result<Sender<Handover>, Error> {

@@ -26,7 +26,7 @@ pub enum Error {
         nsid: Nsid,
     },
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,

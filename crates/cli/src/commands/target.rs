@@ -14,9 +14,9 @@ use clap::Args;
 use config::{Settings, SubsystemSettings};
 use namespace::NamespaceSettings;
 use nvme::{Nqn, Nsid};
-use ring::mailbox::{Receiver, channel};
+use ring::mailbox::Receiver;
 use ring::{Runtime, SocketOptions};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::SIGUSR1;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,9 +30,6 @@ use target::{
 
 /// How long to wait for an address that a target which was killed still holds.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
-/// Signals that may wait to be looked at.
-const SIGNALS_MAX: usize = 16;
-
 /// Export namespaces over NVMe/TCP.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -134,24 +131,10 @@ pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
     let settings = args.settings()?;
     let poll = Duration::from_micros(settings.poll_us.unwrap_or(0));
     let config = ring::Config { poll, ..ring::Config::default() };
-    let signals = watch_signals()?;
+    let signals = crate::signals::watch(&[SIGUSR1])?;
     let mut runtime = Runtime::new(&config)?;
     runtime.block_on(serve(&settings, config, signals, args.json))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The signals that come, one message each.
-fn watch_signals() -> anyhow::Result<Receiver<i32>> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1])
-        .context("cannot watch for signals")?;
-    let (sender, receiver) = channel(SIGNALS_MAX);
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        for signal in signals.forever() {
-            // A full mailbox has enough of them already.
-            let _ = sender.try_send(signal);
-        }
-    })?;
-    Ok(receiver)
 }
 
 async fn serve(
