@@ -4,6 +4,7 @@
 //! time (reads under way, dirty data): that part is a task of its own, so that the stream goes on.
 
 use crate::client::Client;
+use crate::dirty::FillState;
 use crate::inode::Inode;
 use crate::session::{Handler, PushReply};
 use protocol::client::{Answer, Call, Creation, Push, PushAnswer, Response};
@@ -61,6 +62,7 @@ impl Handler for Client {
     fn disconnected(&self) {
         for inode in self.inodes.borrow().values() {
             inode.drop_read_right();
+            self.tell_kernel(inode);
         }
     }
 
@@ -84,7 +86,8 @@ impl Handler for Client {
         self.space.borrow_mut().clear();
         for inode in self.inodes.borrow().values() {
             inode.lose_rights();
-            inode.dirty.borrow_mut().lose_all(Errno::EIO);
+            self.lose_dirty(inode);
+            self.tell_kernel(inode);
         }
         self.dirty_inodes.borrow_mut().clear();
         self.devices.forget_connections();
@@ -96,6 +99,31 @@ impl Handler for Client {
 }
 
 impl Client {
+    /// Drops what an inode's users wrote in the session that is lost: they are told.
+    fn lose_dirty(&self, inode: &Inode) {
+        let mut dirty = inode.dirty.borrow_mut();
+        if !dirty.is_clean() {
+            inode.state.borrow_mut().lost_in = self.session.life.generation();
+        }
+        for fill in dirty.lose_all(Errno::EIO) {
+            // Fills on their way to a device give their bytes back when they get there.
+            if matches!(fill.state, FillState::Gathering(_)) {
+                self.dirty_budget.add(fill.used as usize);
+            }
+        }
+        drop(dirty);
+        // Commits that wait for the fills go on, and find nothing.
+        inode.written.notify();
+    }
+
+    /// Without READ nobody tells of changes: the kernel's pages of the inode are dropped.
+    fn tell_kernel(&self, inode: &Inode) {
+        let has_pages = inode.state.borrow_mut().kernel_data_version.take().is_some();
+        if has_pages && let Some(changes) = &self.changes {
+            changes(Change::Inode(inode.id));
+        }
+    }
+
     fn note(&self, attr: &Attr, fresh: &HashSet<InodeId>, explained: bool) {
         if fresh.contains(&attr.inode) {
             self.inode(attr.inode).note_attr(attr, explained);

@@ -7,7 +7,7 @@
 mod remote;
 
 use crate::client::Client;
-use block::Device;
+use block::{Device, IoFuture};
 use protocol::client::{Answer, Call};
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Epoch, Errno, HostId, InodeId};
@@ -16,7 +16,14 @@ use ring::{Buffer, Chunk, Shared};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::io;
 use std::rc::Rc;
+
+/// Tries of a command that is refused, or whose way is given up.
+const TRIES_MAX: u32 = 3;
+
+/// `EACCES`: the errno of a refused command.
+const ACCESS_DENIED: i32 = 13;
 
 /// Gives access to a device of this very process, if it is one: past the socket, but with the same
 /// admission check and counts as over it.
@@ -199,6 +206,20 @@ impl PoolDevice {
     fn device(&self) -> Option<Rc<dyn Device>> {
         self.way.borrow().as_ref().map(Way::device)
     }
+
+    /// Whether a command that failed on `device` is worth another try, over a new way: the target
+    /// has refused it, as it does when admissions lapsed while the metadata service was away, or
+    /// the way was given up meanwhile.
+    fn is_worth_retrying(&self, device: &Rc<dyn Device>, error: &block::Error) -> bool {
+        let is_same = self.device().is_some_and(|present| Rc::ptr_eq(&present, device));
+        let is_refused = error.to_errno() == ACCESS_DENIED
+            || matches!(error, block::Error::Io { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied);
+        if is_same && is_refused {
+            self.way.take();
+        }
+        is_refused || !is_same
+    }
 }
 
 fn failed(info: &DeviceInfo, what: &str, error: &dyn std::fmt::Display) -> Errno {
@@ -247,36 +268,56 @@ impl Client {
         offset: u64,
         length: usize,
     ) -> Result<Shared, Errno> {
-        let device = self.device(id).await?;
-        let result = device.read(offset, length).await;
+        let session = self.session.life.generation();
+        let read = |device: &dyn Device| device.read(offset, length);
+        let chunk = self.command(id, session, "a read", read).await?;
         let pool_device = self.devices.get(id)?;
-        match result {
-            Ok(chunk) => {
-                pool_device.read_bytes.set(pool_device.read_bytes.get() + length as u64);
-                Ok(freeze(chunk))
+        pool_device.read_bytes.set(pool_device.read_bytes.get() + length as u64);
+        Ok(freeze(chunk))
+    }
+
+    /// Runs a command on a device on behalf of a session; a refused one is tried again once the
+    /// session is admitted anew.
+    async fn command<T>(
+        self: &Rc<Self>,
+        id: DeviceId,
+        session: u64,
+        what: &str,
+        command: impl Fn(&dyn Device) -> IoFuture<T>,
+    ) -> Result<T, Errno> {
+        let mut tries = 0;
+        loop {
+            let device = self.device(id).await?;
+            if session != self.session.life.generation() {
+                return Err(Errno::ESTALE);
             }
-            Err(error) => Err(failed(&pool_device.info.borrow(), "a read", &error)),
+            let error = match command(&*device).await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            let pool_device = self.devices.get(id)?;
+            tries += 1;
+            if tries == TRIES_MAX || !pool_device.is_worth_retrying(&device, &error) {
+                return Err(failed(&pool_device.info.borrow(), what, &error));
+            }
+            tracing::info!(device = %id, %error, "{what} is tried again");
         }
     }
 
-    /// Writes whole blocks.
+    /// Writes whole blocks that the session of generation `session` has leased.
     pub(crate) async fn write_device(
         self: &Rc<Self>,
         id: DeviceId,
         offset: u64,
-        chunk: Chunk,
+        bytes: Shared,
+        session: u64,
     ) -> Result<(), Errno> {
-        let device = self.device(id).await?;
-        let length = chunk.len() as u64;
-        let result = device.write(offset, chunk).await;
+        let length = bytes.len() as u64;
+        let write = |device: &dyn Device| device.write(offset, Chunk::Shared(bytes.clone()));
+        self.command(id, session, "a write", write).await?;
         let pool_device = self.devices.get(id)?;
-        match result {
-            Ok(()) => {
-                pool_device.written_bytes.set(pool_device.written_bytes.get() + length);
-                Ok(())
-            }
-            Err(error) => Err(failed(&pool_device.info.borrow(), "a write", &error)),
-        }
+        pool_device.written_bytes.set(pool_device.written_bytes.get() + length);
+        Ok(())
     }
 
     /// Makes all that the device has acknowledged before this call durable. Calls that wait

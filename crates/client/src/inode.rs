@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub(crate) unnamed: Option<Attr>,
     /// Data version that the kernel's page cache may hold.
     pub(crate) kernel_data_version: Option<u64>,
+    /// The session after the last whose loss took uncommitted data along.
+    pub(crate) lost_in: u64,
 }
 
 /// Cached entries of a directory, valid under READ.

@@ -186,9 +186,15 @@ impl Session {
         deadline: Instant,
     ) -> Result<Answer, Errno> {
         let request = Rc::new(Request { slot, call });
+        let mut sent_in = None;
         loop {
             let link =
                 timeout_at(deadline, self.linked()).await.map_err(|_| Errno::ETIMEDOUT)??;
+            let session = self.life.generation();
+            if slot.is_some() && *sent_in.get_or_insert(session) != session {
+                // Nobody knows whether the lost session carried it out.
+                return Err(Errno::EIO);
+            }
             self.calls.set(self.calls.get() + 1);
             let (sender, receiver) = oneshot();
             let session = Rc::clone(self);
@@ -253,7 +259,14 @@ impl Session {
             host: identity.host,
             resume: identity.session,
         };
-        let answer = self.first_call(&link, start).await?;
+        let answer = match self.first_call(&link, start).await {
+            Err(error) if error == refused(Errno::EBUSY) => {
+                // The old session is being fenced, and its host identifier with it: go on as another.
+                self.identity.set(Identity { host: new_host(), ..identity });
+                return Err(error);
+            }
+            answer => answer?,
+        };
         let Answer::Welcome { session, epoch, resumed, file_system, devices, free_epoch } = answer
         else {
             return Err(format!("{answer:?} is no welcome"));
@@ -288,7 +301,7 @@ impl Session {
         let request = Request { slot: None, call };
         let response = link.call(&request, Some(self.times().session_deadline)).await;
         let response = response.map_err(|error| error.to_string())?;
-        response.result.map_err(|errno| format!("the service answers {errno}"))
+        response.result.map_err(refused)
     }
 
     /// Runs one link after the other until the session is closed.
@@ -348,6 +361,10 @@ impl Session {
     pub(crate) fn note_epoch(&self, epoch: FreeEpoch) {
         self.life.note_epoch(epoch);
     }
+}
+
+fn refused(errno: Errno) -> String {
+    format!("the service answers {errno}")
 }
 
 /// Hands on what a link receives.

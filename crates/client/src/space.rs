@@ -139,6 +139,7 @@ impl Space {
         for lease in self.leases.values_mut() {
             lease.free.clear();
             lease.free_blocks = 0;
+            lease.reserved_blocks = 0;
         }
     }
 }

@@ -58,12 +58,11 @@ impl Client {
         self.sync_if_asked(handle).await
     }
 
-    /// What was written before a session was lost is lost: such a handle stays broken.
+    /// What was uncommitted when a session was lost is lost: handles from before stay broken.
     async fn check_handle(&self, handle: &Handle) -> Result<(), Errno> {
-        if handle.session != self.session.life.generation() {
-            return Err(Errno::EIO);
-        }
-        self.session.life.alive().await
+        self.session.life.alive().await?;
+        let lost_in = handle.inode.state.borrow().lost_in;
+        if handle.session < lost_in { Err(Errno::EIO) } else { Ok(()) }
     }
 
     async fn sync_if_asked(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
@@ -249,13 +248,16 @@ impl Client {
     /// Gives a sealed fill its blocks and writes it to them.
     async fn write_out(self: Rc<Self>, inode: Rc<Inode>, sealed: Sealed) {
         let session = self.session.life.generation();
-        let result = self.write_pieces(&sealed).await;
+        let result = self.write_pieces(&sealed, session).await;
         self.dirty_budget.add(sealed.used as usize);
+        if session != self.session.life.generation() {
+            // The loss of the session has dropped the fill and told the inode's users.
+            return;
+        }
         let mut space = self.space.borrow_mut();
         let mut dirty = inode.dirty.borrow_mut();
         let pieces = match result {
-            Ok(pieces) if session == self.session.life.generation() => pieces,
-            Ok(_) => return,
+            Ok(pieces) => pieces,
             Err(errno) => {
                 tracing::error!(inode = inode.id.0, device = sealed.device.0, %errno, "write-out failed");
                 dirty.lose(sealed.id, errno);
@@ -270,7 +272,11 @@ impl Client {
         inode.written.notify();
     }
 
-    async fn write_pieces(self: &Rc<Self>, sealed: &Sealed) -> Result<Pieces, Errno> {
+    async fn write_pieces(
+        self: &Rc<Self>,
+        sealed: &Sealed,
+        session: u64,
+    ) -> Result<Pieces, Errno> {
         let block_size = sealed.block_size;
         let mut left = (sealed.bytes.len() / block_size as usize) as u32;
         let mut pieces = Pieces::new();
@@ -289,11 +295,11 @@ impl Client {
         for (start, allocated) in &pieces {
             let start = *start as usize;
             let length = (allocated.blocks * block_size) as usize;
-            let chunk = Chunk::Shared(sealed.bytes.slice(start..start + length));
+            let chunk = sealed.bytes.slice(start..start + length);
             let at = allocated.allocation.block * u64::from(block_size);
             let client = Rc::clone(self);
             let device = sealed.device;
-            let write = async move { client.write_device(device, at, chunk).await };
+            let write = async move { client.write_device(device, at, chunk, session).await };
             writes.push(ring::spawn(write));
         }
         let mut result = Ok(());

@@ -209,6 +209,7 @@ impl Error {
         const EIO: i32 = 5;
         const ENOENT: i32 = 2;
         const EBUSY: i32 = 16;
+        const EACCES: i32 = 13;
         const EINVAL: i32 = 22;
         const ENOSPC: i32 = 28;
         const EBADE: i32 = 52;
@@ -218,6 +219,11 @@ impl Error {
         const EILSEQ: i32 = 84;
         match self {
             Self::Timeout { .. } | Self::DeadlineExceeded(_) | Self::ControllerLost(_) => ETIMEDOUT,
+            Self::Refused { command: "Connect", status, .. }
+                if status.is(Status::CONNECT_INVALID_HOST) =>
+            {
+                EACCES
+            }
             Self::NoSuchNamespace(_) => ENOENT,
             Self::InvalidRequest { .. } | Self::InvalidOption { .. } => EINVAL,
             Self::TooManyWaiters(_) => EBUSY,

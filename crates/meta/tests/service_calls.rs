@@ -174,7 +174,7 @@ fn nonsense_is_refused() {
         let response = client.connection.call(&no_slot, None).await.unwrap();
         assert_eq!(response.result, Err(Errno::EPROTO));
         let mut gap = client.request(create(ROOT, "a", Rights::NONE));
-        gap.slot.as_mut().unwrap().sequence += 5;
+        gap.slot.as_mut().unwrap().slot = 9999;
         let response = client.connection.call(&gap, None).await.unwrap();
         assert_eq!(response.result, Err(Errno::EPROTO));
         let second = Call::Start { node: "n".into(), host: client.host, resume: None };

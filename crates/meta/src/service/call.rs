@@ -244,7 +244,12 @@ impl Shared {
     /// Stores the answer with the change, without grants: a retry's answer comes when they are old.
     fn record(&self, work: &Rc<Work>, response: &Response) {
         let Some(slot) = work.request.slot else { return };
-        work.session.in_flight.borrow_mut().remove(&slot.slot);
+        {
+            let mut in_flight = work.session.in_flight.borrow_mut();
+            if in_flight.get(&slot.slot).is_some_and(|(sequence, _)| *sequence == slot.sequence) {
+                in_flight.remove(&slot.slot);
+            }
+        }
         if !work.session.is_live() {
             return;
         }

@@ -190,8 +190,8 @@ impl Core {
         orphans.map(|(inode, sessions)| (*inode, sessions.iter().copied().collect())).collect()
     }
 
-    /// Whether a call in a slot is new or a retry. EPROTO if it is neither; a slot's first call may
-    /// have number 0 or 1.
+    /// Whether a call in a slot is new or a retry. Numbers that were left out are of calls that the
+    /// client gave up before they came here. EPROTO for one older than the last.
     pub fn check_slot(&self, session: SessionId, slot: Slot) -> Result<SlotState, Errno> {
         if slot.slot >= SLOTS_PER_SESSION {
             return Err(Errno::EPROTO);
@@ -206,9 +206,8 @@ impl Core {
             Some(last) if last.sequence == slot.sequence => {
                 Ok(SlotState::Repeated(Box::new(last.response)))
             }
-            Some(last) if last.sequence.checked_add(1) == Some(slot.sequence) => Ok(SlotState::New),
-            None if slot.sequence <= 1 => Ok(SlotState::New),
-            _ => Err(Errno::EPROTO),
+            Some(last) if last.sequence > slot.sequence => Err(Errno::EPROTO),
+            _ => Ok(SlotState::New),
         }
     }
 
@@ -221,7 +220,15 @@ impl Core {
         response: &Response,
     ) -> Result<(), Error> {
         let record = SlotRecord { sequence: slot.sequence, response: response.clone() };
-        self.transact(|transaction| transaction.put(&Key::Slot(session, slot.slot), &record))
+        let key = Key::Slot(session, slot.slot);
+        self.transact(|transaction| {
+            let stored: Option<SlotRecord> = transaction.get(&key)?;
+            // A call that its client had given up may end after the next one in its slot.
+            if stored.is_some_and(|last| last.sequence > slot.sequence) {
+                return Ok(());
+            }
+            transaction.put(&key, &record)
+        })
     }
 
     /// Replaces what an owner holds on an inode by these locks (none: it holds nothing more). All
