@@ -257,12 +257,14 @@ impl Client {
         let inode = self.inode(id);
         self.commit(&inode, false).await?;
         let mut at = offset;
+        if at >= FILE_SIZE_MAX_BYTES {
+            return Err(Errno::ENXIO);
+        }
         loop {
             let length = FILE_SIZE_MAX_BYTES - at;
             let (extents, covered_to, attr) = self.ask_extents(&inode, at, length).await?;
             if at >= attr.size {
-                let found = to == SeekTo::Hole && at > offset;
-                return if found { Ok(attr.size) } else { Err(Errno::ENXIO) };
+                return Err(Errno::ENXIO);
             }
             for extent in &extents {
                 match to {
@@ -278,6 +280,9 @@ impl Client {
                 return Ok(attr.size);
             }
             at = at.max(covered_to);
+            if at >= attr.size {
+                return Err(Errno::ENXIO);
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::extent_map::Run;
 use crate::inode::Inode;
 use crate::session::ReadGuard;
 use protocol::client::{Answer, Call};
-use protocol::{Attr, DeviceId, Errno, Extent, InodeId, Place, Rights};
+use protocol::{Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights};
 use ring::local::InFlight;
 use ring::{Buffer, Chunk, Shared};
 use std::ops::Range;
@@ -67,6 +67,9 @@ impl Client {
         length: usize,
     ) -> Result<Vec<Chunk>, Errno> {
         let inode = self.inode(id);
+        if offset >= FILE_SIZE_MAX_BYTES {
+            return Ok(Vec::new());
+        }
         loop {
             self.session.life.alive().await?;
             let session = self.session.life.generation();
@@ -136,7 +139,7 @@ impl Client {
         offset: u64,
         length: u64,
     ) -> Result<(Vec<Extent>, u64, Attr), Errno> {
-        let length = length.min(protocol::FILE_SIZE_MAX_BYTES - offset);
+        let length = length.min(FILE_SIZE_MAX_BYTES - offset);
         let call = Call::ReadExtents { inode: inode.id, offset, length };
         match self.session.call(call).await? {
             Answer::Extents { extents, covered_to, attr, .. } if covered_to > offset => {
