@@ -11,7 +11,7 @@ use block::{Device, IoFuture};
 use protocol::client::{Answer, Call};
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Epoch, Errno, HostId, InodeId};
-use ring::local::Semaphore;
+use ring::local::{Notify, Semaphore};
 use ring::{Buffer, Chunk, Shared};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -81,11 +81,19 @@ pub(crate) struct Devices {
     /// The devices of this client's own node come first in `preferred`.
     node: RefCell<String>,
     known: RefCell<BTreeMap<DeviceId, Rc<PoolDevice>>>,
+    /// Told when the service has said something new of the pool.
+    pub(crate) changed: Notify,
 }
 
 impl Devices {
     pub(crate) fn new(local: LocalDevices, node: String) -> Devices {
-        Devices { local, node: RefCell::new(node), known: RefCell::default() }
+        let (node, known) = (RefCell::new(node), RefCell::default());
+        Devices { local, node, known, changed: Notify::new() }
+    }
+
+    /// Whether any target is in contact with the service.
+    pub(crate) fn is_any_online(&self) -> bool {
+        self.known.borrow().values().any(|device| device.info.borrow().online)
     }
 
     /// Takes in what the service says of the pool.
@@ -103,6 +111,7 @@ impl Devices {
                 device.way.take();
             }
         }
+        self.changed.notify();
     }
 
     /// What is known of a device.

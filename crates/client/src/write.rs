@@ -11,6 +11,7 @@ use protocol::attr::Layout;
 use protocol::client::{Answer, Call};
 use protocol::{DeviceId, Errno, FILE_SIZE_MAX_BYTES, Rights, Timestamp};
 use ring::{Buffer, Chunk};
+use ring::time::{now, timeout_at};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -150,15 +151,25 @@ impl Client {
             self.write_out_everything();
             self.dirty_budget.acquire(length).await.forget();
         }
-        let mut last = Errno::ENOSPC;
-        for device in self.devices.preferred(wanted) {
-            match self.reserve_on(inode, length, device).await {
-                Ok(plan) => return Ok(plan),
-                Err(errno) => last = errno,
+        let deadline = now() + self.session.times().request_deadline;
+        let errno = loop {
+            let changed = self.devices.changed.notified();
+            let mut last = Errno::EIO;
+            for device in self.devices.preferred(wanted) {
+                match self.reserve_on(inode, length, device).await {
+                    Ok(plan) => return Ok(plan),
+                    Err(_) if last == Errno::ENOSPC => {}
+                    Err(errno) => last = errno,
+                }
             }
-        }
+            // With no device at all, as right after a restart of the metadata service, some are
+            // awaited.
+            if self.devices.is_any_online() || timeout_at(deadline, changed).await.is_err() {
+                break last;
+            }
+        };
         self.dirty_budget.add(length);
-        Err(last)
+        Err(errno)
     }
 
     /// Reserves as many blocks of a device as `length` more bytes may need.

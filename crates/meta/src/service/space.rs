@@ -3,7 +3,7 @@
 use super::call::Work;
 use super::execute::Executed;
 use super::shared::Shared;
-use protocol::Errno;
+use protocol::{Errno, FreeEpoch};
 use protocol::client::{Push, PushAnswer, Response};
 use ring::local::Notify;
 use ring::time::{Instant, now};
@@ -17,11 +17,15 @@ const ROUND_DEADLINE: Duration = Duration::from_secs(5);
 /// A round that ended within this serves who asks now as well.
 const ROUND_AGE_MAX: Duration = Duration::from_millis(500);
 
+/// Pause between rounds while a session that may hold space does not answer.
+const ROUND_PAUSE: Duration = Duration::from_millis(100);
+
 /// Asking all sessions for space: one round at a time, for all who wait.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     is_running: Cell<bool>,
-    ended: Cell<Option<Instant>>,
+    /// When the last one ended, and the free epoch by then.
+    ended: Cell<Option<(Instant, FreeEpoch)>>,
     over: Notify,
 }
 
@@ -32,7 +36,10 @@ impl Shared {
         if response.result != Err(Errno::ENOSPC) {
             return Executed::Answer(response);
         }
-        let is_fresh = |ended: Instant| ended.elapsed() < ROUND_AGE_MAX;
+        let is_fresh = |(ended, epoch): (Instant, FreeEpoch)| {
+            let core = self.core.borrow();
+            ended.elapsed() < ROUND_AGE_MAX && epoch == core.free_epoch() && !core.has_work()
+        };
         if self.space.ended.get().is_some_and(is_fresh) && !self.space.is_running.get() {
             return Executed::Answer(response);
         }
@@ -44,28 +51,43 @@ impl Shared {
         Executed::Later
     }
 
+    /// Tries again after a round, and after further ones while sessions that did not answer may
+    /// still hold space: they answer, or are ended, in time.
     async fn lease_after_round(self: &Rc<Self>, work: &Rc<Work>) -> Response {
-        if self.space.is_running.get() {
-            while self.space.is_running.get() {
-                self.space.over.notified().await;
+        let deadline = now() + self.times.request_deadline;
+        loop {
+            if self.space.is_running.get() {
+                while self.space.is_running.get() {
+                    self.space.over.notified().await;
+                }
+                self.space.over.notify();
+            } else {
+                self.space.is_running.set(true);
+                let is_complete = self.round().await;
+                self.space.is_running.set(false);
+                let ended = (now(), self.core.borrow().free_epoch());
+                self.space.ended.set(is_complete.then_some(ended));
+                self.space.over.notify();
             }
-            self.space.over.notify();
-        } else {
-            self.space.is_running.set(true);
-            self.round().await;
-            self.space.is_running.set(false);
-            self.space.ended.set(Some(now()));
-            self.space.over.notify();
+            if !work.session.is_live() {
+                return super::outbox::refusal(Errno::ESTALE);
+            }
+            let response = self.execute_in_core(work, &work.request.call);
+            let is_final = self.space.ended.get().is_some() || now() >= deadline;
+            if response.result != Err(Errno::ENOSPC) || is_final {
+                return response;
+            }
+            ring::time::sleep(ROUND_PAUSE).await;
         }
-        if !work.session.is_live() {
-            return super::outbox::refusal(Errno::ESTALE);
-        }
-        self.execute_in_core(work, &work.request.call)
     }
 
-    /// Asks all sessions to return what they do not use and to say which reads have ended, then
-    /// frees what has rested long enough.
-    async fn round(self: &Rc<Self>) {
+    /// Finishes what is to be freed, asks all sessions to return what they do not use and to say
+    /// which reads have ended, then frees what has rested long enough. Whether all have answered.
+    async fn round(self: &Rc<Self>) -> bool {
+        while self.reclaim_some() {
+            ring::yield_now().await;
+        }
+        let mut is_complete = true;
         let free_epoch = self.core.borrow().free_epoch();
         let asked: Vec<_> = self
             .sessions
@@ -73,7 +95,10 @@ impl Shared {
             .all()
             .into_iter()
             .filter_map(|session| {
-                let connection = session.connection()?;
+                let Some(connection) = session.connection().filter(|_| session.is_live()) else {
+                    is_complete = false;
+                    return None;
+                };
                 let answering =
                     connection.call(&Push::Reclaim { free_epoch }, Some(ROUND_DEADLINE));
                 Some((session, answering))
@@ -82,10 +107,12 @@ impl Shared {
         for (session, answering) in asked {
             match answering.await {
                 Ok(PushAnswer::Ended(through)) => {
+                    is_complete &= through >= free_epoch;
                     self.core.borrow_mut().ended_through(session.id, through);
                 }
                 Ok(_) => {}
                 Err(error) => {
+                    is_complete = false;
                     tracing::warn!(session = session.id.0, %error, "space was not returned");
                 }
             }
@@ -93,5 +120,6 @@ impl Shared {
         while self.reclaim_some() {
             ring::yield_now().await;
         }
+        is_complete
     }
 }
