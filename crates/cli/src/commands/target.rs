@@ -67,9 +67,14 @@ pub(crate) struct TargetArgs {
     /// NQN of the subsystem that --namespace and --allow-host are for
     #[arg(long, value_name = "NQN")]
     nqn: Option<Nqn>,
-    /// A namespace: file:PATH[,size=4G], memory:512M or a block device; with options nsid=N,
-    /// uuid=UUID, block-size=BYTES, read-only, buffered; may be repeated
-    #[arg(long, value_name = "NAMESPACE")]
+    /// A namespace (may be repeated)
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        help = "A namespace: file:PATH[,size=4G], memory:512M or \
+        a block device; with options nsid=N, uuid=UUID, block-size=BYTES, read-only, buffered; may \
+        be repeated"
+    )]
     namespace: Vec<NamespaceSettings>,
     /// NQN of a host that may connect; may be repeated [default: any]
     #[arg(long, value_name = "NQN")]

@@ -104,7 +104,8 @@ impl NamespaceSettings {
                 digest(&["path", machine.trim(), nqn.as_str(), &path.to_string_lossy()])
             }
         };
-        Ok(uuid::Builder::from_custom_bytes(digest.to_be_bytes()).into_uuid())
+        let bytes = Uuid::from_u128(digest).into_bytes();
+        Ok(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
 
     /// Opens what the namespace is made of; a file that is not there is made and written first.
