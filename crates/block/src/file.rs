@@ -29,14 +29,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// How long a lock that another process holds is tried: the kernel gives up the files of a killed
-/// process only when it has taken down its `io_uring`, somewhat after the process is gone.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Pause between two tries.
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Block size of a device in a regular file unless told otherwise, in bytes.
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
@@ -144,20 +136,10 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) ->
 }
 
 pub(crate) fn lock(file: &File, path: &Path) -> Result<(), Error> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
-    loop {
-        match file.try_lock_exclusive() {
-            Ok(()) => return Ok(()),
-            Err(source) if source.kind() != io::ErrorKind::WouldBlock => {
-                return Err(failed("lock", path)(source));
-            }
-            Err(source) if Instant::now() >= deadline => {
-                return Err(Error::Locked { path: path.into(), source: Arc::new(source) });
-            }
-            // Opening happens once, before anything else runs on the thread: it may block.
-            Err(_) => std::thread::sleep(LOCK_PAUSE),
-        }
-    }
+    file.try_lock_exclusive().map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => Error::Locked { path: path.into(), source: Arc::new(source) },
+        _ => failed("lock", path)(source),
+    })
 }
 
 fn is_unsupported(error: &Error) -> bool {
