@@ -61,6 +61,8 @@ pub struct Client {
     pub(crate) returns: RefCell<Vec<protocol::lease::Return>>,
     /// Open handles.
     pub(crate) open_files: Cell<usize>,
+    /// Whole directories that were fetched: numbers the next one.
+    pub(crate) listings: Cell<u64>,
     closed: Cell<bool>,
 }
 
@@ -87,6 +89,7 @@ impl Client {
             changes: config.changes,
             returns: RefCell::default(),
             open_files: Cell::new(0),
+            listings: Cell::new(0),
             closed: Cell::new(false),
         });
         let handler: Rc<dyn crate::session::Handler> = client.clone();

@@ -139,8 +139,10 @@ impl Client {
         inode: Option<InodeId>,
         fresh: &HashSet<InodeId>,
     ) {
-        if fresh.contains(&parent) {
-            self.inode(parent).state.borrow_mut().set_entry(name, inode);
+        if fresh.contains(&parent)
+            && let Some(entries) = self.inode(parent).state.borrow_mut().entries_mut()
+        {
+            entries.set(name, inode);
         }
     }
 
@@ -183,7 +185,11 @@ impl Client {
                     let inode = self.inode(attr.inode);
                     let mut state = inode.state.borrow_mut();
                     match creation {
-                        Creation::Directory => state.set_complete(),
+                        Creation::Directory => {
+                            if let Some(entries) = state.entries_mut() {
+                                entries.set_complete();
+                            }
+                        }
                         Creation::File => state.know_hole_from(0),
                         Creation::Symlink(target) => state.target = Some(target.as_slice().into()),
                         Creation::Special(..) => {}
@@ -233,12 +239,12 @@ impl Client {
         }
     }
 
-    /// Entries of a listing become cached names; `.` and `..` are the kernel's affair.
+    /// Entries of a listing become cached names.
     fn note_listing(&self, call: &Call, answer: &Answer, fresh: &HashSet<InodeId>) {
         let (Call::ReadDir { inode, .. }, Answer::Entries { entries, .. }) = (call, answer) else {
             return;
         };
-        for entry in entries.iter().filter(|entry| !matches!(&entry.name[..], b"." | b"..")) {
+        for entry in entries {
             self.set_entry(*inode, &entry.name, Some(entry.attr.inode), fresh);
         }
     }

@@ -7,6 +7,7 @@
 //! carries is cached only if no later recall or invalidation of the inode has been seen.
 
 use crate::dirty::Dirty;
+use crate::entries::{Entries, Known};
 use crate::extent_map::{ExtentMap, RangeSet, Run};
 use protocol::client::Name;
 use protocol::lease::Grant;
@@ -14,11 +15,7 @@ use protocol::{Attr, DeviceId, Errno, FileKind, Generation, InodeId, LeaseStamp,
 use ring::local::{Notify, Semaphore, WaitGroup};
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-
-/// Names of a complete directory that may be unknown again before it counts as incomplete.
-const UNKNOWN_NAMES_MAX: usize = 1024;
 
 /// One inode.
 #[derive(Debug)]
@@ -51,7 +48,8 @@ pub(crate) struct State {
     /// Committed extents, valid under READ, complete within `known`.
     extents: ExtentMap<Place>,
     known: RangeSet,
-    directory: Directory,
+    /// Entries of a directory, valid under READ.
+    entries: Entries,
     /// Target of a symbolic link; never changes.
     pub(crate) target: Option<Rc<[u8]>>,
     /// Open handles of this client.
@@ -65,26 +63,6 @@ pub(crate) struct State {
     pub(crate) kernel_data_version: Option<u64>,
     /// The session after the last whose loss took uncommitted data along.
     pub(crate) lost_in: u64,
-}
-
-/// Cached entries of a directory, valid under READ.
-#[derive(Debug, Default)]
-struct Directory {
-    entries: HashMap<Name, Option<InodeId>>,
-    /// Names that `entries` has not are absent, but for those in `unknown`.
-    complete: bool,
-    unknown: HashSet<Name>,
-}
-
-/// What is known of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// It names this inode.
-    Inode(InodeId),
-    /// The directory has no such entry.
-    Absent,
-    /// Ask.
-    Unknown,
 }
 
 impl Inode {
@@ -206,17 +184,7 @@ impl Inode {
         let mut state = self.state.borrow_mut();
         state.stamp = state.stamp.max(stamp);
         state.attr = None;
-        let directory = &mut state.directory;
-        for name in names {
-            directory.entries.remove(name);
-            if directory.complete {
-                directory.unknown.insert(name.clone());
-            }
-        }
-        if directory.unknown.len() > UNKNOWN_NAMES_MAX {
-            directory.complete = false;
-            directory.unknown.clear();
-        }
+        state.entries.forget(names);
     }
 
     /// First part of a recall, in stream order: from here on nothing new is done under the rights.
@@ -266,7 +234,7 @@ impl State {
         self.attr = None;
         self.extents.clear();
         self.known.clear();
-        self.directory = Directory::default();
+        self.entries = Entries::default();
     }
 
     fn may_cache(&self) -> bool {
@@ -275,38 +243,12 @@ impl State {
 
     /// What a cached directory says of a name.
     pub(crate) fn entry(&self, name: &[u8]) -> Known {
-        match self.directory.entries.get(name) {
-            Some(Some(inode)) => Known::Inode(*inode),
-            Some(None) => Known::Absent,
-            None if self.directory.complete && !self.directory.unknown.contains(name) => {
-                Known::Absent
-            }
-            None => Known::Unknown,
-        }
+        self.entries.get(name)
     }
 
-    /// Caches what a name names.
-    pub(crate) fn set_entry(&mut self, name: &[u8], inode: Option<InodeId>) {
-        if !self.may_cache() {
-            return;
-        }
-        let directory = &mut self.directory;
-        if directory.complete {
-            directory.unknown.remove(name);
-            if inode.is_none() {
-                directory.entries.remove(name);
-                return;
-            }
-        }
-        directory.entries.insert(name.to_vec(), inode);
-    }
-
-    /// All names are known: the directory is new, or was listed from start to end under READ.
-    pub(crate) fn set_complete(&mut self) {
-        if self.may_cache() {
-            self.directory.complete = true;
-            self.directory.entries.retain(|_, inode| inode.is_some());
-        }
+    /// The cached entries, if they may be added to.
+    pub(crate) fn entries_mut(&mut self) -> Option<&mut Entries> {
+        self.may_cache().then_some(&mut self.entries)
     }
 
     /// Committed extents of a range, if all of it is known.

@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | `session` | the connection, calls, slots, heart-beats |
 //! | `coherence` | applies grants, recalls and invalidations in the order of the stream |
-//! | `inode` | what is known of one inode |
+//! | `inode`, `entries` | what is known of one inode; of a directory's names |
 //! | `names` | lookup, create, link, unlink, rename, listings, attributes |
 //! | `files` | open, close, truncate, fallocate, copy, seek |
 //! | `dirty`, `write`, `commit` | gathering written bytes, writing them out, committing them |
@@ -22,6 +22,7 @@ mod coherence;
 mod commit;
 mod devices;
 mod dirty;
+mod entries;
 mod extent_map;
 mod files;
 mod inode;

@@ -1,7 +1,8 @@
 //! Names and attributes: what needs no data.
 
 use crate::client::Client;
-use crate::inode::{Inode, Known};
+use crate::entries::Known;
+use crate::inode::Inode;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, Creation, Entry, RenameMode, XattrMode};
 use protocol::{Attr, Errno, FileKind, InodeId, Rights};
@@ -10,10 +11,13 @@ use std::rc::Rc;
 /// Entries asked for at once when a directory is listed.
 const LISTING_ENTRIES: u32 = 1024;
 
+/// Entries fetched of a directory in which many names are looked up.
+const FETCHED_ENTRIES_MAX: usize = 32768;
+
 /// A part of a directory's listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// Entries in the order of their cookies, `.` and `..` among them.
+    /// Entries in the order of their cookies; `.` and `..` are not among them.
     pub entries: Vec<Entry>,
     /// No entry comes after these.
     pub end: bool,
@@ -53,6 +57,7 @@ impl Client {
             Known::Absent => return Err(Errno::ENOENT),
             Known::Inode(id) => self.attr(id).await?,
             Known::Unknown => {
+                self.note_miss(parent);
                 let call = Call::Lookup { parent, name: name.to_vec() };
                 match self.session.call(call).await? {
                     Answer::Entry(attr) => self.inode(attr.inode).local_attr(attr),
@@ -63,6 +68,37 @@ impl Client {
         };
         self.refer(attr.inode);
         Ok(attr)
+    }
+
+    /// Counts a lookup that had to ask; after a few in one directory all of it is fetched.
+    fn note_miss(self: &Rc<Self>, parent: InodeId) {
+        let Some(directory) = self.known_inode(parent) else { return };
+        let number = self.listings.get() + 1;
+        let mut state = directory.state.borrow_mut();
+        let wants = state.entries_mut().is_some_and(|entries| entries.wants_listing(number));
+        drop(state);
+        if wants {
+            self.listings.set(number);
+            ring::spawn(Rc::clone(self).fetch_entries(directory, number));
+        }
+    }
+
+    /// Lists a directory from start to end, for the cache that the answers fill.
+    async fn fetch_entries(self: Rc<Self>, directory: Rc<Inode>, number: u64) {
+        let mut after = 0;
+        let mut fetched = 0;
+        let is_whole = loop {
+            let Ok(listing) = self.list(directory.id, after).await else { break false };
+            fetched += listing.entries.len();
+            match listing.entries.last() {
+                _ if listing.end => break true,
+                Some(last) if fetched < FETCHED_ENTRIES_MAX => after = last.cookie,
+                _ => break false,
+            }
+        };
+        if let Some(entries) = directory.state.borrow_mut().entries_mut() {
+            entries.end_listing(number, is_whole);
+        }
     }
 
     /// Takes a reference to an inode, to be given back by [`Client::forget`].

@@ -283,11 +283,7 @@ impl Client {
         inode.written.notify();
     }
 
-    async fn write_pieces(
-        self: &Rc<Self>,
-        sealed: &Sealed,
-        session: u64,
-    ) -> Result<Pieces, Errno> {
+    async fn write_pieces(self: &Rc<Self>, sealed: &Sealed, session: u64) -> Result<Pieces, Errno> {
         let block_size = sealed.block_size;
         let mut left = (sealed.bytes.len() / block_size as usize) as u32;
         let mut pieces = Pieces::new();

@@ -8,6 +8,9 @@ use protocol::client::Entry;
 use protocol::{Errno, FileKind, InodeId};
 use std::rc::Rc;
 
+/// The entries that the metadata service does not list, and their cookies; its own begin at 3.
+const OWN_ENTRIES: [(u64, &[u8]); 2] = [(1, b"."), (2, b"..")];
+
 impl Tsumugi {
     pub(crate) async fn on_directory(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
         let id = inode(request.node);
@@ -39,6 +42,19 @@ impl Tsumugi {
         let directory = self.directory(read.handle)?;
         let mut buffer = DirectoryBuffer::new(read.size);
         let mut after = read.offset;
+        for (cookie, name) in OWN_ENTRIES {
+            if after >= cookie {
+                continue;
+            }
+            let inode = self.own_entry(id, name).await?;
+            let kind = file_type(FileKind::Directory);
+            let listed = DirectoryEntry { inode: inode.0, offset: cookie, kind, name };
+            // The kernel takes no reference for these two.
+            if !(if plus { buffer.push_plus(None, &listed) } else { buffer.push(&listed) }) {
+                return Ok(Response::Directory(buffer));
+            }
+            after = cookie;
+        }
         loop {
             let known = fetched(&directory.borrow(), after);
             let listing = if let Some(listing) = known {
@@ -62,6 +78,22 @@ impl Tsumugi {
         }
     }
 
+    /// What `.` or `..` of a directory names.
+    async fn own_entry(self: &Rc<Self>, id: InodeId, name: &[u8]) -> Result<InodeId, Errno> {
+        if name == b"." || id == InodeId::ROOT {
+            return Ok(id);
+        }
+        match self.client.lookup(id, name).await {
+            Ok(attr) => {
+                self.client.forget(attr.inode, 1);
+                Ok(attr.inode)
+            }
+            // A directory that was removed has no parent any more.
+            Err(Errno::ENOENT | Errno::ESTALE) => Ok(id),
+            Err(errno) => Err(errno),
+        }
+    }
+
     fn push(&self, buffer: &mut DirectoryBuffer, item: &Entry, plus: bool) -> bool {
         let listed = DirectoryEntry {
             inode: item.attr.inode.0,
@@ -72,11 +104,8 @@ impl Tsumugi {
         if !plus {
             return buffer.push(&listed);
         }
-        // The kernel takes no reference for these two.
-        let is_own = matches!(&item.name[..], b"." | b"..");
-        let attributes = (!is_own).then(|| entry(&item.attr));
-        let fits = buffer.push_plus(attributes.as_ref(), &listed);
-        if fits && !is_own {
+        let fits = buffer.push_plus(Some(&entry(&item.attr)), &listed);
+        if fits {
             self.client.refer(item.attr.inode);
         }
         fits

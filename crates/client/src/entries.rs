@@ -1,0 +1,163 @@
+//! Cached entries of a directory, valid under READ.
+//!
+//! Single lookups fill it name by name, absent names too. When many names of a directory are looked
+//! up, all of it is fetched at once ([`Entries::wants_listing`]), after which absent names need no
+//! call either. Names that others change meanwhile are told by invalidations and stay unknown.
+
+use protocol::InodeId;
+use protocol::client::Name;
+use std::collections::{HashMap, HashSet};
+
+/// Names of a complete directory that may be unknown again before it counts as incomplete.
+const UNKNOWN_NAMES_MAX: usize = 1024;
+
+/// Names that were not known before the whole directory is fetched.
+const MISSES_BEFORE_LISTING: u32 = 8;
+
+/// What is known of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It names this inode.
+    Inode(InodeId),
+    /// The directory has no such entry.
+    Absent,
+    /// Ask.
+    Unknown,
+}
+
+/// How much of the directory is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Extent {
+    /// Single names.
+    #[default]
+    Some,
+    /// It is being listed from start to end, by the listing of this number.
+    Listing(u64),
+    /// All names: what `names` has not is absent, but for those in `unknown`.
+    All,
+}
+
+/// The cached entries.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    names: HashMap<Name, Option<InodeId>>,
+    extent: Extent,
+    unknown: HashSet<Name>,
+    misses: u32,
+}
+
+impl Entries {
+    /// What is known of a name.
+    pub(crate) fn get(&self, name: &[u8]) -> Known {
+        match self.names.get(name) {
+            Some(Some(inode)) => Known::Inode(*inode),
+            Some(None) => Known::Absent,
+            None if self.extent == Extent::All && !self.unknown.contains(name) => Known::Absent,
+            None => Known::Unknown,
+        }
+    }
+
+    /// Takes in what a name names.
+    pub(crate) fn set(&mut self, name: &[u8], inode: Option<InodeId>) {
+        if self.extent == Extent::All {
+            self.unknown.remove(name);
+            if inode.is_none() {
+                self.names.remove(name);
+                return;
+            }
+        }
+        self.names.insert(name.to_vec(), inode);
+    }
+
+    /// Forgets names that somebody else changed.
+    pub(crate) fn forget(&mut self, names: &[Name]) {
+        for name in names {
+            self.names.remove(name);
+            if self.extent != Extent::Some {
+                self.unknown.insert(name.clone());
+            }
+        }
+        if self.unknown.len() > UNKNOWN_NAMES_MAX {
+            self.extent = Extent::Some;
+            self.unknown.clear();
+        }
+    }
+
+    /// The directory is new: all of its names are known.
+    pub(crate) fn set_complete(&mut self) {
+        self.extent = Extent::All;
+        self.names.retain(|_, inode| inode.is_some());
+    }
+
+    /// Counts a name that had to be asked for. Answers whether the caller should list the directory
+    /// from start to end now, as the listing of this number, and then say so by
+    /// [`Entries::end_listing`].
+    pub(crate) fn wants_listing(&mut self, number: u64) -> bool {
+        self.misses += 1;
+        let wanted = self.extent == Extent::Some && self.misses >= MISSES_BEFORE_LISTING;
+        if wanted {
+            self.extent = Extent::Listing(number);
+            self.misses = 0;
+        }
+        wanted
+    }
+
+    /// A listing has ended; `is_whole` says that it went from start to end.
+    pub(crate) fn end_listing(&mut self, number: u64, is_whole: bool) {
+        // If READ was lost meanwhile, this is another cache than the one that was listed into.
+        if self.extent == Extent::Listing(number) {
+            if is_whole {
+                self.set_complete();
+            } else {
+                self.extent = Extent::Some;
+                self.unknown.clear();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &[u8] = b"a";
+
+    /// Goal: after a whole listing absent names are known, but not those changed while it ran.
+    #[test]
+    fn names_changed_during_a_listing_stay_unknown() {
+        let mut entries = Entries::default();
+        assert!((1..MISSES_BEFORE_LISTING).all(|_| !entries.wants_listing(1)));
+        assert!(entries.wants_listing(1));
+        entries.set(A, Some(InodeId(7)));
+        entries.forget(&[b"late".to_vec()]);
+        entries.end_listing(1, true);
+        assert_eq!(entries.get(A), Known::Inode(InodeId(7)));
+        assert_eq!(entries.get(b"none"), Known::Absent);
+        assert_eq!(entries.get(b"late"), Known::Unknown);
+    }
+
+    /// Goal: a listing whose cache was dropped in between completes nothing.
+    #[test]
+    fn a_dropped_cache_is_not_completed() {
+        let mut entries = Entries::default();
+        while !entries.wants_listing(1) {}
+        let mut entries = Entries::default();
+        while !entries.wants_listing(2) {}
+        entries.end_listing(1, true);
+        assert_eq!(entries.get(A), Known::Unknown);
+        entries.set(A, None);
+        assert_eq!(entries.get(A), Known::Absent);
+    }
+
+    /// Goal: an invalidated name of a complete directory is asked for again.
+    #[test]
+    fn invalidated_names_are_unknown() {
+        let mut entries = Entries::default();
+        entries.set_complete();
+        assert_eq!(entries.get(A), Known::Absent);
+        entries.forget(&[A.to_vec()]);
+        assert_eq!(entries.get(A), Known::Unknown);
+        entries.set(A, Some(InodeId(3)));
+        assert_eq!(entries.get(A), Known::Inode(InodeId(3)));
+    }
+}
