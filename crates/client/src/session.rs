@@ -79,6 +79,8 @@ pub(crate) struct Session {
     pub(crate) life: Life,
     identity: Cell<Identity>,
     closed: Cell<bool>,
+    /// It is being ended: that the service says so is no loss.
+    ending: Cell<bool>,
     /// Calls sent, for the count of round trips.
     pub(crate) calls: Cell<u64>,
 }
@@ -114,6 +116,7 @@ impl Session {
                 file_system: uuid::Uuid::nil(),
             }),
             closed: Cell::new(false),
+            ending: Cell::new(false),
             calls: Cell::new(0),
         })
     }
@@ -147,6 +150,7 @@ impl Session {
 
     /// Ends the session in order.
     pub(crate) async fn end(self: &Rc<Self>) {
+        self.ending.set(true);
         if let Err(error) = self.call(Call::End).await {
             tracing::warn!(%error, "the session could not be ended in order; it will time out");
         }
@@ -173,8 +177,10 @@ impl Session {
             None
         };
         let slot = guard.as_ref().map(SlotGuard::slot);
-        // Blocks that a change frees rest until reads from before its answer have ended.
-        let _epoch = call.changes().then(|| self.life.hold());
+        // Blocks that a change frees rest until reads from before its answer have ended. Asking for
+        // space frees nothing, and may wait for just that.
+        let frees = call.changes() && !matches!(call, Call::LeaseSpace { .. });
+        let _epoch = frees.then(|| self.life.hold());
         self.call_in_slot(call, slot, guard, deadline).await
     }
 
@@ -340,7 +346,7 @@ impl Session {
             let call = self.call(Call::Heartbeat { ended_through });
             match ring::time::timeout(self.times().self_stop, Box::pin(call)).await {
                 Ok(Ok(Answer::Alive { free_epoch })) => self.life.heard(sent, free_epoch),
-                Ok(Err(Errno::ESTALE)) if !self.closed.get() => {
+                Ok(Err(Errno::ESTALE)) if !self.closed.get() && !self.ending.get() => {
                     self.drop_link("the service says that the session has ended");
                 }
                 Ok(_) => {}

@@ -172,16 +172,17 @@ impl Client {
         Err(errno)
     }
 
-    /// Reserves as many blocks of a device as `length` more bytes may need.
+    /// Reserves as many blocks of a device as `length` more bytes may need; of the one that the
+    /// service grants space on, if that has none.
     async fn reserve_on(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         length: usize,
-        device: DeviceId,
+        mut device: DeviceId,
     ) -> Result<Plan, Errno> {
-        let info = self.devices.info(device).filter(|info| info.online).ok_or(Errno::EIO)?;
-        let block_size = info.block_size;
         loop {
+            let info = self.devices.info(device).filter(|info| info.online).ok_or(Errno::EIO)?;
+            let block_size = info.block_size;
             // Bytes that join a fill use up what is left of its last block first.
             let slack = if length < ADOPT_BYTES {
                 inode.dirty.borrow().slack_bytes(device, block_size)
@@ -192,17 +193,21 @@ impl Client {
             if self.space.borrow_mut().reserve(device, blocks) {
                 return Ok(Plan { device, block_size, blocks });
             }
-            self.lease_space(device, blocks * u64::from(block_size)).await?;
+            device = self.lease_space(device, blocks * u64::from(block_size)).await?;
         }
     }
 
-    /// Leases more space on a device.
-    async fn lease_space(self: &Rc<Self>, device: DeviceId, bytes: u64) -> Result<(), Errno> {
+    /// Leases more space, on a device or, if that is full, another. Answers which.
+    async fn lease_space(
+        self: &Rc<Self>,
+        device: DeviceId,
+        bytes: u64,
+    ) -> Result<DeviceId, Errno> {
         let wanted_bytes = bytes.max(LEASE_BYTES_MIN);
         match self.session.call(Call::LeaseSpace { device, wanted_bytes }).await? {
             Answer::Space(grant) => {
                 self.space.borrow_mut().add(&grant);
-                Ok(())
+                Ok(grant.device)
             }
             _ => Err(Errno::EPROTO),
         }
