@@ -1,0 +1,1 @@
+"""The parts of tools/demo: cluster, containers, job, measurements."""

@@ -1,0 +1,121 @@
+"""Containers for the job: an image made of this machine's own Python, and whatever runs it.
+
+Charliecloud, Podman or Apptainer, the first that can run the image; plain namespaces (unshare and
+chroot) only where none can, and then that is said.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from .processes import Failed, finish, start
+
+SKIPPED = {"test", "tests", "site-packages", "dist-packages", "ensurepip", "idlelib", "tkinter",
+           "lib2to3", "turtledemo", "pydoc_data", "__pycache__"}
+
+
+def make_image(image):
+    """Makes the image: the interpreter, its library, and the shared libraries they need."""
+    for name in ("bin", "dev", "proc", "sys", "etc", "tmp", "root", "usr/bin", "data"):
+        (image / name).mkdir(parents=True, exist_ok=True)
+    user = f"user:x:{os.geteuid()}:{os.getegid()}::/tmp:/bin/sh\n"
+    for name, text in (("passwd", user), ("group", f"user:x:{os.getegid()}:\n"),
+                       ("hosts", ""), ("resolv.conf", "")):
+        (image / "etc" / name).write_text(text)
+    interpreter = Path(sys.executable).resolve()
+    library = Path(sysconfig.get_paths()["stdlib"]).resolve()
+    shutil.copytree(library, image / library.relative_to("/"), symlinks=False,
+                    ignore=lambda _path, names: [name for name in names if name in SKIPPED
+                                                 or name.endswith(".a")],
+                    ignore_dangling_symlinks=True, dirs_exist_ok=True)
+    programs = [interpreter]
+    programs += [path for path in (library / "lib-dynload").glob("*.so")
+                 if path.name.split(".")[0] in ("zlib", "_hashlib", "_sha2", "_sha256", "math")]
+    for library_path in {found for program in programs for found in shared_libraries(program)}:
+        copy_into(image, library_path)
+    copy_into(image, interpreter)
+    shutil.copy(Path(__file__).with_name("job.py"), image / "job.py")
+    return str(interpreter)
+
+
+def copy_into(image, path):
+    """Copies a file to the same place in the image."""
+    target = image / Path(path).relative_to("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, target)
+
+
+def shared_libraries(program):
+    """The shared libraries and the loader of a program, as the loader itself lists them."""
+    listed = subprocess.run(["ldd", str(program)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                            text=True, check=False).stdout
+    return [word for line in listed.splitlines() for word in line.split() if word.startswith("/")]
+
+
+class Runtime:
+    """Something that runs programs in containers."""
+
+    def __init__(self, name, words):
+        self.name = name
+        self.words = words
+
+    def start(self, image, data, arguments, **options):
+        """Starts the program in a container that sees `data` at /data."""
+        environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LC_ALL": "C.UTF-8",
+                       "USER": os.environ.get("USER", "user"), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment["PATH"] += ":" + os.environ["PATH"]
+        return start([*self.words(str(image), str(data)), *arguments], env=environment, **options)
+
+
+def _charliecloud(image, data):
+    return ["ch-run", "-b", f"{data}:/data", image, "--"]
+
+
+def _podman(image, data):
+    return ["podman", "run", "--rm", "--network=none", "-v", f"{data}:/data", "--rootfs", image]
+
+
+def _apptainer(image, data):
+    return ["apptainer", "exec", "--containall", "-B", f"{data}:/data", image]
+
+
+def _namespaces(image, data):
+    script = ('mount --rbind "$2" "$1/data" && mount -t proc proc "$1/proc" && shift_image=$1 && '
+              'shift 2 && exec chroot "$shift_image" "$@"')
+    users = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *users, "--mount", "--pid", "--fork", "--kill-child",
+            "sh", "-c", script, "sh", image, data]
+
+
+def choose(image, interpreter, scratch):
+    """The first runtime that runs Python in the image and sees what is bound into it."""
+    (scratch / "probe").mkdir()
+    (scratch / "probe/file").write_text("seen")
+    complaints = []
+    for name, program, words in (("Charliecloud", "ch-run", _charliecloud),
+                                 ("Podman", "podman", _podman),
+                                 ("Apptainer", "apptainer", _apptainer),
+                                 ("plain namespaces", "unshare", _namespaces)):
+        if not shutil.which(program):
+            complaints.append(f"{name}: not installed")
+            continue
+        runtime = Runtime(name, words)
+        try:
+            said = probe(runtime, image, interpreter, scratch / "probe")
+        except Failed as error:
+            complaints.append(f"{name}: {error}")
+            continue
+        if said == "seen":
+            return runtime, complaints
+        complaints.append(f"{name}: said {said!r}")
+    raise Failed("no container can be run here: " + "; ".join(complaints))
+
+
+def probe(runtime, image, interpreter, data):
+    """Runs a line of Python in a container."""
+    line = "import zlib, hashlib; print(open('/data/file').read(), end='')"
+    child = runtime.start(image, data, [interpreter, "-I", "-c", line],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return finish(child, runtime.name, 60).decode()

@@ -1,0 +1,243 @@
+"""The demo from beginning to end."""
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import containers, measure, report
+from .cluster import Cluster
+from .job import RECORD_BYTES, RECORDS_MAX
+from .processes import (Failed, Interrupted, catch_signals, end_all, finish, ignore_signals,
+                        start)
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_DATA = "/usr/share/doc"
+DATA_BYTES_MAX = 4 << 30
+BLOCK_BYTES = 4096
+RANKS = 2
+JOB_WITHIN_SECONDS = 600
+
+
+def main(usage):
+    """Runs the demo; gives the exit status."""
+    if len(sys.argv) > 1:
+        print(usage, file=sys.stderr)
+        return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
+    catch_signals()
+    demo = Demo()
+    status = 1
+    try:
+        demo.run()
+        status = 0 if demo.checks.all_held() else 1
+    except Interrupted as signal_name:
+        print(f"\ndemo: stopped by {signal_name}; cleaning up", file=sys.stderr)
+        status = 130
+    except (Failed, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        print(f"\ndemo: FAILED: {error}", file=sys.stderr)
+        demo.show_logs()
+    finally:
+        ignore_signals()
+        if not demo.clean_up():
+            status = status or 1
+    if status == 0:
+        print("\nevery check held; nothing is left behind")
+    return status
+
+
+class Demo:
+    """One run."""
+
+    def __init__(self):
+        program = os.environ.get("TSUMUGI") or ROOT / "target/release/tsumugi"
+        self.program = Path(program).resolve()
+        self.data = Path(os.environ.get("DATA") or DEFAULT_DATA).resolve()
+        self.checks = report.Checks()
+        self.scratch = None
+        self.cluster = None
+
+    def run(self):
+        """All of it, in order."""
+        if not os.access(self.program, os.X_OK):
+            raise Failed(f"{self.program} is not there: run make build")
+        self.scratch = Path(tempfile.mkdtemp(prefix="tsumugi-demo-", dir="/var/tmp"))
+        used, files = tree_size(self.data)
+        report.say(f"input: {self.data}, {files} files, {report.size(used)}")
+        runtime, interpreter = self.container()
+        self.bring_up(used)
+        staged = self.stage_in()
+        job_seconds = self.job(runtime, interpreter)
+        taken_out = self.stage_out()
+        self.compare()
+        self.counts(used, staged, job_seconds, taken_out)
+        self.measure()
+
+    def container(self):
+        """An image, and something that runs it."""
+        image = self.scratch / "image"
+        interpreter = containers.make_image(image)
+        runtime, complaints = containers.choose(image, interpreter, self.scratch)
+        report.say(f"containers: {runtime.name}")
+        if runtime.name == "plain namespaces":
+            for complaint in complaints:
+                report.say(f"  not {complaint}")
+        return runtime, interpreter
+
+    def bring_up(self, used):
+        """Three nodes. Inputs, outputs, and what is measured with have to fit on any one."""
+        shared = RECORD_BYTES * RECORDS_MAX
+        size = 2 * used + shared + (2 * measure.FILE_MIB << 20) + (256 << 20)
+        size = (size + (64 << 20) - 1) >> 26 << 26
+        self.cluster = Cluster(self.program, f"demo-{os.getpid()}", 3, size)
+        up = self.cluster.up()
+        has_namespaces = self.cluster.nodes[0]["namespace"] is not None
+        place = "in network namespaces of their own" if has_namespaces else "on loopback ports"
+        report.say(f"3 nodes {place}, {report.size(size)} each: backing files written in "
+                   f"{up['prepare_seconds']:.2f} s, ready in {up['ready_seconds']:.2f} s")
+        for node in self.cluster.nodes:
+            report.say(f"  {node['name']}  {node['mount']}")
+
+    def stage_in(self):
+        """The input tree, through node 1."""
+        mount = Path(self.cluster.mount(1))
+        summary = self.cluster.copy(self.data, mount / "input")
+        report.say(f"staged in through node 1: {report.copied(summary)}")
+        self.checks.hold("every staged file has the digest of its source",
+                         summary["failures"] == 0 and summary["verified"] > 0)
+        (mount / "output").mkdir()
+        return summary
+
+    def job(self, runtime, interpreter):
+        """The job on nodes 2 and 3 at the same time; gives the seconds."""
+        begin = time.monotonic()
+        ranks = []
+        for rank in range(RANKS):
+            words = [interpreter, "-I", "/job.py", str(rank), str(RANKS), "/data/input",
+                     "/data/output"]
+            ranks.append(runtime.start(self.scratch / "image", self.cluster.mount(rank + 2), words,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        for rank, child in enumerate(ranks):
+            said = finish(child, f"the job on node {rank + 2}", JOB_WITHIN_SECONDS)
+            report.say(f"job on node {rank + 2}, in {runtime.name}: {said.decode().strip()}")
+        seconds = time.monotonic() - begin
+        report.say(f"both ranks done in {seconds:.2f} s")
+        return seconds
+
+    def stage_out(self):
+        """The results, through node 1."""
+        summary = self.cluster.copy(Path(self.cluster.mount(1)) / "output", self.scratch / "output")
+        report.say(f"staged out through node 1: {report.copied(summary)}")
+        self.checks.hold("every file staged out has the digest of what was read",
+                         summary["failures"] == 0 and summary["verified"] > 0)
+        return summary
+
+    def compare(self):
+        """Byte for byte with the same job on the local disk."""
+        local = self.scratch / "local"
+        local.mkdir()
+        job = Path(__file__).with_name("job.py")
+        begin = time.monotonic()
+        ranks = [start([sys.executable, "-I", job, rank, RANKS, self.data, local],
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(RANKS)]
+        for child in ranks:
+            finish(child, "the job on the local disk", JOB_WITHIN_SECONDS)
+        seconds = time.monotonic() - begin
+        files, different = compare_trees(local, self.scratch / "output")
+        report.say(f"the same job on the local disk: {seconds:.2f} s; {files} files compared")
+        for path in different[:10]:
+            report.say(f"  differs: {path}")
+        self.checks.hold("results equal the local disk's byte for byte", files > 1 and not different)
+
+    def counts(self, used, staged, job_seconds, taken_out):
+        """What went where."""
+        status, clients, wrong = self.cluster.agreed_counts()
+        report.show_counts(status, clients)
+        for line in wrong:
+            report.say(f"  {line}")
+        self.checks.hold("targets' own counts equal the clients'", not wrong)
+        remote = sum(d["read_remote_bytes"] for d in status["devices"])
+        self.checks.hold("nodes 2 and 3 read the inputs over NVMe/TCP", remote >= used)
+        refused = sum(device["refused"] for device in status["devices"])
+        self.checks.hold("no admitted host was refused", refused == 0)
+        operations = sum(device["commands"] for device in status["devices"])
+        seconds = staged["seconds"] + job_seconds + taken_out["seconds"]
+        report.say(f"{operations} device commands in {seconds:.1f} s of work; "
+                   f"{status['meta']['calls']} calls to the metadata service, "
+                   f"{status['meta']['transactions']} transactions")
+
+    def measure(self):
+        """Local against remote."""
+        if not measure.has_fio():
+            report.say("no table of local against remote: fio is not installed")
+            return
+        report.show_table("block devices: file by fio, and the same over NVMe/TCP by nvme perf",
+                          measure.blocks(self.cluster, self.scratch))
+        report.show_table("mounts: fio on a file that lies on node 2, from nodes 2 and 3",
+                          measure.mounts(self.cluster))
+
+    def show_logs(self):
+        """What the programs of the job said last."""
+        if self.cluster is None or not self.cluster.nodes:
+            return
+        directory = Path(self.cluster.nodes[0]["mount"]).parents[1]
+        for log in sorted(directory.glob("*.log")):
+            lines = log.read_text(errors="replace").splitlines()[-5:]
+            for line in lines:
+                print(f"  {log.name}: {line}", file=sys.stderr)
+
+    def clean_up(self):
+        """Leaves nothing behind; says whether that worked."""
+        end_all()
+        is_clean = True
+        try:
+            if self.cluster:
+                self.cluster.down()
+        except (Failed, OSError, subprocess.SubprocessError) as error:
+            print(f"demo: {error}", file=sys.stderr)
+            is_clean = False
+        end_all()
+        if self.scratch and not mounts_below(self.scratch):
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        if self.scratch and self.scratch.exists():
+            print(f"demo: left behind: {self.scratch}", file=sys.stderr)
+            is_clean = False
+        return is_clean
+
+
+def tree_size(top):
+    """(bytes, rounded up to blocks, and number) of the regular files of a tree."""
+    used, files = 0, 0
+    for directory, _names, names in os.walk(top):
+        for name in names:
+            path = os.path.join(directory, name)
+            if os.path.isfile(path) and not os.path.islink(path):
+                used += -(-os.path.getsize(path) // BLOCK_BYTES) * BLOCK_BYTES
+                files += 1
+    if not files:
+        raise Failed(f"{top} has no files: name another tree with DATA=DIR")
+    if used > DATA_BYTES_MAX:
+        raise Failed(f"{top} has {report.size(used)}; the demo takes at most "
+                     f"{report.size(DATA_BYTES_MAX)}: name a smaller tree with DATA=DIR")
+    return used, files
+
+
+def compare_trees(one, other):
+    """(number of files, relative paths that are not the same in both)."""
+    def files(top):
+        return {os.path.relpath(os.path.join(directory, name), top)
+                for directory, _names, names in os.walk(top) for name in names}
+    left, right = files(one), files(other)
+    different = sorted(left ^ right)
+    for path in sorted(left & right):
+        if not filecmp.cmp(os.path.join(one, path), os.path.join(other, path), shallow=False):
+            different.append(path)
+    return len(left & right), different
+
+
+def mounts_below(directory):
+    """Whether anything is mounted below a directory."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return any(line.split()[4].startswith(f"{directory}/") for line in file)
