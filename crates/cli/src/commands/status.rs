@@ -59,23 +59,7 @@ fn print(status: &Status) {
             node.mount.display()
         );
     }
-    if !status.devices.is_empty() {
-        println!("devices     size      read local  remote     written local  remote     refused");
-    }
-    for device in &status.devices {
-        let online = if device.online { "" } else { "  OFFLINE" };
-        println!(
-            "  {} {:10} {:>9} {:>11} {:>10} {:>13} {:>10} {:>7}{online}",
-            device.device,
-            device.node,
-            human(device.size_bytes),
-            human(device.read_local_bytes),
-            human(device.read_remote_bytes),
-            human(device.written_local_bytes),
-            human(device.written_remote_bytes),
-            device.refused
-        );
-    }
+    print_devices(status);
     if let Some(space) = &status.space {
         println!(
             "space {} free of {}, {} inodes",
@@ -92,6 +76,36 @@ fn print(status: &Status) {
     }
     for file in &status.files_hit {
         println!("file hit: {} (device {})", file.path, file.device);
+    }
+}
+
+fn print_devices(status: &Status) {
+    if status.devices.is_empty() {
+        return;
+    }
+    println!(
+        "{:16} {:>9} {:>10} {:>11} {:>13} {:>14} {:>7}",
+        "device of",
+        "size",
+        "read local",
+        "read remote",
+        "written local",
+        "written remote",
+        "refused"
+    );
+    for device in &status.devices {
+        println!(
+            "{:>3} {:12} {:>9} {:>10} {:>11} {:>13} {:>14} {:>7}{}",
+            device.device,
+            device.node,
+            human(device.size_bytes),
+            human(device.read_local_bytes),
+            human(device.read_remote_bytes),
+            human(device.written_local_bytes),
+            human(device.written_remote_bytes),
+            device.refused,
+            if device.online { "" } else { "  OFFLINE" }
+        );
     }
 }
 

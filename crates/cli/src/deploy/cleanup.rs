@@ -78,6 +78,7 @@ pub(crate) fn clean(dir: &JobDir, deadline: Instant, is_own: bool) -> anyhow::Re
     if report.left.is_empty() {
         let removed = remove_tree(dir.path());
         report.note(removed);
+        dir.remove_base();
     }
     Ok(report)
 }

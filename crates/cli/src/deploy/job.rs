@@ -73,6 +73,13 @@ impl JobDir {
         &self.path
     }
 
+    /// Removes the directory above it, if that is the one that jobs have by default, and empty.
+    pub(crate) fn remove_base(&self) {
+        if self.path.parent() == Some(default_base().as_path()) {
+            let _ = std::fs::remove_dir(default_base());
+        }
+    }
+
     /// A file in it.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)

@@ -86,7 +86,7 @@ impl Copier {
         options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let source = options.open(&task.source).context("cannot open it")?;
         let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
+        options.write(true).create_new(true).mode(task.data.mode() & 0o777);
         let target = options
             .open(path)
             .with_context(|| format!("cannot make a file in {}", parent(&task.target)))?;
@@ -195,14 +195,19 @@ fn hash_zeros(hasher: Option<&mut blake3::Hasher>, mut count: u64) {
     }
 }
 
-/// Gives a path the owner (as root), mode and times of `data`. Symbolic links have no mode.
+/// Gives a path the owner (as root), mode and times of `data`. Symbolic links have no mode. What is
+/// right already is not set again: each change is a round trip on network file systems.
 pub(crate) fn set_attributes(path: &Path, data: &Metadata) -> anyhow::Result<()> {
     let failed = |what: &str| format!("cannot set {what} of {}", path.display());
-    if rustix::process::geteuid().is_root() {
+    let now = path.symlink_metadata().with_context(|| failed("attributes"))?;
+    let mut mode = now.mode();
+    if rustix::process::geteuid().is_root() && (now.uid(), now.gid()) != (data.uid(), data.gid()) {
         std::os::unix::fs::lchown(path, Some(data.uid()), Some(data.gid()))
             .with_context(|| failed("the owner"))?;
+        // The change of owner may have cleared bits.
+        mode = 0;
     }
-    if !data.file_type().is_symlink() {
+    if !data.file_type().is_symlink() && mode & 0o7777 != data.mode() & 0o7777 {
         std::fs::set_permissions(path, Permissions::from_mode(data.mode() & 0o7777))
             .with_context(|| failed("the mode"))?;
     }
