@@ -185,7 +185,8 @@ impl Client {
         }
     }
 
-    async fn give_back(self: &Rc<Self>) {
+    /// Gives rights of forgotten and closed inodes back now.
+    pub(crate) async fn give_back(self: &Rc<Self>) {
         let returns = self.returns.take();
         for part in returns.chunks(1024) {
             if let Err(error) = self.session.call(Call::GiveBack(part.to_vec())).await {

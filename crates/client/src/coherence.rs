@@ -305,6 +305,8 @@ impl Client {
 
     /// Space is short: what is leased and unused goes back, and reads are waited for.
     async fn reclaim(self: Rc<Self>, reply: PushReply, free_epoch: FreeEpoch) {
+        // Files that were deleted while open, and are closed since, hold space too.
+        self.give_back().await;
         self.return_unused_space().await;
         self.session.note_epoch(free_epoch);
         let deadline = now() + self.session.times().self_stop;

@@ -52,9 +52,11 @@ impl Shared {
     }
 
     /// Tries again after a round, and after further ones while sessions that did not answer may
-    /// still hold space: they answer, or are ended, in time.
+    /// still hold space: they answer, or are ended, in time. It takes two complete rounds to say
+    /// that the pool is full: a file that was just closed and deleted is given up by the first.
     async fn lease_after_round(self: &Rc<Self>, work: &Rc<Work>) -> Response {
         let deadline = now() + self.times.request_deadline;
+        let mut complete = 0;
         loop {
             if self.space.is_running.get() {
                 while self.space.is_running.get() {
@@ -73,7 +75,8 @@ impl Shared {
                 return super::outbox::refusal(Errno::ESTALE);
             }
             let response = self.execute_in_core(work, &work.request.call);
-            let is_final = self.space.ended.get().is_some() || now() >= deadline;
+            complete += u32::from(self.space.ended.get().is_some());
+            let is_final = complete == 2 || now() >= deadline;
             if response.result != Err(Errno::ENOSPC) || is_final {
                 return response;
             }
@@ -120,6 +123,7 @@ impl Shared {
         while self.reclaim_some() {
             ring::yield_now().await;
         }
-        is_complete
+        // What was freed meanwhile rests on: for that it takes another round.
+        is_complete && self.core.borrow().free_epoch() == free_epoch
     }
 }
