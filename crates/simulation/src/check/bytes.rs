@@ -1,0 +1,220 @@
+//! Checks every byte of every read.
+
+use super::View;
+use crate::history::{Change, Effect, FileKey, History, Read};
+use crate::pattern;
+use std::collections::BTreeSet;
+
+/// How many copies of copies are followed.
+const COPY_DEPTH_MAX: usize = 4;
+
+/// What a byte of a file may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// The file does not reach it.
+    End,
+    Zero,
+    /// Byte `at` of a write.
+    Data { stamp: pattern::Stamp, at: u64 },
+    /// Not followed further.
+    Any,
+}
+
+struct Checker<'a> {
+    history: &'a History,
+    /// Changes by file.
+    changes: Vec<Vec<&'a Change>>,
+}
+
+/// Checks all reads; answers what is wrong.
+pub(super) fn check(history: &History) -> Vec<String> {
+    let mut changes = vec![Vec::new(); history.file_inodes.len()];
+    for change in history.changes.iter().filter(|change| !change.life.is_void) {
+        changes[change.file].push(change);
+    }
+    let checker = Checker { history, changes };
+    history.reads.iter().filter_map(|read| checker.check_read(read)).collect()
+}
+
+impl Checker<'_> {
+    fn check_read(&self, read: &Read) -> Option<String> {
+        let own = Some((read.actor, read.session));
+        let view = View { start: read.start, end: read.end, own };
+        let end = read.offset + read.bytes.len() as u64;
+        let mut borders = BTreeSet::from([read.offset, end]);
+        self.add_borders(read.file, view, &mut borders, 0, 0);
+        let mut borders = borders.into_iter().filter(|at| (read.offset..=end).contains(at));
+        let mut from = borders.next()?;
+        for to in borders {
+            let start = (from - read.offset) as usize;
+            let found = &read.bytes[start..start + (to - from) as usize];
+            let allowed = self.allowed(read.file, from, view, 0);
+            if let Some(wrong) = first_wrong(found, &allowed) {
+                return Some(self.describe(read, from + wrong as u64, &allowed));
+            }
+            from = to;
+        }
+        let is_short = (read.bytes.len() as u64) < read.asked;
+        if is_short && !self.allowed(read.file, end, view, 0).contains(&Content::End) {
+            return Some(format!("{} ends at {end}, where it must have bytes", self.name(read)));
+        }
+        None
+    }
+
+    /// Where what is allowed may change, as offsets of the file plus `shift`.
+    fn add_borders(
+        &self,
+        file: FileKey,
+        view: View,
+        borders: &mut BTreeSet<u64>,
+        shift: i64,
+        depth: usize,
+    ) {
+        for change in self.changes[file].iter().filter(|change| view.may_have(&change.life)) {
+            let range = change.effect.range();
+            for at in [range.start, range.end, change.effect.reach()] {
+                borders.insert(at.saturating_add_signed(shift));
+            }
+            if let Effect::Copy { source, source_offset, offset, .. } = change.effect
+                && depth < COPY_DEPTH_MAX
+            {
+                let shift = shift + offset as i64 - source_offset as i64;
+                self.add_borders(source, of_copy(change), borders, shift, depth + 1);
+            }
+        }
+    }
+
+    /// What the byte at `at` may be.
+    fn allowed(&self, file: FileKey, at: u64, view: View, depth: usize) -> Vec<Content> {
+        let seen = || self.changes[file].iter().filter(|change| view.may_have(&change.life));
+        let setters: Vec<&Change> =
+            seen().filter(|change| change.effect.range().contains(&at)).copied().collect();
+        let is_replaced = |old: &Change| {
+            setters.iter().any(|new| old.life.is_before(&new.life) && view.has(&new.life))
+        };
+        let fills = |change: &Change| {
+            matches!(change.effect, Effect::Write { .. } | Effect::Copy { .. })
+        };
+        let mut allowed = Vec::new();
+        let mut ends: Vec<Option<&Change>> = Vec::new();
+        if !setters.iter().any(|new| fills(new) && view.has(&new.life)) {
+            ends.push(None);
+        }
+        for change in &setters {
+            if matches!(change.effect, Effect::Truncate { .. }) {
+                let is_filled = setters.iter().any(|new| {
+                    fills(new) && change.life.is_before(&new.life) && view.has(&new.life)
+                });
+                if !is_filled {
+                    ends.push(Some(change));
+                }
+                continue;
+            }
+            if is_replaced(change) {
+                continue;
+            }
+            match change.effect {
+                Effect::Write { offset, stamp, .. } => {
+                    allowed.push(Content::Data { stamp, at: at - offset });
+                }
+                Effect::Copy { source, source_offset, offset, .. } => {
+                    let at = at - offset + source_offset;
+                    allowed.extend(self.copied(source, at, of_copy(change), depth));
+                }
+                _ => allowed.push(Content::Zero),
+            }
+        }
+        let extenders: Vec<&Change> =
+            seen().filter(|change| change.effect.reach() > at).copied().collect();
+        for end in ends {
+            let is_after = |change: &&&Change| end.is_none_or(|e| e.life.is_before(&change.life));
+            let is_extended = extenders.iter().filter(is_after).any(|x| view.has(&x.life));
+            if !is_extended {
+                allowed.push(Content::End);
+            }
+            if extenders.iter().any(|x| end.is_none_or(|end| !x.life.is_before(&end.life))) {
+                allowed.push(Content::Zero);
+            }
+        }
+        allowed
+    }
+
+    fn copied(&self, source: FileKey, at: u64, view: View, depth: usize) -> Vec<Content> {
+        if depth == COPY_DEPTH_MAX {
+            return vec![Content::Any];
+        }
+        let mut allowed = self.allowed(source, at, view, depth + 1);
+        allowed.retain(|content| *content != Content::End);
+        allowed
+    }
+
+    fn name(&self, read: &Read) -> String {
+        format!(
+            "read of inode {} at {}..{} on node{} (ticks {}..{}): {} bytes,",
+            self.history.file_inodes[read.file].0,
+            read.offset,
+            read.offset + read.asked,
+            read.actor.machine,
+            read.start,
+            read.end,
+            read.bytes.len(),
+        )
+    }
+
+    fn describe(&self, read: &Read, at: u64, allowed: &[Content]) -> String {
+        let found = &read.bytes[(at - read.offset) as usize..];
+        let found = &found[..found.len().min(64)];
+        let whose = self.whose(found);
+        format!("{} byte {at} is {whose}, allowed: {allowed:?}", self.name(read))
+    }
+
+    /// Which write bytes are of.
+    fn whose(&self, found: &[u8]) -> String {
+        if found.iter().all(|byte| *byte == found[0]) {
+            return format!("{:#04x} (and so on)", found[0]);
+        }
+        for change in &self.history.changes {
+            let Effect::Write { offset, length, stamp } = change.effect else { continue };
+            let looked = found.len().min(8);
+            for at in 0..length {
+                if pattern::agreeing(stamp, at, &found[..looked]) == looked {
+                    let inode = self.history.file_inodes[change.file].0;
+                    let life = &change.life;
+                    return format!(
+                        "byte {at} of write {stamp} to inode {inode} at {offset} (node{}, ticks {}..{:?}, applied {:?})",
+                        life.actor.machine, life.start, life.returned, life.applied
+                    );
+                }
+            }
+        }
+        format!("of no write: {:02x?}", &found[..found.len().min(16)])
+    }
+}
+
+/// When a copy looked at its source.
+fn of_copy(change: &Change) -> View {
+    let life = &change.life;
+    let end = life.applied.or(life.latest).unwrap_or(u64::MAX);
+    View { start: life.start, end, own: Some((life.actor, life.session)) }
+}
+
+/// The first byte that is nothing of what is allowed.
+fn first_wrong(found: &[u8], allowed: &[Content]) -> Option<usize> {
+    let mut at = 0;
+    while at < found.len() {
+        let rest = &found[at..];
+        let agreeing = |content: &Content| match content {
+            Content::End => 0,
+            Content::Zero => rest.iter().position(|byte| *byte != 0).unwrap_or(rest.len()),
+            Content::Data { stamp, at: first } => {
+                pattern::agreeing(*stamp, first + at as u64, rest)
+            }
+            Content::Any => rest.len(),
+        };
+        match allowed.iter().map(agreeing).max() {
+            None | Some(0) => return Some(at),
+            Some(count) => at += count,
+        }
+    }
+    None
+}

@@ -1,0 +1,228 @@
+//! The simulated machines and what runs on them.
+
+use crate::plan::Plan;
+use crate::random::Random;
+use block::{FileBacking, FileOptions, Incarnation};
+use client::{Client, ClientConfig, SessionConfig};
+use meta::service::{Config, Service, StoreChoice, Times};
+use meta::store::{CrashPoint, MemoryStore};
+use node::{Exports, FuseTransport, NodeConfig, NodeDevice};
+use protocol::auth::Secret;
+use ring::sim::{Network, Node, Simulation};
+use ring::time::sleep;
+use ring::{Buffer, File, OpenOptions, SocketOptions};
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+const META_PORT: u16 = 7000;
+const DEVICE_PATH: &str = "/device";
+const BLOCK_SIZE: u32 = 4096;
+/// What a device holds before it is first written: what nobody ever wrote must not be read.
+const JUNK: u8 = 0xee;
+/// Pause before a process that could not start is started again.
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
+
+/// A machine with a device and a client.
+pub(crate) struct Machine {
+    pub(crate) index: usize,
+    pub(crate) node: Node,
+    config: NodeConfig,
+    device_bytes: u64,
+    uuid: Uuid,
+    incarnation: Cell<u128>,
+    /// The client of the process that runs, once it is up.
+    pub(crate) client: RefCell<Option<Rc<Client>>>,
+    /// Counts starts of the process.
+    pub(crate) life: Cell<u64>,
+}
+
+/// The machine of the metadata service.
+pub(crate) struct MetaMachine {
+    pub(crate) node: Node,
+    store: RefCell<MemoryStore>,
+    boot: Cell<Uuid>,
+}
+
+/// All machines.
+pub(crate) struct Cluster {
+    pub(crate) meta: MetaMachine,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) network: Network,
+}
+
+fn secret() -> Secret {
+    Secret::from_hex(&"5a".repeat(32)).expect("64 hexadecimal digits")
+}
+
+impl Cluster {
+    pub(crate) fn new(simulation: &Simulation, plan: &Plan, random: &mut Random) -> Rc<Cluster> {
+        let meta = simulation.node("meta");
+        let address = SocketAddr::new(meta.address(), META_PORT);
+        let mut machines = Vec::new();
+        for index in 0..plan.nodes {
+            let node = simulation.node(&format!("node{index}"));
+            let config = NodeConfig {
+                name: format!("node{index}"),
+                meta: address,
+                secret: PathBuf::new(),
+                network_namespace: None,
+                listen: SocketAddr::new(node.address(), 0),
+                mount: None,
+                allow_other: false,
+                transport: FuseTransport::Auto,
+                poll_us: 0,
+                faster: 1,
+                devices: Vec::new(),
+            };
+            machines.push(Machine {
+                index,
+                node,
+                config,
+                device_bytes: plan.device_bytes,
+                uuid: Uuid::from_u128(random.next().into()),
+                incarnation: Cell::new(random.next().into()),
+                client: RefCell::default(),
+                life: Cell::new(0),
+            });
+        }
+        let store = RefCell::new(MemoryStore::new());
+        let boot = Cell::new(Uuid::from_u128(random.next().into()));
+        let meta = MetaMachine { node: meta, store, boot };
+        Rc::new(Cluster { meta, machines, network: simulation.network() })
+    }
+
+    /// Starts everything; answers when all clients are up.
+    pub(crate) async fn start(self: &Rc<Self>) {
+        self.start_meta();
+        for index in 0..self.machines.len() {
+            self.start_node(index);
+        }
+        self.all_up().await;
+    }
+
+    /// Waits until every node has a client.
+    pub(crate) async fn all_up(&self) {
+        while self.machines.iter().any(|machine| machine.client.borrow().is_none()) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Starts the metadata service on what its store holds.
+    pub(crate) fn start_meta(self: &Rc<Self>) {
+        let cluster = Rc::clone(self);
+        drop(self.meta.node.spawn(async move {
+            let meta = &cluster.meta;
+            let config = Config {
+                listen: SocketAddr::new(meta.node.address(), META_PORT),
+                network_namespace: None,
+                store: StoreChoice::Open(Box::new(meta.store.borrow().clone())),
+                secret: secret(),
+                root: (0o755, 0, 0),
+                boot: Some(meta.boot.get()),
+                times: Times::default(),
+            };
+            let service = Service::start(config).expect("the metadata service starts");
+            service.ended().await.expect("the store does not fail");
+        }));
+    }
+
+    /// Kills the metadata service; with a choice, the machine's power goes too.
+    pub(crate) fn kill_meta(&self, power: Option<&mut Random>) {
+        let meta = &self.meta;
+        let Some(random) = power else {
+            meta.node.kill();
+            let store = meta.store.borrow().crashed(CrashPoint::Process);
+            *meta.store.borrow_mut() = store;
+            return;
+        };
+        meta.node.lose_power();
+        let unsynced = meta.store.borrow().unsynced().len() as u64;
+        let kept = random.between(0, unsynced) as usize;
+        let store = meta.store.borrow().crashed(CrashPoint::Power { kept });
+        *meta.store.borrow_mut() = store;
+        meta.boot.set(Uuid::from_u128(random.next().into()));
+    }
+
+    /// Starts a node's process.
+    pub(crate) fn start_node(self: &Rc<Self>, index: usize) {
+        let cluster = Rc::clone(self);
+        let machine = &self.machines[index];
+        machine.life.set(machine.life.get() + 1);
+        drop(machine.node.spawn(async move { cluster.machines[index].run().await }));
+    }
+
+    /// Kills a node's process; with a choice, the machine's power goes too.
+    pub(crate) fn kill_node(&self, index: usize, power: Option<&mut Random>) {
+        let machine = &self.machines[index];
+        match power {
+            None => machine.node.kill(),
+            Some(random) => {
+                machine.node.lose_power();
+                machine.incarnation.set(random.next().into());
+            }
+        }
+        machine.client.borrow_mut().take();
+    }
+}
+
+impl Machine {
+    /// The process: target, agent and client.
+    async fn run(&self) {
+        let device = self.open_device().await;
+        let exports = Exports::start(&self.config, &[device]).expect("the target starts");
+        let _agent = loop {
+            match exports.join(&self.config, &secret()).await {
+                Ok(agent) => break agent,
+                Err(_) => sleep(RESTART_PAUSE).await,
+            }
+        };
+        let client = loop {
+            let config = ClientConfig {
+                session: SessionConfig {
+                    meta: self.config.meta,
+                    secret: secret(),
+                    times: protocol::times::Times::default(),
+                    node: self.config.name.clone(),
+                    sockets: SocketOptions::default(),
+                },
+                local: exports.local().devices(),
+                changes: None,
+            };
+            match Client::start(config).await {
+                Ok(client) => break client,
+                Err(_) => sleep(RESTART_PAUSE).await,
+            }
+        };
+        *self.client.borrow_mut() = Some(client);
+        std::future::pending::<()>().await;
+    }
+
+    async fn open_device(&self) -> NodeDevice {
+        let is_new = File::open(DEVICE_PATH, OpenOptions::READ_WRITE).is_err();
+        if is_new {
+            let options = OpenOptions { create: true, ..OpenOptions::READ_WRITE };
+            let file = File::open(DEVICE_PATH, options).expect("a new file");
+            let mut buffer = Buffer::zeroed(1 << 20);
+            buffer.fill(JUNK);
+            let junk = buffer.freeze();
+            for offset in (0..self.device_bytes).step_by(1 << 20) {
+                file.write_at(junk.clone(), offset).await.0.expect("a write");
+            }
+            file.sync_all().await.expect("a flush");
+        }
+        let incarnation = Incarnation(self.incarnation.get());
+        let options = FileOptions {
+            block_size: Some(BLOCK_SIZE),
+            direct: true,
+            preallocated: true,
+            incarnation,
+        };
+        let backing = FileBacking::open(DEVICE_PATH, &options).expect("the device opens");
+        NodeDevice { uuid: self.uuid, incarnation, backing: Arc::new(backing) }
+    }
+}

@@ -1,0 +1,110 @@
+//! The end of a run: everything is mended, all clients rest, and what is there is looked at by all.
+
+use crate::history::Actor;
+use crate::worker::{Shared, Worker};
+use ring::time::{now, sleep};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Virtual time within which every call must have ended once all is mended.
+const QUIET_AFTER: Duration = Duration::from_mins(10);
+/// Longer than anything can be uncertain, and than freed space rests.
+const SETTLED_AFTER: Duration = Duration::from_secs(130);
+/// How long freed space may take to be counted as free.
+const FREED_AFTER: Duration = Duration::from_mins(2);
+
+/// Waits for the workers, then looks at everything from every client.
+pub(crate) async fn finish(shared: &Rc<Shared>, free_bytes: u64) {
+    let cluster = &shared.cluster;
+    cluster.network.heal_all();
+    if !workers_end(shared).await {
+        return;
+    }
+    sleep(SETTLED_AFTER).await;
+    shared.history.borrow_mut().expire();
+    for index in 0..cluster.machines.len() {
+        on_client(shared, index, |worker| async move { worker.look_at_everything().await }).await;
+    }
+    on_client(shared, 0, |worker| async move { worker.remove_everything().await }).await;
+    let shared_again = Rc::clone(shared);
+    on_client(shared, 1, |worker| async move {
+        worker.expect_free(&shared_again, free_bytes, FREED_AFTER).await;
+    })
+    .await;
+}
+
+async fn workers_end(shared: &Rc<Shared>) -> bool {
+    let deadline = now() + QUIET_AFTER;
+    let is_busy = || shared.steps.iter().flatten().any(|steps| steps.get() > 0);
+    while is_busy() {
+        if now() > deadline {
+            let mut history = shared.history.borrow_mut();
+            for (machine, worker) in shared.doing.iter().enumerate() {
+                for doing in worker {
+                    let doing = doing.borrow();
+                    history.violations.push(format!("node{machine} does not end: {doing}"));
+                }
+            }
+            return false;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    true
+}
+
+/// Runs something on a node's client, as a task of the node.
+async fn on_client<F: Future<Output = ()> + 'static>(
+    shared: &Rc<Shared>,
+    index: usize,
+    job: impl FnOnce(Worker) -> F,
+) {
+    let machine = &shared.cluster.machines[index];
+    let client = machine.client.borrow().clone();
+    let Some(client) = client else { return };
+    let actor = Actor { machine: index, life: machine.life.get() };
+    let worker = Worker::new(shared, client, actor, 0);
+    let job = machine.node.spawn(job(worker));
+    if ring::time::timeout(QUIET_AFTER, job).await.is_err() {
+        let doing = shared.doing[index][0].borrow();
+        let text = format!("node{index} does not end its last look: {doing}");
+        shared.history.borrow_mut().violations.push(text);
+    }
+}
+
+impl Worker {
+    /// Lists every directory and reads every file.
+    async fn look_at_everything(self) {
+        for parent in self.directories() {
+            for (name, _) in self.list_directory(parent).await.unwrap_or_default() {
+                let Some(attr) = self.lookup_again(parent, &name).await else { continue };
+                if attr.kind == protocol::FileKind::File {
+                    self.read_whole(attr.inode).await;
+                }
+            }
+        }
+    }
+
+    /// Removes every name.
+    async fn remove_everything(self) {
+        for parent in self.directories() {
+            for (name, _) in self.list_directory(parent).await.unwrap_or_default() {
+                self.remove(parent, &name).await;
+            }
+        }
+    }
+
+    /// Waits until as many bytes are free as at the start.
+    async fn expect_free(self, shared: &Rc<Shared>, free_bytes: u64, within: Duration) {
+        let deadline = now() + within;
+        let mut found = None;
+        while now() < deadline {
+            found = self.free_bytes().await;
+            if found == Some(free_bytes) {
+                return;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        let text = format!("{found:?} bytes are free without files, {free_bytes} were at the start");
+        shared.history.borrow_mut().violations.push(text);
+    }
+}

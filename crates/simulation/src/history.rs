@@ -1,0 +1,330 @@
+//! What was asked of the file system and what it answered, in one order of all clients.
+//!
+//! Every call and every return has a *tick*. A change is *applied* at some tick between its call
+//! and the tick by which that is certain; whether one change came before another is known only
+//! where these spans do not overlap. Nothing is judged here ([`crate::check`] does, at the end).
+
+use crate::pattern::Stamp;
+use protocol::{InodeId, SessionId};
+use ring::time::now;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+/// A moment in the order of all events.
+pub(crate) type Tick = u64;
+
+/// A file of the checker: unlike an inode's number it survives that a power loss rewinds numbers.
+pub(crate) type FileKey = usize;
+
+/// After an answer that leaves open whether a change was made, it may still be made for so long:
+/// the call may be under way, or its client not fenced yet.
+const UNCERTAIN_FOR: Duration = Duration::from_secs(120);
+
+/// What the metadata service's machine may forget when it loses power.
+const META_WINDOW: Duration = Duration::from_secs(2);
+
+/// Who acts: a client, in one life of its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Actor {
+    pub(crate) machine: usize,
+    pub(crate) life: u64,
+}
+
+/// What a change does to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Write { offset: u64, length: u64, stamp: Stamp },
+    Truncate { size: u64 },
+    Punch { offset: u64, length: u64 },
+    Extend { size: u64 },
+    Copy { source: FileKey, source_offset: u64, offset: u64, length: u64 },
+}
+
+/// When something was asked, and since when and how far its effect is certain.
+#[derive(Clone, Debug)]
+pub(crate) struct Life {
+    /// The call.
+    pub(crate) what: &'static str,
+    pub(crate) actor: Actor,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) start: Tick,
+    pub(crate) returned: Option<Tick>,
+    /// It is certain from here on that it was made.
+    pub(crate) applied: Option<Tick>,
+    applied_ns: u64,
+    /// It is certain that it was not made later than this.
+    pub(crate) latest: Option<Tick>,
+    /// It may have been undone by a power loss here.
+    pub(crate) undone: Option<Tick>,
+    /// Survives power loss.
+    is_durable: bool,
+    /// It has failed in a way that leaves open whether it was made.
+    is_uncertain: bool,
+    /// It was not made.
+    pub(crate) is_void: bool,
+    bury_ns: u64,
+}
+
+/// A change of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) file: FileKey,
+    pub(crate) effect: Effect,
+    pub(crate) life: Life,
+}
+
+/// A read that succeeded.
+#[derive(Clone, Debug)]
+pub(crate) struct Read {
+    pub(crate) file: FileKey,
+    pub(crate) actor: Actor,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) start: Tick,
+    pub(crate) end: Tick,
+    pub(crate) offset: u64,
+    pub(crate) asked: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls that were answered.
+    pub answered: u64,
+    /// Of those, with an error that comes from faults.
+    pub failed: u64,
+    /// Bytes read and compared.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Faults that were injected.
+    pub faults: u64,
+    /// Sessions that were lost.
+    pub sessions_lost: u64,
+}
+
+/// Everything that happened.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    tick: Tick,
+    next_stamp: Stamp,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) reads: Vec<Read>,
+    pub(crate) names: Vec<crate::names::NameEvent>,
+    files: BTreeMap<InodeId, (FileKey, Tick)>,
+    pub(crate) file_inodes: Vec<InodeId>,
+    meta_power_losses: u64,
+    pub(crate) counts: Counts,
+    pub(crate) violations: Vec<String>,
+}
+
+impl Life {
+    fn new(what: &'static str, actor: Actor, session: Option<SessionId>, start: Tick) -> Life {
+        Life {
+            what,
+            actor,
+            session,
+            start,
+            returned: None,
+            applied: None,
+            applied_ns: 0,
+            latest: None,
+            undone: None,
+            is_durable: false,
+            is_uncertain: false,
+            is_void: false,
+            bury_ns: u64::MAX,
+        }
+    }
+
+    /// It was made, between its call and `tick`.
+    pub(crate) fn apply(&mut self, tick: Tick) {
+        if !self.is_uncertain && self.applied.is_none() {
+            self.applied = Some(tick);
+            self.latest = Some(tick);
+            self.applied_ns = now_ns();
+        }
+    }
+
+    /// It is not known whether it was, or still will be, made.
+    pub(crate) fn doubt(&mut self) {
+        if self.applied.is_none() && !self.is_uncertain && !self.is_void {
+            self.is_uncertain = true;
+            self.bury_ns = now_ns() + UNCERTAIN_FOR.as_nanos() as u64;
+        }
+    }
+
+    fn expire(&mut self, tick: Tick, now_ns: u64) {
+        if self.is_uncertain && self.latest.is_none() && self.bury_ns <= now_ns {
+            self.latest = Some(tick);
+        }
+    }
+
+    /// Whether it certainly is in force for who looks from `start` to `end`.
+    pub(crate) fn holds(&self, start: Tick, end: Tick) -> bool {
+        self.applied.is_some_and(|applied| applied < start)
+            && self.undone.is_none_or(|undone| end < undone)
+    }
+
+    /// Whether its own client sees it already: written in the session that it still has.
+    pub(crate) fn is_own(&self, actor: Actor, session: Option<SessionId>) -> bool {
+        self.actor == actor
+            && self.session.is_some()
+            && self.session == session
+            && !self.is_uncertain
+            && self.undone.is_none()
+    }
+
+    /// Whether it certainly was made before `other` was.
+    pub(crate) fn is_before(&self, other: &Life) -> bool {
+        self.latest.is_some_and(|latest| latest < other.start)
+            || self.actor == other.actor
+                && self.returned.is_some_and(|returned| returned < other.start)
+    }
+}
+
+fn now_ns() -> u64 {
+    (now() - ring::time::Instant::from_ns(0)).as_nanos() as u64
+}
+
+impl History {
+    /// The next moment.
+    pub(crate) fn tick(&mut self) -> Tick {
+        self.tick += 1;
+        self.tick
+    }
+
+    /// A stamp for a write.
+    pub(crate) fn stamp(&mut self) -> Stamp {
+        self.next_stamp += 1;
+        self.next_stamp
+    }
+
+    /// The file that an inode's number stands for now.
+    pub(crate) fn file(&mut self, inode: InodeId) -> FileKey {
+        let (next, tick) = (self.file_inodes.len(), self.tick);
+        let (key, _) = *self.files.entry(inode).or_insert((next, tick));
+        if key == next {
+            self.file_inodes.push(inode);
+        }
+        key
+    }
+
+    /// A file was made by a call that began at `start`: a number that was known before must not
+    /// come again, unless the store was rewound.
+    pub(crate) fn born(&mut self, inode: InodeId, start: Tick) {
+        if self.files.get(&inode).is_some_and(|(_, seen)| *seen < start) {
+            if self.meta_power_losses == 0 {
+                self.violations.push(format!("inode number {inode:?} was given out again"));
+            }
+            self.files.remove(&inode);
+        }
+        self.file(inode);
+    }
+
+    /// A life that begins now.
+    pub(crate) fn begin(
+        &mut self,
+        what: &'static str,
+        actor: Actor,
+        session: Option<SessionId>,
+    ) -> Life {
+        let start = self.tick();
+        Life::new(what, actor, session, start)
+    }
+
+    /// A change is asked for; answers its number.
+    pub(crate) fn change(&mut self, file: FileKey, effect: Effect, life: Life) -> usize {
+        self.changes.push(Change { file, effect, life });
+        self.changes.len() - 1
+    }
+
+    /// All that a client wrote to a file before `asked` is committed.
+    pub(crate) fn committed(&mut self, file: FileKey, actor: Actor, asked: Tick, durable: bool) {
+        let tick = self.tick();
+        for change in self.changes.iter_mut().filter(|change| change.file == file) {
+            let life = &mut change.life;
+            if life.actor == actor && life.returned.is_some_and(|returned| returned < asked) {
+                life.apply(tick);
+                life.is_durable |= durable;
+            }
+        }
+    }
+
+    /// A client was told that what it wrote to a file may be lost.
+    pub(crate) fn lost(&mut self, file: FileKey, actor: Actor) {
+        for change in self.changes.iter_mut().filter(|change| change.file == file) {
+            if change.life.actor == actor {
+                change.life.doubt();
+            }
+        }
+    }
+
+    /// A client's process was killed: what it had not committed may be lost.
+    pub(crate) fn killed(&mut self, actor: Actor) {
+        self.each_life(|life| {
+            if life.actor == actor {
+                life.doubt();
+            }
+        });
+    }
+
+    /// The metadata service forgot what its store had not synced.
+    pub(crate) fn meta_lost_power(&mut self) {
+        self.meta_power_losses += 1;
+        self.lose_recent();
+    }
+
+    /// A device lost what was not flushed.
+    pub(crate) fn node_lost_power(&mut self) {
+        self.lose_recent();
+    }
+
+    fn lose_recent(&mut self) {
+        let (tick, now_ns) = (self.tick(), now_ns());
+        let since_ns = now_ns.saturating_sub(META_WINDOW.as_nanos() as u64);
+        self.each_life(|life| {
+            if life.applied.is_none() {
+                life.doubt();
+            } else if life.applied_ns >= since_ns && !life.is_durable {
+                life.undone.get_or_insert(tick);
+            }
+        });
+    }
+
+    /// Time goes on: what was uncertain for long will not be made any more.
+    pub(crate) fn expire(&mut self) {
+        let (tick, now_ns) = (self.tick(), now_ns());
+        self.each_life(|life| life.expire(tick, now_ns));
+    }
+
+    fn each_life(&mut self, mut f: impl FnMut(&mut Life)) {
+        self.changes.iter_mut().for_each(|change| f(&mut change.life));
+        self.names.iter_mut().for_each(|event| f(&mut event.life));
+    }
+}
+
+impl Effect {
+    /// The bytes that it sets.
+    pub(crate) fn range(&self) -> Range<u64> {
+        match *self {
+            Effect::Write { offset, length, .. }
+            | Effect::Punch { offset, length }
+            | Effect::Copy { offset, length, .. } => offset..offset + length,
+            Effect::Truncate { size } => size..u64::MAX,
+            Effect::Extend { .. } => 0..0,
+        }
+    }
+
+    /// Up to where it makes the file reach at least.
+    pub(crate) fn reach(&self) -> u64 {
+        match *self {
+            Effect::Write { offset, length, .. } | Effect::Copy { offset, length, .. } => {
+                offset + length
+            }
+            Effect::Truncate { size } | Effect::Extend { size } => size,
+            Effect::Punch { .. } => 0,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What a seed decides before a run begins.
+
+use crate::random::Random;
+use std::time::Duration;
+
+/// Which misfortunes may befall a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Connections are broken.
+    pub resets: bool,
+    /// Links are cut and mended.
+    pub cuts: bool,
+    /// A node's process is killed and started again.
+    pub node_kills: bool,
+    /// A node's process is stopped for longer than its session lives.
+    pub pauses: bool,
+    /// The metadata service is killed and started again.
+    pub meta_kills: bool,
+    /// A node loses power: unflushed writes are lost or torn.
+    pub node_power: bool,
+    /// The metadata service's machine loses power: what its store has not synced is lost.
+    pub meta_power: bool,
+}
+
+/// All that a run depends on.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// From where all choices come.
+    pub seed: u64,
+    /// Nodes with a device and a client.
+    pub nodes: usize,
+    /// Workers on each client.
+    pub workers: usize,
+    /// Steps that each worker takes.
+    pub steps: usize,
+    /// Longest pause of a worker between two steps.
+    pub pause_max: Duration,
+    /// Bytes of each device.
+    pub device_bytes: u64,
+    /// Longest write in bytes.
+    pub write_max: u64,
+    /// Misfortunes.
+    pub faults: Faults,
+    /// Misfortunes in a run, if there are any.
+    pub fault_count: usize,
+}
+
+impl Plan {
+    /// Whether anything may go wrong.
+    pub(crate) fn has_faults(&self) -> bool {
+        self.faults != Faults::default()
+    }
+
+    /// The plan of a seed: a quarter of all seeds goes without faults, others have one kind of
+    /// fault or all.
+    pub fn of_seed(seed: u64) -> Plan {
+        let mut random = Random::new(seed ^ 0x706c_616e);
+        let none = Faults::default();
+        let faults = match seed % 8 {
+            0 | 4 => none,
+            1 => Faults { resets: true, cuts: true, ..none },
+            2 => Faults { node_kills: true, ..none },
+            3 => Faults { pauses: true, cuts: true, ..none },
+            5 => Faults { meta_kills: true, resets: true, ..none },
+            6 => Faults { node_power: true, meta_power: true, ..none },
+            _ => Faults {
+                resets: true,
+                cuts: true,
+                node_kills: true,
+                pauses: true,
+                meta_kills: true,
+                node_power: random.chance(25),
+                meta_power: random.chance(25),
+            },
+        };
+        Plan {
+            seed,
+            nodes: 3,
+            workers: random.between(1, 2) as usize,
+            steps: random.between(15, 30) as usize,
+            pause_max: Duration::from_millis(*random.of(&[5, 100, 4_000])),
+            device_bytes: *random.of(&[4, 8, 16]) << 20,
+            write_max: *random.of(&[6_000, 48_000, 400_000]),
+            faults,
+            fault_count: random.between(2, 6) as usize,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What applications do: one worker takes a bounded number of steps on its node's client.
+
+mod data;
+mod names;
+
+use crate::cluster::Cluster;
+use crate::history::{Actor, FileKey, History, Life};
+use crate::plan::Plan;
+use crate::random::Random;
+use client::Client;
+use protocol::{Errno, InodeId, SessionId};
+use ring::time::sleep;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Names that workers use in each directory.
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+/// Names that only links get.
+const LINK_NAMES: [&str; 3] = ["l", "m", "n"];
+/// Directories under the root, besides the root itself.
+pub(crate) const DIRECTORIES: [&str; 2] = ["left", "right"];
+
+/// What all workers of a run share.
+pub(crate) struct Shared {
+    pub(crate) plan: Plan,
+    pub(crate) cluster: Rc<Cluster>,
+    pub(crate) history: RefCell<History>,
+    /// The root and the directories made at the start.
+    pub(crate) directories: RefCell<Vec<InodeId>>,
+    /// Steps that are left to each worker of each machine.
+    pub(crate) steps: Vec<Vec<Cell<usize>>>,
+    /// What each worker does just now, for the report of one that hangs.
+    pub(crate) doing: Vec<Vec<RefCell<String>>>,
+}
+
+/// A worker in one life of its node's process.
+pub(crate) struct Worker {
+    shared: Rc<Shared>,
+    client: Rc<Client>,
+    actor: Actor,
+    number: usize,
+    random: Random,
+}
+
+/// Errors that say something of the names asked about, and not that something is broken.
+fn is_verdict(errno: Errno) -> bool {
+    [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::EISDIR, Errno::ENOTDIR, Errno::ENOSPC]
+        .contains(&errno)
+}
+
+impl Worker {
+    pub(crate) fn new(shared: &Rc<Shared>, client: Rc<Client>, actor: Actor, number: usize) -> Self {
+        let seed = shared.plan.seed ^ (actor.machine as u64 + 1) << 56;
+        let seed = seed ^ (number as u64 + 1) << 48 ^ actor.life << 32;
+        let random = Random::new(crate::random::mix(seed));
+        Worker { shared: Rc::clone(shared), client, actor, number, random }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let shared = Rc::clone(&self.shared);
+        let steps = &shared.steps[self.actor.machine][self.number];
+        while steps.get() > 0 {
+            self.step().await;
+            self.note("rests");
+            steps.set(steps.get().saturating_sub(1));
+            let pause_max_ns = self.shared.plan.pause_max.as_nanos() as u64;
+            sleep(Duration::from_nanos(1 + self.random.below(pause_max_ns))).await;
+        }
+    }
+
+    async fn step(&mut self) {
+        match self.random.below(100) {
+            0..36 => self.write_file().await,
+            36..58 => self.read_file().await,
+            58..66 => self.unlink().await,
+            66..74 => self.rename().await,
+            74..78 => self.link().await,
+            78..84 => self.list().await,
+            84..89 => self.truncate().await,
+            89..93 => self.punch().await,
+            93..97 => self.copy().await,
+            _ => self.directory().await,
+        }
+    }
+
+    fn note(&self, doing: &str) {
+        let slot = &self.shared.doing[self.actor.machine][self.number];
+        *slot.borrow_mut() = format!("{doing} since {:?}", ring::time::now());
+    }
+
+    fn history(&self) -> std::cell::RefMut<'_, History> {
+        self.shared.history.borrow_mut()
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        self.client.session_id()
+    }
+
+    fn begin(&self, what: &'static str) -> Life {
+        self.note(what);
+        self.history().begin(what, self.actor, self.session())
+    }
+
+    fn place(&mut self) -> (InodeId, String) {
+        let directories = self.shared.directories.borrow();
+        let parent = *self.random.of(&directories);
+        (parent, (*self.random.of(&NAMES)).to_owned())
+    }
+
+    /// As [`Worker::place`], but it may be a link's name.
+    fn any_place(&mut self) -> (InodeId, String) {
+        let (parent, name) = self.place();
+        if self.random.chance(75) {
+            return (parent, name);
+        }
+        (parent, (*self.random.of(&LINK_NAMES)).to_owned())
+    }
+
+    /// Takes note of an answer; an error that nothing explains is a violation.
+    fn answered<T>(&self, what: &str, result: &Result<T, Errno>) {
+        let mut history = self.history();
+        history.counts.answered += 1;
+        let Err(errno) = result else { return };
+        if is_verdict(*errno) {
+            return;
+        }
+        history.counts.failed += 1;
+        let is_unlinked = *errno == Errno::ESTALE;
+        if !self.shared.plan.has_faults() && !is_unlinked {
+            let machine = self.actor.machine;
+            history.violations.push(format!("{what} on node{machine} fails without cause: {errno}"));
+        }
+    }
+
+    fn file(&self, inode: InodeId) -> FileKey {
+        self.history().file(inode)
+    }
+}

@@ -1,0 +1,275 @@
+//! Steps that write and read files.
+
+use super::Worker;
+use crate::history::{Effect, FileKey, Read};
+use crate::pattern;
+use client::{Handle, OpenMode};
+use protocol::attr::AttrChanges;
+use protocol::client::FallocateMode;
+use protocol::{Errno, FileKind, InodeId};
+use ring::{Buffer, Chunk};
+
+const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
+/// Offsets at which writes begin are below this, but for appends.
+const OFFSET_MAX: u64 = 200_000;
+
+impl Worker {
+    /// Opens a file, makes it if it is not there, writes some pieces and closes it.
+    pub(super) async fn write_file(&mut self) {
+        let (parent, name) = self.any_place();
+        let mode = OpenMode { append: self.random.chance(25), ..WRITE };
+        let handle = match self.lookup(parent, &name).await {
+            Some(attr) if attr.kind != FileKind::File => return self.client.forget(attr.inode, 1),
+            Some(attr) => self.open(attr.inode, mode).await,
+            None => self.create(parent, &name, mode).await.map(|(handle, _)| handle),
+        };
+        let Some(handle) = handle else { return };
+        let inode = handle.inode();
+        let file = self.file(inode);
+        for _ in 0..self.random.between(1, 4) {
+            self.write(&handle, file).await;
+            match self.random.below(10) {
+                0 => self.fsync(inode, file).await,
+                1 => self.read(inode, file).await,
+                _ => {}
+            }
+        }
+        if self.random.chance(15) {
+            self.fsync(inode, file).await;
+        }
+        self.close(&handle, file).await;
+        self.client.forget(inode, 1);
+    }
+
+    pub(super) async fn open(&self, inode: InodeId, mode: OpenMode) -> Option<Handle> {
+        self.note("open");
+        let result = self.client.open(inode, mode).await;
+        self.answered("open", &result);
+        if result.is_err() {
+            self.client.forget(inode, 1);
+        }
+        result.ok().map(|(handle, _)| handle)
+    }
+
+    async fn write(&mut self, handle: &Handle, file: FileKey) {
+        let length = self.random.between(1, self.shared.plan.write_max);
+        let mut offset = self.random.below(OFFSET_MAX);
+        if self.random.chance(30) {
+            offset &= !4095;
+        }
+        let stamp = self.history().stamp();
+        let life = self.begin("write");
+        let bytes = pattern::bytes(stamp, 0, length as usize);
+        let chunk = Chunk::from(Buffer::copy_from(&bytes));
+        // Where an append goes is known only when it returns; nothing of it can be read before.
+        let index = (!handle.mode.append).then(|| {
+            let effect = Effect::Write { offset, length, stamp };
+            self.history().change(file, effect, life.clone())
+        });
+        let result = self.client.write(handle, offset, chunk, false).await;
+        self.answered("write", &result);
+        let mut history = self.history();
+        let tick = history.tick();
+        history.counts.written_bytes += length;
+        match (result, index) {
+            (Ok(offset), None) => {
+                let effect = Effect::Write { offset, length, stamp };
+                let index = history.change(file, effect, life);
+                history.changes[index].life.returned = Some(tick);
+            }
+            (Ok(_), Some(index)) => history.changes[index].life.returned = Some(tick),
+            (Err(_), Some(index)) => {
+                history.changes[index].life.returned = Some(tick);
+                history.changes[index].life.doubt();
+            }
+            (Err(_), None) => {}
+        }
+    }
+
+    async fn fsync(&self, inode: InodeId, file: FileKey) {
+        let asked = self.history().tick();
+        self.note("fsync");
+        let result = self.client.fsync(inode).await;
+        self.flushed("fsync", file, asked, result, true);
+    }
+
+    async fn close(&self, handle: &Handle, file: FileKey) {
+        let asked = self.history().tick();
+        self.note("close");
+        let result = self.client.release(handle).await;
+        self.flushed("close", file, asked, result, false);
+    }
+
+    fn flushed(
+        &self,
+        what: &str,
+        file: FileKey,
+        asked: u64,
+        result: Result<(), Errno>,
+        durable: bool,
+    ) {
+        self.answered(what, &result);
+        match result {
+            Ok(()) => self.history().committed(file, self.actor, asked, durable),
+            Err(_) => self.history().lost(file, self.actor),
+        }
+    }
+
+    pub(super) async fn read_file(&mut self) {
+        let (parent, name) = self.any_place();
+        let Some(attr) = self.lookup(parent, &name).await else { return };
+        let inode = attr.inode;
+        if attr.kind != FileKind::File {
+            return self.client.forget(inode, 1);
+        }
+        let Some(handle) = self.open(inode, OpenMode::default()).await else { return };
+        let file = self.file(inode);
+        for _ in 0..self.random.between(1, 3) {
+            self.read(inode, file).await;
+        }
+        self.close(&handle, file).await;
+        self.client.forget(inode, 1);
+    }
+
+    async fn read(&mut self, inode: InodeId, file: FileKey) {
+        let (offset, length) = match self.random.below(3) {
+            0 => (0, OFFSET_MAX * 4),
+            _ => (self.random.below(OFFSET_MAX), self.random.between(1, 60_000)),
+        };
+        self.read_range(inode, file, offset, length).await;
+    }
+
+    pub(crate) async fn read_range(&self, inode: InodeId, file: FileKey, offset: u64, asked: u64) {
+        let session = self.session();
+        let start = self.history().tick();
+        self.note("read");
+        let result = self.client.read(inode, offset, asked as usize).await;
+        self.answered("read", &result);
+        let Ok(chunks) = result else { return };
+        let bytes: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.as_slice()).copied().collect();
+        let session = session.filter(|before| self.session() == Some(*before));
+        let actor = self.actor;
+        let mut history = self.history();
+        let end = history.tick();
+        history.counts.read_bytes += bytes.len() as u64;
+        history.reads.push(Read { file, actor, session, start, end, offset, asked, bytes });
+    }
+
+    /// A file to change other than by writing.
+    async fn some_file(&mut self) -> Option<InodeId> {
+        let (parent, name) = self.any_place();
+        let attr = self.lookup(parent, &name).await?;
+        // The calls below go by the number: they need no reference.
+        self.client.forget(attr.inode, 1);
+        (attr.kind == FileKind::File).then_some(attr.inode)
+    }
+
+    pub(super) async fn truncate(&mut self) {
+        let Some(inode) = self.some_file().await else { return };
+        let size = if self.random.chance(40) { 0 } else { self.random.below(OFFSET_MAX) };
+        let changes = AttrChanges { size: Some(size), ..AttrChanges::default() };
+        let index = self.begin_change("truncate", inode, Effect::Truncate { size });
+        let result = self.client.truncate(inode, changes).await;
+        self.end_change("truncate", index, &result);
+    }
+
+    pub(super) async fn punch(&mut self) {
+        let Some(inode) = self.some_file().await else { return };
+        let (offset, length) = (self.random.below(OFFSET_MAX), self.random.between(1, 50_000));
+        let (effect, mode) = if self.random.chance(70) {
+            (Effect::Punch { offset, length }, FallocateMode::Punch)
+        } else {
+            let size = offset + length;
+            (Effect::Extend { size }, FallocateMode::Allocate { keep_size: false })
+        };
+        let index = self.begin_change("fallocate", inode, effect);
+        let result = self.client.fallocate(inode, offset, length, mode).await;
+        self.end_change("fallocate", index, &result);
+    }
+
+    pub(super) async fn copy(&mut self) {
+        let Some(from) = self.some_file().await else { return };
+        let Some(to) = self.some_file().await else { return };
+        if from == to {
+            return;
+        }
+        let (source_offset, offset) = (self.random.below(OFFSET_MAX), self.random.below(OFFSET_MAX));
+        let length = self.random.between(1, 80_000);
+        let source = self.file(from);
+        let effect = Effect::Copy { source, source_offset, offset, length };
+        let index = self.begin_change("copy", to, effect);
+        let result = self.client.copy_range((from, source_offset), (to, offset), length).await;
+        if let Ok(copied) = result {
+            let effect = Effect::Copy { source, source_offset, offset, length: copied };
+            self.history().changes[index].effect = effect;
+        }
+        // A copy commits the source first, and tells its failures.
+        if result.is_err() {
+            self.history().lost(source, self.actor);
+        }
+        self.end_change("copy", index, &result);
+    }
+
+    fn begin_change(&self, what: &'static str, inode: InodeId, effect: Effect) -> usize {
+        let file = self.file(inode);
+        let life = self.begin(what);
+        self.history().change(file, effect, life)
+    }
+
+    fn end_change<T>(&self, what: &str, index: usize, result: &Result<T, Errno>) {
+        self.answered(what, result);
+        let mut history = self.history();
+        let tick = history.tick();
+        let file = history.changes[index].file;
+        let life = &mut history.changes[index].life;
+        life.returned = Some(tick);
+        match result {
+            Ok(_) => life.apply(tick),
+            Err(_) => {
+                life.doubt();
+                // It began by committing what was written, and tells that this failed.
+                history.lost(file, self.actor);
+            }
+        }
+    }
+}
+
+/// What the end of a run needs.
+impl Worker {
+    pub(crate) fn directories(&self) -> Vec<InodeId> {
+        self.shared.directories.borrow().clone()
+    }
+
+    pub(crate) async fn lookup_again(
+        &self,
+        parent: InodeId,
+        name: &str,
+    ) -> Option<protocol::Attr> {
+        if crate::worker::DIRECTORIES.contains(&name) {
+            return None;
+        }
+        self.lookup(parent, name).await
+    }
+
+    pub(crate) async fn read_whole(&self, inode: InodeId) {
+        let file = self.file(inode);
+        self.read_range(inode, file, 0, 4 << 20).await;
+    }
+
+    pub(crate) async fn remove(&self, parent: InodeId, name: &str) {
+        if crate::worker::DIRECTORIES.contains(&name) {
+            return;
+        }
+        let result = match self.client.unlink(parent, name.as_bytes()).await {
+            Err(Errno::EISDIR) => self.client.rmdir(parent, name.as_bytes()).await,
+            result => result,
+        };
+        if let Err(errno) = result {
+            self.history().violations.push(format!("{name} cannot be removed: {errno}"));
+        }
+    }
+
+    pub(crate) async fn free_bytes(&self) -> Option<u64> {
+        self.client.pool_use().await.ok().map(|pool| pool.free_bytes)
+    }
+}
