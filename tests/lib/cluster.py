@@ -76,9 +76,13 @@ class Process:
 
 
 class Cluster:
-    """A metadata service and `nodes` nodes with a device of `size` each."""
+    """A metadata service and `nodes` nodes with a device of `size` each.
 
-    def __init__(self, nodes=3, size="256M", directory=None, memory=False, transport="auto"):
+    `faster` divides all deadlines (a session's is 20 s), for tests that wait for them.
+    """
+
+    def __init__(self, nodes=3, size="256M", directory=None, memory=False, transport="auto",
+                 faster=1):
         self.directory = Path(directory or os.getcwd(), "cluster")
         self.directory.mkdir(mode=0o700)
         self.secret = self.directory / "secret"
@@ -86,6 +90,7 @@ class Cluster:
         self.size = size
         self.memory = memory
         self.transport = transport
+        self.faster = faster
         self.names = [f"node{number}" for number in range(1, nodes + 1)]
         self.meta = Process(self.directory, "meta", self.meta_arguments("127.0.0.1:0"),
                             "listening on")
@@ -95,7 +100,7 @@ class Cluster:
     def meta_arguments(self, listen):
         """Arguments of the metadata service."""
         return ["meta", "--listen", listen, "--store", str(self.directory / "store"),
-                "--secret", str(self.secret)]
+                "--secret", str(self.secret), "--faster", str(self.faster)]
 
     def mount(self, number):
         """Mount point of a node, counted from 1."""
@@ -119,6 +124,7 @@ class Cluster:
         lines = [f'name = "node{number}"', f'meta = "{self.address}"',
                  f'secret = "{self.secret}"', f'mount = "{self.mount(number)}"',
                  f'transport = "{self.transport}"', "allow_other = true",
+                 f"faster = {self.faster}",
                  "[[device]]", f'size = "{self.size}"']
         if not self.memory:
             lines.append(f'path = "{self.device(number)}"')
