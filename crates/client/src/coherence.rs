@@ -139,10 +139,14 @@ impl Client {
         inode: Option<InodeId>,
         fresh: &HashSet<InodeId>,
     ) {
-        if fresh.contains(&parent)
-            && let Some(entries) = self.inode(parent).state.borrow_mut().entries_mut()
-        {
+        let Some(directory) = self.known_inode(parent) else { return };
+        let mut state = directory.state.borrow_mut();
+        let Some(entries) = state.entries_mut() else { return };
+        if fresh.contains(&parent) {
             entries.set(name, inode);
+        } else {
+            // Another call bars the directory: what this one did to the name is not told again.
+            entries.forget(&[name.to_vec()]);
         }
     }
 
