@@ -23,6 +23,9 @@ pub enum Change {
     Inode(InodeId),
 }
 
+/// How long a demand for space waits for reads to end.
+const READS_PATIENCE: Duration = Duration::from_millis(500);
+
 impl Handler for Client {
     fn answered(&self, call: &Call, response: &Response) {
         // Inodes of which this answer may be cached.
@@ -313,7 +316,9 @@ impl Client {
         self.give_back().await;
         self.return_unused_space().await;
         self.session.note_epoch(free_epoch);
-        let deadline = now() + self.session.times().self_stop;
+        // Reads are short. A change that waits for others (who may wait for this space) is not: what
+        // it holds back is free a little later.
+        let deadline = now() + READS_PATIENCE;
         while self.session.life.ended_through() < free_epoch && now() < deadline {
             sleep(Duration::from_millis(1)).await;
         }

@@ -10,8 +10,8 @@ use crate::inode::Inode;
 use protocol::attr::Layout;
 use protocol::client::{Answer, Call};
 use protocol::{DeviceId, Errno, FILE_SIZE_MAX_BYTES, Rights, Timestamp};
-use ring::{Buffer, Chunk};
 use ring::time::{now, timeout_at};
+use ring::{Buffer, Chunk};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
@@ -198,11 +198,7 @@ impl Client {
     }
 
     /// Leases more space, on a device or, if that is full, another. Answers which.
-    async fn lease_space(
-        self: &Rc<Self>,
-        device: DeviceId,
-        bytes: u64,
-    ) -> Result<DeviceId, Errno> {
+    async fn lease_space(self: &Rc<Self>, device: DeviceId, bytes: u64) -> Result<DeviceId, Errno> {
         let wanted_bytes = bytes.max(LEASE_BYTES_MIN);
         match self.session.call(Call::LeaseSpace { device, wanted_bytes }).await? {
             Answer::Space(grant) => {

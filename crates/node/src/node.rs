@@ -15,10 +15,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use target::{
     AdmissionMode, Admissions, HostAccess, Limits, Namespace, Server, ServerOptions, Subsystem,
     Target,
 };
+
+/// How long to wait for an address that a killed predecessor still holds.
+const PORT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A node that is up.
 #[derive(Clone, Debug)]
@@ -90,7 +94,7 @@ impl Exports {
             socket: sockets(config),
             ..ServerOptions::default()
         };
-        let server = Server::start(&target, &options)?;
+        let server = Server::start_patiently(&target, &options, PORT_PATIENCE).await?;
         let traddr = server.addresses()[0].to_string();
         let subnqn = nqn.to_string();
         let infos = devices.iter().zip(&namespaces).map(|(device, namespace)| DeviceInfo {
