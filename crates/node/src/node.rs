@@ -58,7 +58,7 @@ pub async fn run(
 ) -> Result<(), NodeError> {
     let secret = config.read_secret()?;
     let devices = open_devices(&config, progress).await?;
-    let exports = Exports::start(&config, &devices)?;
+    let exports = Exports::start(&config, &devices).await?;
     let result = serve(&config, &secret, &exports, ready, shutdown).await;
     let flushed = exports.server.shutdown().await;
     result?;
@@ -75,7 +75,7 @@ impl Exports {
     ///
     /// # Errors
     /// [`NodeError::Target`].
-    pub fn start(config: &NodeConfig, devices: &[NodeDevice]) -> Result<Exports, NodeError> {
+    pub async fn start(config: &NodeConfig, devices: &[NodeDevice]) -> Result<Exports, NodeError> {
         let admissions = Admissions::new(AdmissionMode::Controlled);
         let target = Target::new(Limits::default(), Arc::clone(&admissions))?;
         let mut identity = [0; 16];

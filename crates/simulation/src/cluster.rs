@@ -174,7 +174,7 @@ impl Machine {
     /// The process: target, agent and client.
     async fn run(&self) {
         let device = self.open_device().await;
-        let exports = Exports::start(&self.config, &[device]).expect("the target starts");
+        let exports = Exports::start(&self.config, &[device]).await.expect("the target starts");
         let _agent = loop {
             match exports.join(&self.config, &secret()).await {
                 Ok(agent) => break agent,
