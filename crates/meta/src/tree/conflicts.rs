@@ -25,20 +25,17 @@ pub struct Conflict {
     pub inode: InodeId,
     /// What is to be asked of the holders.
     pub kind: ConflictKind,
-    /// Whether the calling session is asked too. Never so at present: a client commits its own
-    /// dirty data of an inode before it sends a call that would recall it.
-    pub include_caller: bool,
 }
 
 /// Truncation-like calls end all caching and writing of an inode.
 const READ_WRITE_SIZE: Rights = Rights(Rights::READ.0 | Rights::WRITE.0 | Rights::SIZE.0);
 
 fn recall(inode: InodeId, rights: Rights) -> Conflict {
-    Conflict { inode, kind: ConflictKind::Recall(rights), include_caller: false }
+    Conflict { inode, kind: ConflictKind::Recall(rights) }
 }
 
 fn invalidate(inode: InodeId, names: Vec<Name>) -> Conflict {
-    Conflict { inode, kind: ConflictKind::Invalidate(names), include_caller: false }
+    Conflict { inode, kind: ConflictKind::Invalidate(names) }
 }
 
 /// What losing one name recalls over an inode.
