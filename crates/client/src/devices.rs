@@ -249,9 +249,10 @@ impl Client {
             return Ok(device);
         }
         let session = self.session.life.generation();
-        let Answer::Admitted(_) = self.session.call(Call::Admit(id)).await? else {
-            return Err(Errno::EPROTO);
-        };
+        // ENODEV is that of a node which is out of contact: to its readers, an error of I/O.
+        let admitted = self.session.call(Call::Admit(id)).await;
+        let admitted = admitted.map_err(|e| if e == Errno::ENODEV { Errno::EIO } else { e })?;
+        let Answer::Admitted(_) = admitted else { return Err(Errno::EPROTO) };
         let info = pool_device.info.borrow().clone();
         let identity = self.session.identity();
         let local = (self.devices.local)(&info, identity.host, identity.epoch);

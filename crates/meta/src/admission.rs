@@ -51,6 +51,8 @@ pub(crate) struct Agents {
     by_device: RefCell<BTreeMap<DeviceId, Rc<AgentState>>>,
     /// When an `Admit` or `Renew` was last sent for a device.
     last_sent: RefCell<BTreeMap<DeviceId, Instant>>,
+    /// Since when devices have been out of contact that were in contact before.
+    lost_at: RefCell<BTreeMap<DeviceId, Instant>>,
     counts: RefCell<BTreeMap<DeviceId, DeviceCounts>>,
     started: Instant,
     /// Told when an agent has registered.
@@ -62,6 +64,7 @@ impl Agents {
         Agents {
             by_device: RefCell::default(),
             last_sent: RefCell::default(),
+            lost_at: RefCell::default(),
             counts: RefCell::default(),
             started: ring::time::now(),
             registered: Notify::new(),
@@ -95,10 +98,17 @@ impl Agents {
         let mut by_device = self.by_device.borrow_mut();
         let mut lost = std::mem::take(&mut *agent.devices.borrow_mut());
         lost.retain(|device| by_device.get(device).is_some_and(|known| Rc::ptr_eq(known, agent)));
+        let now = ring::time::now();
         for device in &lost {
             by_device.remove(device);
+            self.lost_at.borrow_mut().insert(*device, now);
         }
         lost
+    }
+
+    /// Since when a device that is out of contact has been so.
+    pub(crate) fn lost_at(&self, device: DeviceId) -> Instant {
+        self.lost_at.borrow().get(&device).copied().unwrap_or(self.started)
     }
 
     /// The connection to a device's agent, if it is in contact.

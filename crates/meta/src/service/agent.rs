@@ -186,7 +186,9 @@ impl Shared {
         session: &Session,
         device: DeviceId,
     ) -> Result<client::Answer, Errno> {
-        let deadline = now() + CONTACT_DEADLINE;
+        // Who has been away for long is not waited for.
+        let patience = self.agents.lost_at(device) + self.times.session_deadline;
+        let deadline = (now() + CONTACT_DEADLINE).min(patience.max(now()));
         loop {
             let connection = self.contact(device, deadline).await.ok_or(Errno::ENODEV)?;
             // From here to the call nothing waits: a session that is ending is never admitted.
