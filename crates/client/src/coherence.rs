@@ -8,7 +8,7 @@ use crate::dirty::FillState;
 use crate::inode::Inode;
 use crate::session::{Handler, PushReply};
 use protocol::client::{Answer, Call, Creation, Push, PushAnswer, Response};
-use protocol::lease::{Recall, Recalled, Return};
+use protocol::lease::{Grant, Recall, Recalled, Return};
 use protocol::space::DeviceInfo;
 use protocol::{Attr, Errno, FileKind, FreeEpoch, InodeId, Rights};
 use ring::time::{now, sleep};
@@ -41,6 +41,7 @@ impl Handler for Client {
         if let Ok(answer) = &response.result {
             self.note_answer(call, answer, &fresh);
         }
+        response.grants.iter().for_each(|grant| self.return_stray_open(grant));
     }
 
     fn pushed(self: Rc<Self>, push: Push, reply: PushReply) {
@@ -74,7 +75,7 @@ impl Handler for Client {
         for inode in self.inodes.borrow().values() {
             let state = inode.state.borrow();
             let mut rights = state.rights & (Rights::WRITE | Rights::SIZE);
-            if state.opens > 0 {
+            if state.is_open() {
                 rights |= Rights::OPEN;
             }
             if !rights.is_empty() {
@@ -124,6 +125,19 @@ impl Client {
         let has_pages = inode.state.borrow_mut().kernel_data_version.take().is_some();
         if has_pages && let Some(changes) = &self.changes {
             changes(Change::Inode(inode.id));
+        }
+    }
+
+    /// A grant tells of an open that has ended here, and whose return it has overtaken: it is
+    /// returned again, or the inode would be kept for ever once its last name has gone.
+    fn return_stray_open(&self, grant: &Grant) {
+        let Some(inode) = self.known_inode(grant.inode) else { return };
+        let mut state = inode.state.borrow_mut();
+        let is_told = state.stamp == grant.stamp && grant.rights.contains(Rights::OPEN);
+        if is_told && !state.is_open() {
+            state.rights = state.rights - Rights::OPEN;
+            let (inode, rights, stamp) = (inode.id, Rights::OPEN, grant.stamp);
+            self.returns.borrow_mut().push(Return { inode, rights, stamp });
         }
     }
 
@@ -185,7 +199,10 @@ impl Client {
             (Call::Lookup { parent, name }, Answer::NoEntry) => {
                 self.set_entry(*parent, name, None, fresh);
             }
-            (Call::Create { parent, name, creation, .. }, Answer::Entry(attr)) => {
+            (Call::Create { parent, name, creation, rights, .. }, Answer::Entry(attr)) => {
+                if rights.contains(Rights::OPEN) {
+                    self.inode(attr.inode).state.borrow_mut().being_opened = true;
+                }
                 self.note(attr, fresh, false);
                 self.set_entry(*parent, name, Some(attr.inode), fresh);
                 if fresh.contains(&attr.inode) {

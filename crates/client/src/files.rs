@@ -107,6 +107,7 @@ impl Client {
         let attr = self.create_with(parent, name, Creation::File, setting, rights).await?;
         let inode = self.inode(attr.inode);
         self.begin_open(&inode);
+        inode.state.borrow_mut().being_opened = false;
         Ok((Handle { inode, mode, session: self.session.life.generation() }, attr))
     }
 

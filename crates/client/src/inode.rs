@@ -54,6 +54,8 @@ pub(crate) struct State {
     pub(crate) target: Option<Rc<[u8]>>,
     /// Open handles of this client.
     pub(crate) opens: u32,
+    /// A create of it was answered, and its caller has yet to count the open.
+    pub(crate) being_opened: bool,
     /// References that the user of the library holds (the kernel's lookups).
     pub(crate) references: u64,
     /// Attributes that it had when its last name went: what it shows to those who still refer to it
@@ -199,7 +201,7 @@ impl Inode {
 
     /// What a recall's answer says is kept.
     pub(crate) fn kept(&self) -> Rights {
-        if self.state.borrow().opens > 0 { Rights::OPEN } else { Rights::NONE }
+        if self.state.borrow().is_open() { Rights::OPEN } else { Rights::NONE }
     }
 
     /// The failure of a write or commit that was not told yet.
@@ -210,7 +212,7 @@ impl Inode {
     /// Whether this client has no use for the inode any more.
     pub(crate) fn is_unused(&self) -> bool {
         let state = self.state.borrow();
-        state.opens == 0 && state.references == 0 && self.dirty.borrow().is_clean()
+        !state.is_open() && state.references == 0 && self.dirty.borrow().is_clean()
     }
 
     /// The session was lost with all rights.
@@ -230,6 +232,11 @@ impl Inode {
 }
 
 impl State {
+    /// Whether this client has the inode open, or is about to.
+    pub(crate) fn is_open(&self) -> bool {
+        self.opens > 0 || self.being_opened
+    }
+
     fn drop_read(&mut self) {
         self.attr = None;
         self.extents.clear();
