@@ -14,7 +14,7 @@ const SETTLED_AFTER: Duration = Duration::from_secs(130);
 const FREED_AFTER: Duration = Duration::from_mins(2);
 
 /// Waits for the workers, then looks at everything from every client.
-pub(crate) async fn finish(shared: &Rc<Shared>, free_bytes: u64) {
+pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     let cluster = &shared.cluster;
     cluster.network.heal_all();
     if !workers_end(shared).await {
@@ -28,7 +28,7 @@ pub(crate) async fn finish(shared: &Rc<Shared>, free_bytes: u64) {
     on_client(shared, 0, |worker| async move { worker.remove_everything().await }).await;
     let shared_again = Rc::clone(shared);
     on_client(shared, 1, |worker| async move {
-        worker.expect_free(&shared_again, free_bytes, FREED_AFTER).await;
+        worker.expect_free(&shared_again, pool, FREED_AFTER).await;
     })
     .await;
 }
@@ -94,17 +94,17 @@ impl Worker {
     }
 
     /// Waits until as many bytes are free as at the start.
-    async fn expect_free(self, shared: &Rc<Shared>, free_bytes: u64, within: Duration) {
+    async fn expect_free(self, shared: &Rc<Shared>, pool: (u64, u64), within: Duration) {
         let deadline = now() + within;
         let mut found = None;
         while now() < deadline {
-            found = self.free_bytes().await;
-            if found == Some(free_bytes) {
+            found = self.pool().await;
+            if found == Some(pool) {
                 return;
             }
             sleep(Duration::from_secs(1)).await;
         }
-        let text = format!("{found:?} bytes are free without files, {free_bytes} were at the start");
+        let text = format!("free bytes and inodes without files: {found:?}, at the start {pool:?}");
         shared.history.borrow_mut().violations.push(text);
     }
 }

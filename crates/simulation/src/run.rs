@@ -53,6 +53,13 @@ pub fn run(plan: &Plan) -> Outcome {
     });
     let ended = simulation.run(whole(Rc::clone(&shared), random));
     let mut history = shared.history.take();
+    if std::env::var_os("SIM_DEBUG").is_some() {
+        for (key, value) in shared.cluster.meta.records() {
+            if [0x10, 0x11, 0x18, 0x19, 0x33].contains(&key[0]) {
+                eprintln!("{:02x?} {}", key, value.len());
+            }
+        }
+    }
     if let Err(stalled) = ended {
         history.violations.push(stalled.to_string());
     }
@@ -66,16 +73,16 @@ pub fn run(plan: &Plan) -> Outcome {
 
 async fn whole(shared: Rc<Shared>, mut random: Random) {
     shared.cluster.start().await;
-    let free_bytes = prepare(&shared).await;
+    let pool = prepare(&shared).await;
     let supervisor = ring::spawn(supervise(Rc::clone(&shared)));
     let fault_choices = Random::new(random.next());
     faults::run(&shared, fault_choices).await;
-    finish(&shared, free_bytes).await;
+    finish(&shared, pool).await;
     supervisor.abort();
 }
 
-/// Makes the directories; answers the bytes that are free then.
-async fn prepare(shared: &Rc<Shared>) -> u64 {
+/// Makes the directories; answers the free bytes and the inodes then.
+async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
     let machine = &shared.cluster.machines[0];
     let client = machine.client.borrow().clone().expect("all are up");
     let job = machine.node.spawn(async move {
@@ -88,11 +95,11 @@ async fn prepare(shared: &Rc<Shared>) -> u64 {
         // They must outlive a power loss.
         client.fsync(InodeId::ROOT).await.expect("nothing is broken yet");
         let pool = client.pool_use().await.expect("nothing is broken yet");
-        (directories, pool.free_bytes)
+        (directories, (pool.free_bytes, pool.inodes))
     });
-    let (directories, free_bytes) = job.await.expect("the task lives");
+    let (directories, pool) = job.await.expect("the task lives");
     *shared.directories.borrow_mut() = directories;
-    free_bytes
+    pool
 }
 
 /// Gives every new process its workers.

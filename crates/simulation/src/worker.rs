@@ -50,7 +50,12 @@ fn is_verdict(errno: Errno) -> bool {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: &Rc<Shared>, client: Rc<Client>, actor: Actor, number: usize) -> Self {
+    pub(crate) fn new(
+        shared: &Rc<Shared>,
+        client: Rc<Client>,
+        actor: Actor,
+        number: usize,
+    ) -> Self {
         let seed = shared.plan.seed ^ (actor.machine as u64 + 1) << 56;
         let seed = seed ^ (number as u64 + 1) << 48 ^ actor.life << 32;
         let random = Random::new(crate::random::mix(seed));
@@ -129,7 +134,9 @@ impl Worker {
         let is_unlinked = *errno == Errno::ESTALE;
         if !self.shared.plan.has_faults() && !is_unlinked {
             let machine = self.actor.machine;
-            history.violations.push(format!("{what} on node{machine} fails without cause: {errno}"));
+            history
+                .violations
+                .push(format!("{what} on node{machine} fails without cause: {errno}"));
         }
     }
 

@@ -15,7 +15,10 @@ enum Content {
     End,
     Zero,
     /// Byte `at` of a write.
-    Data { stamp: pattern::Stamp, at: u64 },
+    Data {
+        stamp: pattern::Stamp,
+        at: u64,
+    },
     /// Not followed further.
     Any,
 }
@@ -92,9 +95,8 @@ impl Checker<'_> {
         let is_replaced = |old: &Change| {
             setters.iter().any(|new| old.life.is_before(&new.life) && view.has(&new.life))
         };
-        let fills = |change: &Change| {
-            matches!(change.effect, Effect::Write { .. } | Effect::Copy { .. })
-        };
+        let fills =
+            |change: &Change| matches!(change.effect, Effect::Write { .. } | Effect::Copy { .. });
         let mut allowed = Vec::new();
         let mut ends: Vec<Option<&Change>> = Vec::new();
         if !setters.iter().any(|new| fills(new) && view.has(&new.life)) {

@@ -26,6 +26,13 @@ pub(super) fn check(history: &History) -> Vec<String> {
         };
         let view = view_of(event);
         if !is_possible(&entries, &event.slot, view, wanted, 0) {
+            if std::env::var_os("SIM_DEBUG").is_some() {
+                for other in
+                    history.names.iter().filter(|o| o.slot == event.slot && o.life.start < view.end)
+                {
+                    eprintln!("{:?} {:?}", other.effect, other.life);
+                }
+            }
             violations.push(describe(&entries, event, view));
         }
     }
@@ -81,8 +88,7 @@ fn describe(entries: &Entries<'_>, event: &NameEvent, view: View) -> String {
     let Slot { parent, name } = &event.slot;
     let machine = event.life.actor.machine;
     let (start, end) = (view.start, view.end);
-    let mut text =
-        format!(
+    let mut text = format!(
         "{:?} by {} for {name} in {parent:?} on node{machine} (ticks {start}..{end}):",
         event.effect, event.life.what
     );

@@ -193,7 +193,8 @@ impl Worker {
         if from == to {
             return;
         }
-        let (source_offset, offset) = (self.random.below(OFFSET_MAX), self.random.below(OFFSET_MAX));
+        let (source_offset, offset) =
+            (self.random.below(OFFSET_MAX), self.random.below(OFFSET_MAX));
         let length = self.random.between(1, 80_000);
         let source = self.file(from);
         let effect = Effect::Copy { source, source_offset, offset, length };
@@ -240,11 +241,7 @@ impl Worker {
         self.shared.directories.borrow().clone()
     }
 
-    pub(crate) async fn lookup_again(
-        &self,
-        parent: InodeId,
-        name: &str,
-    ) -> Option<protocol::Attr> {
+    pub(crate) async fn lookup_again(&self, parent: InodeId, name: &str) -> Option<protocol::Attr> {
         if crate::worker::DIRECTORIES.contains(&name) {
             return None;
         }
@@ -269,7 +266,8 @@ impl Worker {
         }
     }
 
-    pub(crate) async fn free_bytes(&self) -> Option<u64> {
-        self.client.pool_use().await.ok().map(|pool| pool.free_bytes)
+    /// Bytes that are free, and inodes.
+    pub(crate) async fn pool(&self) -> Option<(u64, u64)> {
+        self.client.pool_use().await.ok().map(|pool| (pool.free_bytes, pool.inodes))
     }
 }

@@ -146,8 +146,7 @@ impl Worker {
             _ => NameEffect::Set(None),
         };
         let life = self.begin("rename");
-        let changes =
-            vec![(from.clone(), old), (to.clone(), NameEffect::MovedFrom(from.clone()))];
+        let changes = vec![(from.clone(), old), (to.clone(), NameEffect::MovedFrom(from.clone()))];
         let index = self.open_changes(&life, changes.clone());
         let result = self
             .client
@@ -240,7 +239,12 @@ impl Worker {
             let index = self.unknown_change(&life, at.clone());
             let result = self
                 .client
-                .make(parent, name.as_bytes(), Creation::Directory, Setting { mode: 0o755, ..SETTING })
+                .make(
+                    parent,
+                    name.as_bytes(),
+                    Creation::Directory,
+                    Setting { mode: 0o755, ..SETTING },
+                )
                 .await;
             self.answered("mkdir", &result);
             self.forget_change(index);
