@@ -12,18 +12,20 @@ COUNTS_WITHIN_SECONDS = 15
 class Cluster:
     """A job of `tsumugi up --local`."""
 
-    def __init__(self, program, job, nodes, size_bytes):
+    def __init__(self, program, job, nodes, size_bytes, devices):
         self.program = program
         self.job = job
         self.nodes = []
         self.size_bytes = size_bytes
         self.count = nodes
+        self.devices = devices
         self.is_up = False
 
     def up(self):
         """Brings it up; gives what `up` says."""
         self.is_up = True
-        words = ["up", "--local", self.count, "--job", self.job, "--size", self.size_bytes, "--json"]
+        words = ["up", "--local", self.count, "--job", self.job, "--size", self.size_bytes,
+                 "--device-dir", self.devices, "--json"]
         result = json.loads(run([self.program, *words]))
         self.nodes = self.status()["nodes"]
         return result

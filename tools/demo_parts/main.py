@@ -63,7 +63,9 @@ class Demo:
         """All of it, in order."""
         if not os.access(self.program, os.X_OK):
             raise Failed(f"{self.program} is not there: run make build")
-        self.scratch = Path(tempfile.mkdtemp(prefix="tsumugi-demo-", dir="/var/tmp"))
+        # Not /tmp, which is in memory on many machines.
+        temporary = os.environ.get("TMPDIR") or "/var/tmp"
+        self.scratch = Path(tempfile.mkdtemp(prefix="tsumugi-demo-", dir=temporary))
         used, files = tree_size(self.data)
         report.say(f"input: {self.data}, {files} files, {report.size(used)}")
         runtime, interpreter = self.container()
@@ -91,7 +93,8 @@ class Demo:
         shared = RECORD_BYTES * RECORDS_MAX
         size = 2 * used + shared + (2 * measure.FILE_MIB << 20) + (256 << 20)
         size = (size + (64 << 20) - 1) >> 26 << 26
-        self.cluster = Cluster(self.program, f"demo-{os.getpid()}", 3, size)
+        self.cluster = Cluster(self.program, f"demo-{os.getpid()}", 3, size,
+                               self.scratch / "devices")
         up = self.cluster.up()
         has_namespaces = self.cluster.nodes[0]["namespace"] is not None
         place = "in network namespaces of their own" if has_namespaces else "on loopback ports"
