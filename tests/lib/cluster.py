@@ -78,11 +78,12 @@ class Process:
 class Cluster:
     """A metadata service and `nodes` nodes with a device of `size` each.
 
-    `faster` divides all deadlines (a session's is 20 s), for tests that wait for them.
+    `faster` divides all deadlines (a session's is 20 s), for tests that wait for them. With a
+    `network` (see links.py) each node's sockets are in a network namespace of its own.
     """
 
     def __init__(self, nodes=3, size="256M", directory=None, memory=False, transport="auto",
-                 faster=1):
+                 faster=1, network=None):
         self.directory = Path(directory or os.getcwd(), "cluster")
         self.directory.mkdir(mode=0o700)
         self.secret = self.directory / "secret"
@@ -91,8 +92,9 @@ class Cluster:
         self.memory = memory
         self.transport = transport
         self.faster = faster
+        self.network = network
         self.names = [f"node{number}" for number in range(1, nodes + 1)]
-        self.meta = Process(self.directory, "meta", self.meta_arguments("127.0.0.1:0"),
+        self.meta = Process(self.directory, "meta", self.meta_arguments(f"{network.meta if network else '127.0.0.1'}:0"),
                             "listening on")
         self.nodes = {}
         self.is_orderly = True
@@ -100,7 +102,8 @@ class Cluster:
     def meta_arguments(self, listen):
         """Arguments of the metadata service."""
         return ["meta", "--listen", listen, "--store", str(self.directory / "store"),
-                "--secret", str(self.secret), "--faster", str(self.faster)]
+                "--secret", str(self.secret), "--faster", str(self.faster),
+                *(["--insecure"] if self.network else [])]
 
     def mount(self, number):
         """Mount point of a node, counted from 1."""
@@ -125,6 +128,7 @@ class Cluster:
                  f'secret = "{self.secret}"', f'mount = "{self.mount(number)}"',
                  f'transport = "{self.transport}"', "allow_other = true",
                  f"faster = {self.faster}",
+                 *(self.network.configure(number) if self.network else []),
                  "[[device]]", f'size = "{self.size}"']
         if not self.memory:
             lines.append(f'path = "{self.device(number)}"')
@@ -139,15 +143,28 @@ class Cluster:
             # A restart must come back under the same address.
             self.meta.arguments = self.meta_arguments(self.address)
             for number in range(1, len(self.names) + 1):
-                self.nodes[number] = Process(self.directory, f"node{number}",
-                                             ["node", str(self.configure(number))], "ready ")
-                self.nodes[number].start()
+                self.prepare(number).start()
             for node in self.nodes.values():
                 node.wait_ready()
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
         return self
+
+    def prepare(self, number):
+        """A node's process, not started yet."""
+        self.nodes[number] = Process(self.directory, f"node{number}",
+                                     ["node", str(self.configure(number))], "ready ")
+        return self.nodes[number]
+
+    def add_node(self):
+        """Starts one more node."""
+        number = len(self.names) + 1
+        self.names.append(f"node{number}")
+        node = self.prepare(number)
+        node.start()
+        node.wait_ready()
+        return node
 
     def restart(self, process):
         """Starts a process that was killed, and waits until it is ready."""
