@@ -1,6 +1,7 @@
 //! `tsumugi`: one binary for every part of the system.
 
 mod commands;
+mod confine;
 mod deploy;
 mod signals;
 mod staging;

@@ -8,7 +8,7 @@ use protocol::auth::Secret;
 use ring::Runtime;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 
@@ -59,6 +59,7 @@ pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
     let Some(secret) = Secret::from_hex(&text) else {
         bail!("{} is no secret: 64 hexadecimal digits are needed", args.secret.display());
     };
+    confine(args)?;
     let mut signals = signals::watch(&[])?;
     let poll = std::time::Duration::from_micros(args.poll_us);
     let mut runtime = Runtime::new(&ring::Config { poll, ..ring::Config::default() })?;
@@ -87,4 +88,15 @@ pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The service opens its store and nothing else; before any thread starts, see [`crate::confine`].
+fn confine(args: &MetaArgs) -> anyhow::Result<()> {
+    std::fs::create_dir_all(&args.store)
+        .with_context(|| format!("cannot make {}", args.store.display()))?;
+    let system = ["/proc/self", "/proc/sys", "/sys/devices/system", "/sys/fs/cgroup"];
+    let mut readable: Vec<_> = system.iter().map(Path::new).collect();
+    // A namespace's file itself cannot be named in a rule.
+    readable.extend(args.network_namespace.as_deref().and_then(Path::parent));
+    crate::confine::confine_or_say(&[&args.store], &readable)
 }

@@ -136,7 +136,7 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<ExitCode> {
     let dir = args.job.dir()?;
     let stop = Stop::on_signals()?;
     if args.agent {
-        return remote::serve(&dir, &stop);
+        return Ok(remote::serve(&dir, &stop));
     }
     let result = match &args.nodes {
         Some(nodes) => remote::up(args, &dir, nodes, &stop),
@@ -230,12 +230,12 @@ impl UpArgs {
     /// A plan without metadata service, for nodes in the machine's own network; a new identifier
     /// and a new secret.
     pub(crate) fn bare_plan(&self, nodes: Vec<NodePlan>) -> anyhow::Result<Plan> {
-        let (mut secret, mut id) = ([0; 32], [0; 8]);
+        let (mut secret, mut id) = ([0; 32], [0; 32]);
         getrandom::fill(&mut secret)
             .and_then(|()| getrandom::fill(&mut id))
             .context("no random numbers")?;
         Ok(Plan {
-            id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
+            id: Secret(id).to_hex()[..16].into(),
             secret: Secret(secret).to_hex(),
             meta: None,
             nodes,

@@ -52,13 +52,17 @@ pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
                 Rc::new(Silent),
             )
             .await
-            .map_err(told)?;
-            let status = connection.call(&Call::Status, Some(DEADLINE)).await.map_err(told)?;
+            .map_err(|error| told(&error))?;
+            let status = connection
+                .call(&Call::Status, Some(DEADLINE))
+                .await
+                .map_err(|error| told(&error))?;
             let call = Call::FilesHit { count_max: FILES_MAX };
-            let files_hit = match connection.call(&call, Some(DEADLINE)).await.map_err(told)? {
-                Answer::Paths(paths) => paths,
-                other => bail!("the metadata service answered {other:?}"),
-            };
+            let files_hit =
+                match connection.call(&call, Some(DEADLINE)).await.map_err(|error| told(&error))? {
+                    Answer::Paths(paths) => paths,
+                    other => bail!("the metadata service answered {other:?}"),
+                };
             Ok(Pool { status, files_hit })
         };
         match ring::time::timeout(DEADLINE, Box::pin(asking)).await {
@@ -69,6 +73,6 @@ pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
 }
 
 /// Connections' errors stay on their thread; their words need not.
-fn told(error: rpc::RpcError) -> anyhow::Error {
+fn told(error: &rpc::RpcError) -> anyhow::Error {
     anyhow::anyhow!("{error}")
 }

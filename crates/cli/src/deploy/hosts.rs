@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Host {
     /// What ssh calls it.
-    pub(crate) host: String,
+    pub(crate) ssh_name: String,
     /// What the pool calls it.
     pub(crate) name: String,
     /// At which the others reach it.
@@ -60,7 +60,7 @@ fn parse(line: &str) -> anyhow::Result<Host> {
         bail!("{name:?} is no host: a line starts with the host's name");
     }
     let bare = name.rsplit_once('@').map_or(name, |(_, host)| host);
-    let mut host = Host { host: name.into(), name: bare.into(), ..Host::default() };
+    let mut host = Host { ssh_name: name.into(), name: bare.into(), ..Host::default() };
     for word in words {
         let Some((key, value)) = word.split_once('=').filter(|(_, value)| !value.is_empty()) else {
             bail!("{word:?} is not of the form key=value");
@@ -98,12 +98,12 @@ impl Host {
         if let Some(address) = self.address {
             return Ok(address);
         }
-        let bare = self.host.rsplit_once('@').map_or(self.host.as_str(), |(_, host)| host);
+        let bare = self.ssh_name.rsplit_once('@').map_or(self.ssh_name.as_str(), |(_, host)| host);
         let advice = || {
             format!(
                 "{bare} does not resolve here: name its address, `{} address=IP`, in a file of \
                 nodes",
-                self.host
+                self.ssh_name
             )
         };
         let mut addresses = (bare, 0).to_socket_addrs().with_context(advice)?;
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn nodes_are_read() {
         let hosts = read("a,me@b").unwrap();
-        assert_eq!((hosts[1].host.as_str(), hosts[1].name.as_str()), ("me@b", "b"));
+        assert_eq!((hosts[1].ssh_name.as_str(), hosts[1].name.as_str()), ("me@b", "b"));
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("hosts");
         std::fs::write(

@@ -14,11 +14,11 @@ const NAME_MAX: usize = 128;
 /// Which job.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct JobArgs {
-    /// Name of the job (default: $TSUMUGI_JOB, else the Slurm job's number, else "default")
+    /// Name of the job (default: `$TSUMUGI_JOB`, else the Slurm job's number, else "default")
     #[arg(long, value_name = "NAME")]
     pub(crate) job: Option<String>,
     /// Where jobs have their directories (default: /run/tsumugi for root, else
-    /// $XDG_RUNTIME_DIR/tsumugi)
+    /// `$XDG_RUNTIME_DIR/tsumugi`)
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 }

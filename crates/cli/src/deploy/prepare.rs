@@ -144,7 +144,7 @@ mod tests {
         let stop = Stop::default();
         stop.request();
         let error = prepare(&[file("c", 64 << 20)], &stop, |_, _| {}).unwrap_err();
-        assert!(error.chain().any(|cause| cause.is::<Stopped>()), "{error:#}");
+        assert!(error.is::<Stopped>(), "{error:#}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
     }
 }

@@ -37,7 +37,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How long reaching a machine and making directories may take.
 const BEGIN_WITHIN: Duration = Duration::from_secs(30);
 /// How long writing backing files may take without an answer.
-const PREPARE_WITHIN: Duration = Duration::from_secs(3600);
+const PREPARE_WITHIN: Duration = Duration::from_hours(1);
 
 /// Brings a job up on machines reached by ssh.
 pub(crate) fn up(args: &UpArgs, dir: &JobDir, nodes: &str, stop: &Stop) -> anyhow::Result<Outcome> {
@@ -46,7 +46,7 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, nodes: &str, stop: &Stop) -> anyho
     let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
     for host in &hosts {
         state.hosts.push(HostState {
-            host: host.host.clone(),
+            host: host.ssh_name.clone(),
             name: host.name.clone(),
             ssh: args.ssh.split_ascii_whitespace().map(String::from).collect(),
             binary: args.remote_binary.clone(),
@@ -94,7 +94,9 @@ fn plans(args: &UpArgs, dir: &JobDir, hosts: &[Host], base: &Plan) -> anyhow::Re
             device: device.unwrap_or_else(|| args.device()),
         };
         let meta = (index == 0).then(|| MetaPlan { listen: SocketAddr::from((address, 0)) });
-        Ok(Plan { meta, nodes: vec![node], ..base.clone() })
+        // Hosts may be one machine: each part's processes have a mark of their own.
+        let id = format!("{}.{}", base.id, host.name);
+        Ok(Plan { id, meta, nodes: vec![node], ..base.clone() })
     };
     hosts.iter().enumerate().map(plan).collect()
 }

@@ -19,7 +19,7 @@ pub(crate) fn human(bytes: u64) -> String {
         value /= 1024.0;
         unit = next;
     }
-    let decimals = if unit == "B" || value >= 100.0 { 0 } else { 1 };
+    let decimals = usize::from(unit != "B" && value < 100.0);
     format!("{value:.decimals$} {unit}")
 }
 

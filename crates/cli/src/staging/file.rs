@@ -186,7 +186,7 @@ fn next_data(file: &File, offset: u64) -> anyhow::Result<(u64, u64)> {
 }
 
 fn hash_zeros(hasher: Option<&mut blake3::Hasher>, mut count: u64) {
-    const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
     let Some(hasher) = hasher else { return };
     while count > 0 {
         let piece = count.min(ZEROS.len() as u64);

@@ -23,7 +23,7 @@ fn tree_arrives_whole() {
     let base = tempfile::tempdir().unwrap();
     let source = base.path().join("source");
     fs::create_dir_all(source.join("a/b")).unwrap();
-    let content: Vec<u8> = (0..3_000_001u32).map(|n| (n * 7 >> 3) as u8).collect();
+    let content: Vec<u8> = (0..3_000_001u32).map(|n| ((n * 7) >> 3) as u8).collect();
     fs::write(source.join("a/big"), &content).unwrap();
     fs::write(source.join("a/b/empty"), "").unwrap();
     fs::write(source.join("odd \n name"), "x").unwrap();

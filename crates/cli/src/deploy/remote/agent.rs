@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Carries out orders from standard input until told to finish; undoes all if that never comes.
-pub(crate) fn serve(dir: &JobDir, stop: &Stop) -> anyhow::Result<ExitCode> {
+pub(crate) fn serve(dir: &JobDir, stop: &Stop) -> ExitCode {
     let (sender, orders) = sync_channel(ORDERS_MAX);
     let is_finished = Arc::new(AtomicBool::new(false));
     let (flag, at_end) = (Arc::clone(&is_finished), stop.clone());
@@ -36,14 +36,14 @@ pub(crate) fn serve(dir: &JobDir, stop: &Stop) -> anyhow::Result<ExitCode> {
     let result = carry_out(dir, stop, &orders, &mut machine, &is_finished);
     drop(machine);
     match result {
-        Ok(()) => Ok(ExitCode::SUCCESS),
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nobody may be left to hear it.
             let _ = tell(&Reply::Failed(format!("{error:#}")));
             if !already {
                 undo(dir);
             }
-            Ok(ExitCode::FAILURE)
+            ExitCode::FAILURE
         }
     }
 }
