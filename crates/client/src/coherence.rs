@@ -271,6 +271,12 @@ impl Client {
         for entry in entries {
             self.set_entry(*inode, &entry.name, Some(entry.attr.inode), fresh);
         }
+        if !fresh.contains(inode)
+            && let Some(directory) = self.known_inode(*inode)
+            && let Some(entries) = directory.state.borrow_mut().entries_mut()
+        {
+            entries.give_up_listing();
+        }
     }
 
     fn note_commit(

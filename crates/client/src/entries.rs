@@ -102,6 +102,15 @@ impl Entries {
         wanted
     }
 
+    /// A part of the listing came without a grant: names that others were changing just then may be
+    /// missing from it, and nobody tells of them again.
+    pub(crate) fn give_up_listing(&mut self) {
+        if matches!(self.extent, Extent::Listing(_)) {
+            self.extent = Extent::Some;
+            self.unknown.clear();
+        }
+    }
+
     /// A listing has ended; `is_whole` says that it went from start to end.
     pub(crate) fn end_listing(&mut self, number: u64, is_whole: bool) {
         // If READ was lost meanwhile, this is another cache than the one that was listed into.
@@ -147,6 +156,16 @@ mod tests {
         assert_eq!(entries.get(A), Known::Unknown);
         entries.set(A, None);
         assert_eq!(entries.get(A), Known::Absent);
+    }
+
+    /// Goal: a listing of which a part may be stale makes no name absent.
+    #[test]
+    fn a_listing_given_up_is_not_whole() {
+        let mut entries = Entries::default();
+        while !entries.wants_listing(1) {}
+        entries.give_up_listing();
+        entries.end_listing(1, true);
+        assert_eq!(entries.get(A), Known::Unknown);
     }
 
     /// Goal: an invalidated name of a complete directory is asked for again.
