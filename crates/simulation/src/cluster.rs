@@ -55,13 +55,6 @@ pub(crate) struct Cluster {
     pub(crate) network: Network,
 }
 
-impl MetaMachine {
-    /// What the store holds.
-    pub(crate) fn records(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        self.store.borrow().records()
-    }
-}
-
 fn secret() -> Secret {
     Secret::from_hex(&"5a".repeat(32)).expect("64 hexadecimal digits")
 }

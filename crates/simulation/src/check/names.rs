@@ -26,13 +26,6 @@ pub(super) fn check(history: &History) -> Vec<String> {
         };
         let view = view_of(event);
         if !is_possible(&entries, &event.slot, view, wanted, 0) {
-            if std::env::var_os("SIM_DEBUG").is_some() {
-                for other in
-                    history.names.iter().filter(|o| o.slot == event.slot && o.life.start < view.end)
-                {
-                    eprintln!("{:?} {:?}", other.effect, other.life);
-                }
-            }
             violations.push(describe(&entries, event, view));
         }
     }
