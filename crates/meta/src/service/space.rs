@@ -38,7 +38,11 @@ impl Shared {
         }
         let is_fresh = |(ended, epoch): (Instant, FreeEpoch)| {
             let core = self.core.borrow();
-            ended.elapsed() < ROUND_AGE_MAX && epoch == core.free_epoch() && !core.has_work()
+            // A deleted file whose close is yet to be told of will give its space up soon.
+            ended.elapsed() < ROUND_AGE_MAX
+                && epoch == core.free_epoch()
+                && !core.has_work()
+                && core.open_orphans().is_empty()
         };
         if self.space.ended.get().is_some_and(is_fresh) && !self.space.is_running.get() {
             return Executed::Answer(response);
