@@ -3,8 +3,8 @@
 use super::call::Work;
 use super::execute::Executed;
 use super::shared::Shared;
-use protocol::{Errno, FreeEpoch};
 use protocol::client::{Push, PushAnswer, Response};
+use protocol::{Errno, FreeEpoch};
 use ring::local::Notify;
 use ring::time::{Instant, now};
 use std::cell::Cell;
