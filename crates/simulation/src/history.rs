@@ -320,6 +320,7 @@ impl Effect {
     /// Up to where it makes the file reach at least.
     pub(crate) fn reach(&self) -> u64 {
         match *self {
+            Effect::Copy { length: 0, .. } => 0,
             Effect::Write { offset, length, .. } | Effect::Copy { offset, length, .. } => {
                 offset + length
             }

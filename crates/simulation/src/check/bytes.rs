@@ -59,7 +59,7 @@ impl Checker<'_> {
         }
         let is_short = (read.bytes.len() as u64) < read.asked;
         if is_short && !self.allowed(read.file, end, view, 0).contains(&Content::End) {
-            return Some(format!("{} ends at {end}, where it must have bytes", self.name(read)));
+            return Some(self.describe_end(read, end, view));
         }
         None
     }
@@ -168,6 +168,18 @@ impl Checker<'_> {
         let found = &found[..found.len().min(64)];
         let whose = self.whose(found);
         format!("{} byte {at} is {whose}, allowed: {allowed:?}", self.name(read))
+    }
+
+    fn describe_end(&self, read: &Read, end: u64, view: View) -> String {
+        let mut text = format!("{} ends at {end}, where it must have bytes:", self.name(read));
+        for change in &self.changes[read.file] {
+            let life = &change.life;
+            if change.effect.reach().max(change.effect.range().end) > end && view.may_have(life) {
+                let (machine, start, applied) = (life.actor.machine, life.start, life.applied);
+                text += &format!(" [{:?} node{machine} {start}..{applied:?}]", change.effect);
+            }
+        }
+        text
     }
 
     /// Which write bytes are of.
