@@ -93,6 +93,8 @@ pub(crate) struct Inner {
     link_changed: Notify,
     /// A connection ended, or the user wants to stop.
     attention: Notify,
+    /// The controller is being shut down in order: that its connections end is no loss.
+    is_ending: Cell<bool>,
     is_stopping: Cell<bool>,
     events: RefCell<VecDeque<ControllerEvent>>,
     events_changed: Notify,
@@ -135,6 +137,7 @@ impl Controller {
             link: RefCell::new(LinkState::Down),
             link_changed: Notify::new(),
             attention: Notify::new(),
+            is_ending: Cell::new(false),
             is_stopping: Cell::new(false),
             events: RefCell::default(),
             events_changed: Notify::new(),
@@ -192,6 +195,7 @@ impl Controller {
             LinkState::Live(link) => Some(Rc::clone(link)),
             _ => None,
         };
+        inner.is_ending.set(true);
         let result = match &link {
             Some(link) => link.shut_down(inner.options.connect_timeout).await,
             None => Ok(()),

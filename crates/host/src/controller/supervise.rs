@@ -116,7 +116,10 @@ pub(super) async fn supervise(inner: Rc<Inner>) {
             if inner.is_stopping.get() {
                 return stop(&inner, &link).await;
             }
-            if let Some(end) = link_end(&link) {
+            // A target may end the I/O queue pairs as soon as it is told to shut down.
+            if !inner.is_ending.get()
+                && let Some(end) = link_end(&link)
+            {
                 break end;
             }
             inner.attention.notified().await;
