@@ -19,7 +19,7 @@ pub(crate) type FileKey = usize;
 
 /// After an answer that leaves open whether a change was made, it may still be made for so long:
 /// the call may be under way, or its client not fenced yet.
-const UNCERTAIN_FOR: Duration = Duration::from_secs(120);
+const UNCERTAIN_FOR: Duration = Duration::from_mins(2);
 
 /// What the metadata service's machine may forget when it loses power.
 const META_WINDOW: Duration = Duration::from_secs(2);
@@ -320,12 +320,11 @@ impl Effect {
     /// Up to where it makes the file reach at least.
     pub(crate) fn reach(&self) -> u64 {
         match *self {
-            Effect::Copy { length: 0, .. } => 0,
+            Effect::Punch { .. } | Effect::Copy { length: 0, .. } => 0,
             Effect::Write { offset, length, .. } | Effect::Copy { offset, length, .. } => {
                 offset + length
             }
             Effect::Truncate { size } | Effect::Extend { size } => size,
-            Effect::Punch { .. } => 0,
         }
     }
 }

@@ -4,6 +4,7 @@ use super::View;
 use crate::history::{Change, Effect, FileKey, History, Read};
 use crate::pattern;
 use std::collections::BTreeSet;
+use std::fmt::Write;
 
 /// How many copies of copies are followed.
 const COPY_DEPTH_MAX: usize = 4;
@@ -176,7 +177,8 @@ impl Checker<'_> {
             let life = &change.life;
             if change.effect.reach().max(change.effect.range().end) > end && view.may_have(life) {
                 let (machine, start, applied) = (life.actor.machine, life.start, life.applied);
-                text += &format!(" [{:?} node{machine} {start}..{applied:?}]", change.effect);
+                let effect = change.effect;
+                let _ = write!(text, " [{effect:?} node{machine} {start}..{applied:?}]");
             }
         }
         text

@@ -5,6 +5,7 @@ use crate::history::History;
 use crate::names::{NameEffect, NameEvent, Slot};
 use protocol::InodeId;
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 /// How many renames of renames are followed.
 const MOVE_DEPTH_MAX: usize = 6;
@@ -89,10 +90,8 @@ fn describe(entries: &Entries<'_>, event: &NameEvent, view: View) -> String {
         let life = &change.life;
         if view.may_have(life) {
             let (machine, start, applied) = (life.actor.machine, life.start, life.applied);
-            text += &format!(
-                " [{:?} by {} node{machine} {start}..{applied:?}]",
-                change.effect, life.what
-            );
+            let (effect, what) = (&change.effect, life.what);
+            let _ = write!(text, " [{effect:?} by {what} node{machine} {start}..{applied:?}]");
         }
     }
     text

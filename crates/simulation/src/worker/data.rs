@@ -146,7 +146,7 @@ impl Worker {
         let result = self.client.read(inode, offset, asked as usize).await;
         self.answered("read", &result);
         let Ok(chunks) = result else { return };
-        let bytes: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.as_slice()).copied().collect();
+        let bytes: Vec<u8> = chunks.iter().flat_map(Chunk::as_slice).copied().collect();
         let session = session.filter(|before| self.session() == Some(*before));
         let actor = self.actor;
         let mut history = self.history();
@@ -224,14 +224,12 @@ impl Worker {
         let file = history.changes[index].file;
         let life = &mut history.changes[index].life;
         life.returned = Some(tick);
-        match result {
-            Ok(_) => life.apply(tick),
-            Err(_) => {
-                life.doubt();
-                // It began by committing what was written, and tells that this failed.
-                history.lost(file, self.actor);
-            }
+        if result.is_ok() {
+            return life.apply(tick);
         }
+        life.doubt();
+        // It began by committing what was written, and tells that this failed.
+        history.lost(file, self.actor);
     }
 }
 
