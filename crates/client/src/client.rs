@@ -59,6 +59,8 @@ pub struct Client {
     pub(crate) changes: Option<Box<dyn Fn(Change)>>,
     /// Rights of forgotten inodes, to be given back together.
     pub(crate) returns: RefCell<Vec<protocol::lease::Return>>,
+    /// Inodes to be forgotten once their data is durable.
+    forgotten: RefCell<Vec<InodeId>>,
     /// Open handles.
     pub(crate) open_files: Cell<usize>,
     /// Whole directories that were fetched: numbers the next one.
@@ -88,6 +90,7 @@ impl Client {
             dirty_inodes: RefCell::default(),
             changes: config.changes,
             returns: RefCell::default(),
+            forgotten: RefCell::default(),
             open_files: Cell::new(0),
             listings: Cell::new(0),
             closed: Cell::new(false),
@@ -180,6 +183,13 @@ impl Client {
                 // A failure stays with the inode and is told at close or fsync.
                 let _ = self.commit_in_background(&inode).await;
             }
+            // Of files that were closed since, too.
+            self.flush_written().await;
+            for id in self.forgotten.take() {
+                if let Some(inode) = self.known_inode(id) {
+                    self.drop_if_idle(&inode);
+                }
+            }
             self.give_back().await;
             self.evict();
         }
@@ -195,6 +205,22 @@ impl Client {
         }
     }
 
+    /// Whether an inode may be forgotten: nobody uses it, and no later fsync has to know where its
+    /// data went.
+    pub(crate) fn is_idle(&self, inode: &Inode) -> bool {
+        let is_flushed = |(device, number): &(_, u64)| self.is_flushed(*device, *number);
+        inode.is_unused() && inode.writes().iter().all(is_flushed)
+    }
+
+    /// Forgets an inode if nobody uses it: now, or once its data is durable.
+    pub(crate) fn drop_if_idle(&self, inode: &Inode) {
+        if self.is_idle(inode) {
+            self.drop_inode(inode.id);
+        } else if inode.is_unused() {
+            self.forgotten.borrow_mut().push(inode.id);
+        }
+    }
+
     /// Forgets inodes that nobody uses when there are very many.
     fn evict(&self) {
         let surplus = self.inodes.borrow().len().saturating_sub(IDLE_INODES_MAX);
@@ -203,7 +229,7 @@ impl Client {
         }
         let idle: Vec<InodeId> = {
             let inodes = self.inodes.borrow();
-            let idle = inodes.iter().filter(|(_, inode)| inode.is_unused());
+            let idle = inodes.iter().filter(|(_, inode)| self.is_idle(inode));
             idle.map(|(&id, _)| id).take(surplus).collect()
         };
         for id in idle {

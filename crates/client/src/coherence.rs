@@ -356,8 +356,8 @@ impl Client {
             state.references = state.references.saturating_sub(count);
             state.references == 0
         };
-        if unused && inode.is_unused() {
-            self.drop_inode(id);
+        if unused {
+            self.drop_if_idle(&inode);
         }
     }
 

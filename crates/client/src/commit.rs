@@ -70,7 +70,7 @@ impl Client {
             written.await;
         }
         if durable {
-            self.flush_touched(inode).await?;
+            self.flush_inode(inode).await?;
         }
         let mut from = 0;
         loop {
@@ -135,16 +135,11 @@ impl Client {
         }
     }
 
-    /// Flushes the devices that uncommitted data of the inode was written to.
-    pub(crate) async fn flush_touched(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
-        let devices = inode.take_unflushed();
+    /// Makes all of the inode's data that devices have acknowledged durable.
+    pub(crate) async fn flush_inode(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
         let mut result = Ok(());
-        for device in devices {
-            let flushed = self.flush_device(device).await;
-            if let Err(errno) = flushed {
-                tracing::error!(%device, %errno, "flush failed; what it covered may be lost");
-            }
-            result = result.and(flushed);
+        for (device, number) in inode.writes() {
+            result = result.and(self.flush_device(device, number).await);
         }
         result
     }

@@ -68,9 +68,11 @@ struct PoolDevice {
     connecting: Semaphore,
     /// Held while it is flushed.
     flushing: Semaphore,
-    /// Flushes asked for, and how many of those have been answered.
-    flushes_asked: Cell<u64>,
-    flushes_done: Cell<u64>,
+    /// Writes that the device has acknowledged, counted; and up to which of them it was flushed.
+    writes: Cell<u64>,
+    flushed: Cell<u64>,
+    /// Writes after the first and up to the second of these may be lost: a flush of them failed.
+    lost: Cell<(u64, u64)>,
     read_bytes: Cell<u64>,
     written_bytes: Cell<u64>,
 }
@@ -192,6 +194,14 @@ impl Devices {
         counts.collect()
     }
 
+    /// Devices with writes that were not flushed, and the number of the last of them.
+    fn unflushed(&self) -> Vec<(DeviceId, u64)> {
+        let known = self.known.borrow();
+        let written = known.iter().map(|(&id, device)| (id, device.writes.get(), device));
+        let unflushed = written.filter(|(_, writes, device)| *writes > device.flushed.get());
+        unflushed.map(|(id, writes, _)| (id, writes)).collect()
+    }
+
     fn get(&self, device: DeviceId) -> Result<Rc<PoolDevice>, Errno> {
         self.known.borrow().get(&device).cloned().ok_or(Errno::EIO)
     }
@@ -205,8 +215,9 @@ impl PoolDevice {
             is_local: Cell::new(false),
             connecting: Semaphore::new(1),
             flushing: Semaphore::new(1),
-            flushes_asked: Cell::new(0),
-            flushes_done: Cell::new(0),
+            writes: Cell::new(0),
+            flushed: Cell::new(0),
+            lost: Cell::new((0, 0)),
             read_bytes: Cell::new(0),
             written_bytes: Cell::new(0),
         }
@@ -314,41 +325,70 @@ impl Client {
         }
     }
 
-    /// Writes whole blocks that the session of generation `session` has leased.
+    /// Writes whole blocks that the session of generation `session` has leased. Answers the write's
+    /// number, for [`Client::flush_device`].
     pub(crate) async fn write_device(
         self: &Rc<Self>,
         id: DeviceId,
         offset: u64,
         bytes: Shared,
         session: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<u64, Errno> {
         let length = bytes.len() as u64;
         let write = |device: &dyn Device| device.write(offset, Chunk::Shared(bytes.clone()));
         self.command(id, session, "a write", write).await?;
         let pool_device = self.devices.get(id)?;
         pool_device.written_bytes.set(pool_device.written_bytes.get() + length);
-        Ok(())
+        let number = pool_device.writes.get() + 1;
+        pool_device.writes.set(number);
+        Ok(number)
     }
 
-    /// Makes all that the device has acknowledged before this call durable. Calls that wait
-    /// together share a flush.
-    pub(crate) async fn flush_device(self: &Rc<Self>, id: DeviceId) -> Result<(), Errno> {
+    /// Makes a device's acknowledged writes up to this number durable. Calls that wait together share
+    /// a flush; what a flush failed for stays failed.
+    pub(crate) async fn flush_device(
+        self: &Rc<Self>,
+        id: DeviceId,
+        through: u64,
+    ) -> Result<(), Errno> {
         let pool_device = self.devices.get(id)?;
-        let ticket = pool_device.flushes_asked.get() + 1;
-        pool_device.flushes_asked.set(ticket);
         let _lock = pool_device.flushing.acquire(1).await;
-        if pool_device.flushes_done.get() >= ticket {
+        let (after, to) = pool_device.lost.get();
+        if after < through && through <= to {
+            return Err(Errno::EIO);
+        }
+        let flushed = pool_device.flushed.get();
+        if flushed >= through {
             return Ok(());
         }
-        let covered = pool_device.flushes_asked.get();
-        let device = self.device(id).await?;
-        match device.flush().await {
-            Ok(()) => {
-                pool_device.flushes_done.set(covered);
-                Ok(())
+        let covered = pool_device.writes.get();
+        let device = self.device(id).await;
+        let result = match device {
+            Ok(device) => {
+                let failed = |error| failed(&pool_device.info.borrow(), "a flush", &error);
+                device.flush().await.map_err(failed)
             }
-            Err(error) => Err(failed(&pool_device.info.borrow(), "a flush", &error)),
+            Err(errno) => Err(errno),
+        };
+        pool_device.flushed.set(covered);
+        if result.is_err() {
+            let after = if after < to { after.min(flushed) } else { flushed };
+            pool_device.lost.set((after, covered));
         }
+        result
+    }
+
+    /// Flushes every device that has acknowledged writes since it was last flushed.
+    pub(crate) async fn flush_written(self: &Rc<Self>) {
+        for (id, through) in self.devices.unflushed() {
+            // Who asks for these writes to be durable is told of the failure then.
+            let _ = self.flush_device(id, through).await;
+        }
+    }
+
+    /// Whether a device's writes up to this number are known to be durable, or known to be lost.
+    pub(crate) fn is_flushed(&self, id: DeviceId, through: u64) -> bool {
+        self.devices.get(id).is_ok_and(|device| device.flushed.get() >= through)
     }
 }
 

@@ -131,7 +131,7 @@ impl Client {
         let inode = self.inode(id);
         if inode.dirty.borrow().is_clean() {
             inode.take_error()?;
-            self.flush_touched(&inode).await?;
+            self.flush_inode(&inode).await?;
             return self.session.call(Call::Sync).await.map(drop);
         }
         self.commit(&inode, true).await
@@ -162,9 +162,7 @@ impl Client {
             self.returns.borrow_mut().push(Return { inode, rights, stamp });
         }
         drop(state);
-        if inode.is_unused() {
-            self.drop_inode(inode.id);
-        }
+        self.drop_if_idle(inode);
     }
 
     /// Counts an open of an inode.

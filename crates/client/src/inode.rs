@@ -24,8 +24,8 @@ pub(crate) struct Inode {
     pub(crate) state: RefCell<State>,
     /// Data that is written but not committed.
     pub(crate) dirty: RefCell<Dirty>,
-    /// Devices written to since they were last flushed for this inode.
-    unflushed: RefCell<SmallVec<[DeviceId; 2]>>,
+    /// The number of the newest write of this inode to each device.
+    writes: RefCell<SmallVec<[(DeviceId, u64); 2]>>,
     /// Reads under READ that are under way: a recall waits for them.
     pub(crate) lease_reads: WaitGroup,
     /// Notified when a fill has been written out.
@@ -73,7 +73,7 @@ impl Inode {
             id,
             state: RefCell::default(),
             dirty: RefCell::default(),
-            unflushed: RefCell::default(),
+            writes: RefCell::default(),
             lease_reads: WaitGroup::new(),
             written: Notify::new(),
             commit_lock: Semaphore::new(1),
@@ -107,17 +107,18 @@ impl Inode {
         attr
     }
 
-    /// Takes note that a device has acknowledged, but not flushed, data of this inode.
-    pub(crate) fn note_unflushed(&self, device: DeviceId) {
-        let mut unflushed = self.unflushed.borrow_mut();
-        if !unflushed.contains(&device) {
-            unflushed.push(device);
+    /// Takes note of the number of this inode's newest write to a device.
+    pub(crate) fn note_written(&self, device: DeviceId, number: u64) {
+        let mut writes = self.writes.borrow_mut();
+        match writes.iter_mut().find(|(known, _)| *known == device) {
+            Some((_, newest)) => *newest = number.max(*newest),
+            None => writes.push((device, number)),
         }
     }
 
-    /// The devices that must be flushed to make this inode's data durable.
-    pub(crate) fn take_unflushed(&self) -> SmallVec<[DeviceId; 2]> {
-        self.unflushed.take()
+    /// The newest write of this inode to each device.
+    pub(crate) fn writes(&self) -> SmallVec<[(DeviceId, u64); 2]> {
+        self.writes.borrow().clone()
     }
 
     /// Applies a grant. Answers whether what came with it may be cached under READ.

@@ -269,7 +269,10 @@ impl Client {
         let mut space = self.space.borrow_mut();
         let mut dirty = inode.dirty.borrow_mut();
         let pieces = match result {
-            Ok(pieces) => pieces,
+            Ok((pieces, number)) => {
+                inode.note_written(sealed.device, number);
+                pieces
+            }
             Err(errno) => {
                 tracing::error!(inode = inode.id.0, device = sealed.device.0, %errno, "write-out failed");
                 dirty.lose(sealed.id, errno);
@@ -280,11 +283,15 @@ impl Client {
         let allocated: u64 = pieces.iter().map(|(_, piece)| u64::from(piece.blocks)).sum();
         space.unreserve(sealed.device, sealed.reserved_blocks.saturating_sub(allocated));
         dirty.written(sealed.id, pieces);
-        inode.note_unflushed(sealed.device);
         inode.written.notify();
     }
 
-    async fn write_pieces(self: &Rc<Self>, sealed: &Sealed, session: u64) -> Result<Pieces, Errno> {
+    /// Answers where the fill went, and the number of the last write to the device.
+    async fn write_pieces(
+        self: &Rc<Self>,
+        sealed: &Sealed,
+        session: u64,
+    ) -> Result<(Pieces, u64), Errno> {
         let block_size = sealed.block_size;
         let mut left = (sealed.bytes.len() / block_size as usize) as u32;
         let mut pieces = Pieces::new();
@@ -310,13 +317,14 @@ impl Client {
             let write = async move { client.write_device(device, at, chunk, session).await };
             writes.push(ring::spawn(write));
         }
-        let mut result = Ok(());
+        let mut result = Ok(0);
         for write in writes {
-            result = result.and(write.await.unwrap_or(Err(Errno::EIO)));
+            let number = write.await.unwrap_or(Err(Errno::EIO));
+            result = result.and_then(|newest| number.map(|number| number.max(newest)));
         }
         // Blocks of a failed write stay out of use until the session returns its space at its end:
         // the device may still carry the write out.
-        result.map(|()| pieces)
+        result.map(|number| (pieces, number))
     }
 }
 
