@@ -117,7 +117,8 @@ pub enum Call {
         /// All reads that began under extents from before this epoch have ended.
         ended_through: FreeEpoch,
     },
-    /// Ends the session, its locks and leases → [`Answer::Done`].
+    /// Ends the session, its locks and leases → [`Answer::Done`] at once; what it held is others' once
+    /// it is fenced.
     End,
     /// The pool's devices → [`Answer::Devices`].
     Devices,

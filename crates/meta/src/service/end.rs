@@ -58,19 +58,15 @@ impl Shared {
         self.reclaim_wanted.notify();
     }
 
-    /// `End`.
+    /// `End`: answered at once. The client has ended its I/O and will do no more; what it had is
+    /// still only given to others once it is fenced, which an unreachable target can delay.
     pub(super) fn end_at_its_wish(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
-        let session = Rc::clone(&work.session);
-        self.end_session(&session, "its client ended it");
+        self.end_session(&work.session, "its client ended it");
         let reply = work.reply.borrow_mut().take();
-        let shared = Rc::clone(self);
         self.leases.borrow_mut().done(work.id);
-        ring::spawn(async move {
-            shared.until_ended(&session).await;
-            if let Some(reply) = reply {
-                shared.post(Outgoing::Answer(reply, answer(Answer::Done)));
-            }
-        });
+        if let Some(reply) = reply {
+            self.post(Outgoing::Answer(reply, answer(Answer::Done)));
+        }
         Executed::Later
     }
 
