@@ -23,15 +23,23 @@ use crate::incarnation::Incarnation;
 use crate::memory::check_block_size;
 use crate::zeroes;
 use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
+use ring::time::{now, sleep};
 use ring::{Buffer, Chunk, File, OpenOptions, Segment, Segments};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Block size of a device in a regular file unless told otherwise, in bytes.
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
+
+/// How long a lock that another process holds is tried for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pause between two tries.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// How a file device is opened.
 #[derive(Clone, Debug)]
@@ -115,6 +123,24 @@ impl FileBacking {
     /// Number of `fdatasync` calls so far: at most one per flush, fewer where flushes were shared.
     pub fn syncs(&self) -> u64 {
         self.flushes.syncs.load(Ordering::Relaxed)
+    }
+
+    /// As [`FileBacking::open`], but tries for two seconds if the file is locked: the kernel gives up
+    /// the files of a killed process only when it has taken down its ring, after the process is gone.
+    ///
+    /// # Errors
+    /// As [`FileBacking::open`].
+    pub async fn open_patiently(
+        path: impl AsRef<Path>,
+        options: &FileOptions,
+    ) -> Result<Self, Error> {
+        let deadline = now() + LOCK_PATIENCE;
+        loop {
+            match Self::open(path.as_ref(), options) {
+                Err(Error::Locked { .. }) if now() < deadline => sleep(LOCK_PAUSE).await,
+                result => return result,
+            }
+        }
     }
 
     /// Writes `len` zero bytes as data.

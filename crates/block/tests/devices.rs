@@ -281,6 +281,22 @@ fn files_have_one_owner() {
     FileBacking::open(&path, &options(false)).unwrap();
 }
 
+/// Goal: a lock that is given up soon, as that of a killed process is, is waited for.
+#[test]
+fn a_lock_that_lingers_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("device");
+    sparse_file(&path);
+    run(async {
+        let first = FileBacking::open(&path, &options(false)).unwrap();
+        let _ending = ring::spawn(async move {
+            ring::time::sleep(Duration::from_millis(100)).await;
+            drop(first);
+        });
+        FileBacking::open_patiently(&path, &options(false)).await.unwrap();
+    });
+}
+
 /// Goal: incarnations of memory differ at each start; that of a file stays for a boot.
 #[test]
 fn incarnations_change_when_data_may_be_lost() {

@@ -4,19 +4,10 @@ use crate::config::{DeviceConfig, NodeConfig};
 use crate::error::NodeError;
 use block::{Backing, FileBacking, FileOptions, Incarnation, MemoryBacking};
 use nvme::Nsid;
-use ring::time::{now, sleep};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use target::Namespace;
 use uuid::Uuid;
-
-/// How long a lock that another process holds is tried: the kernel gives up the files of a killed
-/// process only when it has taken down its `io_uring`, somewhat after the process is gone.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Pause between two tries.
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A device of this node.
 #[derive(Clone)]
@@ -82,21 +73,11 @@ async fn open(
                 preallocated: true,
                 incarnation,
             };
-            (Arc::new(open_unlocked(file, &options).await.map_err(failed)?), incarnation)
+            let backing = FileBacking::open_patiently(file, &options).await.map_err(failed)?;
+            (Arc::new(backing), incarnation)
         }
     };
     Ok(NodeDevice { uuid, incarnation, backing })
-}
-
-/// Opens a file, waiting a while for its lock.
-async fn open_unlocked(file: &Path, options: &FileOptions) -> Result<FileBacking, block::Error> {
-    let deadline = now() + LOCK_PATIENCE;
-    loop {
-        match FileBacking::open(file, options) {
-            Err(block::Error::Locked { .. }) if now() < deadline => sleep(LOCK_PAUSE).await,
-            result => return result,
-        }
-    }
 }
 
 /// A device's name, made from what stays the same: node, place in the list, path.

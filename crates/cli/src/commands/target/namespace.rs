@@ -10,14 +10,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 use uuid::Uuid;
 
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
-/// How long to wait for a file that is locked.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// Pause between attempts to lock a file.
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// One namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -144,7 +139,7 @@ impl NamespaceSettings {
             preallocated: !is_device,
             incarnation,
         };
-        let backing = open_patiently(path, &options).await?;
+        let backing = FileBacking::open_patiently(path, &options).await?;
         let have = backing.geometry().size();
         if let Some(want) = self.size
             && want != have
@@ -157,20 +152,6 @@ impl NamespaceSettings {
             );
         }
         Ok(Arc::new(backing))
-    }
-}
-
-/// Opens a file, waiting a little if it is locked: a target that was killed holds its files until the
-/// kernel has torn its ring down, which is after the process has gone.
-async fn open_patiently(path: &Path, options: &FileOptions) -> Result<FileBacking, block::Error> {
-    let deadline = ring::time::now() + LOCK_PATIENCE;
-    loop {
-        match FileBacking::open(path, options) {
-            Err(block::Error::Locked { .. }) if ring::time::now() < deadline => {
-                ring::time::sleep(LOCK_PAUSE).await;
-            }
-            result => return result,
-        }
     }
 }
 
