@@ -1,0 +1,68 @@
+//! What the store needs of the world: files of a directory, a marker, randomness.
+//!
+//! A trait, so that the crash tests run the shipped code on memory that forgets, tears and reorders
+//! what was not synced; [`Directory`](super::Directory) is the real one. All calls are synchronous:
+//! writes go to the page cache, and the slow part, the flush, can be done by the caller through the
+//! handles of a [`Ticket`](super::Ticket).
+
+use std::fmt;
+use std::io;
+
+use super::types::SegmentId;
+
+/// A segment file that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentFile {
+    /// Its number, from its name.
+    pub segment: SegmentId,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+}
+
+/// Where segments are kept. Nothing is durable before the matching sync.
+pub trait Storage {
+    /// Keeps a segment's bytes readable, also after the segment was deleted.
+    type Handle: Clone + fmt::Debug;
+
+    /// The segment files, in any order.
+    fn list(&self) -> io::Result<Vec<SegmentFile>>;
+
+    /// Makes an empty segment file with `size_bytes` of space promised to it, so that later writes
+    /// find room. On an error the file does not exist. An older file of that name is replaced.
+    fn create(&mut self, segment: SegmentId, size_bytes: u64) -> io::Result<()>;
+
+    /// Writes all of `parts`, one after the other, from `offset`.
+    fn write_at(&mut self, segment: SegmentId, offset: u64, parts: &[&[u8]]) -> io::Result<()>;
+
+    /// Reads until `buffer` is full or the file ends; returns the number of bytes read.
+    fn read_at(&self, segment: SegmentId, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Makes what was written to the segment durable (not its name).
+    fn sync(&mut self, segment: SegmentId) -> io::Result<()>;
+
+    /// Makes the names of all segments durable.
+    fn sync_directory(&mut self) -> io::Result<()>;
+
+    /// Cuts a segment file and gives its space back.
+    fn truncate(&mut self, segment: SegmentId, size_bytes: u64) -> io::Result<()>;
+
+    /// Removes a segment file; its handles stay readable.
+    fn delete(&mut self, segment: SegmentId) -> io::Result<()>;
+
+    /// A handle for reading and syncing.
+    fn handle(&self, segment: SegmentId) -> io::Result<Self::Handle>;
+
+    /// Makes the marker that keeps the kernel's overlayfs from these directories, durably, or
+    /// removes it (durable at leisure).
+    fn set_marker(&mut self, present: bool) -> io::Result<()>;
+
+    /// Whether the marker is there.
+    fn marker(&self) -> io::Result<bool>;
+
+    /// Something that changes whenever written but unsynced bytes may have been lost: equal
+    /// witnesses prove that the page cache has lived on in between. 0 proves nothing.
+    fn witness(&self) -> u64;
+
+    /// A random number.
+    fn random(&mut self) -> u64;
+}
