@@ -28,14 +28,83 @@
 //!   work file to its name, make the name durable, [`Journal::published`].
 //! - [`Journal::clean`] gives space back, in bounded steps; call it after syncs.
 
+mod base;
+mod clean;
+mod codec;
+mod directory;
 mod error;
+mod log;
+mod map;
+mod offline;
+mod operations;
+mod options;
+mod read;
+mod record;
+mod recover;
+mod scan;
+mod segment;
+mod state;
 mod storage;
+mod sync;
 mod types;
 
+pub use clean::Cleaned;
+pub use directory::Directory;
 pub use error::JournalError;
+pub use offline::{FileStatus, Usage};
+pub use options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Options};
+pub use read::{CopyUp, Piece, Source};
+pub use recover::{Damage, Recovery};
 pub use storage::{SegmentFile, Storage};
+pub use sync::Ticket;
 pub use types::{
     Attributes, Creation, FILE_BYTES_MAX, FileId, KEY_BYTES_MAX, Kind, LowerIdentity,
     NAME_BYTES_MAX, NAMES_MAX, Name, NameChange, PATH_BYTES_MAX, ParentKey, SegmentId, Sequence,
     Stage, Time, XATTR_BYTES_MAX, XATTRS_BYTES_MAX, Xattr,
 };
+
+/// The store. One owner calls it; what is slow (flushing, reading data) can be done elsewhere
+/// through handles.
+#[derive(Debug)]
+pub struct Journal<S> {
+    log: log::Log<S>,
+    state: state::State,
+    cleaner: clean::Cleaner,
+}
+
+impl<S: Storage> Journal<S> {
+    /// Opens the store in `storage`, recovering what is there. Everything that is shown is durable
+    /// when this returns; nothing is written unless a tail had to be given up.
+    pub fn open(storage: S, options: Options) -> Result<(Self, Recovery), JournalError> {
+        options.check()?;
+        let (log, state, recovery) = recover::recover(storage, options)?;
+        let mut journal = Self { log, state, cleaner: clean::Cleaner::default() };
+        journal.restore_marker()?;
+        Ok((journal, recovery))
+    }
+
+    /// The options.
+    pub fn options(&self) -> &Options {
+        &self.log.options
+    }
+
+    /// The number of the last record.
+    pub fn appended(&self) -> Sequence {
+        self.log.appended
+    }
+
+    /// The number of the last record that is known to be durable.
+    pub fn durable(&self) -> Sequence {
+        self.log.durable
+    }
+
+    /// The storage, for its owner's own questions.
+    pub fn storage(&self) -> &S {
+        &self.log.storage
+    }
+
+    /// Ends the use of the store and gives the storage back; nothing is flushed.
+    pub fn into_storage(self) -> S {
+        self.log.storage
+    }
+}

@@ -80,8 +80,8 @@ impl<'a> Reader<'a> {
         self.take(count)
     }
 
-    /// The end: all bytes must have been taken.
-    pub(super) fn end(&self) -> Option<()> {
-        self.bytes.is_empty().then_some(())
+    /// The end: only zeros up to the next multiple of 8 may be left.
+    pub(super) fn padding(&self) -> Option<()> {
+        (self.bytes.len() < 8 && self.bytes.iter().all(|&byte| byte == 0)).then_some(())
     }
 }

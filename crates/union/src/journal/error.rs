@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::types::{FileId, Sequence};
+use super::types::FileId;
 
 /// Why an operation on the journal failed. Nothing that was acknowledged before is lost by it.
 #[derive(Debug, thiserror::Error)]
@@ -54,13 +54,13 @@ pub enum JournalError {
     /// one named here.
     #[error("the maps of partial files are full; complete copy-up {0} first")]
     MapsFull(FileId),
-    /// A record that was durable cannot be read back.
-    #[error("the store lost record {sequence}, which was durable: {what}")]
+    /// Stored bytes of a file cannot be read back.
+    #[error("the store lost bytes of copy-up {file} at offset {offset}")]
     Damaged {
-        /// The record's number.
-        sequence: Sequence,
-        /// What is wrong with it.
-        what: String,
+        /// The copy-up.
+        file: FileId,
+        /// The first of the lost bytes.
+        offset: u64,
     },
     /// An option is out of range.
     #[error("option {name}: {reason}")]

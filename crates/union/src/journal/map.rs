@@ -201,7 +201,8 @@ mod tests {
             }
         }
         assert_eq!(&seen, array);
-        let holes: u64 = map.gaps(0..array.len() as u64).iter().map(|gap| gap.end - gap.start).sum();
+        let holes: u64 =
+            map.gaps(0..array.len() as u64).iter().map(|gap| gap.end - gap.start).sum();
         assert_eq!(holes as usize, array.iter().filter(|place| place.is_none()).count());
     }
 }

@@ -49,12 +49,20 @@ pub trait Storage {
     /// Removes a segment file; its handles stay readable.
     fn delete(&mut self, segment: SegmentId) -> io::Result<()>;
 
-    /// A handle for reading and syncing.
+    /// A handle for reading the segment and for syncing it (data only).
     fn handle(&self, segment: SegmentId) -> io::Result<Self::Handle>;
 
-    /// Makes the marker that keeps the kernel's overlayfs from these directories, durably, or
-    /// removes it (durable at leisure).
+    /// Handles whose syncs (with metadata) do what [`Self::sync_directory`] does.
+    fn directory_handles(&self) -> io::Result<Vec<Self::Handle>>;
+
+    /// Makes the marker that keeps the kernel's overlayfs from these directories, or removes it.
     fn set_marker(&mut self, present: bool) -> io::Result<()>;
+
+    /// Makes the marker durable.
+    fn sync_marker(&mut self) -> io::Result<()>;
+
+    /// Handles whose syncs (with metadata) do what [`Self::sync_marker`] does.
+    fn marker_handles(&self) -> io::Result<Vec<Self::Handle>>;
 
     /// Whether the marker is there.
     fn marker(&self) -> io::Result<bool>;

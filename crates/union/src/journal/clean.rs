@@ -1,0 +1,221 @@
+//! Giving space back: dead segments are deleted, and the oldest one is emptied when too little of
+//! the log lives.
+//!
+//! Always the oldest: then every record behind the cleaned segment is still there, so what is moved
+//! needs only what it is now and no history, and the log stays one run of segments. The segment is
+//! read record by record, so each piece is checked before it is moved, and a step is bounded. What
+//! was emptied is deleted only when all that was appended until then is durable.
+
+use super::Journal;
+use super::error::JournalError;
+use super::map::Place;
+use super::record::{RANGES_MAX, Record};
+use super::scan::{Found, Scanner};
+use super::segment::HEADER_BYTES;
+use super::storage::Storage;
+use super::types::{FILE_BYTES_MAX, FileId, SegmentId, Sequence};
+
+/// What a file's metadata is taken to cost in the log.
+const BASE_BYTES: u64 = 512;
+
+/// How far the cleaning of the oldest segment has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cleaner {
+    /// The segment that is being emptied, and the position of the next record in it.
+    at: Option<(SegmentId, u64)>,
+    /// A segment that is dead once all up to this record is durable.
+    dead: Option<(SegmentId, Sequence)>,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Bytes of records that were written anew.
+    pub moved_bytes: u64,
+    /// Segments that were deleted.
+    pub segments_deleted: usize,
+    /// Whether a sync, or another step, would get further.
+    pub has_more: bool,
+}
+
+impl<S: Storage> Journal<S> {
+    /// One step: deletes what is dead, then moves up to about `budget_bytes` out of the oldest
+    /// segment if less than half of the log lives.
+    pub fn clean(&mut self, budget_bytes: u64) -> Result<Cleaned, JournalError> {
+        let mut cleaned = Cleaned::default();
+        while self.delete_dead()? {
+            cleaned.segments_deleted += 1;
+        }
+        if self.cleaner.dead.is_some() {
+            cleaned.has_more = true;
+            return Ok(cleaned);
+        }
+        if let Some(oldest) = self.wants_cleaning() {
+            let before = self.log.used_bytes();
+            self.move_out(oldest, budget_bytes)?;
+            cleaned.moved_bytes = self.log.used_bytes() - before;
+            cleaned.has_more = true;
+        }
+        Ok(cleaned)
+    }
+
+    /// Deletes the oldest segment if nothing of it is needed and that is durable.
+    fn delete_dead(&mut self) -> Result<bool, JournalError> {
+        let Some((&oldest, _)) = self.log.segments.iter().next() else { return Ok(false) };
+        let is_last = self.log.segments.len() == 1;
+        if is_last || !self.state.is_dead(oldest) {
+            self.cleaner.dead = None;
+            return Ok(false);
+        }
+        let appended = self.log.appended;
+        let since = match self.cleaner.dead {
+            Some((segment, since)) if segment == oldest => since,
+            _ => appended,
+        };
+        self.cleaner.dead = Some((oldest, since));
+        if self.log.durable < since || self.log.dirt.names > self.log.dirt.names_synced {
+            return Ok(false);
+        }
+        let result = self.log.storage.delete(oldest);
+        result.map_err(|error| JournalError::io(format!("deleting segment {oldest}"), error))?;
+        self.log.segments.remove(&oldest);
+        self.state.live.remove(&oldest);
+        self.cleaner = Cleaner::default();
+        Ok(true)
+    }
+
+    /// The oldest segment, if it is worth to empty it.
+    fn wants_cleaning(&self) -> Option<SegmentId> {
+        let (&oldest, _) = self.log.segments.iter().next()?;
+        let newest = *self.log.segments.keys().next_back()?;
+        if oldest == newest || self.log.is_poisoned {
+            return None;
+        }
+        let live = self.state.live_data_bytes() + BASE_BYTES * self.state.files.len() as u64;
+        let slack = self.log.options.segment_bytes_min;
+        let is_begun = self.cleaner.at.is_some_and(|(segment, _)| segment == oldest);
+        (is_begun || self.log.used_bytes() > 2 * live + slack).then_some(oldest)
+    }
+
+    fn move_out(&mut self, oldest: SegmentId, budget_bytes: u64) -> Result<(), JournalError> {
+        let start = match self.cleaner.at {
+            Some((segment, at)) if segment == oldest => at,
+            _ => HEADER_BYTES as u64,
+        };
+        let Some(&segment) = self.log.segments.get(&oldest) else { return Ok(()) };
+        let (mut at, mut spent) = (start, 0);
+        while at < segment.end && spent < budget_bytes && !self.state.is_dead(oldest) {
+            let mut scanner = Scanner::new(&self.log.storage, oldest, segment.key);
+            // Numbers grow in a segment, so any whole record behind a damaged place will do.
+            let found = match scanner.record(at)? {
+                Some(found) => Some(found),
+                None => scanner.next_valid(at, Sequence(0))?,
+            };
+            let Some(found) = found else { break };
+            if found.position >= segment.end {
+                break;
+            }
+            spent += found.head.record_bytes();
+            self.move_record(oldest, &found)?;
+            at = found.end();
+        }
+        self.cleaner.at = Some((oldest, at));
+        if spent < budget_bytes && !self.state.is_dead(oldest) {
+            self.lose_rest(oldest)?;
+        }
+        Ok(())
+    }
+
+    /// Writes anew what of a record is still needed.
+    fn move_record(&mut self, oldest: SegmentId, found: &Found) -> Result<(), JournalError> {
+        let file = found.head.file;
+        let Some(state) = self.state.files.get(&file) else { return Ok(()) };
+        match found.record {
+            Record::Create(_) | Record::Snapshot(_) if state.home == Some(oldest) => {
+                self.snapshot(file)
+            }
+            Record::Write { offset, .. } | Record::Move { offset } => {
+                self.move_data(oldest, found, offset)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves the parts of a record's data that the map still names.
+    fn move_data(
+        &mut self,
+        oldest: SegmentId,
+        found: &Found,
+        offset: u64,
+    ) -> Result<(), JournalError> {
+        let file = found.head.file;
+        let data = found.data();
+        let end = offset.saturating_add(data.end - data.start).min(FILE_BYTES_MAX);
+        let is_this = |place: Place, start: u64| match place {
+            Place::Stored { segment, position } => {
+                segment == oldest && u64::from(position) == data.start + (start - offset)
+            }
+            _ => false,
+        };
+        let Some(state) = self.state.files.get(&file) else { return Ok(()) };
+        let runs = state.map.overlapping(offset..end);
+        let live: Vec<_> =
+            runs.filter(|run| is_this(run.place, run.range.start)).map(|run| run.range).collect();
+        if live.is_empty() {
+            return Ok(());
+        }
+        let Some(&segment) = self.log.segments.get(&oldest) else { return Ok(()) };
+        let mut scanner = Scanner::new(&self.log.storage, oldest, segment.key);
+        let bytes = scanner.data(found)?.map(<[u8]>::to_vec);
+        let Some(bytes) = bytes else {
+            return self.lose(file, live.iter().map(|range| (range.start, range.end)).collect());
+        };
+        for range in live {
+            let part = &bytes[(range.start - offset) as usize..(range.end - offset) as usize];
+            self.append(file, Record::Move { offset: range.start }, part)?;
+        }
+        Ok(())
+    }
+
+    /// Repeats everything of a file but its stored bytes.
+    fn snapshot(&mut self, file: FileId) -> Result<(), JournalError> {
+        let state = self.get(file)?;
+        let base = state.base.clone();
+        let of = |wanted: Place| -> Vec<(u64, u64)> {
+            let runs = state.map.overlapping(0..FILE_BYTES_MAX).filter(|run| run.place == wanted);
+            runs.map(|run| (run.range.start, run.range.end)).collect()
+        };
+        let (zero, lost) = (of(Place::Zero), of(Place::Damaged));
+        self.append(file, Record::Snapshot(base), &[])?;
+        for ranges in zero.chunks(RANGES_MAX) {
+            self.append(file, Record::Zero { ranges: ranges.to_vec(), mtime: None }, &[])?;
+        }
+        self.lose(file, lost)
+    }
+
+    fn lose(&mut self, file: FileId, lost: Vec<(u64, u64)>) -> Result<(), JournalError> {
+        for ranges in lost.chunks(RANGES_MAX) {
+            self.append(file, Record::Lost { ranges: ranges.to_vec() }, &[])?;
+        }
+        Ok(())
+    }
+
+    /// After the last record that can be read: what is still named in the segment is lost.
+    fn lose_rest(&mut self, oldest: SegmentId) -> Result<(), JournalError> {
+        let ids: Vec<_> = self.state.files.keys().copied().collect();
+        for file in ids {
+            let state = self.get(file)?;
+            let in_oldest =
+                |place| matches!(place, Place::Stored { segment, .. } if segment == oldest);
+            let runs = state.map.overlapping(0..FILE_BYTES_MAX);
+            let lost = runs.filter(|run| in_oldest(run.place));
+            let lost = lost.map(|run| (run.range.start, run.range.end)).collect();
+            let is_home = state.home == Some(oldest);
+            self.lose(file, lost)?;
+            if is_home {
+                self.snapshot(file)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! The segments in order: appending records, rolling over, and what is durable.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::error::JournalError;
+use super::options::Options;
+use super::record::{self, Key, Record};
+use super::segment::{HEADER_BYTES, Header};
+use super::state::Location;
+use super::storage::Storage;
+use super::types::{FileId, SegmentId, Sequence};
+
+/// A segment file of the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) key: Key,
+    /// Bytes of the file.
+    pub(super) size_bytes: u64,
+    /// Where the last record ends.
+    pub(super) end: u64,
+    /// The last record in it.
+    pub(super) last: Sequence,
+}
+
+/// What of the directory was changed and not synced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Dirt {
+    /// Counts changes of the segments' names.
+    pub(super) names: u64,
+    /// The count at the last sync that covers them.
+    pub(super) names_synced: u64,
+    /// Counts creations of the marker.
+    pub(super) markers: u64,
+    /// The count at the last sync of it.
+    pub(super) markers_synced: u64,
+}
+
+/// The log.
+#[derive(Debug)]
+pub(super) struct Log<S> {
+    pub(super) storage: S,
+    pub(super) options: Options,
+    pub(super) journal: u64,
+    pub(super) segments: BTreeMap<SegmentId, Segment>,
+    /// The segment that is appended to: always the last one, and none after a recovery.
+    pub(super) active: Option<SegmentId>,
+    pub(super) appended: Sequence,
+    pub(super) durable: Sequence,
+    pub(super) dirt: Dirt,
+    pub(super) has_marker: bool,
+    pub(super) is_poisoned: bool,
+}
+
+impl<S: Storage> Log<S> {
+    /// An empty log.
+    pub(super) fn new(mut storage: S, options: Options) -> Self {
+        let journal = storage.random();
+        Self {
+            storage,
+            options,
+            journal,
+            segments: BTreeMap::new(),
+            active: None,
+            appended: Sequence(0),
+            durable: Sequence(0),
+            dirt: Dirt::default(),
+            has_marker: false,
+            is_poisoned: false,
+        }
+    }
+
+    /// Appends one record with one write. On an error nothing was appended.
+    pub(super) fn append(
+        &mut self,
+        file: FileId,
+        record: &Record,
+        data: &[u8],
+        next_file: u64,
+    ) -> Result<Location, JournalError> {
+        if self.is_poisoned {
+            return Err(JournalError::Poisoned);
+        }
+        // Sized with any key first: the key depends on the segment, and that on the size.
+        let room = (record::HEAD_BYTES + record.body_bytes() + data.len() + 16) as u64;
+        let id = self.segment_with_room(room, next_file)?;
+        let Some(segment) = self.segments.get_mut(&id) else { return Err(JournalError::Poisoned) };
+        let sequence = Sequence(self.appended.0 + 1);
+        let bytes = record::encode(segment.key, sequence, self.durable, file, record, data).ok_or(
+            JournalError::TooLarge {
+                what: "record",
+                found: room,
+                limit: record::BODY_BYTES_MAX as u64,
+            },
+        )?;
+        let data_position = segment.end + bytes.len() as u64;
+        self.storage
+            .write_at(id, segment.end, &[&bytes, data])
+            .map_err(|error| JournalError::io(format!("writing segment {id}"), error))?;
+        segment.end = (data_position + data.len() as u64).next_multiple_of(8);
+        segment.last = sequence;
+        self.appended = sequence;
+        debug_assert!(segment.end <= segment.size_bytes, "room was made for it");
+        let data_position = data_position as u32;
+        Ok(Location { segment: id, data_position, data_bytes: data.len() as u64 })
+    }
+
+    fn segment_with_room(&mut self, room: u64, next_file: u64) -> Result<SegmentId, JournalError> {
+        if let Some(id) = self.active
+            && let Some(segment) = self.segments.get(&id)
+            && segment.end + room <= segment.size_bytes
+        {
+            return Ok(id);
+        }
+        self.roll(room, next_file)
+    }
+
+    /// Makes the next segment, as large as the log suggests or as the disk has room for.
+    fn roll(&mut self, room: u64, next_file: u64) -> Result<SegmentId, JournalError> {
+        // Recovery takes a missing segment for a deleted one, so names become durable in order.
+        self.sync_names()?;
+        self.cut_recovered()?;
+        let id = SegmentId(self.segments.keys().next_back().map_or(1, |last| last.0 + 1));
+        let size_bytes = self.create(id, room + HEADER_BYTES as u64)?;
+        let key = Key { journal: self.journal, epoch: self.storage.random() };
+        let header = Header {
+            segment: id,
+            key,
+            previous: self.appended,
+            synced: self.durable,
+            next_file,
+            witness: self.storage.witness(),
+        };
+        if let Err(error) = self.storage.write_at(id, 0, &[&header.encode()]) {
+            // Without a header the file is ignored by recovery, and replaced by the next attempt.
+            let _ = self.storage.delete(id);
+            return Err(JournalError::io(format!("writing segment {id}"), error));
+        }
+        self.dirt.names += 1;
+        let segment = Segment { key, size_bytes, end: HEADER_BYTES as u64, last: self.appended };
+        self.segments.insert(id, segment);
+        self.active = Some(id);
+        Ok(id)
+    }
+
+    fn create(&mut self, id: SegmentId, needed: u64) -> Result<u64, JournalError> {
+        let used: u64 = self.segments.values().map(|segment| segment.size_bytes).sum();
+        let Options { segment_bytes_min, segment_bytes_max, .. } = self.options;
+        let wanted = used.next_power_of_two().clamp(segment_bytes_min, segment_bytes_max);
+        let mut size_bytes = wanted.max(needed);
+        loop {
+            match self.storage.create(id, size_bytes) {
+                Ok(()) => return Ok(size_bytes),
+                Err(error) => {
+                    let error = JournalError::io(format!("making segment {id}"), error);
+                    if !matches!(error, JournalError::NoSpace(_)) || size_bytes == needed {
+                        return Err(error);
+                    }
+                    size_bytes = (size_bytes / 4).max(needed);
+                }
+            }
+        }
+    }
+
+    /// Gives back the unused space of the segment that was written last before a recovery.
+    fn cut_recovered(&mut self) -> Result<(), JournalError> {
+        let Some((&id, segment)) = self.segments.iter_mut().next_back() else { return Ok(()) };
+        if self.active.is_none() && segment.end < segment.size_bytes {
+            self.storage
+                .truncate(id, segment.end)
+                .map_err(|error| JournalError::io(format!("cutting segment {id}"), error))?;
+            segment.size_bytes = segment.end;
+        }
+        Ok(())
+    }
+
+    /// Makes the segments' names durable, if they are not.
+    pub(super) fn sync_names(&mut self) -> Result<(), JournalError> {
+        if self.dirt.names > self.dirt.names_synced {
+            let result = self.storage.sync_directory();
+            self.flushed(result)?;
+            self.dirt.names_synced = self.dirt.names;
+        }
+        Ok(())
+    }
+
+    /// Turns a failed flush into the sticky state.
+    pub(super) fn flushed(&mut self, result: io::Result<()>) -> Result<(), JournalError> {
+        result.map_err(|error| {
+            self.is_poisoned = true;
+            JournalError::io("flushing the copy-up store", error)
+        })
+    }
+
+    /// Makes the marker exist; it is durable with the next ticket.
+    pub(super) fn mark(&mut self) -> Result<(), JournalError> {
+        if !self.has_marker {
+            self.storage
+                .set_marker(true)
+                .map_err(|error| JournalError::io("making the marker", error))?;
+            self.has_marker = true;
+            self.dirt.markers += 1;
+        }
+        Ok(())
+    }
+
+    /// Segments with records that are not known to be durable.
+    pub(super) fn dirty(&self) -> impl Iterator<Item = SegmentId> + '_ {
+        let durable = self.durable;
+        self.segments.iter().rev().take_while(move |(_, s)| s.last > durable).map(|(&id, _)| id)
+    }
+
+    /// Bytes of all records.
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.segments.values().map(|segment| segment.end).sum()
+    }
+
+    /// Bytes of all segment files.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.segments.values().map(|segment| segment.size_bytes).sum()
+    }
+}

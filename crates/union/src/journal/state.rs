@@ -1,0 +1,271 @@
+//! What the log says: all copy-ups with their maps and names, and how much of each segment lives.
+//!
+//! One function applies a record, when it was appended and when it is replayed, so a recovered
+//! state cannot differ from the one that was there. It accepts any record in any order: a record of
+//! an unknown file makes a *provisional* one, because the record that created it may lie in a
+//! segment that was cleaned, and a snapshot of it comes later; what is still provisional at the
+//! end of a replay was dropped.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::base::Base;
+use super::map::{Place, RunMap};
+use super::record::Record;
+use super::types::{
+    Attributes, FILE_BYTES_MAX, FileId, Kind, Name, NameChange, ParentKey, SegmentId, Stage, Time,
+    Xattr,
+};
+
+/// Where a record lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Location {
+    pub(super) segment: SegmentId,
+    /// Where its data begins.
+    pub(super) data_position: u32,
+    pub(super) data_bytes: u64,
+}
+
+/// One copy-up.
+#[derive(Debug)]
+pub(super) struct FileState {
+    pub(super) base: Base,
+    pub(super) map: RunMap,
+    /// The segment with the newest record that holds the whole base; `None` while provisional.
+    pub(super) home: Option<SegmentId>,
+}
+
+/// What of a segment is still needed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Live {
+    pub(super) data_bytes: u64,
+    pub(super) bases: u64,
+}
+
+/// All copy-ups.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) files: BTreeMap<FileId, FileState>,
+    pub(super) names: BTreeMap<ParentKey, BTreeMap<Box<[u8]>, FileId>>,
+    pub(super) live: BTreeMap<SegmentId, Live>,
+    pub(super) runs: usize,
+    pub(super) next_file: u64,
+}
+
+impl FileState {
+    fn provisional() -> Self {
+        let base = Base {
+            lower: None,
+            lower_limit: FILE_BYTES_MAX,
+            kind: Kind::Partial,
+            stage: Stage::Open,
+            is_data_durable: false,
+            is_suspect: false,
+            size_bytes: FILE_BYTES_MAX,
+            attributes: Attributes::default(),
+            xattrs: Vec::new(),
+            names: Vec::new(),
+        };
+        Self { base, map: RunMap::default(), home: None }
+    }
+
+    /// Bytes that are the lower's still.
+    pub(super) fn unfilled(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let end = range.end.min(self.base.lower_limit);
+        if range.start >= end { Vec::new() } else { self.map.gaps(range.start..end) }
+    }
+
+    fn touch(&mut self, mtime: Time) {
+        self.base.attributes.mtime = mtime;
+        self.base.attributes.ctime = mtime;
+    }
+}
+
+impl State {
+    /// Makes the record part of the state.
+    pub(super) fn apply(&mut self, at: Location, file: FileId, record: Record) {
+        match record {
+            Record::Create(base) | Record::Snapshot(base) => return self.settle(at, file, base),
+            Record::Names(changes) => return self.change_names(changes),
+            Record::Published | Record::Dropped => return self.remove(file),
+            Record::Write { offset, mtime } => {
+                let end = self.store(at, file, offset);
+                let state = self.file_or_provisional(file);
+                state.base.size_bytes = state.base.size_bytes.max(end);
+                state.touch(mtime);
+                return;
+            }
+            Record::Move { offset } => {
+                self.store(at, file, offset);
+                return;
+            }
+            Record::Zero { ranges, mtime } => return self.zero(file, ranges, mtime),
+            Record::Lost { ranges } => {
+                for (start, end) in ranges {
+                    self.set(file, start..end, Some(Place::Damaged));
+                }
+                return;
+            }
+            Record::Truncate { size_bytes, mtime } => {
+                self.set(file, size_bytes..FILE_BYTES_MAX, None);
+                let state = self.file_or_provisional(file);
+                state.base.size_bytes = size_bytes;
+                state.base.lower_limit = state.base.lower_limit.min(size_bytes);
+                state.touch(mtime);
+                return;
+            }
+            _ => {}
+        }
+        let base = &mut self.file_or_provisional(file).base;
+        match record {
+            Record::Attributes(attributes) => base.attributes = attributes,
+            Record::SetXattr(xattr) => {
+                base.xattrs.retain(|other| other.name != xattr.name);
+                base.xattrs.push(xattr);
+            }
+            Record::RemoveXattr(name) => base.xattrs.retain(|other| other.name != name),
+            Record::DataDurable => base.is_data_durable = true,
+            Record::Publishing(work) => base.stage = Stage::Publishing(work),
+            Record::Unpublishing => base.stage = Stage::Open,
+            _ => {}
+        }
+    }
+
+    fn file_or_provisional(&mut self, file: FileId) -> &mut FileState {
+        self.next_file = self.next_file.max(file.0.saturating_add(1));
+        self.files.entry(file).or_insert_with(FileState::provisional)
+    }
+
+    /// A whole base: everything but the map is replaced.
+    fn settle(&mut self, at: Location, file: FileId, base: Base) {
+        self.unname(file);
+        for name in &base.names {
+            self.names.entry(name.parent.clone()).or_default().insert(name.name.clone(), file);
+        }
+        let state = self.file_or_provisional(file);
+        state.base = base;
+        let old = state.home.replace(at.segment);
+        self.live.entry(at.segment).or_default().bases += 1;
+        self.leave(old);
+    }
+
+    fn leave(&mut self, home: Option<SegmentId>) {
+        if let Some(live) = home.and_then(|segment| self.live.get_mut(&segment)) {
+            live.bases = live.bases.saturating_sub(1);
+        }
+    }
+
+    /// Forgets a file.
+    pub(super) fn remove(&mut self, file: FileId) {
+        self.unname(file);
+        if self.files.contains_key(&file) {
+            self.set(file, 0..FILE_BYTES_MAX, None);
+        }
+        let home = self.files.remove(&file).and_then(|state| state.home);
+        self.leave(home);
+    }
+
+    fn unname(&mut self, file: FileId) {
+        let names = self.files.get_mut(&file).map(|state| std::mem::take(&mut state.base.names));
+        for name in names.unwrap_or_default() {
+            self.forget_name(file, &name.parent, &name.name);
+        }
+    }
+
+    fn forget_name(&mut self, file: FileId, parent: &ParentKey, name: &[u8]) {
+        if let Some(entries) = self.names.get_mut(parent) {
+            if entries.get(name) == Some(&file) {
+                entries.remove(name);
+            }
+            if entries.is_empty() {
+                self.names.remove(parent);
+            }
+        }
+    }
+
+    fn change_names(&mut self, changes: Vec<NameChange>) {
+        // All that goes goes first, so that an exchange may be told in any order.
+        for change in &changes {
+            if let NameChange::Remove(file, parent, name) = change {
+                let names = &mut self.file_or_provisional(*file).base.names;
+                names.retain(|other| !is_at(other, parent, name));
+                self.forget_name(*file, parent, name);
+            }
+        }
+        for change in changes {
+            if let NameChange::Add(file, name) = change {
+                let entries = self.names.entry(name.parent.clone()).or_default();
+                entries.insert(name.name.clone(), file);
+                self.file_or_provisional(file).base.names.push(name);
+            }
+        }
+    }
+
+    /// Maps the record's data; returns the end of it in the file.
+    fn store(&mut self, at: Location, file: FileId, offset: u64) -> u64 {
+        let end = offset.saturating_add(at.data_bytes).min(FILE_BYTES_MAX);
+        if end > offset {
+            self.live.entry(at.segment).or_default().data_bytes += end - offset;
+            let place = Place::Stored { segment: at.segment, position: at.data_position };
+            self.set(file, offset..end, Some(place));
+        }
+        end
+    }
+
+    fn zero(&mut self, file: FileId, ranges: Vec<(u64, u64)>, mtime: Option<Time>) {
+        for (start, end) in ranges {
+            let limit = self.file_or_provisional(file).base.lower_limit;
+            self.set(file, start..end.min(limit), Some(Place::Zero));
+            self.set(file, start.max(limit)..end, None);
+        }
+        if let Some(mtime) = mtime {
+            self.file_or_provisional(file).touch(mtime);
+        }
+    }
+
+    /// Changes a file's map and the accounts with it.
+    fn set(&mut self, file: FileId, range: Range<u64>, place: Option<Place>) {
+        self.file_or_provisional(file);
+        let (Some(state), live) = (self.files.get_mut(&file), &mut self.live) else { return };
+        let before = state.map.len();
+        state.map.set(range, place, |segment, bytes| {
+            let live = live.entry(segment).or_default();
+            debug_assert!(live.data_bytes >= bytes, "a byte is freed once");
+            live.data_bytes = live.data_bytes.saturating_sub(bytes);
+        });
+        self.runs = self.runs - before + state.map.len();
+    }
+
+    /// Ends a replay: forgets provisional files, whose end lies in the log, and nameless ones,
+    /// which nobody can open any more. Returns how many nameless ones there were.
+    pub(super) fn finish_replay(&mut self) -> usize {
+        let gone = |state: &FileState| state.home.is_none() || state.base.names.is_empty();
+        let ids: Vec<_> =
+            self.files.iter().filter(|(_, state)| gone(state)).map(|(&id, _)| id).collect();
+        let nameless = ids.iter().filter(|id| self.files[id].home.is_some()).count();
+        ids.into_iter().for_each(|id| self.remove(id));
+        nameless
+    }
+
+    /// Bytes of data that live in all segments.
+    pub(super) fn live_data_bytes(&self) -> u64 {
+        self.live.values().map(|live| live.data_bytes).sum()
+    }
+
+    /// Whether nothing of the segment is needed.
+    pub(super) fn is_dead(&self, segment: SegmentId) -> bool {
+        self.live.get(&segment).is_none_or(|live| live.data_bytes == 0 && live.bases == 0)
+    }
+}
+
+/// Whether `name` is that entry.
+pub(super) fn is_at(name: &Name, parent: &ParentKey, entry: &[u8]) -> bool {
+    name.parent == *parent && *name.name == *entry
+}
+
+impl Xattr {
+    /// Bytes that count against the limit of a file.
+    pub(super) fn size(&self) -> usize {
+        self.name.len() + self.value.len()
+    }
+}

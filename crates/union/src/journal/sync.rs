@@ -1,0 +1,122 @@
+//! Durability: one ticket stands for everything appended before it.
+
+use super::Journal;
+use super::error::JournalError;
+use super::storage::Storage;
+use super::types::{Kind, Sequence};
+
+/// What to flush, so that everything appended so far is durable. The flushes may run in any order
+/// and at once; all must succeed.
+#[derive(Debug)]
+pub struct Ticket<H> {
+    /// The last record that the flushes cover.
+    pub upto: Sequence,
+    /// To fdatasync.
+    pub data: Vec<H>,
+    /// To fsync: directories and the marker.
+    pub names: Vec<H>,
+    names_mark: u64,
+    markers_mark: u64,
+}
+
+impl<H> Ticket<H> {
+    /// Whether there is nothing to flush.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty() && self.names.is_empty()
+    }
+}
+
+impl<S: Storage> Journal<S> {
+    /// What to flush now. The marker is made first, if a partial file is there.
+    pub fn ticket(&mut self) -> Result<Ticket<S::Handle>, JournalError> {
+        if self.log.is_poisoned {
+            return Err(JournalError::Poisoned);
+        }
+        if self.has_partial() {
+            self.log.mark()?;
+        }
+        let log = &self.log;
+        let opened = |error| JournalError::io("opening what is to be flushed", error);
+        let data: Result<_, _> = log.dirty().map(|id| log.storage.handle(id)).collect();
+        let mut names = Vec::new();
+        if log.dirt.names > log.dirt.names_synced {
+            names.extend(log.storage.directory_handles().map_err(opened)?);
+        }
+        if log.dirt.markers > log.dirt.markers_synced && log.has_marker {
+            names.extend(log.storage.marker_handles().map_err(opened)?);
+        }
+        Ok(Ticket {
+            upto: log.appended,
+            data: data.map_err(opened)?,
+            names,
+            names_mark: log.dirt.names,
+            markers_mark: log.dirt.markers,
+        })
+    }
+
+    /// Takes note that all of the ticket's flushes succeeded. The marker goes when the last partial
+    /// file's end is durable.
+    pub fn synced<H>(&mut self, ticket: &Ticket<H>) -> Result<(), JournalError> {
+        if self.log.is_poisoned {
+            return Err(JournalError::Poisoned);
+        }
+        let log = &mut self.log;
+        log.durable = log.durable.max(ticket.upto);
+        log.dirt.names_synced = log.dirt.names_synced.max(ticket.names_mark);
+        log.dirt.markers_synced = log.dirt.markers_synced.max(ticket.markers_mark);
+        debug_assert!(log.durable <= log.appended, "only what was appended is flushed");
+        if log.durable == log.appended && log.has_marker && !self.has_partial() {
+            self.unmark()?;
+        }
+        Ok(())
+    }
+
+    /// Takes note that a flush failed: what was written since the last success may be lost, so
+    /// nothing is acknowledged any more.
+    pub fn sync_failed(&mut self) {
+        self.log.is_poisoned = true;
+    }
+
+    /// Flushes everything appended so far.
+    pub fn sync(&mut self) -> Result<(), JournalError> {
+        let ticket = self.ticket()?;
+        let dirty: Vec<_> = self.log.dirty().collect();
+        for segment in dirty {
+            let result = self.log.storage.sync(segment);
+            self.log.flushed(result)?;
+        }
+        self.log.sync_names()?;
+        let dirt = self.log.dirt;
+        if dirt.markers > dirt.markers_synced && self.log.has_marker {
+            let result = self.log.storage.sync_marker();
+            self.log.flushed(result)?;
+        }
+        self.synced(&ticket)
+    }
+
+    /// At opening: the marker is there exactly if a partial file is.
+    pub(super) fn restore_marker(&mut self) -> Result<(), JournalError> {
+        let marker = self.log.storage.marker();
+        self.log.has_marker =
+            marker.map_err(|error| JournalError::io("reading the marker", error))?;
+        if self.has_partial() {
+            self.log.mark()?;
+            // One that was found may have been made just before a kill, and not be durable.
+            self.log.dirt.markers += 1;
+        } else if self.log.has_marker {
+            self.unmark()?;
+        }
+        Ok(())
+    }
+
+    fn unmark(&mut self) -> Result<(), JournalError> {
+        let result = self.log.storage.set_marker(false);
+        result.map_err(|error| JournalError::io("removing the marker", error))?;
+        self.log.has_marker = false;
+        Ok(())
+    }
+
+    fn has_partial(&self) -> bool {
+        self.state.files.values().any(|state| state.base.kind == Kind::Partial)
+    }
+}
