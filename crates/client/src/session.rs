@@ -6,6 +6,7 @@
 //! applied before a recall that follows it.
 
 mod life;
+mod pulse;
 mod slots;
 
 pub(crate) use life::{Life, ReadGuard};
@@ -22,6 +23,7 @@ use slots::{SlotGuard, Slots};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Pause before connecting again, doubled up to [`RECONNECT_MAX`].
@@ -143,6 +145,9 @@ impl Session {
         let link = self.connect().await.map_err(|error| {
             format!("cannot start a session with the metadata service at {}: {error}; is it up, and is the secret file that of this job?", self.config.meta)
         })?;
+        self.life.contact.serve();
+        pulse::start(&self.life.contact, &self.config)
+            .map_err(|error| format!("cannot start the thread for heartbeats: {error}"))?;
         ring::spawn(Rc::clone(self).keep(link));
         ring::spawn(Rc::clone(self).heartbeat());
         Ok(())
@@ -285,6 +290,7 @@ impl Session {
             }
         }
         self.identity.set(Identity { session: Some(session), epoch, file_system, ..identity });
+        self.life.contact.follow(session, identity.host);
         self.life.heard(sent, free_epoch);
         if let Some(handler) = &handler {
             handler.devices(devices);
@@ -337,9 +343,12 @@ impl Session {
         }
     }
 
-    /// Tells the service that this client lives, and learns that its session does.
+    /// Tells the service which reads have ended, and that this thread lives (that the process does
+    /// is told by [`pulse`]).
     async fn heartbeat(self: Rc<Self>) {
+        let serving = pulse::Serving(Arc::clone(&self.life.contact));
         while !self.closed.get() {
+            serving.0.serve();
             sleep(self.times().heartbeat).await;
             let sent = now();
             let ended_through = self.life.ended_through();

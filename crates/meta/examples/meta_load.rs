@@ -229,7 +229,8 @@ async fn register_device(address: SocketAddr) -> Result<Connection<Connector<Age
         incarnation: Incarnation(1),
         online: true,
     };
-    let call = agent::Call::Register { node: "load".into(), devices: vec![device] };
+    let beat = agent::Beat(ring::time::now().as_ns());
+    let call = agent::Call::Register { node: "load".into(), devices: vec![device], beat };
     agent.call(&call, None).await?;
     Ok(agent)
 }

@@ -1,12 +1,15 @@
 //! The targets' agents: which devices they serve, when their admissions lapse, fencing.
 //!
-//! An admission lapses by the target's clock, counted from the receipt of the last `Admit` or
-//! `Renew`; the service counts from the sending, plus the whole lapse, and only while it knows of no
-//! later sending. After a restart nothing is known of what was sent before it, so the start counts as
-//! the time of the last sending.
+//! Every call of an agent carries a [`Beat`], the agent's own clock when it sent it; `Admit` and
+//! `Renew` name the newest beat received, and the target lets the admission lapse so long after that
+//! beat by its own clock. The service counts the same span from the *receipt* of the beat, which is
+//! later than its sending. So however late an `Admit` or `Renew` arrives, it never admits anybody
+//! for longer than the service counts.
+//! After a restart nothing is known of the beats before it, so the start counts as the receipt of the
+//! last one.
 
 use protocol::DeviceId;
-use protocol::agent::DeviceCounts;
+use protocol::agent::{Beat, DeviceCounts};
 use ring::local::Notify;
 use ring::time::Instant;
 use rpc::{Acceptor, Agent, Connection};
@@ -21,7 +24,10 @@ pub(crate) type AgentConnection = Connection<Acceptor<Agent>>;
 pub(crate) struct AgentState {
     pub(crate) connection: RefCell<Option<AgentConnection>>,
     pub(crate) devices: RefCell<Vec<DeviceId>>,
-    pub(crate) last_heard: Cell<Instant>,
+    /// The newest beat, and when it was received.
+    beat: Cell<(Beat, Instant)>,
+    /// Told of every beat.
+    pub(crate) beaten: Notify,
 }
 
 impl std::fmt::Debug for AgentState {
@@ -36,8 +42,22 @@ impl AgentState {
         Rc::new(AgentState {
             connection: RefCell::new(None),
             devices: RefCell::default(),
-            last_heard: Cell::new(ring::time::now()),
+            // Lapsed since long, should it ever be named.
+            beat: Cell::new((Beat(0), ring::time::now())),
+            beaten: Notify::new(),
         })
+    }
+
+    /// A call with this beat has been received.
+    pub(crate) fn heard(&self, beat: Beat) {
+        let (newest, _) = self.beat.get();
+        self.beat.set((newest.max(beat), ring::time::now()));
+        self.beaten.notify();
+    }
+
+    /// When the agent was last heard of.
+    pub(crate) fn last_heard(&self) -> Instant {
+        self.beat.get().1
     }
 
     pub(crate) fn connection(&self) -> Option<AgentConnection> {
@@ -49,8 +69,8 @@ impl AgentState {
 #[derive(Debug)]
 pub(crate) struct Agents {
     by_device: RefCell<BTreeMap<DeviceId, Rc<AgentState>>>,
-    /// When an `Admit` or `Renew` was last sent for a device.
-    last_sent: RefCell<BTreeMap<DeviceId, Instant>>,
+    /// When the beat was received that was last named in an `Admit` or `Renew` for a device.
+    named: RefCell<BTreeMap<DeviceId, Instant>>,
     /// Since when devices have been out of contact that were in contact before.
     lost_at: RefCell<BTreeMap<DeviceId, Instant>>,
     counts: RefCell<BTreeMap<DeviceId, DeviceCounts>>,
@@ -63,7 +83,7 @@ impl Agents {
     pub(crate) fn new() -> Agents {
         Agents {
             by_device: RefCell::default(),
-            last_sent: RefCell::default(),
+            named: RefCell::default(),
             lost_at: RefCell::default(),
             counts: RefCell::default(),
             started: ring::time::now(),
@@ -111,6 +131,11 @@ impl Agents {
         self.lost_at.borrow().get(&device).copied().unwrap_or(self.started)
     }
 
+    /// A device's agent, if it is in contact.
+    pub(crate) fn agent(&self, device: DeviceId) -> Option<Rc<AgentState>> {
+        self.by_device.borrow().get(&device).cloned()
+    }
+
     /// The connection to a device's agent, if it is in contact.
     pub(crate) fn connection(&self, device: DeviceId) -> Option<AgentConnection> {
         self.by_device.borrow().get(&device)?.connection()
@@ -127,16 +152,21 @@ impl Agents {
         agents
     }
 
-    /// An `Admit` or `Renew` for the devices is being sent.
-    pub(crate) fn sent(&self, devices: &[DeviceId]) {
-        let now = ring::time::now();
-        let mut last_sent = self.last_sent.borrow_mut();
-        last_sent.extend(devices.iter().map(|device| (*device, now)));
+    /// The beat to name in an `Admit` or `Renew` for the devices, which is about to be sent.
+    pub(crate) fn name(&self, agent: &AgentState, devices: &[DeviceId]) -> Beat {
+        let (beat, received) = agent.beat.get();
+        let mut named = self.named.borrow_mut();
+        for device in devices {
+            let latest = named.entry(*device).or_insert(received);
+            *latest = received.max(*latest);
+        }
+        beat
     }
 
-    /// When the last admission at a device can have been sent.
-    pub(crate) fn last_sent(&self, device: DeviceId) -> Instant {
-        self.last_sent.borrow().get(&device).copied().unwrap_or(self.started)
+    /// When the last beat that an admission at a device counts from can have been sent, at the
+    /// latest.
+    pub(crate) fn last_named(&self, device: DeviceId) -> Instant {
+        self.named.borrow().get(&device).copied().unwrap_or(self.started).max(self.started)
     }
 
     /// What a target has counted.

@@ -29,13 +29,12 @@ use crate::store::{Error, FjallStore, Store};
 use crate::tree::{Boot, Core};
 use protocol::Timestamp;
 use protocol::auth::Secret;
-use protocol::times;
+pub use protocol::times::Times;
 use ring::SocketOptions;
 use shared::Shared;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -55,39 +54,6 @@ impl std::fmt::Debug for StoreChoice {
         match self {
             StoreChoice::Directory(path) => f.debug_tuple("Directory").field(path).finish(),
             StoreChoice::Open(_) => f.write_str("Open(..)"),
-        }
-    }
-}
-
-/// The times that the service goes by; [`protocol::times`] but for tests.
-#[derive(Clone, Copy, Debug)]
-pub struct Times {
-    /// See [`times::SESSION_DEADLINE`].
-    pub session_deadline: Duration,
-    /// See [`times::REQUEST_DEADLINE`].
-    pub request_deadline: Duration,
-    /// See [`times::ADMISSION_LAPSE`].
-    pub admission_lapse: Duration,
-    /// See [`times::ADMISSION_RENEWAL`].
-    pub admission_renewal: Duration,
-    /// How often the store is synced when something has changed.
-    pub store_sync: Duration,
-}
-
-impl Default for Times {
-    fn default() -> Times {
-        Times::from(times::Times::default())
-    }
-}
-
-impl From<times::Times> for Times {
-    fn from(times: times::Times) -> Times {
-        Times {
-            session_deadline: times.session_deadline,
-            request_deadline: times.request_deadline,
-            admission_lapse: times.admission_lapse,
-            admission_renewal: times.admission_renewal,
-            store_sync: times.writeback,
         }
     }
 }

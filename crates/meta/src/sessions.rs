@@ -35,8 +35,11 @@ pub(crate) struct Session {
     pub(crate) node: String,
     pub(crate) epoch: Epoch,
     pub(crate) connection: RefCell<Option<ClientConnection>>,
+    /// When the last heartbeat or pulse was answered.
     pub(crate) last_heartbeat: Cell<Instant>,
     pub(crate) life: Cell<Life>,
+    /// Its client does nothing more: it said so, or its process is dead.
+    pub(crate) is_gone: Cell<bool>,
     /// Told when the session has ended.
     pub(crate) ended: Notify,
     /// Calls under way by slot, for retries that come before the answer.
@@ -66,6 +69,7 @@ impl Session {
             connection: RefCell::new(None),
             last_heartbeat: Cell::new(ring::time::now()),
             life: Cell::new(Life::Live),
+            is_gone: Cell::new(false),
             ended: Notify::new(),
             in_flight: RefCell::default(),
             waiting: Cell::new(0),

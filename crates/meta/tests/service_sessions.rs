@@ -52,6 +52,63 @@ fn a_silent_session_is_fenced_before_its_rights_are_reused() {
     });
 }
 
+/// Goal: a session that answers no recall, but heartbeats, loses its rights only when its client has
+/// stopped itself: until then it may serve what it caches.
+#[test]
+fn rights_are_taken_when_their_holder_has_stopped_itself() {
+    run(async {
+        let times = Times { self_stop: std::time::Duration::from_millis(500), ..short_times() };
+        let service = service(times);
+        let deaf = TestClient::start_silent(service.address()).await;
+        let other = TestClient::start(service.address()).await;
+        let file = deaf.create_with(ROOT, "f", Rights::SIZE).await.unwrap();
+        deaf.policy(|_, _, reply| drop(reply.take()));
+        let acquire = other.spawn(Call::Acquire { inode: file.inode, rights: Rights::SIZE });
+        let mut sent = ring::time::now();
+        loop {
+            let now = ring::time::now();
+            let beat = deaf.call(Call::Heartbeat { ended_through: FreeEpoch(0) }).await;
+            if beat.is_err() {
+                break;
+            }
+            sent = now;
+            ring::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        acquire.done().await.unwrap();
+        assert!(sent.elapsed() >= times.self_stop, "its client still acts");
+    });
+}
+
+/// Goal: pulses over a connection of their own keep a session alive as long as it can be asked for
+/// its rights, and no longer.
+#[test]
+fn pulses_keep_a_session_that_can_be_asked() {
+    run(async {
+        let service = service(short_times());
+        let stalled = TestClient::start_silent(service.address()).await;
+        let (session, host) = (stalled.session, stalled.host);
+        let pulses = dial(service.address(), &SECRET, &new_state()).await.unwrap();
+        let pulse = async |host| {
+            let request = Request { slot: None, call: Call::Pulse { session, host } };
+            pulses.call(&request, None).await.unwrap().result
+        };
+        let begun = ring::time::now();
+        while begun.elapsed() < short_times().session_deadline * 2 {
+            assert!(matches!(pulse(host).await, Ok(Answer::Alive { .. })));
+            ring::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert!(stalled.call(Call::GetAttr(ROOT)).await.is_ok());
+        assert_eq!(pulse(protocol::HostId([9; 16])).await, Err(Errno::ESTALE));
+        stalled.connection.close("test");
+        let mut last = pulse(host).await;
+        while last != Err(Errno::ESTALE) {
+            assert_ne!(last, Err(Errno::EPROTO));
+            ring::time::sleep(std::time::Duration::from_millis(10)).await;
+            last = pulse(host).await;
+        }
+    });
+}
+
 /// Goal: the fence's answer suffices, and a session whose process died ends at once.
 #[test]
 fn a_dead_host_is_fenced_at_once() {

@@ -2,22 +2,23 @@
 //!
 //! It registers the node's devices, carries out admissions and fences, and tells what the target has
 //! counted. While it has no contact, admissions lapse by the target's own clock; nothing needs to be
-//! done for that.
+//! done for that. Whatever it sends says when it was sent, and an admission counts from there, not
+//! from when the order to admit arrives: see [`protocol::agent`].
 
 use protocol::DeviceId;
-use protocol::agent::{Answer, Call, DeviceCounts, Push, PushAnswer};
+use protocol::agent::{Answer, Beat, Call, DeviceCounts, Push, PushAnswer};
 use protocol::auth::Secret;
 use protocol::space::DeviceInfo;
 use protocol::times::Times;
 use ring::SocketOptions;
-use ring::time::sleep;
+use ring::time::{Instant, now, sleep};
 use rpc::{Connector, Limits, Reply};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use target::{Admissions, Namespace};
+use target::{Admissions, Namespace, Refusal};
 
 type Connection = rpc::Connection<Connector<rpc::Agent>>;
 
@@ -53,20 +54,20 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
     fn called(&self, push: Push, reply: Reply<Connector<rpc::Agent>>) {
         let admissions = Arc::clone(&self.admissions);
         match push {
-            Push::Admit { host, epoch, lapse_ms } => {
-                let lapse = Duration::from_millis(u64::from(lapse_ms));
+            Push::Admit { host, epoch, beat, lapse_ms } => {
                 ring::spawn(async move {
                     let host = nvme::HostId(host.0);
-                    let admitted = admissions.admit(host, epoch.0, lapse).await;
+                    let admitted = admissions.admit(host, epoch.0, lapse(beat, lapse_ms)).await;
                     let answer = match admitted {
                         Ok(()) => PushAnswer::Done,
+                        Err(Refusal::Lapsed) => PushAnswer::Lapsed,
                         Err(_) => PushAnswer::Fenced,
                     };
                     answered(reply, answer);
                 });
             }
-            Push::Renew { lapse_ms } => {
-                admissions.renew(Duration::from_millis(u64::from(lapse_ms)));
+            Push::Renew { beat, lapse_ms } => {
+                admissions.renew(lapse(beat, lapse_ms));
                 answered(reply, PushAnswer::Done);
             }
             Push::Fence { host, epoch } => {
@@ -78,6 +79,16 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
             }
         }
     }
+}
+
+/// What is sent now carries this.
+fn beat() -> Beat {
+    Beat(now().as_ns())
+}
+
+/// When an admission that was given on a beat lapses. A beat that is yet to come is not ours.
+fn lapse(beat: Beat, lapse_ms: u32) -> Instant {
+    Instant::from_ns(beat.0).min(now()) + Duration::from_millis(u64::from(lapse_ms))
 }
 
 fn answered(reply: Reply<Connector<rpc::Agent>>, answer: PushAnswer) {
@@ -109,7 +120,8 @@ impl Agent {
         )
         .await
         .map_err(|error| error.to_string())?;
-        let call = Call::Register { node: config.node.clone(), devices: config.devices.clone() };
+        let (node, devices) = (config.node.clone(), config.devices.clone());
+        let call = Call::Register { node, devices, beat: beat() };
         let answer = connection.call(&call, Some(config.times.request_deadline)).await;
         match answer.map_err(|error| error.to_string())? {
             Answer::Registered(ids) if ids.len() == config.devices.len() => {
@@ -143,10 +155,11 @@ impl Agent {
     async fn tell_counts(&self, connection: &Connection) {
         let mut told = Vec::new();
         let mut silent = Duration::ZERO;
+        let period = COUNTS_PERIOD.min(self.config.times.heartbeat);
         while connection.closed_reason().is_none() {
             let counts = self.counts();
             if counts != told || silent >= self.config.times.heartbeat {
-                let call = Call::Heartbeat(counts.clone());
+                let call = Call::Heartbeat { beat: beat(), counts: counts.clone() };
                 let answer = connection.call(&call, Some(self.config.times.session_deadline)).await;
                 if let Err(error) = answer {
                     connection.close(&error.to_string());
@@ -155,8 +168,8 @@ impl Agent {
                 told = counts;
                 silent = Duration::ZERO;
             }
-            sleep(COUNTS_PERIOD).await;
-            silent += COUNTS_PERIOD;
+            sleep(period).await;
+            silent += period;
         }
     }
 
@@ -177,3 +190,6 @@ impl Agent {
         counts.collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use protocol::times::Times;
 use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// How a node is run.
@@ -39,6 +40,10 @@ pub struct NodeConfig {
     /// Divides all deadlines, as `tsumugi meta --faster` does: for tests of failures.
     #[serde(default = "as_they_are")]
     pub faster: u32,
+    /// Whether the mount stops itself when it has had no contact with the metadata service for long;
+    /// false is for tests of fencing, which must hold whatever a client does.
+    #[serde(default = "yes")]
+    pub stops_itself: bool,
     /// The node's devices.
     #[serde(default, rename = "device")]
     pub devices: Vec<DeviceConfig>,
@@ -78,6 +83,10 @@ pub struct DeviceConfig {
 
 fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn as_they_are() -> u32 {
@@ -142,7 +151,9 @@ impl NodeConfig {
 
     /// The times that the pool goes by.
     pub(crate) fn times(&self) -> Times {
-        Times::faster(self.faster)
+        let times = Times::faster(self.faster);
+        let self_stop = if self.stops_itself { times.self_stop } else { Duration::MAX };
+        Times { self_stop, ..times }
     }
 
     /// Reads the job's secret.

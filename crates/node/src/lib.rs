@@ -5,7 +5,7 @@
 //! is the target's line to the metadata service, which alone decides who is admitted.
 //!
 //! Two threads: one runs target and agent, one runs the mount. They share the devices' files and the
-//! table of admissions, and nothing else.
+//! table of admissions, and nothing else. (A third, the client's own, only sends heartbeats.)
 
 mod agent;
 mod config;
@@ -20,3 +20,6 @@ pub use devices::{NodeDevice, open_devices};
 pub use error::NodeError;
 pub use local::Local;
 pub use node::{Exports, Ready, run};
+
+#[cfg(test)]
+mod tests;

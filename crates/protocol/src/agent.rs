@@ -1,9 +1,20 @@
 //! What a node's target agent and the metadata service say to each other: the control channel by
 //! which targets learn whom to admit.
+//!
+//! Any message may be late by any time: TCP delivers what was stuck once the way is free again. So
+//! no admission counts from the receipt of a message. Each counts from a [`Beat`] of the agent's own
+//! clock that the service had received, and names; the service counts from the receipt of that beat,
+//! which is later than its sending. Delay can only make an admission shorter, or the service more
+//! patient.
 
 use crate::ids::{DeviceId, Epoch, HostId};
 use crate::space::DeviceInfo;
 use serde::{Deserialize, Serialize};
+
+/// When an agent sent a call, in nanoseconds of its own monotonic clock. It means nothing to anybody
+/// else; the metadata service hands it back as it came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Beat(pub u64);
 
 /// An agent's call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,9 +26,16 @@ pub enum Call {
         node: String,
         /// Its devices.
         devices: Vec<DeviceInfo>,
+        /// When this was sent.
+        beat: Beat,
     },
     /// The target lives, and this is what it has counted → [`Answer::Done`].
-    Heartbeat(Vec<DeviceCounts>),
+    Heartbeat {
+        /// When this was sent.
+        beat: Beat,
+        /// What each device has counted.
+        counts: Vec<DeviceCounts>,
+    },
     /// A client process of this node died: end its session now → [`Answer::Done`] once fenced.
     HostDied(HostId),
 }
@@ -55,20 +73,24 @@ pub enum Answer {
 /// What the metadata service asks of a target's agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Push {
-    /// Admit a host identifier under an epoch until it lapses (by the target's monotonic clock,
-    /// counted from receipt) → [`PushAnswer::Done`]. A host that was fenced under this or a later
-    /// epoch is not admitted → [`PushAnswer::Fenced`].
+    /// Admit a host identifier under an epoch until `lapse_ms` after `beat` → [`PushAnswer::Done`].
+    /// A host that was fenced under this or a later epoch is not admitted → [`PushAnswer::Fenced`];
+    /// nor is one whose admission would have lapsed already → [`PushAnswer::Lapsed`].
     Admit {
         /// The host.
         host: HostId,
         /// The epoch.
         epoch: Epoch,
-        /// Milliseconds until it lapses.
+        /// The newest beat that the service has of this agent.
+        beat: Beat,
+        /// Milliseconds until it lapses, counted from the beat.
         lapse_ms: u32,
     },
-    /// All present admissions lapse only so long after this → [`PushAnswer::Done`].
+    /// All admissions that have not lapsed do so no sooner than this → [`PushAnswer::Done`].
     Renew {
-        /// Milliseconds until they lapse.
+        /// The newest beat that the service has of this agent.
+        beat: Beat,
+        /// Milliseconds until they lapse, counted from the beat.
         lapse_ms: u32,
     },
     /// Remove the admission, drop the controllers, wait for the end of the last back-end I/O, then
@@ -86,6 +108,8 @@ pub enum Push {
 pub enum PushAnswer {
     /// Done.
     Done,
+    /// The beat was too old: the admission would have lapsed already.
+    Lapsed,
     /// The host is fenced: none of its commands is or will be carried out.
     Fenced,
 }

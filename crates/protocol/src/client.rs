@@ -117,6 +117,15 @@ pub enum Call {
         /// All reads that began under extents from before this epoch have ended.
         ended_through: FreeEpoch,
     },
+    /// The only kind of call of a connection of its own: the session's process lives, whatever its
+    /// serving thread waits for → [`Answer::Alive`]. ESTALE if the session has ended, EAGAIN if it has
+    /// no connection to be asked over: then this keeps nothing alive.
+    Pulse {
+        /// The session.
+        session: SessionId,
+        /// Its host identifier.
+        host: HostId,
+    },
     /// Ends the session, its locks and leases → [`Answer::Done`] at once; what it held is others' once
     /// it is fenced.
     End,

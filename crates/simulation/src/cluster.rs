@@ -77,6 +77,7 @@ impl Cluster {
                 transport: FuseTransport::Auto,
                 poll_us: 0,
                 faster: 1,
+                stops_itself: true,
                 devices: Vec::new(),
             };
             machines.push(Machine {

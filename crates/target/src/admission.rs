@@ -24,7 +24,6 @@ use ring::time::Instant;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use table::Table;
 
 use crate::signal::Signal;
@@ -82,26 +81,29 @@ impl Admissions {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Admits a host under an epoch until `lapse` from now, or moves its lapse if it is admitted
-    /// under this epoch already. A later epoch replaces an earlier one, whose connections are
-    /// dropped. Waits first for I/O of lapsed admissions to end.
+    /// Admits a host under an epoch until `lapse`, or moves its lapse there if it is admitted under
+    /// this epoch already and would lapse sooner. A later epoch replaces an earlier one, whose
+    /// connections are dropped. Waits first for I/O of lapsed admissions to end.
+    ///
+    /// The lapse is an instant, not a span: whoever asks counts from something of which it is known
+    /// when it happened at the latest, so that an order to admit which arrives late admits for less.
     ///
     /// # Errors
-    /// [`Refusal::Fenced`] if the host was fenced under this or a later epoch.
-    pub async fn admit(&self, host: HostId, epoch: Epoch, lapse: Duration) -> Result<(), Refusal> {
-        let received = ring::time::now();
-        let lapsed = self.table().sweep(received);
+    /// [`Refusal::Fenced`] if the host was fenced under this or a later epoch, [`Refusal::Lapsed`]
+    /// if `lapse` has passed.
+    pub async fn admit(&self, host: HostId, epoch: Epoch, lapse: Instant) -> Result<(), Refusal> {
+        let lapsed = self.table().sweep(ring::time::now());
         Drained::new(lapsed).await;
-        self.table().admit(host, epoch, received + lapse)
+        let now = ring::time::now();
+        if lapse <= now { Err(Refusal::Lapsed) } else { self.table().admit(host, epoch, lapse) }
     }
 
-    /// Lets all present admissions lapse only `lapse` from now. Those that have lapsed stay so.
+    /// Lets all present admissions lapse no sooner than `lapse`. Those that have lapsed stay so.
     /// Answers how many are left.
-    pub fn renew(&self, lapse: Duration) -> usize {
-        let now = ring::time::now();
+    pub fn renew(&self, lapse: Instant) -> usize {
         let mut table = self.table();
-        table.sweep(now);
-        table.renew(now + lapse)
+        table.sweep(ring::time::now());
+        table.renew(lapse)
     }
 
     /// Removes a host's admissions under `epoch` and earlier ones, drops their connections, and

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
         secret,
         root: (0o755, uid, gid),
         boot: None,
-        times: Times::from(protocol::times::Times::faster(args.faster)),
+        times: Times::faster(args.faster),
     };
     runtime.block_on(async move {
         let service = Service::start(config)?;

@@ -8,7 +8,6 @@ use protocol::HostId;
 use protocol::space::DeviceInfo;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// I/O queue pairs to a device: one thread uses them, so one serves all.
 const QUEUE_PAIRS: u16 = 1;
@@ -40,7 +39,9 @@ impl Remote {
         // An error within the deadline is worth more than waiting for a node that may never come.
         options.fast_io_fail_tmo = Some(session.times().session_deadline);
         options.io_timeout = session.times().session_deadline;
-        options.reconnect_delay = Duration::from_secs(1);
+        options.connect_timeout = session.times().target_deadline;
+        options.keep_alive_tmo = session.times().target_deadline;
+        options.reconnect_delay = session.times().heartbeat / 2;
         options.network_namespace.clone_from(&session.sockets().network_namespace);
         let controller = Controller::connect(options).await.map_err(|error| error.to_string())?;
         let nsid = Nsid(info.address.nsid);

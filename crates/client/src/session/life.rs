@@ -1,5 +1,6 @@
 //! Whether the session may still act, and which reads keep freed blocks from being used again.
 
+use super::pulse::Contact;
 use protocol::times::Times;
 use protocol::{Errno, FreeEpoch};
 use ring::local::Notify;
@@ -7,13 +8,13 @@ use ring::time::{Instant, now, timeout};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The session's life.
 #[derive(Debug)]
 pub(crate) struct Life {
     times: Times,
-    /// When the last answered heartbeat was sent.
-    heard: Cell<Option<Instant>>,
+    pub(super) contact: Arc<Contact>,
     /// Raised when a session is lost: what began under an older one must not end under a newer.
     generation: Cell<u64>,
     revived: Notify,
@@ -38,7 +39,7 @@ impl Life {
     pub(super) fn new(times: Times) -> Life {
         Life {
             times,
-            heard: Cell::new(None),
+            contact: Arc::default(),
             generation: Cell::new(0),
             revived: Notify::default(),
             epochs: Rc::default(),
@@ -47,7 +48,7 @@ impl Life {
 
     /// A heartbeat that was sent at `sent` has been answered.
     pub(super) fn heard(&self, sent: Instant, free_epoch: FreeEpoch) {
-        self.heard.set(Some(self.heard.get().map_or(sent, |old| old.max(sent))));
+        self.contact.heard(sent);
         self.note_epoch(free_epoch);
         self.revived.notify();
     }
@@ -70,7 +71,7 @@ impl Life {
 
     /// Whether I/O may start, and bytes that were read may be handed over.
     pub(crate) fn is_alive(&self) -> bool {
-        self.heard.get().is_some_and(|heard| now() - heard < self.times.self_stop)
+        self.contact.is_alive(&self.times)
     }
 
     /// Waits until the session is alive.
@@ -78,10 +79,13 @@ impl Life {
     /// # Errors
     /// ETIMEDOUT after [`Times::request_deadline`].
     pub(crate) async fn alive(&self) -> Result<(), Errno> {
+        let deadline = now() + self.times.request_deadline;
         while !self.is_alive() {
-            let revived = self.revived.notified();
-            let revived = timeout(self.times.request_deadline, revived).await;
-            revived.map_err(|_| Errno::ETIMEDOUT)?;
+            if now() >= deadline {
+                return Err(Errno::ETIMEDOUT);
+            }
+            // The thread that sends pulses cannot notify this one: look now and then.
+            let _ = timeout(self.times.heartbeat / 4, self.revived.notified()).await;
         }
         Ok(())
     }

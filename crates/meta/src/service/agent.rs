@@ -4,27 +4,17 @@ use super::call::Work;
 use super::execute::{Executed, answer};
 use super::outbox::{Outgoing, refusal};
 use super::shared::Shared;
-use crate::admission::{AgentConnection, AgentState};
+use crate::admission::AgentState;
 use crate::sessions::Session;
 use protocol::agent::{Answer, Call, Push, PushAnswer};
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Errno, HostId, client};
-use ring::time::now;
+use ring::time::{now, timeout_at};
 use rpc::{Acceptor, Agent, Authenticated, Handler, Reply};
 use std::rc::Rc;
-use std::time::Duration;
 
 /// Devices that one agent may register.
 const DEVICES_MAX: usize = 1024;
-
-/// An agent answers an `Admit` within this, or is disconnected.
-const ADMIT_DEADLINE: Duration = Duration::from_secs(5);
-
-/// An agent answers a `Fence` within this, or is disconnected, whereupon its admissions lapse.
-const FENCE_DEADLINE: Duration = Duration::from_secs(10);
-
-/// How long an admission waits for an agent that is out of contact.
-const CONTACT_DEADLINE: Duration = Duration::from_secs(5);
 
 type AgentReply = Reply<Acceptor<Agent>>;
 
@@ -36,10 +26,13 @@ struct AgentPeer {
 
 impl Handler<Acceptor<Agent>> for AgentPeer {
     fn called(&self, call: Call, reply: AgentReply) {
-        self.state.last_heard.set(now());
         match call {
-            Call::Register { node, devices } => self.register(&node, &devices, reply),
-            Call::Heartbeat(counts) => {
+            Call::Register { node, devices, beat } => {
+                self.state.heard(beat);
+                self.register(&node, &devices, reply);
+            }
+            Call::Heartbeat { beat, counts } => {
+                self.state.heard(beat);
                 let mine = self.state.devices.borrow();
                 let counts: Vec<_> =
                     counts.into_iter().filter(|c| mine.contains(&c.device)).collect();
@@ -150,6 +143,7 @@ impl Shared {
         let Some(session) = self.sessions.borrow().by_host(host) else {
             return send(reply, &Answer::Done);
         };
+        session.is_gone.set(true);
         self.end_session(&session, "its process died");
         let shared = Rc::clone(self);
         ring::spawn(async move {
@@ -188,19 +182,27 @@ impl Shared {
     ) -> Result<client::Answer, Errno> {
         // Who has been away for long is not waited for.
         let patience = self.agents.lost_at(device) + self.times.session_deadline;
-        let deadline = (now() + CONTACT_DEADLINE).min(patience.max(now()));
+        let deadline = (now() + self.times.contact_deadline).min(patience.max(now()));
+        let lapse_ms = self.times.admission_lapse.as_millis() as u32;
         loop {
-            let connection = self.contact(device, deadline).await.ok_or(Errno::ENODEV)?;
+            let agent = self.contact(device, deadline).await.ok_or(Errno::ENODEV)?;
+            let connection = agent.connection().ok_or(Errno::ENODEV)?;
             // From here to the call nothing waits: a session that is ending is never admitted.
             if !session.is_live() {
                 return Err(Errno::ESTALE);
             }
-            self.agents.sent(&[device]);
-            let lapse_ms = self.times.admission_lapse.as_millis() as u32;
-            let push = Push::Admit { host: session.host, epoch: session.epoch, lapse_ms };
-            match connection.call(&push, Some(ADMIT_DEADLINE)).await {
+            let beaten = agent.beaten.notified();
+            let beat = self.agents.name(&agent, &[device]);
+            let (host, epoch) = (session.host, session.epoch);
+            let push = Push::Admit { host, epoch, beat, lapse_ms };
+            match connection.call(&push, Some(self.times.admit_deadline)).await {
                 Ok(PushAnswer::Done) => break,
                 Ok(PushAnswer::Fenced) => return Err(Errno::ESTALE),
+                // It needs a newer beat.
+                Ok(PushAnswer::Lapsed) => {
+                    timeout_at(deadline, beaten).await.map_err(|_| Errno::ENODEV)?;
+                }
+                Ok(_) => connection.close("an admission was answered by nonsense"),
                 Err(error) => {
                     connection.close(&format!("an admission was not answered: {error}"));
                 }
@@ -211,18 +213,19 @@ impl Shared {
         Ok(client::Answer::Admitted(info.incarnation))
     }
 
-    /// The connection to a device's agent, waiting for one until the deadline.
+    /// A device's agent that is connected, waiting for it until the deadline.
     async fn contact(
         &self,
         device: DeviceId,
         deadline: ring::time::Instant,
-    ) -> Option<AgentConnection> {
+    ) -> Option<Rc<AgentState>> {
         loop {
             let registered = self.agents.registered.notified();
-            if let Some(connection) = self.agents.connection(device) {
-                return Some(connection);
+            let agent = self.agents.agent(device);
+            if let Some(agent) = agent.filter(|agent| agent.connection().is_some()) {
+                return Some(agent);
             }
-            ring::time::timeout_at(deadline, registered).await.ok()?;
+            timeout_at(deadline, registered).await.ok()?;
         }
     }
 
@@ -231,16 +234,17 @@ impl Shared {
     pub(super) async fn fence(self: Rc<Self>, session: Rc<Session>, device: DeviceId) {
         let push = Push::Fence { host: session.host, epoch: session.epoch };
         loop {
-            let lapsed = self.agents.last_sent(device) + self.times.admission_lapse;
+            let lapsed = self.agents.last_named(device) + self.times.admission_lapse;
             if now() >= lapsed && self.agents.connection(device).is_none() {
                 tracing::warn!(session = session.id.0, %device, "fenced by lapse");
                 return;
             }
-            let Some(connection) = self.contact(device, lapsed).await else { continue };
-            match connection.call(&push, Some(FENCE_DEADLINE.min(self.times.admission_lapse))).await
-            {
+            let agent = self.contact(device, lapsed).await;
+            let Some(connection) = agent.and_then(|agent| agent.connection()) else { continue };
+            let deadline = self.times.fence_deadline.min(self.times.admission_lapse);
+            match connection.call(&push, Some(deadline)).await {
                 Ok(PushAnswer::Fenced) => return,
-                Ok(PushAnswer::Done) => connection.close("a fence was answered by nonsense"),
+                Ok(_) => connection.close("a fence was answered by nonsense"),
                 Err(error) => connection.close(&format!("a fence was not answered: {error}")),
             }
         }

@@ -24,7 +24,7 @@ impl Shared {
                 self.end_session(&session, "it was silent for too long");
             }
             for agent in self.agents.all() {
-                if agent.last_heard.get() < limit
+                if agent.last_heard() < limit
                     && let Some(connection) = agent.connection()
                 {
                     connection.close("the agent was silent for too long");
@@ -41,9 +41,9 @@ impl Shared {
             ring::time::sleep(self.times.admission_renewal).await;
             for agent in self.agents.all() {
                 let Some(connection) = agent.connection() else { continue };
-                self.agents.sent(&agent.devices.borrow());
+                let beat = self.agents.name(&agent, &agent.devices.borrow());
                 let renewal = self.times.admission_renewal;
-                let answering = connection.call(&Push::Renew { lapse_ms }, Some(renewal));
+                let answering = connection.call(&Push::Renew { beat, lapse_ms }, Some(renewal));
                 ring::spawn(async move {
                     if let Err(error) = answering.await {
                         connection.close(&format!("a renewal was not answered: {error}"));

@@ -30,6 +30,10 @@ impl Handler<Acceptor<Client>> for ClientPeer {
             (None, Request { call: Call::Start { node, host, resume }, slot: None }) => {
                 self.start(node, host, resume, reply);
             }
+            (None, Request { call: Call::Pulse { session, host }, slot: None }) => {
+                let response = self.shared.pulse(session, host);
+                self.shared.post(Outgoing::Answer(reply, response));
+            }
             (Some(session), request) => self.shared.begin(&session, request, reply),
             (None, _) => self.shared.post(Outgoing::Answer(reply, refusal(Errno::EPROTO))),
         }
@@ -92,6 +96,19 @@ impl Shared {
             let connection = weak.upgrade().and_then(|peer| peer.connection.borrow().clone());
             close_unless_empty(connection.as_ref(), reason)
         }));
+    }
+
+    /// `Pulse`: the session lives as long as its process does, if it can be asked for its rights.
+    fn pulse(&self, id: SessionId, host: HostId) -> Response {
+        let session = self.sessions.borrow().get(id);
+        let Some(session) = session.filter(|s| s.is_live() && s.host == host) else {
+            return refusal(Errno::ESTALE);
+        };
+        if session.connection().is_none() {
+            return refusal(Errno::EAGAIN);
+        }
+        session.last_heartbeat.set(ring::time::now());
+        answer(Answer::Alive { free_epoch: self.core.borrow().free_epoch() })
     }
 
     /// A new session, or the one to go on with, and whether it is that.

@@ -39,6 +39,10 @@ impl Shared {
                 return;
             }
         }
+        // It may yet serve what it caches until it stops itself.
+        if !session.is_gone.get() {
+            ring::time::sleep_until(session.last_heartbeat.get() + self.times.self_stop).await;
+        }
         self.leases.borrow_mut().end_session(session.id);
         self.locks.borrow_mut().end_session(session.id);
         let ended = self.core.borrow_mut().end_session(session.id);
@@ -61,6 +65,7 @@ impl Shared {
     /// `End`: answered at once. The client has ended its I/O and will do no more; what it had is
     /// still only given to others once it is fenced, which an unreachable target can delay.
     pub(super) fn end_at_its_wish(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
+        work.session.is_gone.set(true);
         self.end_session(&work.session, "its client ended it");
         let reply = work.reply.borrow_mut().take();
         self.leases.borrow_mut().done(work.id);

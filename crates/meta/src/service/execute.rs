@@ -32,7 +32,7 @@ impl Shared {
     pub(super) fn execute(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
         let session = &work.session;
         match &work.request.call {
-            Call::Start { .. } => Executed::Answer(refusal(Errno::EPROTO)),
+            Call::Start { .. } | Call::Pulse { .. } => Executed::Answer(refusal(Errno::EPROTO)),
             Call::Reclaim { held, done } => {
                 Executed::Answer(self.reclaim_rights(session, held, *done))
             }

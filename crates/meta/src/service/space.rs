@@ -11,9 +11,6 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long a round waits for sessions.
-const ROUND_DEADLINE: Duration = Duration::from_secs(5);
-
 /// A round that ended within this serves who asks now as well.
 const ROUND_AGE_MAX: Duration = Duration::from_millis(500);
 
@@ -107,7 +104,7 @@ impl Shared {
                     return None;
                 };
                 let answering =
-                    connection.call(&Push::Reclaim { free_epoch }, Some(ROUND_DEADLINE));
+                    connection.call(&Push::Reclaim { free_epoch }, Some(self.times.space_deadline));
                 Some((session, answering))
             })
             .collect();

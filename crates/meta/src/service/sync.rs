@@ -77,7 +77,7 @@ impl Shared {
     /// Names are durable within a second: syncs whatever was flushed since the last sync.
     pub(super) async fn sync_ticks(self: Rc<Self>) {
         loop {
-            ring::time::sleep(self.times.store_sync).await;
+            ring::time::sleep(self.times.writeback).await;
             if self.is_unsynced.get() {
                 self.sync_then(|_| {});
             }

@@ -33,10 +33,11 @@ pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
 pub(crate) fn short_times() -> Times {
     Times {
         session_deadline: Duration::from_millis(600),
+        self_stop: Duration::from_millis(300),
         request_deadline: Duration::from_secs(5),
         admission_lapse: Duration::from_millis(900),
         admission_renewal: Duration::from_millis(200),
-        store_sync: Duration::from_secs(1),
+        ..Times::default()
     }
 }
 
@@ -358,6 +359,11 @@ pub(crate) async fn settle() {
     }
 }
 
+/// When an agent sends something.
+pub(crate) fn beat() -> agent::Beat {
+    agent::Beat(ring::time::now().as_ns())
+}
+
 /// An agent that notes what it is asked.
 pub(crate) struct TestAgent {
     pub(crate) connection: Connection<Connector<Agent>>,
@@ -413,13 +419,14 @@ impl TestAgent {
             Connection::connect(address, &options, &SECRET, Limits::default(), handler)
                 .await
                 .unwrap();
-        let call = agent::Call::Register { node: "node1".into(), devices };
+        let call = agent::Call::Register { node: "node1".into(), devices, beat: beat() };
         let Ok(agent::Answer::Registered(devices)) = connection.call(&call, None).await else {
             panic!("not registered")
         };
         let beats = connection.clone();
         ring::spawn(async move {
-            while beats.call(&agent::Call::Heartbeat(vec![]), None).await.is_ok() {
+            let beating = || agent::Call::Heartbeat { beat: beat(), counts: vec![] };
+            while beats.call(&beating(), None).await.is_ok() {
                 ring::time::sleep(Duration::from_millis(100)).await;
             }
         });

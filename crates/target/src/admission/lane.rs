@@ -45,8 +45,9 @@ impl Slot {
         })
     }
 
-    pub(crate) fn set_lapse(&self, lapse: Instant) {
-        self.lapse_ns.store(lapse.as_ns(), Ordering::SeqCst);
+    /// Lets it lapse no sooner than `lapse`.
+    pub(crate) fn extend(&self, lapse: Instant) {
+        self.lapse_ns.fetch_max(lapse.as_ns(), Ordering::SeqCst);
     }
 
     pub(crate) fn is_lapsed(&self, now: Instant) -> bool {

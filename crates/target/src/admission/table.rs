@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Fenced hosts that are remembered, to refuse an admission that was overtaken by its fence. Such
-/// an admission can only be as late as the control channel is long; the oldest are forgotten.
+/// an admission is only taken before the lapse that it names; the oldest are forgotten.
 const FENCED_MAX: usize = 65_536;
 
 const NEVER: Instant = Instant::from_ns(u64::MAX);
@@ -53,7 +53,7 @@ impl Table {
             return Err(Refusal::Fenced);
         }
         match self.slots.get(&host) {
-            Some(slot) if slot.epoch == epoch && !slot.is_closed() => slot.set_lapse(lapse),
+            Some(slot) if slot.epoch == epoch && !slot.is_closed() => slot.extend(lapse),
             Some(slot) if slot.epoch > epoch => return Err(Refusal::Fenced),
             _ => {
                 self.close(host);
@@ -78,10 +78,10 @@ impl Table {
         self.closing.iter().filter(|slot| slot.is_lapsed(now)).cloned().collect()
     }
 
-    /// Moves the lapse of all admissions; answers how many there are.
+    /// Moves the lapse of all admissions to this, if it was sooner; answers how many there are.
     pub(crate) fn renew(&mut self, lapse: Instant) -> usize {
         for slot in self.slots.values() {
-            slot.set_lapse(lapse);
+            slot.extend(lapse);
         }
         self.slots.len()
     }

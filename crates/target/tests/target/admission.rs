@@ -6,12 +6,19 @@ use crate::server::{BLOCK, SIZE, TestServer, nqn};
 use block::{Backing, Fault, FaultPlan, MemoryBacking};
 use nvme::opcode::NvmOpcode;
 use nvme::{ControllerId, Status};
+use ring::time::Instant;
 use ring::{Config, Runtime};
 use std::sync::Arc;
 use std::time::Duration;
 use target::{AdmissionMode, Limits, LocalAccess, Refusal};
 
-const LONG: Duration = Duration::from_mins(1);
+fn long() -> Instant {
+    after(Duration::from_mins(1))
+}
+
+fn after(time: Duration) -> Instant {
+    ring::time::now() + time
+}
 
 fn block_on<F: Future>(future: F) -> F::Output {
     Runtime::new(&Config::default()).unwrap().block_on(future)
@@ -34,7 +41,7 @@ fn nobody_unless_admitted() {
     assert!(status.is(Status::CONNECT_INVALID_HOST));
     assert_eq!(server.target.admissions().refused(), 1);
     assert_eq!(server.subsystem.counts()[0].refused, 1);
-    block_on(server.target.admissions().admit(who.host, 1, LONG)).unwrap();
+    block_on(server.target.admissions().admit(who.host, 1, long())).unwrap();
     connect(&who).unwrap();
     assert!(connect(&Who::number(2)).is_err());
     server.stop();
@@ -47,16 +54,19 @@ fn admissions_lapse() {
     let server = controlled();
     let admissions = Arc::clone(server.target.admissions());
     let who = Who::number(1);
-    block_on(admissions.admit(who.host, 1, Duration::from_millis(1500))).unwrap();
+    block_on(admissions.admit(who.host, 1, after(Duration::from_millis(500)))).unwrap();
     let (_admin, mut io) = pair(&server, &who);
-    assert_eq!(admissions.renew(Duration::from_millis(500)), 1);
+    assert_eq!(admissions.renew(after(Duration::from_millis(1000))), 1);
+    assert_eq!(admissions.renew(ring::time::now()), 1, "a late renewal shortens nothing");
     assert!(io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK).0.status().is_success());
-    std::thread::sleep(Duration::from_millis(600));
+    std::thread::sleep(Duration::from_millis(1100));
     io.submit(rw(NvmOpcode::WRITE, 0, 1), Some((Way::InCapsule, &pattern(1, 1))), 0);
     assert!(io.wait_closed(Duration::from_secs(10)));
     assert_eq!(server.subsystem.counts()[0].written_remote_bytes, 0);
-    assert_eq!(admissions.renew(LONG), 0, "what has lapsed stays so");
-    block_on(admissions.admit(who.host, 1, LONG)).unwrap();
+    assert_eq!(admissions.renew(long()), 0, "what has lapsed stays so");
+    let late = block_on(admissions.admit(who.host, 1, ring::time::now()));
+    assert_eq!(late, Err(Refusal::Lapsed), "an order that is late admits nobody");
+    block_on(admissions.admit(who.host, 1, long())).unwrap();
     pair(&server, &who);
     server.stop();
 }
@@ -76,7 +86,7 @@ fn a_fence_waits_for_the_last_write() {
     let admissions = Arc::clone(server.target.admissions());
     for round in 1..=5_u8 {
         let who = Who::number(round);
-        block_on(admissions.admit(who.host, u64::from(round), LONG)).unwrap();
+        block_on(admissions.admit(who.host, u64::from(round), long())).unwrap();
         let (_admin, mut io) = pair(&server, &who);
         let data = pattern(round, 1);
         for lba in 0..32 {
@@ -100,7 +110,7 @@ fn a_fence_waits_for_the_last_write() {
         assert!(io.wait_closed(Duration::from_secs(10)));
         std::thread::sleep(Duration::from_millis(250));
         assert!(image() == after, "round {round}: a write landed after the fence");
-        let again = block_on(admissions.admit(who.host, u64::from(round), LONG));
+        let again = block_on(admissions.admit(who.host, u64::from(round), long()));
         assert_eq!(again, Err(Refusal::Fenced));
     }
     server.stop();
@@ -125,7 +135,7 @@ fn local_access_passes_the_same_door() {
         let device = LocalAccess::new(&admissions, namespace, host).attach();
         let data = || ring::Chunk::copy_from(&pattern(1, 1));
         assert_eq!(device.write(0, data()).await.unwrap_err().to_errno(), 13);
-        admissions.admit(host, 1, LONG).await.unwrap();
+        admissions.admit(host, 1, long()).await.unwrap();
         device.write(0, data()).await.unwrap();
         assert!(device.read(0, BLOCK as usize).await.unwrap().as_slice() == pattern(1, 1));
         drop(device.write(4096, data()));

@@ -1,0 +1,152 @@
+//! Heartbeats on a thread of their own.
+//!
+//! The thread that serves calls may stall: a device of the same process blocks, a page fault waits.
+//! That must not end the session, so a small thread with a reactor and a connection of its own tells
+//! the metadata service that the process lives ([`Call::Pulse`]). But nobody may keep rights that
+//! nobody can ask for: who answers no recall is ended by the service, whatever its pulses say, and
+//! once the serving thread has not run for [`Times::stall_max`] there are no more pulses.
+//!
+//! In a simulation the "thread" is a task of the same executor.
+
+use super::{Link, PushReply, SessionConfig};
+use protocol::client::{Answer, Call, Push, Request, Response};
+use protocol::times::Times;
+use protocol::{HostId, SessionId};
+use ring::time::{Instant, now, sleep, timeout};
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Entries of the thread's ring: it has one connection.
+const RING_ENTRIES: u32 = 16;
+
+/// What the serving thread and the thread that sends pulses know of each other.
+#[derive(Debug, Default)]
+pub(crate) struct Contact {
+    /// When the last heartbeat or pulse was sent that was answered, in nanoseconds of the monotonic
+    /// clock; 0 is never.
+    heard_ns: AtomicU64,
+    /// When the serving thread last ran.
+    served_ns: AtomicU64,
+    /// Whom pulses are sent for.
+    session: Mutex<Option<(SessionId, HostId)>>,
+    is_closed: AtomicBool,
+}
+
+impl Contact {
+    /// What was sent at `sent` has been answered.
+    pub(super) fn heard(&self, sent: Instant) {
+        self.heard_ns.fetch_max(sent.as_ns(), Ordering::SeqCst);
+    }
+
+    /// Whether something that was sent less than [`Times::self_stop`] ago has been answered.
+    pub(super) fn is_alive(&self, times: &Times) -> bool {
+        let heard = self.heard_ns.load(Ordering::SeqCst);
+        heard != 0 && Instant::from_ns(heard).elapsed() < times.self_stop
+    }
+
+    /// The serving thread runs.
+    pub(super) fn serve(&self) {
+        self.served_ns.store(now().as_ns(), Ordering::SeqCst);
+    }
+
+    /// Pulses are for this session from now on.
+    pub(super) fn follow(&self, session: SessionId, host: HostId) {
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some((session, host));
+    }
+
+    /// No more pulses.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whom to send a pulse for now, if for anybody.
+    fn subject(&self, times: &Times) -> Option<(SessionId, HostId)> {
+        let served = Instant::from_ns(self.served_ns.load(Ordering::SeqCst));
+        if served.elapsed() >= times.stall_max {
+            return None;
+        }
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the pulses when the serving thread's task ends, however it does.
+#[derive(Debug)]
+pub(super) struct Serving(pub(super) Arc<Contact>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// What making a thread or its ring answers.
+pub(super) fn start(contact: &Arc<Contact>, config: &SessionConfig) -> io::Result<()> {
+    let runtime = ring::Config { entries: RING_ENTRIES, ..ring::Config::default() };
+    let (contact, config) = (Arc::clone(contact), config.clone());
+    let thread = ring::thread::spawn("heartbeat", &runtime, move || run(contact, config));
+    // It ends by itself soon after `Contact::close`.
+    thread.map(drop)
+}
+
+async fn run(contact: Arc<Contact>, config: SessionConfig) {
+    let mut link: Option<Link> = None;
+    while !contact.is_closed.load(Ordering::SeqCst) {
+        match contact.subject(&config.times) {
+            Some((session, host)) => link = beat(&contact, &config, link, session, host).await,
+            None => drop(link.take().map(|link| link.close("the client does not run"))),
+        }
+        sleep(config.times.heartbeat).await;
+    }
+    if let Some(link) = link {
+        link.close("the session has ended");
+    }
+}
+
+/// Sends one pulse; answers the connection for the next.
+async fn beat(
+    contact: &Contact,
+    config: &SessionConfig,
+    link: Option<Link>,
+    session: SessionId,
+    host: HostId,
+) -> Option<Link> {
+    let link = match link.filter(|link| link.closed_reason().is_none()) {
+        Some(link) => link,
+        None => connect(config).await?,
+    };
+    let sent = now();
+    let request = Request { slot: None, call: Call::Pulse { session, host } };
+    match link.call(&request, Some(config.times.self_stop)).await {
+        Ok(Response { result: Ok(Answer::Alive { .. }), .. }) => contact.heard(sent),
+        // The session has ended or is to be resumed: its own connection learns of that.
+        Ok(_) => {}
+        Err(error) => {
+            tracing::debug!(%error, "a pulse was not answered");
+            link.close("a pulse was not answered");
+            return None;
+        }
+    }
+    Some(link)
+}
+
+async fn connect(config: &SessionConfig) -> Option<Link> {
+    let limits = rpc::Limits::default();
+    let handler = Rc::new(Unasked);
+    let link = Link::connect(config.meta, &config.sockets, &config.secret, limits, handler);
+    timeout(config.times.self_stop, Box::pin(link)).await.ok()?.ok()
+}
+
+/// Nothing is asked of a connection that has no session.
+struct Unasked;
+
+impl rpc::Handler<rpc::Connector<rpc::Client>> for Unasked {
+    fn called(&self, push: Push, reply: PushReply) {
+        tracing::warn!(?push, "asked over a connection that only sends pulses");
+        drop(reply);
+    }
+}

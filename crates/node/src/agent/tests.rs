@@ -1,0 +1,152 @@
+//! The agent against a real metadata service, with a line between them that can hold messages back.
+
+use super::*;
+use crate::tests::{SECRET, TestClient, service};
+use protocol::client::Call as ClientCall;
+use protocol::space::DeviceAddress;
+use protocol::{InodeId, Rights};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use target::{AdmissionMode, Limits as TargetLimits, Target};
+
+/// A line whose way from the service to the agent can be held: what was sent arrives later, in order,
+/// as if it had been stuck in TCP. While it is held no new connections are made.
+struct Line {
+    address: SocketAddr,
+    is_held: Arc<AtomicBool>,
+    takes_connections: Arc<AtomicBool>,
+}
+
+impl Line {
+    fn start(service: SocketAddr) -> Line {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let line = Line {
+            address: listener.local_addr().unwrap(),
+            is_held: Arc::default(),
+            takes_connections: Arc::new(AtomicBool::new(true)),
+        };
+        let (held, takes) = (Arc::clone(&line.is_held), Arc::clone(&line.takes_connections));
+        std::thread::spawn(move || {
+            let mut refused = Vec::new();
+            for agent in listener.incoming() {
+                let agent = agent.unwrap();
+                if !takes.load(Ordering::SeqCst) {
+                    // Left without an answer.
+                    refused.push(agent);
+                    continue;
+                }
+                let service = TcpStream::connect(service).unwrap();
+                let (from, to) = (agent.try_clone().unwrap(), service.try_clone().unwrap());
+                std::thread::spawn(move || pump(from, to, &AtomicBool::new(false)));
+                let held = Arc::clone(&held);
+                std::thread::spawn(move || pump(service, agent, &held));
+            }
+        });
+        line
+    }
+}
+
+fn pump(mut from: TcpStream, mut to: TcpStream, held: &AtomicBool) {
+    let mut bytes = [0; 4096];
+    loop {
+        let count = match from.read(&mut bytes) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        while held.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+fn config(line: &Line, times: Times) -> AgentConfig {
+    let admissions = Admissions::new(AdmissionMode::Controlled);
+    // Nothing is exported for real: only who is admitted matters here.
+    drop(Target::new(TargetLimits::default(), Arc::clone(&admissions)).unwrap());
+    AgentConfig {
+        meta: line.address,
+        sockets: SocketOptions::default(),
+        secret: SECRET,
+        times,
+        node: "node1".into(),
+        devices: vec![DeviceInfo {
+            device: DeviceId(0),
+            uuid: uuid::Uuid::from_u128(1),
+            node: "node1".into(),
+            address: DeviceAddress {
+                traddr: "127.0.0.1:4420".into(),
+                subnqn: "nqn.2014-08.org.example:test".into(),
+                nsid: 1,
+            },
+            block_size: 4096,
+            blocks: 65536,
+            incarnation: protocol::Incarnation(1),
+            online: true,
+        }],
+        namespaces: Vec::new(),
+        admissions,
+    }
+}
+
+/// Goal: a renewal that was stuck on its way admits nobody for longer than the service counts: when
+/// it gives a silent session's rights to another, the target refuses the silent session's host.
+#[test]
+fn a_renewal_that_was_stuck_extends_nothing() {
+    let times = Times {
+        heartbeat: Duration::from_millis(50),
+        self_stop: Duration::from_millis(150),
+        session_deadline: Duration::from_millis(300),
+        admission_lapse: Duration::from_millis(900),
+        admission_renewal: Duration::from_millis(100),
+        ..Times::default()
+    };
+    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
+        let service = service(times);
+        let line = Line::start(service.address());
+        let config = config(&line, times);
+        let admissions = Arc::clone(&config.admissions);
+        let (agent, connection) = Agent::start(config).await.unwrap();
+        let device = agent.ids.borrow()[0];
+        let agent = ring::spawn(agent.keep(connection));
+        let silent = TestClient::start(service.address()).await;
+        let other = TestClient::start(service.address()).await;
+        silent.beat_always();
+        other.beat_always();
+        let inode = silent.create(InodeId::ROOT, "f", Rights::SIZE).await;
+        silent.call(ClientCall::Admit(device)).await.unwrap();
+        let host = nvme::HostId(silent.host.0);
+        assert_eq!(admissions.check(host, now()), Ok(()));
+        line.takes_connections.store(false, Ordering::SeqCst);
+        line.is_held.store(true, Ordering::SeqCst);
+        silent.is_silent.set(true);
+        let taken = ring::spawn(async move {
+            other.call(ClientCall::Acquire { inode, rights: Rights::SIZE }).await.unwrap();
+        });
+        // Renewals are sent meanwhile, and arrive before what came earlier has lapsed.
+        sleep(Duration::from_millis(600)).await;
+        line.is_held.store(false, Ordering::SeqCst);
+        taken.await.unwrap();
+        assert!(admissions.check(host, now()).is_err(), "it has the right, and may still write");
+        agent.abort();
+    });
+}
+
+/// Goal: an admission counts from the beat it names, whatever time has passed since; a beat that
+/// is yet to come counts as one of now.
+#[test]
+fn admissions_count_from_beats() {
+    ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
+        let old = beat();
+        sleep(Duration::from_millis(2)).await;
+        assert_eq!(lapse(old, 5), Instant::from_ns(old.0) + Duration::from_millis(5));
+        let bound = now() + Duration::from_secs(1);
+        assert!(lapse(Beat(u64::MAX), 5) < bound);
+    });
+}
