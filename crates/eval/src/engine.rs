@@ -1,0 +1,78 @@
+//! What makes the load: one trait, so that the way from plan to report is the same for all.
+
+pub mod fio;
+pub mod synthetic;
+
+use crate::condition::Place;
+use crate::error::Error;
+use crate::experiment::Metric;
+use crate::plan::{Cell, Condition, Plan, Step};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Whether the user wants to stop; clones see the same flag.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(pub Arc<AtomicBool>);
+
+impl Stop {
+    /// Whether it is time to stop.
+    pub fn is_requested(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Asks to stop.
+    pub fn request(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A run to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// The plan it is from.
+    pub plan: &'a Plan,
+    /// Which run.
+    pub step: &'a Step,
+    /// Its cell.
+    pub cell: &'a Cell,
+    /// Its condition.
+    pub condition: &'a Condition,
+    /// Where to work; `None` for engines that need no storage.
+    pub place: Option<&'a Place>,
+    /// Load before measuring begins: longer than planned if the run before had not settled.
+    pub ramp: Duration,
+}
+
+/// What a run gave.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Measured values.
+    pub metrics: BTreeMap<Metric, f64>,
+    /// Further values that are kept, by name.
+    pub further: BTreeMap<String, f64>,
+    /// Bytes that the application read per second of measurement.
+    pub read_bytes_per_s: f64,
+    /// Bytes that it wrote per second of measurement.
+    pub written_bytes_per_s: f64,
+    /// Seconds of load, ramp included.
+    pub load_seconds: f64,
+    /// Bytes per second, second by second, if the run was long enough for it.
+    pub series: Vec<f64>,
+    /// What was executed.
+    pub command: String,
+    /// The job file, if there was one.
+    pub job: String,
+    /// What the engine said, as it said it.
+    pub raw: String,
+}
+
+/// Makes load.
+pub trait Engine {
+    /// Name and version.
+    fn version(&self) -> String;
+
+    /// Makes one run. Ends early with [`Error::Interrupted`] once `stop` is requested.
+    fn run(&mut self, work: &Work<'_>, stop: &Stop) -> Result<Outcome, Error>;
+}

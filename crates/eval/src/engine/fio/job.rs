@@ -1,0 +1,118 @@
+//! Job files.
+
+use crate::engine::Work;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+/// Runs from this length on log their bandwidth by the second, for the check of steadiness.
+pub const LOG_SECONDS_MIN: Duration = Duration::from_secs(5);
+
+/// A job file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobFile {
+    /// Its text.
+    pub text: String,
+    /// Name of the bandwidth log that it writes, if it does.
+    pub log: Option<String>,
+}
+
+/// The job file of a run on this file; logs go to `scratch` (both as fio sees them).
+pub fn job_file(work: &Work<'_>, file: &Path, scratch: &Path) -> JobFile {
+    let experiment = &work.plan.experiment;
+    let load = work.plan.workload(work.step.cell);
+    let cell = work.cell;
+    // Parts are whole blocks, so that every job can do the same.
+    let part = experiment.file_bytes / u64::from(cell.jobs);
+    let part = part - part % cell.block_size;
+    let mut text = String::new();
+    let _ = write!(
+        text,
+        "; {} under {}, round {}\n\
+         [global]\n\
+         ioengine=libaio\n\
+         direct={}\n\
+         time_based=1\n\
+         runtime={}ms\n\
+         ramp_time={}ms\n\
+         group_reporting=1\n\
+         norandommap=1\n\
+         randrepeat=0\n\
+         randseed={}\n\
+         allow_file_create=0\n\
+         percentile_list=50:95:99:99.9\n",
+        cell.id,
+        work.condition.id,
+        work.step.round,
+        u8::from(load.is_direct),
+        experiment.timing.run.as_millis(),
+        work.ramp.as_millis(),
+        work.step.seed,
+    );
+    let log = (experiment.timing.run >= LOG_SECONDS_MIN).then(|| "run_bw.log".to_string());
+    if log.is_some() {
+        let _ = write!(
+            text,
+            "write_bw_log={}\nlog_avg_msec=1000\nper_job_logs=0\n",
+            scratch.join("run").display()
+        );
+    }
+    let _ = write!(
+        text,
+        "\n[load]\nfilename={}\nsize={part}\noffset_increment={part}\nrw={}\nbs={}\niodepth={}\n\
+         numjobs={}\n",
+        escape(file),
+        load.pattern.name(),
+        cell.block_size,
+        cell.depth,
+        cell.jobs,
+    );
+    JobFile { text, log }
+}
+
+/// fio takes a colon in a file name for a separator.
+fn escape(path: &Path) -> String {
+    path.display().to_string().replace(':', "\\:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Mode;
+    use crate::plan::Plan;
+    use crate::test_support::experiment;
+
+    /// Goal: the job says what the cell says: parts of whole blocks per job, seed, direct I/O.
+    #[test]
+    fn jobs_say_what_cells_say() {
+        let plan = Plan::new(experiment(&[("\"1MiB\"", "\"3MiB\"")], Mode::Full));
+        let steps = plan.round(0);
+        let step = steps.iter().find(|step| plan.cells[step.cell].block_size == 3 << 20).unwrap();
+        let work = Work {
+            plan: &plan,
+            step,
+            cell: &plan.cells[step.cell],
+            condition: &plan.conditions[step.condition],
+            place: None,
+            ramp: Duration::from_millis(500),
+        };
+        let job = job_file(&work, Path::new("/data/a:b"), Path::new("/scratch"));
+        let lines: Vec<&str> = job.text.lines().collect();
+        // 64 MiB by 4 jobs is 16 MiB, which holds five blocks of 3 MiB.
+        for line in [
+            "size=15728640",
+            "offset_increment=15728640",
+            "bs=3145728",
+            "numjobs=4",
+            "rw=read",
+            "direct=1",
+            "runtime=1000ms",
+            "ramp_time=500ms",
+            "filename=/data/a\\:b",
+        ] {
+            assert!(lines.contains(&line), "{line} is not in\n{}", job.text);
+        }
+        assert!(lines.contains(&format!("randseed={}", step.seed).as_str()));
+        assert_eq!(job.log, None);
+    }
+}

@@ -1,0 +1,71 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An error of an experiment.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The experiment file is wrong at one place.
+    #[error("line {line}: {key}: {message}")]
+    Experiment {
+        /// Line in the file, from 1.
+        line: usize,
+        /// The key, with its tables.
+        key: String,
+        /// What is wrong, and what would be right.
+        message: String,
+    },
+    /// The experiment file is no TOML, or a key is unknown, missing or of a wrong type.
+    #[error("{0}")]
+    Toml(String),
+    /// A file or device could not be used.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A program could not be run, or failed.
+    #[error("{program}: {message}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// What it said.
+        message: String,
+    },
+    /// Refused, because it could destroy data.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The database of results could not be used.
+    #[error("results: {0}")]
+    Store(#[from] rusqlite::Error),
+    /// The results belong to something else.
+    #[error("{0}")]
+    Results(String),
+    /// A chart could not be drawn.
+    #[error("chart: {0}")]
+    Chart(String),
+    /// The user ended it; what was measured is kept.
+    #[error("interrupted; what was measured is kept, --resume goes on")]
+    Interrupted,
+}
+
+impl Error {
+    /// Makes an I/O error into ours.
+    pub(crate) fn io<'a>(
+        what: &'static str,
+        path: &'a Path,
+    ) -> impl FnOnce(io::Error) -> Self + use<'a> {
+        move |source| Self::Io { what, path: path.into(), source }
+    }
+
+    /// A failure of a program.
+    pub(crate) fn program(program: &str, message: impl Into<String>) -> Self {
+        Self::Program { program: program.into(), message: message.into() }
+    }
+}

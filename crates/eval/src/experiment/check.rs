@@ -1,0 +1,399 @@
+//! Turns the keys of a file into an experiment, or says which line and key is wrong.
+
+use super::raw::{
+    Placed, RawComparison, RawExperiment, RawLevel, RawLimits, RawMargins, RawQuick, RawTiming,
+    RawWorkload,
+};
+use super::{
+    CONDITION_CELLS_MAX, Comparison, ContainerKind, EngineKind, Experiment, Level, LevelKind,
+    Limits, Margins, Metric, Mode, Network, Pattern, QUICK_CONDITION_CELLS_MAX, ROUNDS_MAX,
+    Runtime, Storage, Synthetic, Timing, Workload,
+};
+use crate::error::Error;
+use crate::statistics::LookRule;
+use crate::units;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const THROUGHPUT_PERCENT_DEFAULT: f64 = 5.0;
+const LATENCY_PERCENT_DEFAULT: f64 = 10.0;
+const QUICK_RUN: Duration = Duration::from_secs(2);
+const QUICK_ROUNDS: u32 = 6;
+const JOBS_MAX: u32 = 1024;
+const DEPTH_MAX: u32 = 4096;
+const BLOCK_BYTES_MAX: u64 = 1 << 30;
+
+/// The text, to find lines in.
+#[derive(Clone, Copy)]
+struct Source<'a>(&'a str);
+
+impl Source<'_> {
+    fn error<T>(self, at: &Placed<T>, key: &str, message: impl Into<String>) -> Error {
+        let start = at.span().start.min(self.0.len());
+        let line = self.0.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
+        Error::Experiment { line, key: key.into(), message: message.into() }
+    }
+
+    fn time(self, at: &Placed<String>, key: &str) -> Result<Duration, Error> {
+        units::parse_time(at.get_ref()).map_err(|message| self.error(at, key, message))
+    }
+
+    fn bytes(self, at: &Placed<String>, key: &str) -> Result<u64, Error> {
+        units::parse_bytes(at.get_ref()).map_err(|message| self.error(at, key, message))
+    }
+
+    fn choose<T: Copy>(
+        self,
+        at: &Placed<String>,
+        key: &str,
+        choices: &[(&str, T)],
+    ) -> Result<T, Error> {
+        find(at.get_ref(), choices).map_err(|message| self.error(at, key, message))
+    }
+}
+
+fn find<T: Copy>(name: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    choices.iter().find(|(choice, _)| *choice == name).map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
+        format!("{name:?} is not known: there are {}", names.join(", "))
+    })
+}
+
+/// Checks all of it.
+pub(super) fn check(raw: RawExperiment, text: &str, mode: Mode) -> Result<Experiment, Error> {
+    let source = Source(text);
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    };
+    if !is_name(raw.name.get_ref()) {
+        return Err(source.error(&raw.name, "name", "use letters, digits, '-', '_' and '.'"));
+    }
+    let engines = [("fio", EngineKind::Fio), ("synthetic", EngineKind::Synthetic)];
+    let engine = source.choose(&raw.engine, "engine", &engines)?;
+    let quick = raw.quick.as_ref().map(Placed::get_ref).filter(|_| mode == Mode::Quick);
+    let factors = factors(source, &raw.factors, engine)?;
+    let own = quick.filter(|quick| !quick.workload.is_empty());
+    let listed = own.map_or(&raw.workload, |quick| &quick.workload);
+    let (table, file_size) = match quick.and_then(|quick| quick.file_size.as_ref()) {
+        Some(size) => ("quick.file-size", size),
+        None => ("file-size", &raw.file_size),
+    };
+    let file_bytes = source.bytes(file_size, table)?;
+    let workloads = workloads(source, listed, file_size, file_bytes)?;
+    let experiment = Experiment {
+        name: raw.name.get_ref().clone(),
+        engine,
+        seed: raw.seed,
+        mode,
+        file_bytes,
+        timing: timing(source, &raw.timing, mode, quick)?,
+        limits: limits(source, &raw.limits)?,
+        margins: margins(source, &raw.margins)?,
+        comparisons: comparisons(source, &raw.comparison, &factors)?,
+        factors,
+        workloads,
+        title: raw.title,
+        question: raw.question,
+        source: raw.source,
+        text: text.into(),
+    };
+    check_size(source, &experiment, raw.quick.as_ref(), &raw.name)?;
+    Ok(experiment)
+}
+
+fn check_size(
+    source: Source,
+    experiment: &Experiment,
+    quick: Option<&Placed<RawQuick>>,
+    name: &Placed<String>,
+) -> Result<(), Error> {
+    let conditions: usize = experiment.factors.values().map(BTreeMap::len).product();
+    let points = |load: &Workload| load.block_sizes.len() * load.jobs.len() * load.depths.len();
+    let count = conditions * experiment.workloads.iter().map(points).sum::<usize>();
+    if experiment.mode == Mode::Quick && count > QUICK_CONDITION_CELLS_MAX {
+        let message = format!(
+            "a quick form may have {QUICK_CONDITION_CELLS_MAX} condition-cells, this has {count}: \
+             list fewer points in [[quick.workload]]"
+        );
+        return Err(match quick {
+            Some(quick) => source.error(quick, "quick", message),
+            None => source.error(name, "quick", message),
+        });
+    }
+    if count > CONDITION_CELLS_MAX {
+        let message = format!("{count} condition-cells, at most {CONDITION_CELLS_MAX} are allowed");
+        return Err(source.error(name, "workload", message));
+    }
+    Ok(())
+}
+
+/// `quick` is the file's own table of a quick form, if it has one and is asked for it.
+fn timing(
+    source: Source,
+    raw: &RawTiming,
+    mode: Mode,
+    quick: Option<&RawQuick>,
+) -> Result<Timing, Error> {
+    let mut run = source.time(&raw.run, "timing.run")?;
+    let mut ramp = match &raw.ramp {
+        Some(ramp) => source.time(ramp, "timing.ramp")?,
+        None => Duration::ZERO,
+    };
+    let mut warm_up_rounds = raw.warm_up_rounds.unwrap_or(1);
+    let mut looks = match &raw.looks {
+        Some(looks) => {
+            let is_sane = looks.get_ref().iter().all(|n| (6..=ROUNDS_MAX).contains(n));
+            let rule = LookRule::new(looks.get_ref().clone()).filter(|_| is_sane);
+            rule.ok_or_else(|| {
+                let message = format!("numbers of rounds have to grow, from 6 to {ROUNDS_MAX}");
+                source.error(looks, "timing.looks", message)
+            })?
+        }
+        None => LookRule::default(),
+    };
+    if mode == Mode::Quick {
+        run = QUICK_RUN;
+        ramp = Duration::ZERO;
+        let mut rounds = QUICK_ROUNDS;
+        if let Some(quick) = quick {
+            if let Some(time) = &quick.run {
+                run = source.time(time, "quick.run")?;
+            }
+            if let Some(time) = &quick.ramp {
+                ramp = source.time(time, "quick.ramp")?;
+            }
+            warm_up_rounds = quick.warm_up_rounds.unwrap_or(warm_up_rounds);
+            if let Some(given) = &quick.rounds {
+                rounds = *given.get_ref();
+                if !(6..=ROUNDS_MAX).contains(&rounds) {
+                    let message = "fewer than 6 rounds have no finite interval of a median";
+                    return Err(source.error(given, "quick.rounds", message));
+                }
+            }
+        }
+        looks = LookRule::once(rounds);
+    }
+    if run < Duration::from_millis(100) {
+        return Err(source.error(&raw.run, "timing.run", "a run takes at least 100ms"));
+    }
+    Ok(Timing { run, ramp, warm_up_rounds, looks })
+}
+
+fn limits(source: Source, raw: &RawLimits) -> Result<Limits, Error> {
+    Ok(Limits {
+        time: raw.time.as_ref().map(|it| source.time(it, "limits.time")).transpose()?,
+        written_bytes: raw
+            .written
+            .as_ref()
+            .map(|it| source.bytes(it, "limits.written"))
+            .transpose()?,
+    })
+}
+
+fn margins(source: Source, raw: &RawMargins) -> Result<Margins, Error> {
+    let margin = |given: &Option<Placed<f64>>, default: f64, key| match given {
+        Some(percent) if !(0.1..=100.0).contains(percent.get_ref()) => {
+            Err(source.error(percent, key, "a margin lies between 0.1 and 100 percent"))
+        }
+        given => Ok((given.as_ref().map_or(default, |it| *it.get_ref()) / 100.0).ln_1p()),
+    };
+    Ok(Margins {
+        throughput: margin(
+            &raw.throughput_percent,
+            THROUGHPUT_PERCENT_DEFAULT,
+            "margins.throughput-percent",
+        )?,
+        latency: margin(&raw.latency_percent, LATENCY_PERCENT_DEFAULT, "margins.latency-percent")?,
+    })
+}
+
+type Factors = BTreeMap<String, BTreeMap<String, Level>>;
+
+fn factors(
+    source: Source,
+    raw: &BTreeMap<String, BTreeMap<String, Placed<RawLevel>>>,
+    engine: EngineKind,
+) -> Result<Factors, Error> {
+    let mut factors = Factors::new();
+    for (factor, raw_levels) in raw {
+        let mut levels = BTreeMap::new();
+        for (name, level) in raw_levels {
+            let key = format!("factors.{factor}.{name}");
+            let checked = self::level(source, &key, name, level)?;
+            let is_synthetic = matches!(checked.kind, LevelKind::Synthetic(_));
+            if is_synthetic != (engine == EngineKind::Synthetic) {
+                let message =
+                    "levels of kind \"synthetic\" go with engine \"synthetic\", and only they";
+                return Err(source.error(&level.get_ref().kind, &format!("{key}.kind"), message));
+            }
+            levels.insert(name.clone(), checked);
+        }
+        factors.insert(factor.clone(), levels);
+    }
+    Ok(factors)
+}
+
+fn level(source: Source, key: &str, name: &str, placed: &Placed<RawLevel>) -> Result<Level, Error> {
+    let raw = placed.get_ref();
+    let missing = |what: &str| {
+        let message = format!("kind {:?} needs it", raw.kind.get_ref());
+        source.error(placed, &format!("{key}.{what}"), message)
+    };
+    let number = |given: &Option<Placed<f64>>, default: f64, what: &str, min: f64| match given {
+        Some(value) if !(value.get_ref().is_finite() && *value.get_ref() >= min) => {
+            Err(source.error(value, &format!("{key}.{what}"), format!("has to be at least {min}")))
+        }
+        given => Ok(given.as_ref().map_or(default, |value| *value.get_ref())),
+    };
+    let kind = match raw.kind.get_ref().as_str() {
+        "directory" => LevelKind::Storage(Storage::Directory(raw.path.clone())),
+        "block-device" => LevelKind::Storage(Storage::BlockDevice {
+            path: raw.path.clone().ok_or_else(|| missing("path"))?,
+            destroy: raw.destroy.clone(),
+        }),
+        "target" => {
+            let networks = [("loopback", Network::Loopback), ("namespace", Network::Namespace)];
+            let network = match &raw.network {
+                Some(given) => source.choose(given, &format!("{key}.network"), &networks)?,
+                None => Network::Loopback,
+            };
+            LevelKind::Storage(Storage::Target { directory: raw.path.clone(), network })
+        }
+        "command" => LevelKind::Storage(Storage::Command {
+            enter: raw.enter.clone().ok_or_else(|| missing("enter"))?,
+            leave: raw.leave.clone().ok_or_else(|| missing("leave"))?,
+        }),
+        "native" => LevelKind::Runtime(Runtime::Native),
+        "container" => LevelKind::Runtime(Runtime::Container(match &raw.runtimes {
+            Some(given) => {
+                let choose = |name: &String| find(name, &ContainerKind::ALL);
+                let chosen: Result<Vec<_>, _> = given.get_ref().iter().map(choose).collect();
+                chosen.map_err(|why| source.error(given, &format!("{key}.runtimes"), why))?
+            }
+            None => ContainerKind::ALL.iter().map(|(_, kind)| *kind).collect(),
+        })),
+        "synthetic" => LevelKind::Synthetic(Synthetic {
+            ratio: number(&raw.ratio, 1.0, "ratio", 1e-6)?,
+            noise: number(&raw.noise, 0.0, "noise", 0.0)?,
+            drift: number(&raw.drift, 0.0, "drift", 0.0)?,
+        }),
+        other => {
+            let message = format!(
+                "{other:?} is not known: there are directory, block-device, target, command \
+                 (storages), native, container (runtimes) and synthetic"
+            );
+            return Err(source.error(&raw.kind, &format!("{key}.kind"), message));
+        }
+    };
+    Ok(Level { label: raw.label.clone().unwrap_or_else(|| name.into()), kind })
+}
+
+fn workloads(
+    source: Source,
+    raw: &[Placed<RawWorkload>],
+    file_size: &Placed<String>,
+    file_bytes: u64,
+) -> Result<Vec<Workload>, Error> {
+    let mut names = BTreeSet::new();
+    let mut workloads = Vec::new();
+    for placed in raw {
+        let load = workload(source, placed)?;
+        if !names.insert(load.name.clone()) {
+            let message = format!("there is another workload {:?}", load.name);
+            return Err(source.error(placed, "workload.name", message));
+        }
+        let jobs = u64::from(load.jobs.iter().copied().max().unwrap_or(1));
+        let block = load.block_sizes.iter().copied().max().unwrap_or(1);
+        if file_bytes / jobs < block {
+            let message = format!(
+                "{} cannot be shared by {jobs} jobs with blocks of {} (workload {:?})",
+                units::bytes(file_bytes),
+                units::bytes(block),
+                load.name
+            );
+            return Err(source.error(file_size, "file-size", message));
+        }
+        workloads.push(load);
+    }
+    Ok(workloads)
+}
+
+fn workload(source: Source, placed: &Placed<RawWorkload>) -> Result<Workload, Error> {
+    let raw = placed.get_ref();
+    let key = |what: &str| format!("workload {:?}: {what}", raw.name);
+    let mut block_sizes = Vec::new();
+    for text in raw.bs.get_ref() {
+        let size = units::parse_bytes(text).and_then(|size| match size {
+            size if size == 0 || !size.is_multiple_of(512) => {
+                Err(format!("{text:?} is no multiple of 512 bytes"))
+            }
+            size if size > BLOCK_BYTES_MAX => Err(format!("{text:?} is more than 1 GiB")),
+            size => Ok(size),
+        });
+        block_sizes.push(size.map_err(|why| source.error(&raw.bs, &key("bs"), why))?);
+    }
+    let counts = |given: &Option<Placed<Vec<u32>>>, what: &str, max: u32| match given {
+        Some(list) if !list.get_ref().iter().all(|count| (1..=max).contains(count)) => {
+            Err(source.error(list, &key(what), format!("lies between 1 and {max}")))
+        }
+        given => Ok(given.as_ref().map_or(vec![1], |list| list.get_ref().clone())),
+    };
+    let metrics: Result<Vec<_>, _> =
+        raw.metrics.get_ref().iter().map(|name| find(name, &Metric::ALL)).collect();
+    let load = Workload {
+        name: raw.name.clone(),
+        pattern: source.choose(&raw.rw, &key("rw"), &Pattern::ALL)?,
+        jobs: counts(&raw.jobs, "jobs", JOBS_MAX)?,
+        depths: counts(&raw.depth, "depth", DEPTH_MAX)?,
+        metrics: metrics.map_err(|why| source.error(&raw.metrics, &key("metrics"), why))?,
+        is_direct: raw.direct.unwrap_or(true),
+        block_sizes,
+    };
+    if load.block_sizes.is_empty() || load.jobs.is_empty() || load.depths.is_empty() {
+        return Err(source.error(placed, &key("bs, jobs, depth"), "each needs a value"));
+    }
+    if load.metrics.is_empty() {
+        return Err(source.error(&raw.metrics, &key("metrics"), "needs a value"));
+    }
+    Ok(load)
+}
+
+fn comparisons(
+    source: Source,
+    raw: &[Placed<RawComparison>],
+    factors: &Factors,
+) -> Result<Vec<Comparison>, Error> {
+    let mut names = BTreeSet::new();
+    let mut comparisons = Vec::new();
+    for placed in raw {
+        let raw = placed.get_ref();
+        let key = |what: &str| format!("comparison {:?}: {what}", raw.name);
+        if !names.insert(&raw.name) {
+            return Err(source.error(placed, &key("name"), "there is another one"));
+        }
+        for (what, side) in [("baseline", &raw.baseline), ("other", &raw.other)] {
+            for (factor, levels) in factors {
+                let level = side.get_ref().get(factor);
+                if level.is_none_or(|level| !levels.contains_key(level)) {
+                    let known: Vec<_> = levels.keys().map(String::as_str).collect();
+                    let message = format!("{factor} has to be one of {}", known.join(", "));
+                    return Err(source.error(side, &key(what), message));
+                }
+            }
+            if let Some(unknown) = side.get_ref().keys().find(|name| !factors.contains_key(*name)) {
+                return Err(source.error(side, &key(what), format!("no factor {unknown:?}")));
+            }
+        }
+        if raw.baseline.get_ref() == raw.other.get_ref() {
+            return Err(source.error(&raw.other, &key("other"), "is the baseline itself"));
+        }
+        comparisons.push(Comparison {
+            name: raw.name.clone(),
+            role: raw.role.clone(),
+            baseline: raw.baseline.get_ref().clone(),
+            other: raw.other.get_ref().clone(),
+            published: raw.published.clone(),
+        });
+    }
+    Ok(comparisons)
+}

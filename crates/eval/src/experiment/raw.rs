@@ -1,0 +1,112 @@
+//! The keys of an experiment file, with their places.
+
+use crate::error::Error;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use toml::Spanned;
+
+/// A value with its place.
+pub(super) type Placed<T> = Spanned<T>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawExperiment {
+    pub(super) name: Placed<String>,
+    pub(super) title: String,
+    pub(super) question: String,
+    pub(super) source: Option<String>,
+    pub(super) engine: Placed<String>,
+    #[serde(default)]
+    pub(super) seed: u64,
+    pub(super) file_size: Placed<String>,
+    pub(super) timing: RawTiming,
+    #[serde(default)]
+    pub(super) limits: RawLimits,
+    #[serde(default)]
+    pub(super) margins: RawMargins,
+    pub(super) factors: BTreeMap<String, BTreeMap<String, Placed<RawLevel>>>,
+    pub(super) workload: Vec<Placed<RawWorkload>>,
+    pub(super) comparison: Vec<Placed<RawComparison>>,
+    pub(super) quick: Option<Placed<RawQuick>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawTiming {
+    pub(super) run: Placed<String>,
+    pub(super) ramp: Option<Placed<String>>,
+    pub(super) warm_up_rounds: Option<u32>,
+    pub(super) looks: Option<Placed<Vec<u32>>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawLimits {
+    pub(super) time: Option<Placed<String>>,
+    pub(super) written: Option<Placed<String>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawMargins {
+    pub(super) throughput_percent: Option<Placed<f64>>,
+    pub(super) latency_percent: Option<Placed<f64>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawLevel {
+    pub(super) kind: Placed<String>,
+    pub(super) label: Option<String>,
+    pub(super) path: Option<PathBuf>,
+    pub(super) destroy: Option<String>,
+    pub(super) network: Option<Placed<String>>,
+    pub(super) enter: Option<String>,
+    pub(super) leave: Option<String>,
+    pub(super) runtimes: Option<Placed<Vec<String>>>,
+    pub(super) ratio: Option<Placed<f64>>,
+    pub(super) noise: Option<Placed<f64>>,
+    pub(super) drift: Option<Placed<f64>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawWorkload {
+    pub(super) name: String,
+    pub(super) rw: Placed<String>,
+    pub(super) bs: Placed<Vec<String>>,
+    pub(super) jobs: Option<Placed<Vec<u32>>>,
+    pub(super) depth: Option<Placed<Vec<u32>>>,
+    pub(super) metrics: Placed<Vec<String>>,
+    pub(super) direct: Option<bool>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawComparison {
+    pub(super) name: String,
+    pub(super) role: Option<String>,
+    pub(super) baseline: Placed<BTreeMap<String, String>>,
+    pub(super) other: Placed<BTreeMap<String, String>>,
+    #[serde(default)]
+    pub(super) published: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawQuick {
+    pub(super) run: Option<Placed<String>>,
+    pub(super) ramp: Option<Placed<String>>,
+    pub(super) warm_up_rounds: Option<u32>,
+    pub(super) rounds: Option<Placed<u32>>,
+    pub(super) file_size: Option<Placed<String>>,
+    #[serde(default)]
+    pub(super) workload: Vec<Placed<RawWorkload>>,
+}
+
+/// Reads the keys.
+pub(super) fn parse(text: &str) -> Result<RawExperiment, Error> {
+    // The message of the parser has line, column and the line itself.
+    toml::from_str(text).map_err(|error| Error::Toml(error.to_string().trim_end().to_string()))
+}

@@ -1,0 +1,18 @@
+//! Experiments on storage: plans, interleaved runs, paired statistics, verdicts and reports.
+
+pub mod condition;
+pub mod engine;
+mod error;
+pub mod experiment;
+pub mod guard;
+pub mod plan;
+pub mod process;
+pub mod random;
+pub mod safety;
+pub mod statistics;
+pub mod store;
+#[cfg(test)]
+mod test_support;
+pub mod units;
+
+pub use error::Error;

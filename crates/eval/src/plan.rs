@@ -1,0 +1,255 @@
+//! What is run in which order, and what that costs.
+//!
+//! A *cell* is a workload at one point; a *round* runs every cell under every condition once. Within
+//! a round the cells come in random order, and within a cell the conditions do, one right after the
+//! other: they are the pairs that are compared, and being neighbours in time they share whatever the
+//! machine does meanwhile. A round's order follows from the seed and the round's number alone, so an
+//! experiment that was interrupted goes on exactly as it would have.
+
+use crate::experiment::{Experiment, Mode, Workload};
+use crate::random::Random;
+use crate::units;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What starting and ending one run costs beside the load itself.
+pub const RUN_OVERHEAD: Duration = Duration::from_millis(600);
+/// Rate that the estimate of written bytes assumes: the run itself is what finds the real one.
+pub const WRITE_RATE_ASSUMED_BYTES: u64 = 1 << 30;
+
+/// A workload at one point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Its name in the database.
+    pub id: String,
+    /// Index of its workload.
+    pub workload: usize,
+    /// Bytes per operation.
+    pub block_size: u64,
+    /// Jobs.
+    pub jobs: u32,
+    /// Operations under way per job.
+    pub depth: u32,
+}
+
+impl Cell {
+    /// The point for people.
+    pub fn label(&self) -> String {
+        let jobs = if self.jobs == 1 { "1 job".into() } else { format!("{} jobs", self.jobs) };
+        let depth = if self.depth == 1 { String::new() } else { format!(", depth {}", self.depth) };
+        format!("{}, {jobs}{depth}", units::bytes(self.block_size))
+    }
+}
+
+/// One level of each factor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Its name in the database.
+    pub id: String,
+    /// Its name for people.
+    pub label: String,
+    /// Factor to level.
+    pub levels: BTreeMap<String, String>,
+}
+
+/// A run to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Round, from 0, those for warming up included.
+    pub round: u32,
+    /// Place in the round.
+    pub position: u32,
+    /// Index of the cell.
+    pub cell: usize,
+    /// Index of the condition.
+    pub condition: usize,
+    /// Seed of the load's offsets: the same for all conditions of a pair.
+    pub seed: u64,
+}
+
+/// Cells, conditions and orders.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The experiment.
+    pub experiment: Experiment,
+    /// Its cells.
+    pub cells: Vec<Cell>,
+    /// Its conditions.
+    pub conditions: Vec<Condition>,
+    /// Digest of file and mode: results with another one belong to another plan.
+    pub hash: String,
+}
+
+/// What a plan costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Runs up to the first look, those for warming up included.
+    pub runs_min: u64,
+    /// Runs up to the last look.
+    pub runs_max: u64,
+    /// Seconds up to the first look.
+    pub seconds_min: f64,
+    /// Seconds up to the last look, or to the limit.
+    pub seconds_max: f64,
+    /// Bytes that writing the files beforehand takes.
+    pub prepared_bytes: u64,
+    /// Bytes that the runs may write up to the last look at [`WRITE_RATE_ASSUMED_BYTES`] per second,
+    /// or the limit.
+    pub written_bytes_max: u64,
+}
+
+impl Plan {
+    /// Plans an experiment.
+    pub fn new(experiment: Experiment) -> Self {
+        let mut cells = Vec::new();
+        for (index, load) in experiment.workloads.iter().enumerate() {
+            for &block_size in &load.block_sizes {
+                for &jobs in &load.jobs {
+                    for &depth in &load.depths {
+                        let id = format!("{}/bs={block_size}/jobs={jobs}/depth={depth}", load.name);
+                        cells.push(Cell { id, workload: index, block_size, jobs, depth });
+                    }
+                }
+            }
+        }
+        let mut conditions = vec![BTreeMap::new()];
+        for (factor, levels) in &experiment.factors {
+            conditions = conditions
+                .iter()
+                .flat_map(|condition| {
+                    levels.keys().map(move |level| {
+                        let mut condition = condition.clone();
+                        condition.insert(factor.clone(), level.clone());
+                        condition
+                    })
+                })
+                .collect();
+        }
+        let conditions = conditions.into_iter().map(|levels| name(&experiment, levels)).collect();
+        let mode = if experiment.mode == Mode::Quick { "quick" } else { "full" };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(mode.as_bytes()).update(b"\n").update(experiment.text.as_bytes());
+        let hash = hasher.finalize().to_hex().to_string();
+        Self { experiment, cells, conditions, hash }
+    }
+
+    /// The workload of a cell.
+    pub fn workload(&self, cell: usize) -> &Workload {
+        &self.experiment.workloads[self.cells[cell].workload]
+    }
+
+    /// Index of the condition with these levels.
+    pub fn condition(&self, levels: &BTreeMap<String, String>) -> Option<usize> {
+        self.conditions.iter().position(|condition| condition.levels == *levels)
+    }
+
+    /// All runs of a round in their order.
+    pub fn round(&self, round: u32) -> Vec<Step> {
+        let mut random = Random::of(self.experiment.seed, u64::from(round));
+        let mut cells: Vec<usize> = (0..self.cells.len()).collect();
+        random.shuffle(&mut cells);
+        let mut steps = Vec::with_capacity(cells.len() * self.conditions.len());
+        for cell in cells {
+            // fio takes seeds of 32 bits as of 64; short ones read better in job files.
+            let seed = random.next_u64() >> 32;
+            let mut conditions: Vec<usize> = (0..self.conditions.len()).collect();
+            random.shuffle(&mut conditions);
+            for condition in conditions {
+                let position = steps.len() as u32;
+                steps.push(Step { round, position, cell, condition, seed });
+            }
+        }
+        steps
+    }
+
+    /// Rounds at the start that are not counted.
+    pub fn warm_up_rounds(&self) -> u32 {
+        self.experiment.timing.warm_up_rounds
+    }
+
+    /// What it costs at most, and at least.
+    pub fn estimate(&self) -> Estimate {
+        let timing = &self.experiment.timing;
+        let per_round = (self.cells.len() * self.conditions.len()) as u64;
+        let runs = |rounds: u32| u64::from(timing.warm_up_rounds + rounds) * per_round;
+        let per_run = (timing.run + timing.ramp + RUN_OVERHEAD).as_secs_f64();
+        let limit = self.experiment.limits.time.map_or(f64::INFINITY, |limit| limit.as_secs_f64());
+        let runs_max = runs(timing.looks.rounds_max());
+        let writing = (0..self.cells.len())
+            .filter(|&cell| self.workload(cell).pattern.writes())
+            .count() as f64;
+        let write_runs = runs_max as f64 * writing / self.cells.len().max(1) as f64;
+        let load = (timing.run + timing.ramp).as_secs_f64();
+        let written = write_runs * load * WRITE_RATE_ASSUMED_BYTES as f64;
+        let written_limit = self.experiment.limits.written_bytes.unwrap_or(u64::MAX);
+        let storages = self.experiment.factors.get("storage").map_or(1, BTreeMap::len) as u64;
+        Estimate {
+            runs_min: runs(timing.looks.rounds_min()),
+            runs_max,
+            seconds_min: (runs(timing.looks.rounds_min()) as f64 * per_run).min(limit),
+            seconds_max: (runs_max as f64 * per_run).min(limit),
+            prepared_bytes: self.experiment.file_bytes * storages,
+            written_bytes_max: (written as u64).min(written_limit),
+        }
+    }
+}
+
+fn name(experiment: &Experiment, levels: BTreeMap<String, String>) -> Condition {
+    let pairs: Vec<String> = levels.iter().map(|(f, l)| format!("{f}={l}")).collect();
+    let labels: Vec<&str> = levels
+        .iter()
+        .rev()
+        .filter_map(|(factor, level)| {
+            Some(experiment.factors.get(factor)?.get(level)?.label.as_str())
+        })
+        .collect();
+    Condition { id: pairs.join(","), label: labels.join(", "), levels }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::experiment;
+    use std::collections::BTreeSet;
+
+    /// Goal: a round has each cell under each condition once, the conditions of a cell together and
+    /// with one seed; rounds differ; the same round is the same again.
+    #[test]
+    fn rounds_are_complete_paired_and_repeatable() {
+        let plan = Plan::new(experiment(&[], Mode::Full));
+        assert_eq!((plan.cells.len(), plan.conditions.len()), (4, 2));
+        let round = plan.round(3);
+        assert_eq!(round, plan.round(3));
+        let order = |round: u32| {
+            plan.round(round).iter().map(|it| (it.cell, it.condition)).collect::<Vec<_>>()
+        };
+        assert_ne!(order(3), order(4));
+        let all: BTreeSet<_> = order(3).into_iter().collect();
+        assert_eq!(all.len(), 8);
+        for pair in round.chunks(2) {
+            assert_eq!((pair[0].cell, pair[0].seed), (pair[1].cell, pair[1].seed));
+            assert_ne!(pair[0].condition, pair[1].condition);
+        }
+    }
+
+    /// Goal: over many rounds each condition comes first about equally often.
+    #[test]
+    fn neither_condition_is_favoured() {
+        let plan = Plan::new(experiment(&[], Mode::Full));
+        let first = (0..500).filter(|&round| plan.round(round)[0].condition == 0).count();
+        assert!((200..300).contains(&first), "{first}");
+    }
+
+    /// Goal: cost follows from runs, and limits cut it.
+    #[test]
+    fn costs_are_estimated() {
+        let plan = Plan::new(experiment(&[], Mode::Full));
+        let estimate = plan.estimate();
+        assert_eq!((estimate.runs_min, estimate.runs_max), (7 * 8, 31 * 8));
+        assert_eq!(estimate.written_bytes_max, 0);
+        let limited =
+            Plan::new(experiment(&[("[timing]", "[limits]\ntime = \"5s\"\n[timing]")], Mode::Full));
+        assert!((limited.estimate().seconds_max - 5.0).abs() < 1e-9);
+        assert_ne!(plan.hash, limited.hash);
+    }
+}

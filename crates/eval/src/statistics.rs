@@ -1,0 +1,21 @@
+//! What may be said about two conditions after n rounds, and how sure one may be.
+//!
+//! All comparisons are paired: round i gives dᵢ = ln(otherᵢ / baselineᵢ), so that drift and slow
+//! neighbours, which hit both runs of a pair alike, cancel. Two questions are asked of d, "is there a
+//! difference?" (two-sided t-test) and "is it too small to matter?" (two one-sided tests, Schuirmann
+//! 1987), which gives four answers, see [`Verdict`]. The median with its order-statistic interval
+//! stands beside the t-interval: a difference that only the mean sees comes from outliers.
+
+mod interval;
+mod sequential;
+mod steady;
+mod student;
+mod verdict;
+
+pub use interval::{
+    Interval, deviation, mean, median, median_interval, quantile, t_interval, welch_interval,
+};
+pub use sequential::{LOOKS_DEFAULT, LookRule};
+pub use steady::{Steadiness, steadiness};
+pub use student::{quantile as t_quantile, survival as t_survival};
+pub use verdict::{ALPHA, Evidence, Inconclusive, Verdict, holm, judge_family};

@@ -1,0 +1,104 @@
+//! When to look at the results, and what looking more than once costs.
+//!
+//! Verdicts are asked at pre-set numbers of rounds only. Each of L looks gets an L-th of the error
+//! that the whole experiment may make (Bonferroni): whatever the data does, the chance that any look
+//! is wrong stays within it. An O'Brien–Fleming split would keep nearly all for the last look, and
+//! so could never end an experiment early at n = 6 with the t-distribution's long tails.
+
+/// Looks of full-length experiments: 6 is the smallest n with a finite 95 % interval of a median.
+pub const LOOKS_DEFAULT: [u32; 5] = [6, 10, 15, 20, 30];
+
+/// The looks of an experiment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookRule {
+    looks: Vec<u32>,
+}
+
+impl Default for LookRule {
+    fn default() -> Self {
+        Self { looks: LOOKS_DEFAULT.to_vec() }
+    }
+}
+
+impl LookRule {
+    /// A single look, at the end.
+    pub fn once(rounds: u32) -> Self {
+        Self { looks: vec![rounds] }
+    }
+
+    /// Looks after these numbers of rounds, which must grow and not be empty.
+    pub fn new(looks: Vec<u32>) -> Option<Self> {
+        let grows = looks.windows(2).all(|pair| pair[0] < pair[1]);
+        (grows && !looks.is_empty()).then_some(Self { looks })
+    }
+
+    /// How many looks there are.
+    pub fn count(&self) -> usize {
+        self.looks.len()
+    }
+
+    /// Rounds of the last look.
+    pub fn rounds_max(&self) -> u32 {
+        self.looks.last().copied().unwrap_or_default()
+    }
+
+    /// Rounds of the first look.
+    pub fn rounds_min(&self) -> u32 {
+        self.looks.first().copied().unwrap_or_default()
+    }
+
+    /// Whether to look after this many rounds.
+    pub fn is_look(&self, rounds: u32) -> bool {
+        self.looks.contains(&rounds)
+    }
+
+    /// The rounds after which to look.
+    pub fn rounds(&self) -> &[u32] {
+        &self.looks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+    use crate::statistics::{ALPHA, Verdict, judge_family};
+
+    /// How often looking again and again at data without a difference ends in "different".
+    fn false_positives(rule: &LookRule, looks_paid: usize) -> f64 {
+        const TRIALS: u64 = 2000;
+        let mut wrong = 0;
+        for trial in 0..TRIALS {
+            let mut random = Random::of(17, trial);
+            let d: Vec<f64> = (0..rule.rounds_max()).map(|_| 0.1 * random.normal()).collect();
+            wrong += u32::from(rule.rounds().iter().any(|&n| {
+                let seen = [d[..n as usize].to_vec()];
+                let verdicts = judge_family(&seen, 1.05_f64.ln(), looks_paid, ALPHA);
+                matches!(verdicts[0].1, Verdict::DifferentSmall | Verdict::DifferentMatters)
+            }));
+        }
+        f64::from(wrong) / TRIALS as f64
+    }
+
+    /// Goal: five looks stay within 5 % (2000 trials: ± 1 %); not paying for them would not.
+    #[test]
+    fn looking_five_times_stays_within_the_error() {
+        let rule = LookRule::new(LOOKS_DEFAULT.to_vec()).unwrap();
+        let paid = false_positives(&rule, rule.count());
+        assert!(paid <= 0.055, "{paid}");
+        let unpaid = false_positives(&rule, 1);
+        assert!(
+            unpaid > 0.06 && unpaid > 2.0 * paid,
+            "without the split it would not show: {unpaid}"
+        );
+    }
+
+    /// Goal: looks that do not grow are refused.
+    #[test]
+    fn looks_must_grow() {
+        assert!(LookRule::new(vec![]).is_none());
+        assert!(LookRule::new(vec![6, 6]).is_none());
+        let rule = LookRule::new(vec![6, 10]).unwrap();
+        assert!(rule.is_look(6) && !rule.is_look(7) && rule.rounds_max() == 10);
+    }
+}
