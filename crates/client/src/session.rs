@@ -278,7 +278,7 @@ impl Session {
             }
             answer => answer?,
         };
-        let Answer::Welcome { session, epoch, resumed, file_system, devices, free_epoch } = answer
+        let Answer::Welcome { session, epoch, resumed, file_system, free_epoch, .. } = answer
         else {
             return Err(format!("{answer:?} is no welcome"));
         };
@@ -292,9 +292,6 @@ impl Session {
         self.identity.set(Identity { session: Some(session), epoch, file_system, ..identity });
         self.life.contact.follow(session, identity.host);
         self.life.heard(sent, free_epoch);
-        if let Some(handler) = &handler {
-            handler.devices(devices);
-        }
         if resumed {
             let held = handler.map(|handler| handler.held()).unwrap_or_default();
             let mut parts = held.chunks(RECLAIM_PART).peekable();
@@ -308,12 +305,27 @@ impl Session {
         Ok(link)
     }
 
-    /// Makes a call before anything else goes over a connection.
-    async fn first_call(&self, link: &Link, call: Call) -> Result<Answer, String> {
-        let request = Request { slot: None, call };
-        let response = link.call(&request, Some(self.times().session_deadline)).await;
-        let response = response.map_err(|error| error.to_string())?;
-        response.result.map_err(refused)
+    /// Makes a call before anything else goes over a connection. What its answer says of the pool's
+    /// devices is handed on at once, like a push: one that follows it in the stream is newer, and
+    /// must not be undone when the task that waits here is woken.
+    async fn first_call(self: &Rc<Self>, link: &Link, call: Call) -> Result<Answer, String> {
+        let deadline = now() + self.times().session_deadline;
+        let (sender, receiver) = oneshot();
+        let session = Rc::clone(self);
+        link.call_then(&Request { slot: None, call }, move |answer| {
+            let result = answer.map(|response: Response| response.result);
+            if let Ok(Ok(Answer::Welcome { devices, .. })) = &result
+                && let Some(handler) = session.handler()
+            {
+                handler.devices(devices.clone());
+            }
+            let _ = sender.send(result);
+        });
+        match timeout_at(deadline, receiver).await {
+            Ok(Ok(answer)) => answer.map_err(|error| error.to_string())?.map_err(refused),
+            Ok(Err(_)) => Err("the connection was closed".into()),
+            Err(_) => Err("no answer in time".into()),
+        }
     }
 
     /// Runs one link after the other until the session is closed.
@@ -421,3 +433,6 @@ impl std::fmt::Debug for Session {
         f.debug_struct("Session").field("identity", &self.identity.get()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Tests of a session against a service of their own.
+
+use super::*;
+use protocol::client::PushAnswer;
+use protocol::space::DeviceAddress;
+use protocol::{DeviceId, Incarnation};
+use rpc::{Acceptor, Limits, Listener};
+
+const SECRET: Secret = Secret([7; 32]);
+
+/// One device as the service shows it.
+fn device(online: bool) -> DeviceInfo {
+    DeviceInfo {
+        device: DeviceId(1),
+        uuid: uuid::Uuid::from_u128(1),
+        node: "node".into(),
+        address: DeviceAddress { traddr: String::new(), subnqn: String::new(), nsid: 1 },
+        block_size: 4096,
+        blocks: 1,
+        incarnation: Incarnation(1),
+        online,
+    }
+}
+
+/// A service whose device comes online right after it has welcomed a session.
+#[derive(Default)]
+struct Service {
+    connection: RefCell<Option<rpc::Connection<Acceptor<rpc::Client>>>>,
+}
+
+impl rpc::Handler<Acceptor<rpc::Client>> for Service {
+    fn called(&self, request: Request, reply: rpc::Reply<Acceptor<rpc::Client>>) {
+        let answer = |result| Response { result, grants: Vec::new(), changed: Vec::new() };
+        let Call::Start { .. } = request.call else {
+            let _ = reply.send(&answer(Ok(Answer::Done)));
+            return;
+        };
+        let welcome = Answer::Welcome {
+            session: SessionId(1),
+            epoch: Epoch(1),
+            resumed: false,
+            file_system: uuid::Uuid::nil(),
+            devices: vec![device(false)],
+            free_epoch: FreeEpoch(0),
+        };
+        reply.send(&answer(Ok(welcome))).unwrap();
+        let connection = self.connection.borrow().clone().unwrap();
+        drop(connection.call(&Push::Devices(vec![device(true)]), None));
+    }
+}
+
+/// Notes what it is told of devices.
+#[derive(Default)]
+struct Told(RefCell<Vec<bool>>);
+
+impl Handler for Told {
+    fn answered(&self, _: &Call, _: &Response) {}
+    fn pushed(self: Rc<Self>, push: Push, reply: PushReply) {
+        if let Push::Devices(devices) = push {
+            self.devices(devices);
+        }
+        let _ = reply.send(&PushAnswer::Done);
+    }
+    fn disconnected(&self) {}
+    fn held(&self) -> Vec<(InodeId, Rights)> {
+        Vec::new()
+    }
+    fn lost(&self) {}
+    fn devices(&self, devices: Vec<DeviceInfo>) {
+        self.0.borrow_mut().extend(devices.iter().map(|device| device.online));
+    }
+}
+
+/// Serves whoever comes.
+async fn serve(listener: Listener) {
+    while let Ok(knock) = listener.accept().await {
+        let authenticated = knock.authenticate(&SECRET, Limits::default()).await.unwrap();
+        let service = Rc::new(Service::default());
+        let connection = authenticated.start::<rpc::Client>(Rc::clone(&service) as Rc<_>);
+        *service.connection.borrow_mut() = Some(connection);
+    }
+}
+
+/// Goal: news of devices that follow the welcome in the stream, in the same segment even, are not
+/// undone by the older list in the welcome. (A client that missed such news took devices for offline
+/// for good, and its writes failed with EIO when the service gave it space there.)
+#[test]
+fn welcome_does_not_undo_later_news() {
+    let mut runtime = ring::Runtime::new(&ring::Config::default()).unwrap();
+    runtime.block_on(async {
+        let sockets = SocketOptions::default();
+        let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &sockets).unwrap();
+        let meta = listener.local_addr();
+        let server = ring::spawn(serve(listener));
+        let times = Times::default();
+        let config = SessionConfig { meta, secret: SECRET, node: "node".into(), times, sockets };
+        let told = Rc::new(Told::default());
+        let weak: Weak<dyn Handler> = Rc::downgrade(&(Rc::clone(&told) as Rc<dyn Handler>));
+        let session = Session::new(config);
+        session.start(weak).await.unwrap();
+        while told.0.borrow().len() < 2 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(*told.0.borrow(), [false, true], "what was said last holds");
+        session.end().await;
+        server.abort();
+    });
+}
