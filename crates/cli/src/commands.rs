@@ -11,6 +11,7 @@ mod nvme;
 mod status;
 mod stripe;
 mod target;
+pub(crate) mod union;
 pub(crate) mod up;
 
 use clap::{Parser, Subcommand};
@@ -42,15 +43,22 @@ enum Command {
     Stripe(stripe::StripeArgs),
     /// Export namespaces over NVMe/TCP.
     Target(target::TargetArgs),
+    /// Mount a union of directories, compatible with overlayfs and fuse-overlayfs.
+    Union(union::UnionArgs),
     /// Make a job's file system out of its nodes' SSDs.
     Up(Box<up::UpArgs>),
 }
 
-/// Runs a command.
-pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+/// Sends what is logged to the error output.
+fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TSUMUGI_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// Runs a command.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    start_log();
     match cli.command {
         Command::Cp(args) => cp::run(&args),
         Command::Down(args) => down::run(&args),
@@ -60,6 +68,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(&args),
         Command::Stripe(args) => stripe::run(&args),
         Command::Target(args) => target::run(&args),
+        Command::Union(args) => union::run(args),
         Command::Up(args) => up::run(&args),
     }
 }

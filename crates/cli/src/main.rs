@@ -10,8 +10,9 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = commands::Cli::parse();
-    match commands::run(cli) {
+    let result = commands::union::run_by_name(std::env::args_os())
+        .unwrap_or_else(|| commands::run(commands::Cli::parse()));
+    match result {
         Ok(code) => code,
         Err(error) => {
             eprintln!("tsumugi: {error:#}");

@@ -12,6 +12,7 @@
 mod abi;
 mod cancellation;
 mod error;
+mod ioctl;
 mod mount;
 mod notify;
 mod passthrough;
@@ -23,6 +24,7 @@ mod types;
 
 pub use cancellation::Cancellation;
 pub use error::{DecodeError, FuseError};
+pub use ioctl::send_ioctl;
 pub use mount::{MountOptions, Unmounter, unmount_stale};
 pub use notify::Notifier;
 pub use passthrough::BackingId;

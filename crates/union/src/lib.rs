@@ -2,5 +2,28 @@
 //!
 //! Copied-up files are used at once, but take their name in the upper directory only after their
 //! data is durable; one committer makes all waiting copies of a file system durable together.
+//! `docs/union.md` is the contract; [`Options`] are what can be asked for, [`UnionMount`] mounts
+//! and serves.
 
+mod acl;
+mod commit;
+mod copyup;
+mod error;
+mod files;
+mod format;
+mod ids;
 pub mod journal;
+mod layers;
+mod mount;
+mod node;
+mod ops;
+mod options;
+mod sys;
+mod tree;
+
+pub use error::UnionError;
+pub use mount::{UnionMount, sync_mount};
+pub use ops::IOCTL_SYNC;
+pub use options::{
+    FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, RedirectMode, SyncMode, XattrClass,
+};

@@ -1,0 +1,178 @@
+//! `tsumugi union`: mounts a union of directories, and what goes with it.
+//!
+//! The program also acts by the name it is called by, because mount(8) and Podman start it so:
+//! `tsumugi-union [SOURCE] MOUNTPOINT -o OPTIONS` mounts, and `umount.fuse.tsumugi-union` unmounts
+//! and waits. Mounting goes on in the background: the program starts itself anew, waits until that
+//! one says that the mount is up, and ends with its word. (Nothing is forked, so that there is no
+//! state of threads to be lost.)
+
+mod background;
+
+use crate::signals;
+use ::union::{IOCTL_SYNC, Options, UnionMount};
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Mount a union of directories, compatible with overlayfs and fuse-overlayfs.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Example:
+    tsumugi union -o lowerdir=/image/top:/image/base,upperdir=/c1/up,workdir=/c1/work /c1/root
+
+As program for Podman (storage.conf):  mount_program = \"/usr/bin/tsumugi-union\"
+By mount(8):  mount -t fuse.tsumugi-union none /c1/root -o lowerdir=…,upperdir=…,workdir=…
+docs/union.md says what is promised and which options there are."
+)]
+pub(crate) struct UnionArgs {
+    #[command(subcommand)]
+    command: Option<UnionCommand>,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum UnionCommand {
+    /// Wait until everything that was copied up has its name and is durable
+    Sync {
+        /// Where the union is mounted
+        mountpoint: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct MountArgs {
+    /// Options, separated by commas: lowerdir=A:B,upperdir=U,workdir=W and others
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<OsString>,
+    /// Stay in the foreground
+    #[arg(short = 'f', long)]
+    foreground: bool,
+    /// Where to mount; a word before it is shown as the mount's source
+    #[arg(value_name = "[SOURCE] MOUNTPOINT", num_args = 0..=2)]
+    places: Vec<PathBuf>,
+}
+
+/// `tsumugi-union`, as mount(8) and Podman call it.
+#[derive(Debug, Parser)]
+#[command(name = "tsumugi-union", version)]
+struct MountProgram {
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+/// Runs `tsumugi union`.
+pub(crate) fn run(args: UnionArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Some(UnionCommand::Sync { mountpoint }) => sync(&mountpoint),
+        None => mount(&args.mount),
+    }
+}
+
+/// Acts by the name that the program was called by; `None` if it is its own.
+pub(crate) fn run_by_name(
+    mut args: impl Iterator<Item = OsString>,
+) -> Option<anyhow::Result<ExitCode>> {
+    let called = PathBuf::from(args.next()?);
+    match called.file_name()?.as_bytes() {
+        b"tsumugi-union" | b"mount.fuse.tsumugi-union" => {
+            super::start_log();
+            let args = [OsString::from("tsumugi-union")].into_iter().chain(args);
+            Some(mount(&MountProgram::parse_from(args).mount))
+        }
+        b"umount.fuse.tsumugi-union" => {
+            super::start_log();
+            Some(unmount(args))
+        }
+        _ => None,
+    }
+}
+
+fn mount(args: &MountArgs) -> anyhow::Result<ExitCode> {
+    let mut options = Options::default();
+    for text in &args.options {
+        options.add(text.as_bytes())?;
+    }
+    let mountpoint = match &args.places[..] {
+        [mountpoint] => mountpoint,
+        [source, mountpoint] => {
+            options.source.get_or_insert_with(|| source.to_string_lossy().into_owned());
+            mountpoint
+        }
+        _ => anyhow::bail!("say where to mount: tsumugi union -o OPTIONS MOUNTPOINT"),
+    };
+    options.check()?;
+    if !args.foreground && !background::is_inside() {
+        return background::start();
+    }
+    serve(options, mountpoint)
+}
+
+fn serve(options: Options, mountpoint: &Path) -> anyhow::Result<ExitCode> {
+    raise_file_limit();
+    let mut signals = signals::watch(&[])?;
+    let config = ring::Config { sqe128: false, ..ring::Config::default() };
+    let mut runtime = ring::Runtime::new(&config).context("cannot start the reactor")?;
+    let mount = UnionMount::new(options, mountpoint, fuse::TransportChoice::Device)?;
+    // What is made gets the mode that its maker asked for; the umask was the maker's.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let unmounter = mount.unmounter();
+    runtime.block_on(async {
+        drop(ring::spawn(async move {
+            signals::termination(&mut signals).await;
+            // On a thread of its own: unmounting may wait for this one.
+            let unmount = move || {
+                if let Err(error) = unmounter.unmount() {
+                    tracing::error!(%error, "cannot unmount");
+                }
+            };
+            if let Err(error) = std::thread::Builder::new().name("unmount".into()).spawn(unmount) {
+                tracing::error!(%error, "cannot start a thread to unmount");
+            }
+        }));
+        background::say_mounted()?;
+        mount.run().await.map_err(anyhow::Error::from)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One process may serve many unions, each with directories kept open.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(errno) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%errno, "the limit of open files stays");
+    }
+}
+
+fn sync(mountpoint: &Path) -> anyhow::Result<ExitCode> {
+    ::union::sync_mount(mountpoint).with_context(|| {
+        format!(
+            "cannot sync {} (ioctl {IOCTL_SYNC:#x}; is a union of tsumugi mounted there?)",
+            mountpoint.display()
+        )
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `umount.fuse.tsumugi-union MOUNTPOINT [-fnlrv] [-N NAMESPACE] [-t TYPE]`: commits, unmounts.
+fn unmount(args: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
+    let is_option = |arg: &OsString| arg.as_bytes().starts_with(b"-");
+    let mountpoint = args.into_iter().find(|arg| !is_option(arg));
+    let mountpoint = PathBuf::from(mountpoint.context("say what to unmount")?);
+    // Whoever unmounts may not be allowed to open the root: the server commits at its end anyway.
+    if let Err(error) = ::union::sync_mount(&mountpoint) {
+        tracing::debug!(%error, "no sync before unmounting");
+    }
+    let status = std::process::Command::new("umount")
+        .args([OsStr::new("-i"), mountpoint.as_os_str()])
+        .status()
+        .context("cannot run umount")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

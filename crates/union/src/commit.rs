@@ -1,0 +1,418 @@
+//! Group commit: many copies become durable together, and only then take their names.
+//!
+//! A copy is used from the moment it is made; until its data is on the disk it lies in
+//! `WORKDIR/tsumugi/pending/` and the lower file keeps its place in the layers, so that a crash
+//! shows the old file or the whole copy and nothing else. One committer serves all unions of a
+//! thread: it lets copies gather (by number, bytes and time), makes them durable with concurrent
+//! syncs, whose journal commits the file system merges, renames them, and makes the names durable.
+//!
+//! A process that is killed loses nothing: each waiting copy bears an attribute with its path and
+//! the machine's boot, set when the copy is complete. The next mount of the same boot, whose page
+//! cache still has what was written, finishes them ([`recover`]); after a reboot they are discarded,
+//! since nobody knows which of their bytes reached the disk, and nobody was promised them.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use ring::local::Notify;
+use ring::time::Instant;
+use rustix::fs::{AtFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+use crate::files::Backing;
+use crate::format::Prefix;
+use crate::layers::Upper;
+use crate::node::{Node, Place};
+use crate::sys::{self, Fd};
+use crate::tree::Union;
+
+/// The attribute of a waiting copy: boot and path.
+const MARK: &[u8] = b"tsumugi";
+/// Changes at each start of the machine.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A copy that waits for its data to be durable.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    union: Weak<Union>,
+    /// The copy.
+    pub(crate) file: Fd,
+    /// The copy, for reading and writing.
+    pub(crate) backing: Rc<Backing>,
+    /// Its name among the waiting ones.
+    name: Vec<u8>,
+    bytes: u64,
+    /// Unlinked meanwhile: nothing is to be published.
+    is_cancelled: Cell<bool>,
+    outcome: Cell<Option<Result<(), Errno>>>,
+    ended: Notify,
+}
+
+impl Pending {
+    pub(crate) fn new(
+        union: &Rc<Union>,
+        file: Fd,
+        backing: Rc<Backing>,
+        name: Vec<u8>,
+        bytes: u64,
+    ) -> Self {
+        Self {
+            union: Rc::downgrade(union),
+            file,
+            backing,
+            name,
+            bytes,
+            is_cancelled: Cell::new(false),
+            outcome: Cell::new(None),
+            ended: Notify::new(),
+        }
+    }
+
+    /// Gives the copy's name up: the node has lost its own.
+    pub(crate) fn cancel(&self) {
+        if !self.is_cancelled.replace(true)
+            && let Some(union) = self.union.upgrade()
+            && let Ok(upper) = union.upper()
+        {
+            // What stays after an error is discarded by the next mount.
+            let _ = rustix::fs::unlinkat(&upper.pending, &self.name, AtFlags::empty());
+        }
+    }
+
+    fn end(&self, outcome: Result<(), Errno>) {
+        self.outcome.set(Some(outcome));
+        self.ended.notify();
+    }
+}
+
+/// When a batch is full.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    files: usize,
+    bytes: u64,
+    time: Duration,
+}
+
+/// Makes copies durable, together.
+#[derive(Debug, Default)]
+pub(crate) struct Committer {
+    queue: RefCell<Vec<Waiting>>,
+    bytes: Cell<u64>,
+    is_running: Cell<bool>,
+    is_urgent: Cell<bool>,
+    woken: Notify,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    pending: Rc<Pending>,
+    // Keep alive what the batch is about.
+    union: Rc<Union>,
+    node: Rc<Node>,
+    since: Instant,
+}
+
+impl Committer {
+    /// Lets a copy wait for the next batch.
+    pub(crate) fn add(self: &Rc<Self>, union: &Rc<Union>, node: &Rc<Node>, pending: Rc<Pending>) {
+        self.bytes.set(self.bytes.get() + pending.bytes);
+        let (union, node) = (Rc::clone(union), Rc::clone(node));
+        let waiting = Waiting { pending, union, node, since: ring::time::now() };
+        self.queue.borrow_mut().push(waiting);
+        self.woken.notify();
+        if !self.is_running.replace(true) {
+            let committer = Rc::clone(self);
+            drop(ring::spawn(async move { committer.run().await }));
+        }
+    }
+
+    /// Waits until a copy has its name, or could not get it.
+    pub(crate) async fn finish(&self, pending: &Rc<Pending>) -> Result<(), Errno> {
+        loop {
+            if let Some(outcome) = pending.outcome.get() {
+                return outcome;
+            }
+            let ended = pending.ended.notified();
+            self.is_urgent.set(true);
+            self.woken.notify();
+            ended.await;
+        }
+    }
+
+    /// Waits until everything of a union that waits now has its name.
+    pub(crate) async fn finish_all(&self, union: &Rc<Union>) -> Result<(), Errno> {
+        let mut result = Ok(());
+        let waiting: Vec<_> = union.waiting.borrow().iter().filter_map(Weak::upgrade).collect();
+        for pending in waiting {
+            result = self.finish(&pending).await.and(result);
+        }
+        result
+    }
+
+    async fn run(&self) {
+        loop {
+            let Some((first, limits)) = self.first() else { break };
+            let deadline = first + limits.time;
+            while !self.is_full(limits) && ring::time::now() < deadline {
+                let more = std::pin::pin!(self.woken.notified());
+                let _ = ring::race(more, ring::time::sleep_until(deadline)).await;
+            }
+            self.is_urgent.set(false);
+            let batch = self.take(limits.files);
+            commit(batch).await;
+        }
+        self.is_running.set(false);
+    }
+
+    /// When the oldest copy came, and what its union asks for.
+    fn first(&self) -> Option<(Instant, Limits)> {
+        let queue = self.queue.borrow();
+        let oldest = queue.first()?;
+        let options = &oldest.union.options;
+        let limits = Limits {
+            files: options.batch_files_max,
+            bytes: options.batch_bytes_max,
+            time: options.batch_time,
+        };
+        Some((oldest.since, limits))
+    }
+
+    fn is_full(&self, limits: Limits) -> bool {
+        self.is_urgent.get()
+            || self.queue.borrow().len() >= limits.files
+            || self.bytes.get() >= limits.bytes
+    }
+
+    fn take(&self, files_max: usize) -> Vec<Waiting> {
+        let mut queue = self.queue.borrow_mut();
+        let count = queue.len().min(files_max);
+        let batch: Vec<Waiting> = queue.drain(..count).collect();
+        let bytes: u64 = batch.iter().map(|waiting| waiting.pending.bytes).sum();
+        self.bytes.set(self.bytes.get() - bytes);
+        batch
+    }
+}
+
+/// Makes a batch durable, gives it its names, and makes these durable.
+async fn commit(batch: Vec<Waiting>) {
+    let mut live = Vec::with_capacity(batch.len());
+    for waiting in batch {
+        if waiting.pending.is_cancelled.get() {
+            waiting.pending.end(Ok(()));
+        } else {
+            live.push(waiting);
+        }
+    }
+    let synced = sync_data(&live).await;
+    let mut named: Vec<Named> = Vec::new();
+    for (waiting, result) in live.into_iter().zip(synced) {
+        let published =
+            result.and_then(|()| waiting.union.publish(&waiting.node, &waiting.pending));
+        match published {
+            Ok(parent) => note_named(&mut named, waiting, parent),
+            Err(errno) => {
+                tracing::error!(%errno, "a copied-up file could not be made durable");
+                waiting.union.forget_waiting(&waiting.pending);
+                waiting.pending.end(Err(errno));
+            }
+        }
+    }
+    for Named { union, parents, copies } in named {
+        let result = union.sync_directories(parents).await;
+        for pending in copies {
+            union.forget_waiting(&pending);
+            pending.end(result);
+        }
+    }
+}
+
+/// What of a batch belongs to one union and has its names.
+struct Named {
+    union: Rc<Union>,
+    parents: Vec<Rc<Node>>,
+    copies: Vec<Rc<Pending>>,
+}
+
+fn note_named(named: &mut Vec<Named>, waiting: Waiting, parent: Option<Rc<Node>>) {
+    let Waiting { pending, union, .. } = waiting;
+    let at = named.iter().position(|group| Rc::ptr_eq(&group.union, &union));
+    let at = at.unwrap_or_else(|| {
+        named.push(Named { union, parents: Vec::new(), copies: Vec::new() });
+        named.len() - 1
+    });
+    let group = &mut named[at];
+    group.copies.push(pending);
+    if let Some(parent) = parent
+        && !group.parents.iter().any(|known| Rc::ptr_eq(known, &parent))
+    {
+        group.parents.push(parent);
+    }
+}
+
+/// Flushes the data of every copy, all at a time.
+async fn sync_data(batch: &[Waiting]) -> Vec<Result<(), Errno>> {
+    let whole = batch.iter().find(|waiting| waiting.union.options.sync_whole_file_system);
+    if let Some(waiting) = whole {
+        let result = sync_file_system(&waiting.union).await;
+        return batch.iter().map(|_| result).collect();
+    }
+    // An operation goes out when it is made: all of them, before the first is waited for.
+    let syncs: Vec<_> =
+        batch.iter().map(|waiting| waiting.pending.backing.file.sync_all()).collect();
+    let mut results = Vec::with_capacity(syncs.len());
+    for sync in syncs {
+        results.push(sync.await.map_err(errno_of));
+    }
+    results
+}
+
+/// `syncfs(2)` on a thread of its own, since it may take seconds.
+async fn sync_file_system(union: &Rc<Union>) -> Result<(), Errno> {
+    let root = union.upper()?.root.try_clone().map_err(errno_of)?;
+    let config = ring::Config { entries: 8, ..ring::Config::default() };
+    let sync = move || async move { rustix::fs::syncfs(root) };
+    let thread = ring::thread::spawn("syncfs", &config, sync).map_err(errno_of)?;
+    thread.await.unwrap_or(Err(Errno::IO))
+}
+
+/// The system's number of an error of the reactor.
+pub(crate) fn errno_of(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+impl Union {
+    /// Marks a copy as complete and makes it the node's place, to be made durable later.
+    pub(crate) fn enqueue(self: &Rc<Self>, node: &Rc<Node>, pending: Pending) -> Result<(), Errno> {
+        let path = crate::tree::path_of(node);
+        let mark = [boot_id().as_bytes(), b"\0", &path].concat();
+        let name = self.layers.prefix.name(MARK);
+        sys::set_xattr(pending.file.as_fd(), &name, &mark, XattrFlags::empty())?;
+        let pending = Rc::new(pending);
+        node.set_place(Place::Pending(Rc::clone(&pending)));
+        self.waiting.borrow_mut().push(Rc::downgrade(&pending));
+        self.shared.committer.add(self, node, pending);
+        Ok(())
+    }
+
+    fn forget_waiting(&self, pending: &Rc<Pending>) {
+        let pending = Rc::downgrade(pending);
+        self.waiting
+            .borrow_mut()
+            .retain(|known| !Weak::ptr_eq(known, &pending) && known.strong_count() > 0);
+    }
+
+    /// Gives a copy its name. Answers the directory that it is in now; none if it was unlinked.
+    fn publish(&self, node: &Rc<Node>, pending: &Rc<Pending>) -> Result<Option<Rc<Node>>, Errno> {
+        if pending.is_cancelled.get() {
+            return Ok(None);
+        }
+        let link = node.link().ok_or(Errno::NOENT)?;
+        let upper = self.upper()?;
+        let parent = self.upper_part(&link.parent)?;
+        self.keeping_times(parent.as_fd(), || {
+            rustix::fs::renameat(&upper.pending, &pending.name, &parent, &*link.name)
+        })?;
+        // A mark that stays behind shows nowhere and means nothing outside of its directory.
+        let _ = sys::remove_xattr(pending.file.as_fd(), &self.layers.prefix.name(MARK));
+        node.set_place(Place::Upper);
+        self.note_new_name(&link.parent);
+        self.set_impure(&link.parent)?;
+        Ok(Some(link.parent))
+    }
+
+    /// Makes the names of directories durable, and of those above them that are new too.
+    pub(crate) async fn sync_directories(&self, directories: Vec<Rc<Node>>) -> Result<(), Errno> {
+        let mut to_sync: Vec<Rc<Node>> = Vec::new();
+        for mut directory in directories {
+            loop {
+                let state = directory.directory().ok_or(Errno::NOTDIR)?;
+                if state.has_new_names.replace(false) {
+                    to_sync.push(Rc::clone(&directory));
+                }
+                let Some(link) = directory.link() else { break };
+                directory = link.parent;
+            }
+        }
+        let mut syncs = Vec::with_capacity(to_sync.len());
+        for directory in &to_sync {
+            let part = self.upper_part(directory)?;
+            let open = sys::open_below(part.as_fd(), b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+            let file = ring::File::from_handle(ring::Handle::from_fd(open));
+            syncs.push(file.sync_all());
+        }
+        let mut result = Ok(());
+        for (sync, directory) in syncs.into_iter().zip(&to_sync) {
+            if let Err(error) = sync.await {
+                // Not durable: whoever asks next is told so again.
+                self.note_new_name(directory);
+                result = Err(errno_of(error));
+            }
+        }
+        result
+    }
+
+    /// Does something in a directory that shall not show in its times.
+    pub(crate) fn keeping_times<T>(
+        &self,
+        directory: BorrowedFd<'_>,
+        change: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let before = sys::stat_at(directory, b"")?;
+        let done = change()?;
+        sys::set_times(directory, Some(before.atime), Some(before.mtime))?;
+        Ok(done)
+    }
+
+    /// Notes that a directory has a name that is not known to be durable.
+    pub(crate) fn note_new_name(&self, directory: &Rc<Node>) {
+        if let Some(state) = directory.directory() {
+            state.has_new_names.set(true);
+        }
+    }
+}
+
+fn boot_id() -> String {
+    std::fs::read_to_string(BOOT_ID).map(|id| id.trim().to_owned()).unwrap_or_default()
+}
+
+/// Finishes what a killed process has left waiting, and discards what cannot be trusted.
+pub(crate) fn recover(upper: &Upper, prefix: Prefix) -> Result<(), Errno> {
+    let boot = boot_id();
+    let mark_name = prefix.name(MARK);
+    for entry in sys::list(upper.pending.as_fd())? {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
+        let file = sys::open_below(upper.pending.as_fd(), &entry.name, flags)?;
+        let mark = sys::xattr(file.as_fd(), &mark_name)?.unwrap_or_default();
+        let path = mark
+            .strip_prefix(boot.as_bytes())
+            .filter(|_| !boot.is_empty())
+            .and_then(|rest| rest.strip_prefix(b"\0"));
+        match path {
+            Some(path) => {
+                rustix::fs::fsync(&file)?;
+                finish_one(upper, &entry.name, path)?;
+                let _ = sys::remove_xattr(file.as_fd(), &mark_name);
+            }
+            None => rustix::fs::unlinkat(&upper.pending, &entry.name, AtFlags::empty())?,
+        }
+    }
+    Ok(())
+}
+
+fn finish_one(upper: &Upper, name: &[u8], path: &[u8]) -> Result<(), Errno> {
+    let cut = path.iter().rposition(|&byte| byte == b'/');
+    let (above, last) = cut.map_or((&[][..], path), |at| (&path[..at], &path[at + 1..]));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let parent = sys::open_below(upper.root.as_fd(), above, flags)?;
+    let before = sys::stat_at(parent.as_fd(), b"")?;
+    let no_replace = RenameFlags::NOREPLACE;
+    match rustix::fs::renameat_with(&upper.pending, name, &parent, last, no_replace) {
+        Ok(()) => sys::set_times(parent.as_fd(), Some(before.atime), Some(before.mtime))?,
+        // Something took the name after the copy was made: that is the newer one.
+        Err(Errno::EXIST) => rustix::fs::unlinkat(&upper.pending, name, AtFlags::empty())?,
+        Err(errno) => return Err(errno),
+    }
+    rustix::fs::fsync(&parent)
+}

@@ -1,0 +1,271 @@
+//! Copy-up: before its first change, a lower inode becomes one of the upper layer.
+//!
+//! Directories, links and devices are small and copied at once. A regular file's data is copied in
+//! steps through the reactor, so that a large one stalls nobody; meanwhile whoever wants to change
+//! the same file waits for the one copy, and everybody else goes on. The copy is used at once and
+//! handed to the committer, except where nothing needs to be made durable first: a clone, whose
+//! extents the file system logs like the name itself; a file of no bytes; or a volatile union.
+
+mod data;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use crate::commit::Pending;
+use crate::files::{self, Backing};
+use crate::format::suffix;
+use crate::node::{FileState, Node, Place};
+use crate::options::SyncMode;
+use crate::sys::{self, Stat};
+use crate::tree::Union;
+
+/// What of a file's data the copy must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// All of it.
+    All,
+    /// So many bytes from the start: it is about to be truncated.
+    First(u64),
+}
+
+impl Union {
+    /// Makes a node one that can be changed, copying it up if it must be.
+    pub(crate) async fn make_changeable(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        keep: Keep,
+    ) -> Result<(), Errno> {
+        loop {
+            if node.is_changeable() {
+                return Ok(());
+            }
+            if node.is_directory() {
+                return self.copy_up_directory(node);
+            }
+            let Some(state) = node.file() else { return self.copy_up_special(node) };
+            if state.is_copying.get() {
+                state.copied.notified().await;
+                continue;
+            }
+            state.is_copying.set(true);
+            let result = self.copy_up_file(node, state, keep).await;
+            state.is_copying.set(false);
+            state.copied.notify();
+            return result;
+        }
+    }
+
+    /// Makes every directory above, and this one, part of the upper layer.
+    pub(crate) fn copy_up_directory(&self, node: &Rc<Node>) -> Result<(), Errno> {
+        let mut missing = Vec::new();
+        let mut current = Rc::clone(node);
+        while matches!(*current.place.borrow(), Place::Lower) {
+            missing.push(Rc::clone(&current));
+            let Some(link) = current.link() else { return Err(Errno::ROFS) };
+            current = link.parent;
+        }
+        while let Some(node) = missing.pop() {
+            self.copy_up_one_directory(&node)?;
+        }
+        if node.is_changeable() { Ok(()) } else { Err(Errno::NOENT) }
+    }
+
+    fn copy_up_one_directory(&self, node: &Rc<Node>) -> Result<(), Errno> {
+        let upper = self.upper()?;
+        let link = node.link().ok_or(Errno::NOENT)?;
+        let lower = self.object(node)?;
+        let stat = sys::stat_at(lower.as_fd(), b"")?;
+        let name = self.work_name();
+        rustix::fs::mkdirat(&upper.work, &name, Mode::RWXU)?;
+        let done = (|| {
+            let copy = sys::open_below(upper.work.as_fd(), &name, OFlags::PATH)?;
+            self.copy_attributes(lower.as_fd(), copy.as_fd(), &stat)?;
+            self.name_copy(node, &link, &name)
+        })();
+        if done.is_err() {
+            let _ = rustix::fs::unlinkat(&upper.work, &name, AtFlags::REMOVEDIR);
+        }
+        done
+    }
+
+    /// Copies a link, device, socket or fifo.
+    fn copy_up_special(&self, node: &Rc<Node>) -> Result<(), Errno> {
+        let upper = self.upper()?;
+        let link = node.link().ok_or(Errno::NOENT)?;
+        self.copy_up_directory(&link.parent)?;
+        let lower = self.object(node)?;
+        let stat = sys::stat_at(lower.as_fd(), b"")?;
+        let name = self.work_name();
+        if stat.kind() == libc::S_IFLNK {
+            let target = rustix::fs::readlinkat(&lower, c"", Vec::new())?;
+            rustix::fs::symlinkat(&target, &upper.work, &name)?;
+        } else {
+            let kind = rustix::fs::FileType::from_raw_mode(stat.mode);
+            let device = rustix::fs::makedev(stat.rdev.0, stat.rdev.1);
+            rustix::fs::mknodat(&upper.work, &name, kind, Mode::RUSR | Mode::WUSR, device)?;
+        }
+        let done = (|| {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            let copy = sys::open_below(upper.work.as_fd(), &name, flags)?;
+            self.copy_attributes(lower.as_fd(), copy.as_fd(), &stat)?;
+            self.mark_origin(copy.as_fd())?;
+            self.name_copy(node, &link, &name)
+        })();
+        if done.is_err() {
+            let _ = rustix::fs::unlinkat(&upper.work, &name, AtFlags::empty());
+        }
+        done
+    }
+
+    /// Moves a finished copy from the work directory to the node's name.
+    fn name_copy(
+        &self,
+        node: &Rc<Node>,
+        link: &crate::node::Link,
+        work_name: &[u8],
+    ) -> Result<(), Errno> {
+        let upper = self.upper()?;
+        let parent = self.upper_part(&link.parent)?;
+        self.keeping_times(parent.as_fd(), || {
+            rustix::fs::renameat(&upper.work, work_name, &parent, &*link.name)
+        })?;
+        node.set_place(Place::Upper);
+        self.note_new_name(&link.parent);
+        if node.is_directory() { Ok(()) } else { self.set_impure(&link.parent) }
+    }
+
+    async fn copy_up_file(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        state: &FileState,
+        keep: Keep,
+    ) -> Result<(), Errno> {
+        let upper = self.upper()?;
+        if let Some(link) = node.link() {
+            self.copy_up_directory(&link.parent)?;
+        }
+        let place = node.place.borrow().clone();
+        let lower = match &place {
+            Place::Gone { fd, .. } => sys::reopen(fd.as_fd(), OFlags::RDONLY)?,
+            _ => self.open_lower(node)?,
+        };
+        let stat = sys::stat_at(lower.as_fd(), b"")?;
+        let name = self.work_name();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let copy = rustix::fs::openat(&upper.pending, &name, flags, mode)?;
+        let result = self.fill_copy(node, state, keep, (lower, stat), (copy, &name)).await;
+        if result.is_err() {
+            let _ = rustix::fs::unlinkat(&upper.pending, &name, AtFlags::empty());
+        }
+        result
+    }
+
+    async fn fill_copy(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        state: &FileState,
+        keep: Keep,
+        (lower, stat): (OwnedFd, Stat),
+        (copy, name): (OwnedFd, &[u8]),
+    ) -> Result<(), Errno> {
+        let upper = self.upper()?;
+        let length = match keep {
+            Keep::All => stat.size,
+            Keep::First(length) => stat.size.min(length),
+        };
+        let file = copy.try_clone().map_err(crate::commit::errno_of)?;
+        let backing = Backing::new(copy, true);
+        let source = Backing::new(lower, false);
+        let is_clone = data::copy(&source.file, &backing.file, length, stat.size).await?;
+        source.with(|lower| self.copy_attributes(lower, file.as_fd(), &stat))?;
+        self.mark_origin(file.as_fd())?;
+
+        // Waiting is over: from here on the tree is as it is.
+        let file = Rc::new(file);
+        let Some(link) = node.link() else {
+            rustix::fs::unlinkat(&upper.pending, name, AtFlags::empty())?;
+            node.set_place(Place::Gone { fd: file, is_own: true });
+            files::moved(state);
+            *state.writable.borrow_mut() = Rc::downgrade(&backing);
+            return Ok(());
+        };
+        let needs_sync = !is_clone && length > 0 && self.options.sync != SyncMode::Volatile;
+        if needs_sync {
+            let pending = Pending::new(self, file, Rc::clone(&backing), name.to_vec(), length);
+            self.enqueue(node, pending)?;
+        } else {
+            let parent = self.upper_part(&link.parent)?;
+            self.keeping_times(parent.as_fd(), || {
+                rustix::fs::renameat(&upper.pending, name, &parent, &*link.name)
+            })?;
+            node.set_place(Place::Upper);
+            self.note_new_name(&link.parent);
+            self.set_impure(&link.parent)?;
+        }
+        files::moved(state);
+        *state.writable.borrow_mut() = Rc::downgrade(&backing);
+        Ok(())
+    }
+
+    /// Gives a copy owner, mode, attributes and times of the original, in the order in which none
+    /// undoes another.
+    fn copy_attributes(
+        &self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        stat: &Stat,
+    ) -> Result<(), Errno> {
+        sys::chown(to, Some(stat.uid), Some(stat.gid))?;
+        if stat.kind() != libc::S_IFLNK {
+            sys::chmod(to, stat.mode)?;
+        }
+        for name in sys::xattr_names(from)? {
+            if !self.layers.prefix.is_copied(&name) {
+                continue;
+            }
+            let Some(value) = sys::xattr(from, &name)? else { continue };
+            match sys::set_xattr(to, &name, &value, XattrFlags::empty()) {
+                // What protects the file must come along, everything else where it can.
+                Err(Errno::OPNOTSUPP | Errno::PERM) if !is_protective(&name) => {}
+                other => other?,
+            }
+        }
+        sys::set_times(to, Some(stat.atime), Some(stat.mtime))
+    }
+
+    /// Marks an inode as a copy of a lower one.
+    fn mark_origin(&self, copy: BorrowedFd<'_>) -> Result<(), Errno> {
+        let name = self.layers.prefix.name(suffix::ORIGIN);
+        match sys::set_xattr(copy, &name, b"", XattrFlags::empty()) {
+            // Links and devices cannot have `user.` attributes.
+            Err(Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Marks a directory as one with copies in it: their inode numbers are not those on disk.
+    pub(crate) fn set_impure(&self, directory: &Rc<Node>) -> Result<(), Errno> {
+        let state = directory.directory().ok_or(Errno::NOTDIR)?;
+        if state.is_impure.get() {
+            return Ok(());
+        }
+        let part = self.upper_part(directory)?;
+        let name = self.layers.prefix.name(suffix::IMPURE);
+        match sys::set_xattr(part.as_fd(), &name, b"y", XattrFlags::empty()) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::PERM) => {
+                state.is_impure.set(true);
+                Ok(())
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Attributes without which a copy would allow more, or less, than the original.
+fn is_protective(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_") || name == b"security.capability"
+}

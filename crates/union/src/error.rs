@@ -1,0 +1,59 @@
+//! The crate's error, for what goes wrong before and around serving; operations answer `Errno`.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+use crate::options::OptionError;
+
+/// Why a union could not be mounted, served or finished.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnionError {
+    /// The options do not make a union.
+    #[error(transparent)]
+    Options(#[from] OptionError),
+    /// A layer, or the work directory, cannot be used.
+    #[error("cannot use {what} {path}: {source}")]
+    Layer {
+        /// `lowerdir`, `upperdir` or `workdir`.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Upper and work directory do not fit together.
+    #[error("upperdir {upper} and workdir {work}: {reason}")]
+    UpperAndWork {
+        /// The upper directory.
+        upper: PathBuf,
+        /// The work directory.
+        work: PathBuf,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// Another union has the directory.
+    #[error(
+        "{path} is in use by {holder} (a directory can be the upper or work directory of one union at a time)"
+    )]
+    Busy {
+        /// The upper or work directory.
+        path: PathBuf,
+        /// Who has it.
+        holder: String,
+    },
+    /// The mount itself.
+    #[error(transparent)]
+    Fuse(#[from] fuse::FuseError),
+    /// The reactor.
+    #[error("cannot start the reactor: {0}")]
+    Reactor(io::Error),
+}
+
+impl UnionError {
+    pub(crate) fn layer(what: &'static str, path: &std::path::Path, errno: Errno) -> Self {
+        Self::Layer { what, path: path.into(), source: errno.into() }
+    }
+}

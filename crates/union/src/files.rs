@@ -1,0 +1,134 @@
+//! Open files and what they read and write.
+//!
+//! All handles of a node share one backing file per direction, so that however often a file is open
+//! it takes two descriptors at most. A handle looks its backing up anew when the node's data has
+//! moved (it was copied up): so the page cache, which is one per node, never mixes two files.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::{Rc, Weak};
+
+use ring::{File, Handle};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::node::{FileState, Node, Place};
+use crate::sys;
+use crate::tree::Union;
+
+/// An open file below a node.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    pub(crate) file: File,
+    is_writable: bool,
+}
+
+impl Backing {
+    pub(crate) fn new(fd: OwnedFd, is_writable: bool) -> Rc<Self> {
+        Rc::new(Self { file: File::from_handle(Handle::from_fd(fd)), is_writable })
+    }
+
+    /// Whether it may be written.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// Runs a system call on the descriptor.
+    pub(crate) fn with<T>(
+        &self,
+        call: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        call(self.file.handle().as_fd().map_err(crate::commit::errno_of)?)
+    }
+}
+
+/// An open file as the kernel holds it.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) node: Rc<Node>,
+    pub(crate) for_writing: bool,
+    backing: RefCell<Rc<Backing>>,
+    version: Cell<u32>,
+}
+
+impl OpenFile {
+    pub(crate) fn new(node: &Rc<Node>, backing: Rc<Backing>, for_writing: bool) -> Self {
+        let version = node.file().map_or(0, |state| state.version.get());
+        Self {
+            node: Rc::clone(node),
+            for_writing,
+            backing: RefCell::new(backing),
+            version: Cell::new(version),
+        }
+    }
+}
+
+impl Union {
+    /// The backing file of an open one, as the node is now.
+    pub(crate) fn backing_of(&self, open: &OpenFile) -> Result<Rc<Backing>, Errno> {
+        let state = open.node.file().ok_or(Errno::INVAL)?;
+        if open.version.get() == state.version.get() {
+            return Ok(Rc::clone(&open.backing.borrow()));
+        }
+        let backing = self.backing(&open.node, open.for_writing)?;
+        *open.backing.borrow_mut() = Rc::clone(&backing);
+        open.version.set(state.version.get());
+        Ok(backing)
+    }
+
+    /// A backing file of a node. For writing, the node must have been copied up.
+    pub(crate) fn backing(&self, node: &Rc<Node>, for_writing: bool) -> Result<Rc<Backing>, Errno> {
+        let state = node.file().ok_or(Errno::INVAL)?;
+        // A file open for both serves readers too.
+        if let Some(backing) = state.writable.borrow().upgrade() {
+            return Ok(backing);
+        }
+        if !for_writing && let Some(backing) = state.readable.borrow().upgrade() {
+            return Ok(backing);
+        }
+        let backing = self.open_backing(node, for_writing)?;
+        let slot = if for_writing { &state.writable } else { &state.readable };
+        *slot.borrow_mut() = Rc::downgrade(&backing);
+        Ok(backing)
+    }
+
+    fn open_backing(&self, node: &Rc<Node>, for_writing: bool) -> Result<Rc<Backing>, Errno> {
+        if let Some(pending) = node.pending() {
+            return Ok(Rc::clone(&pending.backing));
+        }
+        if for_writing && !node.is_changeable() {
+            return Err(Errno::IO);
+        }
+        let flags = if for_writing { OFlags::RDWR } else { OFlags::RDONLY } | OFlags::NOFOLLOW;
+        let place = node.place.borrow().clone();
+        let fd = match place {
+            Place::Upper => {
+                let link = node.link().ok_or(Errno::NOENT)?;
+                let parent = self.upper_part(&link.parent)?;
+                sys::open_below(parent.as_fd(), &link.name, flags)?
+            }
+            Place::Gone { fd, .. } => sys::reopen(fd.as_fd(), flags.difference(OFlags::NOFOLLOW))?,
+            Place::Lower | Place::Pending(_) => self.open_lower(node)?,
+        };
+        Ok(Backing::new(fd, for_writing))
+    }
+
+    /// The lower file of a node, for reading; its access time stays where that is allowed.
+    pub(crate) fn open_lower(&self, node: &Rc<Node>) -> Result<OwnedFd, Errno> {
+        let lower = node.lower.borrow();
+        let part = lower.first().ok_or(Errno::IO)?;
+        let root = self.lower_root(part);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
+        match sys::open_below(root, &part.path, flags | OFlags::NOATIME) {
+            Err(Errno::PERM) => sys::open_below(root, &part.path, flags),
+            other => other,
+        }
+    }
+}
+
+/// The node's data lies elsewhere now: handles look for it anew.
+pub(crate) fn moved(state: &FileState) {
+    state.version.set(state.version.get().wrapping_add(1));
+    *state.readable.borrow_mut() = Weak::new();
+    *state.writable.borrow_mut() = Weak::new();
+}

@@ -1,0 +1,213 @@
+//! The directories that a union is made of, held open.
+//!
+//! Everything below a layer is reached relative to its descriptor, never through a symbolic link or
+//! another mount. Lower layers are private clones of their mounts where that is allowed, so that
+//! what is mounted over them later (this union itself, above all) is not seen, as in the kernel.
+//! Upper and work directory stay on their own mount, since a rename does not cross mounts.
+
+mod lock;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+use rustix::mount::OpenTreeFlags;
+
+use crate::error::UnionError;
+use crate::format::{Opaque, Prefix, suffix};
+use crate::options::{Options, XattrClass};
+use crate::sys;
+
+use lock::DirectoryLock;
+
+/// The kernel's own subdirectory of the work directory: for what lives shorter than an operation.
+const WORK: &str = "work";
+/// Ours: for what must outlive us.
+const OWN: &str = "tsumugi";
+/// In ours: copies that wait for their name.
+const PENDING: &str = "pending";
+
+/// Number of a lower layer, counted from the top.
+pub(crate) type LayerIndex = u16;
+
+/// One lower layer.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) root: OwnedFd,
+    /// Whether whiteouts may be attributes in its root.
+    pub(crate) holds_whiteouts: bool,
+}
+
+/// The upper layer and its work directory.
+#[derive(Debug)]
+pub(crate) struct Upper {
+    pub(crate) root: OwnedFd,
+    /// Where new things are made before they get their name.
+    pub(crate) work: OwnedFd,
+    /// Where copies wait for their name.
+    pub(crate) pending: OwnedFd,
+    /// The file system's device number.
+    pub(crate) device: u64,
+    _locks: [DirectoryLock; 2],
+}
+
+/// All layers of a union.
+#[derive(Debug)]
+pub(crate) struct Layers {
+    pub(crate) upper: Option<Upper>,
+    pub(crate) lower: Vec<Layer>,
+    /// How many layers from the top take part in lookups; the rest holds data only.
+    pub(crate) merged_count: usize,
+    pub(crate) prefix: Prefix,
+    /// Device numbers of the file systems that the layers' roots lie on.
+    devices: Vec<u64>,
+}
+
+impl Layers {
+    /// Opens all layers, and locks upper and work directory.
+    pub(crate) fn open(options: &Options) -> Result<Self, UnionError> {
+        let mut devices = Vec::new();
+        let upper = match (&options.upper, &options.work) {
+            (Some(upper), Some(work)) => Some(open_upper(upper, work)?),
+            _ => None,
+        };
+        if let Some(upper) = &upper {
+            devices.push(upper.device);
+        }
+        let prefix = match (options.xattrs, &upper) {
+            (XattrClass::User, _) => Prefix::USER,
+            (XattrClass::Auto, Some(upper)) => writable_prefix(upper.work.as_fd()),
+            (XattrClass::Auto, None) if rustix::process::geteuid().is_root() => Prefix::TRUSTED,
+            (XattrClass::Auto, None) => Prefix::USER,
+        };
+        let mut lower = Vec::with_capacity(options.lower.len());
+        for path in &options.lower {
+            lower.push(open_lower(path, prefix, &mut devices)?);
+        }
+        let merged_count = lower.len() - options.data_only_count;
+        Ok(Self { upper, lower, merged_count, prefix, devices })
+    }
+
+    /// The number of the file system that a device is, for inode numbers.
+    pub(crate) fn file_system_of(&self, device: u64) -> u8 {
+        let found = self.devices.iter().position(|&known| known == device);
+        found.unwrap_or(self.devices.len()) as u8
+    }
+}
+
+fn open_directory(what: &'static str, path: &Path) -> Result<OwnedFd, UnionError> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| UnionError::layer(what, path, errno))
+}
+
+fn open_lower(path: &Path, prefix: Prefix, devices: &mut Vec<u64>) -> Result<Layer, UnionError> {
+    let error = |errno| UnionError::layer("lowerdir", path, errno);
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let root = match rustix::mount::open_tree(CWD, path, clone) {
+        Ok(root) => root,
+        Err(Errno::NOENT) => return Err(error(Errno::NOENT)),
+        // Not allowed, or not known: the directory as it is.
+        Err(_) => rustix::fs::open(
+            path,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(error)?,
+    };
+    let stat = sys::stat_at(root.as_fd(), b"").map_err(error)?;
+    if !stat.is_directory() {
+        return Err(error(Errno::NOTDIR));
+    }
+    if !devices.contains(&stat.device) {
+        devices.push(stat.device);
+    }
+    let opaque = sys::xattr(root.as_fd(), &prefix.name(suffix::OPAQUE)).map_err(error)?;
+    let holds_whiteouts =
+        opaque.is_some_and(|value| Opaque::parse(&value) == Opaque::HoldsWhiteouts);
+    Ok(Layer { root, holds_whiteouts })
+}
+
+fn open_upper(upper_path: &Path, work_path: &Path) -> Result<Upper, UnionError> {
+    let root = open_directory("upperdir", upper_path)?;
+    let work_root = open_directory("workdir", work_path)?;
+    check_pair(upper_path, work_path)?;
+    let error = |errno| UnionError::layer("workdir", work_path, errno);
+    let locks = [
+        DirectoryLock::take(upper_path, root.as_fd())?,
+        DirectoryLock::take(work_path, work_root.as_fd())?,
+    ];
+    let work = make_directory(work_root.as_fd(), WORK).map_err(error)?;
+    let own = make_directory(work_root.as_fd(), OWN).map_err(error)?;
+    let pending = make_directory(own.as_fd(), PENDING).map_err(error)?;
+    let device = sys::stat_at(root.as_fd(), b"").map_err(error)?.device;
+    if device != sys::stat_at(work.as_fd(), b"").map_err(error)?.device {
+        return Err(UnionError::UpperAndWork {
+            upper: upper_path.into(),
+            work: work_path.into(),
+            reason: "must be on the same file system",
+        });
+    }
+    clear(work.as_fd()).map_err(error)?;
+    Ok(Upper { root, work, pending, device, _locks: locks })
+}
+
+/// Refuses a work directory in the upper one and the reverse.
+fn check_pair(upper: &Path, work: &Path) -> Result<(), UnionError> {
+    let canonical = |what, path: &Path| {
+        path.canonicalize().map_err(|source| UnionError::Layer { what, path: path.into(), source })
+    };
+    let (upper_real, work_real) = (canonical("upperdir", upper)?, canonical("workdir", work)?);
+    if upper_real.starts_with(&work_real) || work_real.starts_with(&upper_real) {
+        let reason = "must not lie in one another";
+        return Err(UnionError::UpperAndWork { upper: upper.into(), work: work.into(), reason });
+    }
+    Ok(())
+}
+
+fn make_directory(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    sys::open_below(parent, name.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+/// Removes everything in a directory.
+pub(crate) fn clear(directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    for entry in sys::list(directory)? {
+        remove(directory, &entry.name)?;
+    }
+    Ok(())
+}
+
+/// Removes a name and what is below it. Work directories are a few levels deep at most: what is
+/// taken down has been emptied of everything visible.
+pub(crate) fn remove(directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    use rustix::fs::{AtFlags, unlinkat};
+    match unlinkat(directory, name, AtFlags::empty()) {
+        Err(Errno::ISDIR) => {}
+        Err(Errno::NOENT) => return Ok(()),
+        other => return other,
+    }
+    match unlinkat(directory, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        other => return other,
+    }
+    let inner = sys::open_below(directory, name, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    clear(inner.as_fd())?;
+    unlinkat(directory, name, AtFlags::REMOVEDIR)
+}
+
+/// The attribute class that can be written to the upper file system.
+fn writable_prefix(work: BorrowedFd<'_>) -> Prefix {
+    let name = Prefix::TRUSTED.name(suffix::OPAQUE);
+    match sys::set_xattr(work, &name, b"n", XattrFlags::empty()) {
+        Ok(()) => {
+            // Left behind it would mean nothing; it is removed for tidiness.
+            let _ = sys::remove_xattr(work, &name);
+            Prefix::TRUSTED
+        }
+        Err(_) => Prefix::USER,
+    }
+}

@@ -1,0 +1,111 @@
+//! Mounting and serving a union.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use fuse::{Capabilities, MountOptions, Session, SessionOptions, TransportChoice, Unmounter};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::commit;
+use crate::error::UnionError;
+use crate::layers::Layers;
+use crate::ops::IOCTL_SYNC;
+use crate::options::Options;
+use crate::tree::{Shared, Union};
+
+/// A mounted union, to be served by [`UnionMount::run`].
+#[derive(Debug)]
+pub struct UnionMount {
+    session: Session,
+    union: Rc<Union>,
+}
+
+impl UnionMount {
+    /// Opens the layers, finishes what an earlier process has left, and mounts.
+    ///
+    /// # Errors
+    /// What and where, and how to fix it.
+    pub fn new(
+        options: Options,
+        mountpoint: &std::path::Path,
+        transport: TransportChoice,
+    ) -> Result<Self, UnionError> {
+        options.check()?;
+        let layers = Layers::open(&options)?;
+        if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
+            commit::recover(upper, layers.prefix)
+                .map_err(|errno| UnionError::layer("workdir", work, errno))?;
+        }
+        let mount_options = mount_options(&options, layers.upper.is_none());
+        let session_options = session_options(&options, transport);
+        let top = options.upper.clone().unwrap_or_else(|| options.lower[0].clone());
+        let union = Union::new(options, layers, Rc::new(Shared::default()))
+            .map_err(|errno| UnionError::layer("top layer", &top, errno))?;
+        let session = Session::mount(mountpoint, &mount_options, session_options)?;
+        Ok(Self { session, union: Rc::new(union) })
+    }
+
+    /// Serves the union until it is unmounted, and then waits until what was copied up is durable
+    /// and has its names.
+    ///
+    /// # Errors
+    /// If the connection to the kernel broke, or the last commit failed.
+    pub async fn run(&self) -> Result<(), UnionError> {
+        let served = self.session.run(Rc::clone(&self.union)).await;
+        let finished = self.union.sync_all().await;
+        served?;
+        let upper = self.union.options.upper.clone().unwrap_or_default();
+        finished.map_err(|errno| UnionError::layer("upperdir", &upper, errno))
+    }
+
+    /// What ends the mount, from any thread.
+    pub fn unmounter(&self) -> Unmounter {
+        self.session.unmounter()
+    }
+}
+
+fn mount_options(options: &Options, has_no_upper: bool) -> MountOptions {
+    let is_root = rustix::process::geteuid().is_root();
+    MountOptions {
+        fs_name: options.source.clone().unwrap_or_else(|| "tsumugi-union".into()),
+        subtype: "tsumugi-union".into(),
+        // As every mount of root's: a container's users are others.
+        allow_other: options.allow_other || is_root,
+        default_permissions: true,
+        read_only: options.read_only || has_no_upper,
+        allow_suid: is_root && !options.no_suid,
+        allow_devices: is_root && !options.no_devices,
+        no_exec: options.no_exec,
+        no_atime: options.no_atime,
+        ..MountOptions::default()
+    }
+}
+
+fn session_options(options: &Options, transport: TransportChoice) -> SessionOptions {
+    let mut capabilities = SessionOptions::default().capabilities
+        | Capabilities::DO_READDIRPLUS
+        | Capabilities::READDIRPLUS_AUTO
+        | Capabilities::CACHE_SYMLINKS
+        | Capabilities::DONT_MASK
+        | Capabilities::HAS_IOCTL_DIR
+        | Capabilities::EXPLICIT_INVAL_DATA
+        | Capabilities::DIRECT_IO_ALLOW_MMAP;
+    if !options.no_acl {
+        capabilities |= Capabilities::POSIX_ACL;
+    }
+    if options.writeback {
+        capabilities |= Capabilities::WRITEBACK_CACHE;
+    }
+    SessionOptions { capabilities, transport, ..SessionOptions::default() }
+}
+
+/// Waits until everything that was copied up in a mounted union has its name and is durable.
+///
+/// # Errors
+/// What opening the mount point or the ioctl answers; `ENOTTY` if it is not a union of ours.
+pub fn sync_mount(mountpoint: &std::path::Path) -> std::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(mountpoint, flags, Mode::empty())?;
+    fuse::send_ioctl(root.as_fd(), IOCTL_SYNC).map(drop)
+}

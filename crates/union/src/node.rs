@@ -1,0 +1,237 @@
+//! A node: one inode of the merged tree as the kernel knows it, and where its parts lie.
+//!
+//! A directory's upper part always lies at the same path as the node itself, so only a flag is kept
+//! of it; lower parts are remembered by path, since a renamed directory's lower parts stay where
+//! they were. Nodes are made by lookups and dropped by forgets: an idle union costs nothing per
+//! file.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+
+use ring::local::Notify;
+use smallvec::SmallVec;
+
+use crate::commit::Pending;
+use crate::layers::LayerIndex;
+use crate::sys::Fd;
+
+/// A part of a node in a lower layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LowerPart {
+    pub(crate) layer: LayerIndex,
+    /// From the layer's root, without a leading slash; empty for the root.
+    pub(crate) path: Rc<[u8]>,
+    /// Of a directory: whether whiteouts in it may be attributes.
+    pub(crate) holds_whiteouts: bool,
+}
+
+/// Where a node's changeable part is.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    /// Nowhere yet: lower only.
+    Lower,
+    /// In the upper directory, under the node's name.
+    Upper,
+    /// Copied, in use, and waiting for its data to be durable before it gets its name.
+    Pending(Rc<Pending>),
+    /// It has no name any more; whoever still has it open reaches it by this descriptor.
+    Gone {
+        /// The inode, by `O_PATH` or open.
+        fd: Fd,
+        /// Whether it is not a lower one, so that it may be changed.
+        is_own: bool,
+    },
+}
+
+/// A name of a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Link {
+    pub(crate) parent: Rc<Node>,
+    pub(crate) name: Box<[u8]>,
+}
+
+/// What only directories have.
+#[derive(Debug, Default)]
+pub(crate) struct DirectoryState {
+    /// Known names in it.
+    pub(crate) children: RefCell<HashMap<Box<[u8]>, Weak<Node>>>,
+    /// Open parts: the upper one, then the lower ones in order.
+    pub(crate) parts: RefCell<SmallVec<[Option<Fd>; 2]>>,
+    /// Whether names in it were made by us and not yet made durable.
+    pub(crate) has_new_names: Cell<bool>,
+    /// Whether the upper part is known to bear the mark that origins of other inodes lie in it.
+    pub(crate) is_impure: Cell<bool>,
+}
+
+/// What only regular files have.
+#[derive(Debug, Default)]
+pub(crate) struct FileState {
+    /// Whether a copy-up is going on.
+    pub(crate) is_copying: Cell<bool>,
+    /// Wakes those who wait for it.
+    pub(crate) copied: Notify,
+    /// Counts changes of the place that its data is at.
+    pub(crate) version: Cell<u32>,
+    /// The backing files that are open, shared by all handles.
+    pub(crate) readable: RefCell<Weak<crate::files::Backing>>,
+    pub(crate) writable: RefCell<Weak<crate::files::Backing>>,
+}
+
+/// What a node has by its type.
+#[derive(Debug)]
+pub(crate) enum State {
+    Directory(Box<DirectoryState>),
+    File(Box<FileState>),
+    /// Links, devices, sockets, fifos.
+    Other,
+}
+
+/// One inode of the merged tree.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// Its number towards the kernel; never used again.
+    pub(crate) id: u64,
+    /// File type (`S_IFMT` bits).
+    pub(crate) kind: u32,
+    /// The inode number that stat(2) shows.
+    pub(crate) inode: Cell<u64>,
+    /// References that the kernel holds.
+    pub(crate) lookups: Cell<u64>,
+    /// Its names as far as they are known; none for the root and for what is gone.
+    pub(crate) links: RefCell<SmallVec<[Link; 1]>>,
+    pub(crate) place: RefCell<Place>,
+    /// A directory's lower parts from the top; of others at most one, the origin.
+    pub(crate) lower: RefCell<SmallVec<[LowerPart; 1]>>,
+    pub(crate) state: State,
+    /// Number of links in the lower layer, of what came from there.
+    pub(crate) lower_nlink: Cell<u32>,
+}
+
+impl Node {
+    pub(crate) fn new(id: u64, kind: u32, inode: u64, place: Place) -> Self {
+        let state = match kind {
+            libc::S_IFDIR => State::Directory(Box::default()),
+            libc::S_IFREG => State::File(Box::default()),
+            _ => State::Other,
+        };
+        Self {
+            id,
+            kind,
+            inode: Cell::new(inode),
+            lookups: Cell::new(0),
+            links: RefCell::default(),
+            place: RefCell::new(place),
+            lower: RefCell::default(),
+            state,
+            lower_nlink: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind == libc::S_IFDIR
+    }
+
+    /// What it has as a directory.
+    pub(crate) fn directory(&self) -> Option<&DirectoryState> {
+        match &self.state {
+            State::Directory(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// What it has as a regular file.
+    pub(crate) fn file(&self) -> Option<&FileState> {
+        match &self.state {
+            State::File(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// Whether a change needs no copy-up any more.
+    pub(crate) fn is_changeable(&self) -> bool {
+        !matches!(*self.place.borrow(), Place::Lower | Place::Gone { is_own: false, .. })
+    }
+
+    /// Whether it lies in the upper directory under its name.
+    pub(crate) fn is_in_upper(&self) -> bool {
+        matches!(*self.place.borrow(), Place::Upper)
+    }
+
+    /// Whether it has a part in a lower layer.
+    pub(crate) fn has_lower(&self) -> bool {
+        !self.lower.borrow().is_empty()
+    }
+
+    /// The copy that waits for its name.
+    pub(crate) fn pending(&self) -> Option<Rc<Pending>> {
+        match &*self.place.borrow() {
+            Place::Pending(pending) => Some(Rc::clone(pending)),
+            _ => None,
+        }
+    }
+
+    /// One of its names.
+    pub(crate) fn link(&self) -> Option<Link> {
+        self.links.borrow().first().cloned()
+    }
+
+    /// Moves the node to another place; open backing files are opened anew at their next use.
+    pub(crate) fn set_place(&self, place: Place) {
+        *self.place.borrow_mut() = place;
+        if let Some(state) = self.directory() {
+            state.parts.borrow_mut().clear();
+        }
+    }
+
+    /// Notes a name.
+    pub(crate) fn add_link(self: &Rc<Self>, parent: &Rc<Node>, name: &[u8]) {
+        let mut links = self.links.borrow_mut();
+        let is_known =
+            links.iter().any(|link| Rc::ptr_eq(&link.parent, parent) && *link.name == *name);
+        if !is_known {
+            links.push(Link { parent: Rc::clone(parent), name: name.into() });
+        }
+        if let Some(directory) = parent.directory() {
+            directory.children.borrow_mut().insert(name.into(), Rc::downgrade(self));
+        }
+    }
+
+    /// Forgets a name.
+    pub(crate) fn remove_link(&self, parent: &Rc<Node>, name: &[u8]) {
+        self.links
+            .borrow_mut()
+            .retain(|link| !(Rc::ptr_eq(&link.parent, parent) && *link.name == *name));
+        if let Some(directory) = parent.directory() {
+            directory.children.borrow_mut().remove(name);
+        }
+    }
+
+    /// The node known under a name of this directory.
+    pub(crate) fn child(&self, name: &[u8]) -> Option<Rc<Node>> {
+        self.directory()?.children.borrow().get(name)?.upgrade()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Parents are dropped one after the other here, never by recursion through `Link`s: a deep
+        // tree must not exhaust the stack.
+        let mut links = std::mem::take(&mut *self.links.borrow_mut());
+        while let Some(link) = links.pop() {
+            if let Some(directory) = link.parent.directory() {
+                let mut children = directory.children.borrow_mut();
+                let is_dead = children.get(&*link.name).is_some_and(|it| it.strong_count() == 0);
+                if is_dead {
+                    children.remove(&*link.name);
+                }
+                if children.is_empty() {
+                    children.shrink_to_fit();
+                }
+            }
+            if let Some(parent) = Rc::into_inner(link.parent) {
+                links.append(&mut parent.links.borrow_mut());
+            }
+        }
+    }
+}

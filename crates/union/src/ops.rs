@@ -1,0 +1,127 @@
+//! The operations of FUSE, by what they are about.
+
+mod create;
+mod directories;
+mod inodes;
+mod io;
+mod names;
+mod rename;
+mod xattrs;
+
+pub use inodes::IOCTL_SYNC;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use fuse::{Attributes, Entry, FileSystem, Negotiated, NodeId, Operation, Request, Response};
+use rustix::io::Errno;
+
+use crate::node::Node;
+use crate::sys::Stat;
+use crate::tree::Union;
+
+/// What an operation comes to.
+type Answer = Result<Response, Errno>;
+
+impl FileSystem for Union {
+    fn init(&self, negotiated: &Negotiated) {
+        tracing::debug!(transport = ?negotiated.transport, "the union is mounted");
+    }
+
+    async fn handle(self: Rc<Self>, request: Request) -> Response {
+        match self.answer(request).await {
+            Ok(response) => response,
+            Err(errno) => Response::Error(errno),
+        }
+    }
+
+    fn forget(&self, forgets: &[(NodeId, u64)]) {
+        for &(node, count) in forgets {
+            Union::forget(self, node, count);
+        }
+    }
+}
+
+impl Union {
+    async fn answer(self: &Rc<Self>, request: Request) -> Answer {
+        match &request.operation {
+            Operation::Lookup { .. }
+            | Operation::Unlink { .. }
+            | Operation::RemoveDirectory { .. }
+            | Operation::Link { .. } => self.on_name(&request).await,
+            Operation::Rename { .. } => self.on_rename(&request).await,
+            Operation::Symlink { .. }
+            | Operation::MakeNode { .. }
+            | Operation::MakeDirectory { .. }
+            | Operation::Create { .. }
+            | Operation::TemporaryFile { .. } => self.on_create(&request).await,
+            Operation::GetXattr { .. }
+            | Operation::SetXattr { .. }
+            | Operation::ListXattr { .. }
+            | Operation::RemoveXattr { .. } => self.on_xattr(&request).await,
+            Operation::GetAttributes { .. }
+            | Operation::SetAttributes(_)
+            | Operation::ReadLink
+            | Operation::StatFs
+            | Operation::Fsync { .. }
+            | Operation::FsyncDirectory { .. }
+            | Operation::Ioctl(_)
+            | Operation::SyncFs => self.on_inode(&request).await,
+            Operation::OpenDirectory { .. }
+            | Operation::ReadDirectory(_)
+            | Operation::ReadDirectoryPlus(_)
+            | Operation::ReleaseDirectory(_) => self.on_directory(&request),
+            _ => self.on_file(request).await,
+        }
+    }
+
+    /// An entry for the kernel, which counts as a reference.
+    pub(crate) fn entry(&self, node: &Rc<Node>, stat: &Stat) -> Entry {
+        self.refer(node);
+        Entry {
+            node: NodeId(node.id),
+            generation: 0,
+            entry_valid: self.options.timeout,
+            attributes_valid: self.options.timeout,
+            attributes: self.attributes(node, stat),
+        }
+    }
+
+    /// The answer that a name does not exist, which the kernel may remember.
+    fn no_entry(&self) -> Response {
+        Response::Entry(Entry {
+            node: NodeId(0),
+            generation: 0,
+            entry_valid: self.options.timeout,
+            attributes_valid: Duration::ZERO,
+            attributes: Attributes::default(),
+        })
+    }
+
+    /// A node's attributes as they are shown.
+    pub(crate) fn attributes(&self, node: &Node, stat: &Stat) -> Attributes {
+        let is_merged = node.is_directory() && node.has_lower();
+        let (major, minor) = stat.rdev;
+        Attributes {
+            inode: node.inode.get(),
+            size: stat.size,
+            blocks: stat.blocks,
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+            mode: stat.mode,
+            nlink: if self.options.static_nlink || is_merged { 1 } else { stat.nlink },
+            uid: self.options.shown_uid(stat.uid),
+            gid: self.options.shown_gid(stat.gid),
+            // The kernel's 32-bit form of a device number.
+            rdev: (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12),
+            block_size: stat.block_size,
+        }
+    }
+
+    fn attributes_answer(&self, node: &Rc<Node>) -> Answer {
+        let stat = self.stat(node)?;
+        let attributes = self.attributes(node, &stat);
+        Ok(Response::Attributes { attributes, valid: self.options.timeout })
+    }
+}

@@ -1,0 +1,283 @@
+//! Making inodes.
+//!
+//! Whatever is made is made in the work directory, given its owner, mode and attributes there, and
+//! moved to its name in one step: nobody, and no crash, sees it half made. Where a whiteout holds
+//! the name, the move replaces it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+use fuse::{Creation, Extensions, Opened, Operation, Request, Response};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::Answer;
+use crate::acl;
+use crate::files::Backing;
+use crate::format::suffix;
+use crate::layers;
+use crate::node::{Node, Place};
+use crate::sys::{self, Stat};
+use crate::tree::Union;
+
+/// What to make.
+#[derive(Debug)]
+enum Make<'a> {
+    File,
+    Directory,
+    Symlink(&'a [u8]),
+    Special(u32, u32),
+}
+
+/// What a new inode gets beside its type.
+#[derive(Debug)]
+struct Setting<'a> {
+    mode: u32,
+    umask: u32,
+    uid: u32,
+    gid: u32,
+    extensions: &'a Extensions,
+}
+
+impl<'a> Setting<'a> {
+    fn of(request: &Request, creation: &'a Creation) -> Self {
+        Self {
+            mode: creation.mode,
+            umask: creation.umask,
+            uid: request.uid,
+            gid: request.gid,
+            extensions: &creation.extensions,
+        }
+    }
+}
+
+impl Union {
+    pub(super) async fn on_create(self: &Rc<Self>, request: &Request) -> Answer {
+        let parent = self.node(request.node)?;
+        match &request.operation {
+            Operation::Symlink { name, target, extensions } => {
+                let setting = Setting {
+                    mode: 0o777,
+                    umask: 0,
+                    uid: request.uid,
+                    gid: request.gid,
+                    extensions,
+                };
+                self.make(&parent, name.as_bytes(), &Make::Symlink(target), &setting)
+            }
+            Operation::MakeDirectory { name, creation } => {
+                let setting = Setting::of(request, creation);
+                self.make(&parent, name.as_bytes(), &Make::Directory, &setting)
+            }
+            Operation::MakeNode { name, creation, rdev } => {
+                let make = match creation.mode & libc::S_IFMT {
+                    0 | libc::S_IFREG => Make::File,
+                    kind => Make::Special(kind, *rdev),
+                };
+                self.make(&parent, name.as_bytes(), &make, &Setting::of(request, creation))
+            }
+            Operation::Create { name, creation, flags, .. } => {
+                let setting = Setting::of(request, creation);
+                self.create(&parent, name.as_bytes(), &setting, *flags).await
+            }
+            Operation::TemporaryFile { creation, flags } => {
+                self.make_nameless(&parent, &Setting::of(request, creation), *flags)
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn make(
+        &self,
+        parent: &Rc<Node>,
+        name: &[u8],
+        make: &Make<'_>,
+        setting: &Setting<'_>,
+    ) -> Answer {
+        let (node, stat, _) = self.make_named(parent, name, make, setting)?;
+        Ok(Response::Entry(self.entry(&node, &stat)))
+    }
+
+    async fn create(
+        self: &Rc<Self>,
+        parent: &Rc<Node>,
+        name: &[u8],
+        setting: &Setting<'_>,
+        flags: u32,
+    ) -> Answer {
+        match self.make_named(parent, name, &Make::File, setting) {
+            Ok((node, stat, backing)) => {
+                let backing = backing.ok_or(Errno::IO)?;
+                let opened = self.opened(&node, backing, flags);
+                Ok(Response::Created(self.entry(&node, &stat), opened))
+            }
+            // The kernel's knowledge was old: without O_EXCL an existing file is as good.
+            Err(Errno::EXIST) if flags & libc::O_EXCL as u32 == 0 => {
+                let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
+                let opened = self.open(&node, flags, false).await?;
+                let stat = self.stat(&node)?;
+                Ok(Response::Created(self.entry(&node, &stat), opened))
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Notes a file that has just been made as open.
+    fn opened(&self, node: &Rc<Node>, backing: Rc<Backing>, flags: u32) -> Opened {
+        if let Some(state) = node.file() {
+            *state.writable.borrow_mut() = Rc::downgrade(&backing);
+        }
+        self.keep_open(node, backing, flags)
+    }
+
+    fn make_named(
+        &self,
+        parent: &Rc<Node>,
+        name: &[u8],
+        make: &Make<'_>,
+        setting: &Setting<'_>,
+    ) -> Result<(Rc<Node>, Stat, Option<Rc<Backing>>), Errno> {
+        if name.len() > self.name_bytes_max() {
+            return Err(Errno::NAMETOOLONG);
+        }
+        if self.lookup(parent, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.copy_up_directory(parent)?;
+        let upper = self.upper()?;
+        let directory = self.upper_part(parent)?;
+        let work_name = self.work_name();
+        let made = (|| {
+            let backing = self.make_in_work(&work_name, make)?;
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            let object = sys::open_below(upper.work.as_fd(), &work_name, flags)?;
+            self.set_new(directory.as_fd(), object.as_fd(), make, setting)?;
+            self.take_name(directory.as_fd(), name, &work_name, make)?;
+            let stat = sys::stat_at(object.as_fd(), b"")?;
+            Ok((stat, backing))
+        })();
+        if made.is_err() {
+            let _ = layers::remove(upper.work.as_fd(), &work_name);
+        }
+        let (stat, backing) = made?;
+        self.note_new_name(parent);
+        let node = self.make_node(stat.kind(), self.shown_inode_of(&stat), Place::Upper);
+        let node = Rc::new(node);
+        node.add_link(parent, name);
+        Ok((node, stat, backing))
+    }
+
+    /// Makes the bare inode; a file comes open.
+    fn make_in_work(
+        &self,
+        work_name: &[u8],
+        make: &Make<'_>,
+    ) -> Result<Option<Rc<Backing>>, Errno> {
+        let work = &self.upper()?.work;
+        let private = Mode::RUSR | Mode::WUSR;
+        match *make {
+            Make::File => {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(work, work_name, flags, private)?;
+                return Ok(Some(Backing::new(file, true)));
+            }
+            Make::Directory => rustix::fs::mkdirat(work, work_name, Mode::RWXU)?,
+            Make::Symlink(target) => rustix::fs::symlinkat(target, work, work_name)?,
+            Make::Special(kind, rdev) => {
+                // The kernel's 32-bit form: 12 bits of major between 8 and 12 bits of minor.
+                let (major, minor) =
+                    ((rdev & 0xf_ff00) >> 8, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00));
+                if kind == libc::S_IFCHR && (major, minor) == (0, 0) {
+                    // It would be a whiteout.
+                    return Err(Errno::PERM);
+                }
+                let device = rustix::fs::makedev(major, minor);
+                let kind = FileType::from_raw_mode(kind);
+                rustix::fs::mknodat(work, work_name, kind, private, device)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives a new inode its owner, mode, lists and labels.
+    fn set_new(
+        &self,
+        parent: BorrowedFd<'_>,
+        object: BorrowedFd<'_>,
+        make: &Make<'_>,
+        setting: &Setting<'_>,
+    ) -> Result<(), Errno> {
+        let above = sys::stat_at(parent, b"")?;
+        let is_directory = matches!(make, Make::Directory);
+        let mut mode = setting.mode & 0o7777;
+        let mut gid = self.options.disk_gid(setting.gid);
+        if above.mode & libc::S_ISGID != 0 {
+            gid = above.gid;
+            if is_directory {
+                mode |= libc::S_ISGID;
+            }
+        }
+        sys::chown(object, Some(self.options.disk_uid(setting.uid)), Some(gid))?;
+        for context in &setting.extensions.security_contexts {
+            sys::set_xattr(object, &context.name, &context.value, XattrFlags::empty())?;
+        }
+        if matches!(make, Make::Symlink(_)) {
+            return Ok(());
+        }
+        let default = if self.options.no_acl { None } else { sys::xattr(parent, acl::DEFAULT)? };
+        let inherited = default.as_deref().and_then(|list| acl::inherit(list, mode));
+        match (inherited, default) {
+            (Some(inherited), Some(default)) => {
+                sys::chmod(object, (mode & 0o7000) | inherited.mode)?;
+                let none = XattrFlags::empty();
+                if let Some(access) = inherited.access {
+                    sys::set_xattr(object, acl::ACCESS, &access, none)?;
+                }
+                if is_directory {
+                    sys::set_xattr(object, acl::DEFAULT, &default, none)?;
+                }
+                Ok(())
+            }
+            _ => sys::chmod(object, mode & !setting.umask),
+        }
+    }
+
+    /// Moves a new inode to its name, which nothing visible has.
+    fn take_name(
+        &self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        work_name: &[u8],
+        make: &Make<'_>,
+    ) -> Result<(), Errno> {
+        let work = &self.upper()?.work;
+        if sys::find_at(directory, name)?.is_none() || !matches!(make, Make::Directory) {
+            return rustix::fs::renameat(work, work_name, directory, name);
+        }
+        // A directory does not replace a whiteout: they change places. What the whiteout has hidden
+        // must stay hidden.
+        let object = sys::open_below(work.as_fd(), work_name, OFlags::PATH)?;
+        let opaque = self.layers.prefix.name(suffix::OPAQUE);
+        sys::set_xattr(object.as_fd(), &opaque, b"y", XattrFlags::empty())?;
+        let exchange = RenameFlags::EXCHANGE;
+        rustix::fs::renameat_with(work, work_name, directory, name, exchange)?;
+        let _ = rustix::fs::unlinkat(work, work_name, AtFlags::empty());
+        Ok(())
+    }
+
+    fn make_nameless(&self, parent: &Rc<Node>, setting: &Setting<'_>, flags: u32) -> Answer {
+        self.copy_up_directory(parent)?;
+        let upper = self.upper()?;
+        let directory = self.upper_part(parent)?;
+        let open = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let private = Mode::RUSR | Mode::WUSR;
+        let file = rustix::fs::openat(&upper.work, c".", open, private)?;
+        self.set_new(directory.as_fd(), file.as_fd(), &Make::File, setting)?;
+        let stat = sys::stat_at(file.as_fd(), b"")?;
+        let object = Rc::new(file.try_clone().map_err(crate::commit::errno_of)?);
+        let place = Place::Gone { fd: object, is_own: true };
+        let node = Rc::new(self.make_node(stat.kind(), self.shown_inode_of(&stat), place));
+        let opened = self.opened(&node, Backing::new(file, true), flags);
+        Ok(Response::Created(self.entry(&node, &stat), opened))
+    }
+}

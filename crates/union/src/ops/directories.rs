@@ -1,0 +1,97 @@
+//! Listing directories.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fuse::{
+    DirectoryBuffer, DirectoryEntry, FileHandle, FileType, OpenFlags, Opened, Operation,
+    ReadDirectory, Request, Response,
+};
+use rustix::io::Errno;
+
+use super::Answer;
+use crate::node::Node;
+use crate::tree::{Listing, Union};
+
+/// `.` and `..` come before all others.
+const DOTS: u64 = 2;
+
+impl Union {
+    pub(super) fn on_directory(&self, request: &Request) -> Answer {
+        let node = self.node(request.node)?;
+        match &request.operation {
+            Operation::OpenDirectory { .. } => {
+                let listing = Rc::new(RefCell::new(Listing::default()));
+                let handle = FileHandle(self.listings.borrow_mut().insert(listing) as u64);
+                Ok(Response::Opened(Opened { handle, flags: OpenFlags::default(), backing: None }))
+            }
+            Operation::ReadDirectory(read) => self.read_directory(&node, read, false),
+            Operation::ReadDirectoryPlus(read) => self.read_directory(&node, read, true),
+            Operation::ReleaseDirectory(release) => {
+                let mut listings = self.listings.borrow_mut();
+                listings.try_remove(release.handle.0 as usize).ok_or(Errno::BADF)?;
+                Ok(Response::Done)
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn read_directory(&self, node: &Rc<Node>, read: &ReadDirectory, plus: bool) -> Answer {
+        let listing = self.listings.borrow().get(read.handle.0 as usize).cloned();
+        let listing = listing.ok_or(Errno::BADF)?;
+        let mut listing = listing.borrow_mut();
+        if read.offset == 0 || !listing.is_made {
+            listing.names = self.list(node)?;
+            listing.is_made = true;
+        }
+        let mut buffer = DirectoryBuffer::new(read.size);
+        for offset in read.offset..DOTS + listing.names.len() as u64 {
+            let is_in = if offset < DOTS {
+                push_dot(&mut buffer, node, offset, plus)
+            } else {
+                let item = &listing.names[(offset - DOTS) as usize];
+                let entry = DirectoryEntry {
+                    inode: item.inode,
+                    offset: offset + 1,
+                    kind: FileType::from_mode(item.kind),
+                    name: &item.name,
+                };
+                if plus { self.push_plus(&mut buffer, node, &entry)? } else { buffer.push(&entry) }
+            };
+            if !is_in {
+                break;
+            }
+        }
+        Ok(Response::Directory(buffer))
+    }
+
+    /// Lists a name with its inode; only the name if it is gone meanwhile.
+    fn push_plus(
+        &self,
+        buffer: &mut DirectoryBuffer,
+        parent: &Rc<Node>,
+        listed: &DirectoryEntry<'_>,
+    ) -> Result<bool, Errno> {
+        let Some((node, stat)) = self.lookup(parent, listed.name)? else {
+            return Ok(buffer.push_plus(None, listed));
+        };
+        let entry = self.entry(&node, &stat);
+        let is_in = buffer.push_plus(Some(&entry), listed);
+        if !is_in {
+            self.forget(fuse::NodeId(node.id), 1);
+        }
+        Ok(is_in)
+    }
+}
+
+fn push_dot(buffer: &mut DirectoryBuffer, node: &Rc<Node>, offset: u64, plus: bool) -> bool {
+    let (inode, name) = match offset {
+        0 => (node.inode.get(), &b"."[..]),
+        _ => {
+            let parent = node.link().map_or_else(|| Rc::clone(node), |link| link.parent);
+            (parent.inode.get(), &b".."[..])
+        }
+    };
+    let entry = DirectoryEntry { inode, offset: offset + 1, kind: FileType::Directory, name };
+    if plus { buffer.push_plus(None, &entry) } else { buffer.push(&entry) }
+}

@@ -1,0 +1,159 @@
+//! Attributes, links' targets, durability.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use fuse::{FileSystemStatistics, Operation, Request, Response, SetAttributes, SetTime, Time};
+use rustix::io::Errno;
+
+use super::Answer;
+use crate::commit::errno_of;
+use crate::copyup::Keep;
+use crate::node::Node;
+use crate::options::SyncMode;
+use crate::sys;
+use crate::tree::Union;
+
+/// On the root: waits until everything that was copied up has its name and is durable.
+/// `_IO('u', 0x51)`
+pub const IOCTL_SYNC: u32 = 0x7551;
+
+impl Union {
+    pub(super) async fn on_inode(self: &Rc<Self>, request: &Request) -> Answer {
+        let node = self.node(request.node)?;
+        match &request.operation {
+            Operation::GetAttributes { .. } => self.attributes_answer(&node),
+            Operation::SetAttributes(set) => self.set_attributes(&node, set).await,
+            Operation::ReadLink => {
+                let object = self.object(&node)?;
+                let target = rustix::fs::readlinkat(&object, c"", Vec::new())?;
+                Ok(Response::bytes(target.as_bytes()))
+            }
+            Operation::StatFs => self.statistics(),
+            Operation::Fsync { data_only, .. } => {
+                self.sync_file(&node, *data_only).await?;
+                Ok(Response::Done)
+            }
+            Operation::FsyncDirectory { .. } => {
+                self.sync_directory(&node).await?;
+                Ok(Response::Done)
+            }
+            Operation::SyncFs => {
+                self.sync_all().await?;
+                Ok(Response::Done)
+            }
+            Operation::Ioctl(ioctl) if ioctl.command == IOCTL_SYNC => {
+                self.sync_all().await?;
+                Ok(Response::Ioctl { result: 0, output: fuse::Chunks::new() })
+            }
+            Operation::Ioctl(_) => Err(Errno::NOTTY),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// Waits for everything that waits for its name.
+    pub(crate) async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
+        self.shared.committer.finish_all(self).await
+    }
+
+    async fn sync_file(self: &Rc<Self>, node: &Rc<Node>, data_only: bool) -> Result<(), Errno> {
+        if self.options.sync == SyncMode::Volatile || !node.is_changeable() {
+            return Ok(());
+        }
+        if let Some(pending) = node.pending() {
+            self.shared.committer.finish(&pending).await?;
+        }
+        let backing = self.backing(node, true)?;
+        let file = &backing.file;
+        let synced = if data_only { file.sync_data().await } else { file.sync_all().await };
+        synced.map_err(errno_of)?;
+        match node.link() {
+            Some(link) => self.sync_directories(vec![link.parent]).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn sync_directory(self: &Rc<Self>, node: &Rc<Node>) -> Result<(), Errno> {
+        if self.options.sync == SyncMode::Volatile {
+            return Ok(());
+        }
+        self.sync_all().await?;
+        if node.is_in_upper() {
+            self.note_new_name(node);
+        }
+        self.sync_directories(vec![Rc::clone(node)]).await
+    }
+
+    fn statistics(&self) -> Answer {
+        let root = self.object(&self.root)?;
+        let found = rustix::fs::fstatvfs(&root)?;
+        Ok(Response::Statistics(FileSystemStatistics {
+            blocks: found.f_blocks,
+            blocks_free: found.f_bfree,
+            blocks_available: found.f_bavail,
+            files: found.f_files,
+            files_free: found.f_ffree,
+            block_size: found.f_bsize as u32,
+            fragment_size: found.f_frsize as u32,
+            name_length_max: found.f_namemax as u32,
+        }))
+    }
+
+    /// Longest name in bytes that the upper file system takes.
+    pub(super) fn name_bytes_max(&self) -> usize {
+        // All of Linux's disk file systems agree on it.
+        255
+    }
+
+    async fn set_attributes(self: &Rc<Self>, node: &Rc<Node>, set: &SetAttributes) -> Answer {
+        let keep = set.size.map_or(Keep::All, Keep::First);
+        self.make_changeable(node, keep).await?;
+        if let Some(size) = set.size {
+            let backing = self.backing(node, true)?;
+            backing.with(|fd| rustix::fs::ftruncate(fd, size))?;
+        }
+        let object = self.object(node)?;
+        let object = object.as_fd();
+        if set.uid.is_some() || set.gid.is_some() {
+            let uid = set.uid.map(|uid| self.options.disk_uid(uid));
+            let gid = set.gid.map(|gid| self.options.disk_gid(gid));
+            sys::chown(object, uid, gid)?;
+        }
+        if set.kill_suid_sgid {
+            drop_privileges(object)?;
+        }
+        if let Some(mode) = set.mode {
+            sys::chmod(object, mode)?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            sys::set_times(object, set.atime.map(time), set.mtime.map(time))?;
+        }
+        self.attributes_answer(node)
+    }
+}
+
+fn time(time: SetTime) -> Time {
+    match time {
+        SetTime::At(time) => time,
+        SetTime::Now => {
+            let ns = ring::time::system_time();
+            Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
+        }
+    }
+}
+
+/// Drops suid, and sgid where it is one (not a mark of mandatory locking).
+pub(super) fn drop_privileges(object: std::os::fd::BorrowedFd<'_>) -> Result<(), Errno> {
+    let mode = sys::stat_at(object, b"")?.mode;
+    let mut kept = mode & !libc::S_ISUID;
+    if mode & libc::S_IXGRP != 0 {
+        kept &= !libc::S_ISGID;
+    }
+    if kept == mode { Ok(()) } else { sys::chmod(object, kept) }
+}
+
+/// Drops sgid, when an access control list was set by somebody outside of the group.
+pub(super) fn drop_group_privilege(object: std::os::fd::BorrowedFd<'_>) -> Result<(), Errno> {
+    let mode = sys::stat_at(object, b"")?.mode;
+    if mode & libc::S_ISGID == 0 { Ok(()) } else { sys::chmod(object, mode & !libc::S_ISGID) }
+}

@@ -1,0 +1,156 @@
+//! Opening, reading and writing.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use fuse::{
+    CopyFileRange, FileHandle, OpenFlags, Opened, Operation, Read, Request, Response, Write,
+};
+use ring::{Buffer, Segment, Segments};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use super::{Answer, inodes};
+use crate::commit::errno_of;
+use crate::copyup::Keep;
+use crate::files::{Backing, OpenFile};
+use crate::node::Node;
+use crate::tree::Union;
+
+/// Most bytes of one step of a copy within the union: a system call that others wait for.
+const COPY_STEP_BYTES: u64 = 1 << 20;
+
+impl Union {
+    pub(super) async fn on_file(self: &Rc<Self>, request: Request) -> Answer {
+        match request.operation {
+            Operation::Open { flags, kill_suid_sgid } => {
+                let node = self.node(request.node)?;
+                Ok(Response::Opened(self.open(&node, flags, kill_suid_sgid).await?))
+            }
+            Operation::Read(read) => self.read(read).await,
+            Operation::Write(write) => self.write(write).await,
+            // Writes went to the file at once: nothing is left to tell.
+            Operation::Flush { .. } => Ok(Response::Done),
+            Operation::Release(release) => {
+                let mut files = self.files.borrow_mut();
+                let open = files.try_remove(release.handle.0 as usize).ok_or(Errno::BADF)?;
+                drop(files);
+                drop(open);
+                Ok(Response::Done)
+            }
+            Operation::Fallocate { handle, offset, length, mode } => {
+                let open = self.open_file(handle)?;
+                let backing = self.writable_backing(&open)?;
+                let done = backing.file.fallocate(mode as i32, offset, length).await;
+                done.map(|()| Response::Done).map_err(errno_of)
+            }
+            Operation::Lseek { handle, offset, whence } => {
+                let open = self.open_file(handle)?;
+                let to = match whence as i32 {
+                    libc::SEEK_DATA => SeekFrom::Data(offset),
+                    libc::SEEK_HOLE => SeekFrom::Hole(offset),
+                    _ => return Err(Errno::INVAL),
+                };
+                let backing = self.backing_of(&open)?;
+                backing.with(|fd| rustix::fs::seek(fd, to)).map(Response::Offset)
+            }
+            Operation::CopyFileRange(copy) => self.copy_range(&copy),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    pub(super) async fn open(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        flags: u32,
+        kill_suid_sgid: bool,
+    ) -> Result<Opened, Errno> {
+        let bits = flags as i32;
+        let truncates = bits & libc::O_TRUNC != 0;
+        let for_writing = bits & libc::O_ACCMODE != libc::O_RDONLY;
+        if for_writing || truncates {
+            let keep = if truncates { Keep::First(0) } else { Keep::All };
+            self.make_changeable(node, keep).await?;
+        }
+        let backing = self.backing(node, for_writing || truncates)?;
+        if truncates {
+            backing.with(|fd| rustix::fs::ftruncate(fd, 0))?;
+            if kill_suid_sgid {
+                backing.with(inodes::drop_privileges)?;
+            }
+        }
+        Ok(self.keep_open(node, backing, flags))
+    }
+
+    /// Makes a handle of an open file.
+    pub(super) fn keep_open(&self, node: &Rc<Node>, backing: Rc<Backing>, flags: u32) -> Opened {
+        let for_writing = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
+        let open = Rc::new(OpenFile::new(node, backing, for_writing));
+        let handle = FileHandle(self.files.borrow_mut().insert(open) as u64);
+        // The data changes through this mount only, so that what is cached stays true.
+        let mut open_flags = OpenFlags::KEEP_CACHE;
+        if flags as i32 & libc::O_DIRECT != 0 {
+            open_flags = OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES;
+        }
+        if !self.options.writeback {
+            open_flags |= OpenFlags::NOFLUSH;
+        }
+        Opened { handle, flags: open_flags, backing: None }
+    }
+
+    fn open_file(&self, handle: FileHandle) -> Result<Rc<OpenFile>, Errno> {
+        self.files.borrow().get(handle.0 as usize).cloned().ok_or(Errno::BADF)
+    }
+
+    fn writable_backing(&self, open: &OpenFile) -> Result<Rc<Backing>, Errno> {
+        let backing = self.backing_of(open)?;
+        if backing.is_writable() { Ok(backing) } else { self.backing(&open.node, true) }
+    }
+
+    async fn read(&self, read: Read) -> Answer {
+        let open = self.open_file(read.handle)?;
+        let backing = self.backing_of(&open)?;
+        let size = read.size as usize;
+        if let Some(destination) = read.destination {
+            let part = destination.range(0, size);
+            let segments = Segments::from_iter([Segment::Region(part.clone())]);
+            let (result, _) = backing.file.read_vectored_at(segments, read.offset).await;
+            let count = result.map_err(errno_of)?;
+            return Ok(Response::chunk(part.range(0, count)));
+        }
+        let buffer = Buffer::with_capacity(size);
+        let (result, mut buffer) = backing.file.read_at(buffer, 0..size, read.offset).await;
+        buffer.truncate(result.map_err(errno_of)?);
+        Ok(Response::chunk(buffer))
+    }
+
+    async fn write(&self, write: Write) -> Answer {
+        let open = self.open_file(write.handle)?;
+        let backing = self.writable_backing(&open)?;
+        let length = write.data.len() as u32;
+        let (result, data) = backing.file.write_at(write.data, write.offset).await;
+        drop(data);
+        result.map_err(errno_of)?;
+        if write.kill_suid_sgid {
+            backing.with(inodes::drop_privileges)?;
+        }
+        Ok(Response::Written(length))
+    }
+
+    fn copy_range(&self, copy: &CopyFileRange) -> Answer {
+        let from = self.backing_of(&*self.open_file(copy.handle_in)?)?;
+        let to = self.writable_backing(&*self.open_file(copy.handle_out)?)?;
+        let (mut offset_in, mut offset_out) = (copy.offset_in, copy.offset_out);
+        let length = copy.length.min(COPY_STEP_BYTES) as usize;
+        let from = from.file.handle().as_fd().map_err(errno_of)?;
+        let to = to.file.handle().as_fd().map_err(errno_of)?;
+        let copied = rustix::fs::copy_file_range(
+            from.as_fd(),
+            Some(&mut offset_in),
+            to.as_fd(),
+            Some(&mut offset_out),
+            length,
+        )?;
+        Ok(Response::Copied(copied as u64))
+    }
+}

@@ -1,0 +1,175 @@
+//! Names: looking up, linking, removing.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use fuse::{Operation, Request, Response};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags};
+use rustix::io::Errno;
+
+use super::Answer;
+use crate::copyup::Keep;
+use crate::layers;
+use crate::node::{Node, Place};
+use crate::sys;
+use crate::tree::Union;
+
+impl Union {
+    pub(super) async fn on_name(self: &Rc<Self>, request: &Request) -> Answer {
+        let parent = self.node(request.node)?;
+        match &request.operation {
+            Operation::Lookup { name } => match self.lookup(&parent, name.as_bytes())? {
+                Some((node, stat)) => Ok(Response::Entry(self.entry(&node, &stat))),
+                None => Ok(self.no_entry()),
+            },
+            Operation::Unlink { name } => {
+                self.unlink(&parent, name.as_bytes())?;
+                Ok(Response::Done)
+            }
+            Operation::RemoveDirectory { name } => {
+                self.remove_directory(&parent, name.as_bytes())?;
+                Ok(Response::Done)
+            }
+            Operation::Link { inode, new_name } => {
+                let node = self.node(*inode)?;
+                self.link(&node, &parent, new_name.as_bytes()).await
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn unlink(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
+        let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
+        if node.is_directory() {
+            return Err(Errno::ISDIR);
+        }
+        self.copy_up_directory(parent)?;
+        let directory = self.upper_part(parent)?;
+        let object = self.object(&node)?;
+        let is_own = node.is_changeable();
+        let is_in_upper = node.is_in_upper();
+        if self.shows_below(parent, name)? {
+            self.place_whiteout(directory.as_fd(), name, RenameFlags::empty())?;
+        } else if is_in_upper {
+            rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
+        }
+        self.note_new_name(parent);
+        self.lose_name(&node, parent, name, object, is_own);
+        Ok(())
+    }
+
+    /// Takes a name from a node; with its last one it is reachable by those who have it open only.
+    pub(super) fn lose_name(
+        &self,
+        node: &Rc<Node>,
+        parent: &Rc<Node>,
+        name: &[u8],
+        object: sys::Fd,
+        is_own: bool,
+    ) {
+        node.remove_link(parent, name);
+        if node.link().is_some() {
+            return;
+        }
+        if let Some(pending) = node.pending() {
+            pending.cancel();
+        }
+        node.set_place(Place::Gone { fd: object, is_own });
+    }
+
+    /// Puts a whiteout where a name is. With `EXCHANGE` what was there is removed afterwards.
+    pub(super) fn place_whiteout(
+        &self,
+        directory: std::os::fd::BorrowedFd<'_>,
+        name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        let upper = self.upper()?;
+        let work_name = self.work_name();
+        rustix::fs::mknodat(
+            &upper.work,
+            &work_name,
+            FileType::CharacterDevice,
+            Mode::empty(),
+            rustix::fs::makedev(0, 0),
+        )?;
+        let placed = rustix::fs::renameat_with(&upper.work, &work_name, directory, name, flags);
+        if placed.is_err() || flags.contains(RenameFlags::EXCHANGE) {
+            // Leftovers are cleared by the next mount; the name itself is as it should be.
+            let _ = layers::remove(upper.work.as_fd(), &work_name);
+        }
+        placed
+    }
+
+    fn remove_directory(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
+        let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
+        if !node.is_directory() {
+            return Err(Errno::NOTDIR);
+        }
+        if !self.list(&node)?.is_empty() {
+            return Err(Errno::NOTEMPTY);
+        }
+        self.copy_up_directory(parent)?;
+        let directory = self.upper_part(parent)?;
+        let object = self.object(&node)?;
+        let is_own = node.is_changeable();
+        let is_in_upper = node.is_in_upper();
+        if self.shows_below(parent, name)? {
+            let flags = if is_in_upper { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
+            self.place_whiteout(directory.as_fd(), name, flags)?;
+        } else if is_in_upper {
+            // It may hold whiteouts: out of sight first, as one step.
+            let upper = self.upper()?;
+            let work_name = self.work_name();
+            rustix::fs::renameat(&directory, name, &upper.work, &work_name)?;
+            let _ = layers::remove(upper.work.as_fd(), &work_name);
+        }
+        self.note_new_name(parent);
+        self.lose_name(&node, parent, name, object, is_own);
+        Ok(())
+    }
+
+    async fn link(self: &Rc<Self>, node: &Rc<Node>, parent: &Rc<Node>, name: &[u8]) -> Answer {
+        self.make_changeable(node, Keep::All).await?;
+        if let Some(pending) = node.pending() {
+            self.shared.committer.finish(&pending).await?;
+        }
+        if self.lookup(parent, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.copy_up_directory(parent)?;
+        let upper = self.upper()?;
+        let directory = self.upper_part(parent)?;
+        let work_name = self.work_name();
+        let place = node.place.borrow().clone();
+        match place {
+            Place::Upper => {
+                let link = node.link().ok_or(Errno::NOENT)?;
+                let from = self.upper_part(&link.parent)?;
+                let none = AtFlags::empty();
+                rustix::fs::linkat(&from, &*link.name, &upper.work, &work_name, none)?;
+            }
+            Place::Gone { fd, is_own: true } => {
+                let path = sys::proc_path(fd.as_fd());
+                let follow = AtFlags::SYMLINK_FOLLOW;
+                rustix::fs::linkat(CWD, path, &upper.work, &work_name, follow)?;
+            }
+            _ => return Err(Errno::NOENT),
+        }
+        let named = rustix::fs::renameat(&upper.work, &work_name, &directory, name);
+        // A rename between two names of one inode does nothing and leaves both.
+        let _ = layers::remove(upper.work.as_fd(), &work_name);
+        named?;
+        node.add_link(parent, name);
+        if !node.is_in_upper() {
+            node.set_place(Place::Upper);
+        }
+        self.note_new_name(parent);
+        if node.has_lower() {
+            self.set_impure(parent)?;
+        }
+        let stat = self.stat(node)?;
+        self.linked.borrow_mut().insert((stat.device, stat.inode), Rc::downgrade(node));
+        Ok(Response::Entry(self.entry(node, &stat)))
+    }
+}

@@ -1,0 +1,238 @@
+//! Renaming, by the kernel's rules (`ovl_rename`): what was seen under the old name is hidden by a
+//! whiteout, made in the same step as the move; a directory that comes to lie over a lower one is
+//! made opaque first; a merged directory records where its lower parts are.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use fuse::{Operation, Request, Response};
+use rustix::fs::{AtFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::Answer;
+use crate::copyup::Keep;
+use crate::format::{Redirect, suffix};
+use crate::layers;
+use crate::node::Node;
+use crate::options::RedirectMode;
+use crate::sys;
+use crate::tree::Union;
+
+/// One side of a rename.
+struct Side<'a> {
+    parent: Rc<Node>,
+    name: &'a [u8],
+}
+
+impl Union {
+    pub(super) async fn on_rename(self: &Rc<Self>, request: &Request) -> Answer {
+        let Operation::Rename { name, new_parent, new_name, flags } = &request.operation else {
+            return Err(Errno::NOSYS);
+        };
+        let flags = RenameFlags::from_bits_retain(*flags);
+        if !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).contains(flags) {
+            return Err(Errno::INVAL);
+        }
+        let old = Side { parent: self.node(request.node)?, name: name.as_bytes() };
+        let new = Side { parent: self.node(*new_parent)?, name: new_name.as_bytes() };
+        if new.name.len() > self.name_bytes_max() {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let is_exchange = flags.contains(RenameFlags::EXCHANGE);
+        self.prepare_rename(&old, &new, is_exchange).await?;
+        // Nothing waits from here on.
+        if is_exchange {
+            self.exchange(&old, &new)?;
+        } else {
+            self.rename(&old, &new, flags.contains(RenameFlags::NOREPLACE))?;
+        }
+        Ok(Response::Done)
+    }
+
+    /// Copies up what moves, and gives waiting copies their names.
+    async fn prepare_rename(
+        self: &Rc<Self>,
+        old: &Side<'_>,
+        new: &Side<'_>,
+        is_exchange: bool,
+    ) -> Result<(), Errno> {
+        let sides: &[&Side<'_>] = if is_exchange { &[old, new] } else { &[old] };
+        for side in sides {
+            let (node, _) = self.lookup(&side.parent, side.name)?.ok_or(Errno::NOENT)?;
+            if node.is_directory() {
+                let is_merged = node.has_lower();
+                if is_merged && self.options.redirect != RedirectMode::On {
+                    return Err(Errno::XDEV);
+                }
+                // Copies that wait below it know their path.
+                self.shared.committer.finish_all(self).await?;
+            }
+            self.make_changeable(&node, Keep::All).await?;
+            if let Some(pending) = node.pending() {
+                self.shared.committer.finish(&pending).await?;
+            }
+        }
+        self.copy_up_directory(&old.parent)?;
+        self.copy_up_directory(&new.parent)
+    }
+
+    fn rename(&self, old: &Side<'_>, new: &Side<'_>, no_replace: bool) -> Result<(), Errno> {
+        let (node, _) = self.lookup(&old.parent, old.name)?.ok_or(Errno::NOENT)?;
+        let target = self.lookup(&new.parent, new.name)?.map(|(node, _)| node);
+        if let Some(target) = &target {
+            if no_replace {
+                return Err(Errno::EXIST);
+            }
+            if Rc::ptr_eq(target, &node) {
+                return Ok(());
+            }
+            self.check_target(&node, target)?;
+        }
+        if !node.is_in_upper() {
+            return Err(Errno::BUSY);
+        }
+        let from = self.upper_part(&old.parent)?;
+        let to = self.upper_part(&new.parent)?;
+        let leaves_whiteout = self.shows_below(&old.parent, old.name)?;
+        if node.is_directory() {
+            let hides = self.shows_below(&new.parent, new.name)?;
+            self.mark_moved(&node, old, new, hides)?;
+        }
+        let lost = match &target {
+            Some(target) => Some((self.object(target)?, target.is_changeable())),
+            None => None,
+        };
+        let in_the_way = sys::find_at(to.as_fd(), new.name)?;
+        match in_the_way {
+            Some(stat) if node.is_directory() && !stat.is_directory() => {
+                // A directory does not replace a whiteout: they change places.
+                let exchange = RenameFlags::EXCHANGE;
+                rustix::fs::renameat_with(&from, old.name, &to, new.name, exchange)?;
+                if !leaves_whiteout {
+                    rustix::fs::unlinkat(&from, old.name, AtFlags::empty())?;
+                }
+            }
+            _ => {
+                if in_the_way.is_some_and(|stat| stat.is_directory()) {
+                    self.empty_for_replacement(to.as_fd(), new.name)?;
+                }
+                let flags =
+                    if leaves_whiteout { RenameFlags::WHITEOUT } else { RenameFlags::empty() };
+                rustix::fs::renameat_with(&from, old.name, &to, new.name, flags)?;
+            }
+        }
+        if let (Some(target), Some((object, is_own))) = (&target, lost) {
+            self.lose_name(target, &new.parent, new.name, object, is_own);
+        }
+        self.moved(&node, old, new)
+    }
+
+    /// Whether a target may be replaced.
+    fn check_target(&self, node: &Rc<Node>, target: &Rc<Node>) -> Result<(), Errno> {
+        match (node.is_directory(), target.is_directory()) {
+            (true, false) => Err(Errno::NOTDIR),
+            (false, true) => Err(Errno::ISDIR),
+            (true, true) if !self.list(target)?.is_empty() => Err(Errno::NOTEMPTY),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the whiteouts out of a directory that shows empty, so that it can be replaced. It is
+    /// opaque before, so that nothing below it ever shows through.
+    fn empty_for_replacement(
+        &self,
+        directory: std::os::fd::BorrowedFd<'_>,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        let inner = sys::open_below(directory, name, flags)?;
+        if sys::list(inner.as_fd())?.is_empty() {
+            return Ok(());
+        }
+        let opaque = self.layers.prefix.name(suffix::OPAQUE);
+        sys::set_xattr(inner.as_fd(), &opaque, b"y", XattrFlags::empty())?;
+        layers::clear(inner.as_fd())
+    }
+
+    fn exchange(&self, old: &Side<'_>, new: &Side<'_>) -> Result<(), Errno> {
+        let (node, _) = self.lookup(&old.parent, old.name)?.ok_or(Errno::NOENT)?;
+        let (other, _) = self.lookup(&new.parent, new.name)?.ok_or(Errno::NOENT)?;
+        if Rc::ptr_eq(&node, &other) {
+            return Ok(());
+        }
+        if !node.is_in_upper() || !other.is_in_upper() {
+            return Err(Errno::BUSY);
+        }
+        for (node, here, there) in [(&node, old, new), (&other, new, old)] {
+            if node.is_directory() {
+                let hides = self.shows_below(&there.parent, there.name)?;
+                self.mark_moved(node, here, there, hides)?;
+            }
+        }
+        let from = self.upper_part(&old.parent)?;
+        let to = self.upper_part(&new.parent)?;
+        let exchange = RenameFlags::EXCHANGE;
+        rustix::fs::renameat_with(&from, old.name, &to, new.name, exchange)?;
+        node.remove_link(&old.parent, old.name);
+        other.remove_link(&new.parent, new.name);
+        node.add_link(&new.parent, new.name);
+        other.add_link(&old.parent, old.name);
+        for (node, parent) in [(&node, &new.parent), (&other, &old.parent)] {
+            self.note_new_name(parent);
+            if node.has_lower() {
+                self.set_impure(parent)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records on a directory where its lower parts are, or that it has none to be merged with at
+    /// its new place.
+    fn mark_moved(
+        &self,
+        node: &Rc<Node>,
+        old: &Side<'_>,
+        new: &Side<'_>,
+        hides: bool,
+    ) -> Result<(), Errno> {
+        let object = self.upper_part(node)?;
+        let prefix = self.layers.prefix;
+        if !node.has_lower() {
+            if hides {
+                let name = prefix.name(suffix::OPAQUE);
+                sys::set_xattr(object.as_fd(), &name, b"y", XattrFlags::empty())?;
+            }
+            return Ok(());
+        }
+        let name = prefix.name(suffix::REDIRECT);
+        let known = sys::xattr(object.as_fd(), &name)?.and_then(|value| Redirect::parse(&value));
+        let redirect = if Rc::ptr_eq(&old.parent, &new.parent) {
+            match known {
+                // What it says is still true.
+                Some(_) => return Ok(()),
+                None => Redirect::Name(old.name.into()),
+            }
+        } else {
+            match known {
+                Some(Redirect::Path(_)) => return Ok(()),
+                _ => {
+                    let lower = node.lower.borrow();
+                    let top = lower.first().ok_or(Errno::IO)?;
+                    Redirect::Path((*top.path).into())
+                }
+            }
+        };
+        // Too long for the kernel to follow: as if redirects were off.
+        let value = redirect.value().ok_or(Errno::XDEV)?;
+        sys::set_xattr(object.as_fd(), &name, &value, XattrFlags::empty())
+    }
+
+    /// Makes the tree follow a move.
+    fn moved(&self, node: &Rc<Node>, old: &Side<'_>, new: &Side<'_>) -> Result<(), Errno> {
+        node.remove_link(&old.parent, old.name);
+        node.add_link(&new.parent, new.name);
+        self.note_new_name(&old.parent);
+        self.note_new_name(&new.parent);
+        if node.has_lower() { self.set_impure(&new.parent) } else { Ok(()) }
+    }
+}

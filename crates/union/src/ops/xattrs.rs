@@ -1,0 +1,70 @@
+//! Extended attributes, without those that are the overlay's own.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use fuse::{Operation, Request, Response};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::Answer;
+use crate::copyup::Keep;
+use crate::sys;
+use crate::tree::Union;
+
+/// Access control lists.
+const ACL_PREFIX: &[u8] = b"system.posix_acl_";
+
+impl Union {
+    pub(super) async fn on_xattr(self: &Rc<Self>, request: &Request) -> Answer {
+        let node = self.node(request.node)?;
+        let prefix = self.layers.prefix;
+        match &request.operation {
+            Operation::GetXattr { name, size } => {
+                self.check_acl(name)?;
+                let object = self.object(&node)?;
+                let value = sys::xattr(object.as_fd(), &prefix.stored(name))?;
+                Ok(Response::xattr(&value.ok_or(Errno::NODATA)?, *size))
+            }
+            Operation::ListXattr { size } => {
+                let object = self.object(&node)?;
+                let mut list = Vec::new();
+                for name in sys::xattr_names(object.as_fd())? {
+                    if let Some(shown) = prefix.shown(&name) {
+                        list.extend_from_slice(&shown);
+                        list.push(0);
+                    }
+                }
+                Ok(Response::xattr(&list, *size))
+            }
+            Operation::SetXattr { name, value, flags, acl_kill_sgid } => {
+                self.check_acl(name)?;
+                let flags = XattrFlags::from_bits_retain(*flags);
+                self.make_changeable(&node, Keep::All).await?;
+                let object = self.object(&node)?;
+                sys::set_xattr(object.as_fd(), &prefix.stored(name), value, flags)?;
+                if *acl_kill_sgid {
+                    super::inodes::drop_group_privilege(object.as_fd())?;
+                }
+                Ok(Response::Done)
+            }
+            Operation::RemoveXattr { name } => {
+                self.check_acl(name)?;
+                let stored = prefix.stored(name);
+                let object = self.object(&node)?;
+                if sys::xattr(object.as_fd(), &stored)?.is_none() {
+                    return Err(Errno::NODATA);
+                }
+                self.make_changeable(&node, Keep::All).await?;
+                sys::remove_xattr(self.object(&node)?.as_fd(), &stored)?;
+                Ok(Response::Done)
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn check_acl(&self, name: &[u8]) -> Result<(), Errno> {
+        let is_refused = self.options.no_acl && name.starts_with(ACL_PREFIX);
+        if is_refused { Err(Errno::OPNOTSUPP) } else { Ok(()) }
+    }
+}

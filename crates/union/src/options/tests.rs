@@ -1,0 +1,90 @@
+use super::*;
+use proptest::prelude::*;
+
+fn parse(text: &str) -> Result<Options, OptionError> {
+    Options::parse(text.as_bytes())
+}
+
+/// Goal: what mount(8), Podman and the test suites pass is understood.
+#[test]
+fn the_strings_of_real_callers_are_read() {
+    let options = parse(
+        "rw,lowerdir=/a:/b,upperdir=/u,workdir=/w,dev,suid,lazytime,_netdev,x-systemd.automount",
+    )
+    .unwrap();
+    assert_eq!(options.lower, [Path::new("/a"), Path::new("/b")]);
+    assert_eq!(options.upper.as_deref(), Some(Path::new("/u")));
+    assert!(!options.read_only && options.redirect == RedirectMode::Follow);
+    let podman = "lowerdir=l/ABC:l/DEF,upperdir=/s/diff,workdir=/s/work,volatile,\
+        uidmapping=0:1000:1:1:100000:65536,gidmapping=0:1000:1,xattr_permissions=2,\
+        context=\"system_u:object_r:container_file_t:s0:c1,c2\",nodev,fsync=0";
+    let options = parse(podman).unwrap();
+    assert_eq!(options.sync, SyncMode::Volatile);
+    assert_eq!(options.uid_map[1], IdRange { disk: 1, shown: 100_000, count: 65_536 });
+    assert!(options.keeps_owner_in_xattr && options.no_devices);
+}
+
+/// Goal: what is not known, or cannot be done, is refused by name.
+#[test]
+fn the_rest_is_refused_by_name() {
+    for (text, name) in [
+        ("lowerdir=/a,colour=red", "colour=red"),
+        ("lowerdir=/a,sync", "sync"),
+        ("lowerdir=/a,index=maybe", "index"),
+        ("lowerdir=/a,nfs_export=on", "nfs_export"),
+        ("lowerdir=/a,uidmapping=1:2", "uidmapping"),
+        ("lowerdir=/a,uidmapping=4294967295:0:2", "uidmapping"),
+        ("lowerdir=/a,chunk=5000", "chunk"),
+        ("lowerdir=/a,timeout=-1", "timeout"),
+        ("upperdir=/u,workdir=/w", "lowerdir"),
+        ("lowerdir=/a,upperdir=/u", "workdir"),
+        ("lowerdir=/a,userxattr,redirect_dir=on", "redirect_dir"),
+        ("lowerdir=:/a", "lowerdir"),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(name), "{text}: {error}");
+    }
+}
+
+/// Goal: `::` and `lowerdir+`/`datadir+` name the same layers.
+#[test]
+fn data_only_layers_are_told_apart() {
+    let options = parse("lowerdir=/a:/b::/c::/d").unwrap();
+    assert_eq!((options.lower.len(), options.data_only_count), (4, 2));
+    let other = parse("lowerdir+=/a,lowerdir+=/b,datadir+=/c,datadir+=/d").unwrap();
+    assert_eq!((&other.lower, other.data_only_count), (&options.lower, 2));
+    assert!(parse("lowerdir+=/a,datadir+=/c,lowerdir+=/b").is_err());
+    assert!(parse("datadir+=/c").is_err());
+}
+
+fn path() -> impl Strategy<Value = PathBuf> {
+    proptest::collection::vec(1_u8..=255, 1..20).prop_map(|mut bytes| {
+        bytes.insert(0, b'/');
+        PathBuf::from(OsString::from_vec(bytes))
+    })
+}
+
+proptest! {
+    /// Goal: any path survives being escaped, whatever commas, colons, quotes and backslashes it
+    /// has.
+    #[test]
+    fn escaped_paths_come_back(
+        lower in proptest::collection::vec(path(), 1..5),
+        upper in path(),
+        work in path(),
+    ) {
+        let layers: Vec<&Path> = lower.iter().map(PathBuf::as_path).collect();
+        let text = Options::layers_text(&layers, Some((&upper, &work)));
+        let options = Options::parse(text.as_bytes()).unwrap();
+        prop_assert_eq!(options.lower, lower);
+        prop_assert_eq!(options.upper, Some(upper));
+        prop_assert_eq!(options.work, Some(work));
+    }
+
+    /// Goal: no string makes the parser panic.
+    #[test]
+    fn any_bytes_are_read_or_refused(text in proptest::collection::vec(any::<u8>(), 0..80)) {
+        let _ = Options::parse(&text);
+        let _ = Options::parse(&[b"lowerdir=/a,", &text[..]].concat());
+    }
+}

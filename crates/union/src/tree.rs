@@ -1,0 +1,280 @@
+//! The merged tree: nodes, where their parts are, and how names are found.
+//!
+//! [`Union`] is one mount's state. It belongs to one thread; every method that does not wait runs
+//! to its end before another operation is looked at, and that is all the locking there is. What
+//! waits (copying data, making it durable) must look at the tree anew afterwards.
+
+mod listing;
+mod lookup;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
+use std::rc::{Rc, Weak};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use slab::Slab;
+
+use crate::commit::Committer;
+use crate::files::OpenFile;
+use crate::layers::{Layers, Upper};
+use crate::node::{LowerPart, Node, Place};
+use crate::options::Options;
+use crate::sys::{self, Fd, Stat};
+
+pub(crate) use listing::Listing;
+
+/// Directories whose descriptors are kept open over all unions of a thread.
+const OPEN_DIRECTORIES_MAX: usize = 2048;
+/// The file system's number is put above so many bits of an inode number.
+const INODE_BITS: u32 = 56;
+
+/// Directories with open parts, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct OpenDirectories(RefCell<VecDeque<Weak<Node>>>);
+
+impl OpenDirectories {
+    /// Notes a directory that has just been given an open part, and closes the oldest ones.
+    fn note(&self, node: &Rc<Node>) {
+        let mut queue = self.0.borrow_mut();
+        queue.push_back(Rc::downgrade(node));
+        while queue.len() > OPEN_DIRECTORIES_MAX {
+            let oldest = queue.pop_front().and_then(|node| node.upgrade());
+            if let Some(oldest) = oldest.filter(|oldest| !Rc::ptr_eq(oldest, node))
+                && let Some(directory) = oldest.directory()
+            {
+                directory.parts.borrow_mut().clear();
+            }
+        }
+    }
+}
+
+/// What the unions of one thread share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) open_directories: OpenDirectories,
+    pub(crate) committer: Rc<Committer>,
+}
+
+/// One mounted union.
+#[derive(Debug)]
+pub(crate) struct Union {
+    pub(crate) options: Options,
+    pub(crate) layers: Layers,
+    pub(crate) shared: Rc<Shared>,
+    pub(crate) root: Rc<Node>,
+    pub(crate) nodes: RefCell<HashMap<u64, Rc<Node>>>,
+    /// Nodes with several names, by device and inode of their upper part.
+    pub(crate) linked: RefCell<HashMap<(u64, u64), Weak<Node>>>,
+    pub(crate) files: RefCell<Slab<Rc<OpenFile>>>,
+    pub(crate) listings: RefCell<Slab<Rc<RefCell<Listing>>>>,
+    /// Copies that wait for their names.
+    pub(crate) waiting: RefCell<Vec<Weak<crate::commit::Pending>>>,
+    next_node: Cell<u64>,
+    next_work_name: Cell<u64>,
+}
+
+impl Union {
+    pub(crate) fn new(options: Options, layers: Layers, shared: Rc<Shared>) -> Result<Self, Errno> {
+        let (place, top) = match &layers.upper {
+            Some(upper) => (Place::Upper, sys::stat_at(upper.root.as_fd(), b"")?),
+            None => (Place::Lower, sys::stat_at(layers.lower[0].root.as_fd(), b"")?),
+        };
+        let root = Node::new(fuse::NodeId::ROOT.0, libc::S_IFDIR, top.inode, place);
+        for (index, layer) in layers.lower[..layers.merged_count].iter().enumerate() {
+            root.lower.borrow_mut().push(LowerPart {
+                layer: index as u16,
+                path: Rc::from([]),
+                holds_whiteouts: layer.holds_whiteouts,
+            });
+        }
+        root.lookups.set(1);
+        let root = Rc::new(root);
+        let nodes = HashMap::from([(root.id, Rc::clone(&root))]);
+        Ok(Self {
+            options,
+            layers,
+            shared,
+            root,
+            nodes: RefCell::new(nodes),
+            linked: RefCell::default(),
+            files: RefCell::default(),
+            listings: RefCell::default(),
+            waiting: RefCell::default(),
+            next_node: Cell::new(fuse::NodeId::ROOT.0 + 1),
+            next_work_name: Cell::new(0),
+        })
+    }
+
+    /// The upper layer; `EROFS` without one.
+    pub(crate) fn upper(&self) -> Result<&Upper, Errno> {
+        self.layers.upper.as_ref().ok_or(Errno::ROFS)
+    }
+
+    /// A node that the kernel knows.
+    pub(crate) fn node(&self, id: fuse::NodeId) -> Result<Rc<Node>, Errno> {
+        self.nodes.borrow().get(&id.0).cloned().ok_or(Errno::STALE)
+    }
+
+    /// Makes a node; it is dropped unless somebody keeps it.
+    pub(crate) fn make_node(&self, kind: u32, inode: u64, place: Place) -> Node {
+        let id = self.next_node.get();
+        self.next_node.set(id + 1);
+        Node::new(id, kind, inode, place)
+    }
+
+    /// Counts a reference of the kernel.
+    pub(crate) fn refer(&self, node: &Rc<Node>) {
+        let lookups = node.lookups.get();
+        node.lookups.set(lookups + 1);
+        if lookups == 0 {
+            self.nodes.borrow_mut().insert(node.id, Rc::clone(node));
+        }
+    }
+
+    /// Takes references of the kernel back.
+    pub(crate) fn forget(&self, id: fuse::NodeId, count: u64) {
+        let mut nodes = self.nodes.borrow_mut();
+        let Some(node) = nodes.get(&id.0) else { return };
+        let left = node.lookups.get().saturating_sub(count);
+        node.lookups.set(left);
+        if left == 0 && node.id != fuse::NodeId::ROOT.0 {
+            let node = nodes.remove(&id.0);
+            drop(nodes);
+            drop(node);
+            self.tidy();
+        }
+    }
+
+    /// Drops what points to nodes that are gone, now and then.
+    fn tidy(&self) {
+        let mut linked = self.linked.borrow_mut();
+        if linked.len() >= 64 && linked.len().is_power_of_two() {
+            linked.retain(|_, node| node.strong_count() > 0);
+        }
+        let mut nodes = self.nodes.borrow_mut();
+        if nodes.capacity() > 64 && nodes.len() * 8 < nodes.capacity() {
+            nodes.shrink_to_fit();
+        }
+    }
+
+    /// The inode number that is shown for one of a layer's file system.
+    pub(crate) fn shown_inode(&self, file_system: u8, inode: u64) -> u64 {
+        if file_system == 0 || !self.options.xino {
+            return inode;
+        }
+        inode ^ (u64::from(file_system) << INODE_BITS)
+    }
+
+    /// As [`Union::shown_inode`], of a file just looked at.
+    pub(crate) fn shown_inode_of(&self, stat: &Stat) -> u64 {
+        self.shown_inode(self.layers.file_system_of(stat.device), stat.inode)
+    }
+
+    /// A name that nothing in the work directory has.
+    pub(crate) fn work_name(&self) -> Vec<u8> {
+        let number = self.next_work_name.get();
+        self.next_work_name.set(number + 1);
+        format!("#{number:x}").into_bytes()
+    }
+
+    /// The upper part of a directory, open.
+    pub(crate) fn upper_part(&self, node: &Rc<Node>) -> Result<Fd, Errno> {
+        self.part(node, 0)?.ok_or(Errno::IO)
+    }
+
+    /// A part of a directory, open: 0 for the upper one (`None` if there is none yet), then the
+    /// lower ones in order.
+    pub(crate) fn part(&self, node: &Rc<Node>, index: usize) -> Result<Option<Fd>, Errno> {
+        let directory = node.directory().ok_or(Errno::NOTDIR)?;
+        if index == 0 {
+            match &*node.place.borrow() {
+                Place::Gone { fd, .. } => return Ok(Some(Rc::clone(fd))),
+                Place::Upper => {}
+                _ => return Ok(None),
+            }
+        }
+        if let Some(Some(fd)) = directory.parts.borrow().get(index) {
+            return Ok(Some(Rc::clone(fd)));
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let fd = if index == 0 {
+            sys::open_below(self.upper()?.root.as_fd(), &path_of(node), flags)?
+        } else {
+            let lower = node.lower.borrow();
+            let part = lower.get(index - 1).ok_or(Errno::IO)?;
+            sys::open_below(self.lower_root(part), &part.path, flags)?
+        };
+        let fd = Rc::new(fd);
+        let mut parts = directory.parts.borrow_mut();
+        if parts.len() <= index {
+            parts.resize(index + 1, None);
+        }
+        parts[index] = Some(Rc::clone(&fd));
+        drop(parts);
+        self.shared.open_directories.note(node);
+        Ok(Some(fd))
+    }
+
+    /// The root of the layer that a part lies in.
+    pub(crate) fn lower_root(&self, part: &LowerPart) -> std::os::fd::BorrowedFd<'_> {
+        self.layers.lower[usize::from(part.layer)].root.as_fd()
+    }
+
+    /// A descriptor (`O_PATH`, or of an open file) of the inode that now carries a node's
+    /// attributes.
+    pub(crate) fn object(&self, node: &Rc<Node>) -> Result<Fd, Errno> {
+        let place = node.place.borrow().clone();
+        match place {
+            Place::Gone { fd, .. } => Ok(fd),
+            Place::Pending(pending) => Ok(Rc::clone(&pending.file)),
+            Place::Upper if node.is_directory() => self.upper_part(node),
+            Place::Upper => {
+                let link = node.link().ok_or(Errno::NOENT)?;
+                let parent = self.upper_part(&link.parent)?;
+                sys::open_below(parent.as_fd(), &link.name, OFlags::PATH | OFlags::NOFOLLOW)
+                    .map(Rc::new)
+            }
+            Place::Lower if node.is_directory() => self.part(node, 1)?.ok_or(Errno::IO),
+            Place::Lower => {
+                let lower = node.lower.borrow();
+                let part = lower.first().ok_or(Errno::IO)?;
+                let flags = OFlags::PATH | OFlags::NOFOLLOW;
+                sys::open_below(self.lower_root(part), &part.path, flags).map(Rc::new)
+            }
+        }
+    }
+
+    /// Attributes of the inode that [`Union::object`] would open, without opening it where that is
+    /// possible.
+    pub(crate) fn stat(&self, node: &Rc<Node>) -> Result<Stat, Errno> {
+        if node.is_in_upper()
+            && !node.is_directory()
+            && let Some(link) = node.link()
+        {
+            return sys::stat_at(self.upper_part(&link.parent)?.as_fd(), &link.name);
+        }
+        sys::stat_at(self.object(node)?.as_fd(), b"")
+    }
+}
+
+/// A node's path from the root, without a leading slash.
+pub(crate) fn path_of(node: &Rc<Node>) -> Vec<u8> {
+    let mut names: Vec<Box<[u8]>> = Vec::new();
+    let mut link = node.link();
+    while let Some(current) = link {
+        names.push(current.name);
+        link = current.parent.link();
+    }
+    names.reverse();
+    names.join(&b'/')
+}
+
+/// A name below a path.
+pub(crate) fn join(path: &[u8], name: &[u8]) -> Rc<[u8]> {
+    if path.is_empty() {
+        return name.into();
+    }
+    [path, b"/", name].concat().into()
+}

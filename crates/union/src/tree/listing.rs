@@ -1,0 +1,85 @@
+//! Listing a directory: the names of all its parts, each once, without what whiteouts hide.
+//!
+//! A listing is made when an open directory is read from its start, and kept until it is closed or
+//! read from its start again, so that offsets stay true whatever is created or removed meanwhile.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use rustix::io::Errno;
+
+use super::Union;
+use crate::node::Node;
+use crate::sys;
+
+/// One name that shows.
+#[derive(Debug)]
+pub(crate) struct ListedName {
+    pub(crate) name: Box<[u8]>,
+    pub(crate) inode: u64,
+    pub(crate) kind: u32,
+}
+
+/// The names of an open directory.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    pub(crate) names: Vec<ListedName>,
+    pub(crate) is_made: bool,
+}
+
+impl Union {
+    /// Lists a directory.
+    pub(crate) fn list(&self, node: &Rc<Node>) -> Result<Vec<ListedName>, Errno> {
+        let mut names = Vec::new();
+        // Every name that a part above has, whiteouts too.
+        let mut seen: HashSet<Box<[u8]>> = HashSet::new();
+        let parts = node.lower.borrow().len();
+        let has_upper = self.part(node, 0)?.is_some();
+        for index in 0..=parts {
+            let Some(directory) = self.part(node, index)? else { continue };
+            let directory = directory.as_fd();
+            let may_hold_whiteouts = index == 0
+                || node.lower.borrow().get(index - 1).is_some_and(|part| part.holds_whiteouts);
+            let device = sys::stat_at(directory, b"")?.device;
+            let file_system = self.layers.file_system_of(device);
+            let is_last = index == parts;
+            for entry in sys::list(directory)? {
+                let name = entry.name.into_boxed_slice();
+                if seen.contains(&name) {
+                    continue;
+                }
+                let needs_look = entry.kind == 0
+                    || entry.kind == libc::S_IFCHR
+                    || (may_hold_whiteouts && entry.kind == libc::S_IFREG && index > 0);
+                let mut kind = entry.kind;
+                let mut is_hidden = false;
+                if needs_look {
+                    let Some(stat) = sys::find_at(directory, &name)? else { continue };
+                    kind = stat.kind();
+                    is_hidden = self.is_whiteout(directory, &name, &stat, may_hold_whiteouts)?;
+                }
+                if !is_last {
+                    seen.insert(name.clone());
+                }
+                if !is_hidden {
+                    let mut inode = self.shown_inode(file_system, entry.inode);
+                    // Copied-up inodes show the number of their origin.
+                    if index == 0 && has_upper && parts > 0 || node.child(&name).is_some() {
+                        inode = self.number_of(node, &name)?.unwrap_or(inode);
+                    }
+                    names.push(ListedName { name, inode, kind });
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    /// The inode number that a lookup of this name would show.
+    fn number_of(&self, parent: &Rc<Node>, name: &[u8]) -> Result<Option<u64>, Errno> {
+        if let Some(node) = parent.child(name) {
+            return Ok(Some(node.inode.get()));
+        }
+        Ok(self.find(parent, name)?.map(|found| self.inode_of(&found)))
+    }
+}

@@ -1,0 +1,293 @@
+//! Finding a name: upper first, then the lower layers from the top, by the kernel's rules
+//! (`fs/overlayfs/namei.c`): the first thing found decides; directories go on being merged until
+//! something else, a whiteout or an opaque directory stops them; redirects say under which name or
+//! path to go on.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use super::{Union, join};
+use crate::format::{Opaque, Prefix, Redirect, suffix};
+use crate::node::{LowerPart, Node, Place};
+use crate::options::RedirectMode;
+use crate::sys::{self, Stat};
+
+/// What lies under a name.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Attributes of the topmost part.
+    pub(crate) stat: Stat,
+    pub(crate) is_upper: bool,
+    pub(crate) lower: SmallVec<[LowerPart; 1]>,
+    /// Attributes of the topmost lower part, or of the origin, if there is one.
+    pub(crate) lower_stat: Option<Stat>,
+}
+
+/// What a directory's or file's own attributes say of what lies below it.
+#[derive(Debug, Default)]
+struct Marks {
+    is_opaque: bool,
+    holds_whiteouts: bool,
+    redirect: Option<Redirect>,
+    is_metacopy: bool,
+    has_origin: bool,
+    is_whiteout: bool,
+}
+
+/// Where to look in the next layer.
+#[derive(Debug)]
+enum Next {
+    /// Under this name in the parent's part there.
+    Name(Box<[u8]>),
+    /// At this path from the layer's root.
+    Path(Box<[u8]>),
+}
+
+impl Union {
+    /// The node of a name; the caller decides whether the kernel gets a reference.
+    pub(crate) fn lookup(
+        &self,
+        parent: &Rc<Node>,
+        name: &[u8],
+    ) -> Result<Option<(Rc<Node>, Stat)>, Errno> {
+        if let Some(node) = parent.child(name) {
+            return match self.stat(&node) {
+                Ok(stat) => Ok(Some((node, stat))),
+                Err(Errno::NOENT) => Ok(None),
+                Err(errno) => Err(errno),
+            };
+        }
+        let Some(found) = self.find(parent, name)? else { return Ok(None) };
+        let stat = found.stat;
+        Ok(Some((self.adopt(parent, name, found), stat)))
+    }
+
+    /// Makes (or finds) the node of what was found under a name.
+    pub(crate) fn adopt(&self, parent: &Rc<Node>, name: &[u8], found: Found) -> Rc<Node> {
+        let key = (found.stat.device, found.stat.inode);
+        let is_shared = found.is_upper && !found.stat.is_directory() && found.stat.nlink > 1;
+        if is_shared && let Some(node) = self.linked.borrow().get(&key).and_then(|it| it.upgrade())
+        {
+            node.add_link(parent, name);
+            return node;
+        }
+        let place = if found.is_upper { Place::Upper } else { Place::Lower };
+        let node = self.make_node(found.stat.kind(), self.inode_of(&found), place);
+        node.lower_nlink.set(found.lower_stat.map_or(0, |stat| stat.nlink));
+        *node.lower.borrow_mut() = found.lower;
+        let node = Rc::new(node);
+        node.add_link(parent, name);
+        if is_shared {
+            self.linked.borrow_mut().insert(key, Rc::downgrade(&node));
+        }
+        node
+    }
+
+    /// The inode number to show: that of the topmost lower part, so that it stays over a copy-up;
+    /// but not of one of several hard links, whose copies are different inodes.
+    pub(super) fn inode_of(&self, found: &Found) -> u64 {
+        match &found.lower_stat {
+            Some(lower) if lower.is_directory() || !found.is_upper || lower.nlink == 1 => {
+                self.shown_inode_of(lower)
+            }
+            _ => self.shown_inode_of(&found.stat),
+        }
+    }
+
+    /// Looks a name up in all layers.
+    pub(crate) fn find(&self, parent: &Rc<Node>, name: &[u8]) -> Result<Option<Found>, Errno> {
+        let mut next = Next::Name(name.into());
+        let mut upper = None;
+        if let Some(directory) = self.part(parent, 0)?
+            && let Some(stat) = sys::find_at(directory.as_fd(), name)?
+        {
+            if self.is_whiteout(directory.as_fd(), name, &stat, true)? {
+                return Ok(None);
+            }
+            let marks = self.marks(directory.as_fd(), name, &stat, true)?;
+            upper = Some(stat);
+            let goes_on = match stat.kind() {
+                libc::S_IFDIR => !marks.is_opaque,
+                libc::S_IFREG => marks.is_metacopy || marks.has_origin,
+                _ => marks.has_origin,
+            };
+            if !goes_on {
+                return Ok(Some(upper_only(stat)));
+            }
+            self.follow(&mut next, marks.redirect)?;
+        }
+        self.find_lower(parent, next, upper)
+    }
+
+    /// Whether a name would show if nothing of it were in the upper directory.
+    pub(crate) fn shows_below(&self, parent: &Rc<Node>, name: &[u8]) -> Result<bool, Errno> {
+        Ok(self.find_lower(parent, Next::Name(name.into()), None)?.is_some())
+    }
+
+    /// The lower part of a lookup.
+    fn find_lower(
+        &self,
+        parent: &Rc<Node>,
+        mut next: Next,
+        upper: Option<Stat>,
+    ) -> Result<Option<Found>, Errno> {
+        let mut lower: SmallVec<[LowerPart; 1]> = SmallVec::new();
+        let mut top = upper;
+        let mut lower_stat = None;
+        let parts = parent.lower.borrow().clone();
+        let mut index = 0;
+        let mut layer = 0;
+        loop {
+            // The directory to look in, the name in it, and the whole path.
+            let (directory, name, path, in_marked) = match &next {
+                Next::Name(name) => {
+                    let Some(part) = parts.get(index) else { break };
+                    index += 1;
+                    layer = usize::from(part.layer);
+                    let Some(directory) = self.part(parent, index)? else { break };
+                    (directory, name.clone(), join(&part.path, name), part.holds_whiteouts)
+                }
+                Next::Path(path) => {
+                    if layer >= self.layers.merged_count {
+                        break;
+                    }
+                    let cut = path.iter().rposition(|&byte| byte == b'/');
+                    let (above, name) =
+                        cut.map_or((&[][..], &path[..]), |at| (&path[..at], &path[at + 1..]));
+                    let root = self.layers.lower[layer].root.as_fd();
+                    let flags = OFlags::PATH | OFlags::DIRECTORY;
+                    match sys::open_below(root, above, flags) {
+                        Ok(directory) => {
+                            (Rc::new(directory), name.into(), Rc::from(&path[..]), false)
+                        }
+                        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                            layer += 1;
+                            continue;
+                        }
+                        Err(errno) => return Err(errno),
+                    }
+                }
+            };
+            let here = layer;
+            layer += 1;
+            let Some(stat) = sys::find_at(directory.as_fd(), &name)? else { continue };
+            if self.is_whiteout(directory.as_fd(), &name, &stat, in_marked)? {
+                break;
+            }
+            let is_other_kind = top.is_some_and(|top| top.kind() != stat.kind());
+            if is_other_kind {
+                break;
+            }
+            let has_upper_file = upper.is_some_and(|upper| !upper.is_directory());
+            let marks = if stat.is_directory() || stat.is_regular() {
+                self.marks(directory.as_fd(), &name, &stat, false)?
+            } else {
+                Marks::default()
+            };
+            lower.push(LowerPart {
+                layer: here as u16,
+                path,
+                holds_whiteouts: marks.holds_whiteouts,
+            });
+            top.get_or_insert(stat);
+            lower_stat.get_or_insert(stat);
+            if !stat.is_directory() && (!marks.is_metacopy || has_upper_file) {
+                break;
+            }
+            if marks.is_opaque {
+                break;
+            }
+            self.follow(&mut next, marks.redirect)?;
+        }
+        let Some(stat) = top else { return Ok(None) };
+        if !stat.is_directory() {
+            // What carries data is what counts: a copy of metadata only stands for the data below.
+            let data = lower.pop();
+            lower.clear();
+            lower.extend(data);
+        }
+        Ok(Some(Found { stat, is_upper: upper.is_some(), lower, lower_stat }))
+    }
+
+    /// Notes where a redirect leads.
+    fn follow(&self, next: &mut Next, redirect: Option<Redirect>) -> Result<(), Errno> {
+        match redirect {
+            None => return Ok(()),
+            Some(_) if self.options.redirect == RedirectMode::NoFollow => return Err(Errno::PERM),
+            Some(Redirect::Path(path)) => *next = Next::Path(path),
+            Some(Redirect::Name(name)) => match next {
+                Next::Name(old) => *old = name,
+                Next::Path(path) => {
+                    let above = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+                    *path = join(&path[..above], &name).to_vec().into();
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// Whether a name stands for "nothing here, and look no further".
+    pub(crate) fn is_whiteout(
+        &self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        stat: &Stat,
+        in_marked: bool,
+    ) -> Result<bool, Errno> {
+        if stat.is_whiteout_device() {
+            return Ok(true);
+        }
+        // The other form is looked for only where its directory says that there may be some.
+        if !in_marked || !stat.is_regular() || stat.size != 0 {
+            return Ok(false);
+        }
+        Ok(self.marks(directory, name, stat, false)?.is_whiteout)
+    }
+
+    /// Reads the overlay's own attributes of what was found.
+    fn marks(
+        &self,
+        directory: BorrowedFd<'_>,
+        name: &[u8],
+        stat: &Stat,
+        in_upper: bool,
+    ) -> Result<Marks, Errno> {
+        let mut marks = Marks::default();
+        if !stat.is_directory() && !stat.is_regular() && !in_upper {
+            return Ok(marks);
+        }
+        let object = sys::open_below(directory, name, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let object = object.as_fd();
+        for attribute in sys::xattr_names(object)? {
+            if Prefix::is_foreign_opaque(&attribute) {
+                marks.is_opaque |= sys::xattr(object, &attribute)?.as_deref() == Some(b"y");
+            }
+            let Some(own) = self.layers.prefix.own(&attribute) else { continue };
+            let value = || sys::xattr(object, &attribute).map(Option::unwrap_or_default);
+            match own {
+                suffix::OPAQUE => match Opaque::parse(&value()?) {
+                    Opaque::Yes => marks.is_opaque = true,
+                    Opaque::HoldsWhiteouts => marks.holds_whiteouts = true,
+                    Opaque::No => {}
+                },
+                suffix::REDIRECT => {
+                    let redirect = Redirect::parse(&value()?).ok_or(Errno::INVAL)?;
+                    marks.redirect = Some(redirect);
+                }
+                suffix::METACOPY => marks.is_metacopy = stat.is_regular(),
+                suffix::ORIGIN => marks.has_origin = true,
+                suffix::WHITEOUT => marks.is_whiteout = true,
+                _ => {}
+            }
+        }
+        Ok(marks)
+    }
+}
+
+fn upper_only(stat: Stat) -> Found {
+    Found { stat, is_upper: true, lower: SmallVec::new(), lower_stat: None }
+}
