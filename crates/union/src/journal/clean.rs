@@ -61,9 +61,11 @@ impl<S: Storage> Journal<S> {
 
     /// Deletes the oldest segment if nothing of it is needed and that is durable.
     fn delete_dead(&mut self) -> Result<bool, JournalError> {
-        let Some((&oldest, _)) = self.log.segments.iter().next() else { return Ok(false) };
-        let is_last = self.log.segments.len() == 1;
-        if is_last || !self.state.is_dead(oldest) {
+        let Some((&oldest, segment)) = self.log.segments.iter().next() else { return Ok(false) };
+        // A later segment carries the log on only when a record in it, and so its header, is
+        // durable: without it the log would begin anew.
+        let is_followed = self.log.durable > segment.last;
+        if !is_followed || !self.state.is_dead(oldest) {
             self.cleaner.dead = None;
             return Ok(false);
         }

@@ -27,7 +27,10 @@ const MOUNT_ID_UNIQUE: u32 = 0x4000;
 #[derive(Debug)]
 pub struct Directory {
     work: Arc<OwnedFd>,
-    directory: Arc<OwnedFd>,
+    /// The store's directory; its open file description holds the lock.
+    directory: OwnedFd,
+    /// The same, for flushes that may outlive the lock.
+    names: Arc<OwnedFd>,
     segments: BTreeMap<SegmentId, Arc<OwnedFd>>,
     /// Whether the directory's own name may not be durable yet.
     is_new: bool,
@@ -49,8 +52,9 @@ impl Directory {
             other => other.map_err(failed)?,
         }
         let witness = witness(&directory);
-        let (work, directory) = (Arc::new(work), Arc::new(directory));
-        let mut store = Self { work, directory, segments: BTreeMap::new(), is_new, witness };
+        let names = Arc::new(open_directory(&directory, ".").map_err(failed)?);
+        let (work, segments) = (Arc::new(work), BTreeMap::new());
+        let mut store = Self { work, directory, names, segments, is_new, witness };
         store.open_segments().map_err(|error| JournalError::io("opening the segments", error))?;
         Ok(store)
     }
@@ -214,7 +218,7 @@ impl Storage for Directory {
     }
 
     fn directory_handles(&self) -> io::Result<Vec<Self::Handle>> {
-        let mut handles = vec![self.directory.clone()];
+        let mut handles = vec![self.names.clone()];
         if self.is_new {
             handles.push(self.work.clone());
         }
