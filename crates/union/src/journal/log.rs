@@ -21,6 +21,8 @@ pub(super) struct Segment {
     pub(super) end: u64,
     /// The last record in it.
     pub(super) last: Sequence,
+    /// Whether its header is known to be durable.
+    pub(super) has_durable_header: bool,
 }
 
 /// What of the directory was changed and not synced.
@@ -117,7 +119,13 @@ impl<S: Storage> Log<S> {
 
     /// Makes the next segment, as large as the log suggests or as the disk has room for.
     fn roll(&mut self, room: u64, next_file: u64) -> Result<SegmentId, JournalError> {
-        // Recovery takes a missing segment for a deleted one, so names become durable in order.
+        // Recovery takes a missing segment for a deleted one, and one without a header for the last,
+        // so both become durable in order. Usually a ticket has done it by now.
+        if let Some((&newest, segment)) = self.segments.iter().next_back()
+            && !segment.has_durable_header
+        {
+            self.sync_segment(newest)?;
+        }
         self.sync_names()?;
         self.cut_recovered()?;
         let id = SegmentId(self.segments.keys().next_back().map_or(1, |last| last.0 + 1));
@@ -137,7 +145,8 @@ impl<S: Storage> Log<S> {
             return Err(JournalError::io(format!("writing segment {id}"), error));
         }
         self.dirt.names += 1;
-        let segment = Segment { key, size_bytes, end: HEADER_BYTES as u64, last: self.appended };
+        let (end, last) = (HEADER_BYTES as u64, self.appended);
+        let segment = Segment { key, size_bytes, end, last, has_durable_header: false };
         self.segments.insert(id, segment);
         self.active = Some(id);
         Ok(id)
@@ -184,6 +193,24 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
+    /// Flushes one segment.
+    pub(super) fn sync_segment(&mut self, id: SegmentId) -> Result<(), JournalError> {
+        let result = self.storage.sync(id);
+        self.flushed(result)?;
+        self.headers_durable(id);
+        Ok(())
+    }
+
+    /// Takes note of the headers of all segments up to `newest`.
+    pub(super) fn headers_durable(&mut self, newest: SegmentId) {
+        for segment in self.segments.range_mut(..=newest).rev().map(|(_, segment)| segment) {
+            if segment.has_durable_header {
+                break;
+            }
+            segment.has_durable_header = true;
+        }
+    }
+
     /// Turns a failed flush into the sticky state.
     pub(super) fn flushed(&mut self, result: io::Result<()>) -> Result<(), JournalError> {
         result.map_err(|error| {
@@ -204,10 +231,12 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Segments with records that are not known to be durable.
+    /// Segments that are not known to be durable, newest first.
     pub(super) fn dirty(&self) -> impl Iterator<Item = SegmentId> + '_ {
         let durable = self.durable;
-        self.segments.iter().rev().take_while(move |(_, s)| s.last > durable).map(|(&id, _)| id)
+        let is_dirty =
+            move |segment: &Segment| segment.last > durable || !segment.has_durable_header;
+        self.segments.iter().rev().take_while(move |(_, s)| is_dirty(s)).map(|(&id, _)| id)
     }
 
     /// Bytes of all records.

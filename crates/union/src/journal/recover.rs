@@ -10,6 +10,7 @@
 use super::error::JournalError;
 use super::log::{Log, Segment};
 use super::options::Options;
+use super::record::{Key, Record};
 use super::scan::{Found, Scanner};
 use super::segment::{HEADER_BYTES, Header};
 use super::state::{Location, State};
@@ -149,8 +150,7 @@ fn make_durable<S: Storage>(log: &mut Log<S>) -> Result<(), JournalError> {
         log.sync_names()?;
     }
     for segment in dirty {
-        let result = log.storage.sync(segment);
-        log.flushed(result)?;
+        log.sync_segment(segment)?;
     }
     log.durable = log.appended;
     Ok(())
@@ -183,16 +183,15 @@ impl<S: Storage> Replay<'_, S> {
         next: Option<&Header>,
     ) -> Result<Option<Segment>, JournalError> {
         let Some(header) = candidate.header else {
-            // Its records are missing; whether that matters shows at the next header.
-            let is_end =
-                next.is_none_or(|next| next.synced <= self.last && self.synced <= self.last);
-            let blank = Segment {
-                key: super::record::Key { journal: 0, epoch: 0 },
-                size_bytes: candidate.size_bytes,
-                end: candidate.size_bytes,
-                last: self.last,
-            };
-            return Ok((!is_end).then_some(blank));
+            // A segment is followed by another only after its header is durable.
+            let Some(next) = next else { return Ok(None) };
+            self.damaged(candidate.segment, Some(Sequence(next.previous.0 + 1)));
+            self.last = self.last.max(next.previous);
+            let size_bytes = candidate.size_bytes;
+            let key = Key { journal: 0, epoch: 0 };
+            let (end, last) = (size_bytes, self.last);
+            let blank = Segment { key, size_bytes, end, last, has_durable_header: true };
+            return Ok(Some(blank));
         };
         if header.previous > self.last {
             if self.synced <= self.last {
@@ -229,7 +228,9 @@ impl<S: Storage> Replay<'_, S> {
         }
         let Candidate { size_bytes, .. } = *candidate;
         let size_bytes = size_bytes.max(at);
-        Ok(Some(Segment { key: header.key, size_bytes, end: at, last: self.last }))
+        let (key, last) = (header.key, self.last);
+        let has_durable_header = next.is_some();
+        Ok(Some(Segment { key, size_bytes, end: at, last, has_durable_header }))
     }
 
     fn apply(&mut self, segment: SegmentId, found: Found) {
@@ -240,7 +241,14 @@ impl<S: Storage> Replay<'_, S> {
             data_position: found.data().start as u32,
             data_bytes: found.head.data_bytes as u64,
         };
-        self.state.apply(at, found.head.file, found.record);
+        // Of a file that only a snapshot tells of, older bytes may lie in what was lost.
+        let file = found.head.file;
+        let is_new = self.state.files.get(&file).is_none_or(|state| state.home.is_none());
+        let is_repeated = matches!(found.record, Record::Snapshot(_));
+        self.state.apply(at, file, found.record);
+        if is_new && is_repeated && !self.recovery.damage.is_empty() {
+            self.state.suspect(file);
+        }
     }
 
     /// Durable records are missing: whatever they concerned is not to be trusted.

@@ -236,6 +236,13 @@ impl State {
         self.runs = self.runs - before + state.map.len();
     }
 
+    /// Takes a file for damaged.
+    pub(super) fn suspect(&mut self, file: FileId) {
+        if let Some(state) = self.files.get_mut(&file) {
+            state.base.is_suspect = true;
+        }
+    }
+
     /// Ends a replay: forgets provisional files, whose end lies in the log, and nameless ones,
     /// which nobody can open any more. Returns how many nameless ones there were.
     pub(super) fn finish_replay(&mut self) -> usize {

@@ -3,7 +3,7 @@
 use super::Journal;
 use super::error::JournalError;
 use super::storage::Storage;
-use super::types::{Kind, Sequence};
+use super::types::{Kind, SegmentId, Sequence};
 
 /// What to flush, so that everything appended so far is durable. The flushes may run in any order
 /// and at once; all must succeed.
@@ -15,6 +15,7 @@ pub struct Ticket<H> {
     pub data: Vec<H>,
     /// To fsync: directories and the marker.
     pub names: Vec<H>,
+    newest: Option<SegmentId>,
     names_mark: u64,
     markers_mark: u64,
 }
@@ -49,6 +50,7 @@ impl<S: Storage> Journal<S> {
             upto: log.appended,
             data: data.map_err(opened)?,
             names,
+            newest: log.dirty().next(),
             names_mark: log.dirt.names,
             markers_mark: log.dirt.markers,
         })
@@ -62,6 +64,9 @@ impl<S: Storage> Journal<S> {
         }
         let log = &mut self.log;
         log.durable = log.durable.max(ticket.upto);
+        if let Some(newest) = ticket.newest {
+            log.headers_durable(newest);
+        }
         log.dirt.names_synced = log.dirt.names_synced.max(ticket.names_mark);
         log.dirt.markers_synced = log.dirt.markers_synced.max(ticket.markers_mark);
         debug_assert!(log.durable <= log.appended, "only what was appended is flushed");
@@ -82,8 +87,7 @@ impl<S: Storage> Journal<S> {
         let ticket = self.ticket()?;
         let dirty: Vec<_> = self.log.dirty().collect();
         for segment in dirty {
-            let result = self.log.storage.sync(segment);
-            self.log.flushed(result)?;
+            self.log.sync_segment(segment)?;
         }
         self.log.sync_names()?;
         let dirt = self.log.dirt;

@@ -233,6 +233,7 @@ impl Inode {
         self.cache = self.disk.clone();
         self.written_end = self.written_end.min(self.disk.len());
         self.synced_end = self.written_end;
+        self.is_size_durable = true;
     }
 }
 
