@@ -59,8 +59,6 @@ pub struct Client {
     pub(crate) changes: Option<Box<dyn Fn(Change)>>,
     /// Rights of forgotten inodes, to be given back together.
     pub(crate) returns: RefCell<Vec<protocol::lease::Return>>,
-    /// Inodes to be forgotten once their data is durable.
-    forgotten: RefCell<Vec<InodeId>>,
     /// Open handles.
     pub(crate) open_files: Cell<usize>,
     /// Whole directories that were fetched: numbers the next one.
@@ -90,7 +88,6 @@ impl Client {
             dirty_inodes: RefCell::default(),
             changes: config.changes,
             returns: RefCell::default(),
-            forgotten: RefCell::default(),
             open_files: Cell::new(0),
             listings: Cell::new(0),
             closed: Cell::new(false),
@@ -177,18 +174,12 @@ impl Client {
     /// Commits what has been dirty for long, gives rights back, keeps the table of inodes bounded.
     async fn write_back(self: Rc<Self>) {
         while !self.closed.get() {
+            // Half of the time, as the service takes the other half to have the devices flushed.
             sleep(self.session.times().writeback / 2).await;
             let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
             for inode in dirty {
                 // A failure stays with the inode and is told at close or fsync.
                 let _ = self.commit_in_background(&inode).await;
-            }
-            // Of files that were closed since, too.
-            self.flush_written().await;
-            for id in self.forgotten.take() {
-                if let Some(inode) = self.known_inode(id) {
-                    self.drop_if_idle(&inode);
-                }
             }
             self.give_back().await;
             self.evict();
@@ -205,19 +196,10 @@ impl Client {
         }
     }
 
-    /// Whether an inode may be forgotten: nobody uses it, and no later fsync has to know where its
-    /// data went.
-    pub(crate) fn is_idle(&self, inode: &Inode) -> bool {
-        let is_flushed = |(device, number): &(_, u64)| self.is_flushed(*device, *number);
-        inode.is_unused() && inode.writes().iter().all(is_flushed)
-    }
-
-    /// Forgets an inode if nobody uses it: now, or once its data is durable.
+    /// Forgets an inode if nobody uses it.
     pub(crate) fn drop_if_idle(&self, inode: &Inode) {
-        if self.is_idle(inode) {
+        if inode.is_unused() {
             self.drop_inode(inode.id);
-        } else if inode.is_unused() {
-            self.forgotten.borrow_mut().push(inode.id);
         }
     }
 
@@ -229,7 +211,7 @@ impl Client {
         }
         let idle: Vec<InodeId> = {
             let inodes = self.inodes.borrow();
-            let idle = inodes.iter().filter(|(_, inode)| self.is_idle(inode));
+            let idle = inodes.iter().filter(|(_, inode)| inode.is_unused());
             idle.map(|(&id, _)| id).take(surplus).collect()
         };
         for id in idle {

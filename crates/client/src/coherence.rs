@@ -54,7 +54,7 @@ impl Handler for Client {
                 answer(reply, &PushAnswer::Done);
             }
             Push::Devices(devices) => {
-                self.devices.update(devices);
+                self.update_devices(devices);
                 answer(reply, &PushAnswer::Done);
             }
             Push::Reclaim { free_epoch } => {
@@ -98,7 +98,7 @@ impl Handler for Client {
     }
 
     fn devices(&self, devices: Vec<DeviceInfo>) {
-        self.devices.update(devices);
+        self.update_devices(devices);
     }
 }
 

@@ -47,12 +47,13 @@ impl Client {
         result.and(inode.take_error())
     }
 
-    /// As [`Client::commit`] with durability, but a failure stays to be told to somebody who asks.
+    /// As [`Client::commit`], but a failure stays to be told to somebody who asks. Durable it becomes
+    /// within the next half second: the service has the devices flushed.
     pub(crate) async fn commit_in_background(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
     ) -> Result<(), Errno> {
-        let result = self.commit(inode, true).await;
+        let result = self.commit(inode, false).await;
         if let Err(errno) = result {
             inode.dirty.borrow_mut().error.get_or_insert(errno);
         }
@@ -70,7 +71,7 @@ impl Client {
             written.await;
         }
         if durable {
-            self.flush_inode(inode).await?;
+            self.flush_dirty(inode).await?;
         }
         let mut from = 0;
         loop {
@@ -102,7 +103,8 @@ impl Client {
                 let block_size = info.map_or(4096, |info| info.block_size);
                 extents.extend(dirty.extents(run, block_size));
             }
-            let allocations = dirty.name(&runs, &extents);
+            let is_flushed = |device, number| self.is_flushed(device, number);
+            let allocations = dirty.name(&runs, &extents, is_flushed);
             let call = Call::Commit {
                 inode: inode.id,
                 generation: inode.state.borrow().generation,
@@ -135,10 +137,11 @@ impl Client {
         }
     }
 
-    /// Makes all of the inode's data that devices have acknowledged durable.
-    pub(crate) async fn flush_inode(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
+    /// Makes all of the inode's uncommitted data that devices have acknowledged durable.
+    async fn flush_dirty(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
         let mut result = Ok(());
-        for (device, number) in inode.writes() {
+        let writes = inode.dirty.borrow().writes();
+        for (device, number) in writes {
             result = result.and(self.flush_device(device, number).await);
         }
         result

@@ -10,7 +10,7 @@ use crate::client::Client;
 use block::{Device, IoFuture};
 use protocol::client::{Answer, Call};
 use protocol::space::DeviceInfo;
-use protocol::{DeviceId, Epoch, Errno, HostId, InodeId};
+use protocol::{DeviceId, Epoch, Errno, HostId, Incarnation, InodeId};
 use ring::local::{Notify, Semaphore};
 use ring::{Buffer, Chunk, Shared};
 use serde::Serialize;
@@ -83,6 +83,7 @@ pub(crate) struct Devices {
     /// The devices of this client's own node come first in `preferred`.
     node: RefCell<String>,
     known: RefCell<BTreeMap<DeviceId, Rc<PoolDevice>>>,
+    losses: Cell<u64>,
     /// Told when the service has said something new of the pool.
     pub(crate) changed: Notify,
 }
@@ -90,7 +91,7 @@ pub(crate) struct Devices {
 impl Devices {
     pub(crate) fn new(local: LocalDevices, node: String) -> Devices {
         let (node, known) = (RefCell::new(node), RefCell::default());
-        Devices { local, node, known, changed: Notify::new() }
+        Devices { local, node, known, losses: Cell::new(0), changed: Notify::new() }
     }
 
     /// Whether any target is in contact with the service.
@@ -98,22 +99,30 @@ impl Devices {
         self.known.borrow().values().any(|device| device.info.borrow().online)
     }
 
-    /// Takes in what the service says of the pool.
-    pub(crate) fn update(&self, infos: Vec<DeviceInfo>) {
+    /// Takes in what the service says of the pool. Answers the devices that have another incarnation
+    /// than before.
+    fn update(&self, infos: Vec<DeviceInfo>) -> Vec<(DeviceId, Incarnation)> {
         let mut devices = self.known.borrow_mut();
+        let mut reborn = Vec::new();
         for info in infos {
-            let known = devices.get(&info.device).cloned();
-            let Some(device) = known else {
-                devices.insert(info.device, Rc::new(PoolDevice::new(info)));
-                continue;
-            };
-            let old = device.info.replace(info);
-            let info = device.info.borrow();
-            if old.address != info.address || old.incarnation != info.incarnation {
-                device.way.take();
+            let (id, incarnation) = (info.device, info.incarnation);
+            match devices.get(&id) {
+                Some(device) if device.update(info.clone()) => reborn.push((id, incarnation)),
+                Some(_) => {}
+                None => {
+                    devices.insert(id, Rc::new(PoolDevice::new(info)));
+                }
             }
         }
+        self.losses.set(self.losses.get() + reborn.len() as u64);
         self.changed.notify();
+        reborn
+    }
+
+    /// How often a device has come back with another incarnation: extents that were known before
+    /// may name data that is lost.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.get()
     }
 
     /// What is known of a device.
@@ -194,14 +203,6 @@ impl Devices {
         counts.collect()
     }
 
-    /// Devices with writes that were not flushed, and the number of the last of them.
-    fn unflushed(&self) -> Vec<(DeviceId, u64)> {
-        let known = self.known.borrow();
-        let written = known.iter().map(|(&id, device)| (id, device.writes.get(), device));
-        let unflushed = written.filter(|(_, writes, device)| *writes > device.flushed.get());
-        unflushed.map(|(id, writes, _)| (id, writes)).collect()
-    }
-
     fn get(&self, device: DeviceId) -> Result<Rc<PoolDevice>, Errno> {
         self.known.borrow().get(&device).cloned().ok_or(Errno::EIO)
     }
@@ -221,6 +222,30 @@ impl PoolDevice {
             read_bytes: Cell::new(0),
             written_bytes: Cell::new(0),
         }
+    }
+
+    /// Whether a flush of a write has failed, or might have been of a later incarnation.
+    fn is_lost(&self, number: u64) -> bool {
+        let (after, to) = self.lost.get();
+        after < number && number <= to
+    }
+
+    /// Takes in what the service says of it. Answers whether its incarnation is another: then what
+    /// was not flushed is lost, and no later flush makes it durable.
+    fn update(&self, info: DeviceInfo) -> bool {
+        let old = self.info.replace(info);
+        let info = self.info.borrow();
+        let is_reborn = old.incarnation != info.incarnation;
+        if is_reborn || old.address != info.address {
+            self.way.take();
+        }
+        if is_reborn {
+            let (after, to) = self.lost.get();
+            let first = if after < to { after } else { self.flushed.get() };
+            self.lost.set((first.min(self.flushed.get()), self.writes.get()));
+            self.flushed.set(self.writes.get());
+        }
+        is_reborn
     }
 
     fn device(&self) -> Option<Rc<dyn Device>> {
@@ -249,6 +274,21 @@ fn failed(info: &DeviceInfo, what: &str, error: &dyn std::fmt::Display) -> Errno
 }
 
 impl Client {
+    /// Takes in what the service says of the pool. Where a device has lost data, what is cached of
+    /// extents may name it; they are asked for again.
+    pub(crate) fn update_devices(&self, infos: Vec<DeviceInfo>) {
+        let reborn = self.devices.update(infos);
+        for (device, incarnation) in &reborn {
+            tracing::warn!(%device, "the device has another incarnation: data that it had not flushed is lost");
+            self.space.borrow_mut().renew(*device, *incarnation);
+        }
+        if !reborn.is_empty() {
+            for inode in self.inodes.borrow().values() {
+                inode.state.borrow_mut().forget_extents();
+            }
+        }
+    }
+
     /// The device, connected to if it was not yet.
     async fn device(self: &Rc<Self>, id: DeviceId) -> Result<Rc<dyn Device>, Errno> {
         let pool_device = self.devices.get(id)?;
@@ -263,7 +303,10 @@ impl Client {
         // ENODEV is that of a node which is out of contact: to its readers, an error of I/O.
         let admitted = self.session.call(Call::Admit(id)).await;
         let admitted = admitted.map_err(|e| if e == Errno::ENODEV { Errno::EIO } else { e })?;
-        let Answer::Admitted(_) = admitted else { return Err(Errno::EPROTO) };
+        let Answer::Admitted(incarnation) = admitted else { return Err(Errno::EPROTO) };
+        let info = pool_device.info.borrow().clone();
+        // The way leads to this incarnation: nothing that is known of an earlier one may go over it.
+        self.update_devices(vec![DeviceInfo { incarnation, ..info }]);
         let info = pool_device.info.borrow().clone();
         let identity = self.session.identity();
         let local = (self.devices.local)(&info, identity.host, identity.epoch);
@@ -353,10 +396,10 @@ impl Client {
     ) -> Result<(), Errno> {
         let pool_device = self.devices.get(id)?;
         let _lock = pool_device.flushing.acquire(1).await;
-        let (after, to) = pool_device.lost.get();
-        if after < through && through <= to {
+        if pool_device.is_lost(through) {
             return Err(Errno::EIO);
         }
+        let (after, to) = pool_device.lost.get();
         let flushed = pool_device.flushed.get();
         if flushed >= through {
             return Ok(());
@@ -378,17 +421,11 @@ impl Client {
         result
     }
 
-    /// Flushes every device that has acknowledged writes since it was last flushed.
-    pub(crate) async fn flush_written(self: &Rc<Self>) {
-        for (id, through) in self.devices.unflushed() {
-            // Who asks for these writes to be durable is told of the failure then.
-            let _ = self.flush_device(id, through).await;
-        }
-    }
-
-    /// Whether a device's writes up to this number are known to be durable, or known to be lost.
-    pub(crate) fn is_flushed(&self, id: DeviceId, through: u64) -> bool {
-        self.devices.get(id).is_ok_and(|device| device.flushed.get() >= through)
+    /// Whether a device's write of this number is known to be durable.
+    pub(crate) fn is_flushed(&self, id: DeviceId, number: u64) -> bool {
+        self.devices
+            .get(id)
+            .is_ok_and(|device| device.flushed.get() >= number && !device.is_lost(number))
     }
 }
 

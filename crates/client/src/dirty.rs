@@ -62,6 +62,8 @@ pub(crate) struct Fill {
     pub(crate) reserved_blocks: u64,
     /// Once written out: the allocations it went to.
     pub(crate) pieces: Pieces,
+    /// Once written out: the number of the last of its writes to the device.
+    pub(crate) number: u64,
     /// Those of `pieces` that were named in a commit: their blocks are not ours to give back.
     pub(crate) named: SmallVec<[AllocationId; 1]>,
     writes: u32,
@@ -140,6 +142,7 @@ impl Dirty {
             state: FillState::Gathering(buffer),
             reserved_blocks: 0,
             pieces: Pieces::new(),
+            number: 0,
             named: SmallVec::new(),
             writes: 0,
         };
@@ -175,20 +178,27 @@ impl Dirty {
     }
 
     /// The allocations that extents of a commit name for the first time, which it then has named.
-    pub(crate) fn name(&mut self, runs: &[Run<At>], extents: &[Extent]) -> Vec<NewAllocation> {
+    /// `is_flushed` says of a device and the number of a write whether a flush has covered it.
+    pub(crate) fn name(
+        &mut self,
+        runs: &[Run<At>],
+        extents: &[Extent],
+        is_flushed: impl Fn(DeviceId, u64) -> bool,
+    ) -> Vec<NewAllocation> {
         let mut new = Vec::new();
         let mut fills: Vec<FillId> = runs.iter().map(|run| run.place.fill).collect();
         fills.sort_unstable();
         fills.dedup();
         for id in fills {
             let Some(fill) = self.fills.get_mut(&id) else { continue };
+            let is_flushed = is_flushed(fill.device, fill.number);
             for (_, piece) in &fill.pieces {
                 let allocation = piece.allocation;
                 let is_used = extents.iter().any(|e| e.place.allocation == allocation);
                 if is_used && !fill.named.contains(&allocation) {
                     fill.named.push(allocation);
                     let (blocks, incarnation) = (piece.blocks, piece.incarnation);
-                    new.push(NewAllocation { allocation, blocks, incarnation });
+                    new.push(NewAllocation { allocation, blocks, incarnation, is_flushed });
                 }
             }
         }
@@ -245,12 +255,26 @@ impl Dirty {
         Some(Sealed { id, device, block_size, bytes, used, reserved_blocks })
     }
 
-    /// A sealed fill has been written to these allocations (to none if that failed).
-    pub(crate) fn written(&mut self, id: FillId, pieces: Pieces) {
+    /// A sealed fill has been written to these allocations (to none if that failed), the last of the
+    /// device's writes having this number.
+    pub(crate) fn written(&mut self, id: FillId, pieces: Pieces, number: u64) {
         if let Some(fill) = self.fills.get_mut(&id) {
             fill.state = FillState::Written;
             fill.pieces = pieces;
+            fill.number = number;
         }
+    }
+
+    /// The devices of written fills, each with the number of the last write.
+    pub(crate) fn writes(&self) -> SmallVec<[(DeviceId, u64); 2]> {
+        let mut writes: SmallVec<[(DeviceId, u64); 2]> = SmallVec::new();
+        for fill in self.fills.values().filter(|fill| !fill.pieces.is_empty()) {
+            match writes.iter_mut().find(|(device, _)| *device == fill.device) {
+                Some((_, newest)) => *newest = fill.number.max(*newest),
+                None => writes.push((fill.device, fill.number)),
+            }
+        }
+        writes
     }
 
     /// Whether every fill begun before `limit` has been written.

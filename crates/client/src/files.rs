@@ -131,8 +131,8 @@ impl Client {
         let inode = self.inode(id);
         if inode.dirty.borrow().is_clean() {
             inode.take_error()?;
-            self.flush_inode(&inode).await?;
-            return self.session.call(Call::Sync).await.map(drop);
+            // What was committed without a flush, here or elsewhere, the service has flushed.
+            return self.session.call(Call::Sync(Some(id))).await.map(drop);
         }
         self.commit(&inode, true).await
     }

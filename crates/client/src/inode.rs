@@ -11,9 +11,8 @@ use crate::entries::{Entries, Known};
 use crate::extent_map::{ExtentMap, RangeSet, Run};
 use protocol::client::Name;
 use protocol::lease::Grant;
-use protocol::{Attr, DeviceId, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
+use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
 use ring::local::{Notify, Semaphore, WaitGroup};
-use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -24,8 +23,6 @@ pub(crate) struct Inode {
     pub(crate) state: RefCell<State>,
     /// Data that is written but not committed.
     pub(crate) dirty: RefCell<Dirty>,
-    /// The number of the newest write of this inode to each device.
-    writes: RefCell<SmallVec<[(DeviceId, u64); 2]>>,
     /// Reads under READ that are under way: a recall waits for them.
     pub(crate) lease_reads: WaitGroup,
     /// Notified when a fill has been written out.
@@ -73,7 +70,6 @@ impl Inode {
             id,
             state: RefCell::default(),
             dirty: RefCell::default(),
-            writes: RefCell::default(),
             lease_reads: WaitGroup::new(),
             written: Notify::new(),
             commit_lock: Semaphore::new(1),
@@ -105,20 +101,6 @@ impl Inode {
             }
         }
         attr
-    }
-
-    /// Takes note of the number of this inode's newest write to a device.
-    pub(crate) fn note_written(&self, device: DeviceId, number: u64) {
-        let mut writes = self.writes.borrow_mut();
-        match writes.iter_mut().find(|(known, _)| *known == device) {
-            Some((_, newest)) => *newest = number.max(*newest),
-            None => writes.push((device, number)),
-        }
-    }
-
-    /// The newest write of this inode to each device.
-    pub(crate) fn writes(&self) -> SmallVec<[(DeviceId, u64); 2]> {
-        self.writes.borrow().clone()
     }
 
     /// Applies a grant. Answers whether what came with it may be cached under READ.
@@ -238,10 +220,15 @@ impl State {
         self.opens > 0 || self.being_opened
     }
 
-    fn drop_read(&mut self) {
-        self.attr = None;
+    /// Drops cached extents.
+    pub(crate) fn forget_extents(&mut self) {
         self.extents.clear();
         self.known.clear();
+    }
+
+    fn drop_read(&mut self) {
+        self.attr = None;
+        self.forget_extents();
         self.entries = Entries::default();
     }
 

@@ -5,10 +5,11 @@
 //! result is a list of chunks that refer to what was read, not a copy of it.
 
 use crate::client::Client;
-use crate::dirty::FillState;
+use crate::dirty::{Fill, FillState};
 use crate::extent_map::Run;
 use crate::inode::Inode;
 use crate::session::ReadGuard;
+use crate::space::Allocated;
 use protocol::client::{Answer, Call};
 use protocol::{Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights};
 use ring::local::InFlight;
@@ -73,6 +74,7 @@ impl Client {
         loop {
             self.session.life.alive().await?;
             let session = self.session.life.generation();
+            let losses = self.devices.losses();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
             let size = held.size.max(inode.dirty.borrow().end());
             let end = offset.saturating_add(length as u64).min(size);
@@ -80,12 +82,16 @@ impl Client {
                 return Ok(Vec::new());
             }
             let parts = self.plan(&inode, offset..end, &held.runs)?;
-            let chunks = self.carry_out(parts).await?;
+            let chunks = self.carry_out(parts).await;
             drop(held);
-            if self.session.life.is_alive() && session == self.session.life.generation() {
-                return Ok(chunks);
+            let is_alive =
+                self.session.life.is_alive() && session == self.session.life.generation();
+            let is_same = losses == self.devices.losses();
+            if is_same && (is_alive || chunks.is_err()) {
+                return chunks;
             }
-            // The session may have been fenced meanwhile: these bytes may be somebody else's.
+            // The session may have been fenced meanwhile, or a device have lost data that the extents
+            // name: these bytes may be somebody else's.
         }
     }
 
@@ -169,6 +175,7 @@ impl Client {
                 }
                 FillState::Writing(shared) => parts.push(Part::Memory(shared.slice(bytes))),
                 FillState::Written => {
+                    self.check_kept(fill)?;
                     let block_size = self.block_size(fill.device)?;
                     for extent in dirty.extents(&run, block_size) {
                         parts.push(self.device_part(&extent.place, u64::from(extent.length))?);
@@ -203,11 +210,26 @@ impl Client {
         Ok(())
     }
 
+    /// EIO if what was written and not committed yet may be lost with the device's power.
+    fn check_kept(&self, fill: &Fill) -> Result<(), Errno> {
+        let present = self.devices.info(fill.device).map(|info| info.incarnation);
+        let is_kept = |(_, piece): &(u32, Allocated)| Some(piece.incarnation) == present;
+        if fill.pieces.iter().all(is_kept) {
+            return Ok(());
+        }
+        tracing::error!(device = %fill.device, "data that was not committed yet was lost with the device's power");
+        Err(Errno::EIO)
+    }
+
     fn block_size(&self, device: DeviceId) -> Result<u32, Errno> {
         self.devices.info(device).map(|info| info.block_size).ok_or(Errno::EIO)
     }
 
     fn device_part(&self, place: &Place, length: u64) -> Result<Part, Errno> {
+        if let Some(device) = place.lost_with() {
+            tracing::error!(%device, "data that had not been flushed was lost with the device's power; write it again, or delete it");
+            return Err(Errno::EIO);
+        }
         let device = place.allocation.device;
         let block_size = u64::from(self.block_size(device)?);
         let address = place.allocation.block * block_size + u64::from(place.at);

@@ -52,6 +52,13 @@ impl Space {
         }
     }
 
+    /// The device has another incarnation. Blocks that nothing was written to yet serve it as well.
+    pub(crate) fn renew(&mut self, device: DeviceId, incarnation: Incarnation) {
+        if let Some(lease) = self.leases.get_mut(&device) {
+            lease.incarnation = incarnation;
+        }
+    }
+
     /// Sets blocks aside if so many are free and not set aside yet.
     pub(crate) fn reserve(&mut self, device: DeviceId, blocks: u64) -> bool {
         match self.leases.get_mut(&device) {
@@ -197,6 +204,19 @@ mod tests {
         let allocated = space.allocate(DEVICE, 256, 4096).unwrap();
         assert_eq!((allocated.allocation.block, allocated.blocks), (100, 5));
         assert_eq!(allocated.incarnation, Incarnation(2));
+    }
+
+    /// Goal: leased space that was not written to goes on under a new incarnation; what was written
+    /// under the old one does not come back as free.
+    #[test]
+    fn unused_space_serves_a_new_incarnation() {
+        let mut space = Space::default();
+        space.add(&grant(0, 10));
+        let old = space.allocate(DEVICE, 4, 4096).unwrap();
+        space.renew(DEVICE, Incarnation(2));
+        space.give_back(&old);
+        let new = space.allocate(DEVICE, 256, 4096).unwrap();
+        assert_eq!((new.allocation.block, new.blocks, new.incarnation), (4, 6, Incarnation(2)));
     }
 
     proptest! {

@@ -268,21 +268,18 @@ impl Client {
         }
         let mut space = self.space.borrow_mut();
         let mut dirty = inode.dirty.borrow_mut();
-        let pieces = match result {
-            Ok((pieces, number)) => {
-                inode.note_written(sealed.device, number);
-                pieces
-            }
+        let (pieces, number) = match result {
+            Ok(written) => written,
             Err(errno) => {
                 tracing::error!(inode = inode.id.0, device = sealed.device.0, %errno, "write-out failed");
                 dirty.lose(sealed.id, errno);
-                SmallVec::new()
+                (SmallVec::new(), 0)
             }
         };
         // What was set aside and not allocated.
         let allocated: u64 = pieces.iter().map(|(_, piece)| u64::from(piece.blocks)).sum();
         space.unreserve(sealed.device, sealed.reserved_blocks.saturating_sub(allocated));
-        dirty.written(sealed.id, pieces);
+        dirty.written(sealed.id, pieces, number);
         inode.written.notify();
     }
 

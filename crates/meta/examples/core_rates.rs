@@ -110,7 +110,12 @@ impl Bench {
         let call = Call::Commit {
             inode,
             generation: Generation(0),
-            allocations: vec![NewAllocation { allocation, blocks, incarnation: Incarnation(1) }],
+            allocations: vec![NewAllocation {
+                allocation,
+                blocks,
+                incarnation: Incarnation(1),
+                is_flushed: false,
+            }],
             extents: ExtentList(extents.collect()),
             mtime: Some(Timestamp(2)),
             kill_privileges: false,
@@ -135,6 +140,7 @@ fn device() -> DeviceInfo {
         block_size: BLOCK_BYTES,
         blocks: 1 << 28,
         incarnation: Incarnation(1),
+        is_volatile: false,
         online: true,
     }
 }
@@ -245,8 +251,9 @@ fn data_rates(bench: &mut Bench) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
     let mut steps = 0;
     bench.core.ended_through(bench.session, protocol::FreeEpoch(u64::MAX));
+    bench.core.sync()?;
     while bench.core.reclaim_step(1000)? {
-        bench.core.flush()?;
+        bench.core.sync()?;
         bench.core.ended_through(bench.session, protocol::FreeEpoch(u64::MAX));
         steps += 1;
     }

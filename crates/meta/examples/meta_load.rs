@@ -162,7 +162,12 @@ impl Load {
         let call = Call::Commit {
             inode: file.inode,
             generation: file.generation,
-            allocations: vec![NewAllocation { allocation, blocks: 1, incarnation }],
+            allocations: vec![NewAllocation {
+                allocation,
+                blocks: 1,
+                incarnation,
+                is_flushed: false,
+            }],
             extents: ExtentList(vec![Extent { offset, length: 4096, place }]),
             mtime: None,
             kill_privileges: false,
@@ -227,6 +232,7 @@ async fn register_device(address: SocketAddr) -> Result<Connection<Connector<Age
         block_size: 4096,
         blocks: 1 << 28,
         incarnation: Incarnation(1),
+        is_volatile: false,
         online: true,
     };
     let beat = agent::Beat(ring::time::now().as_ns());

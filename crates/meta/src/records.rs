@@ -8,7 +8,7 @@ mod key;
 
 pub(crate) use key::{Key, key_number, key_tail};
 
-use crate::space::Ranges;
+use crate::space::{Durability, Ranges};
 use crate::store::Error;
 use protocol::client::Response;
 use protocol::space::DeviceInfo;
@@ -72,9 +72,13 @@ pub(crate) struct Counters {
     pub(crate) free_epoch: FreeEpoch,
     /// Inode records.
     pub(crate) inodes: u64,
+    /// The present flush epoch.
+    pub(crate) flush_epoch: u64,
 }
 
-impl Record for Counters {}
+impl Record for Counters {
+    const VERSION: u8 = 2;
+}
 
 /// An inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,9 +97,14 @@ pub(crate) struct Inode {
     pub(crate) truncating: Option<Truncation>,
     /// Nobody can reach it any more: what it holds is being freed.
     pub(crate) is_dead: bool,
+    /// The last flush epoch in which unflushed data of it was committed; 0 if all of it is known to
+    /// be durable.
+    pub(crate) flush_epoch: u64,
 }
 
-impl Record for Inode {}
+impl Record for Inode {
+    const VERSION: u8 = 2;
+}
 
 /// A truncation under way, from the end of the file down. It remembers how far it came, so that no
 /// step looks through what earlier ones removed.
@@ -158,9 +167,13 @@ pub(crate) struct Allocation {
     pub(crate) references: u64,
     /// The inode whose commit named it first; only commits to that inode may name it again.
     pub(crate) owner: InodeId,
+    /// The flush epoch in which it was committed; 0 if it was durable by then.
+    pub(crate) flush_epoch: u64,
 }
 
-impl Record for Allocation {}
+impl Record for Allocation {
+    const VERSION: u8 = 2;
+}
 
 /// A segment that was touched: its free blocks that nobody leased.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,9 +207,13 @@ impl Record for Resting {}
 pub(crate) struct Device {
     /// As registered last.
     pub(crate) info: DeviceInfo,
+    /// What of it is durable, and what was lost.
+    pub(crate) durability: Durability,
 }
 
-impl Record for Device {}
+impl Record for Device {
+    const VERSION: u8 = 2;
+}
 
 /// A session, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,6 +17,7 @@ mod agent;
 mod background;
 mod call;
 mod client;
+mod durable;
 mod end;
 mod execute;
 mod lock;

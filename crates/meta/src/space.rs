@@ -8,9 +8,11 @@
 //! segments: counts of each state, and the touched segments ordered by their free blocks. The index
 //! is rebuilt when the store is opened and changed only by finished transactions.
 
+mod durability;
 mod lease;
 mod ranges;
 
+pub(crate) use durability::{Durability, FIRST_FLUSH_EPOCH};
 pub(crate) use ranges::Ranges;
 
 use crate::records::{Device, Key, Resting, Segment, SpaceLease, corrupt, decode, key_number};
@@ -45,6 +47,7 @@ impl DeviceUse {
 #[derive(Debug)]
 pub(crate) struct DeviceSpace {
     pub(crate) info: DeviceInfo,
+    pub(crate) durability: Durability,
     /// Segments below this have a record.
     touched: u64,
     /// Free blocks of each touched segment that has any.
@@ -55,9 +58,26 @@ pub(crate) struct DeviceSpace {
 }
 
 impl DeviceSpace {
-    fn new(info: DeviceInfo) -> DeviceSpace {
+    fn new(info: DeviceInfo, durability: Durability) -> DeviceSpace {
         let usage = DeviceUse { blocks: info.blocks, free: info.blocks, ..DeviceUse::default() };
-        DeviceSpace { info, touched: 0, free_of: BTreeMap::new(), by_free: BTreeSet::new(), usage }
+        DeviceSpace {
+            info,
+            durability,
+            touched: 0,
+            free_of: BTreeMap::new(),
+            by_free: BTreeSet::new(),
+            usage,
+        }
+    }
+
+    /// Whether a flush would make commits durable that are not.
+    pub(crate) fn is_unflushed(&self) -> bool {
+        !self.info.is_volatile && self.durability.is_unflushed()
+    }
+
+    /// Whether what was committed in an epoch waits for a flush.
+    pub(crate) fn awaits_flush(&self, epoch: u64) -> bool {
+        !self.info.is_volatile && self.durability.awaits(epoch)
     }
 
     /// Blocks of a segment (the last one may be shorter).
@@ -121,6 +141,8 @@ pub(crate) enum SpaceEffect {
     Rested { device: DeviceId, blocks: u64 },
     /// The next grant to a session on a device is of so many bytes.
     NextGrant { session: SessionId, device: DeviceId, bytes: u64 },
+    /// Unflushed data was committed in a flush epoch.
+    Unflushed { device: DeviceId, epoch: u64 },
 }
 
 /// Whether a device's geometry makes sense.
@@ -142,7 +164,7 @@ pub(crate) struct SpaceIndex {
 
 impl SpaceIndex {
     /// Rebuilds the index from what is stored.
-    pub(crate) fn load(layers: &Layers) -> Result<SpaceIndex, Error> {
+    pub(crate) fn load(layers: &Layers, flush_epoch: u64) -> Result<SpaceIndex, Error> {
         let mut index = SpaceIndex::default();
         layers.each(&Key::Device(DeviceId(0)).prefix(0), |key, value| {
             let mut device: Device = decode(key, value)?;
@@ -150,7 +172,8 @@ impl SpaceIndex {
                 return Err(corrupt(key, "device geometry makes no sense"));
             }
             device.info.online = false;
-            index.add_device(device.info);
+            device.durability.newest = flush_epoch;
+            index.add_device(device.info, device.durability);
             Ok(())
         })?;
         layers.each(&Key::Segment(DeviceId(0), 0).prefix(0), |key, value| {
@@ -182,11 +205,11 @@ impl SpaceIndex {
     }
 
     /// Adds a device, or takes over its new address and incarnation.
-    pub(crate) fn add_device(&mut self, info: DeviceInfo) {
+    pub(crate) fn add_device(&mut self, info: DeviceInfo, durability: Durability) {
         match self.devices.get_mut(&info.device) {
-            Some(known) => known.info = info,
+            Some(known) => (known.info, known.durability) = (info, durability),
             None => {
-                self.devices.insert(info.device, DeviceSpace::new(info));
+                self.devices.insert(info.device, DeviceSpace::new(info, durability));
             }
         }
     }
@@ -221,6 +244,11 @@ impl SpaceIndex {
             }
             SpaceEffect::NextGrant { session, device, bytes } => {
                 self.next_grant.insert((session, device), bytes);
+            }
+            SpaceEffect::Unflushed { device, epoch } => {
+                if let Some(device) = self.devices.get_mut(&device) {
+                    device.durability.newest = epoch;
+                }
             }
         }
     }

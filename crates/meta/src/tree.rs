@@ -15,6 +15,7 @@ mod check;
 mod conflicts;
 mod core;
 mod data;
+mod durability;
 mod extents;
 mod names;
 mod reclaim;
@@ -24,6 +25,7 @@ pub(crate) mod transaction;
 
 pub use self::core::{Boot, Core, Opened};
 pub use conflicts::{Conflict, ConflictKind};
+pub use durability::Durable;
 pub use names::{FIRST_COOKIE, LINK_MAX};
 pub use sessions::SlotState;
 pub use transaction::Context;

@@ -34,7 +34,7 @@ fn the_whole_path_of_a_file() {
         assert_eq!(extents.0.len(), 1);
         let admitted = client.call(Call::Admit(agent.devices[0])).await;
         assert_eq!(admitted, Ok(Answer::Admitted(protocol::Incarnation(1))));
-        assert_eq!(client.call(Call::Sync).await, Ok(Answer::Done));
+        assert_eq!(client.call(Call::Sync(None)).await, Ok(Answer::Done));
         assert_eq!(client.call(Call::End).await, Ok(Answer::Done));
         assert!(agent.has_fenced(client.host));
         service.stop().await.unwrap();

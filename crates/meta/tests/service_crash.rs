@@ -271,7 +271,7 @@ fn samples() -> Vec<Call> {
         Call::Unlink { parent: ROOT, name },
         Call::Devices,
         Call::PoolUse,
-        Call::Sync,
+        Call::Sync(None),
     ]
 }
 
@@ -324,7 +324,7 @@ fn hostile_peers_do_no_harm() {
             assert!(made.is_ok() || made == Err(Errno::ETIMEDOUT), "{made:?}");
         }
         assert_eq!(agent.connection.closed_reason(), None);
-        assert_eq!(client.call(Call::Sync).await, Ok(Answer::Done));
+        assert_eq!(client.call(Call::Sync(None)).await, Ok(Answer::Done));
         service.stop().await.unwrap();
     });
 }

@@ -5,6 +5,7 @@
 //! done for that. Whatever it sends says when it was sent, and an admission counts from there, not
 //! from when the order to admit arrives: see [`protocol::agent`].
 
+use block::Device;
 use protocol::DeviceId;
 use protocol::agent::{Answer, Beat, Call, DeviceCounts, Push, PushAnswer};
 use protocol::auth::Secret;
@@ -43,11 +44,16 @@ pub(crate) struct AgentConfig {
 /// The agent.
 pub(crate) struct Agent {
     config: AgentConfig,
-    ids: RefCell<Vec<DeviceId>>,
+    /// The devices' numbers, in the order of the namespaces, once they are registered.
+    ids: Rc<RefCell<Vec<DeviceId>>>,
+    /// The devices, as this thread flushes them.
+    devices: Rc<[Rc<dyn Device>]>,
 }
 
 struct Pushes {
     admissions: Arc<Admissions>,
+    ids: Rc<RefCell<Vec<DeviceId>>>,
+    devices: Rc<[Rc<dyn Device>]>,
 }
 
 impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
@@ -77,6 +83,23 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
                     answered(reply, PushAnswer::Fenced);
                 });
             }
+            Push::Flush(device) => {
+                let index = self.ids.borrow().iter().position(|id| *id == device);
+                // Asked before the answer to the registration is here: it will be asked again.
+                let Some(flush) = index.map(|index| self.devices[index].flush()) else {
+                    return answered(reply, PushAnswer::Done);
+                };
+                ring::spawn(async move {
+                    let answer = match flush.await {
+                        Ok(()) => PushAnswer::Flushed,
+                        Err(error) => {
+                            tracing::error!(%device, %error, "a flush failed: what was written since the last one may be lost");
+                            PushAnswer::FlushFailed
+                        }
+                    };
+                    answered(reply, answer);
+                });
+            }
         }
     }
 }
@@ -103,14 +126,20 @@ impl Agent {
     /// # Errors
     /// In words what stood in the way.
     pub(crate) async fn start(config: AgentConfig) -> Result<(Rc<Agent>, Connection), String> {
-        let agent = Rc::new(Agent { config, ids: RefCell::default() });
+        let devices = config.namespaces.iter().map(|namespace| namespace.backing().attach());
+        let devices = devices.collect();
+        let agent = Rc::new(Agent { config, ids: Rc::default(), devices });
         let connection = agent.connect().await?;
         Ok((agent, connection))
     }
 
     async fn connect(&self) -> Result<Connection, String> {
         let config = &self.config;
-        let pushes = Rc::new(Pushes { admissions: Arc::clone(&config.admissions) });
+        let pushes = Rc::new(Pushes {
+            admissions: Arc::clone(&config.admissions),
+            ids: Rc::clone(&self.ids),
+            devices: Rc::clone(&self.devices),
+        });
         let connection = Connection::connect(
             config.meta,
             &config.sockets,

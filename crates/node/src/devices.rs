@@ -16,6 +16,8 @@ pub struct NodeDevice {
     pub uuid: Uuid,
     /// Its life since unflushed writes may last have been lost.
     pub incarnation: Incarnation,
+    /// Nothing on it outlives its incarnation: it is memory.
+    pub is_volatile: bool,
     /// Its blocks.
     pub backing: Arc<dyn Backing>,
 }
@@ -77,7 +79,7 @@ async fn open(
             (Arc::new(backing), incarnation)
         }
     };
-    Ok(NodeDevice { uuid, incarnation, backing })
+    Ok(NodeDevice { uuid, incarnation, is_volatile: device.path.is_none(), backing })
 }
 
 /// A device's name, made from what stays the same: node, place in the list, path.

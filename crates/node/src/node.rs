@@ -109,6 +109,7 @@ impl Exports {
             block_size: 1 << namespace.block_shift(),
             blocks: namespace.blocks(),
             incarnation: Incarnation(device.incarnation.0),
+            is_volatile: device.is_volatile,
             online: true,
         });
         let infos = infos.collect();

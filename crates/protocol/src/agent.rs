@@ -101,6 +101,9 @@ pub enum Push {
         /// This and all earlier epochs.
         epoch: Epoch,
     },
+    /// Make all that the device has acknowledged survive power loss → [`PushAnswer::Flushed`],
+    /// [`PushAnswer::FlushFailed`], or [`PushAnswer::Done`] if nothing could be done yet.
+    Flush(DeviceId),
 }
 
 /// An agent's answer to a [`Push`].
@@ -112,4 +115,8 @@ pub enum PushAnswer {
     Lapsed,
     /// The host is fenced: none of its commands is or will be carried out.
     Fenced,
+    /// All writes that the device had acknowledged before it was asked survive power loss.
+    Flushed,
+    /// They may be lost.
+    FlushFailed,
 }

@@ -266,7 +266,7 @@ pub enum Call {
         length: u64,
     },
     /// Makes written data part of a file → [`Answer::Attr`]. The data must have been acknowledged
-    /// by its devices (and flushed, if `durable`).
+    /// by its devices. With `durable`, EIO if earlier data of the file was lost with a device's power.
     Commit {
         /// The inode.
         inode: InodeId,
@@ -308,9 +308,10 @@ pub enum Call {
         /// Bytes.
         length: u64,
     },
-    /// Makes all that was answered before this call durable (fsync of a clean file or a directory)
-    /// → [`Answer::Done`].
-    Sync,
+    /// Makes all that was answered before this call durable (fsync of a clean file or a directory),
+    /// and all that was committed to the inode, whoever wrote it → [`Answer::Done`], or EIO if some of
+    /// its data was lost with a device's power.
+    Sync(Option<InodeId>),
 
     /// Leases space → [`Answer::Space`], ENOSPC when nothing is free after recalls.
     LeaseSpace {

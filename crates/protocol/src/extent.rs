@@ -4,7 +4,7 @@
 //! jobs make very many that differ only by a constant step, so a list of extents is *packed* into
 //! runs wherever it is stored or sent; in memory it is always plain.
 
-use crate::ids::AllocationId;
+use crate::ids::{AllocationId, DeviceId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Longest extent, in bytes: an allocation's largest size.
@@ -20,6 +20,21 @@ pub struct Place {
     pub allocation: AllocationId,
     /// Offset in it, in bytes.
     pub at: u32,
+}
+
+impl Place {
+    /// Where bytes would be that were lost with the power of a device. They read as EIO until they
+    /// are written anew or cut off.
+    pub fn lost(device: DeviceId) -> Place {
+        let allocation = AllocationId { device: DeviceId::LOST, block: u64::from(device.0) };
+        Place { allocation, at: 0 }
+    }
+
+    /// The device with which the bytes were lost, if they were.
+    pub fn lost_with(&self) -> Option<DeviceId> {
+        let is_lost = self.allocation.device == DeviceId::LOST;
+        is_lost.then_some(DeviceId(self.allocation.block as u32))
+    }
 }
 
 /// A run of a file's bytes that lies in one allocation. What no extent covers reads as zeros.
@@ -153,7 +168,6 @@ impl<'de> Deserialize<'de> for ExtentList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::DeviceId;
     use proptest::prelude::*;
 
     fn extent(offset: u64, length: u32, block: u64, at: u32) -> Extent {

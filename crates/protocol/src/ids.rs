@@ -54,6 +54,11 @@ impl InodeId {
     pub const ROOT: InodeId = InodeId(1);
 }
 
+impl DeviceId {
+    /// No device: stands in the place of bytes that are lost ([`crate::Place::lost`]).
+    pub const LOST: DeviceId = DeviceId(u32::MAX);
+}
+
 /// The NVMe host identifier (128 bit) by which a session is admitted at targets
 /// (NVMe base specification, feature 81h).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -58,6 +58,8 @@ pub struct DeviceInfo {
     pub blocks: u64,
     /// See [`Incarnation`].
     pub incarnation: Incarnation,
+    /// Nothing on it outlives an incarnation, flushed or not: it is memory.
+    pub is_volatile: bool,
     /// Whether its target is in contact with the metadata service.
     pub online: bool,
 }
@@ -82,6 +84,8 @@ pub struct NewAllocation {
     pub blocks: u32,
     /// Incarnation of the device that acknowledged the writes.
     pub incarnation: Incarnation,
+    /// The device has answered a flush that was asked for after it had acknowledged the writes.
+    pub is_flushed: bool,
 }
 
 /// What `statfs` tells.

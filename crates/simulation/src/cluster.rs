@@ -224,6 +224,11 @@ impl Machine {
             incarnation,
         };
         let backing = FileBacking::open(DEVICE_PATH, &options).expect("the device opens");
-        NodeDevice { uuid: self.uuid, incarnation, backing: Arc::new(backing) }
+        NodeDevice {
+            uuid: self.uuid,
+            incarnation,
+            is_volatile: false,
+            backing: Arc::new(backing),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! How a client's call is worked out: slots, grace, conflicts, recalls, waiting.
 
+use super::durable::made_durable;
 use super::execute::Executed;
 use super::outbox::{ClientReply, Outgoing, refusal};
 use super::shared::Shared;
@@ -117,11 +118,9 @@ impl Shared {
     /// Answers a retry as the first time.
     fn repeat(&self, request: &Request, reply: ClientReply, response: Response) {
         // The first answer may have been lost before its sync.
-        let is_durable = matches!(request.call, Call::Commit { durable: true, .. });
-        self.post(if is_durable {
-            Outgoing::Durable(reply, response)
-        } else {
-            Outgoing::Answer(reply, response)
+        self.post(match made_durable(&request.call) {
+            Some(inode) if response.result.is_ok() => Outgoing::Durable(reply, response, inode),
+            _ => Outgoing::Answer(reply, response),
         });
     }
 
@@ -227,15 +226,9 @@ impl Shared {
         self.count(|counts| counts.calls += 1);
         let reply = work.reply.borrow_mut().take();
         if let Some(reply) = reply {
-            let is_durable = match &work.request.call {
-                Call::Sync => true,
-                Call::Commit { durable, .. } => *durable && response.result.is_ok(),
-                _ => false,
-            };
-            self.post(if is_durable {
-                Outgoing::Durable(reply, response)
-            } else {
-                Outgoing::Answer(reply, response)
+            self.post(match made_durable(&work.request.call) {
+                Some(inode) if response.result.is_ok() => Outgoing::Durable(reply, response, inode),
+                _ => Outgoing::Answer(reply, response),
             });
         }
         self.go_on();

@@ -56,7 +56,7 @@ impl Shared {
                 self.go_on();
                 done()
             }
-            Call::Sync => done(),
+            Call::Sync(_) => done(),
             Call::LeaseSpace { .. } => self.lease_space(work),
             Call::SetLock { lock, wait } => self.set_lock(work, *lock, *wait),
             Call::CancelLock { inode, family, owner } => {

@@ -4,7 +4,7 @@ use super::Shared;
 use crate::leases::AskId;
 use crate::sessions::Session;
 use protocol::client::{Push, PushAnswer, Response};
-use protocol::{Errno, Rights};
+use protocol::{Errno, InodeId, Rights};
 use rpc::{Acceptor, Client, Reply, RpcError};
 use std::rc::Rc;
 
@@ -18,8 +18,8 @@ pub(super) type Then = Box<dyn FnOnce(&Rc<Shared>)>;
 pub(super) enum Outgoing {
     /// An answer.
     Answer(ClientReply, Response),
-    /// An answer that waits for a sync too.
-    Durable(ClientReply, Response),
+    /// An answer that waits for a sync too, and for the flush of an inode's data.
+    Durable(ClientReply, Response, Option<InodeId>),
     /// A recall or invalidation.
     Ask(Rc<Session>, AskId, Push),
     /// Anything else.
@@ -78,10 +78,9 @@ impl Shared {
         for outgoing in outbox {
             match outgoing {
                 Outgoing::Answer(reply, response) => send(reply, &response),
-                Outgoing::Durable(reply, response) => self.sync_then(move |shared| {
-                    let _ = shared;
-                    send(reply, &response);
-                }),
+                Outgoing::Durable(reply, response, inode) => {
+                    self.answer_durable(reply, response, inode);
+                }
                 Outgoing::Ask(session, id, push) => self.send_ask(session, id, &push),
                 Outgoing::Then(then) => then(self),
             }

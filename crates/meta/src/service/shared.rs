@@ -53,6 +53,7 @@ pub(crate) struct Shared {
     pub(super) waiting: RefCell<BTreeMap<CallId, Rc<Work>>>,
     pub(super) next_call: Cell<u64>,
     pub(super) space: super::space::Rounds,
+    pub(super) flushing: super::durable::Flushing,
     counts: Cell<MetaCounts>,
     /// Connections that are served, to be closed at the end.
     closers: RefCell<Vec<Closer>>,
@@ -98,6 +99,7 @@ impl Shared {
             waiting: RefCell::default(),
             next_call: Cell::new(1),
             space: super::space::Rounds::default(),
+            flushing: super::durable::Flushing::default(),
             counts: Cell::default(),
             closers: RefCell::default(),
             tasks: RefCell::default(),
@@ -114,6 +116,7 @@ impl Shared {
             ring::spawn(Rc::clone(self).flush_loop()),
             ring::spawn(Rc::clone(self).sync_loop()),
             ring::spawn(Rc::clone(self).sync_ticks()),
+            ring::spawn(Rc::clone(self).flush_ticks()),
             ring::spawn(Rc::clone(self).watch_sessions()),
             ring::spawn(Rc::clone(self).renew_admissions()),
             ring::spawn(Rc::clone(self).reclaim_loop()),

@@ -121,6 +121,11 @@ impl Shared {
                 }
             }
         }
+        if self.core.borrow().awaits_sync() {
+            self.flush();
+            // A failure ends the service.
+            let _ = self.sync_now().await;
+        }
         while self.reclaim_some() {
             ring::yield_now().await;
         }

@@ -59,6 +59,7 @@ impl Shared {
                 continue;
             }
             self.is_unsynced.set(false);
+            let stored = self.core.borrow().stored_free_epoch();
             if self.syncing.requests.send(()).await.is_err() {
                 return;
             }
@@ -68,6 +69,8 @@ impl Shared {
                 None => return self.fail(Error::Poisoned),
             }
             self.count(|counts| counts.syncs += 1);
+            self.core.borrow_mut().synced(stored);
+            self.reclaim_wanted.notify();
             for then in waiting {
                 then(&self);
             }

@@ -97,7 +97,7 @@ pub(crate) struct Base {
 impl Base {
     /// Loads what is kept in memory.
     pub(crate) fn load(layers: Layers, counters: Counters) -> Result<Base, Error> {
-        let space = SpaceIndex::load(&layers)?;
+        let space = SpaceIndex::load(&layers, counters.flush_epoch)?;
         let mut sessions = BTreeMap::new();
         layers.each(&Key::Session(SessionId(0)).prefix(0), |key, value| {
             let record: SessionRecord = decode(key, value)?;

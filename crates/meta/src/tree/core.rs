@@ -7,6 +7,7 @@ use super::names::NewInode;
 use super::rename::Rename;
 use super::transaction::{Context, Transaction};
 use crate::records::{Counters, Key, SessionRecord, decode};
+use crate::space::FIRST_FLUSH_EPOCH;
 use crate::store::overlay::Overlay;
 use crate::store::{Error, Store, Syncer};
 use protocol::client::{Answer, Call};
@@ -44,6 +45,9 @@ pub struct Core {
     pub(super) base: Base,
     is_poisoned: bool,
     transactions: u64,
+    /// The free epoch as of the last flush, and as of the last sync.
+    pub(super) stored_free_epoch: FreeEpoch,
+    pub(super) synced_free_epoch: FreeEpoch,
 }
 
 impl std::fmt::Debug for Core {
@@ -71,10 +75,18 @@ impl Core {
             next_epoch: 1,
             free_epoch: FreeEpoch(1),
             inodes: 1,
+            flush_epoch: FIRST_FLUSH_EPOCH,
         });
         let are_sessions_void = counters.boot != boot.boot;
         let base = Base::load(layers, counters)?;
-        let mut core = Core { base, is_poisoned: false, transactions: 0 };
+        let mut core = Core {
+            base,
+            is_poisoned: false,
+            transactions: 0,
+            stored_free_epoch: FreeEpoch(0),
+            // What a process that died had flushed need not have been synced.
+            synced_free_epoch: FreeEpoch(0),
+        };
         if is_new {
             core.make_root(boot)?;
         }
@@ -153,12 +165,13 @@ impl Core {
             return Err(Error::Poisoned);
         }
         let batch = self.base.layers.pending.take();
-        if batch.writes.is_empty() {
-            return Ok(());
+        if !batch.writes.is_empty() {
+            let result = self.base.layers.store.commit(batch);
+            self.is_poisoned |= result.is_err();
+            result?;
         }
-        let result = self.base.layers.store.commit(batch);
-        self.is_poisoned |= result.is_err();
-        result
+        self.stored_free_epoch = self.base.counters.free_epoch;
+        Ok(())
     }
 
     /// A handle that makes durable, from any thread, what was flushed before its call.

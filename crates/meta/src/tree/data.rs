@@ -75,6 +75,7 @@ impl Transaction<'_> {
                 _ => at = self.page_after(id, at)?.unwrap_or(FILE_SIZE_MAX_BYTES),
             }
         }
+        self.mark_lost(&mut extents)?;
         let answer = Answer::Extents {
             extents: ExtentList(extents),
             covered_to: at,
@@ -102,6 +103,8 @@ impl Transaction<'_> {
         if commit.kill_privileges {
             self.kill_privileges(&mut inode)?;
         }
+        let newest = new.values().map(|allocation| allocation.flush_epoch).max().unwrap_or(0);
+        inode.flush_epoch = inode.flush_epoch.max(newest);
         let mut references = References::of_commit(new);
         self.edit_extents(&mut inode, &flatten(commit.extents), &mut references)?;
         self.settle_references(references)?;
@@ -139,8 +142,9 @@ impl Transaction<'_> {
         self.take_allocations(context.session, commit.allocations)?;
         let mut new = BTreeMap::new();
         for named in commit.allocations {
-            let owner = commit.inode;
-            let allocation = Allocation { blocks: named.blocks, references: 0, owner };
+            let (owner, blocks) = (commit.inode, named.blocks);
+            let flush_epoch = self.flush_epoch_of(named);
+            let allocation = Allocation { blocks, references: 0, owner, flush_epoch };
             new.insert(named.allocation, allocation);
         }
         let mut last_checked = None;
@@ -292,6 +296,7 @@ impl Transaction<'_> {
         self.settle_references(references)?;
         let length = end - source_offset;
         destination.attr.size = destination.attr.size.max(destination_offset + length);
+        destination.flush_epoch = destination.flush_epoch.max(source.flush_epoch);
         destination.modify(context.now);
         self.put_inode(&destination)?;
         let answer = Answer::Copied { length, attr: destination.attr };

@@ -81,6 +81,7 @@ impl NewInode {
             xattrs: 0,
             truncating: None,
             is_dead: false,
+            flush_epoch: 0,
         }
     }
 }

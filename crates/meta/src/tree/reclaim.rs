@@ -93,10 +93,11 @@ impl Core {
         (from <= through).then_some(Work::Free(from, through))
     }
 
-    /// Blocks freed at this epoch or before are read by no session any more.
+    /// Blocks freed at this epoch or before are read by no session any more, nor will a store that
+    /// loses what was not synced bring back who named them.
     fn rested_through(&self) -> FreeEpoch {
         let ended = self.base.sessions.values().map(|state| state.ended_through).min();
-        ended.unwrap_or(self.base.counters.free_epoch)
+        ended.unwrap_or(self.base.counters.free_epoch).min(self.synced_free_epoch())
     }
 }
 

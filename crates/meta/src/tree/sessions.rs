@@ -293,17 +293,21 @@ impl Core {
         if !is_same {
             return Err(Errno::EINVAL.into());
         }
+        let durability = self.durability_of_registration(known, info);
         let known = known.map(|known| known.info.device);
-        let info = self.transact(|transaction| {
+        let (info, durability) = self.transact(|transaction| {
             let device = known.unwrap_or(DeviceId(transaction.counters.next_device));
             transaction.counters.next_device =
                 transaction.counters.next_device.max(device.0.saturating_add(1));
+            // What is committed from now on is not lost with what was.
+            transaction.counters.flush_epoch += u64::from(known.is_some());
             let info = DeviceInfo { device, ..info.clone() };
-            transaction.put(&Key::Device(device), &Device { info: info.clone() })?;
-            Ok(info)
+            let record = Device { info: info.clone(), durability: durability.clone() };
+            transaction.put(&Key::Device(device), &record)?;
+            Ok((info, durability))
         })?;
         let device = info.device;
-        self.base.space.add_device(info);
+        self.base.space.add_device(info, durability);
         Ok(device)
     }
 

@@ -77,6 +77,7 @@ impl Fixture {
             block_size: BLOCK_BYTES,
             blocks: BLOCKS,
             incarnation: Incarnation(7),
+            is_volatile: false,
             online: true,
         };
         let device = core.register_device(&device).unwrap();
@@ -161,7 +162,8 @@ impl Fixture {
     pub(crate) fn write(&mut self, inode: InodeId, offset: u64, length: u32) {
         let allocation = self.take_block();
         self.last_allocation = allocation;
-        let new = NewAllocation { allocation, blocks: 1, incarnation: Incarnation(7) };
+        let new =
+            NewAllocation { allocation, blocks: 1, incarnation: Incarnation(7), is_flushed: false };
         let extent = Extent { offset, length, place: Place { allocation, at: 0 } };
         let generation = self.core.attr(inode).unwrap().generation;
         self.call(&commit(inode, generation, vec![new], vec![extent])).unwrap();
@@ -180,6 +182,9 @@ impl Fixture {
             for session in sessions {
                 self.core.ended_through(session, FreeEpoch(u64::MAX));
             }
+            self.core.flush().unwrap();
+            let stored = self.core.stored_free_epoch();
+            self.core.synced(stored);
             while self.core.reclaim_step(1000).unwrap() {}
         }
     }

@@ -55,6 +55,7 @@ fn device(number: u128) -> DeviceInfo {
         block_size: BLOCK,
         blocks: BLOCKS,
         incarnation: Incarnation(7),
+        is_volatile: false,
         online: true,
     }
 }
@@ -174,6 +175,9 @@ impl Driver {
                 }
             }
             Step::Reclaim => {
+                // As if synced: the log is kept whole for the cuts.
+                self.core.flush().unwrap();
+                self.core.synced(self.core.stored_free_epoch());
                 self.core.reclaim_step(60).unwrap();
             }
             Step::Ended => self.core.ended_through(self.state.session, FreeEpoch(u64::MAX)),
@@ -362,6 +366,7 @@ impl Driver {
             allocation: *allocation,
             blocks: 1,
             incarnation: Incarnation(7),
+            is_flushed: false,
         });
         let extents: Vec<Extent> = parts
             .iter()

@@ -333,7 +333,12 @@ pub(crate) fn commit(
     Call::Commit {
         inode: file.inode,
         generation: file.generation,
-        allocations: vec![NewAllocation { allocation, blocks: 1, incarnation: grant.incarnation }],
+        allocations: vec![NewAllocation {
+            allocation,
+            blocks: 1,
+            incarnation: grant.incarnation,
+            is_flushed: false,
+        }],
         extents: ExtentList(vec![Extent { offset, length, place: Place { allocation, at: 0 } }]),
         mtime: None,
         kill_privileges: false,
@@ -403,6 +408,7 @@ pub(crate) fn device(uuid: u128, blocks: u64) -> DeviceInfo {
         block_size: 4096,
         blocks,
         incarnation: Incarnation(uuid),
+        is_volatile: false,
         online: true,
     }
 }

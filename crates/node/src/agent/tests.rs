@@ -88,6 +88,7 @@ fn config(line: &Line, times: Times) -> AgentConfig {
             block_size: 4096,
             blocks: 65536,
             incarnation: protocol::Incarnation(1),
+            is_volatile: false,
             online: true,
         }],
         namespaces: Vec::new(),
@@ -110,7 +111,9 @@ fn a_renewal_that_was_stuck_extends_nothing() {
     ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
         let service = service(times);
         let line = Line::start(service.address());
-        let config = config(&line, times);
+        // The agent waits for its answers with patience: it must still listen when the line is free.
+        let patient = Times { session_deadline: Duration::from_secs(10), ..times };
+        let config = config(&line, patient);
         let admissions = Arc::clone(&config.admissions);
         let (agent, connection) = Agent::start(config).await.unwrap();
         let device = agent.ids.borrow()[0];

@@ -1,0 +1,160 @@
+//! Flushing devices: within a second of a commit that was not flushed, and when somebody waits for it.
+//!
+//! The service asks a device's agent, as only it knows which commits the flush covers, whichever
+//! client wrote them and whether it still lives. One flush of a device is under way at a time; who
+//! needs a later one waits for that. An idle device is not flushed.
+
+use super::outbox::{ClientReply, Outgoing, refusal, send};
+use super::shared::Shared;
+use crate::tree::Durable;
+use protocol::agent::{Push, PushAnswer};
+use protocol::client::{Call, Response};
+use protocol::{DeviceId, Errno, InodeId};
+use ring::local::Notify;
+use ring::time::{now, sleep, timeout};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How often who waits for a device that is out of contact looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Flushes that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Flushing {
+    running: RefCell<BTreeSet<DeviceId>>,
+    over: Notify,
+}
+
+/// The inode that a call must be durable of before its answer goes out, if it must: for a call
+/// that only waits for the store there is none.
+pub(super) fn made_durable(call: &Call) -> Option<Option<InodeId>> {
+    match call {
+        Call::Sync(inode) => Some(*inode),
+        Call::Commit { inode, durable: true, .. } => Some(Some(*inode)),
+        _ => None,
+    }
+}
+
+impl Shared {
+    /// Data is durable within a second: flushes the devices that were written to since. Twice a
+    /// second, as clients take half of it to commit what is open.
+    pub(super) async fn flush_ticks(self: Rc<Self>) {
+        loop {
+            sleep(self.times.writeback / 2).await;
+            let devices = self.core.borrow().unflushed_devices();
+            self.start_flushes(&devices);
+        }
+    }
+
+    /// Starts a flush of each of these devices, unless one is under way.
+    fn start_flushes(self: &Rc<Self>, devices: &[DeviceId]) {
+        let mut wanted = Vec::new();
+        for device in devices {
+            if self.flushing.running.borrow().contains(device) {
+                continue;
+            }
+            let incarnation = self.core.borrow().incarnation(*device);
+            if let (Some(connection), Some(incarnation)) =
+                (self.agents.connection(*device), incarnation)
+            {
+                wanted.push((*device, incarnation, connection));
+            }
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        let ended = self.core.borrow_mut().end_flush_epoch();
+        let through = match ended {
+            Ok(through) => through,
+            Err(error) => return self.fail(error),
+        };
+        for (device, incarnation, connection) in wanted {
+            self.flushing.running.borrow_mut().insert(device);
+            let answering =
+                connection.call(&Push::Flush(device), Some(self.times.request_deadline));
+            let shared = Rc::clone(self);
+            ring::spawn(async move {
+                let flushed = match answering.await {
+                    Ok(PushAnswer::Flushed) => Some(true),
+                    Ok(PushAnswer::FlushFailed) => Some(false),
+                    Ok(_) => None,
+                    Err(error) => {
+                        tracing::warn!(%device, %error, "a flush was not answered");
+                        None
+                    }
+                };
+                shared.flushing.running.borrow_mut().remove(&device);
+                if let Some(is_durable) = flushed {
+                    let noted =
+                        shared.core.borrow_mut().flushed(device, incarnation, through, is_durable);
+                    if let Err(error) = noted {
+                        return shared.fail(error);
+                    }
+                    shared.post(Outgoing::Then(Box::new(|_| {})));
+                }
+                shared.flushing.over.notify();
+            });
+        }
+    }
+
+    /// Sends an answer once the store is synced and all that was committed to an inode is durable;
+    /// EIO instead if some of it is lost, or its device stays out of contact.
+    pub(super) fn answer_durable(
+        self: &Rc<Self>,
+        reply: ClientReply,
+        response: Response,
+        inode: Option<InodeId>,
+    ) {
+        let Some(inode) = inode else {
+            return self.sync_then(move |_| send(reply, &response));
+        };
+        match self.look(inode) {
+            Ok(devices) if devices.is_empty() => self.sync_then(move |_| send(reply, &response)),
+            Err(errno) => send(reply, &refusal(errno)),
+            Ok(_) => {
+                let shared = Rc::clone(self);
+                ring::spawn(async move {
+                    match shared.until_durable(inode).await {
+                        Ok(()) => shared.sync_then(move |_| send(reply, &response)),
+                        Err(errno) => send(reply, &refusal(errno)),
+                    }
+                });
+            }
+        }
+    }
+
+    /// The devices that must be flushed before an inode's data is durable.
+    fn look(self: &Rc<Self>, inode: InodeId) -> Result<Vec<DeviceId>, Errno> {
+        let durable = self.core.borrow_mut().durable(inode);
+        match durable {
+            Ok(Durable::Yes) => Ok(Vec::new()),
+            Ok(Durable::After(devices)) => Ok(devices),
+            Ok(Durable::Lost) => Err(Errno::EIO),
+            Err(error) => {
+                tracing::error!(%error, inode = inode.0, "cannot tell whether data is durable");
+                Err(Errno::EIO)
+            }
+        }
+    }
+
+    async fn until_durable(self: &Rc<Self>, inode: InodeId) -> Result<(), Errno> {
+        let deadline = now() + self.times.session_deadline;
+        loop {
+            let over = self.flushing.over.notified();
+            let devices = self.look(inode)?;
+            if devices.is_empty() {
+                // The marks of the flushes must be in the store before it is synced.
+                self.flush();
+                return Ok(());
+            }
+            if now() >= deadline {
+                tracing::error!(inode = inode.0, ?devices, "data could not be flushed in time");
+                return Err(Errno::EIO);
+            }
+            self.start_flushes(&devices);
+            let _ = timeout(LOOK_AGAIN, over).await;
+        }
+    }
+}

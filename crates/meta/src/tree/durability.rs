@@ -1,0 +1,245 @@
+//! Which committed data survives the power loss of its device, and what becomes of data that did not.
+//!
+//! [`crate::space::Durability`] says what flush epochs are. Nothing here looks through files while
+//! all is well: a commit stamps its allocations, a flush changes one record of the device. Only where
+//! a device has lost data are allocations looked up when they are read, and only a file that may have
+//! a part in that is walked when it is made durable.
+
+use super::core::Core;
+use super::transaction::Transaction;
+use crate::records::{Allocation, Device, ExtentPage, Inode, Key, decode};
+use crate::space::{DeviceSpace, Durability, SpaceEffect};
+use crate::store::Error;
+use protocol::space::{DeviceInfo, NewAllocation};
+use protocol::{AllocationId, DeviceId, Extent, FreeEpoch, Incarnation, InodeId, Place};
+use std::collections::BTreeSet;
+
+/// Whether all that was committed to an inode survives power loss.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// It does, once the store is synced.
+    Yes,
+    /// Not before these devices are flushed.
+    After(Vec<DeviceId>),
+    /// Some of it is lost.
+    Lost,
+}
+
+impl Transaction<'_> {
+    /// The flush epoch that a new allocation is stamped with: none if it is durable already.
+    pub(super) fn flush_epoch_of(&mut self, new: &NewAllocation) -> u64 {
+        let id = new.allocation.device;
+        let Some(device) = self.base.space.devices.get(&id) else { return 0 };
+        if new.is_flushed && !device.info.is_volatile {
+            return 0;
+        }
+        let epoch = self.counters.flush_epoch;
+        if device.durability.newest != epoch {
+            self.space_effect(SpaceEffect::Unflushed { device: id, epoch });
+        }
+        epoch
+    }
+
+    /// Puts in place of extents whose data is lost that it is lost.
+    pub(super) fn mark_lost(&self, extents: &mut [Extent]) -> Result<(), Error> {
+        let devices = &self.base.space.devices;
+        if !devices.values().any(|device| device.durability.has_lost()) {
+            return Ok(());
+        }
+        let mut last = None;
+        for extent in extents {
+            let id = extent.place.allocation;
+            let is_lost = match last {
+                Some((same, is_lost)) if same == id => is_lost,
+                _ => self.is_lost(id)?,
+            };
+            last = Some((id, is_lost));
+            if is_lost {
+                extent.place = Place::lost(id.device);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_lost(&self, id: AllocationId) -> Result<bool, Error> {
+        let Some(device) = self.base.space.devices.get(&id.device) else { return Ok(false) };
+        if !device.durability.has_lost() {
+            return Ok(false);
+        }
+        let allocation: Option<Allocation> = self.get(&Key::Allocation(id))?;
+        Ok(allocation.is_some_and(|allocation| device.durability.is_lost(allocation.flush_epoch)))
+    }
+
+    fn put_durability(
+        &mut self,
+        device: &DeviceSpace,
+        durability: &Durability,
+    ) -> Result<(), Error> {
+        let (info, durability) = (device.info.clone(), durability.clone());
+        self.put(&Key::Device(info.device), &Device { info, durability })
+    }
+}
+
+impl Core {
+    /// What of a device is durable once it is registered as `info`.
+    pub(super) fn durability_of_registration(
+        &self,
+        known: Option<&DeviceSpace>,
+        info: &DeviceInfo,
+    ) -> Durability {
+        let Some(known) = known else { return Durability::default() };
+        let mut durability = known.durability.clone();
+        if known.info.incarnation != info.incarnation {
+            let epoch = self.base.counters.flush_epoch;
+            if info.is_volatile || known.info.is_volatile {
+                durability.lose_all(epoch);
+            } else {
+                durability.lose(durability.newest.min(epoch));
+            }
+            if durability != known.durability {
+                let (device, node) = (known.info.device, &known.info.node);
+                tracing::error!(%device, node, "a device lost what it had not flushed: files with such data give EIO there until it is written again");
+            }
+        }
+        durability
+    }
+
+    /// Devices with commits that no flush covers.
+    pub fn unflushed_devices(&self) -> Vec<DeviceId> {
+        let devices = self.base.space.devices.iter();
+        devices.filter(|(_, device)| device.is_unflushed()).map(|(id, _)| *id).collect()
+    }
+
+    /// Ends the present flush epoch: a flush that is asked for from now on covers all that was
+    /// committed in it, the answered number, and before.
+    pub fn end_flush_epoch(&mut self) -> Result<u64, Error> {
+        self.transact(|transaction| {
+            let ended = transaction.counters.flush_epoch;
+            transaction.counters.flush_epoch += 1;
+            Ok(ended)
+        })
+    }
+
+    /// A device, under an incarnation, has carried out a flush that was asked for at the end of a
+    /// flush epoch; or it has failed to, and what the flush would have covered is lost.
+    pub fn flushed(
+        &mut self,
+        id: DeviceId,
+        incarnation: Incarnation,
+        through: u64,
+        is_durable: bool,
+    ) -> Result<(), Error> {
+        let Some(device) = self.base.space.devices.get(&id) else { return Ok(()) };
+        if device.info.incarnation != incarnation {
+            // What the flush covered has been counted as lost meanwhile.
+            return Ok(());
+        }
+        let mut durability = device.durability.clone();
+        if is_durable {
+            durability.flush(through);
+        } else {
+            durability.lose(through);
+        }
+        if durability == device.durability {
+            return Ok(());
+        }
+        self.transact(|transaction| {
+            let device = &transaction.base.space.devices[&id];
+            transaction.put_durability(device, &durability)
+        })?;
+        if let Some(device) = self.base.space.devices.get_mut(&id) {
+            device.durability = durability;
+        }
+        Ok(())
+    }
+
+    /// The incarnation of a device.
+    pub fn incarnation(&self, device: DeviceId) -> Option<Incarnation> {
+        self.base.space.devices.get(&device).map(|device| device.info.incarnation)
+    }
+
+    /// Whether all that was committed to an inode survives power loss. An inode that is gone has
+    /// nothing to lose. Devices that can be flushed are named on suspicion, as a flush costs less than
+    /// a look at all extents.
+    pub fn durable(&mut self, id: InodeId) -> Result<Durable, Error> {
+        let inode: Option<Inode> = Transaction::begin(&self.base).get(&Key::Inode(id))?;
+        let Some(inode) = inode.filter(|inode| inode.flush_epoch > 0) else {
+            return Ok(Durable::Yes);
+        };
+        let epoch = inode.flush_epoch;
+        let devices = || self.base.space.devices.values();
+        let waits = |device: &&DeviceSpace| device.is_unflushed() && device.awaits_flush(epoch);
+        let online = devices().filter(waits).filter(|device| device.info.online);
+        let online: Vec<DeviceId> = online.map(|device| device.info.device).collect();
+        if !online.is_empty() {
+            return Ok(Durable::After(online));
+        }
+        if !devices().any(|device| waits(&device) || device.durability.has_lost_by(epoch)) {
+            return Ok(Durable::Yes);
+        }
+        let durable = self.walk_durable(id)?;
+        if durable == Durable::Yes {
+            // Nothing to look for the next time.
+            self.transact(|transaction| transaction.put_inode(&Inode { flush_epoch: 0, ..inode }))?;
+        }
+        Ok(durable)
+    }
+
+    /// As [`Core::durable`], by a look at all extents.
+    fn walk_durable(&self, id: InodeId) -> Result<Durable, Error> {
+        let transaction = Transaction::begin(&self.base);
+        let mut waiting = BTreeSet::new();
+        let mut is_lost = false;
+        let mut last = None;
+        self.base.layers.each(&Key::Extents(id, 0).prefix(1), |key, value| {
+            let page: ExtentPage = decode(key, value)?;
+            for extent in &page.extents.0 {
+                let named = extent.place.allocation;
+                if last.replace(named) == Some(named) {
+                    continue;
+                }
+                let Some(device) = self.base.space.devices.get(&named.device) else { continue };
+                let allocation: Option<Allocation> = transaction.get(&Key::Allocation(named))?;
+                let epoch = allocation.map_or(0, |allocation| allocation.flush_epoch);
+                is_lost |= device.durability.is_lost(epoch);
+                if epoch > 0 && device.awaits_flush(epoch) {
+                    waiting.insert(named.device);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(match (is_lost, waiting.is_empty()) {
+            (true, _) => Durable::Lost,
+            (false, true) => Durable::Yes,
+            (false, false) => Durable::After(waiting.into_iter().collect()),
+        })
+    }
+
+    /// The free epoch that the store knew at the last [`Core::flush`].
+    pub fn stored_free_epoch(&self) -> FreeEpoch {
+        self.stored_free_epoch
+    }
+
+    /// The store is synced as of a free epoch: blocks that were freed by then may be used again. Not
+    /// before, or a store that forgets the freeing would name blocks that hold other data by now.
+    pub fn synced(&mut self, through: FreeEpoch) {
+        self.synced_free_epoch = self.synced_free_epoch.max(through);
+    }
+
+    /// Flushes and syncs the store while nothing else goes on.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        self.flush()?;
+        self.syncer().sync()?;
+        self.synced(self.stored_free_epoch);
+        Ok(())
+    }
+
+    /// Whether blocks rest only because the store was not synced since they were freed.
+    pub fn awaits_sync(&self) -> bool {
+        self.synced_free_epoch < self.base.counters.free_epoch
+    }
+
+    pub(super) fn synced_free_epoch(&self) -> FreeEpoch {
+        self.synced_free_epoch
+    }
+}

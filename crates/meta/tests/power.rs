@@ -1,0 +1,180 @@
+//! What committed data is worth after its device lost power.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "common/fixture.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use common::{Fixture, commit};
+use meta::store::CrashPoint;
+use meta::tree::Durable;
+use protocol::client::{Answer, Call, FallocateMode};
+use protocol::space::{DeviceInfo, NewAllocation};
+use protocol::{DeviceId, Errno, Extent, Incarnation, InodeId, Place};
+
+const DEVICE: DeviceId = DeviceId(0);
+
+/// The device comes back after its node lost power.
+fn lose_power(fixture: &mut Fixture, incarnation: u128, is_volatile: bool) {
+    let known = fixture.core.devices().remove(0);
+    let incarnation = Incarnation(incarnation);
+    let info = DeviceInfo { incarnation, is_volatile, ..known };
+    assert_eq!(fixture.core.register_device(&info).unwrap(), DEVICE);
+}
+
+/// Flushes the device as the service does.
+fn flush(fixture: &mut Fixture) {
+    let through = fixture.core.end_flush_epoch().unwrap();
+    let incarnation = fixture.core.incarnation(DEVICE).unwrap();
+    fixture.core.flushed(DEVICE, incarnation, through, true).unwrap();
+}
+
+/// Which of a file's extents are lost, by offset.
+fn lost(fixture: &mut Fixture, inode: InodeId) -> Vec<(u64, bool)> {
+    let call = Call::ReadExtents { inode, offset: 0, length: 1 << 20 };
+    let Ok(Answer::Extents { extents, .. }) = fixture.call(&call) else { panic!() };
+    let is_lost = |place: &Place| place.lost_with() == Some(DEVICE);
+    extents.0.iter().map(|extent| (extent.offset, is_lost(&extent.place))).collect()
+}
+
+/// Commits an extent whose data the client has flushed, or not.
+fn write(fixture: &mut Fixture, inode: InodeId, offset: u64, is_flushed: bool) {
+    let allocation = fixture.take_block();
+    let incarnation = fixture.core.incarnation(DEVICE).unwrap();
+    let new = NewAllocation { allocation, blocks: 1, incarnation, is_flushed };
+    let extent = Extent { offset, length: 100, place: Place { allocation, at: 0 } };
+    let generation = fixture.core.attr(inode).unwrap().generation;
+    fixture.call(&commit(inode, generation, vec![new], vec![extent])).unwrap();
+}
+
+/// Goal: after a power loss exactly what no flush covered is lost: not what the service's flush
+/// covered, not what the client had flushed, not what was written after; a kill of the service in
+/// between forgets none of it.
+#[test]
+fn only_unflushed_data_is_lost() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    write(&mut fixture, inode, 0, false);
+    assert_eq!(fixture.core.unflushed_devices(), [DEVICE]);
+    flush(&mut fixture);
+    assert!(fixture.core.unflushed_devices().is_empty());
+    write(&mut fixture, inode, 1000, true);
+    assert!(fixture.core.unflushed_devices().is_empty(), "an idle device is not flushed");
+    write(&mut fixture, inode, 2000, false);
+    fixture.core.flush().unwrap();
+    fixture.reopen(CrashPoint::Process);
+    lose_power(&mut fixture, 8, false);
+    write(&mut fixture, inode, 3000, false);
+    let after = [(0, false), (1000, false), (2000, true), (3000, false)];
+    assert_eq!(lost(&mut fixture, inode), after);
+    fixture.core.flush().unwrap();
+    fixture.reopen(CrashPoint::Process);
+    assert_eq!(lost(&mut fixture, inode), after);
+    // The same incarnation again loses nothing.
+    lose_power(&mut fixture, 8, false);
+    assert_eq!(lost(&mut fixture, inode), after);
+    fixture.check();
+}
+
+/// Goal: a flush covers what was committed before it was asked for, and nothing that came while it
+/// was under way; one that was carried out by an earlier incarnation counts for nothing.
+#[test]
+fn a_flush_covers_what_came_before_it() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    write(&mut fixture, inode, 0, false);
+    let through = fixture.core.end_flush_epoch().unwrap();
+    write(&mut fixture, inode, 1000, false);
+    fixture.core.flushed(DEVICE, Incarnation(7), through, true).unwrap();
+    assert_eq!(fixture.core.unflushed_devices(), [DEVICE]);
+    let late = fixture.core.end_flush_epoch().unwrap();
+    lose_power(&mut fixture, 8, false);
+    fixture.core.flushed(DEVICE, Incarnation(7), late, true).unwrap();
+    assert_eq!(lost(&mut fixture, inode), [(0, false), (1000, true)]);
+    // A failed flush is as bad as a power loss.
+    write(&mut fixture, inode, 2000, false);
+    let through = fixture.core.end_flush_epoch().unwrap();
+    fixture.core.flushed(DEVICE, Incarnation(8), through, false).unwrap();
+    flush(&mut fixture);
+    assert_eq!(lost(&mut fixture, inode), [(0, false), (1000, true), (2000, true)]);
+}
+
+/// Goal: lost ranges heal when they are overwritten, punched, cut off or deleted, and stay lost in
+/// copies.
+#[test]
+fn lost_ranges_heal() {
+    let mut fixture = Fixture::new();
+    let (inode, copy) = (fixture.file("a"), fixture.file("b"));
+    for offset in [0, 1000, 2000] {
+        write(&mut fixture, inode, offset, false);
+    }
+    lose_power(&mut fixture, 8, false);
+    let copied = Call::CopyRange {
+        source: inode,
+        source_offset: 0,
+        destination: copy,
+        destination_offset: 0,
+        length: 100,
+    };
+    fixture.call(&copied).unwrap();
+    assert_eq!(lost(&mut fixture, copy), [(0, true)]);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Lost);
+    write(&mut fixture, inode, 0, true);
+    let mode = FallocateMode::Punch;
+    fixture.call(&Call::Fallocate { inode, offset: 1000, length: 100, mode }).unwrap();
+    assert_eq!(lost(&mut fixture, inode), [(0, false), (2000, true)]);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Lost);
+    fixture.truncate(inode, 1500);
+    assert_eq!(lost(&mut fixture, inode), [(0, false)]);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Yes);
+    assert_eq!(fixture.core.durable(copy).unwrap(), Durable::Lost);
+    fixture.reclaim_all();
+    fixture.check();
+}
+
+/// Goal: fsync waits for the flush of data that anybody committed to the file, and of no other
+/// device's than it must.
+#[test]
+fn fsync_knows_what_to_wait_for() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Yes);
+    write(&mut fixture, inode, 0, true);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Yes);
+    write(&mut fixture, inode, 1000, false);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::After(vec![DEVICE]));
+    fixture.core.set_online(DEVICE, false);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::After(vec![DEVICE]));
+    // Another file's unflushed data on a device that is gone keeps nobody.
+    let other = fixture.file("b");
+    write(&mut fixture, other, 0, true);
+    assert_eq!(fixture.core.durable(other).unwrap(), Durable::Yes);
+    fixture.core.set_online(DEVICE, true);
+    flush(&mut fixture);
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Yes);
+    assert_eq!(fixture.core.durable(InodeId(99)).unwrap(), Durable::Yes);
+}
+
+/// Goal: of memory nothing outlives its process, flushed or not.
+#[test]
+fn memory_loses_everything() {
+    let mut fixture = Fixture::new();
+    lose_power(&mut fixture, 8, true);
+    let inode = fixture.file("a");
+    write(&mut fixture, inode, 0, true);
+    write(&mut fixture, inode, 1000, false);
+    assert!(fixture.core.unflushed_devices().is_empty(), "memory needs no flush");
+    assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Yes);
+    lose_power(&mut fixture, 9, true);
+    write(&mut fixture, inode, 2000, true);
+    assert_eq!(lost(&mut fixture, inode), [(0, true), (1000, true), (2000, false)]);
+    let wrong = NewAllocation {
+        allocation: fixture.take_block(),
+        blocks: 1,
+        incarnation: Incarnation(8),
+        is_flushed: true,
+    };
+    let call = commit(inode, fixture.core.attr(inode).unwrap().generation, vec![wrong], vec![]);
+    assert_eq!(fixture.call(&call), Err(Errno::EIO));
+}
