@@ -79,11 +79,12 @@ class Cluster:
     """A metadata service and `nodes` nodes with a device of `size` each.
 
     `faster` divides all deadlines (a session's is 20 s), for tests that wait for them. With a
-    `network` (see links.py) each node's sockets are in a network namespace of its own.
+    `network` (see links.py) each node's sockets are in a network namespace of its own. The clients of
+    the nodes in `never_stop_themselves` go on without contact, as no real one does.
     """
 
     def __init__(self, nodes=3, size="256M", directory=None, memory=False, transport="auto",
-                 faster=1, network=None):
+                 faster=1, network=None, never_stop_themselves=()):
         self.directory = Path(directory or os.getcwd(), "cluster")
         self.directory.mkdir(mode=0o700)
         self.secret = self.directory / "secret"
@@ -93,6 +94,7 @@ class Cluster:
         self.transport = transport
         self.faster = faster
         self.network = network
+        self.never_stop_themselves = never_stop_themselves
         self.names = [f"node{number}" for number in range(1, nodes + 1)]
         self.meta = Process(self.directory, "meta", self.meta_arguments(f"{network.meta if network else '127.0.0.1'}:0"),
                             "listening on")
@@ -129,6 +131,7 @@ class Cluster:
                  f'transport = "{self.transport}"', "allow_other = true",
                  f"faster = {self.faster}",
                  *(self.network.configure(number) if self.network else []),
+                 *(["stops_itself = false"] if number in self.never_stop_themselves else []),
                  "[[device]]", f'size = "{self.size}"']
         if not self.memory:
             lines.append(f'path = "{self.device(number)}"')
