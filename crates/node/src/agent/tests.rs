@@ -88,6 +88,7 @@ fn config(line: &Line, times: Times) -> AgentConfig {
             block_size: 4096,
             blocks: 65536,
             incarnation: protocol::Incarnation(1),
+            is_volatile: false,
             online: true,
         }],
         namespaces: Vec::new(),
