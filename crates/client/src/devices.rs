@@ -12,7 +12,7 @@ use protocol::client::{Answer, Call};
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Epoch, Errno, HostId, Incarnation, InodeId};
 use ring::local::{Notify, Semaphore};
-use ring::{Buffer, Chunk, Shared};
+use ring::{Buffer, Chunk, RegionSlice, Segment, Segments, Shared};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -338,6 +338,22 @@ impl Client {
         let pool_device = self.devices.get(id)?;
         pool_device.read_bytes.set(pool_device.read_bytes.get() + length as u64);
         Ok(freeze(chunk))
+    }
+
+    /// Reads whole blocks to where they are wanted.
+    pub(crate) async fn read_device_into(
+        self: &Rc<Self>,
+        id: DeviceId,
+        offset: u64,
+        room: &RegionSlice,
+    ) -> Result<(), Errno> {
+        let session = self.session.life.generation();
+        let segments = || Segments::from_iter([Segment::Region(room.clone())]);
+        let read = |device: &dyn Device| device.read_into(offset, segments());
+        self.command(id, session, "a read", read).await?;
+        let pool_device = self.devices.get(id)?;
+        pool_device.read_bytes.set(pool_device.read_bytes.get() + room.len() as u64);
+        Ok(())
     }
 
     /// Runs a command on a device on behalf of a session; a refused one is tried again once the

@@ -3,6 +3,11 @@
 //! A read is planned without waiting once its extents are known: which bytes come from where. Ranges
 //! that lie near each other on a device become one command; all commands go out together. The
 //! result is a list of chunks that refer to what was read, not a copy of it.
+//!
+//! A caller may offer memory for the result (a FUSE request's payload). What lies on a device in the
+//! same order as in the file is then read straight to its place there, which saves a copy.
+
+mod command;
 
 use crate::client::Client;
 use crate::dirty::{Fill, FillState};
@@ -10,18 +15,13 @@ use crate::extent_map::Run;
 use crate::inode::Inode;
 use crate::session::ReadGuard;
 use crate::space::Allocated;
+use command::{Command, Fetched};
 use protocol::client::{Answer, Call};
 use protocol::{Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights};
 use ring::local::InFlight;
-use ring::{Buffer, Chunk, Shared};
+use ring::{Buffer, Chunk, RegionSlice, Shared};
 use std::ops::Range;
 use std::rc::Rc;
-
-/// Largest read from a device as one command.
-const COMMAND_BYTES_MAX: u64 = 1 << 20;
-
-/// Bytes between two wanted ranges that are read along rather than making two commands.
-const GAP_BYTES_MAX: u64 = 16 << 10;
 
 /// Extents asked for beyond what a read needs, so that reading on needs no further call.
 const AHEAD_BYTES: u64 = 64 << 20;
@@ -42,10 +42,14 @@ enum Part {
     },
 }
 
-/// A command to a device, and what it read.
-struct Command {
-    device: DeviceId,
-    range: Range<u64>,
+impl Part {
+    /// Bytes of the file.
+    fn len(&self) -> u64 {
+        match self {
+            Part::Hole(length) | Part::Device { length, .. } => *length,
+            Part::Memory(shared) => shared.len() as u64,
+        }
+    }
 }
 
 /// Extents for one read, and what makes them hold until it ends.
@@ -59,6 +63,9 @@ struct Held {
 impl Client {
     /// Reads up to `length` bytes at an offset; fewer only at the end of the file.
     ///
+    /// Bytes may be put into `room`, each where it belongs if the answer were to begin there; its
+    /// other bytes are arbitrary afterwards. The chunks of the answer tell what lies there.
+    ///
     /// # Errors
     /// EIO, ETIMEDOUT, ESTALE, those of a call.
     pub async fn read(
@@ -66,6 +73,7 @@ impl Client {
         id: InodeId,
         offset: u64,
         length: usize,
+        room: Option<&RegionSlice>,
     ) -> Result<Vec<Chunk>, Errno> {
         let inode = self.inode(id);
         if offset >= FILE_SIZE_MAX_BYTES {
@@ -82,7 +90,7 @@ impl Client {
                 return Ok(Vec::new());
             }
             let parts = self.plan(&inode, offset..end, &held.runs)?;
-            let chunks = self.carry_out(parts).await;
+            let chunks = self.carry_out(parts, room).await;
             drop(held);
             let is_alive =
                 self.session.life.is_alive() && session == self.session.life.generation();
@@ -237,23 +245,29 @@ impl Client {
     }
 
     /// Reads what lies on devices and puts everything together.
-    async fn carry_out(self: &Rc<Self>, parts: Vec<Part>) -> Result<Vec<Chunk>, Errno> {
-        let commands = self.commands(&parts)?;
-        let mut reads = Vec::with_capacity(commands.len());
+    async fn carry_out(
+        self: &Rc<Self>,
+        parts: Vec<Part>,
+        room: Option<&RegionSlice>,
+    ) -> Result<Vec<Chunk>, Errno> {
+        let mut commands = command::of_parts(&parts, |device| self.block_size(device))?;
+        if let Some(room) = room {
+            command::place(&mut commands, &parts, room);
+        }
+        let mut fetched = Vec::with_capacity(commands.len());
         if let [command] = &commands[..] {
-            reads.push(self.read_command(command).await?);
+            fetched.push(self.fetch(command).await?);
         } else {
             let mut tasks = Vec::with_capacity(commands.len());
             for command in &commands {
-                let client = Rc::clone(self);
-                let command = Command { device: command.device, range: command.range.clone() };
-                tasks.push(ring::spawn(async move { client.read_command(&command).await }));
+                let (client, command) = (Rc::clone(self), command.clone());
+                tasks.push(ring::spawn(async move { client.fetch(&command).await }));
             }
             let mut failed = None;
             for task in tasks {
                 // All are waited for, so that none outlives the read.
                 match task.await.unwrap_or(Err(Errno::EIO)) {
-                    Ok(bytes) => reads.push(bytes),
+                    Ok(bytes) => fetched.push(bytes),
                     Err(errno) => failed = Some(errno),
                 }
             }
@@ -261,46 +275,22 @@ impl Client {
                 return Err(errno);
             }
         }
-        Ok(assemble(&parts, &commands, &reads))
+        Ok(assemble(&parts, &commands, &fetched))
     }
 
-    async fn read_command(self: &Rc<Self>, command: &Command) -> Result<Shared, Errno> {
-        let length = (command.range.end - command.range.start) as usize;
-        self.read_device(command.device, command.range.start, length).await
-    }
-
-    /// The commands that fetch all parts on devices: sorted, apart from each other.
-    fn commands(&self, parts: &[Part]) -> Result<Vec<Command>, Errno> {
-        let mut wanted: Vec<Command> = Vec::new();
-        for part in parts {
-            if let Part::Device { device, address, length } = part {
-                let block = u64::from(self.block_size(*device)?);
-                let start = address / block * block;
-                let end = (address + length).next_multiple_of(block);
-                wanted.push(Command { device: *device, range: start..end });
-            }
+    async fn fetch(self: &Rc<Self>, command: &Command) -> Result<Fetched, Errno> {
+        let Command { device, range, room } = command;
+        if let Some(room) = room {
+            self.read_device_into(*device, range.start, room).await?;
+            return Ok(Fetched::Placed(room.clone()));
         }
-        wanted.sort_by_key(|command| (command.device, command.range.start));
-        let mut commands: Vec<Command> = Vec::new();
-        for next in wanted {
-            match commands.last_mut() {
-                Some(last)
-                    if last.device == next.device
-                        && next.range.start <= last.range.end + GAP_BYTES_MAX
-                        && next.range.end.max(last.range.end) - last.range.start
-                            <= COMMAND_BYTES_MAX =>
-                {
-                    last.range.end = last.range.end.max(next.range.end);
-                }
-                _ => commands.push(next),
-            }
-        }
-        Ok(commands)
+        let length = (range.end - range.start) as usize;
+        self.read_device(*device, range.start, length).await.map(Fetched::Own)
     }
 }
 
 /// Chunks of all parts in the order of the file.
-fn assemble(parts: &[Part], commands: &[Command], reads: &[Shared]) -> Vec<Chunk> {
+fn assemble(parts: &[Part], commands: &[Command], fetched: &[Fetched]) -> Vec<Chunk> {
     let mut chunks = Vec::with_capacity(parts.len());
     for part in parts {
         match part {
@@ -314,13 +304,9 @@ fn assemble(parts: &[Part], commands: &[Command], reads: &[Shared]) -> Vec<Chunk
                 }
             }),
             Part::Device { device, address, length } => {
-                let key = (*device, *address);
-                let after = commands
-                    .partition_point(|command| (command.device, command.range.start) <= key);
-                let index = after - 1;
+                let index = command::index_of(commands, *device, *address);
                 let start = (address - commands[index].range.start) as usize;
-                let bytes = reads[index].slice(start..start + *length as usize);
-                chunks.push(Chunk::Shared(bytes));
+                chunks.push(fetched[index].range(start, *length as usize));
             }
         }
     }

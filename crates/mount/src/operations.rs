@@ -155,7 +155,8 @@ impl Tsumugi {
                 Ok(Response::Created(entry, opened))
             }
             Operation::Read(read) => {
-                let chunks = self.client.read(id, read.offset, read.size as usize).await?;
+                let (size, room) = (read.size as usize, read.destination.as_ref());
+                let chunks = self.client.read(id, read.offset, size, room).await?;
                 Ok(Response::Data(chunks.into_iter().collect()))
             }
             Operation::Write(write) => self.write(write).await,
