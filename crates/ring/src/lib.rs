@@ -12,6 +12,7 @@
 //! which runs the shipped code of a whole cluster in one process from a seed.
 #![allow(unsafe_code, reason = "this crate is the one that talks to the kernel; see SAFETY notes")]
 
+pub mod affinity;
 pub mod buffer;
 mod chunk;
 mod context;

@@ -117,8 +117,10 @@ where
         return Ok(JoinHandle { shared });
     }
     let config = config.clone();
+    let home = crate::affinity::home();
     let (started, start) = mpsc::sync_channel(1);
     std::thread::Builder::new().name(name.into()).spawn(move || {
+        crate::affinity::adopt(home);
         let mut runtime = match Runtime::new(&config) {
             Ok(runtime) => runtime,
             Err(error) => return drop(started.send(Err(error))),

@@ -15,12 +15,16 @@
 //! kernel (as of Linux 6.18) gives a new entry to the next request only, not to one that was queued
 //! before; what was queued waits for the next commit. So a thread on that CPU then asks the mount
 //! for its statistics: the answer's commit fetches what was queued.
+//!
+//! The queue tells which CPU a request comes from. One thread that serves all queues runs on the CPU
+//! of a lone caller ([`ring::affinity`]), since that one blocks until it has the answer.
 
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ring::affinity::Follower;
 use ring::{Chunk, Handle, Region, UringCmd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -30,7 +34,7 @@ use crate::abi::{
 };
 use crate::error::{DecodeError, FuseError};
 use crate::reply::{Encoded, encode_error};
-use crate::request::{Message, decode_write, first_argument_len};
+use crate::request::{Message, Operation, decode_write, first_argument_len};
 use crate::session::{Connection, FetchError, FileSystem, Incoming, sort_fetch_error};
 use crate::transport::possible_cpus;
 use crate::types::{Errno, Unique};
@@ -41,6 +45,8 @@ const HEADERS_BYTES: usize = 4096;
 const IOVECS_OFFSET: usize = 1024;
 /// How often to look whether the file system has let go of WRITE data.
 const RELEASE_CHECK: Duration = Duration::from_micros(50);
+/// Most bytes of a transfer that is done on the CPU of its caller.
+const PROMPT_BYTES_MAX: u32 = 16 << 10;
 /// Long enough for a registration to reach the kernel.
 const FETCH_DELAY: Duration = Duration::from_millis(1);
 
@@ -56,6 +62,8 @@ struct Queue {
     free: Cell<usize>,
     /// Address space left for payload, shared by all queues.
     budget_bytes: Rc<Cell<usize>>,
+    /// Binds the thread to the CPU of a lone caller; shared by all queues.
+    follower: Rc<Follower>,
 }
 
 /// Why the current runtime cannot carry the transport, if so. To be asked before INIT, when the
@@ -91,11 +99,12 @@ pub(crate) fn start<F: FileSystem>(connection: &Rc<Connection<F>>) {
         }
     };
     let budget_bytes = Rc::new(Cell::new(connection.options.ring_payload_bytes_max));
+    let follower = Follower::new();
     // All queues get their first entry before any gets its second: each needs one.
     let queues: Vec<_> = (0..queues)
         .map(|number| {
-            let budget_bytes = Rc::clone(&budget_bytes);
-            Rc::new(Queue { number, free: Cell::new(0), budget_bytes })
+            let (budget_bytes, follower) = (Rc::clone(&budget_bytes), Rc::clone(&follower));
+            Rc::new(Queue { number, free: Cell::new(0), budget_bytes, follower })
         })
         .collect();
     for round in 0..connection.options.ring_entries_per_queue {
@@ -172,6 +181,7 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
         };
         let encoded = match incoming {
             Incoming::Request(request) => {
+                queue.follower.note(queue.number, is_prompt(&request.operation));
                 connection.answer(header.opcode, request, when_waiting).await
             }
             Incoming::Answer(encoded) => encoded,
@@ -182,6 +192,15 @@ async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
         entry.wait_until_released().await;
         command = commit(queue.number, commit_id);
         queue.free.set(queue.free.get() + 1);
+    }
+}
+
+/// Whether an operation takes little of the CPU, so that its caller loses nothing by sharing its own.
+fn is_prompt(operation: &Operation) -> bool {
+    match operation {
+        Operation::Read(read) => read.size <= PROMPT_BYTES_MAX,
+        Operation::Write(write) => write.data.len() <= PROMPT_BYTES_MAX as usize,
+        _ => true,
     }
 }
 
