@@ -20,7 +20,7 @@ fn seeds(default: u64) -> u64 {
 // cleaning in between; and cleaning keeps the log within a small multiple of what lives.
 #[test]
 fn equals_the_model() {
-    for seed in 0..seeds(40) {
+    for seed in 0..seeds(8) {
         let mut driver = Driver::new(seed, options());
         for round in 0..250 {
             driver.step().unwrap();
@@ -49,7 +49,7 @@ fn equals_the_model() {
 // was there, nothing before what was acknowledged; and the store goes on from it.
 #[test]
 fn power_loss_at_every_step() {
-    for seed in 0..seeds(4) {
+    for seed in 0..seeds(2) {
         let mut crash_at = 1;
         loop {
             let mut driver = Driver::new(seed, options());
@@ -80,7 +80,7 @@ fn power_loss_at_every_step() {
 // random steps: what was given up never comes back.
 #[test]
 fn many_crashes_in_a_row() {
-    for seed in 0..seeds(150) {
+    for seed in 0..seeds(20) {
         let mut driver = Driver::new(seed + 77, options());
         for round in 0..12 {
             let steps = driver.disk.0.borrow().steps;

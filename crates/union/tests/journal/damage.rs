@@ -209,7 +209,7 @@ fn maps_are_bounded() {
 // opened or refused, never a panic, and the store takes new files after.
 #[test]
 fn any_bytes_are_survived() {
-    for seed in 0..super::seeds(300) {
+    for seed in 0..super::seeds(100) {
         let mut random = Random::new(seed);
         let disk = if seed % 3 == 0 { Disk::new(seed) } else { used(seed) };
         if seed % 3 == 0 {

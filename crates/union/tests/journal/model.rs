@@ -55,7 +55,10 @@ pub(crate) struct Driver {
     pub(crate) journal: Option<Journal<Disk>>,
     pub(crate) model: Model,
     pub(crate) history: Vec<(Sequence, Model)>,
+    /// What must be there after a power loss.
     pub(crate) acknowledged: Sequence,
+    /// The last record of the last sync that was asked for.
+    promised: Sequence,
     /// The record that made each file.
     pub(crate) born: BTreeMap<FileId, Sequence>,
     pub(crate) random: Random,
@@ -75,6 +78,7 @@ impl Driver {
             model: Model::new(),
             history: vec![(Sequence(0), Model::new())],
             acknowledged: Sequence(0),
+            promised: Sequence(0),
             born: BTreeMap::new(),
             random: Random::new(seed ^ 0xABCD),
             options,
@@ -139,6 +143,7 @@ impl Driver {
     pub(crate) fn sync(&mut self) -> Result<(), JournalError> {
         self.journal().sync()?;
         self.acknowledged = self.journal().durable();
+        self.promised = self.acknowledged;
         let appended = self.journal().appended();
         assert_eq!(self.acknowledged, appended);
         Ok(())
@@ -285,8 +290,7 @@ impl Driver {
         }
         expected.retain(|_, file| !file.names.is_empty());
         check(&journal, &expected);
-        let acknowledged = self.acknowledged;
-        let has_old = expected.keys().any(|file| self.born[file] <= acknowledged);
+        let has_old = expected.keys().any(|file| self.born[file] <= self.promised);
         assert!(!has_old || had_marker, "the marker is there while a synced partial file is");
         self.acknowledged = journal.durable();
         self.history = vec![(shown, expected.clone())];
