@@ -258,6 +258,11 @@ impl Options {
         }
     }
 
+    /// Whether redirects are followed: never those that anybody may write, as in the kernel.
+    pub(crate) fn follows_redirects(&self) -> bool {
+        self.redirect != RedirectMode::NoFollow && self.xattrs != XattrClass::User
+    }
+
     /// The option string that names these layers; what [`Options::parse`] reads back.
     pub fn layers_text(lower: &[&Path], upper: Option<(&Path, &Path)>) -> OsString {
         let escaped = |path: &&Path| split::escape(path.as_os_str().as_bytes());

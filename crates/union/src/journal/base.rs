@@ -181,10 +181,10 @@ pub(super) fn check_xattrs_bytes(bytes: usize) -> Result<(), JournalError> {
 
 /// Bounds sizes and offsets.
 pub(super) fn check_size(bytes: u64) -> Result<(), JournalError> {
-    match bytes <= FILE_BYTES_MAX {
-        true => Ok(()),
-        false => Err(JournalError::TooLarge { what: "size", found: bytes, limit: FILE_BYTES_MAX }),
+    if bytes > FILE_BYTES_MAX {
+        return Err(JournalError::TooLarge { what: "size", found: bytes, limit: FILE_BYTES_MAX });
     }
+    Ok(())
 }
 
 fn check_at_most(what: &'static str, found: usize, limit: usize) -> Result<(), JournalError> {

@@ -170,7 +170,8 @@ impl<S: Storage> Journal<S> {
         let mut scanner = Scanner::new(&self.log.storage, oldest, segment.key);
         let bytes = scanner.data(found)?.map(<[u8]>::to_vec);
         let Some(bytes) = bytes else {
-            return self.lose(file, live.iter().map(|range| (range.start, range.end)).collect());
+            let lost: Vec<_> = live.iter().map(|range| (range.start, range.end)).collect();
+            return self.lose(file, &lost);
         };
         for range in live {
             let part = &bytes[(range.start - offset) as usize..(range.end - offset) as usize];
@@ -192,10 +193,10 @@ impl<S: Storage> Journal<S> {
         for ranges in zero.chunks(RANGES_MAX) {
             self.append(file, Record::Zero { ranges: ranges.to_vec(), mtime: None }, &[])?;
         }
-        self.lose(file, lost)
+        self.lose(file, &lost)
     }
 
-    fn lose(&mut self, file: FileId, lost: Vec<(u64, u64)>) -> Result<(), JournalError> {
+    fn lose(&mut self, file: FileId, lost: &[(u64, u64)]) -> Result<(), JournalError> {
         for ranges in lost.chunks(RANGES_MAX) {
             self.append(file, Record::Lost { ranges: ranges.to_vec() }, &[])?;
         }
@@ -211,9 +212,9 @@ impl<S: Storage> Journal<S> {
                 |place| matches!(place, Place::Stored { segment, .. } if segment == oldest);
             let runs = state.map.overlapping(0..FILE_BYTES_MAX);
             let lost = runs.filter(|run| in_oldest(run.place));
-            let lost = lost.map(|run| (run.range.start, run.range.end)).collect();
+            let lost: Vec<_> = lost.map(|run| (run.range.start, run.range.end)).collect();
             let is_home = state.home == Some(oldest);
-            self.lose(file, lost)?;
+            self.lose(file, &lost)?;
             if is_home {
                 self.snapshot(file)?;
             }

@@ -28,7 +28,7 @@ const MOUNT_ID_UNIQUE: u32 = 0x4000;
 pub struct Directory {
     work: Arc<OwnedFd>,
     /// The store's directory; its open file description holds the lock.
-    directory: OwnedFd,
+    locked: OwnedFd,
     /// The same, for flushes that may outlive the lock.
     names: Arc<OwnedFd>,
     segments: BTreeMap<SegmentId, Arc<OwnedFd>>,
@@ -54,7 +54,7 @@ impl Directory {
         let witness = witness(&directory);
         let names = Arc::new(open_directory(&directory, ".").map_err(failed)?);
         let (work, segments) = (Arc::new(work), BTreeMap::new());
-        let mut store = Self { work, directory, names, segments, is_new, witness };
+        let mut store = Self { work, locked: directory, names, segments, is_new, witness };
         store.open_segments().map_err(|error| JournalError::io("opening the segments", error))?;
         Ok(store)
     }
@@ -69,13 +69,13 @@ impl Directory {
     }
 
     fn open_segments(&mut self) -> io::Result<()> {
-        for entry in fs::Dir::read_from(&self.directory)? {
+        for entry in fs::Dir::read_from(&self.locked)? {
             let entry = entry?;
             let Some(segment) = entry.file_name().to_str().ok().and_then(parse_name) else {
                 continue;
             };
             let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let file = fs::openat(&self.directory, entry.file_name(), flags, Mode::empty())?;
+            let file = fs::openat(&self.locked, entry.file_name(), flags, Mode::empty())?;
             self.segments.insert(segment, Arc::new(file));
         }
         Ok(())
@@ -140,18 +140,18 @@ impl Storage for Directory {
         // A leftover of that name is removed rather than cut, so that its handles stay readable.
         self.segments.remove(&segment);
         let name = name(segment);
-        match fs::unlinkat(&self.directory, &name, AtFlags::empty()) {
+        match fs::unlinkat(&self.locked, &name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
         let mode = Mode::RUSR | Mode::WUSR;
-        let file = fs::openat(&self.directory, &name, flags | OFlags::EXCL, mode)?;
+        let file = fs::openat(&self.locked, &name, flags | OFlags::EXCL, mode)?;
         let result = match fs::fallocate(&file, FallocateFlags::empty(), 0, size_bytes) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(&file, size_bytes),
             other => other,
         };
         if let Err(error) = result {
-            fs::unlinkat(&self.directory, &name, AtFlags::empty())?;
+            fs::unlinkat(&self.locked, &name, AtFlags::empty())?;
             return Err(error.into());
         }
         self.segments.insert(segment, Arc::new(file));
@@ -208,7 +208,7 @@ impl Storage for Directory {
     }
 
     fn delete(&mut self, segment: SegmentId) -> io::Result<()> {
-        fs::unlinkat(&self.directory, name(segment), AtFlags::empty())?;
+        fs::unlinkat(&self.locked, name(segment), AtFlags::empty())?;
         self.segments.remove(&segment);
         Ok(())
     }

@@ -108,21 +108,25 @@ impl<'a, S: Storage> Scanner<'a, S> {
         position: u64,
         after: Sequence,
     ) -> Result<Option<Found>, JournalError> {
-        self.window_bytes = WINDOW_BYTES_MAX;
         let mut at = position;
         loop {
-            let count = self.bytes(at, HEAD_BYTES)?.len();
-            if count < HEAD_BYTES {
-                return Ok(None);
-            }
+            self.window_bytes = WINDOW_BYTES_MAX;
             let key = self.key;
-            let candidate = Head::parse(self.bytes(at, HEAD_BYTES)?, key)
-                .is_some_and(|head| head.sequence > after);
-            if candidate {
-                if let Some(found) = self.record(at)? {
-                    return Ok(Some(found));
-                }
-                self.window_bytes = WINDOW_BYTES_MAX;
+            let window = self.bytes(at, WINDOW_BYTES_MAX)?;
+            let Some(last) = window.len().checked_sub(HEAD_BYTES) else { return Ok(None) };
+            // The tag of the key is looked for first: a tail is mostly zeros, and long.
+            let tag = (key.epoch as u32).to_le_bytes();
+            let is_candidate = |&skip: &usize| {
+                window[skip + 4..skip + 8] == tag
+                    && Head::parse(&window[skip..], key).is_some_and(|h| h.sequence > after)
+            };
+            let Some(skip) = (0..=last).step_by(8).find(is_candidate) else {
+                at += (last / 8 * 8 + 8) as u64;
+                continue;
+            };
+            at += skip as u64;
+            if let Some(found) = self.record(at)? {
+                return Ok(Some(found));
             }
             at += 8;
         }

@@ -250,7 +250,9 @@ impl State {
         let ids: Vec<_> =
             self.files.iter().filter(|(_, state)| gone(state)).map(|(&id, _)| id).collect();
         let nameless = ids.iter().filter(|id| self.files[id].home.is_some()).count();
-        ids.into_iter().for_each(|id| self.remove(id));
+        for id in ids {
+            self.remove(id);
+        }
         nameless
     }
 

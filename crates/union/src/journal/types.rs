@@ -39,7 +39,7 @@ impl fmt::Display for SegmentId {
 pub struct Time {
     /// Seconds since 1970, UTC.
     pub seconds: i64,
-    /// Nanoseconds, 0..1_000_000_000.
+    /// Nanoseconds, below a second.
     pub nanoseconds: u32,
 }
 

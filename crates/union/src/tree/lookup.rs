@@ -13,7 +13,6 @@ use smallvec::SmallVec;
 use super::{Union, join};
 use crate::format::{Opaque, Prefix, Redirect, suffix};
 use crate::node::{LowerPart, Node, Place};
-use crate::options::RedirectMode;
 use crate::sys::{self, Stat};
 
 /// What lies under a name.
@@ -217,7 +216,7 @@ impl Union {
     fn follow(&self, next: &mut Next, redirect: Option<Redirect>) -> Result<(), Errno> {
         match redirect {
             None => return Ok(()),
-            Some(_) if self.options.redirect == RedirectMode::NoFollow => return Err(Errno::PERM),
+            Some(_) if !self.options.follows_redirects() => return Err(Errno::PERM),
             Some(Redirect::Path(path)) => *next = Next::Path(path),
             Some(Redirect::Name(name)) => match next {
                 Next::Name(old) => *old = name,
