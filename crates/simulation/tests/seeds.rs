@@ -1,6 +1,6 @@
 //! The simulation's short form, and proof that a seed repeats a run.
 
-use simulation::{Faults, Plan, run};
+use simulation::{Plan, run};
 
 /// Seeds of the short form.
 const SEEDS: std::ops::Range<u64> = 100..116;
@@ -18,15 +18,13 @@ fn a_seed_repeats_exactly() {
     assert_ne!(run(&Plan::of_seed(7)).trace_hash, run(&Plan::of_seed(8)).trace_hash);
 }
 
-/// Goal: whatever befalls a cluster short of power loss, what mode `close` promises holds. (Power
-/// loss is left to `make sim`: docs/simulation.md tells what is known of it.)
+/// Goal: whatever befalls a cluster, the loss of power too, what mode `close` promises holds.
 #[test]
 fn seeds_hold() {
     let mut failed = Vec::new();
     for seed in SEEDS {
         let plan = Plan::of_seed(seed);
-        let faults = Faults { node_power: false, meta_power: false, ..plan.faults };
-        let outcome = run(&Plan { faults, ..plan });
+        let outcome = run(&plan);
         if !outcome.violations.is_empty() {
             failed.push((seed, outcome.violations));
         }

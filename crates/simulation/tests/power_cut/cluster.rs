@@ -1,0 +1,104 @@
+//! A metadata service and nodes as shipped, on a simulated ring, over given stores and devices.
+
+use block::{Backing, Incarnation};
+use client::{Client, ClientConfig, SessionConfig};
+use meta::service::{Config, Service, StoreChoice, Times};
+use meta::store::Store;
+use node::{Exports, FuseTransport, NodeConfig, NodeDevice};
+use protocol::auth::Secret;
+use ring::SocketOptions;
+use ring::sim::{Node, Simulation};
+use ring::time::sleep;
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+const META_PORT: u16 = 7000;
+
+fn secret() -> Secret {
+    Secret::from_hex(&"5a".repeat(32)).unwrap()
+}
+
+/// Starts the metadata service; it runs until the simulation ends.
+pub(crate) fn start_meta(node: &Node, store: Box<dyn Store>, boot: u128) {
+    let listen = SocketAddr::new(node.address(), META_PORT);
+    drop(node.spawn(async move {
+        let config = Config {
+            listen,
+            network_namespace: None,
+            store: StoreChoice::Open(store),
+            secret: secret(),
+            root: (0o755, 0, 0),
+            boot: Some(Uuid::from_u128(boot)),
+            times: Times::default(),
+        };
+        Service::start(config).unwrap().ended().await.unwrap();
+    }));
+}
+
+/// Starts a node with one device; answers its client.
+pub(crate) async fn start_node(
+    simulation: &(Node, Node),
+    index: usize,
+    backing: Arc<dyn Backing>,
+    incarnation: u128,
+) -> Rc<Client> {
+    let (meta, machine) = simulation;
+    let config = NodeConfig {
+        name: format!("node{index}"),
+        meta: SocketAddr::new(meta.address(), META_PORT),
+        secret: PathBuf::new(),
+        network_namespace: None,
+        listen: SocketAddr::new(machine.address(), 0),
+        mount: None,
+        allow_other: false,
+        transport: FuseTransport::Auto,
+        poll_us: 0,
+        stops_itself: true,
+        faster: 1,
+        devices: Vec::new(),
+    };
+    let device = NodeDevice {
+        uuid: Uuid::from_u128(100 + index as u128),
+        incarnation: Incarnation(incarnation),
+        is_volatile: false,
+        backing,
+    };
+    let started: Rc<RefCell<Option<Rc<Client>>>> = Rc::default();
+    let up = Rc::clone(&started);
+    drop(machine.spawn(async move {
+        let exports = Exports::start(&config, &[device]).await.unwrap();
+        let _agent = exports.join(&config, &secret()).await.unwrap();
+        let config = ClientConfig {
+            session: SessionConfig {
+                meta: config.meta,
+                secret: secret(),
+                times: protocol::times::Times::default(),
+                node: config.name.clone(),
+                sockets: SocketOptions::default(),
+            },
+            local: exports.local().devices(),
+            changes: None,
+        };
+        *up.borrow_mut() = Some(Client::start(config).await.unwrap());
+        std::future::pending::<()>().await;
+    }));
+    loop {
+        if let Some(client) = started.borrow().clone() {
+            return client;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A simulation with a machine for the service and `nodes` others.
+pub(crate) fn machines(seed: u64, nodes: usize) -> (Simulation, Node, Vec<Node>) {
+    let simulation = Simulation::new(seed);
+    let meta = simulation.node("meta");
+    let machines = (0..nodes).map(|index| simulation.node(&format!("node{index}"))).collect();
+    (simulation, meta, machines)
+}
