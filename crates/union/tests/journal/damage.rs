@@ -258,7 +258,7 @@ fn garble(bytes: &mut Vec<u8>, random: &mut Random) {
     match random.below(4) {
         0 => bytes.truncate(random.below(len) as usize),
         1 => {
-            for _ in 0..1 + random.below(20) {
+            for _ in 0..=random.below(20) {
                 bytes[random.below(len) as usize] = random.next() as u8;
             }
         }
