@@ -33,6 +33,9 @@ enum Command {
     Down(down::DownArgs),
     /// Run a metadata service.
     Meta(meta::MetaArgs),
+    /// Mount and unmount for a node, which starts this before it confines itself.
+    #[command(hide = true)]
+    MountHelper(node::MountHelperArgs),
     /// Run a node: its target, its agent and its mount.
     Node(node::NodeArgs),
     /// Use NVMe over TCP targets: discover, list, read, write, measure.
@@ -63,6 +66,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cp(args) => cp::run(&args),
         Command::Down(args) => down::run(&args),
         Command::Meta(args) => meta::run(&args),
+        Command::MountHelper(args) => node::serve_mounts(&args),
         Command::Node(args) => node::run(&args),
         Command::Nvme(args) => nvme::run(args),
         Command::Status(args) => status::run(&args),

@@ -108,6 +108,9 @@ pub enum FuseError {
         /// What to do about it; empty or starting with a space.
         advice: &'static str,
     },
+    /// The process that mounts for this one could not; what it said.
+    #[error("{0}")]
+    Mounter(String),
     /// The mount could not be taken down.
     #[error("cannot unmount {path}: {message}")]
     Unmount {

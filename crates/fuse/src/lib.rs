@@ -25,7 +25,7 @@ mod types;
 pub use cancellation::Cancellation;
 pub use error::{DecodeError, FuseError};
 pub use ioctl::send_ioctl;
-pub use mount::{MountOptions, Unmounter, unmount_stale};
+pub use mount::{MountOptions, Mounter, Unmounter, serve_mounter, unmount_stale};
 pub use notify::Notifier;
 pub use passthrough::BackingId;
 pub use reply::{

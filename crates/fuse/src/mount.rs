@@ -1,10 +1,12 @@
 //! Making the mount and taking it down.
 //!
 //! Root calls mount(2) itself; everybody else executes `fusermount3`, which passes the open device
-//! back over a socket. Which mount is ours is known by its device number from
+//! back over a socket. A process that confines itself lets another one do either, see [`Mounter`].
+//! Which mount is ours is known by its device number from
 //! `/proc/self/mountinfo`, never by asking the mount itself, which could wait for our own answer.
 
 mod helper;
+mod mounter;
 mod mountinfo;
 mod options;
 
@@ -12,7 +14,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -20,6 +22,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::error::FuseError;
 
+pub use mounter::{Mounter, serve_mounter};
 pub use options::MountOptions;
 
 /// How long dropping a session waits for unmount before leaving it to a thread.
@@ -32,22 +35,13 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Mounts and gives the open, non-blocking device.
-    pub(crate) fn new(path: &Path, options: &MountOptions) -> Result<(Self, OwnedFd), FuseError> {
-        let at = |source| FuseError::MountPoint { path: path.into(), source };
-        let path = path.canonicalize().map_err(at)?;
-        if !fs::metadata(&path).map_err(at)?.is_dir() {
-            return Err(at(io::ErrorKind::NotADirectory.into()));
-        }
-        options.check()?;
-        let is_root = rustix::process::geteuid().is_root();
-        let device =
-            if is_root { mount_directly(&path, options)? } else { helper::mount(&path, options)? };
-        let flags = rustix::fs::fcntl_getfl(&device).map_err(|errno| at(errno.into()))?;
-        rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK)
-            .map_err(|errno| at(errno.into()))?;
-        let connection = mountinfo::find(&path).map_err(at)?;
-        let unmounter = Unmounter { path, is_root, connection };
+    /// Mounts, by `mounter` if there is one, and gives the open, non-blocking device.
+    pub(crate) fn new(
+        path: &Path,
+        options: &MountOptions,
+        mounter: Option<Arc<Mounter>>,
+    ) -> Result<(Self, OwnedFd), FuseError> {
+        let (unmounter, device) = make(path, options, mounter)?;
         Ok((Self { unmounter }, device))
     }
 
@@ -83,6 +77,30 @@ impl Drop for Mount {
     }
 }
 
+/// Mounts; gives what unmounts, and the open, non-blocking device.
+fn make(
+    path: &Path,
+    options: &MountOptions,
+    mounter: Option<Arc<Mounter>>,
+) -> Result<(Unmounter, OwnedFd), FuseError> {
+    let at = |source| FuseError::MountPoint { path: path.into(), source };
+    let path = path.canonicalize().map_err(at)?;
+    if !fs::metadata(&path).map_err(at)?.is_dir() {
+        return Err(at(io::ErrorKind::NotADirectory.into()));
+    }
+    options.check()?;
+    let is_root = rustix::process::geteuid().is_root();
+    let device = match &mounter {
+        Some(mounter) => mounter.mount()?,
+        None if is_root => mount_directly(&path, options)?,
+        None => helper::mount(&path, options)?,
+    };
+    let flags = rustix::fs::fcntl_getfl(&device).map_err(|errno| at(errno.into()))?;
+    rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK).map_err(|errno| at(errno.into()))?;
+    let connection = mountinfo::find(&path).map_err(at)?;
+    Ok((Unmounter { path, is_root, connection, mounter }, device))
+}
+
 fn mount_directly(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseError> {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| FuseError::Device(errno.into()))?;
@@ -116,6 +134,8 @@ pub struct Unmounter {
     path: PathBuf,
     is_root: bool,
     connection: Option<u32>,
+    /// Who mounted it for us, and unmounts it.
+    mounter: Option<Arc<Mounter>>,
 }
 
 impl Unmounter {
@@ -123,6 +143,10 @@ impl Unmounter {
     /// closed. Nothing happens if it is not mounted any more.
     pub fn unmount(&self) -> Result<(), FuseError> {
         let error = |message: String| FuseError::Unmount { path: self.path.clone(), message };
+        // It looks by itself what is mounted: the list may be out of bounds here.
+        if let Some(mounter) = &self.mounter {
+            return mounter.unmount().map_err(error);
+        }
         let mounted = mountinfo::find(&self.path).map_err(|source| error(source.to_string()))?;
         if mounted.is_none() || mounted != self.connection {
             return Ok(());
@@ -166,5 +190,5 @@ pub fn unmount_stale(path: &Path) -> Result<(), FuseError> {
     let error = |message: String| FuseError::Unmount { path: path.into(), message };
     let connection = mountinfo::find(path).map_err(|source| error(source.to_string()))?;
     let is_root = rustix::process::geteuid().is_root();
-    Unmounter { path: path.into(), is_root, connection }.unmount()
+    Unmounter { path: path.into(), is_root, connection, mounter: None }.unmount()
 }

@@ -13,11 +13,12 @@ mod init;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ring::Handle;
 
 use crate::error::FuseError;
-use crate::mount::{Mount, MountOptions, Unmounter};
+use crate::mount::{Mount, MountOptions, Mounter, Unmounter};
 use crate::notify::Notifier;
 use crate::passthrough::BackingId;
 use crate::reply::Response;
@@ -159,8 +160,19 @@ impl Session {
         mount_options: &MountOptions,
         options: SessionOptions,
     ) -> Result<Self, FuseError> {
+        Self::mount_by(None, mountpoint, mount_options, options)
+    }
+
+    /// As [`Session::mount`], by a process that was started for this: the options of the mount are
+    /// then those that it was started with, and `mount_options` must be the same.
+    pub fn mount_by(
+        mounter: Option<Arc<Mounter>>,
+        mountpoint: &Path,
+        mount_options: &MountOptions,
+        options: SessionOptions,
+    ) -> Result<Self, FuseError> {
         options.check()?;
-        let (mount, device) = Mount::new(mountpoint, mount_options)?;
+        let (mount, device) = Mount::new(mountpoint, mount_options, mounter)?;
         Ok(Self { device: Handle::from_fd(device), mount, options })
     }
 

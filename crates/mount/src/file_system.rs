@@ -3,15 +3,17 @@
 use crate::convert::errno;
 use client::{Change, Client, Handle, Listing};
 use fuse::{
-    Capabilities, Errno, FileHandle, FileSystem, FuseError, MountOptions, Negotiated, NodeId,
-    Notifier, Request, Response, Session, SessionOptions, TransportChoice, Unmounter,
+    Capabilities, Errno, FileHandle, FileSystem, FuseError, MountOptions, Mounter, Negotiated,
+    NodeId, Notifier, Request, Response, Session, SessionOptions, TransportChoice, Unmounter,
 };
 use ring::mailbox;
 use slab::Slab;
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Changes that may wait to be told to the kernel. More are dropped: the kernel then keeps pages of
 /// a file that is open until it is opened anew, which is what mode `close` promises anyway.
@@ -29,6 +31,8 @@ pub struct MountSettings {
     pub read_only: bool,
     /// Which FUSE transport to use.
     pub transport: TransportChoice,
+    /// The process that mounts, where this one cannot because it is confined.
+    pub mounter: Option<Arc<Mounter>>,
 }
 
 /// An open directory: the part of its listing that was fetched last.
@@ -61,17 +65,7 @@ impl Mount {
     /// # Errors
     /// What and where, and how to fix it.
     pub fn new(settings: &MountSettings) -> Result<Mount, FuseError> {
-        let mount_options = MountOptions {
-            fs_name: "tsumugi".into(),
-            subtype: "tsumugi".into(),
-            allow_other: settings.allow_other,
-            default_permissions: true,
-            read_only: settings.read_only,
-            allow_suid: false,
-            allow_devices: false,
-            no_atime: true,
-            ..MountOptions::default()
-        };
+        let mount_options = mount_options(settings);
         let options = SessionOptions {
             capabilities: SessionOptions::default().capabilities
                 | Capabilities::POSIX_LOCKS
@@ -84,7 +78,8 @@ impl Mount {
             transport: settings.transport,
             ..SessionOptions::default()
         };
-        let session = Session::mount(&settings.mountpoint, &mount_options, options)?;
+        let mounter = settings.mounter.clone();
+        let session = Session::mount_by(mounter, &settings.mountpoint, &mount_options, options)?;
         let notices = notice_thread(session.notifier())?;
         Ok(Mount { session, notices })
     }
@@ -116,6 +111,29 @@ impl Mount {
     /// What ends the mount, from any thread.
     pub fn unmounter(&self) -> Unmounter {
         self.session.unmounter()
+    }
+}
+
+/// Serves the [`Mounter`] at the other end of `socket`: mounts with these settings on its order. For
+/// a process of its own; ends when the other side does.
+///
+/// # Errors
+/// If the socket fails.
+pub fn serve_mounter(socket: &OwnedFd, settings: &MountSettings) -> std::io::Result<()> {
+    fuse::serve_mounter(socket, &settings.mountpoint, &mount_options(settings))
+}
+
+fn mount_options(settings: &MountSettings) -> MountOptions {
+    MountOptions {
+        fs_name: "tsumugi".into(),
+        subtype: "tsumugi".into(),
+        allow_other: settings.allow_other,
+        default_permissions: true,
+        read_only: settings.read_only,
+        allow_suid: false,
+        allow_devices: false,
+        no_atime: true,
+        ..MountOptions::default()
     }
 }
 

@@ -13,4 +13,4 @@ mod locks;
 mod operations;
 mod xattrs;
 
-pub use file_system::{Mount, MountSettings};
+pub use file_system::{Mount, MountSettings, serve_mounter};

@@ -28,18 +28,36 @@ impl std::fmt::Debug for NodeDevice {
     }
 }
 
-/// Opens the devices of a configuration, in order; a missing file is created and written once, with
-/// `progress` told of the path, the bytes done and all bytes.
+/// Creates and writes once each missing file of a configuration, with `progress` told of the path,
+/// the bytes done and all bytes. Apart from opening, as only this needs a directory to write in.
 ///
 /// # Errors
 /// [`NodeError::Device`].
-pub async fn open_devices(
+pub async fn create_devices(
     config: &NodeConfig,
     mut progress: impl FnMut(&Path, u64, u64),
-) -> Result<Vec<NodeDevice>, NodeError> {
+) -> Result<(), NodeError> {
+    for device in &config.devices {
+        if let (Some(path), Some(size)) = (&device.path, device.size)
+            && !path.exists()
+        {
+            let failed = |source| NodeError::Device { path: path.clone(), source };
+            block::create(path, size, true, |done| progress(path, done, size))
+                .await
+                .map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens the devices of a configuration, in order.
+///
+/// # Errors
+/// [`NodeError::Device`].
+pub async fn open_devices(config: &NodeConfig) -> Result<Vec<NodeDevice>, NodeError> {
     let mut devices = Vec::new();
     for (index, device) in config.devices.iter().enumerate() {
-        devices.push(open(config, index, device, &mut progress).await?);
+        devices.push(open(config, index, device).await?);
     }
     Ok(devices)
 }
@@ -48,7 +66,6 @@ async fn open(
     config: &NodeConfig,
     index: usize,
     device: &DeviceConfig,
-    progress: &mut impl FnMut(&Path, u64, u64),
 ) -> Result<NodeDevice, NodeError> {
     let path = device.path.clone().unwrap_or_else(|| PathBuf::from(format!("memory:{index}")));
     let failed = |source| NodeError::Device { path: path.clone(), source };
@@ -61,13 +78,7 @@ async fn open(
             let incarnation = backing.incarnation();
             (Arc::new(backing), incarnation)
         }
-        (Some(file), size) => {
-            if let Some(size) = size
-                && !file.exists()
-            {
-                let told = |done| progress(file, done, size);
-                block::create(file, size, true, told).await.map_err(failed)?;
-            }
+        (Some(file), _) => {
             let incarnation = Incarnation::of_boot(uuid).map_err(NodeError::Thread)?;
             let options = FileOptions {
                 block_size: Some(device.block_size),

@@ -16,10 +16,12 @@ mod mounting;
 mod node;
 
 pub use config::{DeviceConfig, FuseTransport, NodeConfig, parse_bytes};
-pub use devices::{NodeDevice, open_devices};
+pub use devices::{NodeDevice, create_devices, open_devices};
 pub use error::NodeError;
+pub use fuse::Mounter;
 pub use local::Local;
-pub use node::{Exports, Ready, run};
+pub use mounting::serve_mounter;
+pub use node::{Exports, Node, Ready, run};
 
 #[cfg(test)]
 mod tests;

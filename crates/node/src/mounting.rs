@@ -4,18 +4,22 @@ use crate::config::{FuseTransport, NodeConfig};
 use crate::error::NodeError;
 use crate::local::Local;
 use client::{Client, ClientConfig, SessionConfig};
-use fuse::{TransportChoice, Unmounter};
+use fuse::{Mounter, TransportChoice, Unmounter};
 use mount::{Mount, MountSettings};
 use protocol::auth::Secret;
 use ring::SocketOptions;
 use ring::local::oneshot;
 use ring::mailbox;
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What the mount's thread needs.
 pub(crate) struct Mounting {
     pub(crate) config: NodeConfig,
     pub(crate) mountpoint: PathBuf,
+    /// Who mounts, if not this process.
+    pub(crate) mounter: Option<Arc<Mounter>>,
     pub(crate) secret: Secret,
     /// The node's own namespaces.
     pub(crate) local: Local,
@@ -27,6 +31,37 @@ pub(crate) enum Progress {
     Mounted(Unmounter),
     /// It could not be mounted.
     Failed(String),
+}
+
+/// How a node mounts.
+fn settings(
+    config: &NodeConfig,
+    mountpoint: &Path,
+    mounter: Option<Arc<Mounter>>,
+) -> MountSettings {
+    MountSettings {
+        mountpoint: mountpoint.to_owned(),
+        allow_other: config.allow_other,
+        read_only: false,
+        transport: match config.transport {
+            FuseTransport::Auto => TransportChoice::Auto,
+            FuseTransport::Device => TransportChoice::Device,
+            FuseTransport::Uring => TransportChoice::IoUring,
+        },
+        mounter,
+    }
+}
+
+/// Mounts and unmounts for a node of this configuration, which runs in another process and confines
+/// itself, until that closes the other end of `socket`.
+///
+/// # Errors
+/// [`NodeError::Mount`] if the configuration names no mount point or the socket fails.
+pub fn serve_mounter(config: &NodeConfig, socket: &OwnedFd) -> Result<(), NodeError> {
+    let none = || NodeError::Mount("the configuration names no mount point".into());
+    let mountpoint = config.mount.as_deref().ok_or_else(none)?;
+    mount::serve_mounter(socket, &settings(config, mountpoint, None))
+        .map_err(|error| NodeError::Mount(error.to_string()))
 }
 
 impl Mounting {
@@ -52,16 +87,7 @@ impl Mounting {
     }
 
     async fn run(self, progress: &mailbox::Sender<Progress>) -> Result<(), String> {
-        let settings = MountSettings {
-            mountpoint: self.mountpoint.clone(),
-            allow_other: self.config.allow_other,
-            read_only: false,
-            transport: match self.config.transport {
-                FuseTransport::Auto => TransportChoice::Auto,
-                FuseTransport::Device => TransportChoice::Device,
-                FuseTransport::Uring => TransportChoice::IoUring,
-            },
-        };
+        let settings = settings(&self.config, &self.mountpoint, self.mounter.clone());
         let mount = Mount::new(&settings).map_err(|error| error.to_string())?;
         let client = Client::start(self.client_config(&mount)).await?;
         let unmounter = mount.unmounter();

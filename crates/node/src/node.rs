@@ -6,6 +6,7 @@ use crate::devices::{NodeDevice, namespace, open_devices};
 use crate::error::NodeError;
 use crate::local::Local;
 use crate::mounting::{Mounting, Progress};
+use fuse::Mounter;
 use nvme::Nqn;
 use protocol::auth::Secret;
 use protocol::space::{DeviceAddress, DeviceInfo};
@@ -23,6 +24,17 @@ use target::{
 
 /// How long to wait for an address that a killed predecessor still holds.
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a node is run from.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Its configuration.
+    pub config: NodeConfig,
+    /// The job's secret.
+    pub secret: Secret,
+    /// Who mounts, where this process is confined and cannot.
+    pub mounter: Option<Arc<Mounter>>,
+}
 
 /// A node that is up.
 #[derive(Clone, Debug)]
@@ -45,24 +57,24 @@ pub struct Exports {
     subnqn: String,
 }
 
-/// Runs a node until `shutdown` completes or the file system is unmounted by somebody else, then
-/// takes everything down in order: mount, session, target. Needs a running reactor.
+/// Runs a node, whose devices are there, until `shutdown` completes or the file system is unmounted
+/// by somebody else, then takes everything down in order: mount, session, target. Needs a running
+/// reactor.
 ///
 /// # Errors
 /// Any [`NodeError`]; whatever had been started is taken down.
 pub async fn run(
-    config: NodeConfig,
-    progress: impl FnMut(&Path, u64, u64),
+    node: &Node,
     ready: impl FnOnce(&Ready),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), NodeError> {
-    let secret = config.read_secret()?;
-    let devices = open_devices(&config, progress).await?;
-    let exports = Exports::start(&config, &devices).await?;
-    let result = serve(&config, &secret, &exports, ready, shutdown).await;
+    let devices = open_devices(&node.config).await?;
+    let exports = Exports::start(&node.config, &devices).await?;
+    let result = serve(node, &exports, ready, shutdown).await;
     let flushed = exports.server.shutdown().await;
     result?;
-    flushed.map_err(|source| NodeError::Device { path: config.name.into(), source })
+    let path = || node.config.name.clone().into();
+    flushed.map_err(|source| NodeError::Device { path: path(), source })
 }
 
 fn sockets(config: &NodeConfig) -> SocketOptions {
@@ -155,13 +167,13 @@ impl Exports {
 }
 
 async fn serve(
-    config: &NodeConfig,
-    secret: &Secret,
+    node: &Node,
     exports: &Exports,
     ready: impl FnOnce(&Ready),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), NodeError> {
-    let agent = exports.join(config, secret).await?;
+    let config = &node.config;
+    let agent = exports.join(config, &node.secret).await?;
     let up = Ready {
         target: exports.server.addresses()[0],
         subnqn: exports.subnqn.clone(),
@@ -174,7 +186,7 @@ async fn serve(
             Ok(())
         }
         Some(mountpoint) => {
-            let mounting = mounting(config, mountpoint, secret, exports);
+            let mounting = mounting(node, mountpoint, exports);
             serve_mount(mounting, || ready(&up), shutdown).await
         }
     };
@@ -182,16 +194,12 @@ async fn serve(
     result
 }
 
-fn mounting(
-    config: &NodeConfig,
-    mountpoint: &Path,
-    secret: &Secret,
-    exports: &Exports,
-) -> Mounting {
+fn mounting(node: &Node, mountpoint: &Path, exports: &Exports) -> Mounting {
     Mounting {
-        config: config.clone(),
+        config: node.config.clone(),
         mountpoint: mountpoint.to_owned(),
-        secret: secret.clone(),
+        mounter: node.mounter.clone(),
+        secret: node.secret.clone(),
         local: exports.local(),
     }
 }

@@ -1,14 +1,25 @@
 //! `tsumugi node`: runs a node's target, agent and mount in one process.
+//!
+//! That process speaks to the network, and confines itself to its own backing files first. What a
+//! confined process cannot do comes before: missing files are made, and a helper is started that
+//! mounts and unmounts (Landlock forbids all changes of mounts).
 
 use crate::signals;
-use ::node::{NodeConfig, Ready};
+use ::node::{Mounter, Node, NodeConfig, Ready};
+use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use ring::Runtime;
 use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::Duration;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long to wait for the helper at the end. It has nothing left to do then.
+const HELPER_WAIT: Duration = Duration::from_secs(5);
 
 /// Run a node: its target, its agent and its mount.
 #[derive(Debug, Args)]
@@ -29,14 +40,49 @@ pub(crate) struct NodeArgs {
     /// Configuration file
     #[arg(value_name = "CONFIG.toml")]
     config: PathBuf,
+    /// Try to open this file once confined, and say what came of it: for tests
+    #[arg(long, value_name = "FILE", hide = true)]
+    try_open: Vec<PathBuf>,
+}
+
+/// Mount and unmount for a node.
+#[derive(Debug, Args)]
+pub(crate) struct MountHelperArgs {
+    /// The node's configuration file
+    config: PathBuf,
 }
 
 /// Runs `tsumugi node`.
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let config = NodeConfig::read(&args.config)?;
+    let secret = config.read_secret()?;
+    create_devices(&config)?;
+    // Before the confinement, which would bind it too; and before anything is open.
+    let helper = config.mount.as_ref().map(|_| Helper::start(&args.config)).transpose()?;
+    // Held open: a rule is for an inode, and /proc makes a new one when it has forgotten the old.
+    let _own = std::fs::File::open("/proc/self").context("cannot open /proc/self")?;
+    confine(&config)?;
+    args.try_open.iter().for_each(|path| try_open(path));
     let mut signals = signals::watch(&[])?;
+    let mut runtime = runtime(&config)?;
+    let shutdown = async move { signals::termination(&mut signals).await };
+    let mounter = helper.as_ref().map(|helper| Arc::clone(&helper.mounter));
+    let node = Node { config, secret, mounter };
+    runtime.block_on(::node::run(&node, say_ready, shutdown))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn runtime(config: &NodeConfig) -> anyhow::Result<Runtime> {
     let poll = Duration::from_micros(u64::from(config.poll_us));
-    let mut runtime = Runtime::new(&ring::Config { poll, ..ring::Config::default() })?;
+    Ok(Runtime::new(&ring::Config { poll, ..ring::Config::default() })?)
+}
+
+/// Makes missing backing files; the directories that they are made in are out of reach later.
+fn create_devices(config: &NodeConfig) -> anyhow::Result<()> {
+    let mut paths = config.devices.iter().filter_map(|device| device.path.as_deref());
+    if paths.all(Path::exists) {
+        return Ok(());
+    }
     let mut bar: Option<ProgressBar> = None;
     let progress = move |path: &Path, done: u64, all: u64| {
         let bar = bar.get_or_insert_with(|| preparation(path, all));
@@ -45,8 +91,83 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
             bar.finish_and_clear();
         }
     };
-    let shutdown = async move { signals::termination(&mut signals).await };
-    runtime.block_on(::node::run(config, progress, say_ready, shutdown))?;
+    Ok(runtime(config)?.block_on(::node::create_devices(config, progress))?)
+}
+
+/// From here on the node opens its own backing files, reads what it has to know of the machine, and
+/// nothing else; before any thread starts, see [`crate::confine`].
+fn confine(config: &NodeConfig) -> anyhow::Result<()> {
+    let devices: Vec<_> =
+        config.devices.iter().filter_map(|device| device.path.as_deref()).collect();
+    for path in &devices {
+        // Once confined, what is not there cannot be told from what is out of bounds.
+        path.metadata().with_context(|| format!("cannot use the device {}", path.display()))?;
+    }
+    let system = ["/proc/self", "/proc/sys", "/sys/devices/system", "/sys/fs/cgroup"];
+    let fuse = ["/sys/module/fuse/parameters"];
+    // For the names in a panic's backtrace.
+    let program = std::env::current_exe().ok();
+    let mut readable: Vec<_> = system.iter().chain(&fuse).map(Path::new).collect();
+    readable.extend(program.as_deref());
+    // A namespace's file itself cannot be named in a rule.
+    readable.extend(config.network_namespace.as_deref().and_then(Path::parent));
+    crate::confine::confine_or_say(&devices, &readable)
+}
+
+/// Says on standard output whether a file can be opened now.
+fn try_open(path: &Path) {
+    let readable = std::fs::File::open(path);
+    let writable = std::fs::OpenOptions::new().write(true).open(path);
+    for (how, result) in [("reading", readable), ("writing", writable)] {
+        let result = result.map_or_else(|error| error.to_string(), |_| "opened".into());
+        println!("{} for {how}: {result}", path.display());
+    }
+}
+
+/// The process that mounts for this one.
+struct Helper {
+    mounter: Arc<Mounter>,
+    child: Child,
+}
+
+impl Helper {
+    /// Starts it: this program again, whatever its file is called by now.
+    fn start(config: &Path) -> anyhow::Result<Helper> {
+        let (mounter, socket) = Mounter::new().context("cannot make a socket")?;
+        let child = Command::new("/proc/self/exe")
+            .arg0("tsumugi")
+            .arg("mount-helper")
+            .arg(config)
+            .stdin(Stdio::from(socket))
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start the process that mounts (is /proc mounted?)")?;
+        Ok(Helper { mounter: Arc::new(mounter), child })
+    }
+}
+
+impl Drop for Helper {
+    /// Waits for its end, so that nothing of a node is left when the node has ended.
+    fn drop(&mut self) {
+        self.mounter.close();
+        let deadline = Instant::now() + HELPER_WAIT;
+        while self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            if Instant::now() >= deadline {
+                eprintln!("tsumugi: process {}, which mounts, does not end", self.child.id());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Runs `tsumugi mount-helper`: serves the node at the other end of standard input.
+pub(crate) fn serve_mounts(args: &MountHelperArgs) -> anyhow::Result<ExitCode> {
+    // It ends with its node, and not before: signals to a terminal's or job's whole group reach both.
+    let _signals = signals::watch(&[signal_hook::consts::SIGHUP])?;
+    let config = NodeConfig::read(&args.config)?;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket")?;
+    ::node::serve_mounter(&config, &socket)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// Time for killed processes to disappear.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
+/// Time for the process that mounts for a node to end by itself once its node has.
+const HELPER_WAIT: Duration = Duration::from_secs(1);
+
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Report {
@@ -112,6 +115,12 @@ fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
         }
         process::wait_for_end(group, until);
     }
+    for process in nodes.iter().chain(&meta).filter(|process| process.is_alive()) {
+        if process.signal(Signal::KILL) {
+            report.killed.push(describe(state, *process));
+        }
+    }
+    process::wait_for_end(&process::marked(&state.id), Instant::now() + HELPER_WAIT);
     // Who was started but never written down, too; twice, for children of the killed.
     for _ in 0..2 {
         let mut left = process::marked(&state.id);
@@ -119,8 +128,9 @@ fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
         left.sort_by_key(|process| process.pid);
         left.dedup();
         for process in &left {
-            if process.signal(Signal::KILL) {
-                report.killed.push(describe(state, *process));
+            let told = describe(state, *process);
+            if process.signal(Signal::KILL) && !report.killed.contains(&told) {
+                report.killed.push(told);
             }
         }
         let now = Instant::now();

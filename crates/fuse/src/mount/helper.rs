@@ -3,16 +3,13 @@
 //! The helper gets one end of a socket pair, named by `_FUSE_COMMFD`, and sends the open device back
 //! over it.
 
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Output};
 
 use rustix::io::FdFlags;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::MountOptions;
 use crate::error::FuseError;
@@ -87,25 +84,9 @@ fn advice(message: &str) -> &'static str {
 
 /// Takes the descriptor out of the one message that the helper sends.
 fn receive_device(socket: &OwnedFd) -> io::Result<OwnedFd> {
-    let mut byte = [0; 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    loop {
-        let mut slices = [IoSliceMut::new(&mut byte)];
-        match rustix::net::recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-            Ok(_) => break,
-        }
-    }
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message
-            && let Some(device) = descriptors.next()
-        {
-            return Ok(device);
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::UnexpectedEof, "no descriptor in its message"))
+    let (_, device) = super::mounter::receive(socket, &mut [0; 1])?;
+    device
+        .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "no descriptor in its message"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,207 @@
+//! Mounting by another process, for a process that confines itself.
+//!
+//! Landlock forbids a confined process, and all that it starts, every change of mounts. So a helper
+//! is started before the confinement and does the mounting: [`serve_mounter`] is its whole life, a
+//! [`Mounter`] the other side. The helper knows mount point and options from its start; over the
+//! socket (`SOCK_SEQPACKET`) come only the orders to mount, answered with the open device, and to
+//! unmount. So whoever takes over the confined process gets this one mount from it and nothing else.
+//!
+//! The helper ends when the other side closes its socket. What is mounted then stays: a process that
+//! died leaves a mount whose users get `ENOTCONN`, instead of an empty directory that they would
+//! write into.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+
+use super::{MountOptions, Unmounter, make};
+use crate::error::FuseError;
+
+/// Orders.
+const MOUNT: u8 = b'm';
+const UNMOUNT: u8 = b'u';
+
+/// First bytes of answers; the words of an error follow the second.
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+
+/// Longest answer.
+const ANSWER_BYTES_MAX: usize = 4096;
+
+/// The way to a process that mounts; see the module.
+#[derive(Debug)]
+pub struct Mounter {
+    /// One order at a time.
+    socket: Mutex<OwnedFd>,
+}
+
+impl Mounter {
+    /// A mounter, and the socket for the helper that is to serve it.
+    ///
+    /// # Errors
+    /// What `socketpair` answers.
+    pub fn new() -> io::Result<(Mounter, OwnedFd)> {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Mounter { socket: Mutex::new(ours) }, theirs))
+    }
+
+    /// Tells the helper to end; orders fail from now on.
+    pub fn close(&self) {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        // It fails only if the helper is gone already.
+        let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+    }
+
+    pub(super) fn mount(&self) -> Result<OwnedFd, FuseError> {
+        let device = self.order(MOUNT).map_err(FuseError::Mounter)?;
+        device.ok_or_else(|| FuseError::Mounter("the helper did not pass the device".into()))
+    }
+
+    pub(super) fn unmount(&self) -> Result<(), String> {
+        self.order(UNMOUNT).map(drop)
+    }
+
+    fn order(&self, order: u8) -> Result<Option<OwnedFd>, String> {
+        let gone = |error: io::Error| format!("the helper that mounts is gone: {error}");
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        send(&socket, &[order], None).map_err(gone)?;
+        let mut answer = [0; ANSWER_BYTES_MAX];
+        let (len, device) = receive(&socket, &mut answer).map_err(gone)?;
+        match answer[..len] {
+            [DONE, ..] => Ok(device),
+            [FAILED, ref words @ ..] => Err(String::from_utf8_lossy(words).into_owned()),
+            _ => Err(gone(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+}
+
+/// Carries out what a [`Mounter`] orders over `socket`, for the mount at `path`, until that closes
+/// it. For a process of its own that is not confined.
+///
+/// # Errors
+/// If the socket fails. What fails of a mount is told to the other side.
+pub fn serve_mounter(socket: &OwnedFd, path: &Path, options: &MountOptions) -> io::Result<()> {
+    let mut mounted: Option<Unmounter> = None;
+    loop {
+        let mut order = [0; 1];
+        let (len, _) = receive(socket, &mut order)?;
+        let result = match order[..len] {
+            [] => return Ok(()),
+            [MOUNT] if mounted.is_some() => Err("it is mounted already".to_owned()),
+            [MOUNT] => make(path, options, None).map_err(|error| error.to_string()).map(
+                |(unmounter, device)| {
+                    mounted = Some(unmounter);
+                    Some(device)
+                },
+            ),
+            [UNMOUNT] => {
+                let result = mounted.as_ref().map_or(Ok(()), Unmounter::unmount);
+                if result.is_ok() {
+                    mounted = None;
+                }
+                result.map(|()| None).map_err(|error| error.to_string())
+            }
+            _ => Err(format!("{order:?} is no order")),
+        };
+        // The helper must not keep the device: the connection lives as long as anybody has it open.
+        match result {
+            Ok(device) => send(socket, &[DONE], device.as_ref())?,
+            Err(words) => {
+                let mut answer = vec![FAILED];
+                answer.extend(words.bytes().take(ANSWER_BYTES_MAX - 1));
+                send(socket, &answer, None)?;
+            }
+        }
+    }
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8], device: Option<&OwnedFd>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = device.map(|device| [device.as_fd()]);
+    if let Some(descriptors) = &descriptors {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let slices = [IoSlice::new(bytes)];
+    loop {
+        match rustix::net::sendmsg(socket, &slices, &mut control, SendFlags::NOSIGNAL) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return Ok(result.map(drop)?),
+        }
+    }
+}
+
+/// One message's length (0 at the end) and the descriptor that came with it.
+pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let len = loop {
+        let mut slices = [IoSliceMut::new(bytes)];
+        match rustix::net::recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => break result?.bytes,
+        }
+    };
+    let device = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((len, device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount::Mount;
+    use std::sync::Arc;
+
+    /// Goal: the helper mounts on order, passes a device that works and keeps none, refuses a second
+    /// mount, unmounts, says what fails, and ends with the other side.
+    #[test]
+    fn another_process_mounts() {
+        if std::fs::metadata("/dev/fuse").is_err() {
+            let is_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+            assert!(!is_ci, "CI=true, but /dev/fuse is missing");
+            eprintln!("skipped: /dev/fuse is missing");
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().canonicalize().expect("its path");
+        let (mounter, socket) = Mounter::new().expect("a socket");
+        let mounter = Arc::new(mounter);
+        let at = path.clone();
+        let helper =
+            std::thread::spawn(move || serve_mounter(&socket, &at, &MountOptions::default()));
+        let (mount, device) =
+            Mount::new(&path, &MountOptions::default(), Some(Arc::clone(&mounter)))
+                .expect("mounted");
+        assert!(mount.connection_number().is_some());
+        let mut init = [0; 8192];
+        let len = rustix::io::read(&device, &mut init).expect("INIT arrives");
+        assert!(len >= 40 + 16, "{len} bytes");
+        let again = mounter.mount().expect_err("mounted already").to_string();
+        assert!(again.contains("already"), "{again}");
+        mount.unmounter().unmount().expect("unmounted");
+        assert_eq!(super::super::mountinfo::find(&path).expect("readable"), None);
+        std::fs::remove_dir(&path).expect("removed");
+        let missing = mounter.mount().expect_err("no mount point").to_string();
+        assert!(missing.contains("existing directory"), "{missing}");
+        drop((mount, device));
+        mounter.close();
+        helper.join().expect("no panic").expect("it ends in order");
+        let gone = mounter.mount().expect_err("nobody mounts").to_string();
+        assert!(gone.contains("gone"), "{gone}");
+    }
+}
