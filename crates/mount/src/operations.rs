@@ -286,6 +286,9 @@ fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
         libc::RENAME_NOREPLACE => RenameMode::NoReplace,
         libc::RENAME_EXCHANGE => RenameMode::Exchange,
         libc::RENAME_WHITEOUT => RenameMode::Whiteout,
+        flags if flags == libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE => {
+            RenameMode::WhiteoutNoReplace
+        }
         _ => return Err(Errno::EINVAL),
     })
 }

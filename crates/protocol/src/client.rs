@@ -60,6 +60,8 @@ pub enum RenameMode {
     Exchange,
     /// `RENAME_WHITEOUT`: as `Replace`, leaving a character device 0:0 under the old name.
     Whiteout,
+    /// `RENAME_WHITEOUT | RENAME_NOREPLACE`: as `Whiteout`, but EEXIST if something has the new name.
+    WhiteoutNoReplace,
 }
 
 /// `setxattr(2)` flags.

@@ -70,7 +70,9 @@ impl Transaction<'_> {
             None => None,
         };
         match (rename.mode, &present) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {
+                return Err(Errno::EEXIST.into());
+            }
             (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
             _ => {}
         }
@@ -228,7 +230,7 @@ impl Transaction<'_> {
             directories.move_dotdot();
         }
         let mut other = None;
-        if rename.mode == RenameMode::Whiteout {
+        if matches!(rename.mode, RenameMode::Whiteout | RenameMode::WhiteoutNoReplace) {
             let whiteout = self.whiteout(&directories.old, context.now)?;
             self.replace_entry(rename.parent, rename.name, found.moved_dentry, whiteout.inode)?;
             outcome = outcome.granting(whiteout.inode, Rights::READ);

@@ -237,6 +237,7 @@ impl Driver {
             0 => RenameMode::NoReplace,
             1 => RenameMode::Exchange,
             2 => RenameMode::Whiteout,
+            3 => RenameMode::WhiteoutNoReplace,
             _ => RenameMode::Replace,
         };
         let call = Call::Rename {

@@ -177,7 +177,9 @@ impl Model {
         let moved = *self.nodes[&parent].entries.get(name).ok_or(Errno::ENOENT)?;
         let present = self.nodes[&new_parent].entries.get(new_name).copied();
         match (mode, present) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST),
+            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {
+                return Err(Errno::EEXIST);
+            }
             (RenameMode::Exchange, None) => return Err(Errno::ENOENT),
             _ => {}
         }
@@ -215,7 +217,7 @@ impl Model {
         self.at(parent).entries.remove(name);
         self.at(new_parent).entries.insert(new_name.clone(), moved);
         self.place(moved, parent, new_parent);
-        if mode == RenameMode::Whiteout {
+        if matches!(mode, RenameMode::Whiteout | RenameMode::WhiteoutNoReplace) {
             let creation = Creation::Special(protocol::FileKind::CharDevice, 0);
             self.create(parent, name, &creation, whiteout)?;
         }
