@@ -9,6 +9,7 @@
 mod file;
 mod scan;
 mod tally;
+mod xattrs;
 
 #[cfg(test)]
 pub(crate) use tally::Summary;
@@ -33,6 +34,8 @@ pub(crate) struct Options {
     pub(crate) checksum: bool,
     /// Directories may be copied.
     pub(crate) recursive: bool,
+    /// Copy extended attributes too.
+    pub(crate) xattrs: bool,
 }
 
 /// A source and the name that its copy gets.
@@ -93,12 +96,12 @@ pub(crate) fn copy(pairs: &[Pair], options: &Options, tally: &Tally, stop: &Stop
         scan::scan(pairs, options, tally, stop, sender)
     });
     if stop.check().is_ok() {
-        finish(&scanned, tally);
+        finish(&scanned, options, tally);
     }
 }
 
 fn work(tasks: &Mutex<Receiver<Task>>, options: &Options, tally: &Tally, stop: &Stop) {
-    let mut copier = file::Copier::new(options.checksum, stop.clone());
+    let mut copier = file::Copier::new(options, stop.clone());
     loop {
         let task = tasks.lock().ok().and_then(|tasks| tasks.recv().ok());
         // After a stop the queue is emptied, so that the scanner never waits for room.
@@ -114,16 +117,16 @@ fn work(tasks: &Mutex<Receiver<Task>>, options: &Options, tally: &Tally, stop: &
     }
 }
 
-fn finish(scanned: &Scanned, tally: &Tally) {
+fn finish(scanned: &Scanned, options: &Options, tally: &Tally) {
     for (first, name) in &scanned.links {
         match file::link(first, name) {
             Ok(()) => tally.file_done(),
             Err(error) => tally.failed(name, &error),
         }
     }
-    for (path, data) in scanned.directories.iter().rev() {
-        if let Err(error) = file::set_attributes(path, data) {
-            tally.failed(path, &error);
+    for (pair, data) in scanned.directories.iter().rev() {
+        if let Err(error) = file::set_attributes(pair, data, options.xattrs) {
+            tally.failed(&pair.target, &error);
         }
     }
 }

@@ -19,8 +19,8 @@ Examples:
     tsumugi cp -r --checksum inputs /mnt/job/           stage in
     tsumugi cp -r --checksum /mnt/job/results .         stage out
 
-Modes, times, symbolic and hard links, holes and, as root, owners are kept; extended attributes are
-not. A file takes its name when it is whole, so an interrupted copy leaves no half file under it.
+Modes, times, symbolic and hard links, holes, extended attributes (user.*; as root trusted.* and
+capabilities too) and, as root, owners are kept; access control lists are not. A file takes its name when it is whole, so an interrupted copy leaves no half file under it.
 
 Exit codes:
     0    all was copied
@@ -44,6 +44,9 @@ pub(crate) struct CpArgs {
     /// Read the copies back and compare their BLAKE3 digests with what was read from the source
     #[arg(long)]
     checksum: bool,
+    /// Leave extended attributes out
+    #[arg(long)]
+    no_xattrs: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -57,6 +60,7 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<ExitCode> {
         threads: usize::from(args.threads),
         checksum: args.checksum,
         recursive: args.recursive,
+        xattrs: !args.no_xattrs,
     };
     let tally = Tally::default();
     let start = Instant::now();

@@ -1,6 +1,6 @@
 //! Copying one file: data without its holes, attributes, verification, then the final name.
 
-use super::{Tally, scan::Task};
+use super::{Options, Pair, Tally, scan::Task, xattrs};
 use crate::deploy::stop::Stop;
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps};
@@ -20,6 +20,7 @@ static COUNTER: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Copier {
     buffer: Vec<u8>,
     checksum: bool,
+    xattrs: bool,
     stop: Stop,
 }
 
@@ -58,8 +59,9 @@ impl Drop for Unfinished {
 
 impl Copier {
     /// Tools for one worker.
-    pub(crate) fn new(checksum: bool, stop: Stop) -> Copier {
-        Copier { buffer: vec![0; PIECE_BYTES], checksum, stop }
+    pub(crate) fn new(options: &Options, stop: Stop) -> Copier {
+        let Options { checksum, xattrs, .. } = *options;
+        Copier { buffer: vec![0; PIECE_BYTES], checksum, xattrs, stop }
     }
 
     /// Copies what is no directory.
@@ -77,7 +79,8 @@ impl Copier {
         } else {
             bail!("is a socket or device, which is not copied");
         }
-        set_attributes(&unfinished.0, &task.data)?;
+        let pair = Pair { source: task.source.clone(), target: unfinished.0.clone() };
+        set_attributes(&pair, &task.data, self.xattrs)?;
         unfinished.finish(&task.target)
     }
 
@@ -86,7 +89,8 @@ impl Copier {
         options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let source = options.open(&task.source).context("cannot open it")?;
         let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(task.data.mode() & 0o777);
+        // Extended attributes are set through the name, and need a file that may be written.
+        options.write(true).create_new(true).mode((task.data.mode() & 0o777) | 0o200);
         let target = options
             .open(path)
             .with_context(|| format!("cannot make a file in {}", parent(&task.target)))?;
@@ -195,9 +199,11 @@ fn hash_zeros(hasher: Option<&mut blake3::Hasher>, mut count: u64) {
     }
 }
 
-/// Gives a path the owner (as root), mode and times of `data`. Symbolic links have no mode. What is
-/// right already is not set again: each change is a round trip on network file systems.
-pub(crate) fn set_attributes(path: &Path, data: &Metadata) -> anyhow::Result<()> {
+/// Gives a copy the owner (as root), mode and times of `data`, and the extended attributes of its
+/// source if they are wanted. Symbolic links have no mode. What is right already is not set again:
+/// each change is a round trip on network file systems.
+pub(crate) fn set_attributes(pair: &Pair, data: &Metadata, xattrs: bool) -> anyhow::Result<()> {
+    let path = &*pair.target;
     let failed = |what: &str| format!("cannot set {what} of {}", path.display());
     let now = path.symlink_metadata().with_context(|| failed("attributes"))?;
     let mut mode = now.mode();
@@ -206,6 +212,11 @@ pub(crate) fn set_attributes(path: &Path, data: &Metadata) -> anyhow::Result<()>
             .with_context(|| failed("the owner"))?;
         // The change of owner may have cleared bits.
         mode = 0;
+    }
+    // After the owner, whose change takes a file's capabilities away, and before the mode, which may
+    // forbid it.
+    if xattrs {
+        xattrs::copy(&pair.source, path)?;
     }
     if !data.file_type().is_symlink() && mode & 0o7777 != data.mode() & 0o7777 {
         std::fs::set_permissions(path, Permissions::from_mode(data.mode() & 0o7777))

@@ -26,7 +26,7 @@ pub(crate) struct Task {
 #[derive(Debug, Default)]
 pub(crate) struct Scanned {
     /// Directories with the attributes they get, outer before inner.
-    pub(crate) directories: Vec<(PathBuf, Metadata)>,
+    pub(crate) directories: Vec<(Pair, Metadata)>,
     /// Hard links: (copy of the first name, further name).
     pub(crate) links: Vec<(PathBuf, PathBuf)>,
 }
@@ -83,7 +83,7 @@ impl Scan<'_> {
             return Err(anyhow!("is a directory: add -r"));
         }
         make_directory(&pair.target)?;
-        self.found.directories.push((pair.target.clone(), data));
+        self.found.directories.push((pair.clone(), data));
         let mut children = Vec::new();
         for entry in std::fs::read_dir(&pair.source).context("cannot list it")? {
             let name = entry.context("cannot list it")?.file_name();

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
 fn options() -> Options {
-    Options { threads: 4, checksum: true, recursive: true }
+    Options { threads: 4, checksum: true, recursive: true, xattrs: true }
 }
 
 fn run(sources: &[PathBuf], target: &Path) -> Summary {
@@ -52,6 +52,43 @@ fn tree_arrives_whole() {
     // Again, over itself; into a directory it takes its own name.
     assert_eq!(run(std::slice::from_ref(&source), &target).errors, []);
     assert!(target.join("source/a/b/same").exists());
+}
+
+/// Goal: extended attributes of files, read-only ones too, and directories arrive, unless they are
+/// not wanted.
+#[test]
+fn extended_attributes_arrive() {
+    let base = tempfile::tempdir().unwrap();
+    let source = base.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), "x").unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    for (path, value) in [(&source, &b"directory"[..]), (&source.join("file"), b"\0file\xff")] {
+        match rustix::fs::setxattr(path, "user.test", value, flags) {
+            Err(rustix::io::Errno::OPNOTSUPP) => {
+                println!("skipped: {} has no extended attributes", base.path().display());
+                return;
+            }
+            result => result.unwrap(),
+        }
+    }
+    fs::set_permissions(source.join("file"), fs::Permissions::from_mode(0o444)).unwrap();
+    let value = |path: &Path| {
+        let mut value = [0; 64];
+        let length = rustix::fs::getxattr(path, "user.test", &mut value[..])?;
+        Ok::<_, rustix::io::Errno>(value[..length].to_vec())
+    };
+    let target = base.path().join("target");
+    assert_eq!(run(std::slice::from_ref(&source), &target).errors, []);
+    assert_eq!(value(&target).unwrap(), b"directory");
+    assert_eq!(value(&target.join("file")).unwrap(), b"\0file\xff");
+
+    let tally = Tally::default();
+    let bare = base.path().join("bare");
+    let pairs = pairs(std::slice::from_ref(&source), &bare).unwrap();
+    copy(&pairs, &Options { xattrs: false, ..options() }, &tally, &Stop::default());
+    assert_eq!(tally.summary().errors, []);
+    assert_eq!(value(&bare.join("file")), Err(rustix::io::Errno::NODATA));
 }
 
 /// Goal: what cannot be copied is named, and the rest is copied all the same.
