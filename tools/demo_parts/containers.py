@@ -1,16 +1,19 @@
 """Containers for the job: an image made of this machine's own Python, and whatever runs it.
 
-Charliecloud, Podman or Apptainer, the first that can run the image; plain namespaces (unshare and
-chroot) only where none can, and then that is said.
+Charliecloud, Podman, Apptainer or Docker, the first that can run the image; plain namespaces (unshare
+and chroot) only where none can, and then that is said. CONTAINER=NAME asks for one of them.
 """
+import functools
+import itertools
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
-from .processes import Failed, finish, start
+from .processes import Failed, finish, run, start
 
 SKIPPED = {"test", "tests", "site-packages", "dist-packages", "ensurepip", "idlelib", "tkinter",
            "lib2to3", "turtledemo", "pydoc_data", "__pycache__"}
@@ -54,6 +57,11 @@ def shared_libraries(program):
     return [word for line in listed.splitlines() for word in line.split() if word.startswith("/")]
 
 
+# Numbers of containers, and the commands that remove them.
+_numbers = itertools.count(1)
+_undo = []
+
+
 class Runtime:
     """Something that runs programs in containers."""
 
@@ -66,6 +74,10 @@ class Runtime:
         environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LC_ALL": "C.UTF-8",
                        "USER": os.environ.get("USER", "user"), "PYTHONDONTWRITEBYTECODE": "1"}
         environment["PATH"] += ":" + os.environ["PATH"]
+        # Which daemon, and where its own files are; none of it reaches the container.
+        if self.name.startswith(("Docker", "Podman")):
+            environment.update((key, value) for key, value in os.environ.items()
+                               if key == "HOME" or key.startswith(("DOCKER_", "XDG_", "DBUS_")))
         return start([*self.words(str(image), str(data)), *arguments], env=environment, **options)
 
 
@@ -73,8 +85,58 @@ def _charliecloud(image, data):
     return ["ch-run", "-b", f"{data}:/data", image, "--"]
 
 
-def _podman(image, data):
-    return ["podman", "run", "--rm", "--network=none", "-v", f"{data}:/data", "--rootfs", image]
+def _name(program):
+    """A container's name; whatever becomes of it, it is removed at the end."""
+    name = f"tsumugi-demo-{os.getpid()}-{next(_numbers)}"
+    _undo.append([program, "rm", "--force", name])
+    return f"--name={name}"
+
+
+def _podman(image, data, runtime=None):
+    return ["podman", *([f"--runtime={runtime}"] if runtime else []), "run", "--rm",
+            _name("podman"), "--network=none", *_limits(), "-v", f"{data}:/data", "--rootfs", image]
+
+
+def _docker(image, data):
+    return ["docker", "run", "--rm", _name("docker"), "--network=none", *_limits(),
+            f"--user={os.geteuid()}:{os.getegid()}", "-v", f"{data}:/data", _docker_image(image)]
+
+
+@functools.lru_cache
+def _docker_image(image):
+    """The image as Docker's daemon takes it; it is removed at the end."""
+    name = f"tsumugi-demo-{os.getpid()}"
+    _undo.append(["docker", "rmi", "--force", name])
+    run(["sh", "-c", 'tar -C "$1" -c . | docker import - "$2"', "sh", image, name])
+    return name
+
+
+def remove_all():
+    """Removes what containers were made of; most of it is gone by itself."""
+    for words in reversed(_undo):
+        try:
+            subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL, timeout=60, check=False)
+        except subprocess.TimeoutExpired:
+            print(f"demo: {' '.join(words)}: not done in time", file=sys.stderr)
+    _undo.clear()
+
+
+def _limits():
+    # Their own limits are higher than those of many a machine, which not even root may raise then.
+    return [f"--ulimit={name}={most}:{most}" for name, most in (
+        ("nofile", _limit(resource.RLIMIT_NOFILE)), ("nproc", _limit(resource.RLIMIT_NPROC)))]
+
+
+def _limit(resource_number):
+    """A limit that is enough for the job and can be set."""
+    hard = resource.getrlimit(resource_number)[1]
+    return 4096 if hard == resource.RLIM_INFINITY else min(hard, 4096)
+
+
+def _podman_runc(image, data):
+    # Older versions of crun refuse control groups of both kinds at once.
+    return _podman(image, data, shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"))
 
 
 def _apptainer(image, data):
@@ -89,15 +151,20 @@ def _namespaces(image, data):
             "sh", "-c", script, "sh", image, data]
 
 
-def choose(image, interpreter, scratch):
-    """The first runtime that runs Python in the image and sees what is bound into it."""
+KINDS = (("Charliecloud", "ch-run", _charliecloud), ("Podman", "podman", _podman),
+         ("Podman with runc", "podman", _podman_runc), ("Apptainer", "apptainer", _apptainer),
+         ("Docker", "docker", _docker), ("plain namespaces", "unshare", _namespaces))
+
+
+def choose(image, interpreter, scratch, wanted=""):
+    """The first runtime, of those whose name begins as wanted, that runs Python in the image and sees
+    what is bound into it."""
     (scratch / "probe").mkdir()
     (scratch / "probe/file").write_text("seen")
     complaints = []
-    for name, program, words in (("Charliecloud", "ch-run", _charliecloud),
-                                 ("Podman", "podman", _podman),
-                                 ("Apptainer", "apptainer", _apptainer),
-                                 ("plain namespaces", "unshare", _namespaces)):
+    for name, program, words in KINDS:
+        if not name.lower().startswith(wanted.lower()):
+            continue
         if not shutil.which(program):
             complaints.append(f"{name}: not installed")
             continue
@@ -110,7 +177,9 @@ def choose(image, interpreter, scratch):
         if said == "seen":
             return runtime, complaints
         complaints.append(f"{name}: said {said!r}")
-    raise Failed("no container can be run here: " + "; ".join(complaints))
+    known = ", ".join(name for name, _, _ in KINDS)
+    raise Failed("no container can be run here: "
+                 + ("; ".join(complaints) or f"CONTAINER={wanted} is none of {known}"))
 
 
 def probe(runtime, image, interpreter, data):

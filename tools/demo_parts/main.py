@@ -81,7 +81,8 @@ class Demo:
         """An image, and something that runs it."""
         image = self.scratch / "image"
         interpreter = containers.make_image(image)
-        runtime, complaints = containers.choose(image, interpreter, self.scratch)
+        runtime, complaints = containers.choose(image, interpreter, self.scratch,
+                                                 os.environ.get("CONTAINER", ""))
         report.say(f"containers: {runtime.name}")
         if runtime.name == "plain namespaces":
             for complaint in complaints:
@@ -194,6 +195,7 @@ class Demo:
     def clean_up(self):
         """Leaves nothing behind; says whether that worked."""
         end_all()
+        containers.remove_all()
         is_clean = True
         try:
             if self.cluster:
