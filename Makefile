@@ -57,8 +57,12 @@ test-kernel: build ## target and host against the Linux kernel's, long form
 proof-kernel: ## prove the kernel tests with the kernel at both ends
 	tests/kernel/run --proof
 
-fuzz: ## fuzz every decoder (FUZZ_SECONDS each)
+fuzz: ## fuzz every decoder (FUZZ_SECONDS each), then both ports, with address sanitizer
 	FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run
+
+.PHONY: long
+long: build ## the long forms of the system tests, for hours, at low priority
+	TSUMUGI=$(TSUMUGI) tests/long
 
 sim: ## the whole cluster in one process, from SIM_SEEDS seeds
 	SIM_SEEDS=$(SIM_SEEDS) tests/sim
