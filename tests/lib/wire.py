@@ -136,6 +136,7 @@ class Admin(Connection):
             found = {"device": number(), "uuid": text(), "node": text().decode()}
             found["traddr"], found["subnqn"] = text().decode(), text().decode()
             number(), number(), number(), number()
+            found["volatile"] = reader.take(1) == b"\1"
             found["online"] = reader.take(1) == b"\1"
             return found
 

@@ -35,8 +35,8 @@ impl Client {
             self.write_at(handle, offset, bytes, kill_privileges).await?;
             return Ok(offset);
         }
-        self.check_handle(handle).await?;
-        let offset = self.append(&handle.inode, bytes, kill_privileges).await?;
+        let session = self.check_handle(handle).await?;
+        let offset = self.append(&handle.inode, bytes, session, kill_privileges).await?;
         self.sync_if_asked(handle).await?;
         Ok(offset)
     }
@@ -53,17 +53,40 @@ impl Client {
         bytes: Chunk,
         kill_privileges: bool,
     ) -> Result<(), Errno> {
-        self.check_handle(handle).await?;
+        let session = self.check_handle(handle).await?;
         self.acquire(&handle.inode, Rights::WRITE).await?;
-        self.take(&handle.inode, offset, bytes, kill_privileges).await?;
+        self.take(&handle.inode, offset, bytes, session, kill_privileges).await?;
         self.sync_if_asked(handle).await
     }
 
-    /// What was uncommitted when a session was lost is lost: handles from before stay broken.
-    async fn check_handle(&self, handle: &Handle) -> Result<(), Errno> {
+    /// What was uncommitted when a session was lost is lost: handles from before stay broken. Answers
+    /// the session that a write through the handle belongs to from here on.
+    async fn check_handle(&self, handle: &Handle) -> Result<u64, Errno> {
         self.session.life.alive().await?;
         let lost_in = handle.inode.state.borrow().lost_in;
-        if handle.session < lost_in { Err(Errno::EIO) } else { Ok(()) }
+        if handle.session < lost_in { Err(Errno::EIO) } else { Ok(self.session.life.generation()) }
+    }
+
+    /// Whether the bytes of a write that began in `session` may be placed now. One that was under way
+    /// when its session was lost fails: its bytes must not appear in the next session, after the
+    /// error, over what others wrote meanwhile. What was set aside for a write that fails is given
+    /// back.
+    fn may_place(
+        &self,
+        session: u64,
+        (plan, planned_in, length): (&Plan, u64, usize),
+        acquired: Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let present = self.session.life.generation();
+        let result =
+            acquired.and_then(|()| if session == present { Ok(()) } else { Err(Errno::EIO) });
+        if result.is_err() {
+            self.dirty_budget.add(length);
+            if planned_in == present {
+                self.space.borrow_mut().unreserve(plan.device, plan.blocks);
+            }
+        }
+        result
     }
 
     async fn sync_if_asked(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
@@ -75,18 +98,27 @@ impl Client {
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         bytes: Chunk,
+        session: u64,
         kill_privileges: bool,
     ) -> Result<u64, Errno> {
         let _lock = inode.append_lock.acquire(1).await;
-        let plan = self.reserve(inode, bytes.len(), None).await?;
+        let length = bytes.len();
+        let plan = self.reserve(inode, length, None).await?;
+        let planned_in = self.session.life.generation();
         loop {
-            self.acquire(inode, Rights::WRITE | Rights::SIZE).await?;
-            let attr = self.fetch_attr(inode).await?;
+            let acquired = self.acquire(inode, Rights::WRITE | Rights::SIZE).await;
+            let attr = match acquired {
+                Ok(()) => self.fetch_attr(inode).await,
+                Err(errno) => Err(errno),
+            };
+            let acquired = attr.as_ref().map(drop).map_err(|errno| *errno);
+            self.may_place(session, (&plan, planned_in, length), acquired)?;
+            let attr = attr?;
             if inode.state.borrow().rights.contains(Rights::WRITE | Rights::SIZE) {
                 let offset = inode.local_attr(attr).size;
                 let end = offset.checked_add(bytes.len() as u64);
                 if end.is_none_or(|end| end > FILE_SIZE_MAX_BYTES) {
-                    return Err(Errno::EFBIG);
+                    self.may_place(session, (&plan, planned_in, length), Err(Errno::EFBIG))?;
                 }
                 // No await from here: the size holds.
                 self.place(inode, offset, bytes, &plan, kill_privileges);
@@ -100,6 +132,7 @@ impl Client {
         inode: &Rc<Inode>,
         offset: u64,
         bytes: Chunk,
+        session: u64,
         kill_privileges: bool,
     ) -> Result<(), Errno> {
         let end = offset.checked_add(bytes.len() as u64);
@@ -112,8 +145,10 @@ impl Client {
         let layout = self.layout(inode).await?;
         if layout.stripe_count == 0 || bytes.len() <= 1 {
             let plan = self.reserve(inode, bytes.len(), None).await?;
+            let planned = (&plan, self.session.life.generation(), bytes.len());
             // WRITE may have been recalled while space was sought.
-            self.acquire(inode, Rights::WRITE).await?;
+            let acquired = self.acquire(inode, Rights::WRITE).await;
+            self.may_place(session, planned, acquired)?;
             self.place(inode, offset, bytes, &plan, kill_privileges);
             return Ok(());
         }
@@ -125,7 +160,9 @@ impl Client {
             let part = done..(done + left).min(bytes.len());
             let device = self.devices.of_stripe(at / stripe, layout.stripe_count, inode.id);
             let plan = self.reserve(inode, part.len(), device).await?;
-            self.acquire(inode, Rights::WRITE).await?;
+            let planned = (&plan, self.session.life.generation(), part.len());
+            let acquired = self.acquire(inode, Rights::WRITE).await;
+            self.may_place(session, planned, acquired)?;
             done = part.end;
             let piece = Chunk::from(Buffer::copy_from(&bytes.as_slice()[part]));
             self.place(inode, at, piece, &plan, kill_privileges);
