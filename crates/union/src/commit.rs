@@ -152,8 +152,7 @@ impl Committer {
     }
 
     async fn run(&self) {
-        loop {
-            let Some((first, limits)) = self.first() else { break };
+        while let Some((first, limits)) = self.first() {
             let deadline = first + limits.time;
             while !self.is_full(limits) && ring::time::now() < deadline {
                 let more = std::pin::pin!(self.woken.notified());
@@ -278,6 +277,7 @@ async fn sync_file_system(union: &Rc<Union>) -> Result<(), Errno> {
 }
 
 /// The system's number of an error of the reactor.
+#[allow(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
 pub(crate) fn errno_of(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
@@ -311,13 +311,13 @@ impl Union {
         let link = node.link().ok_or(Errno::NOENT)?;
         let upper = self.upper()?;
         let parent = self.upper_part(&link.parent)?;
-        self.keeping_times(parent.as_fd(), || {
+        keeping_times(parent.as_fd(), || {
             rustix::fs::renameat(&upper.pending, &pending.name, &parent, &*link.name)
         })?;
         // A mark that stays behind shows nowhere and means nothing outside of its directory.
         let _ = sys::remove_xattr(pending.file.as_fd(), &self.layers.prefix.name(MARK));
         node.set_place(Place::Upper);
-        self.note_new_name(&link.parent);
+        note_new_name(&link.parent);
         self.set_impure(&link.parent)?;
         Ok(Some(link.parent))
     }
@@ -346,30 +346,29 @@ impl Union {
         for (sync, directory) in syncs.into_iter().zip(&to_sync) {
             if let Err(error) = sync.await {
                 // Not durable: whoever asks next is told so again.
-                self.note_new_name(directory);
+                note_new_name(directory);
                 result = Err(errno_of(error));
             }
         }
         result
     }
+}
 
-    /// Does something in a directory that shall not show in its times.
-    pub(crate) fn keeping_times<T>(
-        &self,
-        directory: BorrowedFd<'_>,
-        change: impl FnOnce() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        let before = sys::stat_at(directory, b"")?;
-        let done = change()?;
-        sys::set_times(directory, Some(before.atime), Some(before.mtime))?;
-        Ok(done)
-    }
+/// Does something in a directory that shall not show in its times.
+pub(crate) fn keeping_times<T>(
+    directory: BorrowedFd<'_>,
+    change: impl FnOnce() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let before = sys::stat_at(directory, b"")?;
+    let done = change()?;
+    sys::set_times(directory, Some(before.atime), Some(before.mtime))?;
+    Ok(done)
+}
 
-    /// Notes that a directory has a name that is not known to be durable.
-    pub(crate) fn note_new_name(&self, directory: &Rc<Node>) {
-        if let Some(state) = directory.directory() {
-            state.has_new_names.set(true);
-        }
+/// Notes that a directory has a name that is not known to be durable.
+pub(crate) fn note_new_name(directory: &Rc<Node>) {
+    if let Some(state) = directory.directory() {
+        state.has_new_names.set(true);
     }
 }
 

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::commit::Pending;
+use crate::commit::{Pending, keeping_times, note_new_name};
 use crate::files::{self, Backing};
 use crate::format::suffix;
 use crate::node::{FileState, Node, Place};
@@ -129,11 +129,11 @@ impl Union {
     ) -> Result<(), Errno> {
         let upper = self.upper()?;
         let parent = self.upper_part(&link.parent)?;
-        self.keeping_times(parent.as_fd(), || {
+        keeping_times(parent.as_fd(), || {
             rustix::fs::renameat(&upper.work, work_name, &parent, &*link.name)
         })?;
         node.set_place(Place::Upper);
-        self.note_new_name(&link.parent);
+        note_new_name(&link.parent);
         if node.is_directory() { Ok(()) } else { self.set_impure(&link.parent) }
     }
 
@@ -199,11 +199,11 @@ impl Union {
             self.enqueue(node, pending)?;
         } else {
             let parent = self.upper_part(&link.parent)?;
-            self.keeping_times(parent.as_fd(), || {
+            keeping_times(parent.as_fd(), || {
                 rustix::fs::renameat(&upper.pending, name, &parent, &*link.name)
             })?;
             node.set_place(Place::Upper);
-            self.note_new_name(&link.parent);
+            note_new_name(&link.parent);
             self.set_impure(&link.parent)?;
         }
         files::moved(state);

@@ -44,12 +44,12 @@ impl Prefix {
     }
 
     /// Whether a name is this union's own, and which.
-    pub(crate) fn own<'a>(self, name: &'a [u8]) -> Option<&'a [u8]> {
+    pub(crate) fn own(self, name: &[u8]) -> Option<&[u8]> {
         name.strip_prefix(self.0).filter(|rest| !rest.starts_with(NESTED))
     }
 
     /// How a name given through the mount is stored.
-    pub(crate) fn stored<'a>(self, name: &'a [u8]) -> Cow<'a, [u8]> {
+    pub(crate) fn stored(self, name: &[u8]) -> Cow<'_, [u8]> {
         match name.strip_prefix(self.0) {
             Some(rest) => Cow::Owned([self.0, NESTED, rest].concat()),
             None => Cow::Borrowed(name),
@@ -57,7 +57,7 @@ impl Prefix {
     }
 
     /// How a stored name shows through the mount; `None` if it does not.
-    pub(crate) fn shown<'a>(self, name: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+    pub(crate) fn shown(self, name: &[u8]) -> Option<Cow<'_, [u8]>> {
         if name.starts_with(FOREIGN_PREFIX) {
             return None;
         }

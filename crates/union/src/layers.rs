@@ -76,10 +76,9 @@ impl Layers {
             devices.push(upper.device);
         }
         let prefix = match (options.xattrs, &upper) {
-            (XattrClass::User, _) => Prefix::USER,
             (XattrClass::Auto, Some(upper)) => writable_prefix(upper.work.as_fd()),
             (XattrClass::Auto, None) if rustix::process::geteuid().is_root() => Prefix::TRUSTED,
-            (XattrClass::Auto, None) => Prefix::USER,
+            _ => Prefix::USER,
         };
         let mut lower = Vec::with_capacity(options.lower.len());
         for path in &options.lower {

@@ -20,6 +20,9 @@ use crate::node::Node;
 use crate::sys::Stat;
 use crate::tree::Union;
 
+/// Longest name in bytes (`NAME_MAX`), on which all of Linux's disk file systems agree.
+const NAME_BYTES_MAX: usize = 255;
+
 /// What an operation comes to.
 type Answer = Result<Response, Errno>;
 

@@ -163,7 +163,7 @@ impl Default for Options {
             keeps_owner_in_xattr: false,
             static_nlink: false,
             no_acl: false,
-            timeout: Duration::from_secs(86_400),
+            timeout: Duration::from_hours(24),
             writeback: false,
             read_only: false,
             no_suid: false,

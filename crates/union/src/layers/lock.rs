@@ -55,7 +55,7 @@ impl DirectoryLock {
     }
 }
 
-/// The process that holds a flock of an inode, from a table in the form of proc_locks(5).
+/// The process that holds a flock of an inode, from a table in the form of `proc_locks(5)`.
 fn holder(table: &str, inode: u64) -> Option<u32> {
     table.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();

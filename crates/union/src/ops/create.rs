@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::Answer;
 use crate::acl;
+use crate::commit::note_new_name;
 use crate::files::Backing;
 use crate::format::suffix;
 use crate::layers;
@@ -28,6 +29,9 @@ enum Make<'a> {
     Symlink(&'a [u8]),
     Special(u32, u32),
 }
+
+/// A new node, its attributes and, of a file, the open file.
+type Made = (Rc<Node>, Stat, Option<Rc<Backing>>);
 
 /// What a new inode gets beside its type.
 #[derive(Debug)]
@@ -136,8 +140,8 @@ impl Union {
         name: &[u8],
         make: &Make<'_>,
         setting: &Setting<'_>,
-    ) -> Result<(Rc<Node>, Stat, Option<Rc<Backing>>), Errno> {
-        if name.len() > self.name_bytes_max() {
+    ) -> Result<Made, Errno> {
+        if name.len() > super::NAME_BYTES_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         if self.lookup(parent, name)?.is_some() {
@@ -160,7 +164,7 @@ impl Union {
             let _ = layers::remove(upper.work.as_fd(), &work_name);
         }
         let (stat, backing) = made?;
-        self.note_new_name(parent);
+        note_new_name(parent);
         let node = self.make_node(stat.kind(), self.shown_inode_of(&stat), Place::Upper);
         let node = Rc::new(node);
         node.add_link(parent, name);

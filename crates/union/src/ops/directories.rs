@@ -85,12 +85,11 @@ impl Union {
 }
 
 fn push_dot(buffer: &mut DirectoryBuffer, node: &Rc<Node>, offset: u64, plus: bool) -> bool {
-    let (inode, name) = match offset {
-        0 => (node.inode.get(), &b"."[..]),
-        _ => {
-            let parent = node.link().map_or_else(|| Rc::clone(node), |link| link.parent);
-            (parent.inode.get(), &b".."[..])
-        }
+    let (inode, name) = if offset == 0 {
+        (node.inode.get(), &b"."[..])
+    } else {
+        let parent = node.link().map_or_else(|| Rc::clone(node), |link| link.parent);
+        (parent.inode.get(), &b".."[..])
     };
     let entry = DirectoryEntry { inode, offset: offset + 1, kind: FileType::Directory, name };
     if plus { buffer.push_plus(None, &entry) } else { buffer.push(&entry) }

@@ -7,7 +7,7 @@ use fuse::{FileSystemStatistics, Operation, Request, Response, SetAttributes, Se
 use rustix::io::Errno;
 
 use super::Answer;
-use crate::commit::errno_of;
+use crate::commit::{errno_of, note_new_name};
 use crate::copyup::Keep;
 use crate::node::Node;
 use crate::options::SyncMode;
@@ -79,7 +79,7 @@ impl Union {
         }
         self.sync_all().await?;
         if node.is_in_upper() {
-            self.note_new_name(node);
+            note_new_name(node);
         }
         self.sync_directories(vec![Rc::clone(node)]).await
     }
@@ -97,12 +97,6 @@ impl Union {
             fragment_size: found.f_frsize as u32,
             name_length_max: found.f_namemax as u32,
         }))
-    }
-
-    /// Longest name in bytes that the upper file system takes.
-    pub(super) fn name_bytes_max(&self) -> usize {
-        // All of Linux's disk file systems agree on it.
-        255
     }
 
     async fn set_attributes(self: &Rc<Self>, node: &Rc<Node>, set: &SetAttributes) -> Answer {

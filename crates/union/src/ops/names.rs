@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 
 use super::Answer;
+use crate::commit::note_new_name;
 use crate::copyup::Keep;
 use crate::layers;
 use crate::node::{Node, Place};
@@ -53,14 +54,13 @@ impl Union {
         } else if is_in_upper {
             rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
         }
-        self.note_new_name(parent);
-        self.lose_name(&node, parent, name, object, is_own);
+        note_new_name(parent);
+        Self::lose_name(&node, parent, name, object, is_own);
         Ok(())
     }
 
     /// Takes a name from a node; with its last one it is reachable by those who have it open only.
     pub(super) fn lose_name(
-        &self,
         node: &Rc<Node>,
         parent: &Rc<Node>,
         name: &[u8],
@@ -124,8 +124,8 @@ impl Union {
             rustix::fs::renameat(&directory, name, &upper.work, &work_name)?;
             let _ = layers::remove(upper.work.as_fd(), &work_name);
         }
-        self.note_new_name(parent);
-        self.lose_name(&node, parent, name, object, is_own);
+        note_new_name(parent);
+        Self::lose_name(&node, parent, name, object, is_own);
         Ok(())
     }
 
@@ -164,7 +164,7 @@ impl Union {
         if !node.is_in_upper() {
             node.set_place(Place::Upper);
         }
-        self.note_new_name(parent);
+        note_new_name(parent);
         if node.has_lower() {
             self.set_impure(parent)?;
         }

@@ -10,6 +10,7 @@ use rustix::fs::{AtFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::Answer;
+use crate::commit::note_new_name;
 use crate::copyup::Keep;
 use crate::format::{Redirect, suffix};
 use crate::layers;
@@ -35,7 +36,7 @@ impl Union {
         }
         let old = Side { parent: self.node(request.node)?, name: name.as_bytes() };
         let new = Side { parent: self.node(*new_parent)?, name: new_name.as_bytes() };
-        if new.name.len() > self.name_bytes_max() {
+        if new.name.len() > super::NAME_BYTES_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
@@ -122,7 +123,7 @@ impl Union {
             }
         }
         if let (Some(target), Some((object, is_own))) = (&target, lost) {
-            self.lose_name(target, &new.parent, new.name, object, is_own);
+            Self::lose_name(target, &new.parent, new.name, object, is_own);
         }
         self.moved(&node, old, new)
     }
@@ -178,7 +179,7 @@ impl Union {
         node.add_link(&new.parent, new.name);
         other.add_link(&old.parent, old.name);
         for (node, parent) in [(&node, &new.parent), (&other, &old.parent)] {
-            self.note_new_name(parent);
+            note_new_name(parent);
             if node.has_lower() {
                 self.set_impure(parent)?;
             }
@@ -213,14 +214,12 @@ impl Union {
                 None => Redirect::Name(old.name.into()),
             }
         } else {
-            match known {
-                Some(Redirect::Path(_)) => return Ok(()),
-                _ => {
-                    let lower = node.lower.borrow();
-                    let top = lower.first().ok_or(Errno::IO)?;
-                    Redirect::Path((*top.path).into())
-                }
+            if let Some(Redirect::Path(_)) = known {
+                return Ok(());
             }
+            let lower = node.lower.borrow();
+            let top = lower.first().ok_or(Errno::IO)?;
+            Redirect::Path((*top.path).into())
         };
         // Too long for the kernel to follow: as if redirects were off.
         let value = redirect.value().ok_or(Errno::XDEV)?;
@@ -231,8 +230,8 @@ impl Union {
     fn moved(&self, node: &Rc<Node>, old: &Side<'_>, new: &Side<'_>) -> Result<(), Errno> {
         node.remove_link(&old.parent, old.name);
         node.add_link(&new.parent, new.name);
-        self.note_new_name(&old.parent);
-        self.note_new_name(&new.parent);
+        note_new_name(&old.parent);
+        note_new_name(&new.parent);
         if node.has_lower() { self.set_impure(&new.parent) } else { Ok(()) }
     }
 }

@@ -45,7 +45,7 @@ const NEUTRAL: &[&str] = &[
     "threaded",
 ];
 
-/// Options with a value that need no doing. Without SELinux a context labels nothing; with it the
+/// Options with a value that need no doing. Without `SELinux` a context labels nothing; with it the
 /// mount's own context is the policy's for FUSE.
 const NEUTRAL_WITH_VALUE: &[&str] = &[
     "context",

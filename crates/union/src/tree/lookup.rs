@@ -46,6 +46,16 @@ enum Next {
     Path(Box<[u8]>),
 }
 
+/// A name to be looked at in one layer.
+struct LookAt {
+    directory: sys::Fd,
+    name: Box<[u8]>,
+    /// From the layer's root.
+    path: Rc<[u8]>,
+    /// Whether whiteouts there may be attributes.
+    in_marked: bool,
+}
+
 impl Union {
     /// The node of a name; the caller decides whether the kernel gets a reference.
     pub(crate) fn lookup(
@@ -69,7 +79,8 @@ impl Union {
     pub(crate) fn adopt(&self, parent: &Rc<Node>, name: &[u8], found: Found) -> Rc<Node> {
         let key = (found.stat.device, found.stat.inode);
         let is_shared = found.is_upper && !found.stat.is_directory() && found.stat.nlink > 1;
-        if is_shared && let Some(node) = self.linked.borrow().get(&key).and_then(|it| it.upgrade())
+        if is_shared
+            && let Some(node) = self.linked.borrow().get(&key).and_then(std::rc::Weak::upgrade)
         {
             node.add_link(parent, name);
             return node;
@@ -141,38 +152,22 @@ impl Union {
         let mut index = 0;
         let mut layer = 0;
         loop {
-            // The directory to look in, the name in it, and the whole path.
-            let (directory, name, path, in_marked) = match &next {
+            let place = match &next {
                 Next::Name(name) => {
                     let Some(part) = parts.get(index) else { break };
                     index += 1;
                     layer = usize::from(part.layer);
                     let Some(directory) = self.part(parent, index)? else { break };
-                    (directory, name.clone(), join(&part.path, name), part.holds_whiteouts)
+                    let path = join(&part.path, name);
+                    let in_marked = part.holds_whiteouts;
+                    Some(LookAt { directory, name: name.clone(), path, in_marked })
                 }
-                Next::Path(path) => {
-                    if layer >= self.layers.merged_count {
-                        break;
-                    }
-                    let cut = path.iter().rposition(|&byte| byte == b'/');
-                    let (above, name) =
-                        cut.map_or((&[][..], &path[..]), |at| (&path[..at], &path[at + 1..]));
-                    let root = self.layers.lower[layer].root.as_fd();
-                    let flags = OFlags::PATH | OFlags::DIRECTORY;
-                    match sys::open_below(root, above, flags) {
-                        Ok(directory) => {
-                            (Rc::new(directory), name.into(), Rc::from(&path[..]), false)
-                        }
-                        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                            layer += 1;
-                            continue;
-                        }
-                        Err(errno) => return Err(errno),
-                    }
-                }
+                Next::Path(_) if layer >= self.layers.merged_count => break,
+                Next::Path(path) => self.at_path(layer, path)?,
             };
             let here = layer;
             layer += 1;
+            let Some(LookAt { directory, name, path, in_marked }) = place else { continue };
             let Some(stat) = sys::find_at(directory.as_fd(), &name)? else { continue };
             if self.is_whiteout(directory.as_fd(), &name, &stat, in_marked)? {
                 break;
@@ -210,6 +205,23 @@ impl Union {
             lower.extend(data);
         }
         Ok(Some(Found { stat, is_upper: upper.is_some(), lower, lower_stat }))
+    }
+
+    /// The place of a path in a layer; `None` if what is above it is not there.
+    fn at_path(&self, layer: usize, path: &[u8]) -> Result<Option<LookAt>, Errno> {
+        let cut = path.iter().rposition(|&byte| byte == b'/');
+        let (above, name) = cut.map_or((&[][..], path), |at| (&path[..at], &path[at + 1..]));
+        let root = self.layers.lower[layer].root.as_fd();
+        match sys::open_below(root, above, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(directory) => Ok(Some(LookAt {
+                directory: Rc::new(directory),
+                name: name.into(),
+                path: path.into(),
+                in_marked: false,
+            })),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Notes where a redirect leads.
