@@ -74,11 +74,13 @@ impl Policy {
 
     fn note(&mut self, cpu: u16, is_prompt: bool) -> Move {
         self.rest = self.rest.saturating_sub(1);
-        self.streak = match is_prompt {
-            true if cpu == self.last => self.streak.saturating_add(1),
-            true => 1,
-            false => 0,
-        };
+        if !is_prompt {
+            self.streak = 0;
+        } else if cpu == self.last {
+            self.streak = self.streak.saturating_add(1);
+        } else {
+            self.streak = 1;
+        }
         self.last = cpu;
         let Some(bound) = self.bound else {
             return if self.streak >= STREAK && self.rest == 0 {
