@@ -3,7 +3,7 @@
 use crate::coherence::Change;
 use crate::devices::{DeviceUse, Devices, LocalDevices};
 use crate::inode::Inode;
-use crate::session::{Session, SessionConfig};
+use crate::session::{CallCounts, Session, SessionConfig};
 use crate::space::Space;
 use protocol::client::{Answer, Call};
 use protocol::space::PoolUse;
@@ -41,7 +41,8 @@ impl std::fmt::Debug for ClientConfig {
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct ClientCounts {
     /// Calls to the metadata service.
-    pub meta_calls: u64,
+    #[serde(flatten)]
+    pub meta: CallCounts,
     /// Bytes and commands, by device.
     pub devices: Vec<DeviceUse>,
 }
@@ -136,7 +137,7 @@ impl Client {
 
     /// What was counted.
     pub fn counts(&self) -> ClientCounts {
-        ClientCounts { meta_calls: self.session.calls.get(), devices: self.devices.counts() }
+        ClientCounts { meta: self.session.counts(), devices: self.devices.counts() }
     }
 
     /// `statfs(2)`.

@@ -38,4 +38,4 @@ pub use coherence::Change;
 pub use devices::{DeviceUse, LocalDevices};
 pub use files::{Handle, OpenMode, SeekTo};
 pub use names::{Listing, Setting};
-pub use session::SessionConfig;
+pub use session::{CallCounts, SessionConfig};

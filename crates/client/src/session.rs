@@ -5,10 +5,12 @@
 //! parsed*; the task that waits for an answer is woken only after that. So a grant is always
 //! applied before a recall that follows it.
 
+mod counts;
 mod life;
 mod pulse;
 mod slots;
 
+pub use counts::CallCounts;
 pub(crate) use life::{Life, ReadGuard};
 use protocol::auth::Secret;
 use protocol::client::{Answer, Call, Push, Request, Response, Slot};
@@ -83,8 +85,8 @@ pub(crate) struct Session {
     closed: Cell<bool>,
     /// It is being ended: that the service says so is no loss.
     ending: Cell<bool>,
-    /// Calls sent, for the count of round trips.
-    pub(crate) calls: Cell<u64>,
+    /// Of calls sent and of connections lost.
+    counts: RefCell<CallCounts>,
 }
 
 /// Who this client is to the service and to targets.
@@ -119,8 +121,17 @@ impl Session {
             }),
             closed: Cell::new(false),
             ending: Cell::new(false),
-            calls: Cell::new(0),
+            counts: RefCell::default(),
         })
+    }
+
+    /// What was counted so far.
+    pub(crate) fn counts(&self) -> CallCounts {
+        let mut counts = self.counts.borrow().clone();
+        if let Some(link) = &*self.link.borrow() {
+            counts.add(link.traffic());
+        }
+        counts
     }
 
     pub(crate) fn identity(&self) -> Identity {
@@ -161,6 +172,7 @@ impl Session {
         }
         self.closed.set(true);
         if let Some(link) = self.link.borrow_mut().take() {
+            self.counts.borrow_mut().add(link.traffic());
             link.close("the session has ended");
         }
         self.changed.notify();
@@ -206,7 +218,7 @@ impl Session {
                 // Nobody knows whether the lost session carried it out.
                 return Err(Errno::EIO);
             }
-            self.calls.set(self.calls.get() + 1);
+            self.counts.borrow_mut().note(&request.call);
             let (sender, receiver) = oneshot();
             let session = Rc::clone(self);
             let asked = Rc::clone(&request);
@@ -348,7 +360,9 @@ impl Session {
             *self.link.borrow_mut() = Some(current.clone());
             self.changed.notify();
             let reason = current.closed().await;
-            self.link.borrow_mut().take();
+            if self.link.borrow_mut().take().is_some() {
+                self.counts.borrow_mut().add(current.traffic());
+            }
             if !self.closed.get() {
                 tracing::warn!(%reason, "lost the connection to the metadata service");
             }

@@ -29,6 +29,15 @@ pub trait Handler<S: Side>: 'static {
     }
 }
 
+/// Bytes that went over a connection since its handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Handed to the kernel.
+    pub sent_bytes: u64,
+    /// Taken from the kernel.
+    pub received_bytes: u64,
+}
+
 /// An own call whose answer is awaited.
 struct Waiting<A> {
     answer: Option<Result<A, RpcError>>,
@@ -55,6 +64,7 @@ struct Inner<S: Side> {
     watchers: RefCell<Vec<Waker>>,
     /// Whether the writer has bytes in its hands.
     is_sending: Cell<bool>,
+    traffic: Cell<Traffic>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
     address: SocketAddr,
 }
@@ -120,6 +130,7 @@ impl<S: Side> Connection<S> {
             writer: RefCell::new(None),
             watchers: RefCell::default(),
             is_sending: Cell::new(false),
+            traffic: Cell::default(),
             tasks: RefCell::default(),
             address: transport.address,
         });
@@ -206,6 +217,11 @@ impl<S: Side> Connection<S> {
     /// The peer's address.
     pub fn address(&self) -> SocketAddr {
         self.0.0.address
+    }
+
+    /// Bytes so far.
+    pub fn traffic(&self) -> Traffic {
+        self.0.0.traffic.get()
     }
 
     /// Own calls whose answers have not come.
@@ -341,7 +357,12 @@ async fn read<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
         (result, buffer) = transport.receive(buffer).await;
         match result {
             Ok(0) => break "the peer closed it".to_owned(),
-            Ok(_) => inner.peer.borrow_mut().receive(&buffer),
+            Ok(bytes) => {
+                let traffic = inner.traffic.get();
+                let received_bytes = traffic.received_bytes + bytes as u64;
+                inner.traffic.set(Traffic { received_bytes, ..traffic });
+                inner.peer.borrow_mut().receive(&buffer);
+            }
             Err(error) => break error.to_string(),
         }
     };
@@ -376,6 +397,9 @@ async fn write<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
             inner.close(&error.to_string());
             return;
         }
+        let traffic = inner.traffic.get();
+        let sent_bytes = traffic.sent_bytes + bytes.len() as u64;
+        inner.traffic.set(Traffic { sent_bytes, ..traffic });
         spare = transport::spare(bytes);
         if inner.peer.borrow().output().is_empty() {
             inner.notify();

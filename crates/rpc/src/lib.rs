@@ -17,7 +17,7 @@ mod interface;
 mod listener;
 mod transport;
 
-pub use connection::{Answering, Connection, Handler, Reply};
+pub use connection::{Answering, Connection, Handler, Reply, Traffic};
 pub use error::RpcError;
 pub use interface::{Acceptor, Admin, Agent, Client, Connector, Interface, Nothing, Side};
 pub use listener::{Authenticated, Knock, Listener};
