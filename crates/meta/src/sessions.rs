@@ -6,7 +6,7 @@
 
 use crate::service::WorkRef;
 use protocol::client::Slot;
-use protocol::{Epoch, HostId, SessionId};
+use protocol::{DeviceId, Epoch, HostId, SessionId};
 use ring::local::Notify;
 use ring::time::Instant;
 use rpc::{Acceptor, Client, Connection};
@@ -40,6 +40,8 @@ pub(crate) struct Session {
     pub(crate) life: Cell<Life>,
     /// Its client does nothing more: it said so, or its process is dead.
     pub(crate) is_gone: Cell<bool>,
+    /// Devices that the store, come what may, says it was admitted at.
+    pub(crate) kept_admissions: RefCell<Vec<DeviceId>>,
     /// Told when the session has ended.
     pub(crate) ended: Notify,
     /// Calls under way by slot, for retries that come before the answer.
@@ -70,6 +72,7 @@ impl Session {
             last_heartbeat: Cell::new(ring::time::now()),
             life: Cell::new(Life::Live),
             is_gone: Cell::new(false),
+            kept_admissions: RefCell::default(),
             ended: Notify::new(),
             in_flight: RefCell::default(),
             waiting: Cell::new(0),

@@ -5,6 +5,8 @@
 mod support;
 
 use meta::service::{Service, StoreChoice, Times};
+use meta::store::{CrashPoint, MemoryStore};
+use meta::tree::{Boot, Core};
 use protocol::auth::{Role, Secret};
 use protocol::client::{Answer, Call, Request, Response, Slot};
 use protocol::connection::{Event, Limits, Peer};
@@ -52,6 +54,33 @@ fn start_child(directory: &Path) -> (Child, SocketAddr) {
         .find_map(|line| line.unwrap().strip_prefix("listening ").map(str::to_owned))
         .expect("the child listens");
     (child, address.parse().unwrap())
+}
+
+/// Goal: the store cannot forget a session that was admitted at a device, even if its machine loses
+/// power in the next moment: else nobody would fence it there.
+#[test]
+fn admissions_survive_power_loss() {
+    run(async {
+        let store = MemoryStore::new();
+        // No sync but those that are asked for.
+        let times = Times { writeback: Duration::from_mins(10), ..Times::default() };
+        let choice = StoreChoice::Open(Box::new(store.clone()));
+        let service = Service::start(config(choice, times)).unwrap();
+        let agent = TestAgent::start(service.address(), vec![device(1, 1000)]).await;
+        let client = TestClient::start(service.address()).await;
+        let id = agent.devices[0];
+        assert!(matches!(client.call(Call::Admit(id)).await, Ok(Answer::Admitted(_))));
+        let left = store.crashed(CrashPoint::Power { kept: 0 });
+        let boot = Boot {
+            boot: uuid::Uuid::from_u128(2),
+            file_system: uuid::Uuid::from_u128(2),
+            now: protocol::Timestamp(0),
+            root: (0o755, 0, 0),
+        };
+        let (core, _) = Core::open(Box::new(left), &boot).unwrap();
+        let (_, session) = core.sessions().next().expect("the store forgot the session");
+        assert_eq!(session.admitted, [id]);
+    });
 }
 
 /// Goal: what was answered before kill -9 is there after it, each retried call has its first

@@ -152,7 +152,8 @@ impl Shared {
         });
     }
 
-    /// `Admit`: noted in the store first, then sent to the device's agent.
+    /// `Admit`: noted in the store first, past its machine's loss of power, then sent to the device's
+    /// agent.
     pub(super) fn admit(self: &Rc<Self>, work: &Rc<Work>, device: DeviceId) -> Executed {
         if !self.core.borrow().devices().iter().any(|known| known.device == device) {
             return Executed::Answer(refusal(Errno::ENODEV));
@@ -161,18 +162,30 @@ impl Shared {
         if let Err(error) = noted {
             return Executed::Answer(refusal(error.to_errno()));
         }
+        let is_kept = work.session.kept_admissions.borrow().contains(&device);
         let work = Rc::clone(work);
         self.post(Outgoing::Then(Box::new(move |shared| {
-            let shared = Rc::clone(shared);
-            ring::spawn(async move {
-                let response = match shared.admit_now(&work.session, device).await {
-                    Ok(admitted) => answer(admitted),
-                    Err(errno) => refusal(errno),
-                };
-                shared.finish(&work, response);
+            if is_kept {
+                return shared.admit_then_answer(work, device);
+            }
+            // A store that forgot the admission with its machine's power could not fence it.
+            shared.sync_then(move |shared| {
+                work.session.kept_admissions.borrow_mut().push(device);
+                shared.admit_then_answer(work, device);
             });
         })));
         Executed::Later
+    }
+
+    fn admit_then_answer(self: &Rc<Self>, work: Rc<Work>, device: DeviceId) {
+        let shared = Rc::clone(self);
+        ring::spawn(async move {
+            let response = match shared.admit_now(&work.session, device).await {
+                Ok(admitted) => answer(admitted),
+                Err(errno) => refusal(errno),
+            };
+            shared.finish(&work, response);
+        });
     }
 
     async fn admit_now(
