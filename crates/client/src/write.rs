@@ -78,8 +78,7 @@ impl Client {
         acquired: Result<(), Errno>,
     ) -> Result<(), Errno> {
         let present = self.session.life.generation();
-        let result =
-            acquired.and_then(|()| if session == present { Ok(()) } else { Err(Errno::EIO) });
+        let result = acquired.and(if session == present { Ok(()) } else { Err(Errno::EIO) });
         if result.is_err() {
             self.dirty_budget.add(length);
             if planned_in == present {
