@@ -346,3 +346,6 @@ impl Experiment {
         Self::parse(&text, mode)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -143,8 +143,6 @@ pub struct Claim {
     pub written_bytes_per_s: f64,
     /// Seconds of load.
     pub load_seconds: f64,
-    /// Whether the page cache was to be bypassed.
-    pub is_direct: bool,
 }
 
 /// Compares what was seen before and after with what the run says.
@@ -255,12 +253,7 @@ mod tests {
     }
 
     fn claim(read: f64, written: f64) -> Claim {
-        Claim {
-            read_bytes_per_s: read,
-            written_bytes_per_s: written,
-            load_seconds: 2.0,
-            is_direct: true,
-        }
+        Claim { read_bytes_per_s: read, written_bytes_per_s: written, load_seconds: 2.0 }
     }
 
     /// Goal: a read that the device did not do is cached; one that it did is not; others' traffic

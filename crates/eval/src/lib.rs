@@ -1,5 +1,7 @@
 //! Experiments on storage: plans, interleaved runs, paired statistics, verdicts and reports.
 
+pub mod advice;
+pub mod analysis;
 pub mod condition;
 pub mod engine;
 mod error;
@@ -8,6 +10,8 @@ pub mod guard;
 pub mod plan;
 pub mod process;
 pub mod random;
+pub mod report;
+pub mod run;
 pub mod safety;
 pub mod statistics;
 pub mod store;

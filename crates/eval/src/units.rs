@@ -74,6 +74,22 @@ pub fn significant(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
+/// A number at a tick of an axis: short, without exponents up to a million.
+pub fn tick(value: f64) -> String {
+    let size = value.abs();
+    let sign = if value < 0.0 { "−" } else { "" };
+    match size {
+        size if size >= 1e6 => format!("{sign}{} M", trimmed(size / 1e6)),
+        size if size >= 1e4 => format!("{sign}{} k", trimmed(size / 1e3)),
+        size => format!("{sign}{}", trimmed(size)),
+    }
+}
+
+fn trimmed(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
 /// A log-ratio as signed percent: `+3.2 %`.
 pub fn percent(log_ratio: f64) -> String {
     let value = 100.0 * log_ratio.exp_m1();

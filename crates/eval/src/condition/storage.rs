@@ -33,6 +33,17 @@ pub(super) struct Ready {
 #[derive(Deserialize)]
 struct TargetSays {
     listening: Vec<std::net::SocketAddr>,
+    subsystems: Vec<SubsystemSays>,
+}
+
+#[derive(Deserialize)]
+struct SubsystemSays {
+    namespaces: Vec<NamespaceSays>,
+}
+
+#[derive(Deserialize)]
+struct NamespaceSays {
+    uuid: String,
 }
 
 #[derive(Deserialize)]
@@ -119,6 +130,10 @@ impl Stage {
         attach.args(["nvme", "attach", "-a", &address.ip().to_string()]);
         attach.args(["-s", &address.port().to_string(), "-n", NQN, "--json", "--mount"]);
         attach.arg(&mount);
+        // The namespace is a file that we have just made.
+        let namespaces = says.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        let namespace = namespaces.last().ok_or("the target has no namespace")?;
+        attach.args(["--destroy", &namespace.uuid]);
         if let Some(network) = &network {
             attach.arg("--network-namespace").arg(&network.host);
         }

@@ -81,23 +81,19 @@ pub fn quantile(probability: f64, freedom: f64) -> f64 {
     // Always by the smaller tail, which keeps its digits.
     let tail = probability.min(1.0 - probability);
     let sign = if probability < 0.5 { -1.0 } else { 1.0 };
-    let (mut low, mut high) = (0.0_f64, 1.0_f64);
-    while survival(high, freedom) > tail && high < 1e300 {
-        low = high;
-        high *= 2.0;
-    }
-    for _ in 0..200 {
-        let middle = f64::midpoint(low, high);
-        if survival(middle, freedom) > tail {
-            low = middle;
-        } else {
-            high = middle;
-        }
-        if high - low <= 1e-14 * high {
+    let ln_scale = ln_gamma(f64::midpoint(freedom, 1.0)) - ln_gamma(freedom / 2.0);
+    let scale = ln_scale.exp() / (freedom * std::f64::consts::PI).sqrt();
+    // Newton from 0: the tail is convex there, so every step stays short of the answer.
+    let mut t = 0.0_f64;
+    for _ in 0..500 {
+        let density = scale * (1.0 + t * t / freedom).powf(-f64::midpoint(freedom, 1.0));
+        let step = (survival(t, freedom) - tail) / density;
+        t += step;
+        if step.abs() <= 1e-13 * (1.0 + t) {
             break;
         }
     }
-    sign * f64::midpoint(low, high)
+    sign * t
 }
 
 #[cfg(test)]

@@ -1,0 +1,453 @@
+//! What each rule looks for.
+
+use super::{Confidence, Facts, Finding};
+use crate::analysis::{Family, Point, Row};
+use crate::experiment::Metric;
+use crate::guard::Mark;
+use crate::statistics::{Inconclusive, Verdict, median, median_interval};
+use crate::units;
+use std::collections::BTreeMap;
+
+/// Most lines of evidence on a card; the tables have the rest.
+const EVIDENCE_MAX: usize = 12;
+
+/// A row with what is needed to talk about it.
+#[derive(Clone, Copy)]
+struct Told<'a> {
+    family: &'a Family,
+    row: &'a Row,
+}
+
+impl Told<'_> {
+    /// The effect with its sign turned so that positive is better.
+    fn gain(&self) -> f64 {
+        if self.family.metric.is_throughput() {
+            self.row.evidence.mean
+        } else {
+            -self.row.evidence.mean
+        }
+    }
+
+    fn line(&self, facts: &Facts<'_>) -> String {
+        let cell = &facts.plan.cells[self.row.cell];
+        let interval = self.row.evidence.interval.map_or(String::new(), |interval| {
+            format!(" ({} … {})", units::percent(interval.low), units::percent(interval.high))
+        });
+        format!(
+            "{}, {} {}: {} {}{interval}, n = {}: {}",
+            facts.plan.experiment.comparisons[self.family.comparison].name,
+            facts.plan.experiment.workloads[cell.workload].name,
+            cell.label(),
+            self.family.metric.name(),
+            units::percent(self.row.evidence.mean),
+            self.row.evidence.n,
+            self.row.verdict
+        )
+    }
+}
+
+/// All judged rows of comparisons with a role; or why there are none.
+fn with_role<'a>(facts: &Facts<'a>, role: &str) -> Result<Vec<Told<'a>>, Finding> {
+    let has_role = |family: &&Family| {
+        facts.plan.experiment.comparisons[family.comparison].role.as_deref() == Some(role)
+    };
+    let families: Vec<&Family> = facts.analysis.families.iter().filter(has_role).collect();
+    let rows: Vec<Told<'a>> = families
+        .iter()
+        .flat_map(|family| family.rows.iter().map(|row| Told { family, row }))
+        .filter(|told| told.row.verdict != Verdict::Inconclusive(Inconclusive::NoData))
+        .collect();
+    if !rows.is_empty() {
+        return Ok(rows);
+    }
+    let reason = families.iter().find_map(|family| family.missing.clone());
+    let why = match (families.is_empty(), reason) {
+        (true, _) => "no such comparison is in the experiment".to_string(),
+        (false, Some(reason)) => format!("not available here: {reason}"),
+        (false, None) => "there are no usable pairs yet".to_string(),
+    };
+    Err(Finding::not_measured(&why))
+}
+
+/// The largest change that any 90 % interval still allows.
+fn largest_change(rows: &[Told<'_>]) -> f64 {
+    let ends = rows.iter().filter_map(|told| told.row.evidence.interval_90);
+    ends.flat_map(|interval| [interval.low.abs(), interval.high.abs()]).fold(0.0, f64::max)
+}
+
+fn share(rows: &[Told<'_>], is: impl Fn(&Told<'_>) -> bool) -> f64 {
+    rows.iter().filter(|told| is(told)).count() as f64 / rows.len().max(1) as f64
+}
+
+fn worst_first<'a>(rows: &[Told<'a>]) -> Vec<Told<'a>> {
+    let mut sorted = rows.to_vec();
+    sorted.sort_by(|a, b| a.gain().total_cmp(&b.gain()));
+    sorted
+}
+
+fn lines(facts: &Facts<'_>, rows: &[Told<'_>]) -> Vec<String> {
+    worst_first(rows).iter().take(EVIDENCE_MAX).map(|told| told.line(facts)).collect()
+}
+
+/// What both cost rules have in common: how sure one may be that there is a cost.
+fn cost(facts: &Facts<'_>, rows: &[Told<'_>], what: &str) -> (Confidence, String) {
+    let limits = facts.limits;
+    if share(rows, |told| told.row.verdict == Verdict::Equivalent) >= 1.0 {
+        let most = 100.0 * largest_change(rows).exp_m1();
+        let claim = format!("{what} costs nothing that matters (at most {most:.1} % in any cell).");
+        return (Confidence::Strong, claim);
+    }
+    let worst = worst_first(rows);
+    let decided: Vec<_> = worst.iter().filter(|told| told.row.verdict.is_different()).collect();
+    let is_loss =
+        |told: &Told<'_>| told.row.verdict == Verdict::DifferentMatters && told.gain() < 0.0;
+    let contradicts =
+        |told: &Told<'_>| told.row.verdict == Verdict::DifferentMatters && told.gain() > 0.0;
+    let name = |told: &Told<'_>| {
+        let cell = &facts.plan.cells[told.row.cell];
+        let load = &facts.plan.experiment.workloads[cell.workload].name;
+        format!("{load} {} ({})", cell.label(), told.family.metric.name())
+    };
+    let claim = match decided.first() {
+        Some(told) if told.gain() < 0.0 => {
+            format!(
+                "{what} costs most in {}: {}.",
+                name(told),
+                units::percent(told.row.evidence.mean)
+            )
+        }
+        Some(told) => {
+            format!(
+                "{what} is never proven to cost; it gains in {}: {}.",
+                name(told),
+                units::percent(told.row.evidence.mean)
+            )
+        }
+        None => format!("Nothing is proven about what {} costs yet.", lower(what)),
+    };
+    let effects: Vec<f64> =
+        rows.iter().map(|told| told.row.evidence.mean.abs() - told.row.evidence.margin).collect();
+    let confidence =
+        if share(rows, is_loss) >= limits.strong_share && share(rows, contradicts) == 0.0 {
+            Confidence::Strong
+        } else if !decided.is_empty() && median(&effects) > 0.0 {
+            Confidence::Moderate
+        } else {
+            Confidence::NoAdvice
+        };
+    (confidence, claim)
+}
+
+fn lower(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// A1.
+pub(super) fn remote_cost(facts: &Facts<'_>) -> Finding {
+    let rows = match with_role(facts, "remote-local") {
+        Ok(rows) => rows,
+        Err(finding) => return finding,
+    };
+    let (confidence, mut claim) = cost(facts, &rows, "Remote storage");
+    let free_from = loss_ends(facts, &rows);
+    for line in &free_from {
+        claim.push(' ');
+        claim.push_str(line);
+    }
+    let apply = match confidence {
+        Confidence::Strong | Confidence::Moderate if !free_from.is_empty() => {
+            "Keep small operations local and make remote ones few and at least that large."
+        }
+        Confidence::Strong | Confidence::Moderate => "Keep the operations named above local.",
+        _ => "Run the full form for an answer.",
+    };
+    Finding { confidence, claim, evidence: lines(facts, &rows), apply: apply.into() }
+}
+
+/// From which block size on bandwidth surely loses less than what counts as none.
+fn loss_ends(facts: &Facts<'_>, rows: &[Told<'_>]) -> Vec<String> {
+    let mut curves: BTreeMap<(usize, usize), Vec<Told<'_>>> = BTreeMap::new();
+    for told in rows.iter().filter(|told| told.family.metric == Metric::Bandwidth) {
+        curves.entry((told.family.comparison, told.family.workload)).or_default().push(*told);
+    }
+    let bound = (-facts.limits.loss_small).ln_1p();
+    let mut lines = Vec::new();
+    for ((comparison, workload), mut curve) in curves {
+        curve.sort_by_key(|told| facts.plan.cells[told.row.cell].block_size);
+        let is_free = |told: &Told<'_>| told.row.evidence.interval.is_some_and(|it| it.low > bound);
+        let tail = curve.iter().rev().take_while(|told| is_free(told)).count();
+        if tail == 0 || tail == curve.len() || curve.len() < 2 {
+            continue;
+        }
+        let size = facts.plan.cells[curve[curve.len() - tail].row.cell].block_size;
+        lines.push(format!(
+            "{}, {}: from {} on it loses less than {:.0} %.",
+            facts.plan.experiment.comparisons[comparison].name,
+            facts.plan.experiment.workloads[workload].name,
+            units::bytes(size),
+            100.0 * facts.limits.loss_small
+        ));
+    }
+    lines
+}
+
+/// A2.
+pub(super) fn container_cost(facts: &Facts<'_>) -> Finding {
+    let rows = match with_role(facts, "container-native") {
+        Ok(rows) => rows,
+        Err(finding) => return finding,
+    };
+    let (confidence, claim) = cost(facts, &rows, "The container");
+    let all_same = share(&rows, |told| told.row.verdict == Verdict::Equivalent) >= 1.0;
+    let apply = if all_same {
+        "Use containers where they help; storage gives no reason against them."
+    } else if confidence == Confidence::NoAdvice {
+        "Run the full form for an answer."
+    } else {
+        "Measure your own pattern with and without the container before deciding."
+    };
+    Finding { confidence, claim, evidence: lines(facts, &rows), apply: apply.into() }
+}
+
+/// A3.
+pub(super) fn transfer_size(facts: &Facts<'_>) -> Finding {
+    let mut evidence = Vec::new();
+    let mut sizes = Vec::new();
+    let mut judged = 0;
+    for (workload, load) in facts.plan.experiment.workloads.iter().enumerate() {
+        if load.block_sizes.len() < facts.limits.sizes_min
+            || !load.metrics.contains(&Metric::Bandwidth)
+        {
+            continue;
+        }
+        for condition in 0..facts.plan.conditions.len() {
+            let curve = facts.analysis.curve(facts.plan, workload, condition, Metric::Bandwidth);
+            if let Some((size, line)) = smallest_good(facts, workload, condition, curve) {
+                judged += 1;
+                sizes.extend(size);
+                evidence.push(line);
+            }
+        }
+    }
+    if judged == 0 {
+        return Finding::not_measured("no condition has three block sizes with rounds enough");
+    }
+    let Some(largest) = sizes.iter().copied().max() else {
+        return Finding {
+            confidence: Confidence::NoAdvice,
+            claim: "No block size is surely good: intervals are too wide.".into(),
+            evidence,
+            apply: "Run the full form for an answer.".into(),
+        };
+    };
+    let confidence = if sizes.len() == judged { Confidence::Strong } else { Confidence::Moderate };
+    let claim = format!(
+        "Transfers of {} reach {:.0} % of the best bandwidth in {} of {judged} curves.",
+        units::bytes(largest),
+        100.0 * facts.limits.good_share,
+        sizes.len()
+    );
+    let apply = format!("Read and write in pieces of at least {}.", units::bytes(largest));
+    Finding { confidence, claim, evidence, apply }
+}
+
+/// The smallest size from which on bandwidth is surely good, with its line of evidence.
+fn smallest_good(
+    facts: &Facts<'_>,
+    workload: usize,
+    condition: usize,
+    mut curve: Vec<Point>,
+) -> Option<(Option<u64>, String)> {
+    // One point per block size: the most jobs and depth that all sizes share.
+    let cells = &facts.plan.cells;
+    let most = curve.iter().map(|point| (cells[point.cell].jobs, cells[point.cell].depth)).max()?;
+    curve.retain(|point| (cells[point.cell].jobs, cells[point.cell].depth) == most);
+    curve.sort_by_key(|point| cells[point.cell].block_size);
+    let is_enough =
+        curve.len() >= facts.limits.sizes_min && curve.iter().all(|point| point.interval.is_some());
+    if !is_enough {
+        return None;
+    }
+    let peak = curve.iter().max_by(|a, b| a.median.total_cmp(&b.median))?;
+    let floor = facts.limits.good_share * peak.median;
+    let is_good = |point: &&Point| point.interval.is_some_and(|interval| interval.low >= floor);
+    let tail = curve.iter().rev().take_while(is_good).count();
+    let size = (tail > 0).then(|| cells[curve[curve.len() - tail].cell].block_size);
+    let unit = Metric::Bandwidth.unit();
+    let half = half_size(facts, condition, &curve);
+    let line = format!(
+        "{}, {}: best {} MiB/s at {}; smallest good size {}; half of the limit at {half}, n = {}",
+        facts.plan.experiment.workloads[workload].name,
+        facts.plan.conditions[condition].label,
+        units::significant(peak.median / unit),
+        units::bytes(cells[peak.cell].block_size),
+        size.map_or("none".into(), units::bytes),
+        peak.n
+    );
+    Some((size, line))
+}
+
+/// The size that gives half of the limiting bandwidth, n½ = αβ of `time = α + size / β`, fitted to
+/// each round by least squares of relative errors, with the interval over rounds.
+fn half_size(facts: &Facts<'_>, condition: usize, curve: &[Point]) -> String {
+    let id = &facts.plan.conditions[condition].id;
+    let mut rounds: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
+    for point in curve {
+        let cell = &facts.plan.cells[point.cell];
+        for run in facts.analysis.runs.iter().filter(|run| run.is_usable() && run.condition == *id)
+        {
+            if let (true, Some(rate)) = (run.cell == cell.id, run.value(Metric::Bandwidth)) {
+                rounds.entry(run.round).or_default().push((cell.block_size as f64, rate));
+            }
+        }
+    }
+    let halves: Vec<f64> = rounds
+        .values()
+        .filter(|points| points.len() == curve.len())
+        .filter_map(|points| fit_half(points))
+        .collect();
+    match median_interval(&halves, 0.95) {
+        Some(interval) => format!(
+            "{} ({} … {})",
+            units::bytes(median(&halves) as u64),
+            units::bytes(interval.low as u64),
+            units::bytes(interval.high as u64)
+        ),
+        None => "no size (the model does not fit)".into(),
+    }
+}
+
+/// n½ of points (size, bandwidth); `None` if the fit is not a latency and a bandwidth.
+pub(super) fn fit_half(points: &[(f64, f64)]) -> Option<f64> {
+    // time = a + b · size, each point weighted by 1 / time².
+    let (mut s, mut sx, mut sy, mut sxx, mut sxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for (size, rate) in points {
+        let time = size / rate;
+        let weight = 1.0 / (time * time);
+        s += weight;
+        sx += weight * size;
+        sy += weight * time;
+        sxx += weight * size * size;
+        sxy += weight * size * time;
+    }
+    let determinant = s * sxx - sx * sx;
+    let slope = (s * sxy - sx * sy) / determinant;
+    let constant = (sxx * sy - sx * sxy) / determinant;
+    (slope > 0.0 && constant > 0.0).then_some(constant / slope)
+}
+
+/// A17.
+pub(super) fn trust(facts: &Facts<'_>) -> Finding {
+    let limits = facts.limits;
+    let counted: Vec<_> = facts.analysis.runs.iter().filter(|run| !run.is_warm_up).collect();
+    if counted.is_empty() {
+        return Finding::not_measured("nothing was run");
+    }
+    let marked = |mark: Mark| {
+        counted.iter().filter(|run| run.marks.contains(&mark)).count() as f64 / counted.len() as f64
+    };
+    let rows: Vec<&Row> = facts.analysis.families.iter().flat_map(|family| &family.rows).collect();
+    let n = rows.iter().map(|row| row.evidence.n).min().unwrap_or_default();
+    let wide = rows
+        .iter()
+        .filter(|row| {
+            row.evidence.interval.is_none_or(|it| it.half_width() > limits.half_width_max)
+        })
+        .count();
+    let mut failing = Vec::new();
+    if n < limits.rounds_min {
+        failing.push(format!("fewest pairs in a cell: {n}, wanted {}", limits.rounds_min));
+    }
+    if wide > 0 {
+        let most = 100.0 * limits.half_width_max;
+        failing.push(format!("{wide} of {} intervals are wider than ± {most:.0} %", rows.len()));
+    }
+    for mark in [
+        Mark::Transient,
+        Mark::SteadinessUnknown,
+        Mark::CacheUnknown,
+        Mark::OtherLoad,
+        Mark::Steal,
+        Mark::OtherTraffic,
+        Mark::Little,
+    ] {
+        let share = marked(mark.clone());
+        if share > limits.marked_share_max {
+            failing.push(format!("{:.0} % of runs: {}", 100.0 * share, mark.label()));
+        }
+    }
+    let cached = marked(Mark::Cached);
+    if cached > 0.0 {
+        failing.push(format!("{:.0} % of runs: {}", 100.0 * cached, Mark::Cached.label()));
+    }
+    let failed = counted.iter().filter(|run| run.error.is_some()).count();
+    if failed > 0 {
+        failing.push(format!("{failed} runs failed"));
+    }
+    let grade = match failing.len() {
+        _ if n < 2 || cached > 0.5 => "D",
+        0 => "A",
+        1 | 2 => "B",
+        _ => "C",
+    };
+    let confidence = match grade {
+        "A" => Confidence::Strong,
+        "D" => Confidence::NoAdvice,
+        _ => Confidence::Moderate,
+    };
+    let claim = if failing.is_empty() {
+        format!("Grade {grade}: nothing speaks against it.")
+    } else {
+        format!("Grade {grade}: {} of the checks fail, see the evidence.", failing.len())
+    };
+    let apply = if grade == "A" {
+        "Quote the verdicts with their intervals."
+    } else {
+        "Quote verdicts, not single numbers; repeat on a quiet machine, in full length."
+    };
+    Finding { confidence, claim, evidence: failing, apply: apply.into() }
+}
+
+/// A18.
+pub(super) fn cache(facts: &Facts<'_>) -> Finding {
+    let counted: Vec<_> = facts.analysis.runs.iter().filter(|run| !run.is_warm_up).collect();
+    let seen: Vec<_> =
+        counted.iter().filter(|run| !run.marks.contains(&Mark::CacheUnknown)).collect();
+    let is_real = facts.plan.experiment.engine != crate::experiment::EngineKind::Synthetic;
+    if seen.is_empty() || !is_real {
+        return Finding::not_measured("no run was on a device with counters");
+    }
+    let mut cells: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for run in seen.iter().filter(|run| run.marks.contains(&Mark::Cached)) {
+        *cells.entry((&run.cell, &run.condition)).or_default() += 1;
+    }
+    if cells.is_empty() {
+        return Finding {
+            confidence: Confidence::NoAdvice,
+            claim: format!("No: in {} runs the device moved what the load did.", seen.len()),
+            evidence: Vec::new(),
+            apply: "Nothing to do.".into(),
+        };
+    }
+    let runs: usize = cells.values().sum();
+    Finding {
+        confidence: Confidence::Strong,
+        claim: format!(
+            "Cache, not storage: in {runs} of {} runs the device moved less than 80 % of what the \
+             load did. They are kept out of verdicts.",
+            seen.len()
+        ),
+        evidence: cells
+            .iter()
+            .take(EVIDENCE_MAX)
+            .map(|((cell, condition), runs)| format!("{cell} under {condition}: {runs} runs"))
+            .collect(),
+        apply: "Repeat with direct I/O, with a working set of twice the memory, or from a second \
+                node."
+            .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

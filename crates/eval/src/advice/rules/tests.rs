@@ -1,0 +1,125 @@
+//! Each rule has a case that fires, one that must not, and one that was not measured.
+
+use super::*;
+use crate::advice::{Card, advise};
+use crate::analysis::Analysis;
+use crate::engine::{Engine, Outcome, Stop, Work, synthetic::SyntheticEngine};
+use crate::experiment::Mode;
+use crate::plan::Plan;
+use crate::store::{RunFacts, Store};
+use crate::test_support::experiment;
+
+/// Runs all rounds up to `rounds` and judges; `mark` may add marks.
+fn cards(changes: &[(&str, &str)], rounds: u32, mark: impl Fn(u32) -> Vec<Mark>) -> Vec<Card> {
+    let plan = Plan::new(experiment(changes, Mode::Full));
+    let mut store = Store::in_memory(&plan).unwrap();
+    for round in 0..rounds {
+        for step in plan.round(round) {
+            let work = Work {
+                plan: &plan,
+                step: &step,
+                cell: &plan.cells[step.cell],
+                condition: &plan.conditions[step.condition],
+                place: None,
+                ramp: std::time::Duration::ZERO,
+            };
+            let outcome: Outcome = SyntheticEngine.run(&work, &Stop::default()).unwrap();
+            let marks = mark(step.position);
+            let facts = RunFacts { step: &step, started_unix_ms: 0, attempts: 1, marks: &marks };
+            store.add(&plan, &facts, Ok(&outcome)).unwrap();
+        }
+    }
+    advise(&plan, &Analysis::of(&plan, &store).unwrap())
+}
+
+fn card(cards: &[Card], id: &str) -> Card {
+    cards.iter().find(|card| card.id == id).unwrap().clone()
+}
+
+fn one(changes: &[(&str, &str)], id: &str) -> Card {
+    card(&cards(changes, 12, |_| Vec::new()), id)
+}
+
+/// Goal: A1 finds a planted loss, says nothing matters where nothing does, and says what is missing.
+#[test]
+fn a1_remote_cost() {
+    let fires = one(&[("ratio = 1.0", "ratio = 0.6")], "A1");
+    assert_eq!(fires.confidence, Confidence::Strong, "{fires:?}");
+    assert!(fires.claim.contains("costs most in") && fires.claim.contains('−'), "{}", fires.claim);
+    let same = one(&[], "A1");
+    assert_eq!(same.confidence, Confidence::Strong);
+    assert!(same.claim.contains("nothing that matters"), "{}", same.claim);
+    let vague = one(&[("noise = 0.02", "noise = 0.5")], "A1");
+    assert_eq!(vague.confidence, Confidence::NoAdvice, "{vague:?}");
+    let missing = one(&[("role = \"remote-local\"", "role = \"other\"")], "A1");
+    assert_eq!(missing.confidence, Confidence::NotMeasured);
+    assert!(missing.claim.starts_with("Not measured"));
+}
+
+/// Goal: A2 likewise.
+#[test]
+fn a2_container_cost() {
+    let role = ("role = \"remote-local\"", "role = \"container-native\"");
+    let same = one(&[role], "A2");
+    assert_eq!(same.confidence, Confidence::Strong);
+    assert!(same.claim.starts_with("The container costs nothing that matters"), "{}", same.claim);
+    let fires = one(&[role, ("ratio = 1.0", "ratio = 0.8")], "A2");
+    assert!(fires.claim.contains("costs most in"), "{}", fires.claim);
+    assert_eq!(one(&[], "A2").confidence, Confidence::NotMeasured);
+}
+
+/// Goal: A3 finds the known knee: `size / (size + 64 KiB)` is within 10 % of its best measured value
+/// (16 MiB) from 1 MiB on, and half of the limit is at 64 KiB; noise that hides it gives no advice.
+#[test]
+fn a3_transfer_size() {
+    let sizes = "bs = [\"4KiB\", \"64KiB\", \"256KiB\", \"1MiB\", \"4MiB\", \"16MiB\"]";
+    let many = ("bs = [\"4KiB\", \"1MiB\"]", sizes);
+    let quiet = ("noise = 0.02", "noise = 0.005");
+    let fires = one(&[many, quiet], "A3");
+    assert_eq!(fires.confidence, Confidence::Strong, "{fires:?}");
+    assert!(fires.claim.contains("1 MiB"), "{}", fires.claim);
+    assert!(fires.evidence.iter().all(|line| line.contains("half of the limit at 6")), "{fires:?}");
+    let vague = one(&[many, ("noise = 0.02", "noise = 0.5")], "A3");
+    assert_ne!(vague.confidence, Confidence::Strong, "{vague:?}");
+    assert_eq!(one(&[], "A3").confidence, Confidence::NotMeasured);
+    let exact: Vec<(f64, f64)> =
+        [4096.0, 65536.0, 1e6].iter().map(|size| (*size, 1e9 * size / (size + 65536.0))).collect();
+    assert!((fit_half(&exact).unwrap() - 65536.0).abs() < 1e-3);
+}
+
+/// Goal: A17 grades what is clean A, names what is not, and D is for what says nothing.
+#[test]
+fn a17_trust() {
+    let clean = one(&[], "A17");
+    assert!(clean.claim.starts_with("Grade A"), "{clean:?}");
+    let marked = card(
+        &cards(&[], 12, |position| if position % 4 == 0 { vec![Mark::Steal] } else { vec![] }),
+        "A17",
+    );
+    assert!(marked.claim.starts_with("Grade B"), "{marked:?}");
+    assert!(marked.evidence[0].contains("stolen"), "{marked:?}");
+    let cached = card(&cards(&[], 12, |_| vec![Mark::Cached]), "A17");
+    assert!(cached.claim.starts_with("Grade D"), "{cached:?}");
+    assert_eq!(card(&cards(&[], 0, |_| vec![]), "A17").confidence, Confidence::NotMeasured);
+}
+
+/// Goal: A18 fires on cached runs only, and says when nothing could tell.
+#[test]
+fn a18_cache() {
+    let real = [
+        ("engine = \"synthetic\"", "engine = \"fio\""),
+        ("kind = \"synthetic\"", "kind = \"directory\""),
+        ("noise = 0.02", ""),
+        ("ratio = 1.0", ""),
+    ];
+    let fires = card(
+        &cards(&real, 7, |position| if position == 0 { vec![Mark::Cached] } else { vec![] }),
+        "A18",
+    );
+    assert_eq!(fires.confidence, Confidence::Strong, "{fires:?}");
+    assert!(fires.claim.starts_with("Cache, not storage: in 6 of 48"), "{}", fires.claim);
+    let clean = card(&cards(&real, 7, |_| vec![]), "A18");
+    assert_eq!(clean.confidence, Confidence::NoAdvice);
+    let blind = card(&cards(&real, 7, |_| vec![Mark::CacheUnknown]), "A18");
+    assert_eq!(blind.confidence, Confidence::NotMeasured);
+}

@@ -1,0 +1,89 @@
+//! A report of a synthetic experiment: complete, self-contained, and in every form.
+
+use super::*;
+use crate::condition::{Stage, StageOptions};
+use crate::engine::{Stop, synthetic::SyntheticEngine};
+use crate::experiment::Mode;
+use crate::run::Runner;
+use crate::test_support::experiment;
+
+fn report(changes: &[(&str, &str)], mode: Mode) -> Report {
+    let plan = Plan::new(experiment(changes, mode));
+    let mut store = Store::in_memory(&plan).unwrap();
+    let options = StageOptions { data: "/".into(), program: "/".into() };
+    let stage = Stage::enter(&plan, &options, &Stop::default()).unwrap();
+    let mut engine = SyntheticEngine;
+    let mut runner = Runner::new(&plan, &mut store, &mut engine, &stage, Stop::default()).unwrap();
+    runner.run(&mut |_| {}).unwrap();
+    Report::of(&store).unwrap()
+}
+
+/// Goal: the page has all parts in their order, needs nothing from outside, escapes what it is told,
+/// and stays small.
+#[test]
+fn pages_are_complete_and_self_contained() {
+    let changes = [("Known truth", "Known <truth> & more"), ("ratio = 1.0", "ratio = 0.7")];
+    let report = report(&changes, Mode::Quick);
+    let directory = tempfile::tempdir().unwrap();
+    let path = report.write(directory.path()).unwrap();
+    let page = std::fs::read_to_string(path).unwrap();
+    let mut from = 0;
+    for part in [
+        "Known &lt;truth&gt; &amp; more",
+        "Quick form",
+        "Verdicts",
+        "different, matters",
+        "<figure>",
+        "seq</h2>",
+        "rand</h2>",
+        "Advice",
+        "A1 ·",
+        "A18 ·",
+        "Method and environment",
+        "Data",
+        "data:text/csv;base64,",
+        "Commands",
+    ] {
+        let at =
+            page[from..].find(part).unwrap_or_else(|| panic!("{part} is missing after {from}"));
+        from += at;
+    }
+    for outside in ["http-equiv", "<script", "src=", "url(", "@import", "<link"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    // The name of SVG's own namespace is no address that is fetched.
+    let page_without = page.replace("http://www.w3.org/2000/svg", "");
+    assert!(!page_without.contains("http://") && !page_without.contains("https://"));
+    assert!(page.len() < 1_000_000);
+    for name in ["report.md", "results.csv", "results.json", "charts/c10-forest.svg"] {
+        assert!(directory.path().join(name).exists(), "{name}");
+    }
+    let csv = std::fs::read_to_string(directory.path().join("results.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 7 * 8);
+    let json = std::fs::read_to_string(directory.path().join("results.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["verdicts"].as_array().unwrap().len(), 6);
+    assert_eq!(json["advice"].as_array().unwrap().len(), 5);
+}
+
+/// Goal: charts follow light and dark, and are named for those who cannot see them.
+#[test]
+fn charts_take_the_colours_of_the_page() {
+    let report = report(&[], Mode::Full);
+    let names: Vec<&str> = report.figures.iter().map(|figure| figure.name.as_str()).collect();
+    assert_eq!(names, ["c10-forest", "c1-seq", "c1-ratio-seq", "c2-rand", "c2-ratio-rand"]);
+    let page = html::page(&report);
+    assert!(page.contains("var(--ink)") && page.contains("var(--grid)"));
+    assert!(!page.contains("#101112\"") && !page.contains("#D1D2D3"));
+    assert_eq!(page.matches("<svg role=\"img\" aria-label=\"").count(), 5);
+}
+
+/// Goal: base64 as RFC 4648 has it.
+#[test]
+fn base64_is_that_of_the_rfc() {
+    for (text, encoded) in
+        [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+    {
+        assert_eq!(export::base64(text.as_bytes()), encoded);
+    }
+}

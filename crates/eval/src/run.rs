@@ -1,0 +1,342 @@
+//! Runs a plan: round by round, kept as it goes, ended by verdict, limit or user.
+//!
+//! Every run is in the database before the next begins, so whatever ends the process loses one run
+//! at most. What has been decided is always computed from the database, never remembered: so an
+//! experiment that was interrupted and resumed takes the same decisions at the same looks as one
+//! that was not.
+
+use crate::analysis::Analysis;
+use crate::condition::{Place, Stage};
+use crate::engine::{Engine, Outcome, Stop, Work};
+use crate::error::Error;
+use crate::experiment::{EngineKind, Metric};
+use crate::guard::{Claim, Look, Mark, marks};
+use crate::plan::{Plan, RUN_OVERHEAD, Step};
+use crate::statistics::{Steadiness, steadiness};
+use crate::store::{RunFacts, Store};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often a run is tried until it has settled.
+const ATTEMPTS_MAX: u32 = 3;
+/// Failed runs of one condition in a row after which nothing more is tried.
+const FAILURES_MAX: u32 = 3;
+/// Relative difference between jobs and rate × latency that is worth a mark (Little's law).
+const LITTLE_MAX: f64 = 0.05;
+
+/// What happens, for whoever shows it.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A run begins.
+    Begin {
+        /// Round, from 1; 0 is warming up.
+        round: u32,
+        /// What is run.
+        what: String,
+        /// Runs that are done.
+        done: u64,
+        /// Runs up to the next look.
+        total: u64,
+        /// About how long until the next look.
+        seconds_left: f64,
+    },
+    /// Something worth a line.
+    Note(String),
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Every comparison is decided.
+    Decided,
+    /// The last look has been taken.
+    AllRounds,
+    /// A limit of the experiment was reached.
+    Limit(&'static str),
+    /// The user ended it.
+    Interrupted,
+}
+
+impl Ending {
+    /// For the report.
+    pub fn label(self) -> String {
+        match self {
+            Self::Decided => "every comparison was decided".into(),
+            Self::AllRounds => "all rounds were run".into(),
+            Self::Limit(which) => format!("the limit of {which} was reached"),
+            Self::Interrupted => "it was interrupted".into(),
+        }
+    }
+}
+
+/// Runs a plan.
+pub struct Runner<'a> {
+    plan: &'a Plan,
+    store: &'a mut Store,
+    engine: &'a mut dyn Engine,
+    places: Vec<Result<Place, String>>,
+    stop: Stop,
+    begun: Instant,
+    /// Time of earlier, interrupted parts.
+    earlier: Duration,
+    done: BTreeSet<(u32, String, String)>,
+    runs_here: u32,
+    failures: BTreeMap<usize, u32>,
+}
+
+impl std::fmt::Debug for Runner<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Runner").field("plan", &self.plan.hash).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Runner<'a> {
+    /// Prepares to run on conditions that stand.
+    pub fn new(
+        plan: &'a Plan,
+        store: &'a mut Store,
+        engine: &'a mut dyn Engine,
+        stage: &Stage,
+        stop: Stop,
+    ) -> Result<Self, Error> {
+        let is_synthetic = plan.experiment.engine == EngineKind::Synthetic;
+        let mut places = Vec::new();
+        for condition in &plan.conditions {
+            let place = stage.place(condition);
+            let reason = if is_synthetic { None } else { place.as_ref().err() };
+            store.set_condition(&condition.id, &condition.label, reason.map(String::as_str))?;
+            places.push(place);
+        }
+        store.set("engine", &engine.version())?;
+        let done = store.done()?;
+        let earlier = store.get("run_seconds")?.and_then(|text| text.parse::<f64>().ok());
+        let earlier = Duration::try_from_secs_f64(earlier.unwrap_or(0.0)).unwrap_or_default();
+        Ok(Self {
+            plan,
+            store,
+            engine,
+            places,
+            stop,
+            begun: Instant::now(),
+            earlier,
+            done,
+            runs_here: 0,
+            failures: BTreeMap::new(),
+        })
+    }
+
+    /// Runs until it ends. `show` is told what happens.
+    pub fn run(&mut self, show: &mut dyn FnMut(Event)) -> Result<Ending, Error> {
+        let result = self.rounds(show);
+        let seconds = (self.earlier + self.begun.elapsed()).as_secs_f64();
+        self.store.set("run_seconds", &seconds.to_string())?;
+        let ending = match result {
+            Err(Error::Interrupted) => Ending::Interrupted,
+            other => other?,
+        };
+        self.store.set("ending", &ending.label())?;
+        Ok(ending)
+    }
+
+    fn rounds(&mut self, show: &mut dyn FnMut(Event)) -> Result<Ending, Error> {
+        let warm_up = self.plan.warm_up_rounds();
+        let rule = self.plan.experiment.timing.looks.clone();
+        let mut open: BTreeSet<usize> = (0..self.plan.experiment.workloads.len()).collect();
+        for round in 0..warm_up + rule.rounds_max() {
+            if let Some(limit) = self.round(round, &open, show)? {
+                return Ok(Ending::Limit(limit));
+            }
+            let counted = (round + 1).saturating_sub(warm_up);
+            if !rule.is_look(counted) {
+                continue;
+            }
+            let analysis = Analysis::of_rounds(self.plan, self.store, Some(round))?;
+            open = analysis.open_workloads();
+            if open.is_empty() {
+                return Ok(Ending::Decided);
+            }
+            let left = rule.rounds_max() - counted;
+            show(Event::Note(format!(
+                "after {counted} rounds {} of {} comparisons are decided{}",
+                analysis.decided_count(),
+                analysis.rows_count(),
+                if left > 0 { "; going on" } else { "" }
+            )));
+        }
+        Ok(Ending::AllRounds)
+    }
+
+    /// Runs what is missing of a round. Gives the limit that was reached, if one was.
+    fn round(
+        &mut self,
+        round: u32,
+        open: &BTreeSet<usize>,
+        show: &mut dyn FnMut(Event),
+    ) -> Result<Option<&'static str>, Error> {
+        let steps: Vec<Step> = self
+            .plan
+            .round(round)
+            .into_iter()
+            .filter(|step| open.contains(&self.plan.cells[step.cell].workload))
+            .filter(|step| self.is_available(step.condition))
+            .collect();
+        let pairs = steps.chunk_by(|a, b| a.cell == b.cell);
+        for pair in pairs {
+            let cell = &self.plan.cells[pair[0].cell].id;
+            let missing = pair.iter().filter(|step| !self.done.contains(&self.key(step))).count();
+            if missing == 0 {
+                continue;
+            }
+            if missing < pair.len() {
+                // The interruption lies between its conditions: they are no neighbours any more.
+                self.store.forget(round, cell)?;
+            }
+            for step in pair {
+                if self.stop.is_requested() {
+                    return Err(Error::Interrupted);
+                }
+                if let Some(limit) = self.limit()? {
+                    return Ok(Some(limit));
+                }
+                show(self.progress(step, open.len()));
+                self.step(step, show)?;
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_available(&self, condition: usize) -> bool {
+        self.plan.experiment.engine == EngineKind::Synthetic || self.places[condition].is_ok()
+    }
+
+    fn key(&self, step: &Step) -> (u32, String, String) {
+        let condition = self.plan.conditions[step.condition].id.clone();
+        (step.round, self.plan.cells[step.cell].id.clone(), condition)
+    }
+
+    fn limit(&self) -> Result<Option<&'static str>, Error> {
+        let limits = &self.plan.experiment.limits;
+        let elapsed = self.earlier + self.begun.elapsed();
+        if limits.time.is_some_and(|limit| elapsed > limit) {
+            return Ok(Some("time"));
+        }
+        let Some(limit) = limits.written_bytes else { return Ok(None) };
+        Ok((self.store.written_bytes()? >= limit).then_some("bytes written"))
+    }
+
+    fn progress(&self, step: &Step, open: usize) -> Event {
+        let timing = &self.plan.experiment.timing;
+        let warm_up = self.plan.warm_up_rounds();
+        let counted = (step.round + 1).saturating_sub(warm_up);
+        let looks = timing.looks.rounds();
+        let look = looks.iter().copied().find(|look| *look >= counted).unwrap_or(counted);
+        let available = (0..self.plan.conditions.len()).filter(|&it| self.is_available(it)).count();
+        let share = open as f64 / self.plan.experiment.workloads.len().max(1) as f64;
+        let per_round = (self.plan.cells.len() * available) as f64 * share;
+        let total = (f64::from(warm_up + look) * per_round) as u64;
+        let done = (self.done.len() as u64).min(total);
+        let per_run = if self.runs_here >= 3 {
+            self.begun.elapsed().as_secs_f64() / f64::from(self.runs_here)
+        } else {
+            (timing.run + timing.ramp + RUN_OVERHEAD).as_secs_f64()
+        };
+        let cell = &self.plan.cells[step.cell];
+        let workload = &self.plan.experiment.workloads[cell.workload].name;
+        let condition = &self.plan.conditions[step.condition].label;
+        Event::Begin {
+            round: counted,
+            what: format!("{workload} {}: {condition}", cell.label()),
+            done,
+            total,
+            seconds_left: (total - done) as f64 * per_run,
+        }
+    }
+
+    /// Makes one run and keeps it.
+    fn step(&mut self, step: &Step, show: &mut dyn FnMut(Event)) -> Result<(), Error> {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut attempts = 0;
+        let mut ramp = self.plan.experiment.timing.ramp;
+        let (result, marks) = loop {
+            attempts += 1;
+            let (result, marks) = self.attempt(step, ramp);
+            let is_transient = marks.contains(&Mark::Transient);
+            if matches!(result, Err(Error::Interrupted)) {
+                return Err(Error::Interrupted);
+            }
+            if !is_transient || attempts == ATTEMPTS_MAX {
+                break (result, marks);
+            }
+            ramp += self.plan.experiment.timing.run;
+        };
+        let facts =
+            RunFacts { step, started_unix_ms: started.as_millis() as i64, attempts, marks: &marks };
+        self.store.add(self.plan, &facts, result.as_ref())?;
+        self.done.insert(self.key(step));
+        self.runs_here += 1;
+        let Err(error) = result else {
+            self.failures.remove(&step.condition);
+            return Ok(());
+        };
+        let failures = self.failures.entry(step.condition).or_default();
+        *failures += 1;
+        let condition = &self.plan.conditions[step.condition].label;
+        show(Event::Note(format!("{condition}: {error}")));
+        if *failures >= FAILURES_MAX {
+            let what = format!("{condition} failed {FAILURES_MAX} times in a row: {error}");
+            return Err(Error::Results(what));
+        }
+        Ok(())
+    }
+
+    fn attempt(&mut self, step: &Step, ramp: Duration) -> (Result<Outcome, Error>, Vec<Mark>) {
+        let place = self.places[step.condition].as_ref().ok();
+        let work = Work {
+            plan: self.plan,
+            step,
+            cell: &self.plan.cells[step.cell],
+            condition: &self.plan.conditions[step.condition],
+            place,
+            ramp,
+        };
+        let device = place.and_then(Place::device);
+        let before = Look::now(device);
+        let result = self.engine.run(&work, &self.stop);
+        let after = Look::now(device);
+        let marks = match &result {
+            Ok(_) if self.plan.experiment.engine == EngineKind::Synthetic => Vec::new(),
+            Ok(outcome) => self.judge(&work, outcome, &before, &after),
+            Err(_) => Vec::new(),
+        };
+        (result, marks)
+    }
+
+    fn judge(&self, work: &Work, outcome: &Outcome, before: &Look, after: &Look) -> Vec<Mark> {
+        let claim = Claim {
+            read_bytes_per_s: outcome.read_bytes_per_s,
+            written_bytes_per_s: outcome.written_bytes_per_s,
+            load_seconds: outcome.load_seconds,
+        };
+        let mut marks = marks(before, after, &claim);
+        if !self.plan.workload(work.step.cell).is_direct {
+            // Through the page cache it may well come from there: that is what was asked for.
+            marks.retain(|mark| *mark != Mark::Cached);
+        }
+        match steadiness(&outcome.series) {
+            Steadiness::Steady => {}
+            Steadiness::Transient { .. } => marks.push(Mark::Transient),
+            Steadiness::Unknown => marks.push(Mark::SteadinessUnknown),
+        }
+        let value = |metric| outcome.metrics.get(&metric).copied();
+        if let (Some(rate), Some(latency)) = (value(Metric::Iops), value(Metric::Latency)) {
+            let asked = f64::from(work.cell.jobs * work.cell.depth);
+            if (rate * latency / 1e6 / asked - 1.0).abs() > LITTLE_MAX {
+                marks.push(Mark::Little);
+            }
+        }
+        marks
+    }
+}
+
+#[cfg(test)]
+mod tests;
