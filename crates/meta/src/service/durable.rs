@@ -29,6 +29,7 @@ pub(super) struct Flushing {
 
 /// The inode that a call must be durable of before its answer goes out, if it must: for a call
 /// that only waits for the store there is none.
+#[expect(clippy::option_option, reason = "whether to wait, and then for what")]
 pub(super) fn made_durable(call: &Call) -> Option<Option<InodeId>> {
     match call {
         Call::Sync(inode) => Some(*inode),
