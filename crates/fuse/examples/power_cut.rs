@@ -31,7 +31,8 @@ type Failure = Box<dyn std::error::Error>;
 
 const DISK: NodeId = NodeId(2);
 const MARK: NodeId = NodeId(3);
-const SECTOR_BYTES: usize = 512;
+/// What a disk writes whole: ext4 and btrfs rely on it for their superblocks.
+const SECTOR_BYTES: u64 = 4096;
 const VALID: Duration = Duration::from_hours(1);
 /// Longest write or mark that a log may hold.
 const ENTRY_BYTES_MAX: u32 = 64 << 20;
@@ -234,11 +235,13 @@ fn replay(base: &Path, log: &Path, image: &Path, at: u64, seed: u64) -> Result<(
         _ => 10 + random(&mut state) % 90,
     };
     for entry in unsynced {
-        for (number, sector) in entry.bytes.chunks(SECTOR_BYTES).enumerate() {
+        let (mut at, mut rest) = (entry.offset, &entry.bytes[..]);
+        while !rest.is_empty() {
+            let len = rest.len().min((SECTOR_BYTES - at % SECTOR_BYTES) as usize);
             if random(&mut state) % 100 < keep_percent {
-                let offset = entry.offset + (number * SECTOR_BYTES) as u64;
-                image.write_all_at(sector, offset)?;
+                image.write_all_at(&rest[..len], at)?;
             }
+            (at, rest) = (at + len as u64, &rest[len..]);
         }
     }
     image.sync_all()?;
