@@ -272,3 +272,64 @@ fn garble(bytes: &mut Vec<u8>, random: &mut Random) {
         }
     }
 }
+
+fn bytes_of(disk: &Disk, segment: SegmentId) -> Vec<u8> {
+    let mut copy = Vec::new();
+    disk.damage(segment, |bytes| copy.clone_from(bytes));
+    copy
+}
+
+/// A file with two unsynced writes of 8 bytes, of which the first is torn in its data, and where
+/// that one ends in its segment.
+fn torn(disk: &Disk) -> (FileId, usize) {
+    let mut journal = new(disk);
+    let file = journal.create(named(100, b"f")).unwrap();
+    journal.write(file, 0, b"oldold1!", Time::default()).unwrap();
+    let end = journal.usage().used_bytes as usize;
+    journal.write(file, 0, b"oldold2!", Time::default()).unwrap();
+    drop(journal);
+    disk.damage(SegmentId(1), |bytes| bytes[end - 8] ^= 1);
+    (file, end)
+}
+
+// Goal: a record of an earlier life of the space is none, although its number would fit.
+#[test]
+fn records_of_another_segment_are_none() {
+    let disk = Disk::new(10);
+    let (file, end) = torn(&disk);
+    let old = bytes_of(&disk, SegmentId(1));
+    let mut journal = new(&disk);
+    assert_eq!(read(&journal, file, 8).unwrap(), b"LLLLLLLL");
+    journal.write(file, 0, b"newnew1!", Time::default()).unwrap();
+    let at = 96 + (end - torn_start(&old, end));
+    drop(journal);
+    disk.damage(SegmentId(2), |bytes| bytes[at..at + 200].copy_from_slice(&old[end..end + 200]));
+    let journal = new(&disk);
+    assert_eq!(read(&journal, file, 8).unwrap(), b"newnew1!");
+}
+
+/// Both writes are equally long.
+fn torn_start(old: &[u8], end: usize) -> usize {
+    let is_end = |at: &usize| old[*at..*at + 8] == *b"oldold2!";
+    let second = (end..old.len()).find(is_end).unwrap() + 8 - end;
+    end - second
+}
+
+// Goal: a record that a recovery gave up stays given up, also when later records with its number
+// are durable and its segment was not cut on the disk.
+#[test]
+fn what_was_given_up_stays_so() {
+    let disk = Disk::new(11);
+    let (file, _) = torn(&disk);
+    let old = bytes_of(&disk, SegmentId(1));
+    let mut journal = new(&disk);
+    journal.write(file, 0, b"newnew1!", Time::default()).unwrap();
+    journal.sync().unwrap();
+    journal.write(file, 8, b"newnew2!", Time::default()).unwrap();
+    journal.sync().unwrap();
+    drop(journal);
+    disk.damage(SegmentId(1), |bytes| *bytes = old);
+    let (journal, recovery) = Journal::open(disk, options()).unwrap();
+    assert_eq!(recovery.damage, vec![]);
+    assert_eq!(read(&journal, file, 16).unwrap(), b"newnew1!newnew2!");
+}
