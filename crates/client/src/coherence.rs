@@ -106,7 +106,8 @@ impl Client {
     /// Drops what an inode's users wrote in the session that is lost: they are told.
     fn lose_dirty(&self, inode: &Inode) {
         let mut dirty = inode.dirty.borrow_mut();
-        if !dirty.is_clean() {
+        // What failed just before, as targets refused it, is lost with the session as well.
+        if !dirty.is_clean() || dirty.error.is_some() {
             inode.state.borrow_mut().lost_in = self.session.life.generation();
         }
         for fill in dirty.lose_all(Errno::EIO) {
