@@ -49,7 +49,7 @@ mod sync;
 mod types;
 
 pub use clean::Cleaned;
-pub use directory::Directory;
+pub use directory::{Directory, witness};
 pub use error::JournalError;
 pub use offline::{FileStatus, Usage};
 pub use options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Options};

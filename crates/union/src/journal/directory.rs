@@ -109,8 +109,10 @@ fn make_directory(parent: impl AsFd, name: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Boot and mount, as one number. While that mount lives, so does the page cache of its files.
-fn witness(directory: impl AsFd) -> u64 {
+/// Boot and mount of a directory, as one number; 0 if the kernel cannot tell. While that mount
+/// lives, so does the page cache of its files: equal numbers prove that only a process ended. The
+/// boot alone proves nothing for a disk that can be detached, or a file system that was shut down.
+pub fn witness(directory: impl AsFd) -> u64 {
     let flags = StatxFlags::from_bits_retain(MOUNT_ID_UNIQUE);
     let statx = fs::statx(directory, "", AtFlags::EMPTY_PATH, flags);
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id");

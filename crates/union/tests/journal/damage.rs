@@ -333,3 +333,36 @@ fn what_was_given_up_stays_so() {
     assert_eq!(recovery.damage, vec![]);
     assert_eq!(read(&journal, file, 16).unwrap(), b"newnew1!newnew2!");
 }
+
+// Goal: cleaning keeps everything of a file that has no stored bytes: size, zeros, names, xattrs.
+#[test]
+fn cleaning_keeps_zeros_and_metadata() {
+    let disk = Disk::new(12);
+    let mut journal = new(&disk);
+    let file = journal.create(named(8000, b"f")).unwrap();
+    let xattr = union::journal::Xattr { name: b"n".as_slice().into(), value: [1; 9].into() };
+    journal.set_xattr(file, xattr.clone()).unwrap();
+    journal.zero(file, 100..200, Time::default()).unwrap();
+    journal.truncate(file, 500, Time::default()).unwrap();
+    let other = journal.create(named(0, b"g")).unwrap();
+    for _ in 0..20 {
+        journal.write(other, 0, &[7; 3000], Time::default()).unwrap();
+    }
+    journal.sync().unwrap();
+    let mut deleted = 0;
+    loop {
+        let cleaned = journal.clean(1 << 20).unwrap();
+        deleted += cleaned.segments_deleted;
+        if !cleaned.has_more {
+            break;
+        }
+        journal.sync().unwrap();
+    }
+    assert!(deleted > 0);
+    drop(journal);
+    let journal = new(&disk);
+    let expected = [vec![b'L'; 100], vec![0; 100], vec![b'L'; 300]].concat();
+    assert_eq!(read(&journal, file, 8000).unwrap(), expected);
+    assert_eq!(journal.file(file).unwrap().xattrs(), [xattr]);
+    assert_eq!(journal.file(file).unwrap().names().len(), 1);
+}
