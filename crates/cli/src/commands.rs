@@ -5,6 +5,7 @@
 
 mod cp;
 mod down;
+mod eval;
 mod meta;
 mod node;
 mod nvme;
@@ -31,6 +32,8 @@ enum Command {
     Cp(cp::CpArgs),
     /// End a job's file system and remove every trace of it.
     Down(down::DownArgs),
+    /// Run experiments on storage, and report what they show.
+    Eval(eval::EvalArgs),
     /// Run a metadata service.
     Meta(meta::MetaArgs),
     /// Mount and unmount for a node, which starts this before it confines itself.
@@ -65,6 +68,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Cp(args) => cp::run(&args),
         Command::Down(args) => down::run(&args),
+        Command::Eval(args) => eval::run(&args),
         Command::Meta(args) => meta::run(&args),
         Command::MountHelper(args) => node::serve_mounts(&args),
         Command::Node(args) => node::run(&args),

@@ -4,6 +4,7 @@
 //! kernel module: the host is in this process.
 
 mod args;
+mod attach;
 mod check;
 mod pattern;
 mod perf;
@@ -36,6 +37,10 @@ pub(crate) struct NvmeArgs {
 
 #[derive(Debug, Subcommand)]
 enum NvmeCommand {
+    /// Attach a namespace as a file, through FUSE.
+    #[command(after_help = "Example:\n  \
+        tsumugi nvme attach -a 10.0.0.7 -n NQN --mount DIR --destroy SERIAL")]
+    Attach(attach::AttachArgs),
     /// Show which subsystems a discovery service offers.
     #[command(after_help = "Example:\n  tsumugi nvme discover -a 10.0.0.7 -s 4420")]
     Discover(show::DiscoverArgs),
@@ -79,6 +84,7 @@ pub(crate) struct Mismatch {
 /// Runs a command.
 pub(crate) fn run(args: NvmeArgs) -> anyhow::Result<ExitCode> {
     match args.command {
+        NvmeCommand::Attach(args) => attach::run(&args),
         NvmeCommand::Discover(args) => block_on(show::discover(args)),
         NvmeCommand::ConnectTest(args) => block_on(check::connect_test(args)),
         NvmeCommand::List(args) => block_on(show::list(args)),

@@ -1,0 +1,249 @@
+//! `tsumugi eval`: experiments from their files to their reports.
+//!
+//! Everything that is measured goes into one directory: the database, the report in its forms, the
+//! charts. What is not said on the command line is said in the experiment file, so that the file
+//! alone repeats the experiment.
+
+mod progress;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use eval::condition::{Stage, StageOptions};
+use eval::engine::fio::{FioEngine, job_file};
+use eval::engine::synthetic::SyntheticEngine;
+use eval::engine::{Engine, Stop, Work};
+use eval::experiment::{EngineKind, Experiment, Mode};
+use eval::guard::Environment;
+use eval::plan::Plan;
+use eval::report::Report;
+use eval::run::{Ending, Runner};
+use eval::store::Store;
+use eval::units;
+use progress::Progress;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Name of the database in the directory of results.
+const DATABASE: &str = "results.sqlite";
+/// As shells report it for SIGINT.
+const INTERRUPTED: u8 = 130;
+
+/// Arguments of `tsumugi eval`.
+#[derive(Debug, Args)]
+pub(crate) struct EvalArgs {
+    #[command(subcommand)]
+    command: EvalCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum EvalCommand {
+    /// Run an experiment, and write its report.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval run --quick experiments/nvmeof-container.toml
+  tsumugi eval run --resume --out results experiments/nvmeof-container.toml
+
+Ctrl-C ends it; what was measured is kept, and --resume goes on. Exit codes: 0 done, 1 failed,
+2 wrong usage, 130 interrupted.")]
+    Run(RunArgs),
+    /// Show what an experiment would run, how long it takes and what it writes.
+    Plan(PlanArgs),
+    /// Write the report of results again.
+    Report(ResultsArgs),
+    /// Print the verdicts of results.
+    Compare(ResultsArgs),
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Experiment file (TOML)
+    experiment: PathBuf,
+    /// Few cells and short runs, for a first look
+    #[arg(long)]
+    quick: bool,
+    /// Directory for results [default: the experiment's name, with -quick if it is]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Directory below which files are made to work on
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    data: PathBuf,
+    /// Go on with results that are there
+    #[arg(long)]
+    resume: bool,
+}
+
+#[derive(Debug, Args)]
+struct PlanArgs {
+    /// Experiment file (TOML)
+    experiment: PathBuf,
+    /// The quick form
+    #[arg(long)]
+    quick: bool,
+    /// Show the job file of every cell too
+    #[arg(long)]
+    show: bool,
+}
+
+#[derive(Debug, Args)]
+struct ResultsArgs {
+    /// Directory of results
+    results: PathBuf,
+}
+
+/// Runs a command.
+pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        EvalCommand::Run(args) => experiment(args),
+        EvalCommand::Plan(args) => show_plan(args),
+        EvalCommand::Report(args) => {
+            let page = open(&args.results)?.write(&args.results)?;
+            println!("{}", page.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        EvalCommand::Compare(args) => {
+            print!("{}", open(&args.results)?.markdown());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn open(results: &Path) -> anyhow::Result<Report> {
+    let path = if results.is_dir() { results.join(DATABASE) } else { results.into() };
+    Ok(Report::of(&Store::open(&path)?)?)
+}
+
+fn read(path: &Path, is_quick: bool) -> anyhow::Result<Plan> {
+    let mode = if is_quick { Mode::Quick } else { Mode::Full };
+    let experiment = Experiment::read(path, mode).with_context(|| path.display().to_string())?;
+    Ok(Plan::new(experiment))
+}
+
+fn describe(plan: &Plan) {
+    let estimate = plan.estimate();
+    println!("{}", plan.experiment.title);
+    println!(
+        "{} cells × {} conditions; {} to {} rounds after {} to warm up: {} to {} runs",
+        plan.cells.len(),
+        plan.conditions.len(),
+        plan.experiment.timing.looks.rounds_min(),
+        plan.experiment.timing.looks.rounds_max(),
+        plan.warm_up_rounds(),
+        estimate.runs_min,
+        estimate.runs_max
+    );
+    println!(
+        "about {} to {}; writes {} beforehand and at most {} in runs",
+        units::seconds(estimate.seconds_min),
+        units::seconds(estimate.seconds_max),
+        units::bytes(estimate.prepared_bytes),
+        units::bytes(estimate.written_bytes_max),
+    );
+}
+
+fn show_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let plan = read(&args.experiment, args.quick)?;
+    describe(&plan);
+    println!("\nconditions:");
+    for condition in &plan.conditions {
+        println!("  {} ({})", condition.label, condition.id);
+    }
+    println!("\ncells, in the order of the first round:");
+    let steps = plan.round(0);
+    for pair in steps.chunk_by(|a, b| a.cell == b.cell) {
+        let cell = &plan.cells[pair[0].cell];
+        let workload = &plan.workload(pair[0].cell).name;
+        let order: Vec<_> =
+            pair.iter().map(|step| plan.conditions[step.condition].label.as_str()).collect();
+        println!("  {workload} {}: {}", cell.label(), order.join(" → "));
+        if args.show && plan.experiment.engine == EngineKind::Fio {
+            let work = Work {
+                plan: &plan,
+                step: &pair[0],
+                cell,
+                condition: &plan.conditions[pair[0].condition],
+                place: None,
+                ramp: plan.experiment.timing.ramp,
+            };
+            println!("{}", job_file(&work, Path::new("FILE"), Path::new(".")).text);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn experiment(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let plan = read(&args.experiment, args.quick)?;
+    describe(&plan);
+    let ending = if args.quick { "-quick" } else { "" };
+    let name = format!("{}{ending}", plan.experiment.name);
+    let out = args.out.clone().unwrap_or_else(|| PathBuf::from(name));
+    std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    let mut store = open_store(&out, &plan, args)?;
+    let stop = Stop::default();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop.0))
+            .context("cannot watch for signals")?;
+    }
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let options = StageOptions { data: args.data.clone(), program };
+    let stage = Stage::enter(&plan, &options, &stop)?;
+    let result = measure(&plan, &mut store, &stage, &stop);
+    // Whatever happened, conditions are left first.
+    stage.leave()?;
+    let ending = result?;
+    let report = Report::of(&store)?;
+    let page = report.write(&out)?;
+    println!(
+        "{} of {} comparisons are decided after {} rounds; {}",
+        report.analysis.decided_count(),
+        report.analysis.rows_count(),
+        report.analysis.rounds,
+        ending.label()
+    );
+    for card in &report.cards {
+        println!("{} ({}): {}", card.id, card.confidence.label(), card.claim);
+    }
+    println!("report: {}", page.display());
+    let interrupted = ending == Ending::Interrupted;
+    Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+fn open_store(out: &Path, plan: &Plan, args: &RunArgs) -> anyhow::Result<Store> {
+    let path = out.join(DATABASE);
+    if args.resume && path.exists() {
+        let store = Store::open(&path)?;
+        store.check_plan(plan)?;
+        return Ok(store);
+    }
+    if path.exists() {
+        bail!("there are results in {}: say --resume or another --out", out.display());
+    }
+    let store = Store::create(&path, plan)?;
+    let environment = Environment::of_this_machine(&args.data);
+    store.set("environment", &serde_json::to_string(&environment)?)?;
+    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
+    store.set("started", &now.to_string())?;
+    Ok(store)
+}
+
+fn measure(plan: &Plan, store: &mut Store, stage: &Stage, stop: &Stop) -> anyhow::Result<Ending> {
+    if !stage.notes.is_empty() {
+        store.set("conditions", &stage.notes.join("; "))?;
+    }
+    let mut progress = Progress::new();
+    for condition in &plan.conditions {
+        if let (EngineKind::Fio, Err(reason)) = (plan.experiment.engine, stage.place(condition)) {
+            progress.note(&format!("not available: {}: {reason}", condition.label));
+        }
+    }
+    let mut engine: Box<dyn Engine> = match (plan.experiment.engine, stage.scratch()) {
+        (EngineKind::Fio, Some(scratch)) => Box::new(FioEngine::new(scratch)?),
+        (EngineKind::Fio, None) => bail!("fio needs a directory to work in"),
+        (EngineKind::Synthetic, _) => Box::new(SyntheticEngine),
+    };
+    let mut runner = Runner::new(plan, store, engine.as_mut(), stage, stop.clone())?;
+    let ending = runner.run(&mut |event| progress.show(&event));
+    progress.end();
+    Ok(ending?)
+}
