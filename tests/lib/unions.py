@@ -43,11 +43,19 @@ def server_of(at):
     raise RuntimeError(f"nobody serves {at}")
 
 
+def lives(process):
+    """Whether a process has not ended; one that only waits to be collected has."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def unmount(at, server=None):
     """Unmounts, and waits until the server (if there is one) has ended."""
     run("umount", at)
     deadline = time.monotonic() + UNMOUNT_SECONDS
-    while server is not None and Path(f"/proc/{server}").exists():
+    while server is not None and lives(server):
         if time.monotonic() > deadline:
             raise RuntimeError(f"the server of {at} does not end")
         time.sleep(0.01)

@@ -3,7 +3,10 @@
 //! Opening, sizes and locks are plain calls (they are rare and mostly of memory); reads, writes,
 //! syncs and allocation go through the ring.
 
+mod identity;
 mod open;
+
+pub use identity::{FileHandle, file_system_uuid};
 
 use crate::buffer::Buffer;
 use crate::chunk::{Chunk, Segment, Segments};
@@ -144,6 +147,14 @@ impl File {
         Op::submit(&self.handle, Operation::Allocate { mode, offset, len }, |completion| {
             Step::Done(completion.into_result().map(drop))
         })
+    }
+
+    /// Starts to write what is dirty of a range to the device, so that a later sync has less to wait
+    /// for. Nothing is durable by it. Nothing happens in a simulation.
+    pub fn start_write_back(&self, offset: u64, len: u64) {
+        if let Ok(fd) = self.handle.as_fd() {
+            identity::start_write_back(fd, offset, len);
+        }
     }
 
     /// Size in bytes, also of a block device.

@@ -11,12 +11,13 @@ mod data;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
+use ring::file::FileHandle;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::commit::{Pending, keeping_times, note_new_name};
 use crate::files::{self, Backing};
-use crate::format::suffix;
+use crate::format::{Origin, suffix};
 use crate::node::{FileState, Node, Place};
 use crate::options::SyncMode;
 use crate::sys::{self, Stat};
@@ -111,7 +112,7 @@ impl Union {
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             let copy = sys::open_below(upper.work.as_fd(), &name, flags)?;
             self.copy_attributes(lower.as_fd(), copy.as_fd(), &stat)?;
-            self.mark_origin(copy.as_fd())?;
+            self.mark_origin(node, lower.as_fd(), copy.as_fd())?;
             self.name_copy(node, &link, &name)
         })();
         if done.is_err() {
@@ -182,7 +183,7 @@ impl Union {
         let source = Backing::new(lower, false);
         let is_clone = data::copy(&source.file, &backing.file, length, stat.size).await?;
         source.with(|lower| self.copy_attributes(lower, file.as_fd(), &stat))?;
-        self.mark_origin(file.as_fd())?;
+        source.with(|lower| self.mark_origin(node, lower, file.as_fd()))?;
 
         // Waiting is over: from here on the tree is as it is.
         let file = Rc::new(file);
@@ -238,9 +239,21 @@ impl Union {
     }
 
     /// Marks an inode as a copy of a lower one.
-    fn mark_origin(&self, copy: BorrowedFd<'_>) -> Result<(), Errno> {
+    fn mark_origin(
+        &self,
+        node: &Node,
+        lower: BorrowedFd<'_>,
+        copy: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
         let name = self.layers.prefix.name(suffix::ORIGIN);
-        match sys::set_xattr(copy, &name, b"", XattrFlags::empty()) {
+        let part = node.lower.borrow().first().map(|part| usize::from(part.layer));
+        let uuid = part.and_then(|layer| self.layers.lower[layer].uuid);
+        // Without a name the mark alone still says that there is an original.
+        let value = uuid
+            .zip(FileHandle::of(lower).ok())
+            .and_then(|(uuid, handle)| Origin { uuid, handle }.value())
+            .unwrap_or_default();
+        match sys::set_xattr(copy, &name, &value, XattrFlags::empty()) {
             // Links and devices cannot have `user.` attributes.
             Err(Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
             other => other,

@@ -6,7 +6,11 @@
 //! mount, `trusted.overlay.X` is stored as `trusted.overlay.overlay.X` (since Linux 6.7).
 //! fuse-overlayfs has names of its own, which are read and not written.
 
+mod origin;
+
 use std::borrow::Cow;
+
+pub(crate) use origin::Origin;
 
 /// Longest redirect that the kernel writes, in bytes.
 pub(crate) const REDIRECT_BYTES_MAX: usize = 256;

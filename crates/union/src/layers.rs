@@ -37,6 +37,8 @@ pub(crate) struct Layer {
     pub(crate) root: OwnedFd,
     /// Whether whiteouts may be attributes in its root.
     pub(crate) holds_whiteouts: bool,
+    /// Its file system's number, if it has one.
+    pub(crate) uuid: Option<[u8; 16]>,
 }
 
 /// The upper layer and its work directory.
@@ -88,6 +90,15 @@ impl Layers {
         Ok(Self { upper, lower, merged_count, prefix, devices })
     }
 
+    /// A lower layer on the file system with this number. Some have none but zeros, which names one
+    /// only if there is no other file system to confuse it with.
+    pub(crate) fn layer_on(&self, uuid: &[u8; 16]) -> Option<&Layer> {
+        if *uuid == [0; 16] && self.devices.len() > 1 {
+            return None;
+        }
+        self.lower.iter().find(|layer| layer.uuid.as_ref() == Some(uuid))
+    }
+
     /// The number of the file system that a device is, for inode numbers.
     pub(crate) fn file_system_of(&self, device: u64) -> u8 {
         let found = self.devices.iter().position(|&known| known == device);
@@ -124,7 +135,11 @@ fn open_lower(path: &Path, prefix: Prefix, devices: &mut Vec<u64>) -> Result<Lay
     let opaque = sys::xattr(root.as_fd(), &prefix.name(suffix::OPAQUE)).map_err(error)?;
     let holds_whiteouts =
         opaque.is_some_and(|value| Opaque::parse(&value) == Opaque::HoldsWhiteouts);
-    Ok(Layer { root, holds_whiteouts })
+    // Opening by handle, and asking for the number, take a descriptor that is really open.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let root = sys::open_below(root.as_fd(), b"", flags).unwrap_or(root);
+    let uuid = ring::file::file_system_uuid(root.as_fd()).ok();
+    Ok(Layer { root, holds_whiteouts, uuid })
 }
 
 fn open_upper(upper_path: &Path, work_path: &Path) -> Result<Upper, UnionError> {

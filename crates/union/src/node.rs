@@ -158,9 +158,9 @@ impl Node {
         matches!(*self.place.borrow(), Place::Upper)
     }
 
-    /// Whether it has a part in a lower layer.
+    /// Whether it has a part in a lower layer, or was copied from one.
     pub(crate) fn has_lower(&self) -> bool {
-        !self.lower.borrow().is_empty()
+        !self.lower.borrow().is_empty() || self.lower_nlink.get() > 0
     }
 
     /// The copy that waits for its name.

@@ -75,14 +75,20 @@ async fn copy_run(from: &File, to: &File, run: std::ops::Range<u64>) -> Result<(
             finish(write).await?;
         }
         write = Some(to.write_at(buffer, at));
+        if at > run.start {
+            // What was written before is on its way to the disk while this goes on.
+            to.start_write_back(run.start, at - run.start);
+        }
         at += count as u64;
         // A copy must not keep others from their turn, even if all of it is in memory.
         ring::yield_now().await;
     }
     match write {
-        Some(write) => finish(write).await,
-        None => Ok(()),
+        Some(write) => finish(write).await?,
+        None => return Ok(()),
     }
+    to.start_write_back(run.start, run.end - run.start);
+    Ok(())
 }
 
 async fn finish(write: ring::Op<(std::io::Result<()>, ring::Chunk)>) -> Result<(), Errno> {

@@ -32,19 +32,22 @@ pub(super) struct Cleaner {
 pub struct Cleaned {
     /// Bytes of records that were written anew.
     pub moved_bytes: u64,
-    /// Segments that were deleted.
+    /// Segments that were deleted: one or none.
     pub segments_deleted: usize,
     /// Whether a sync, or another step, would get further.
     pub has_more: bool,
 }
 
 impl<S: Storage> Journal<S> {
-    /// One step: deletes what is dead, then moves up to about `budget_bytes` out of the oldest
+    /// One step: deletes the oldest segment if it is dead, else moves up to about `budget_bytes` out of the oldest
     /// segment if less than half of the log lives.
     pub fn clean(&mut self, budget_bytes: u64) -> Result<Cleaned, JournalError> {
         let mut cleaned = Cleaned::default();
-        while self.delete_dead()? {
-            cleaned.segments_deleted += 1;
+        // One at a time: the unlink of a large file takes the file system a while.
+        if self.delete_dead()? {
+            cleaned.segments_deleted = 1;
+            cleaned.has_more = true;
+            return Ok(cleaned);
         }
         if self.cleaner.dead.is_some() {
             cleaned.has_more = true;

@@ -155,7 +155,8 @@ impl<S: Storage> Log<S> {
     fn create(&mut self, id: SegmentId, needed: u64) -> Result<u64, JournalError> {
         let used: u64 = self.segments.values().map(|segment| segment.size_bytes).sum();
         let Options { segment_bytes_min, segment_bytes_max, .. } = self.options;
-        let wanted = used.next_power_of_two().clamp(segment_bytes_min, segment_bytes_max);
+        // A quarter of the log at most is space that waits to be used.
+        let wanted = (used / 4).next_power_of_two().clamp(segment_bytes_min, segment_bytes_max);
         let mut size_bytes = wanted.max(needed);
         loop {
             match self.storage.create(id, size_bytes) {

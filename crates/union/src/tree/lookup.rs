@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::{Union, join};
-use crate::format::{Opaque, Prefix, Redirect, suffix};
+use crate::format::{Opaque, Origin, Prefix, Redirect, suffix};
 use crate::node::{LowerPart, Node, Place};
 use crate::sys::{self, Stat};
 
@@ -33,7 +33,10 @@ struct Marks {
     holds_whiteouts: bool,
     redirect: Option<Redirect>,
     is_metacopy: bool,
-    has_origin: bool,
+    /// Whether it is a copy of a lower inode.
+    is_copy: bool,
+    /// And of which, as far as it is known.
+    origin: Option<Origin>,
     is_whiteout: bool,
 }
 
@@ -122,8 +125,14 @@ impl Union {
             upper = Some(stat);
             let goes_on = match stat.kind() {
                 libc::S_IFDIR => !marks.is_opaque,
-                libc::S_IFREG => marks.is_metacopy || marks.has_origin,
-                _ => marks.has_origin,
+                _ if marks.is_metacopy => true,
+                _ => match marks.origin.as_ref().and_then(|origin| self.original(origin)) {
+                    Some(original) => {
+                        let lower_stat = Some(original);
+                        return Ok(Some(Found { lower_stat, ..upper_only(stat) }));
+                    }
+                    None => marks.is_copy,
+                },
             };
             if !goes_on {
                 return Ok(Some(upper_only(stat)));
@@ -131,6 +140,13 @@ impl Union {
             self.follow(&mut next, marks.redirect)?;
         }
         self.find_lower(parent, next, upper)
+    }
+
+    /// The lower inode that a copy was made of, if it can be found: only who may open by handle can.
+    fn original(&self, origin: &Origin) -> Option<Stat> {
+        let layer = self.layers.layer_on(&origin.uuid)?;
+        let object = origin.handle.open(layer.root.as_fd()).ok()?;
+        sys::stat_at(object.as_fd(), b"").ok()
     }
 
     /// Whether a name would show if nothing of it were in the upper directory.
@@ -290,7 +306,10 @@ impl Union {
                     marks.redirect = Some(redirect);
                 }
                 suffix::METACOPY => marks.is_metacopy = stat.is_regular(),
-                suffix::ORIGIN => marks.has_origin = true,
+                suffix::ORIGIN => {
+                    marks.is_copy = true;
+                    marks.origin = Origin::parse(&value()?);
+                }
                 suffix::WHITEOUT => marks.is_whiteout = true,
                 _ => {}
             }

@@ -1,0 +1,141 @@
+//! Names of inodes that outlive their paths: file handles, and the number of a file system.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Most bytes of a handle (`MAX_HANDLE_SZ`).
+const HANDLE_BYTES_MAX: usize = 128;
+/// `_IOR(0x15, 0, struct fsuuid2)` of linux/fs.h: a length and 16 bytes.
+const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
+
+/// What `name_to_handle_at(2)` gives: an inode's name within its file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileHandle {
+    /// The file system's kind of handle.
+    pub kind: i32,
+    /// Its bytes, at most 128.
+    pub bytes: Box<[u8]>,
+}
+
+/// `struct file_handle` with room for the longest.
+#[repr(C)]
+struct RawHandle {
+    bytes: u32,
+    kind: i32,
+    data: [u8; HANDLE_BYTES_MAX],
+}
+
+/// `struct fsuuid2`
+#[repr(C)]
+struct RawUuid {
+    len: u8,
+    uuid: [u8; 16],
+}
+
+impl FileHandle {
+    /// The handle of what is open.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the file system has none.
+    pub fn of(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut raw =
+            RawHandle { bytes: HANDLE_BYTES_MAX as u32, kind: 0, data: [0; HANDLE_BYTES_MAX] };
+        let mut mount_id: libc::c_int = 0;
+        // SAFETY: the path is a C string, the handle has the room that it says, and both pointers
+        // are valid for writes during the call.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_name_to_handle_at,
+                fd.as_raw_fd(),
+                c"".as_ptr(),
+                &raw mut raw,
+                &raw mut mount_id,
+                libc::AT_EMPTY_PATH,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let len = (raw.bytes as usize).min(HANDLE_BYTES_MAX);
+        Ok(Self { kind: raw.kind, bytes: raw.data[..len].into() })
+    }
+
+    /// Opens the inode by `O_PATH`, on the mount that `mount` is open on. Needs
+    /// `CAP_DAC_READ_SEARCH`.
+    ///
+    /// # Errors
+    /// `ESTALE` if there is no such inode, `EPERM` without the capability.
+    pub fn open(&self, mount: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        if self.bytes.len() > HANDLE_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let bytes = self.bytes.len() as u32;
+        let mut raw = RawHandle { bytes, kind: self.kind, data: [0; HANDLE_BYTES_MAX] };
+        raw.data[..self.bytes.len()].copy_from_slice(&self.bytes);
+        // SAFETY: the handle is valid for reads of the length that it says during the call.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_open_by_handle_at,
+                mount.as_raw_fd(),
+                &raw const raw,
+                libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW,
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call answered a new descriptor, which nobody else knows.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+    }
+}
+
+/// The number that a file system was given when it was made; it stays over mounts and moves.
+///
+/// # Errors
+/// `ENOTTY` where the file system has none, or before Linux 6.9. `fd` must be open for reading.
+pub fn file_system_uuid(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
+    let mut raw = RawUuid { len: 0, uuid: [0; 16] };
+    // SAFETY: the request writes one `fsuuid2` through the pointer, which is valid for the call.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_GETFSUUID, &raw mut raw) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if raw.len == 16 { Ok(raw.uuid) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
+/// Starts to write what is dirty of a range to the device, without waiting for it. This makes
+/// nothing durable; a later sync has less to do. Errors are that sync's to tell.
+pub(super) fn start_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+    // SAFETY: the call takes no pointers.
+    unsafe {
+        libc::sync_file_range(fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+
+    /// Goal: a handle finds its inode under any name, where the file system has handles.
+    #[test]
+    fn handles_find_their_inodes() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(directory.path().join("a")).unwrap();
+        let Ok(handle) = FileHandle::of(file.as_fd()) else { return };
+        std::fs::rename(directory.path().join("a"), directory.path().join("b")).unwrap();
+        let mount = std::fs::File::open(directory.path()).unwrap();
+        match handle.open(mount.as_fd()) {
+            Ok(found) => {
+                let found = std::fs::File::from(found).metadata().unwrap();
+                assert_eq!(found.ino(), file.metadata().unwrap().ino());
+            }
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
+        }
+        if let Ok(uuid) = file_system_uuid(mount.as_fd()) {
+            assert_ne!(uuid, [0; 16]);
+        }
+    }
+}
