@@ -11,7 +11,7 @@ SIM_SEEDS ?= 2000
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test demo fmt lint deny unit system test-kernel proof-kernel fuzz sim \
-	bench clean
+	sim-coverage bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -24,6 +24,7 @@ build: ## build the program, optimised
 
 demo: build ## three nodes on this machine, one file system, checked (DATA=DIR for an input tree)
 	@TSUMUGI=$(TSUMUGI) DATA="$(DATA)" tools/demo
+	@TSUMUGI=$(TSUMUGI) tools/demo-eval
 
 test: ## all that has to pass before a change goes in, with a table of times at the end
 	@tools/run-steps \
@@ -66,6 +67,9 @@ long: build ## the long forms of the system tests, for hours, at low priority
 
 sim: ## the whole cluster in one process, from SIM_SEEDS seeds
 	SIM_SEEDS=$(SIM_SEEDS) tests/sim
+
+sim-coverage: ## lines of the cores that the simulation runs (needs rustup's llvm-tools)
+	tests/sim-coverage
 
 bench: build ## measure what docs/performance.md states
 	TSUMUGI=$(TSUMUGI) bench/run

@@ -29,6 +29,7 @@ mod sync;
 use crate::store::{Error, FjallStore, Store};
 use crate::tree::{Boot, Core};
 use protocol::Timestamp;
+use protocol::admin::MetaCounts;
 use protocol::auth::Secret;
 pub use protocol::times::Times;
 use ring::SocketOptions;
@@ -142,6 +143,11 @@ impl Service {
     /// Where it listens, with the port that was taken.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What it has counted since its start.
+    pub fn counts(&self) -> MetaCounts {
+        self.shared.counts()
     }
 
     /// Completes when the service wants to end: an administrator asked for it, or the store failed.

@@ -31,6 +31,10 @@ pub struct MetaCounts {
     pub syncs: u64,
     /// Sessions that were fenced.
     pub fenced: u64,
+    /// Calls that were asked again and got the answer of the first time.
+    pub repeated: u64,
+    /// Commits that were dropped because a truncation had come first.
+    pub late_commits: u64,
 }
 
 /// The answer to a [`Call`].

@@ -14,13 +14,14 @@
 //! repetition.
 
 mod disk;
+mod moment;
 mod network;
 mod node;
 mod rng;
 mod streams;
 mod world;
 
-pub use node::{Network, Node};
+pub use node::{DiskPace, Moment, Network, Node};
 use world::Event;
 pub(crate) use world::{EPOCH_NS, SimHandle, World};
 

@@ -5,6 +5,7 @@
 //! order of them is allowed; where close and open order them, exactly one value is.
 
 mod bytes;
+mod locks;
 mod names;
 
 use crate::history::{Actor, History, Life, Tick};
@@ -45,6 +46,7 @@ pub(crate) fn check(history: &mut History) -> Vec<String> {
     let mut violations = std::mem::take(&mut history.violations);
     violations.extend(bytes::check(history));
     violations.extend(names::check(history));
+    violations.extend(locks::check(&history.locks));
     violations.truncate(REPORTED_MAX);
     violations
 }

@@ -13,10 +13,12 @@ use ring::time::sleep;
 use ring::{Buffer, File, OpenOptions, SocketOptions};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::rc::Weak;
 use std::sync::Arc;
 use std::time::Duration;
+use target::Namespace;
 use uuid::Uuid;
 
 const META_PORT: u16 = 7000;
@@ -39,6 +41,8 @@ pub(crate) struct Machine {
     pub(crate) client: RefCell<Option<Rc<Client>>>,
     /// Counts starts of the process.
     pub(crate) life: Cell<u64>,
+    /// What the process that runs exports.
+    namespaces: RefCell<Vec<Arc<Namespace>>>,
 }
 
 /// The machine of the metadata service.
@@ -46,6 +50,7 @@ pub(crate) struct MetaMachine {
     pub(crate) node: Node,
     store: RefCell<MemoryStore>,
     boot: Cell<Uuid>,
+    service: RefCell<Weak<Service>>,
 }
 
 /// All machines.
@@ -53,6 +58,25 @@ pub(crate) struct Cluster {
     pub(crate) meta: MetaMachine,
     pub(crate) machines: Vec<Machine>,
     pub(crate) network: Network,
+    /// What services and targets had counted when they were killed.
+    counted: RefCell<Counted>,
+}
+
+/// What the shipped code counts of itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    /// Sessions that were fenced.
+    pub(crate) fences: u64,
+    /// Recalls and invalidations.
+    pub(crate) recalls: u64,
+    /// Answers given again from reply slots.
+    pub(crate) repeated: u64,
+    /// Commits dropped because a truncation came first.
+    pub(crate) late_commits: u64,
+    /// Commands and connections refused at targets.
+    pub(crate) refusals: u64,
+    /// Blocks that were written more than once.
+    pub(crate) rewritten_blocks: u64,
 }
 
 fn secret() -> Secret {
@@ -89,12 +113,26 @@ impl Cluster {
                 incarnation: Cell::new(random.next().into()),
                 client: RefCell::default(),
                 life: Cell::new(0),
+                namespaces: RefCell::default(),
             });
         }
         let store = RefCell::new(MemoryStore::new());
         let boot = Cell::new(Uuid::from_u128(random.next().into()));
-        let meta = MetaMachine { node: meta, store, boot };
-        Rc::new(Cluster { meta, machines, network: simulation.network() })
+        let meta = MetaMachine { node: meta, store, boot, service: RefCell::default() };
+        let network = simulation.network();
+        Rc::new(Cluster { meta, machines, network, counted: RefCell::default() })
+    }
+
+    /// What the shipped code has counted so far.
+    pub(crate) fn counted(&self) -> Counted {
+        let mut counted = *self.counted.borrow();
+        self.meta.count(&mut counted);
+        for machine in &self.machines {
+            machine.count(&mut counted);
+            let rewritten = machine.node.pages_written(Path::new(DEVICE_PATH), 2);
+            counted.rewritten_blocks += rewritten as u64;
+        }
+        counted
     }
 
     /// Starts everything; answers when all clients are up.
@@ -128,6 +166,8 @@ impl Cluster {
                 times: Times::default(),
             };
             let service = Service::start(config).expect("the metadata service starts");
+            let service = Rc::new(service);
+            *meta.service.borrow_mut() = Rc::downgrade(&service);
             service.ended().await.expect("the store does not fail");
         }));
     }
@@ -135,6 +175,8 @@ impl Cluster {
     /// Kills the metadata service; with a choice, the machine's power goes too.
     pub(crate) fn kill_meta(&self, power: Option<&mut Random>) {
         let meta = &self.meta;
+        meta.count(&mut self.counted.borrow_mut());
+        *meta.service.borrow_mut() = Weak::new();
         let Some(random) = power else {
             meta.node.kill();
             let store = meta.store.borrow().crashed(CrashPoint::Process);
@@ -160,6 +202,8 @@ impl Cluster {
     /// Kills a node's process; with a choice, the machine's power goes too.
     pub(crate) fn kill_node(&self, index: usize, power: Option<&mut Random>) {
         let machine = &self.machines[index];
+        machine.count(&mut self.counted.borrow_mut());
+        machine.namespaces.borrow_mut().clear();
         match power {
             None => machine.node.kill(),
             Some(random) => {
@@ -171,11 +215,29 @@ impl Cluster {
     }
 }
 
+impl MetaMachine {
+    fn count(&self, counted: &mut Counted) {
+        let Some(service) = self.service.borrow().upgrade() else { return };
+        let counts = service.counts();
+        counted.fences += counts.fenced;
+        counted.recalls += counts.recalls;
+        counted.repeated += counts.repeated;
+        counted.late_commits += counts.late_commits;
+    }
+}
+
 impl Machine {
+    fn count(&self, counted: &mut Counted) {
+        for namespace in self.namespaces.borrow().iter() {
+            counted.refusals += namespace.counts().refused;
+        }
+    }
+
     /// The process: target, agent and client.
     async fn run(&self) {
         let device = self.open_device().await;
         let exports = Exports::start(&self.config, &[device]).await.expect("the target starts");
+        *self.namespaces.borrow_mut() = exports.namespaces().to_vec();
         let _agent = loop {
             match exports.join(&self.config, &secret()).await {
                 Ok(agent) => break agent,
@@ -204,6 +266,10 @@ impl Machine {
     }
 
     async fn open_device(&self) -> NodeDevice {
+        // The kernel holds a killed program's file, and the lock on it, until its I/O has ended.
+        while self.node.disk_operations() > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
         let is_new = File::open(DEVICE_PATH, OpenOptions::READ_WRITE).is_err();
         if is_new {
             let options = OpenOptions { create: true, ..OpenOptions::READ_WRITE };
@@ -224,11 +290,6 @@ impl Machine {
             incarnation,
         };
         let backing = FileBacking::open(DEVICE_PATH, &options).expect("the device opens");
-        NodeDevice {
-            uuid: self.uuid,
-            incarnation,
-            is_volatile: false,
-            backing: Arc::new(backing),
-        }
+        NodeDevice { uuid: self.uuid, incarnation, is_volatile: false, backing: Arc::new(backing) }
     }
 }

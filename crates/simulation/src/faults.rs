@@ -1,20 +1,40 @@
 //! Misfortunes, one after the other, each with its end.
+//!
+//! A misfortune at any time rarely meets the moment that matters. Most are therefore *aimed*
+//! ([`crate::aim`]): they wait until a device write, a reply or a commit is under way, and strike
+//! then. Beside them disks are slow by phases.
 
+use crate::aim::{self, Victim};
 use crate::history::Actor;
 use crate::random::Random;
 use crate::worker::Shared;
-use ring::time::sleep;
+use ring::sim::DiskPace;
+use ring::time::{now, sleep};
 use std::rc::Rc;
 use std::time::Duration;
 
+/// How many of a hundred misfortunes are aimed.
+const AIMED_PERCENT: u64 = 75;
+/// A session that is silent for so long (ms) has been ended, while the admissions of its host at
+/// targets have not lapsed by themselves: only fencing keeps its late writes out.
+const ENDED_NOT_LAPSED_MS: (u64, u64) = (20_500, 34_000);
+/// Longest phase of a slow disk.
+const PHASE_MAX: Duration = Duration::from_secs(4);
+/// Shortest operation of a slow disk.
+const SLOW_MIN: Duration = Duration::from_micros(300);
+
 /// What may befall.
-#[derive(Clone, Copy, Debug)]
-enum Fault {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
     Reset,
     Cut,
     NodeKill,
     Pause,
     MetaKill,
+    Hold,
+    /// A node with a write on its way is cut off from where it goes and from the metadata service,
+    /// or paused, until its session has ended, but not until its admission lapses by itself.
+    Strand,
     NodePower,
     MetaPower,
 }
@@ -29,6 +49,8 @@ pub(crate) async fn run(shared: &Rc<Shared>, mut random: Random) {
         (enabled.node_kills, Fault::NodeKill),
         (enabled.pauses, Fault::Pause),
         (enabled.meta_kills, Fault::MetaKill),
+        (enabled.holds, Fault::Hold),
+        (enabled.strands, Fault::Strand),
         (enabled.node_power, Fault::NodePower),
         (enabled.meta_power, Fault::MetaPower),
     ] {
@@ -43,56 +65,107 @@ pub(crate) async fn run(shared: &Rc<Shared>, mut random: Random) {
         let pause = 1 + shared.plan.pause_max.as_millis() as u64 * 4;
         sleep(Duration::from_millis(random.between(1, pause))).await;
         let kind = *random.of(&kinds);
+        let victim = if random.chance(AIMED_PERCENT) {
+            aim::meet(shared, kind, &mut random).await
+        } else {
+            aim::anybody(shared, &mut random)
+        };
         shared.history.borrow_mut().counts.faults += 1;
-        befall(shared, kind, &mut random).await;
+        befall(shared, kind, victim, &mut random).await;
+        shared.lasting.set(Duration::ZERO);
     }
 }
 
 /// Mostly short, sometimes longer than every deadline of a session.
 fn lasting(random: &mut Random) -> Duration {
-    let most_ms = *random.of(&[50, 3_000, 15_000, 45_000]);
-    Duration::from_millis(random.between(1, most_ms))
+    let (least_ms, most_ms) =
+        *random.of(&[(1, 50), (1, 3_000), (1, 15_000), (1, 45_000), ENDED_NOT_LAPSED_MS]);
+    Duration::from_millis(random.between(least_ms, most_ms))
 }
 
-async fn befall(shared: &Rc<Shared>, kind: Fault, random: &mut Random) {
+/// Time passes under a misfortune; the workers, told of it, go on until its end.
+async fn last(shared: &Shared, lasting: Duration) {
+    shared.lasting.set(lasting);
+    sleep(lasting).await;
+}
+
+async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut Random) {
     let cluster = &shared.cluster;
-    let index = random.below(cluster.machines.len() as u64) as usize;
-    let machine = &cluster.machines[index];
-    let other = &cluster.machines[(index + 1) % cluster.machines.len()].node;
+    let machine = &cluster.machines[victim.machine];
+    let other = &cluster.machines[victim.other].node;
     let lasting = lasting(random);
     match kind {
         Fault::Reset => {
-            let peer = if random.chance(60) { &cluster.meta.node } else { other };
+            let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(60));
+            let peer = if is_meta { &cluster.meta.node } else { other };
             cluster.network.reset(&machine.node, peer);
         }
+        Fault::Hold => {
+            let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(30));
+            let peer = if is_meta { &cluster.meta.node } else { other };
+            cluster.network.hold_back(&machine.node, peer);
+            last(shared, lasting).await;
+            cluster.network.let_go(&machine.node, peer);
+        }
         Fault::Cut => {
-            match random.below(3) {
+            match random.below(4) {
                 0 => cluster.network.cut(&machine.node, &cluster.meta.node),
                 1 => cluster.network.cut(&machine.node, other),
                 _ => cluster.network.isolate(&machine.node),
             }
-            sleep(lasting).await;
+            last(shared, lasting).await;
             cluster.network.heal_all();
         }
+        Fault::Strand => strand(shared, victim, random).await,
         Fault::Pause => {
             machine.node.pause();
-            sleep(lasting).await;
+            last(shared, lasting).await;
             machine.node.resume();
         }
-        Fault::NodeKill => kill_node(shared, index, None, lasting).await,
-        Fault::NodePower => kill_node(shared, index, Some(random), lasting).await,
+        Fault::NodeKill => kill_node(shared, victim.machine, None, lasting).await,
+        Fault::NodePower => kill_node(shared, victim.machine, Some(random), lasting).await,
         Fault::MetaKill => {
+            if random.chance(50) {
+                // What it just sent gets lost with it.
+                cluster.network.reset(&machine.node, &cluster.meta.node);
+            }
             cluster.kill_meta(None);
-            sleep(lasting / 4).await;
+            last(shared, lasting / 4).await;
             cluster.start_meta();
         }
         Fault::MetaPower => {
             cluster.kill_meta(Some(random));
             shared.history.borrow_mut().meta_lost_power();
-            sleep(lasting / 4).await;
+            last(shared, lasting / 4).await;
             cluster.start_meta();
         }
     }
+}
+
+async fn strand(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
+    let cluster = &shared.cluster;
+    let machine = &cluster.machines[victim.machine];
+    let other = &cluster.machines[victim.other].node;
+    let (least_ms, most_ms) = ENDED_NOT_LAPSED_MS;
+    let lasting = Duration::from_millis(random.between(least_ms, most_ms));
+    // What it does when it comes back takes longer than learning that the session is lost.
+    let usual = ring::sim::SimConfig::default();
+    let write = (Duration::from_millis(20), Duration::from_millis(400));
+    let slow = DiskPace { read: usual.read_latency, write, sync: usual.sync_latency };
+    if random.chance(50) {
+        machine.node.set_disk_pace(Some(slow));
+    }
+    if random.chance(40) {
+        machine.node.pause();
+    } else {
+        cluster.network.cut(&machine.node, &cluster.meta.node);
+        cluster.network.cut(&machine.node, other);
+    }
+    last(shared, lasting).await;
+    machine.node.resume();
+    cluster.network.heal_all();
+    sleep(Duration::from_secs(1)).await;
+    machine.node.set_disk_pace(None);
 }
 
 async fn kill_node(
@@ -109,6 +182,38 @@ async fn kill_node(
     if !has_power {
         shared.history.borrow_mut().node_lost_power();
     }
-    sleep(lasting).await;
+    last(shared, lasting).await;
     shared.cluster.start_node(index);
+}
+
+/// Makes each machine's disk slow by phases, of reads, writes and flushes each by itself.
+pub(crate) async fn slow_disks(shared: Rc<Shared>, mut random: Random) {
+    let Some(most) = shared.plan.disk_latency_max else { return };
+    loop {
+        let machine = random.of(&shared.cluster.machines);
+        let mut slow = || {
+            let slowest = if random.chance(50) { most } else { most / 20 };
+            (SLOW_MIN, slowest.max(SLOW_MIN))
+        };
+        let (slow_read, slow_write, slow_sync) = (slow(), slow(), slow());
+        let usual = ring::sim::SimConfig::default();
+        let mut pace = DiskPace {
+            read: usual.read_latency,
+            write: usual.write_latency,
+            sync: usual.sync_latency,
+        };
+        match random.below(4) {
+            0 => pace.read = slow_read,
+            1 => pace.write = slow_write,
+            2 => pace.sync = slow_sync,
+            _ => pace = DiskPace { read: slow_read, write: slow_write, sync: slow_sync },
+        }
+        let phase_max = PHASE_MAX.max(most / 4).as_millis() as u64;
+        let end = now() + Duration::from_millis(random.between(1, phase_max));
+        machine.node.set_disk_pace(Some(pace));
+        sleep(end - now()).await;
+        machine.node.set_disk_pace(None);
+        let rest_ms = random.between(1, 2 * shared.plan.pause_max.as_millis() as u64 + 20);
+        sleep(Duration::from_millis(rest_ms)).await;
+    }
 }

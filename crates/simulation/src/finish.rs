@@ -1,7 +1,8 @@
 //! The end of a run: everything is mended, all clients rest, and what is there is looked at by all.
 
 use crate::history::Actor;
-use crate::worker::{Shared, Worker};
+use crate::worker::{BALLAST, Shared, Worker};
+use protocol::InodeId;
 use ring::time::{now, sleep};
 use std::rc::Rc;
 use std::time::Duration;
@@ -90,6 +91,9 @@ impl Worker {
             for (name, _) in self.list_directory(parent).await.unwrap_or_default() {
                 self.remove(parent, &name).await;
             }
+        }
+        if self.has_ballast() {
+            self.remove(InodeId::ROOT, BALLAST).await;
         }
     }
 

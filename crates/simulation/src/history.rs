@@ -5,10 +5,11 @@
 //! where these spans do not overlap. Nothing is judged here ([`crate::check`] does, at the end).
 
 use crate::pattern::Stamp;
+use protocol::lock::{LockFamily, LockOwner};
 use protocol::{InodeId, SessionId};
 use ring::time::now;
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{AddAssign, Range};
 use std::time::Duration;
 
 /// A moment in the order of all events.
@@ -87,6 +88,21 @@ pub(crate) struct Read {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// A lock that was certainly held from one moment to another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) file: FileKey,
+    pub(crate) family: LockFamily,
+    /// First and last byte.
+    pub(crate) start: u64,
+    pub(crate) last: u64,
+    pub(crate) is_exclusive: bool,
+    pub(crate) actor: Actor,
+    pub(crate) owner: LockOwner,
+    pub(crate) from: Tick,
+    pub(crate) to: Tick,
+}
+
 /// How often what happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -100,8 +116,65 @@ pub struct Counts {
     pub written_bytes: u64,
     /// Faults that were injected.
     pub faults: u64,
-    /// Sessions that were lost.
+    /// Moments that misfortunes were aimed at and met.
+    pub aimed: u64,
+    /// Sessions whose client learned that they were lost.
     pub sessions_lost: u64,
+    /// Sessions that the metadata service fenced and ended.
+    pub fences: u64,
+    /// Commands and connections that targets refused.
+    pub refusals: u64,
+    /// Recalls and invalidations.
+    pub recalls: u64,
+    /// Calls asked again that got their first answer from a reply slot.
+    pub repeated: u64,
+    /// Commits dropped because a truncation had come first.
+    pub late_commits: u64,
+    /// Blocks written more than once: those of space that was freed and used again, mostly.
+    pub rewritten_blocks: u64,
+    /// Locks that were certainly held.
+    pub locks: u64,
+}
+
+impl Counts {
+    /// All counts with their names.
+    pub fn named(&self) -> [(&'static str, u64); 14] {
+        [
+            ("answered", self.answered),
+            ("failed", self.failed),
+            ("read_bytes", self.read_bytes),
+            ("written_bytes", self.written_bytes),
+            ("faults", self.faults),
+            ("aimed", self.aimed),
+            ("sessions_lost", self.sessions_lost),
+            ("fences", self.fences),
+            ("refusals", self.refusals),
+            ("recalls", self.recalls),
+            ("repeated", self.repeated),
+            ("late_commits", self.late_commits),
+            ("rewritten_blocks", self.rewritten_blocks),
+            ("locks", self.locks),
+        ]
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.answered += other.answered;
+        self.failed += other.failed;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.faults += other.faults;
+        self.aimed += other.aimed;
+        self.sessions_lost += other.sessions_lost;
+        self.fences += other.fences;
+        self.refusals += other.refusals;
+        self.recalls += other.recalls;
+        self.repeated += other.repeated;
+        self.late_commits += other.late_commits;
+        self.rewritten_blocks += other.rewritten_blocks;
+        self.locks += other.locks;
+    }
 }
 
 /// Everything that happened.
@@ -112,6 +185,9 @@ pub(crate) struct History {
     pub(crate) changes: Vec<Change>,
     pub(crate) reads: Vec<Read>,
     pub(crate) names: Vec<crate::names::NameEvent>,
+    pub(crate) locks: Vec<Held>,
+    /// Values of extended attributes that were ever set: file, name, value.
+    pub(crate) xattrs: Vec<(FileKey, Vec<u8>, Stamp)>,
     files: BTreeMap<InodeId, (FileKey, Tick)>,
     pub(crate) file_inodes: Vec<InodeId>,
     meta_power_losses: u64,

@@ -8,6 +8,7 @@
 //!
 //! The FUSE mount is left out: workers call the client's API, as the mount does.
 
+mod aim;
 mod check;
 mod cluster;
 mod faults;

@@ -1,6 +1,8 @@
 //! Runs seeds of the simulation: `tsumugi-simulation FIRST COUNT [--verbose]`.
+//!
+//! The last line but one sums up what happened, as `counts: name=number ...`.
 
-use simulation::{Plan, run};
+use simulation::{Counts, Plan, run};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -12,18 +14,24 @@ fn main() -> ExitCode {
     };
     let is_verbose = arguments.iter().any(|argument| argument == "--verbose");
     let mut failed = 0;
+    let mut counts = Counts::default();
     for seed in first..first + count {
-        let outcome = run(&Plan::of_seed(seed));
+        let plan = Plan::of_seed(seed);
+        let outcome = run(&plan);
         let hash = outcome.trace_hash;
         if is_verbose {
             println!("seed {seed}: trace {hash:016x}, {:?}, {:?}", outcome.elapsed, outcome.counts);
+            println!("seed {seed}: {plan:?}");
         }
         if !outcome.violations.is_empty() {
             failed += 1;
             println!("seed {seed} FAILED (trace {hash:016x}):");
             outcome.violations.iter().for_each(|violation| println!("  {violation}"));
         }
+        counts += outcome.counts;
     }
+    let numbers = counts.named().map(|(name, number)| format!("{name}={number}"));
+    println!("counts: {}", numbers.join(" "));
     println!("{} of {count} seeds passed", count - failed);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

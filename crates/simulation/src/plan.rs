@@ -16,6 +16,10 @@ pub struct Faults {
     pub pauses: bool,
     /// The metadata service is killed and started again.
     pub meta_kills: bool,
+    /// What connections carry is held back for long, while new ones work.
+    pub holds: bool,
+    /// A node with a write on its way is cut off or paused until its session has ended.
+    pub strands: bool,
     /// A node loses power: unflushed writes are lost or torn.
     pub node_power: bool,
     /// The metadata service's machine loses power: what its store has not synced is lost.
@@ -39,6 +43,13 @@ pub struct Plan {
     pub device_bytes: u64,
     /// Longest write in bytes.
     pub write_max: u64,
+    /// Space that a file which nobody touches leaves free, in bytes; `None` without that file. With
+    /// little of it, freed blocks are used again at once.
+    pub spare_bytes: Option<u64>,
+    /// One directory's files are spread over all devices.
+    pub has_stripes: bool,
+    /// Longest that an operation of a slow disk takes; disks are slow by phases. `None`: never.
+    pub disk_latency_max: Option<Duration>,
     /// Misfortunes.
     pub faults: Faults,
     /// Misfortunes in a run, if there are any.
@@ -58,10 +69,10 @@ impl Plan {
         let none = Faults::default();
         let faults = match seed % 8 {
             0 | 4 => none,
-            1 => Faults { resets: true, cuts: true, ..none },
+            1 => Faults { resets: true, cuts: true, holds: true, ..none },
             2 => Faults { node_kills: true, ..none },
-            3 => Faults { pauses: true, cuts: true, ..none },
-            5 => Faults { meta_kills: true, resets: true, ..none },
+            3 => Faults { pauses: true, cuts: true, strands: true, ..none },
+            5 => Faults { meta_kills: true, resets: true, holds: true, ..none },
             6 => Faults { node_power: true, meta_power: true, ..none },
             _ => Faults {
                 resets: true,
@@ -69,11 +80,13 @@ impl Plan {
                 node_kills: true,
                 pauses: true,
                 meta_kills: true,
+                holds: true,
+                strands: true,
                 node_power: random.chance(25),
                 meta_power: random.chance(25),
             },
         };
-        Plan {
+        let mut plan = Plan {
             seed,
             nodes: 3,
             workers: random.between(1, 2) as usize,
@@ -81,8 +94,24 @@ impl Plan {
             pause_max: Duration::from_millis(*random.of(&[5, 100, 4_000])),
             device_bytes: *random.of(&[4, 8, 16]) << 20,
             write_max: *random.of(&[6_000, 48_000, 400_000]),
+            spare_bytes: None,
+            has_stripes: false,
+            disk_latency_max: None,
             faults,
             fault_count: random.between(2, 6) as usize,
+        };
+        let is_tight = faults.strands && random.chance(80);
+        plan.has_stripes = is_tight || random.chance(60);
+        if is_tight || random.chance(60) {
+            plan.device_bytes = 4 << 20;
+            plan.spare_bytes = Some(*random.of(&[1 << 20, 2 << 20, 4 << 20]));
         }
+        if random.chance(75) {
+            // Without faults nothing may take longer than what waits for it.
+            let longest = if plan.has_faults() { 25_000 } else { 3_000 };
+            let max_ms = *random.of(&[5, 100, 1_000, longest]);
+            plan.disk_latency_max = Some(Duration::from_millis(max_ms));
+        }
+        plan
     }
 }

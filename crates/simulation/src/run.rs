@@ -5,14 +5,16 @@ use crate::cluster::Cluster;
 use crate::faults;
 use crate::finish::finish;
 use crate::history::{Actor, Counts, History};
-use crate::plan::Plan;
+use crate::plan::{Faults, Plan};
 use crate::random::Random;
-use crate::worker::{DIRECTORIES, Shared, Worker};
-use client::Setting;
+use crate::worker::{BALLAST, DIRECTORIES, Shared, Worker};
+use client::{Client, OpenMode, Setting};
 use protocol::InodeId;
+use protocol::attr::{AttrChanges, Layout};
 use protocol::client::Creation;
 use ring::sim::{SimConfig, Simulation};
-use ring::time::sleep;
+use ring::time::{now, sleep};
+use ring::{Buffer, Chunk};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,6 +23,12 @@ use std::time::Duration;
 const TIME_MAX: Duration = Duration::from_hours(2);
 /// How often new processes get their workers.
 const SUPERVISION: Duration = Duration::from_millis(20);
+/// How long disks are slow at most in a run without faults.
+const SLOW_FOR: Duration = Duration::from_mins(5);
+/// Bytes of a stripe: the least that there is.
+const STRIPE_BYTES: u32 = 64 << 10;
+/// Bytes of one write of the file that takes space up.
+const BALLAST_PIECE_BYTES: u64 = 256 << 10;
 /// Looks at processes between two at what has become certain.
 const EXPIRY_EVERY: u32 = 100;
 
@@ -50,6 +58,8 @@ pub fn run(plan: &Plan) -> Outcome {
         cluster,
         history: RefCell::new(History::default()),
         directories: RefCell::default(),
+        lasting: Cell::default(),
+        watch: RefCell::default(),
         steps: (0..plan.nodes).map(|_| workers()).collect(),
         doing: (0..plan.nodes).map(|_| doing()).collect(),
     });
@@ -71,15 +81,45 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
     let pool = prepare(&shared).await;
     let supervisor = ring::spawn(supervise(Rc::clone(&shared)));
     let fault_choices = Random::new(random.next());
+    let slow_choices = Random::new(random.next());
+    let slowness = ring::spawn(faults::slow_disks(Rc::clone(&shared), slow_choices));
     faults::run(&shared, fault_choices).await;
+    if shared.plan.faults == Faults::default() {
+        work_for_a_while(&shared).await;
+    }
+    slowness.abort();
     finish(&shared, pool).await;
     supervisor.abort();
+    let counted = shared.cluster.counted();
+    let mut history = shared.history.borrow_mut();
+    let locks = history.locks.len() as u64;
+    let counts = &mut history.counts;
+    *counts = Counts {
+        fences: counted.fences,
+        refusals: counted.refusals,
+        recalls: counted.recalls,
+        repeated: counted.repeated,
+        late_commits: counted.late_commits,
+        rewritten_blocks: counted.rewritten_blocks,
+        locks,
+        ..*counts
+    };
 }
 
-/// Makes the directories; answers the free bytes and the inodes then.
+/// Waits until the workers are done, or so long that slow disks have had their effect.
+async fn work_for_a_while(shared: &Rc<Shared>) {
+    let until = now() + SLOW_FOR;
+    let is_busy = || shared.steps.iter().flatten().any(|steps| steps.get() > 0);
+    while now() < until && is_busy() {
+        sleep(SUPERVISION).await;
+    }
+}
+
+/// Makes the directories and the file that takes space up; answers the free bytes and the inodes then.
 async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
     let machine = &shared.cluster.machines[0];
     let client = machine.client.borrow().clone().expect("all are up");
+    let plan = shared.plan.clone();
     let job = machine.node.spawn(async move {
         let setting = Setting { mode: 0o755, uid: 0, gid: 0 };
         let mut directories = vec![InodeId::ROOT];
@@ -90,6 +130,16 @@ async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
         // They must outlive a power loss.
         client.fsync(InodeId::ROOT).await.expect("nothing is broken yet");
         let pool = client.pool_use().await.expect("nothing is broken yet");
+        if plan.has_stripes
+            && let Some(last) = directories.last()
+        {
+            let layout = Layout { stripe_size_bytes: STRIPE_BYTES, stripe_count: -1 };
+            let changes = AttrChanges { layout: Some(layout), ..AttrChanges::default() };
+            client.set_attr(*last, changes).await.expect("nothing is broken yet");
+        }
+        if let Some(spare_bytes) = plan.spare_bytes {
+            fill(&client, pool.free_bytes.saturating_sub(spare_bytes)).await;
+        }
         (directories, (pool.free_bytes, pool.inodes))
     });
     let (directories, pool) = job.await.expect("the task lives");
@@ -97,14 +147,35 @@ async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
     pool
 }
 
+/// Writes a file of so many bytes.
+async fn fill(client: &Rc<Client>, bytes: u64) {
+    let setting = Setting { mode: 0o600, uid: 0, gid: 0 };
+    let mode = OpenMode { write: true, ..OpenMode::default() };
+    let made = client.create(InodeId::ROOT, BALLAST.as_bytes(), setting, mode).await;
+    let (handle, attr) = made.expect("nothing is broken yet");
+    for offset in (0..bytes).step_by(BALLAST_PIECE_BYTES as usize) {
+        let piece = Chunk::from(Buffer::zeroed(BALLAST_PIECE_BYTES.min(bytes - offset) as usize));
+        client.write(&handle, offset, piece, false).await.expect("nothing is broken yet");
+    }
+    client.fsync(attr.inode).await.expect("nothing is broken yet");
+    client.release(&handle).await.expect("nothing is broken yet");
+    client.forget(attr.inode, 1);
+}
+
 /// Gives every new process its workers.
 async fn supervise(shared: Rc<Shared>) {
     let mut served = vec![0; shared.cluster.machines.len()];
+    let mut sessions = vec![(0, None); shared.cluster.machines.len()];
     let mut turn = 0;
     loop {
         for machine in &shared.cluster.machines {
             let life = machine.life.get();
             let client = machine.client.borrow().clone();
+            let session = (life, client.as_ref().and_then(|client| client.session_id()));
+            let before = std::mem::replace(&mut sessions[machine.index], session);
+            if before.0 == life && before.1.is_some() && before.1 != session.1 {
+                shared.history.borrow_mut().counts.sessions_lost += 1;
+            }
             let Some(client) = client.filter(|_| served[machine.index] != life) else { continue };
             served[machine.index] = life;
             for number in 0..shared.plan.workers {

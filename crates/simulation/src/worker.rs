@@ -1,6 +1,8 @@
 //! What applications do: one worker takes a bounded number of steps on its node's client.
 
+mod attributes;
 mod data;
+mod locks;
 mod names;
 
 use crate::cluster::Cluster;
@@ -9,6 +11,7 @@ use crate::plan::Plan;
 use crate::random::Random;
 use client::Client;
 use protocol::{Errno, InodeId, SessionId};
+use ring::local::OneshotSender;
 use ring::time::sleep;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,8 +21,14 @@ use std::time::Duration;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Names that only links get.
 const LINK_NAMES: [&str; 3] = ["l", "m", "n"];
-/// Directories under the root, besides the root itself.
+/// Directories under the root, besides the root itself. The files of the last may be striped.
 pub(crate) const DIRECTORIES: [&str; 2] = ["left", "right"];
+/// A file that takes space up, and that no worker touches.
+pub(crate) const BALLAST: &str = "ballast";
+/// During a misfortune of so long workers go on, whatever number of steps they have left,
+const LONG: Duration = Duration::from_secs(5);
+/// with pauses up to such a part of it.
+const LASTING_PART: u32 = 30;
 
 /// What all workers of a run share.
 pub(crate) struct Shared {
@@ -30,8 +39,33 @@ pub(crate) struct Shared {
     pub(crate) directories: RefCell<Vec<InodeId>>,
     /// Steps that are left to each worker of each machine.
     pub(crate) steps: Vec<Vec<Cell<usize>>>,
+    /// Until when the present misfortune lasts.
+    pub(crate) lasting: Cell<Duration>,
+    /// Who wants to know of what a worker does.
+    pub(crate) watch: RefCell<Option<Watch>>,
     /// What each worker does just now, for the report of one that hangs.
     pub(crate) doing: Vec<Vec<RefCell<String>>>,
+}
+
+/// What a worker can be met at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// It has written, and not yet committed.
+    Wrote,
+    /// It begins to commit.
+    Commits,
+    /// It begins to read.
+    Reads,
+    /// It begins a change of names or sizes, which recalls what others have.
+    Changes,
+}
+
+/// One who waits to hear of it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) doing: Doing,
+    /// Is told the machine.
+    pub(crate) teller: OneshotSender<usize>,
 }
 
 /// A worker in one life of its node's process.
@@ -45,8 +79,9 @@ pub(crate) struct Worker {
 
 /// Errors that say something of the names asked about, and not that something is broken.
 fn is_verdict(errno: Errno) -> bool {
-    [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::EISDIR, Errno::ENOTDIR, Errno::ENOSPC]
-        .contains(&errno)
+    let of_names = [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::EISDIR, Errno::ENOTDIR];
+    let of_others = [Errno::ENOSPC, Errno::EAGAIN, Errno::ENODATA, Errno::ENXIO, Errno::EINVAL];
+    of_names.contains(&errno) || of_others.contains(&errno)
 }
 
 impl Worker {
@@ -68,23 +103,32 @@ impl Worker {
         while steps.get() > 0 {
             self.step().await;
             self.note("rests");
-            steps.set(steps.get().saturating_sub(1));
-            let pause_max_ns = self.shared.plan.pause_max.as_nanos() as u64;
+            if self.shared.lasting.get() < LONG {
+                steps.set(steps.get().saturating_sub(1));
+            }
+            let pause_max = self.shared.plan.pause_max;
+            let pause_max = pause_max.max(self.shared.lasting.get() / LASTING_PART);
+            let pause_max_ns = pause_max.as_nanos() as u64;
             sleep(Duration::from_nanos(1 + self.random.below(pause_max_ns))).await;
         }
     }
 
     async fn step(&mut self) {
         match self.random.below(100) {
-            0..36 => self.write_file().await,
-            36..58 => self.read_file().await,
-            58..66 => self.unlink().await,
-            66..74 => self.rename().await,
-            74..78 => self.link().await,
-            78..84 => self.list().await,
-            84..89 => self.truncate().await,
-            89..93 => self.punch().await,
-            93..97 => self.copy().await,
+            0..25 => self.write_file().await,
+            25..45 => self.read_file().await,
+            45..51 => self.append_together().await,
+            51..57 => self.replace().await,
+            57..62 => self.unlink().await,
+            62..68 => self.rename().await,
+            68..71 => self.link().await,
+            71..75 => self.list().await,
+            75..81 => self.truncate().await,
+            81..84 => self.punch().await,
+            84..87 => self.copy().await,
+            87..90 => self.lock().await,
+            90..94 => self.attributes().await,
+            94..97 => self.look().await,
             _ => self.directory().await,
         }
     }
@@ -92,6 +136,14 @@ impl Worker {
     fn note(&self, doing: &str) {
         let slot = &self.shared.doing[self.actor.machine][self.number];
         *slot.borrow_mut() = format!("{doing} since {:?}", ring::time::now());
+    }
+
+    /// Tells who waits for it, and lets them act.
+    fn does(&self, doing: Doing) {
+        let mut watch = self.shared.watch.borrow_mut();
+        if let Some(watch) = watch.take_if(|watch| watch.doing == doing) {
+            let _ = watch.teller.send(self.actor.machine);
+        }
     }
 
     fn history(&self) -> std::cell::RefMut<'_, History> {

@@ -7,7 +7,7 @@ use super::shared::Shared;
 use crate::leases::{CallId, Clearance, Demand};
 use crate::sessions::Session;
 use crate::tree::{Conflict, ConflictKind, SlotState};
-use protocol::client::{Call, Request, Response};
+use protocol::client::{Answer, Call, Request, Response};
 use protocol::{Errno, InodeId, Rights, SessionId};
 use ring::local::Notify;
 use ring::time::{Instant, now, timeout_at};
@@ -117,6 +117,7 @@ impl Shared {
 
     /// Answers a retry as the first time.
     fn repeat(&self, request: &Request, reply: ClientReply, response: Response) {
+        self.count(|counts| counts.repeated += 1);
         // The first answer may have been lost before its sync.
         self.post(match made_durable(&request.call) {
             Some(inode) if response.result.is_ok() => Outgoing::Durable(reply, response, inode),
@@ -223,7 +224,11 @@ impl Shared {
         self.record(work, &response);
         self.leases.borrow_mut().done(work.id);
         self.waiting.borrow_mut().remove(&work.id);
-        self.count(|counts| counts.calls += 1);
+        let is_late = is_late_commit(&work.request.call, &response);
+        self.count(|counts| {
+            counts.calls += 1;
+            counts.late_commits += u64::from(is_late);
+        });
         let reply = work.reply.borrow_mut().take();
         if let Some(reply) = reply {
             self.post(match made_durable(&work.request.call) {
@@ -251,6 +256,16 @@ impl Shared {
         if let Err(error) = recorded {
             tracing::error!(%error, session = work.session.id.0, "cannot record a reply");
         }
+    }
+}
+
+/// Whether an answer says that a truncation came before a commit.
+fn is_late_commit(call: &Call, response: &Response) -> bool {
+    match (call, &response.result) {
+        (Call::Commit { generation, .. }, Ok(Answer::Attr(attr))) => {
+            *generation < attr.generation
+        }
+        _ => false,
     }
 }
 

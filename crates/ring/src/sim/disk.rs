@@ -1,5 +1,6 @@
 //! Simulated files: what programs see, what a flush has made durable, and what power loss leaves.
 
+use super::moment::Seen;
 use super::world::{Event, Object, World};
 use crate::chunk::Chunk;
 use crate::file::OpenOptions;
@@ -69,6 +70,8 @@ struct SimFile {
     /// Number of the next write.
     next_write: u64,
     size: u64,
+    /// How often each page was written.
+    page_writes: BTreeMap<u64, u32>,
     /// The open file that holds the lock.
     locked_by: Option<u64>,
 }
@@ -140,6 +143,12 @@ impl World {
         Ok(())
     }
 
+    /// How many pages (4096 bytes) of a file of a node were written more than `times` times.
+    pub(crate) fn pages_written(&self, node: u32, path: &Path, times: u32) -> usize {
+        let file = self.disk.files.get(&(node, path.into())).map(|&file| &self.disk.all[file]);
+        file.map_or(0, |file| file.page_writes.values().filter(|count| **count > times).count())
+    }
+
     fn resize(&mut self, file: usize, size: u64) {
         let file = &mut self.disk.all[file];
         if size < file.size {
@@ -168,11 +177,16 @@ impl World {
     pub(crate) fn start_disk(&mut self, key: u32, object: u64, operation: &Operation) {
         let Ok(open) = self.open_file(object) else { return self.fail(key, libc::EBADF) };
         let (node, file) = (open.node, open.file);
-        let latency = match operation {
-            Operation::Read { .. } => self.config.read_latency,
-            Operation::Sync { .. } => self.config.sync_latency,
-            _ => self.config.write_latency,
+        let config = &self.config;
+        let usual = (config.read_latency, config.write_latency, config.sync_latency);
+        let pace = self.nodes[node as usize].pace;
+        let (read, write, sync) = pace.map_or(usual, |pace| (pace.read, pace.write, pace.sync));
+        let (latency, seen) = match operation {
+            Operation::Read { .. } => (read, Seen::Read(node)),
+            Operation::Sync { .. } => (sync, Seen::Flush(node)),
+            _ => (write, Seen::Write(node)),
         };
+        self.see(seen);
         let delay = self.rng.ns(latency);
         let epoch = self.nodes[node as usize].epoch;
         let covered = self.disk.all[file].next_write;
@@ -276,6 +290,10 @@ impl SimFile {
     fn write(&mut self, offset: u64, bytes: Vec<u8>) -> i32 {
         let len = bytes.len();
         self.current.write(offset, &bytes);
+        let page_bytes = PAGE_BYTES as u64;
+        for page in offset / page_bytes..(offset + len as u64).div_ceil(page_bytes) {
+            *self.page_writes.entry(page).or_default() += 1;
+        }
         self.size = self.size.max(offset + len as u64);
         self.unflushed.push(Unflushed { number: self.next_write, offset, bytes });
         self.next_write += 1;

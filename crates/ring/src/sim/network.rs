@@ -1,6 +1,7 @@
 //! What simulated sockets do: TCP as programs see it, over links with latency that can be cut.
 
 use super::disk::gather;
+use super::moment::Seen;
 use super::streams::{Delivery, Listener, Payload, Sending, Stream};
 use super::world::{Event, Object, World};
 use crate::chunk::{Chunk, Segment};
@@ -260,6 +261,9 @@ impl World {
             stream.last_arrival_ns = at_ns;
         }
         let (source_node, target_node) = (node, peer_node);
+        if let Payload::Data(bytes) = &payload {
+            self.see(Seen::Send { from: node, to: peer_node, bytes: bytes.len() });
+        }
         let delivery = Delivery { source, source_node, target, target_node, payload };
         self.plan_at(at_ns, Event::Deliver(delivery));
     }
@@ -275,7 +279,7 @@ impl World {
             }
             return;
         };
-        if is_cut || !stream.held.is_empty() {
+        if is_cut || stream.is_held_back || !stream.held.is_empty() {
             stream.held.push_back(delivery);
             return;
         }
@@ -363,13 +367,30 @@ impl World {
         }
     }
 
+    /// From now on what comes over the connections that are open between two nodes is held back,
+    /// or, if not `is_held_back`, goes on. New connections are not concerned.
+    pub(crate) fn hold_back(&mut self, nodes: Option<(u32, u32)>, is_held_back: bool) {
+        for object in self.objects.values_mut() {
+            if let Object::Stream(stream) = object
+                && nodes.is_none_or(|(a, b)| {
+                    [(a, b), (b, a)].contains(&(stream.node, stream.peer_node))
+                })
+            {
+                stream.is_held_back = is_held_back;
+            }
+        }
+        if !is_held_back {
+            self.release_held();
+        }
+    }
+
     /// Lets held deliveries over healed links go on, in order.
     pub(crate) fn release_held(&mut self) {
         let streams: Vec<u64> = self.objects.keys().copied().collect();
         for id in streams {
             let Some(Object::Stream(stream)) = self.objects.get(&id) else { continue };
             let (node, peer_node) = (stream.node, stream.peer_node);
-            if stream.held.is_empty() || self.is_cut(node, peer_node) {
+            if stream.held.is_empty() || stream.is_held_back || self.is_cut(node, peer_node) {
                 continue;
             }
             let held = match self.objects.get_mut(&id) {
@@ -411,6 +432,7 @@ fn stream(node: u32, peer_node: u32, local: SocketAddr, peer: u64) -> Stream {
         is_reset: false,
         has_shut: false,
         last_arrival_ns: 0,
+        is_held_back: false,
         held: VecDeque::new(),
     }
 }

@@ -2,14 +2,49 @@
 
 use super::World;
 use super::disk::gather;
+use super::moment::{Seen, Watch};
 use super::world::Object;
 use crate::context::Context;
 use crate::executor::{JoinHandle, spawn_on};
+use crate::local::oneshot;
 use crate::operation::Operation;
 use std::cell::RefMut;
 use std::fmt;
 use std::net::IpAddr;
+use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a disk takes, from the least to the most.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskPace {
+    /// A read.
+    pub read: (Duration, Duration),
+    /// A write.
+    pub write: (Duration, Duration),
+    /// A flush.
+    pub sync: (Duration, Duration),
+}
+
+/// What [`Network::moment`] waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum Moment<'a> {
+    /// A node's disk begins to read.
+    Read(&'a Node),
+    /// A node's disk begins to write.
+    Write(&'a Node),
+    /// A node's disk begins to flush.
+    Flush(&'a Node),
+    /// A node sends another a piece of a stream.
+    Send {
+        /// The sender.
+        from: &'a Node,
+        /// The receiver.
+        to: &'a Node,
+        /// Bytes of the piece at least.
+        bytes_min: usize,
+    },
+}
 
 /// A simulated machine. Clones refer to the same one.
 #[derive(Clone)]
@@ -115,6 +150,26 @@ impl Node {
         self.context.executor.set_paused(self.id, true);
     }
 
+    /// How long the node's disk takes from now on; `None` is as configured.
+    pub fn set_disk_pace(&self, pace: Option<DiskPace>) {
+        let mut world = self.world();
+        world.note(15, u64::from(self.id), u64::from(pace.is_some()));
+        world.nodes[self.id as usize].pace = pace;
+    }
+
+    /// How many operations of the node's files are under way, of a killed program too: its files
+    /// stay open until they have ended.
+    pub fn disk_operations(&self) -> usize {
+        let world = self.world();
+        let operations = world.disk_operations();
+        operations.iter().filter(|(_, object)| world.is_of(*object, self.id)).count()
+    }
+
+    /// How many pages (4096 bytes) of one of its files were written more than `times` times.
+    pub fn pages_written(&self, path: &Path, times: u32) -> usize {
+        self.world().pages_written(self.id, path, times)
+    }
+
     /// Lets a paused node go on.
     pub fn resume(&self) {
         self.context.executor.set_paused(self.id, false);
@@ -166,12 +221,44 @@ impl Network {
         world.release_held();
     }
 
-    /// Mends all links.
+    /// Mends all links, and lets go what [`hold_back`](Self::hold_back) held.
     pub fn heal_all(&self) {
         let mut world = self.world();
         world.note(11, 0, 0);
         world.cut.clear();
-        world.release_held();
+        world.hold_back(None, false);
+    }
+
+    /// Holds back, in both directions, what the connections that two nodes have now carry from here
+    /// on, as a path that forwards late does; new connections work. [`let_go`](Self::let_go) delivers
+    /// it, whether or not the sender has closed its end meanwhile.
+    pub fn hold_back(&self, a: &Node, b: &Node) {
+        let mut world = self.world();
+        world.note(13, u64::from(a.id), u64::from(b.id));
+        world.hold_back(Some((a.id, b.id)), true);
+    }
+
+    /// Delivers what was held back between two nodes.
+    pub fn let_go(&self, a: &Node, b: &Node) {
+        let mut world = self.world();
+        world.note(14, u64::from(a.id), u64::from(b.id));
+        world.hold_back(Some((a.id, b.id)), false);
+    }
+
+    /// Completes when the next such thing happens; before time goes on, so that whoever waits can
+    /// interfere just then.
+    pub async fn moment(&self, moment: Moment<'_>) {
+        let (seen, bytes_min) = match moment {
+            Moment::Read(node) => (Seen::Read(node.id), 0),
+            Moment::Write(node) => (Seen::Write(node.id), 0),
+            Moment::Flush(node) => (Seen::Flush(node.id), 0),
+            Moment::Send { from, to, bytes_min } => {
+                (Seen::Send { from: from.id, to: to.id, bytes: bytes_min }, bytes_min)
+            }
+        };
+        let (teller, told) = oneshot();
+        self.world().watches.push(Watch { seen, bytes_min, teller });
+        let _ = told.await;
     }
 
     /// Breaks all connections between two nodes at once, as a reset does.

@@ -51,6 +51,8 @@ pub(crate) struct Stream {
     pub(crate) has_shut: bool,
     /// When the last piece sent arrives: later ones may not overtake it.
     pub(crate) last_arrival_ns: u64,
+    /// What comes is held back, though the link is whole.
+    pub(crate) is_held_back: bool,
     /// What has come over a cut link, for after the healing.
     pub(crate) held: VecDeque<Delivery>,
 }

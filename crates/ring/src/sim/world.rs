@@ -2,6 +2,8 @@
 
 use super::SimConfig;
 use super::disk::{Disk, OpenFile};
+use super::moment::Watch;
+use super::node::DiskPace;
 use super::rng::Rng;
 use super::streams::{Delivery, Listener, Stream};
 use crate::context::try_with_context;
@@ -89,6 +91,8 @@ pub(crate) struct NodeState {
     /// Counts power losses: disk operations of an earlier life have no effect.
     pub(crate) epoch: u64,
     pub(crate) has_power: bool,
+    /// How long its disk takes, if not as configured.
+    pub(crate) pace: Option<DiskPace>,
     next_port: u16,
 }
 
@@ -116,6 +120,8 @@ pub(crate) struct World {
     /// Pairs of nodes (lesser first) that do not reach each other.
     pub(crate) cut: BTreeSet<(u32, u32)>,
     pub(crate) disk: Disk,
+    /// Who waits for a moment.
+    pub(crate) watches: Vec<Watch>,
     events: BinaryHeap<Reverse<Planned>>,
     sequence: u64,
     next_object: u64,
@@ -133,6 +139,7 @@ impl World {
             listeners: BTreeMap::new(),
             cut: BTreeSet::new(),
             disk: Disk::default(),
+            watches: Vec::new(),
             events: BinaryHeap::new(),
             sequence: 0,
             next_object: 0,
@@ -143,7 +150,8 @@ impl World {
 
     pub(crate) fn add_node(&mut self, name: &str) -> u32 {
         let next_port = EPHEMERAL_PORT_FIRST;
-        self.nodes.push(NodeState { name: name.into(), epoch: 0, has_power: true, next_port });
+        let (name, pace) = (name.into(), None);
+        self.nodes.push(NodeState { name, epoch: 0, has_power: true, pace, next_port });
         self.nodes.len() as u32 - 1
     }
 

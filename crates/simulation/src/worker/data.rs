@@ -1,13 +1,15 @@
 //! Steps that write and read files.
 
-use super::Worker;
+use super::{Doing, Worker};
 use crate::history::{Effect, FileKey, Read};
 use crate::pattern;
 use client::{Handle, OpenMode};
 use protocol::attr::AttrChanges;
 use protocol::client::FallocateMode;
 use protocol::{Errno, FileKind, InodeId};
+use ring::time::sleep;
 use ring::{Buffer, Chunk, Region};
+use std::time::Duration;
 
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
 /// Offsets at which writes begin are below this, but for appends.
@@ -28,6 +30,8 @@ impl Worker {
         let file = self.file(inode);
         for _ in 0..self.random.between(1, 4) {
             self.write(&handle, file).await;
+            self.does(Doing::Wrote);
+            self.dawdle().await;
             match self.random.below(10) {
                 0 => self.fsync(inode, file).await,
                 1 => self.read(inode, file).await,
@@ -39,6 +43,42 @@ impl Worker {
         }
         self.close(&handle, file).await;
         self.client.forget(inode, 1);
+    }
+
+    /// Now and then a while passes with data that is written and not committed.
+    async fn dawdle(&mut self) {
+        if self.random.chance(40) {
+            let most_us = *self.random.of(&[100, 2_000, 300_000]);
+            sleep(Duration::from_micros(self.random.between(1, most_us))).await;
+        }
+    }
+
+    /// Appends a little to a file to which all append, some of them at this moment.
+    pub(super) async fn append_together(&mut self) {
+        let parent = InodeId::ROOT;
+        let mode = OpenMode { append: true, ..WRITE };
+        let handle = match self.lookup(parent, "a").await {
+            Some(attr) if attr.kind != FileKind::File => return self.client.forget(attr.inode, 1),
+            Some(attr) => self.open(attr.inode, mode).await,
+            None => self.create(parent, "a", mode).await.map(|(handle, _)| handle),
+        };
+        let Some(handle) = handle else { return };
+        let file = self.file(handle.inode());
+        for _ in 0..self.random.between(2, 5) {
+            let length = self.random.between(1, 3_000);
+            self.write_piece(&handle, file, 0, length).await;
+            self.does(Doing::Wrote);
+            self.dawdle().await;
+        }
+        self.close(&handle, file).await;
+        self.client.forget(handle.inode(), 1);
+    }
+
+    /// Removes a file and writes another at once, so that its blocks are wanted.
+    pub(super) async fn replace(&mut self) {
+        let (parent, name) = self.any_place();
+        self.unlink_name(parent, &name).await;
+        self.write_file().await;
     }
 
     pub(super) async fn open(&self, inode: InodeId, mode: OpenMode) -> Option<Handle> {
@@ -57,6 +97,10 @@ impl Worker {
         if self.random.chance(30) {
             offset &= !4095;
         }
+        self.write_piece(handle, file, offset, length).await;
+    }
+
+    async fn write_piece(&self, handle: &Handle, file: FileKey, offset: u64, length: u64) {
         let stamp = self.history().stamp();
         let life = self.begin("write");
         let bytes = pattern::bytes(stamp, 0, length as usize);
@@ -89,6 +133,7 @@ impl Worker {
     async fn fsync(&self, inode: InodeId, file: FileKey) {
         let asked = self.history().tick();
         self.note("fsync");
+        self.does(Doing::Commits);
         let result = self.client.fsync(inode).await;
         self.flushed("fsync", file, asked, result, true);
     }
@@ -96,6 +141,11 @@ impl Worker {
     async fn close(&self, handle: &Handle, file: FileKey) {
         let asked = self.history().tick();
         self.note("close");
+        // Who only reads commits nothing, not even what others on its node have written.
+        if !handle.mode.write {
+            return self.answered("close", &self.client.release(handle).await);
+        }
+        self.does(Doing::Commits);
         let result = self.client.release(handle).await;
         self.flushed("close", file, asked, result, false);
     }
@@ -143,8 +193,9 @@ impl Worker {
         let session = self.session();
         let start = self.history().tick();
         self.note("read");
+        self.does(Doing::Reads);
         // Every second read offers memory, as a FUSE request over io_uring does.
-        let room = (start % 2 == 0).then(|| Region::new(asked.max(1) as usize).ok()).flatten();
+        let room = start.is_multiple_of(2).then(|| Region::new(asked.max(1) as usize).ok()).flatten();
         let room = room.map(|region| region.range(0, region.len()));
         let result = self.client.read(inode, offset, asked as usize, room.as_ref()).await;
         self.answered("read", &result);
@@ -159,7 +210,7 @@ impl Worker {
     }
 
     /// A file to change other than by writing.
-    async fn some_file(&mut self) -> Option<InodeId> {
+    pub(super) async fn some_file(&mut self) -> Option<InodeId> {
         let (parent, name) = self.any_place();
         let attr = self.lookup(parent, &name).await?;
         // The calls below go by the number: they need no reference.
@@ -217,6 +268,7 @@ impl Worker {
     fn begin_change(&self, what: &'static str, inode: InodeId, effect: Effect) -> usize {
         let file = self.file(inode);
         let life = self.begin(what);
+        self.does(Doing::Changes);
         self.history().change(file, effect, life)
     }
 
@@ -252,6 +304,10 @@ impl Worker {
     pub(crate) async fn read_whole(&self, inode: InodeId) {
         let file = self.file(inode);
         self.read_range(inode, file, 0, 4 << 20).await;
+    }
+
+    pub(crate) fn has_ballast(&self) -> bool {
+        self.shared.plan.spare_bytes.is_some()
     }
 
     pub(crate) async fn remove(&self, parent: InodeId, name: &str) {

@@ -1,6 +1,6 @@
 //! Steps that change or look at directory entries.
 
-use super::Worker;
+use super::{Doing, Worker};
 use crate::history::Life;
 use crate::names::{NameEffect, NameEvent, Slot};
 use client::{Handle, OpenMode, Setting};
@@ -115,8 +115,13 @@ impl Worker {
 
     pub(super) async fn unlink(&mut self) {
         let (parent, name) = self.any_place();
+        self.unlink_name(parent, &name).await;
+    }
+
+    pub(super) async fn unlink_name(&self, parent: InodeId, name: &str) {
         let life = self.begin("unlink");
-        let at = slot(parent, &name);
+        self.does(Doing::Changes);
+        let at = slot(parent, name);
         let index = self.open_changes(&life, vec![(at.clone(), NameEffect::Set(None))]);
         let result = self.client.unlink(parent, name.as_bytes()).await;
         self.answered("unlink", &result);
@@ -146,6 +151,7 @@ impl Worker {
             _ => NameEffect::Set(None),
         };
         let life = self.begin("rename");
+        self.does(Doing::Changes);
         let changes = vec![(from.clone(), old), (to.clone(), NameEffect::MovedFrom(from.clone()))];
         let index = self.open_changes(&life, changes.clone());
         let result = self
@@ -210,7 +216,7 @@ impl Worker {
             after = listing.entries.last().map_or(after, |entry| entry.cookie);
             for entry in listing.entries {
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
-                if name != "." && name != ".." {
+                if name != "." && name != ".." && name != super::BALLAST {
                     found.push((name, entry.attr.inode));
                 }
             }

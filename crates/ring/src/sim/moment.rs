@@ -1,0 +1,54 @@
+//! Who waits for something to happen in the simulated world, so as to interfere just then.
+
+use super::world::World;
+use crate::local::OneshotSender;
+
+/// Something that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// A node's disk begins to read.
+    Read(u32),
+    /// A node's disk begins to write.
+    Write(u32),
+    /// A node's disk begins to flush.
+    Flush(u32),
+    /// A piece of a stream leaves.
+    Send { from: u32, to: u32, bytes: usize },
+}
+
+/// Somebody who waits.
+pub(crate) struct Watch {
+    /// For what; the number of bytes does not count.
+    pub(crate) seen: Seen,
+    /// Bytes of a piece at least.
+    pub(crate) bytes_min: usize,
+    pub(crate) teller: OneshotSender<()>,
+}
+
+impl Watch {
+    fn waits_for(&self, seen: Seen) -> bool {
+        match (self.seen, seen) {
+            (Seen::Send { from, to, .. }, Seen::Send { from: sender, to: receiver, bytes }) => {
+                (from, to) == (sender, receiver) && bytes >= self.bytes_min
+            }
+            (wanted, seen) => wanted == seen,
+        }
+    }
+}
+
+impl World {
+    /// Tells all who wait for this.
+    pub(crate) fn see(&mut self, seen: Seen) {
+        if self.watches.is_empty() {
+            return;
+        }
+        let watches = std::mem::take(&mut self.watches);
+        for watch in watches {
+            if watch.waits_for(seen) {
+                let _ = watch.teller.send(());
+            } else if !watch.teller.is_closed() {
+                self.watches.push(watch);
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Waits for the moment at which a misfortune tells most, and says whom it should strike.
+
+use crate::faults::Fault;
+use crate::random::Random;
+use crate::worker::{Doing, Shared, Watch};
+use ring::local::oneshot;
+use ring::sim::Moment;
+use ring::time::{sleep, timeout};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a moment is waited for; without one, the misfortune strikes anyhow.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// A piece that carries data of files, in bytes.
+const DATA_BYTES: usize = 2_000;
+
+/// Whom a misfortune strikes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Victim {
+    pub(crate) machine: usize,
+    /// The machine at the other end.
+    pub(crate) other: usize,
+    /// Whether the other end is rather the metadata service; `None` if that is open.
+    pub(crate) is_meta: Option<bool>,
+}
+
+/// A moment.
+#[derive(Clone, Copy, Debug)]
+enum Aim {
+    /// A worker does this on any machine.
+    Worker(Doing),
+    /// Data is on its way from one machine to another: a write's to its target, or what was read.
+    Data,
+    /// A target answers a host, or asks it for a write's data.
+    TargetAnswers,
+    /// A disk begins to write.
+    DiskWrites,
+    /// A disk begins to read.
+    DiskReads,
+    /// A disk begins to flush.
+    DiskFlushes,
+    /// The metadata service sends a client an answer or a recall: what it answers to is done.
+    MetaAnswers,
+    /// The metadata service answers a worker's change: without the answer it is asked again.
+    ChangeIsAnswered,
+    /// A client asks the metadata service.
+    MetaIsAsked,
+}
+
+const WORKERS: [Doing; 5] =
+    [Doing::Wrote, Doing::Wrote, Doing::Commits, Doing::Reads, Doing::Changes];
+
+/// The moments that tell most for a misfortune.
+fn aims(kind: Fault) -> &'static [Aim] {
+    match kind {
+        Fault::Reset => {
+            &[Aim::ChangeIsAnswered, Aim::ChangeIsAnswered, Aim::Data, Aim::TargetAnswers]
+        }
+        Fault::Hold => &[Aim::Data, Aim::Data, Aim::TargetAnswers, Aim::MetaIsAsked],
+        Fault::Cut | Fault::Pause => &[
+            Aim::Worker(Doing::Wrote),
+            Aim::Worker(Doing::Commits),
+            Aim::Worker(Doing::Reads),
+            Aim::Data,
+            Aim::Data,
+            Aim::TargetAnswers,
+            Aim::MetaAnswers,
+        ],
+        Fault::Strand => &[Aim::Data, Aim::Data, Aim::TargetAnswers, Aim::Worker(Doing::Wrote)],
+        Fault::NodeKill => &[Aim::Worker(Doing::Commits), Aim::Data, Aim::DiskWrites],
+        Fault::MetaKill => {
+            &[Aim::MetaAnswers, Aim::MetaIsAsked, Aim::ChangeIsAnswered, Aim::ChangeIsAnswered]
+        }
+        Fault::NodePower => &[Aim::DiskWrites, Aim::DiskFlushes, Aim::DiskReads],
+        Fault::MetaPower => &[Aim::MetaAnswers, Aim::Worker(Doing::Commits)],
+    }
+}
+
+/// A machine and another, by chance.
+pub(crate) fn anybody(shared: &Shared, random: &mut Random) -> Victim {
+    let count = shared.cluster.machines.len() as u64;
+    let machine = random.below(count);
+    let other = (machine + random.between(1, count - 1)) % count;
+    Victim { machine: machine as usize, other: other as usize, is_meta: None }
+}
+
+/// Waits for a moment that tells for this kind of misfortune, and mostly a little longer.
+pub(crate) async fn meet(shared: &Rc<Shared>, kind: Fault, random: &mut Random) -> Victim {
+    let victim = anybody(shared, random);
+    let aim = match *random.of(aims(kind)) {
+        // A few of another kind.
+        Aim::Worker(_) if random.chance(20) => Aim::Worker(*random.of(&WORKERS)),
+        aim => aim,
+    };
+    let Ok(met) = timeout(PATIENCE, moment(shared, aim, victim)).await else {
+        shared.watch.borrow_mut().take();
+        return victim;
+    };
+    shared.history.borrow_mut().counts.aimed += 1;
+    // What is on its way is there soon.
+    let later_us = match aim {
+        Aim::Data | Aim::TargetAnswers | Aim::ChangeIsAnswered => *random.of(&[0, 0, 0, 100]),
+        _ => *random.of(&[0, 0, 100, 1_000, 20_000]),
+    };
+    if later_us > 0 {
+        sleep(Duration::from_micros(random.between(1, later_us))).await;
+    }
+    met
+}
+
+async fn moment(shared: &Rc<Shared>, aim: Aim, victim: Victim) -> Victim {
+    let cluster = &shared.cluster;
+    let network = &cluster.network;
+    let node = &cluster.machines[victim.machine].node;
+    let other = &cluster.machines[victim.other].node;
+    match aim {
+        Aim::Worker(doing) => met(shared, doing, victim).await,
+        Aim::ChangeIsAnswered => {
+            let victim = met(shared, Doing::Changes, victim).await;
+            let (from, to) = (&cluster.meta.node, &cluster.machines[victim.machine].node);
+            network.moment(Moment::Send { from, to, bytes_min: 1 }).await;
+            Victim { is_meta: Some(true), ..victim }
+        }
+        Aim::Data => {
+            network.moment(Moment::Send { from: node, to: other, bytes_min: DATA_BYTES }).await;
+            Victim { is_meta: Some(false), ..victim }
+        }
+        Aim::TargetAnswers => {
+            network.moment(Moment::Send { from: other, to: node, bytes_min: 1 }).await;
+            Victim { is_meta: Some(false), ..victim }
+        }
+        Aim::DiskWrites => {
+            network.moment(Moment::Write(node)).await;
+            victim
+        }
+        Aim::DiskReads => {
+            network.moment(Moment::Read(node)).await;
+            victim
+        }
+        Aim::DiskFlushes => {
+            network.moment(Moment::Flush(node)).await;
+            victim
+        }
+        Aim::MetaAnswers => {
+            let meta = &cluster.meta.node;
+            network.moment(Moment::Send { from: meta, to: node, bytes_min: 1 }).await;
+            Victim { is_meta: Some(true), ..victim }
+        }
+        Aim::MetaIsAsked => {
+            let meta = &cluster.meta.node;
+            network.moment(Moment::Send { from: node, to: meta, bytes_min: 1 }).await;
+            Victim { is_meta: Some(true), ..victim }
+        }
+    }
+}
+
+/// Waits until a worker does something; its machine is the victim.
+async fn met(shared: &Rc<Shared>, doing: Doing, victim: Victim) -> Victim {
+    let (teller, told) = oneshot();
+    *shared.watch.borrow_mut() = Some(Watch { doing, teller });
+    let machine = told.await.unwrap_or(victim.machine);
+    let other = if machine == victim.other { victim.machine } else { victim.other };
+    Victim { machine, other, is_meta: None }
+}
