@@ -157,6 +157,16 @@ impl File {
         }
     }
 
+    /// Writes what is dirty to the device and waits for it, blocking this thread: for threads that
+    /// do nothing else. Nothing is durable by it; a sync afterwards has only metadata left to do, so
+    /// that the syncs of many files find themselves in one commit of the file system.
+    ///
+    /// # Errors
+    /// What writing met; a sync tells it again.
+    pub fn write_back_blocking(&self) -> io::Result<()> {
+        identity::write_back(self.handle.as_fd()?)
+    }
+
     /// Size in bytes, also of a block device.
     ///
     /// # Errors

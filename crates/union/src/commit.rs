@@ -7,9 +7,12 @@
 //! syncs, whose journal commits the file system merges, renames them, and makes the names durable.
 //!
 //! A process that is killed loses nothing: each waiting copy bears an attribute with its path and
-//! the machine's boot, set when the copy is complete. The next mount of the same boot, whose page
-//! cache still has what was written, finishes them ([`recover`]); after a reboot they are discarded,
-//! since nobody knows which of their bytes reached the disk, and nobody was promised them.
+//! the boot and the mount that it lies on, set when the copy is complete. The next union on the same
+//! mount, whose page cache still has what was written, finishes them ([`recover`]); after a reboot or
+//! a new mount they are discarded, since nobody knows which of their bytes reached the disk.
+
+mod dirty;
+mod write_back;
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -28,10 +31,10 @@ use crate::node::{Node, Place};
 use crate::sys::{self, Fd};
 use crate::tree::Union;
 
-/// The attribute of a waiting copy: boot and path.
+use write_back::WriteBack;
+
+/// The attribute of a waiting copy: witness and path.
 const MARK: &[u8] = b"tsumugi";
-/// Changes at each start of the machine.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A copy that waits for its data to be durable.
 #[derive(Debug)]
@@ -103,6 +106,7 @@ pub(crate) struct Committer {
     is_running: Cell<bool>,
     is_urgent: Cell<bool>,
     woken: Notify,
+    pub(crate) write_back: WriteBack,
 }
 
 #[derive(Debug)]
@@ -160,7 +164,7 @@ impl Committer {
             }
             self.is_urgent.set(false);
             let batch = self.take(limits.files);
-            commit(batch).await;
+            self.commit(batch).await;
         }
         self.is_running.set(false);
     }
@@ -184,6 +188,39 @@ impl Committer {
             || self.bytes.get() >= limits.bytes
     }
 
+    /// Makes a batch durable, gives it its names, and makes these durable.
+    async fn commit(&self, batch: Vec<Waiting>) {
+        let mut live = Vec::with_capacity(batch.len());
+        for waiting in batch {
+            if waiting.pending.is_cancelled.get() {
+                waiting.pending.end(Ok(()));
+            } else {
+                live.push(waiting);
+            }
+        }
+        let synced = sync_data(&self.write_back, &live).await;
+        let mut named: Vec<Named> = Vec::new();
+        for (waiting, result) in live.into_iter().zip(synced) {
+            let published =
+                result.and_then(|()| waiting.union.publish(&waiting.node, &waiting.pending));
+            match published {
+                Ok(parent) => note_named(&mut named, waiting, parent),
+                Err(errno) => {
+                    tracing::error!(%errno, "a copied-up file could not be made durable");
+                    waiting.union.forget_waiting(&waiting.pending);
+                    waiting.pending.end(Err(errno));
+                }
+            }
+        }
+        for Named { union, parents, copies } in named {
+            let result = union.sync_directories(parents).await;
+            for pending in copies {
+                union.forget_waiting(&pending);
+                pending.end(result);
+            }
+        }
+    }
+
     fn take(&self, files_max: usize) -> Vec<Waiting> {
         let mut queue = self.queue.borrow_mut();
         let count = queue.len().min(files_max);
@@ -191,39 +228,6 @@ impl Committer {
         let bytes: u64 = batch.iter().map(|waiting| waiting.pending.bytes).sum();
         self.bytes.set(self.bytes.get() - bytes);
         batch
-    }
-}
-
-/// Makes a batch durable, gives it its names, and makes these durable.
-async fn commit(batch: Vec<Waiting>) {
-    let mut live = Vec::with_capacity(batch.len());
-    for waiting in batch {
-        if waiting.pending.is_cancelled.get() {
-            waiting.pending.end(Ok(()));
-        } else {
-            live.push(waiting);
-        }
-    }
-    let synced = sync_data(&live).await;
-    let mut named: Vec<Named> = Vec::new();
-    for (waiting, result) in live.into_iter().zip(synced) {
-        let published =
-            result.and_then(|()| waiting.union.publish(&waiting.node, &waiting.pending));
-        match published {
-            Ok(parent) => note_named(&mut named, waiting, parent),
-            Err(errno) => {
-                tracing::error!(%errno, "a copied-up file could not be made durable");
-                waiting.union.forget_waiting(&waiting.pending);
-                waiting.pending.end(Err(errno));
-            }
-        }
-    }
-    for Named { union, parents, copies } in named {
-        let result = union.sync_directories(parents).await;
-        for pending in copies {
-            union.forget_waiting(&pending);
-            pending.end(result);
-        }
     }
 }
 
@@ -251,12 +255,16 @@ fn note_named(named: &mut Vec<Named>, waiting: Waiting, parent: Option<Rc<Node>>
 }
 
 /// Flushes the data of every copy, all at a time.
-async fn sync_data(batch: &[Waiting]) -> Vec<Result<(), Errno>> {
+async fn sync_data(write_back: &WriteBack, batch: &[Waiting]) -> Vec<Result<(), Errno>> {
     let whole = batch.iter().find(|waiting| waiting.union.options.sync_whole_file_system);
     if let Some(waiting) = whole {
         let result = sync_file_system(&waiting.union).await;
         return batch.iter().map(|_| result).collect();
     }
+    // First all data goes to the device, with no commit of a journal between; then every file is
+    // synced, all at a time, and finds itself in the same commit as the others.
+    let files = batch.iter().map(|waiting| waiting.pending.backing.file.clone()).collect();
+    write_back.run(files).await;
     // An operation goes out when it is made: all of them, before the first is waited for.
     let syncs: Vec<_> =
         batch.iter().map(|waiting| waiting.pending.backing.file.sync_all()).collect();
@@ -286,7 +294,8 @@ impl Union {
     /// Marks a copy as complete and makes it the node's place, to be made durable later.
     pub(crate) fn enqueue(self: &Rc<Self>, node: &Rc<Node>, pending: Pending) -> Result<(), Errno> {
         let path = crate::tree::path_of(node);
-        let mark = [boot_id().as_bytes(), b"\0", &path].concat();
+        let witness = witness(self.upper()?.pending.as_fd()).unwrap_or_default();
+        let mark = [witness.as_bytes(), b"\0", &path].concat();
         let name = self.layers.prefix.name(MARK);
         sys::set_xattr(pending.file.as_fd(), &name, &mark, XattrFlags::empty())?;
         let pending = Rc::new(pending);
@@ -317,7 +326,7 @@ impl Union {
         // A mark that stays behind shows nowhere and means nothing outside of its directory.
         let _ = sys::remove_xattr(pending.file.as_fd(), &self.layers.prefix.name(MARK));
         node.set_place(Place::Upper);
-        note_new_name(&link.parent);
+        self.note_new_name(&link.parent);
         self.set_impure(&link.parent)?;
         Ok(Some(link.parent))
     }
@@ -346,7 +355,7 @@ impl Union {
         for (sync, directory) in syncs.into_iter().zip(&to_sync) {
             if let Err(error) = sync.await {
                 // Not durable: whoever asks next is told so again.
-                note_new_name(directory);
+                self.note_new_name(directory);
                 result = Err(errno_of(error));
             }
         }
@@ -365,28 +374,24 @@ pub(crate) fn keeping_times<T>(
     Ok(done)
 }
 
-/// Notes that a directory has a name that is not known to be durable.
-pub(crate) fn note_new_name(directory: &Rc<Node>) {
-    if let Some(state) = directory.directory() {
-        state.has_new_names.set(true);
-    }
-}
-
-fn boot_id() -> String {
-    std::fs::read_to_string(BOOT_ID).map(|id| id.trim().to_owned()).unwrap_or_default()
+/// What a waiting copy is marked with beside its path: boot and mount. While that mount lives, so
+/// does the page cache. `None` if the kernel cannot tell, and then nothing is ever believed.
+fn witness(pending: BorrowedFd<'_>) -> Option<String> {
+    let witness = crate::journal::witness(pending);
+    (witness != 0).then(|| format!("{witness:016x}"))
 }
 
 /// Finishes what a killed process has left waiting, and discards what cannot be trusted.
 pub(crate) fn recover(upper: &Upper, prefix: Prefix) -> Result<(), Errno> {
-    let boot = boot_id();
+    let witness = witness(upper.pending.as_fd());
     let mark_name = prefix.name(MARK);
     for entry in sys::list(upper.pending.as_fd())? {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
         let file = sys::open_below(upper.pending.as_fd(), &entry.name, flags)?;
         let mark = sys::xattr(file.as_fd(), &mark_name)?.unwrap_or_default();
-        let path = mark
-            .strip_prefix(boot.as_bytes())
-            .filter(|_| !boot.is_empty())
+        let path = witness
+            .as_ref()
+            .and_then(|witness| mark.strip_prefix(witness.as_bytes()))
             .and_then(|rest| rest.strip_prefix(b"\0"));
         match path {
             Some(path) => {

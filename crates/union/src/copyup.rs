@@ -15,7 +15,7 @@ use ring::file::FileHandle;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::commit::{Pending, keeping_times, note_new_name};
+use crate::commit::{Pending, keeping_times};
 use crate::files::{self, Backing};
 use crate::format::{Origin, suffix};
 use crate::node::{FileState, Node, Place};
@@ -134,7 +134,7 @@ impl Union {
             rustix::fs::renameat(&upper.work, work_name, &parent, &*link.name)
         })?;
         node.set_place(Place::Upper);
-        note_new_name(&link.parent);
+        self.note_new_name(&link.parent);
         if node.is_directory() { Ok(()) } else { self.set_impure(&link.parent) }
     }
 
@@ -194,7 +194,10 @@ impl Union {
             *state.writable.borrow_mut() = Rc::downgrade(&backing);
             return Ok(());
         };
-        let needs_sync = !is_clone && length > 0 && self.options.sync != SyncMode::Volatile;
+        // Where clones are logged with the names, as xfs does, a crash never shows one without the
+        // other; btrfs can make the name durable by the fsync of a neighbour.
+        let is_safe = is_clone && !upper.has_loose_clones;
+        let needs_sync = !is_safe && length > 0 && self.options.sync != SyncMode::Volatile;
         if needs_sync {
             let pending = Pending::new(self, file, Rc::clone(&backing), name.to_vec(), length);
             self.enqueue(node, pending)?;
@@ -204,7 +207,7 @@ impl Union {
                 rustix::fs::renameat(&upper.pending, name, &parent, &*link.name)
             })?;
             node.set_place(Place::Upper);
-            note_new_name(&link.parent);
+            self.note_new_name(&link.parent);
             self.set_impure(&link.parent)?;
         }
         files::moved(state);

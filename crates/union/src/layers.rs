@@ -28,6 +28,9 @@ const OWN: &str = "tsumugi";
 /// In ours: copies that wait for their name.
 const PENDING: &str = "pending";
 
+/// `BTRFS_SUPER_MAGIC` of linux/magic.h.
+const BTRFS_MAGIC: u64 = 0x9123_683e;
+
 /// Number of a lower layer, counted from the top.
 pub(crate) type LayerIndex = u16;
 
@@ -51,6 +54,8 @@ pub(crate) struct Upper {
     pub(crate) pending: OwnedFd,
     /// The file system's device number.
     pub(crate) device: u64,
+    /// Whether a clone must be synced before it gets its name (btrfs).
+    pub(crate) has_loose_clones: bool,
     _locks: [DirectoryLock; 2],
 }
 
@@ -163,7 +168,9 @@ fn open_upper(upper_path: &Path, work_path: &Path) -> Result<Upper, UnionError> 
         });
     }
     clear(work.as_fd()).map_err(error)?;
-    Ok(Upper { root, work, pending, device, _locks: locks })
+    let kind = rustix::fs::fstatfs(&root).map_err(error)?.f_type;
+    let has_loose_clones = kind as u64 == BTRFS_MAGIC;
+    Ok(Upper { root, work, pending, device, has_loose_clones, _locks: locks })
 }
 
 /// Refuses a work directory in the upper one and the reverse.

@@ -71,6 +71,9 @@ pub(crate) struct Union {
     pub(crate) listings: RefCell<Slab<Rc<RefCell<Listing>>>>,
     /// Copies that wait for their names.
     pub(crate) waiting: RefCell<Vec<Weak<crate::commit::Pending>>>,
+    /// What was changed and is not known to be durable, by node.
+    pub(crate) dirty: RefCell<HashMap<u64, Rc<Node>>>,
+    pub(crate) is_flushing: Cell<bool>,
     next_node: Cell<u64>,
     next_work_name: Cell<u64>,
 }
@@ -102,6 +105,8 @@ impl Union {
             files: RefCell::default(),
             listings: RefCell::default(),
             waiting: RefCell::default(),
+            dirty: RefCell::default(),
+            is_flushing: Cell::new(false),
             next_node: Cell::new(fuse::NodeId::ROOT.0 + 1),
             next_work_name: Cell::new(0),
         })

@@ -113,6 +113,16 @@ pub(super) fn start_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) {
     }
 }
 
+/// Writes all that is dirty of a file and waits until the device has taken it.
+pub(super) fn write_back(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the call takes no pointers.
+    let result = unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, flags) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

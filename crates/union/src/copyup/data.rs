@@ -34,8 +34,10 @@ pub(super) async fn copy(from: &File, to: &File, length: u64, size: u64) -> Resu
         at = run.end;
         copy_run(from, to, run).await?;
     }
-    // Sets the length also behind a hole at the end.
-    rustix::fs::ftruncate(target, length)?;
+    if at < length {
+        // A hole at the end.
+        rustix::fs::ftruncate(target, length)?;
+    }
     Ok(false)
 }
 

@@ -13,7 +13,6 @@ use rustix::io::Errno;
 
 use super::Answer;
 use crate::acl;
-use crate::commit::note_new_name;
 use crate::files::Backing;
 use crate::format::suffix;
 use crate::layers;
@@ -164,7 +163,7 @@ impl Union {
             let _ = layers::remove(upper.work.as_fd(), &work_name);
         }
         let (stat, backing) = made?;
-        note_new_name(parent);
+        self.note_new_name(parent);
         let node = self.make_node(stat.kind(), self.shown_inode_of(&stat), Place::Upper);
         let node = Rc::new(node);
         node.add_link(parent, name);

@@ -7,7 +7,7 @@ use fuse::{FileSystemStatistics, Operation, Request, Response, SetAttributes, Se
 use rustix::io::Errno;
 
 use super::Answer;
-use crate::commit::{errno_of, note_new_name};
+use crate::commit::errno_of;
 use crate::copyup::Keep;
 use crate::node::Node;
 use crate::options::SyncMode;
@@ -51,9 +51,10 @@ impl Union {
         }
     }
 
-    /// Waits for everything that waits for its name.
+    /// Makes everything durable: what waits for its name, and what was changed since.
     pub(crate) async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
-        self.shared.committer.finish_all(self).await
+        let finished = self.shared.committer.finish_all(self).await;
+        self.flush_dirty().await.and(finished)
     }
 
     async fn sync_file(self: &Rc<Self>, node: &Rc<Node>, data_only: bool) -> Result<(), Errno> {
@@ -77,9 +78,9 @@ impl Union {
         if self.options.sync == SyncMode::Volatile {
             return Ok(());
         }
-        self.sync_all().await?;
+        self.shared.committer.finish_all(self).await?;
         if node.is_in_upper() {
-            note_new_name(node);
+            self.note_new_name(node);
         }
         self.sync_directories(vec![Rc::clone(node)]).await
     }
@@ -106,6 +107,7 @@ impl Union {
             let backing = self.backing(node, true)?;
             backing.with(|fd| rustix::fs::ftruncate(fd, size))?;
         }
+        self.note_dirty(node);
         let object = self.object(node)?;
         let object = object.as_fd();
         if set.uid.is_some() || set.gid.is_some() {

@@ -74,6 +74,7 @@ impl Union {
         }
         let backing = self.backing(node, for_writing || truncates)?;
         if truncates {
+            self.note_dirty(node);
             backing.with(|fd| rustix::fs::ftruncate(fd, 0))?;
             if kill_suid_sgid {
                 backing.with(inodes::drop_privileges)?;
@@ -102,7 +103,9 @@ impl Union {
         self.files.borrow().get(handle.0 as usize).cloned().ok_or(Errno::BADF)
     }
 
-    fn writable_backing(&self, open: &OpenFile) -> Result<Rc<Backing>, Errno> {
+    /// The backing of a file that is about to be changed.
+    fn writable_backing(self: &Rc<Self>, open: &OpenFile) -> Result<Rc<Backing>, Errno> {
+        self.note_dirty(&open.node);
         let backing = self.backing_of(open)?;
         if backing.is_writable() { Ok(backing) } else { self.backing(&open.node, true) }
     }
@@ -124,7 +127,7 @@ impl Union {
         Ok(Response::chunk(buffer))
     }
 
-    async fn write(&self, write: Write) -> Answer {
+    async fn write(self: &Rc<Self>, write: Write) -> Answer {
         let open = self.open_file(write.handle)?;
         let backing = self.writable_backing(&open)?;
         let length = write.data.len() as u32;
@@ -137,7 +140,7 @@ impl Union {
         Ok(Response::Written(length))
     }
 
-    fn copy_range(&self, copy: &CopyFileRange) -> Answer {
+    fn copy_range(self: &Rc<Self>, copy: &CopyFileRange) -> Answer {
         let from = self.backing_of(&*self.open_file(copy.handle_in)?)?;
         let to = self.writable_backing(&*self.open_file(copy.handle_out)?)?;
         let (mut offset_in, mut offset_out) = (copy.offset_in, copy.offset_out);

@@ -8,7 +8,6 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 
 use super::Answer;
-use crate::commit::note_new_name;
 use crate::copyup::Keep;
 use crate::layers;
 use crate::node::{Node, Place};
@@ -54,7 +53,7 @@ impl Union {
         } else if is_in_upper {
             rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
         }
-        note_new_name(parent);
+        self.note_new_name(parent);
         Self::lose_name(&node, parent, name, object, is_own);
         Ok(())
     }
@@ -124,7 +123,7 @@ impl Union {
             rustix::fs::renameat(&directory, name, &upper.work, &work_name)?;
             let _ = layers::remove(upper.work.as_fd(), &work_name);
         }
-        note_new_name(parent);
+        self.note_new_name(parent);
         Self::lose_name(&node, parent, name, object, is_own);
         Ok(())
     }
@@ -164,7 +163,7 @@ impl Union {
         if !node.is_in_upper() {
             node.set_place(Place::Upper);
         }
-        note_new_name(parent);
+        self.note_new_name(parent);
         if node.has_lower() {
             self.set_impure(parent)?;
         }

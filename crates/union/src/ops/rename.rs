@@ -10,7 +10,6 @@ use rustix::fs::{AtFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::Answer;
-use crate::commit::note_new_name;
 use crate::copyup::Keep;
 use crate::format::{Redirect, suffix};
 use crate::layers;
@@ -179,7 +178,7 @@ impl Union {
         node.add_link(&new.parent, new.name);
         other.add_link(&old.parent, old.name);
         for (node, parent) in [(&node, &new.parent), (&other, &old.parent)] {
-            note_new_name(parent);
+            self.note_new_name(parent);
             if node.has_lower() {
                 self.set_impure(parent)?;
             }
@@ -230,8 +229,8 @@ impl Union {
     fn moved(&self, node: &Rc<Node>, old: &Side<'_>, new: &Side<'_>) -> Result<(), Errno> {
         node.remove_link(&old.parent, old.name);
         node.add_link(&new.parent, new.name);
-        note_new_name(&old.parent);
-        note_new_name(&new.parent);
+        self.note_new_name(&old.parent);
+        self.note_new_name(&new.parent);
         if node.has_lower() { self.set_impure(&new.parent) } else { Ok(()) }
     }
 }

@@ -41,6 +41,7 @@ impl Union {
                 self.check_acl(name)?;
                 let flags = XattrFlags::from_bits_retain(*flags);
                 self.make_changeable(&node, Keep::All).await?;
+                self.note_dirty(&node);
                 let object = self.object(&node)?;
                 sys::set_xattr(object.as_fd(), &prefix.stored(name), value, flags)?;
                 if *acl_kill_sgid {
@@ -56,6 +57,7 @@ impl Union {
                     return Err(Errno::NODATA);
                 }
                 self.make_changeable(&node, Keep::All).await?;
+                self.note_dirty(&node);
                 sys::remove_xattr(self.object(&node)?.as_fd(), &stored)?;
                 Ok(Response::Done)
             }
