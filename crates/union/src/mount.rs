@@ -11,7 +11,7 @@ use crate::commit;
 use crate::error::UnionError;
 use crate::layers::Layers;
 use crate::ops::IOCTL_SYNC;
-use crate::options::Options;
+use crate::options::{FillMode, OptionError, Options, SyncMode};
 use crate::tree::{Shared, Union};
 
 /// A mounted union, to be served by [`UnionMount::run`].
@@ -32,6 +32,7 @@ impl UnionMount {
         transport: TransportChoice,
     ) -> Result<Self, UnionError> {
         options.check()?;
+        refuse_missing(&options)?;
         let layers = Layers::open(&options)?;
         if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
             commit::recover(upper, layers.prefix)
@@ -62,6 +63,25 @@ impl UnionMount {
     /// What ends the mount, from any thread.
     pub fn unmounter(&self) -> Unmounter {
         self.session.unmounter()
+    }
+}
+
+/// Refuses what is understood and not yet carried out: to ignore it would break a promise.
+fn refuse_missing(options: &Options) -> Result<(), UnionError> {
+    let missing = [
+        (options.index, "index=on"),
+        (options.keeps_owner_in_xattr, "xattr_permissions"),
+        (options.chunk_bytes != 0, "chunk"),
+        (options.fill != FillMode::Background, "fill"),
+        (options.sync == SyncMode::Strict, "fsync=strict"),
+        (options.data_only_count > 0, "data-only lower layers"),
+    ];
+    match missing.iter().find(|(is_asked, _)| *is_asked) {
+        Some((_, option)) => {
+            let reason = "not offered yet (docs/roadmap.md)";
+            Err(OptionError::Unsupported { option: (*option).into(), reason }.into())
+        }
+        None => Ok(()),
     }
 }
 
