@@ -209,6 +209,7 @@ impl Client {
                 if fresh.contains(&attr.inode) {
                     let inode = self.inode(attr.inode);
                     let mut state = inode.state.borrow_mut();
+                    state.has_no_xattrs = state.rights.contains(Rights::READ);
                     match creation {
                         Creation::Directory => {
                             if let Some(entries) = state.entries_mut() {

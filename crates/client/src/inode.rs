@@ -47,6 +47,8 @@ pub(crate) struct State {
     known: RangeSet,
     /// Entries of a directory, valid under READ.
     entries: Entries,
+    /// It was made by this client and has no extended attributes, valid under READ.
+    pub(crate) has_no_xattrs: bool,
     /// Target of a symbolic link; never changes.
     pub(crate) target: Option<Rc<[u8]>>,
     /// Open handles of this client.
@@ -228,6 +230,7 @@ impl State {
 
     fn drop_read(&mut self) {
         self.attr = None;
+        self.has_no_xattrs = false;
         self.forget_extents();
         self.entries = Entries::default();
     }

@@ -332,6 +332,9 @@ impl Client {
     /// # Errors
     /// ENODATA, those of a call.
     pub async fn xattr(self: &Rc<Self>, id: InodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if self.has_no_xattrs(id) {
+            return Err(Errno::ENODATA);
+        }
         let call = Call::GetXattr { inode: id, name: name.to_vec() };
         match self.session.call(call).await? {
             Answer::Bytes(bytes) => Ok(bytes),
@@ -339,11 +342,22 @@ impl Client {
         }
     }
 
+    /// Whether an inode is known to have no extended attributes. (The kernel asks for the file
+    /// capabilities of each file that is truncated or changes its owner.)
+    fn has_no_xattrs(&self, id: InodeId) -> bool {
+        let inode = self.known_inode(id);
+        inode.is_some_and(|inode| inode.state.borrow().has_no_xattrs)
+            && self.session.life.is_alive()
+    }
+
     /// Names of all extended attributes.
     ///
     /// # Errors
     /// Those of a call.
     pub async fn xattrs(self: &Rc<Self>, id: InodeId) -> Result<Vec<Vec<u8>>, Errno> {
+        if self.has_no_xattrs(id) {
+            return Ok(Vec::new());
+        }
         match self.session.call(Call::ListXattr(id)).await? {
             Answer::Names(names) => Ok(names),
             _ => Err(Errno::EPROTO),
@@ -361,6 +375,9 @@ impl Client {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<(), Errno> {
+        if let Some(inode) = self.known_inode(id) {
+            inode.state.borrow_mut().has_no_xattrs = false;
+        }
         let call = Call::SetXattr { inode: id, name: name.to_vec(), value: value.to_vec(), mode };
         self.session.call(call).await.map(drop)
     }

@@ -123,6 +123,7 @@ impl Copier {
     ) -> anyhow::Result<Option<blake3::Hash>> {
         let mut hasher = self.checksum.then(blake3::Hasher::new);
         let mut offset = 0;
+        let mut written_end = 0;
         loop {
             let (start, end) = next_data(source, offset)?;
             hash_zeros(hasher.as_mut(), start - offset);
@@ -148,12 +149,15 @@ impl Copier {
                 }
                 tell(tally, count as u64);
                 offset += count as u64;
+                written_end = offset;
             }
             if offset < end && next_data(source, offset)?.0 >= end {
                 bail!("became shorter while it was copied");
             }
         }
-        if let Some(target) = target {
+        if let Some(target) = target
+            && written_end != offset
+        {
             // A hole at the end has no bytes that would set the size.
             target.set_len(offset).context("cannot set the copy's size")?;
         }
