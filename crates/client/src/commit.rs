@@ -123,6 +123,7 @@ impl Client {
             Ok(Answer::Attr(attr)) => {
                 let mut dirty = inode.dirty.borrow_mut();
                 dirty.committed(&runs);
+                inode.commits.set(inode.commits.get() + 1);
                 if attr.generation != generation {
                     // A truncation came first: the service dropped the commit, the blocks are ours.
                     dirty.unname(&named);

@@ -13,7 +13,7 @@ use protocol::client::Name;
 use protocol::lease::Grant;
 use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
 use ring::local::{Notify, Semaphore, WaitGroup};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// One inode.
@@ -23,6 +23,8 @@ pub(crate) struct Inode {
     pub(crate) state: RefCell<State>,
     /// Data that is written but not committed.
     pub(crate) dirty: RefCell<Dirty>,
+    /// Counts commits that have ended: what they made part of the file is dirty no more.
+    pub(crate) commits: Cell<u64>,
     /// Reads under READ that are under way: a recall waits for them.
     pub(crate) lease_reads: WaitGroup,
     /// Notified when a fill has been written out.
@@ -72,6 +74,7 @@ impl Inode {
             id,
             state: RefCell::default(),
             dirty: RefCell::default(),
+            commits: Cell::new(0),
             lease_reads: WaitGroup::new(),
             written: Notify::new(),
             commit_lock: Semaphore::new(1),

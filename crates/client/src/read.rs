@@ -83,7 +83,12 @@ impl Client {
             self.session.life.alive().await?;
             let session = self.session.life.generation();
             let losses = self.devices.losses();
+            let commits = inode.commits.get();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
+            if inode.commits.get() != commits {
+                // What was dirty may be committed since, after these extents: it would be in neither.
+                continue;
+            }
             let size = held.size.max(inode.dirty.borrow().end());
             let end = offset.saturating_add(length as u64).min(size);
             if offset >= end {

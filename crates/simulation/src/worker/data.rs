@@ -295,7 +295,8 @@ impl Worker {
     }
 
     pub(crate) async fn lookup_again(&self, parent: InodeId, name: &str) -> Option<protocol::Attr> {
-        if crate::worker::DIRECTORIES.contains(&name) {
+        // Of other names, such as a killed worker's symbolic link, no history is kept.
+        if !super::NAMES.contains(&name) && !super::LINK_NAMES.contains(&name) {
             return None;
         }
         self.lookup(parent, name).await
