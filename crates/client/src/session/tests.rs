@@ -18,6 +18,7 @@ fn device(online: bool) -> DeviceInfo {
         block_size: 4096,
         blocks: 1,
         incarnation: Incarnation(1),
+        is_volatile: false,
         online,
     }
 }
