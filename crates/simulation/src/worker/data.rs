@@ -195,7 +195,8 @@ impl Worker {
         self.note("read");
         self.does(Doing::Reads);
         // Every second read offers memory, as a FUSE request over io_uring does.
-        let room = start.is_multiple_of(2).then(|| Region::new(asked.max(1) as usize).ok()).flatten();
+        let room =
+            start.is_multiple_of(2).then(|| Region::new(asked.max(1) as usize).ok()).flatten();
         let room = room.map(|region| region.range(0, region.len()));
         let result = self.client.read(inode, offset, asked as usize, room.as_ref()).await;
         self.answered("read", &result);
