@@ -32,6 +32,17 @@ const FOREIGN_OPAQUE: [&[u8]; 1] = [b"user.fuseoverlayfs.opaque"];
 /// All of fuse-overlayfs's own.
 const FOREIGN_PREFIX: &[u8] = b"user.fuseoverlayfs.";
 
+/// A whiteout as AUFS, fuse-overlayfs and unpacked image layers have it: `.wh.NAME` hides `NAME`.
+/// Podman's store unpacks layers so for every mount program.
+pub(crate) const NAMED_WHITEOUT: &[u8] = b".wh.";
+/// In that form, the mark of an opaque directory.
+pub(crate) const NAMED_OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// The name of the file that hides a name.
+pub(crate) fn whiteout_of(name: &[u8]) -> Vec<u8> {
+    [NAMED_WHITEOUT, name].concat()
+}
+
 /// The prefix of one union's own attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prefix(&'static [u8]);

@@ -16,6 +16,7 @@ use std::time::Duration;
 use fuse::{Attributes, Entry, FileSystem, Negotiated, NodeId, Operation, Request, Response};
 use rustix::io::Errno;
 
+use crate::format::NAMED_WHITEOUT;
 use crate::node::Node;
 use crate::sys::Stat;
 use crate::tree::Union;
@@ -75,6 +76,15 @@ impl Union {
             | Operation::ReadDirectoryPlus(_)
             | Operation::ReleaseDirectory(_) => self.on_directory(&request),
             _ => self.on_file(request).await,
+        }
+    }
+
+    /// Refuses names that cannot be: too long ones, and those that would hide another.
+    fn check_new_name(name: &[u8]) -> Result<(), Errno> {
+        match name {
+            name if name.len() > NAME_BYTES_MAX => Err(Errno::NAMETOOLONG),
+            name if name.starts_with(NAMED_WHITEOUT) => Err(Errno::INVAL),
+            _ => Ok(()),
         }
     }
 

@@ -140,9 +140,7 @@ impl Union {
         make: &Make<'_>,
         setting: &Setting<'_>,
     ) -> Result<Made, Errno> {
-        if name.len() > super::NAME_BYTES_MAX {
-            return Err(Errno::NAMETOOLONG);
-        }
+        Self::check_new_name(name)?;
         if self.lookup(parent, name)?.is_some() {
             return Err(Errno::EXIST);
         }

@@ -129,6 +129,7 @@ impl Union {
     }
 
     async fn link(self: &Rc<Self>, node: &Rc<Node>, parent: &Rc<Node>, name: &[u8]) -> Answer {
+        Self::check_new_name(name)?;
         self.make_changeable(node, Keep::All).await?;
         if let Some(pending) = node.pending() {
             self.shared.committer.finish(&pending).await?;

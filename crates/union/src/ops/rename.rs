@@ -35,9 +35,7 @@ impl Union {
         }
         let old = Side { parent: self.node(request.node)?, name: name.as_bytes() };
         let new = Side { parent: self.node(*new_parent)?, name: new_name.as_bytes() };
-        if new.name.len() > super::NAME_BYTES_MAX {
-            return Err(Errno::NAMETOOLONG);
-        }
+        Self::check_new_name(new.name)?;
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
         self.prepare_rename(&old, &new, is_exchange).await?;
         // Nothing waits from here on.

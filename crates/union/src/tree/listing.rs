@@ -10,6 +10,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 
 use super::Union;
+use crate::format::NAMED_WHITEOUT;
 use crate::node::Node;
 use crate::sys;
 
@@ -44,7 +45,12 @@ impl Union {
             let device = sys::stat_at(directory, b"")?.device;
             let file_system = self.layers.file_system_of(device);
             let is_last = index == parts;
+            let mut hidden = Vec::new();
             for entry in sys::list(directory)? {
+                if let Some(name) = entry.name.strip_prefix(NAMED_WHITEOUT) {
+                    hidden.push(name.into());
+                    continue;
+                }
                 let name = entry.name.into_boxed_slice();
                 if seen.contains(&name) {
                     continue;
@@ -71,6 +77,8 @@ impl Union {
                     names.push(ListedName { name, inode, kind });
                 }
             }
+            // They hide what is below, not what lies beside them.
+            seen.extend(hidden);
         }
         Ok(names)
     }

@@ -11,7 +11,9 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::{Union, join};
-use crate::format::{Opaque, Origin, Prefix, Redirect, suffix};
+use crate::format::{
+    NAMED_OPAQUE, NAMED_WHITEOUT, Opaque, Origin, Prefix, Redirect, suffix, whiteout_of,
+};
 use crate::node::{LowerPart, Node, Place};
 use crate::sys::{self, Stat};
 
@@ -113,18 +115,26 @@ impl Union {
 
     /// Looks a name up in all layers.
     pub(crate) fn find(&self, parent: &Rc<Node>, name: &[u8]) -> Result<Option<Found>, Errno> {
+        if name.starts_with(NAMED_WHITEOUT) {
+            return Ok(None);
+        }
         let mut next = Next::Name(name.into());
         let mut upper = None;
-        if let Some(directory) = self.part(parent, 0)?
-            && let Some(stat) = sys::find_at(directory.as_fd(), name)?
-        {
+        if let Some(directory) = self.part(parent, 0)? {
+            let found = sys::find_at(directory.as_fd(), name)?;
+            let Some(stat) = found else {
+                if is_hidden_by_name(directory.as_fd(), name)? {
+                    return Ok(None);
+                }
+                return self.find_lower(parent, next, None);
+            };
             if self.is_whiteout(directory.as_fd(), name, &stat, true)? {
                 return Ok(None);
             }
             let marks = self.marks(directory.as_fd(), name, &stat, true)?;
             upper = Some(stat);
             let goes_on = match stat.kind() {
-                libc::S_IFDIR => !marks.is_opaque,
+                libc::S_IFDIR => !marks.is_opaque && !is_hidden_by_name(directory.as_fd(), name)?,
                 _ if marks.is_metacopy => true,
                 _ => match marks.origin.as_ref().and_then(|origin| self.original(origin)) {
                     Some(original) => {
@@ -184,7 +194,12 @@ impl Union {
             let here = layer;
             layer += 1;
             let Some(LookAt { directory, name, path, in_marked }) = place else { continue };
-            let Some(stat) = sys::find_at(directory.as_fd(), &name)? else { continue };
+            let Some(stat) = sys::find_at(directory.as_fd(), &name)? else {
+                if is_hidden_by_name(directory.as_fd(), &name)? {
+                    break;
+                }
+                continue;
+            };
             if self.is_whiteout(directory.as_fd(), &name, &stat, in_marked)? {
                 break;
             }
@@ -208,7 +223,7 @@ impl Union {
             if !stat.is_directory() && (!marks.is_metacopy || has_upper_file) {
                 break;
             }
-            if marks.is_opaque {
+            if marks.is_opaque || is_hidden_by_name(directory.as_fd(), &name)? {
                 break;
             }
             self.follow(&mut next, marks.redirect)?;
@@ -289,6 +304,9 @@ impl Union {
         }
         let object = sys::open_below(directory, name, OFlags::PATH | OFlags::NOFOLLOW)?;
         let object = object.as_fd();
+        if stat.is_directory() {
+            marks.is_opaque = sys::find_at(object, NAMED_OPAQUE)?.is_some();
+        }
         for attribute in sys::xattr_names(object)? {
             if Prefix::is_foreign_opaque(&attribute) {
                 marks.is_opaque |= sys::xattr(object, &attribute)?.as_deref() == Some(b"y");
@@ -315,6 +333,15 @@ impl Union {
             }
         }
         Ok(marks)
+    }
+}
+
+/// Whether a file beside a name hides what lower layers have under it.
+fn is_hidden_by_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
+    match sys::find_at(directory, &whiteout_of(name)) {
+        // A name too long for its whiteout has none.
+        Err(Errno::NAMETOOLONG) => Ok(false),
+        other => other.map(|found| found.is_some()),
     }
 }
 
