@@ -5,6 +5,7 @@
 //! *not available* with its reason, and only the comparisons that need it are missing from the report.
 
 mod container;
+mod file_system;
 mod network;
 mod storage;
 
@@ -119,7 +120,16 @@ impl Stage {
                 std::fs::create_dir(&own).map_err(Error::io("cannot make", &own))?;
                 match &level.kind {
                     LevelKind::Storage(storage) => {
-                        let ready = stage.enter_storage(plan, options, storage, &own)?;
+                        let file_bytes = plan.experiment.file_bytes;
+                        let bytes = match level.file_system {
+                            Some(_) => file_system::storage_bytes(file_bytes),
+                            None => file_bytes,
+                        };
+                        let mut ready = stage.enter_storage(plan, options, storage, &own, bytes)?;
+                        if let (Some(kind), Ok(below)) = (level.file_system, &ready) {
+                            let below = below.clone();
+                            ready = stage.enter_file_system(&below, kind, &own, file_bytes);
+                        }
                         stage.storages.insert(name.clone(), ready);
                     }
                     LevelKind::Runtime(Runtime::Native) => {

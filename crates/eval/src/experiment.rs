@@ -112,6 +112,25 @@ pub struct Level {
     pub label: String,
     /// What it is.
     pub kind: LevelKind,
+    /// A file system of its own on it, for storages that are files.
+    pub file_system: Option<FileSystem>,
+}
+
+/// File systems that can be put on a storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystem {
+    /// The kernel's ext4.
+    Ext4,
+}
+
+impl FileSystem {
+    /// All of them, with the names they have in files.
+    pub const ALL: [(&'static str, Self); 1] = [("ext4", Self::Ext4)];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
 }
 
 /// Kinds of level.
@@ -207,6 +226,8 @@ pub struct Synthetic {
     pub ratio: f64,
     /// Deviation of the logarithm of each run.
     pub noise: f64,
+    /// Deviation of the logarithm of what the runs of a pair share.
+    pub common: f64,
     /// Share by which the machine slows down per 100 runs.
     pub drift: f64,
 }
@@ -288,6 +309,16 @@ impl Metric {
     /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, metric)| *metric == self).map_or("", |(name, _)| name)
+    }
+
+    /// How reports call it in a sentence.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "bandwidth",
+            Self::Iops => "IOPS",
+            Self::Latency => "mean latency",
+            Self::LatencyP99 => "p99 latency",
+        }
     }
 
     /// How reports call it, with its unit.

@@ -101,7 +101,7 @@ impl Report {
             experiment.comparisons[family.comparison].name,
             experiment.workloads[family.workload].name,
             self.plan.cells[row.cell].label(),
-            family.metric.name(),
+            family.metric.word(),
             units::percent(row.evidence.mean),
             row.evidence.n,
             row.verdict

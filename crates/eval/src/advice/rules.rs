@@ -38,7 +38,7 @@ impl Told<'_> {
             facts.plan.experiment.comparisons[self.family.comparison].name,
             facts.plan.experiment.workloads[cell.workload].name,
             cell.label(),
-            self.family.metric.name(),
+            self.family.metric.word(),
             units::percent(self.row.evidence.mean),
             self.row.evidence.n,
             self.row.verdict
@@ -106,7 +106,7 @@ fn cost(facts: &Facts<'_>, rows: &[Told<'_>], what: &str) -> (Confidence, String
     let name = |told: &Told<'_>| {
         let cell = &facts.plan.cells[told.row.cell];
         let load = &facts.plan.experiment.workloads[cell.workload].name;
-        format!("{load} {} ({})", cell.label(), told.family.metric.name())
+        format!("{load} {} ({})", cell.label(), told.family.metric.word())
     };
     let claim = match decided.first() {
         Some(told) if told.gain() < 0.0 => {

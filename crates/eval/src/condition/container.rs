@@ -92,8 +92,13 @@ impl Container {
 
     /// What it is, for the report.
     pub(super) fn describe(&self) -> String {
-        let version = process::output(&self.runtime.display().to_string(), &["--version"]);
-        let version = version.unwrap_or_default();
+        let mut command = Command::new(&self.runtime);
+        command.arg("--version").env("USER", "user");
+        let patience = Duration::from_secs(10);
+        // Some say it on one output, some on the other.
+        let version = process::run(&mut command, &Stop::default(), patience, patience)
+            .map(|done| done.stdout + &done.stderr)
+            .unwrap_or_default();
         format!(
             "{} {}, the image's fio is the machine's own (BLAKE3 {})",
             self.kind.name(),

@@ -53,7 +53,7 @@ struct AttachSays {
 }
 
 impl Stage {
-    /// Makes a storage ready below `own`, a directory for it. The inner error is why it is not
+    /// Makes a storage of so many bytes ready below `own`, a directory for it. The inner error is why it is not
     /// available.
     pub(super) fn enter_storage(
         &mut self,
@@ -61,8 +61,8 @@ impl Stage {
         options: &StageOptions,
         storage: &Storage,
         own: &Path,
+        bytes: u64,
     ) -> Result<Result<Ready, String>, Error> {
-        let bytes = plan.experiment.file_bytes;
         match storage {
             Storage::Directory(path) => {
                 let directory = self.directory_for(path.as_deref(), own)?;
@@ -183,7 +183,7 @@ pub(super) fn shell(command: &str) -> Result<(), Error> {
 
 /// Makes a file and writes all of it, so that no run is the first to write a block. The contents
 /// are random, lest storage that compresses or finds zeros shine.
-fn make_file(path: &Path, bytes: u64) -> Result<Ready, Error> {
+pub(super) fn make_file(path: &Path, bytes: u64) -> Result<Ready, Error> {
     let wrong = |what| move |source| Error::io(what, path)(source);
     let mut file = fs::File::create_new(path).map_err(wrong("cannot make"))?;
     let mut random = Random::new(bytes);

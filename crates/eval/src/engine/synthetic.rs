@@ -1,8 +1,8 @@
 //! No storage: numbers drawn from a known truth, so that everything behind an engine can be tested.
 //!
 //! Throughput follows `peak · t / (t + half)` over the block size t and saturates over the jobs; each
-//! level multiplies it by its ratio, each run by exp(noise · N(0, 1)), and the machine gets slower
-//! with every run by the drift. Runs take no time.
+//! level multiplies it by its ratio, each run by exp(noise · N(0, 1)), each pair of runs by
+//! exp(common · N(0, 1)), and the machine gets slower with every run by the drift. Runs take no time.
 
 use super::{Engine, Outcome, Stop, Work};
 use crate::error::Error;
@@ -43,8 +43,10 @@ impl Engine for SyntheticEngine {
         for (factor, level) in &work.condition.levels {
             let level = plan.experiment.factors.get(factor).and_then(|it| it.get(level));
             if let Some(LevelKind::Synthetic(effect)) = level.map(|level| &level.kind) {
-                let Synthetic { ratio, noise, drift } = *effect;
-                rate *= ratio * (noise * random.normal()).exp();
+                let Synthetic { ratio, noise, common, drift } = *effect;
+                // Offsets of a pair have one seed, and so has what it shares.
+                let shared = Random::of(work.step.seed, u64::from(work.step.round)).normal();
+                rate *= ratio * (noise * random.normal() + common * shared).exp();
                 rate *= (-drift * index as f64 / 100.0).exp();
             }
         }

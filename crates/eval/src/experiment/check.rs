@@ -5,9 +5,9 @@ use super::raw::{
     RawWorkload,
 };
 use super::{
-    CONDITION_CELLS_MAX, Comparison, ContainerKind, EngineKind, Experiment, Level, LevelKind,
-    Limits, Margins, Metric, Mode, Network, Pattern, QUICK_CONDITION_CELLS_MAX, ROUNDS_MAX,
-    Runtime, Storage, Synthetic, Timing, Workload,
+    CONDITION_CELLS_MAX, Comparison, ContainerKind, EngineKind, Experiment, FileSystem, Level,
+    LevelKind, Limits, Margins, Metric, Mode, Network, Pattern, QUICK_CONDITION_CELLS_MAX,
+    ROUNDS_MAX, Runtime, Storage, Synthetic, Timing, Workload,
 };
 use crate::error::Error;
 use crate::statistics::LookRule;
@@ -275,6 +275,7 @@ fn level(source: Source, key: &str, name: &str, placed: &Placed<RawLevel>) -> Re
         "synthetic" => LevelKind::Synthetic(Synthetic {
             ratio: number(&raw.ratio, 1.0, "ratio", 1e-6)?,
             noise: number(&raw.noise, 0.0, "noise", 0.0)?,
+            common: number(&raw.common, 0.0, "common", 0.0)?,
             drift: number(&raw.drift, 0.0, "drift", 0.0)?,
         }),
         other => {
@@ -285,7 +286,21 @@ fn level(source: Source, key: &str, name: &str, placed: &Placed<RawLevel>) -> Re
             return Err(source.error(&raw.kind, &format!("{key}.kind"), message));
         }
     };
-    Ok(Level { label: raw.label.clone().unwrap_or_else(|| name.into()), kind })
+    let file_system = match &raw.file_system {
+        None => None,
+        Some(given) => {
+            let key = format!("{key}.file-system");
+            let is_file =
+                matches!(kind, LevelKind::Storage(Storage::Directory(_) | Storage::Target { .. }));
+            if !is_file {
+                let message = "goes with kinds directory and target only";
+                return Err(source.error(given, &key, message));
+            }
+            Some(source.choose(given, &key, &FileSystem::ALL)?)
+        }
+    };
+    let label = raw.label.clone().unwrap_or_else(|| name.into());
+    Ok(Level { label, kind, file_system })
 }
 
 fn workloads(

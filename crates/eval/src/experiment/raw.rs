@@ -62,11 +62,13 @@ pub(super) struct RawLevel {
     pub(super) path: Option<PathBuf>,
     pub(super) destroy: Option<String>,
     pub(super) network: Option<Placed<String>>,
+    pub(super) file_system: Option<Placed<String>>,
     pub(super) enter: Option<String>,
     pub(super) leave: Option<String>,
     pub(super) runtimes: Option<Placed<Vec<String>>>,
     pub(super) ratio: Option<Placed<f64>>,
     pub(super) noise: Option<Placed<f64>>,
+    pub(super) common: Option<Placed<f64>>,
     pub(super) drift: Option<Placed<f64>>,
 }
 

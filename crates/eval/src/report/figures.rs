@@ -62,7 +62,7 @@ fn forest(plan: &Plan, analysis: &Analysis) -> Result<Option<Figure>, Error> {
                     plan.experiment.comparisons[family.comparison].name,
                     plan.experiment.workloads[family.workload].name,
                     plan.cells[row.cell].label(),
-                    family.metric.name()
+                    family.metric.word()
                 ),
                 value: percent(row.evidence.mean),
                 low: interval.low,
@@ -173,7 +173,7 @@ fn curves(
     let ratios = ratios(plan, analysis, workload, *first, sweep);
     if !ratios.is_empty() {
         let band = percent(plan.experiment.margins.of(*first));
-        let label = format!("change of {} (%)", first.name());
+        let label = format!("change of {} (%)", first.word());
         let panel = Panel { y_label: &label, series: &ratios, band: Some(band) };
         figures.push(Figure {
             name: name(&format!("{kind}-ratio")),

@@ -30,7 +30,7 @@ pub(super) fn page(report: &Report) -> String {
                 experiment.comparisons[family.comparison].name,
                 experiment.workloads[family.workload].name,
                 report.plan.cells[row.cell].label(),
-                family.metric.name(),
+                family.metric.word(),
                 units::percent(row.evidence.mean),
                 row.evidence.n,
                 row.verdict

@@ -49,6 +49,10 @@ pub fn job_file(work: &Work<'_>, file: &Path, scratch: &Path) -> JobFile {
         work.ramp.as_millis(),
         work.step.seed,
     );
+    if !load.is_direct {
+        // fio would drop the file's pages at every pass over it, and measure neither cache nor disk.
+        text.push_str("invalidate=0\n");
+    }
     let log = (experiment.timing.run >= LOG_SECONDS_MIN).then(|| "run_bw.log".to_string());
     if log.is_some() {
         let _ = write!(

@@ -100,7 +100,7 @@ pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
                  <td>{}</td><td class=\"{}\">{}</td></tr>",
                 escape(name),
                 escape(&plan.cells[row.cell].label()),
-                family.metric.name(),
+                family.metric.word(),
                 units::percent(evidence.mean),
                 units::percent(evidence.median),
                 evidence.n,
