@@ -106,13 +106,11 @@ fn name(slot: usize) -> Vec<u8> {
 }
 
 async fn open(client: &Rc<Client>, slot: usize) -> Handle {
-    match client.lookup(InodeId::ROOT, &name(slot)).await {
-        Ok(attr) => client.open(attr.inode, WRITE).await.unwrap().0,
-        Err(_) => {
-            let setting = Setting { mode: 0o644, uid: 0, gid: 0 };
-            client.create(InodeId::ROOT, &name(slot), setting, WRITE).await.unwrap().0
-        }
+    if let Ok(attr) = client.lookup(InodeId::ROOT, &name(slot)).await {
+        return client.open(attr.inode, WRITE).await.unwrap().0;
     }
+    let setting = Setting { mode: 0o644, uid: 0, gid: 0 };
+    client.create(InodeId::ROOT, &name(slot), setting, WRITE).await.unwrap().0
 }
 
 /// Notes that all that was written to a slot before is durable.

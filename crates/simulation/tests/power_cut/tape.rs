@@ -98,7 +98,9 @@ impl Tape {
             batches.truncate(kept);
         }
         let mut store = MemoryStore::new();
-        batches.into_iter().for_each(|batch| store.commit(batch).unwrap());
+        for batch in batches {
+            store.commit(batch).unwrap();
+        }
         store.sync().unwrap();
         let images = self.devices.iter().enumerate().map(|(index, device)| {
             let least = before.last().map_or(0, |event| event.devices[index]);
