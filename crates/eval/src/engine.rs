@@ -1,6 +1,7 @@
 //! What makes the load: one trait, so that the way from plan to report is the same for all.
 
 pub mod fio;
+pub mod ior;
 pub mod synthetic;
 
 use crate::condition::Place;

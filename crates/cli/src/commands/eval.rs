@@ -4,6 +4,7 @@
 //! charts. What is not said on the command line is said in the experiment file, so that the file
 //! alone repeats the experiment.
 
+mod ior;
 mod progress;
 
 use anyhow::{Context, bail};
@@ -39,6 +40,14 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, Subcommand)]
 enum EvalCommand {
+    /// Run an IOR script, of version 2.10.3 or 4, as it is.
+    #[command(after_help = "\
+Example:
+  tsumugi eval ior -n 4 -f script.ior -O testFile=/scratch/ior
+
+Files that are there already are neither overwritten nor removed, unless the script says
+useExistingTestFile=1. POSIX only so far; ranks are threads of this process.")]
+    Ior(ior::IorArgs),
     /// Run an experiment, and write its report.
     #[command(after_help = "\
 Examples:
@@ -95,6 +104,7 @@ struct ResultsArgs {
 /// Runs a command.
 pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
+        EvalCommand::Ior(args) => ior::run(args),
         EvalCommand::Run(args) => experiment(args),
         EvalCommand::Plan(args) => show_plan(args),
         EvalCommand::Report(args) => {
