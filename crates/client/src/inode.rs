@@ -225,6 +225,13 @@ impl State {
         self.opens > 0 || self.being_opened
     }
 
+    /// Whether some of these rights are not held and of use. OPEN is of use while this client has the
+    /// inode open: else a grant of it is returned at once.
+    pub(crate) fn lacks(&self, rights: Rights) -> bool {
+        let wanted = if self.is_open() { rights } else { rights - Rights::OPEN };
+        !self.rights.contains(wanted)
+    }
+
     /// Drops cached extents.
     pub(crate) fn forget_extents(&mut self) {
         self.extents.clear();
