@@ -15,9 +15,19 @@ use std::rc::Rc;
 /// Runs that one commit names at most: bounds a transaction of the metadata service.
 const RUNS_PER_COMMIT_MAX: usize = 1024;
 
+/// What a part of a commit was.
+enum Part {
+    /// There was nothing left to commit.
+    Nothing,
+    /// The last one.
+    Last,
+    /// One after which there may be more.
+    More,
+}
+
 impl Client {
     /// Commits all that was written to the inode before this call; with `durable` it survives power
-    /// loss then.
+    /// loss then, also what another commit has meanwhile left nothing of to commit here.
     ///
     /// # Errors
     /// The first failure since one was last told: EIO, ENOSPC, ETIMEDOUT, ESTALE.
@@ -75,26 +85,32 @@ impl Client {
         }
         let mut from = 0;
         loop {
-            let last = self.commit_part(inode, &mut from, durable).await?;
-            if last {
-                return Ok(());
+            match self.commit_part(inode, &mut from, durable).await? {
+                Part::More => {}
+                Part::Last => return Ok(()),
+                // Its answer says that all committed before, by whomever, is durable. Without a commit
+                // nobody has asked for that: a commit that this one waited for need not be.
+                Part::Nothing if durable && from == 0 => {
+                    return self.session.call(Call::Sync(Some(inode.id))).await.map(drop);
+                }
+                Part::Nothing => return Ok(()),
             }
         }
     }
 
-    /// Commits the next runs from `from` on. Answers whether none are left.
+    /// Commits the next runs from `from` on.
     async fn commit_part(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         from: &mut u64,
         durable: bool,
-    ) -> Result<bool, Errno> {
+    ) -> Result<Part, Errno> {
         let (runs, call, named) = {
             let mut dirty = inode.dirty.borrow_mut();
             let runs = dirty.committable(*from, RUNS_PER_COMMIT_MAX);
             let mtime = dirty.take_mtime();
             if runs.is_empty() && mtime.is_none() {
-                return Ok(true);
+                return Ok(Part::Nothing);
             }
             let mut extents = Vec::with_capacity(runs.len());
             for run in &runs {
@@ -117,7 +133,7 @@ impl Client {
             (runs, call, allocations)
         };
         *from = runs.last().map_or(u64::MAX, Run::end);
-        let last = runs.len() < RUNS_PER_COMMIT_MAX;
+        let part = if runs.len() < RUNS_PER_COMMIT_MAX { Part::Last } else { Part::More };
         let generation = inode.state.borrow().generation;
         match self.session.call(call).await {
             Ok(Answer::Attr(attr)) => {
@@ -128,7 +144,7 @@ impl Client {
                     // A truncation came first: the service dropped the commit, the blocks are ours.
                     dirty.unname(&named);
                 }
-                Ok(last)
+                Ok(part)
             }
             Ok(_) => Err(lose_runs(inode, &runs, Errno::EPROTO)),
             Err(errno) => {
