@@ -87,13 +87,12 @@ impl Client {
         loop {
             match self.commit_part(inode, &mut from, durable).await? {
                 Part::More => {}
-                Part::Last => return Ok(()),
-                // Its answer says that all committed before, by whomever, is durable. Without a commit
-                // nobody has asked for that: a commit that this one waited for need not be.
+                // The answer to a durable commit says so of all that was committed before. Without one
+                // nobody has asked: what another commit took, which this one waited for, need not be.
                 Part::Nothing if durable && from == 0 => {
                     return self.session.call(Call::Sync(Some(inode.id))).await.map(drop);
                 }
-                Part::Nothing => return Ok(()),
+                Part::Last | Part::Nothing => return Ok(()),
             }
         }
     }
