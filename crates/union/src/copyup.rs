@@ -28,6 +28,8 @@ use crate::tree::Union;
 pub(crate) enum Keep {
     /// All of it.
     All,
+    /// What will be written; of the rest it must be known where it is.
+    Written,
     /// So many bytes from the start: it is about to be truncated.
     First(u64),
 }
@@ -41,7 +43,7 @@ impl Union {
     ) -> Result<(), Errno> {
         loop {
             if node.is_changeable() {
-                return Ok(());
+                return if keep == Keep::All { self.complete(node).await } else { Ok(()) };
             }
             if node.is_directory() {
                 return self.copy_up_directory(node);
@@ -154,6 +156,14 @@ impl Union {
             _ => self.open_lower(node)?,
         };
         let stat = sys::stat_at(lower.as_fd(), b"")?;
+        if !matches!(keep, Keep::All | Keep::First(0))
+            && matches!(place, Place::Lower)
+            && let Some(link) = node.link()
+            && self.start_partial(node, &link, &lower, &stat)?
+        {
+            files::moved(state);
+            return Ok(());
+        }
         let name = self.work_name();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
@@ -175,7 +185,7 @@ impl Union {
     ) -> Result<(), Errno> {
         let upper = self.upper()?;
         let length = match keep {
-            Keep::All => stat.size,
+            Keep::All | Keep::Written => stat.size,
             Keep::First(length) => stat.size.min(length),
         };
         let file = copy.try_clone().map_err(crate::commit::errno_of)?;
@@ -241,6 +251,16 @@ impl Union {
         sys::set_times(to, Some(stat.atime), Some(stat.mtime))
     }
 
+    /// What says of which lower inode something is a copy. Without a name of it the mark alone still
+    /// says that there is an original.
+    pub(crate) fn origin_value(&self, node: &Node, lower: BorrowedFd<'_>) -> Vec<u8> {
+        let part = node.lower.borrow().first().map(|part| usize::from(part.layer));
+        let uuid = part.and_then(|layer| self.layers.lower[layer].uuid);
+        uuid.zip(FileHandle::of(lower).ok())
+            .and_then(|(uuid, handle)| Origin { uuid, handle }.value())
+            .unwrap_or_default()
+    }
+
     /// Marks an inode as a copy of a lower one.
     fn mark_origin(
         &self,
@@ -249,13 +269,7 @@ impl Union {
         copy: BorrowedFd<'_>,
     ) -> Result<(), Errno> {
         let name = self.layers.prefix.name(suffix::ORIGIN);
-        let part = node.lower.borrow().first().map(|part| usize::from(part.layer));
-        let uuid = part.and_then(|layer| self.layers.lower[layer].uuid);
-        // Without a name the mark alone still says that there is an original.
-        let value = uuid
-            .zip(FileHandle::of(lower).ok())
-            .and_then(|(uuid, handle)| Origin { uuid, handle }.value())
-            .unwrap_or_default();
+        let value = self.origin_value(node, lower);
         match sys::set_xattr(copy, &name, &value, XattrFlags::empty()) {
             // Links and devices cannot have `user.` attributes.
             Err(Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
@@ -282,6 +296,6 @@ impl Union {
 }
 
 /// Attributes without which a copy would allow more, or less, than the original.
-fn is_protective(name: &[u8]) -> bool {
+pub(crate) fn is_protective(name: &[u8]) -> bool {
     name.starts_with(b"system.posix_acl_") || name == b"security.capability"
 }

@@ -44,6 +44,14 @@ pub enum UnionError {
         /// Who has it.
         holder: String,
     },
+    /// The journal of partial copies.
+    #[error("cannot use the journal of partial copies in {path}/tsumugi: {source}")]
+    Journal {
+        /// The work directory.
+        path: PathBuf,
+        /// What is wrong.
+        source: crate::journal::JournalError,
+    },
     /// The mount itself.
     #[error(transparent)]
     Fuse(#[from] fuse::FuseError),

@@ -93,6 +93,10 @@ impl Union {
     }
 
     fn open_backing(&self, node: &Rc<Node>, for_writing: bool) -> Result<Rc<Backing>, Errno> {
+        if let Some(partial) = node.partial() {
+            // For writing there is the journal.
+            return Ok(Rc::clone(&partial.lower));
+        }
         if let Some(pending) = node.pending() {
             return Ok(Rc::clone(&pending.backing));
         }
@@ -108,7 +112,7 @@ impl Union {
                 sys::open_below(parent.as_fd(), &link.name, flags)?
             }
             Place::Gone { fd, .. } => sys::reopen(fd.as_fd(), flags.difference(OFlags::NOFOLLOW))?,
-            Place::Lower | Place::Pending(_) => self.open_lower(node)?,
+            Place::Lower | Place::Pending(_) | Place::Partial(_) => self.open_lower(node)?,
         };
         Ok(Backing::new(fd, for_writing))
     }

@@ -25,6 +25,8 @@ use lock::DirectoryLock;
 const WORK: &str = "work";
 /// Ours: for what must outlive us.
 const OWN: &str = "tsumugi";
+/// In the kernel's: what it does not mount with.
+const INCOMPATIBLE: &str = "incompat";
 /// In ours: copies that wait for their name.
 const PENDING: &str = "pending";
 
@@ -48,6 +50,8 @@ pub(crate) struct Layer {
 #[derive(Debug)]
 pub(crate) struct Upper {
     pub(crate) root: OwnedFd,
+    /// The work directory itself.
+    pub(crate) work_root: OwnedFd,
     /// Where new things are made before they get their name.
     pub(crate) work: OwnedFd,
     /// Where copies wait for their name.
@@ -167,10 +171,10 @@ fn open_upper(upper_path: &Path, work_path: &Path) -> Result<Upper, UnionError> 
             reason: "must be on the same file system",
         });
     }
-    clear(work.as_fd()).map_err(error)?;
+    clear_work(work.as_fd()).map_err(error)?;
     let kind = rustix::fs::fstatfs(&root).map_err(error)?.f_type;
     let has_loose_clones = kind as u64 == BTRFS_MAGIC;
-    Ok(Upper { root, work, pending, device, has_loose_clones, _locks: locks })
+    Ok(Upper { root, work_root, work, pending, device, has_loose_clones, _locks: locks })
 }
 
 /// Refuses a work directory in the upper one and the reverse.
@@ -192,6 +196,28 @@ fn make_directory(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> 
         Err(errno) => return Err(errno),
     }
     sys::open_below(parent, name.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+/// Removes what an earlier process has left, but for the mark by which the kernel refuses directories
+/// with partial copies: it must not be missing for a moment.
+fn clear_work(work: BorrowedFd<'_>) -> Result<(), Errno> {
+    for entry in sys::list(work)? {
+        if entry.name != INCOMPATIBLE.as_bytes() {
+            remove(work, &entry.name)?;
+            continue;
+        }
+        let inner = sys::open_below(work, &entry.name, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        for mark in sys::list(inner.as_fd())? {
+            if mark.name != OWN.as_bytes() {
+                remove(inner.as_fd(), &mark.name)?;
+            }
+        }
+        match rustix::fs::unlinkat(work, INCOMPATIBLE, rustix::fs::AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// Removes everything in a directory.

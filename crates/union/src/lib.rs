@@ -16,13 +16,16 @@ pub mod journal;
 mod layers;
 mod mount;
 mod node;
+mod offline;
 mod ops;
 mod options;
+mod partial;
 mod sys;
 mod tree;
 
 pub use error::UnionError;
 pub use mount::{UnionMount, sync_mount};
+pub use offline::{PartialFile, complete_partial_files, partial_files};
 pub use ops::IOCTL_SYNC;
 pub use options::{
     FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, RedirectMode, SyncMode, XattrClass,

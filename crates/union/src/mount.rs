@@ -12,6 +12,7 @@ use crate::error::UnionError;
 use crate::layers::Layers;
 use crate::ops::IOCTL_SYNC;
 use crate::options::{FillMode, OptionError, Options, SyncMode};
+use crate::partial;
 use crate::tree::{Shared, Union};
 
 /// A mounted union, to be served by [`UnionMount::run`].
@@ -31,20 +32,11 @@ impl UnionMount {
         mountpoint: &std::path::Path,
         transport: TransportChoice,
     ) -> Result<Self, UnionError> {
-        options.check()?;
-        refuse_missing(&options)?;
-        let layers = Layers::open(&options)?;
-        if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
-            commit::recover(upper, layers.prefix)
-                .map_err(|errno| UnionError::layer("workdir", work, errno))?;
-        }
-        let mount_options = mount_options(&options, layers.upper.is_none());
-        let session_options = session_options(&options, transport);
-        let top = options.upper.clone().unwrap_or_else(|| options.lower[0].clone());
-        let union = Union::new(options, layers, Rc::new(Shared::default()))
-            .map_err(|errno| UnionError::layer("top layer", &top, errno))?;
+        let union = open(options)?;
+        let mount_options = mount_options(&union.options, union.layers.upper.is_none());
+        let session_options = session_options(&union.options, transport);
         let session = Session::mount(mountpoint, &mount_options, session_options)?;
-        Ok(Self { session, union: Rc::new(union) })
+        Ok(Self { session, union })
     }
 
     /// Serves the union until it is unmounted, and then waits until what was copied up is durable
@@ -54,10 +46,19 @@ impl UnionMount {
     /// If the connection to the kernel broke, or the last commit failed.
     pub async fn run(&self) -> Result<(), UnionError> {
         let served = self.session.run(Rc::clone(&self.union)).await;
-        let finished = self.union.sync_all().await;
+        let filled = self.fill_at_end().await;
+        let finished = self.union.sync_all().await.and(filled);
         served?;
         let upper = self.union.options.upper.clone().unwrap_or_default();
         finished.map_err(|errno| UnionError::layer("upperdir", &upper, errno))
+    }
+
+    /// Completes partial files, if that is to be done now.
+    async fn fill_at_end(&self) -> Result<(), rustix::io::Errno> {
+        if self.union.options.fill == FillMode::Unmount && !self.union.options.read_only {
+            self.union.complete_all().await?;
+        }
+        Ok(())
     }
 
     /// What ends the mount, from any thread.
@@ -66,13 +67,30 @@ impl UnionMount {
     }
 }
 
+/// Opens the layers and finishes what an earlier process has left.
+pub(crate) fn open(options: Options) -> Result<Rc<Union>, UnionError> {
+    options.check()?;
+    refuse_missing(&options)?;
+    let layers = Layers::open(&options)?;
+    let mut store = None;
+    if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
+        // Before the work files of unfinished publications go.
+        store = Some(partial::open(upper, &options)?);
+        commit::recover(upper, layers.prefix)
+            .map_err(|errno| UnionError::layer("workdir", work, errno))?;
+    }
+    let top = options.upper.clone().unwrap_or_else(|| options.lower[0].clone());
+    Union::new(options, layers, store, Rc::new(Shared::default()))
+        .map(Rc::new)
+        .map_err(|errno| UnionError::layer("top layer", &top, errno))
+}
+
 /// Refuses what is understood and not yet carried out: to ignore it would break a promise.
 fn refuse_missing(options: &Options) -> Result<(), UnionError> {
     let missing = [
         (options.index, "index=on"),
         (options.keeps_owner_in_xattr, "xattr_permissions"),
-        (options.chunk_bytes != 0, "chunk"),
-        (options.fill != FillMode::Background, "fill"),
+        (options.fill == FillMode::Background, "fill=background"),
         (options.sync == SyncMode::Strict, "fsync=strict"),
         (options.data_only_count > 0, "data-only lower layers"),
     ];

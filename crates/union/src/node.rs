@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use crate::commit::Pending;
 use crate::layers::LayerIndex;
+use crate::partial::Partial;
 use crate::sys::Fd;
 
 /// A part of a node in a lower layer.
@@ -35,6 +36,8 @@ pub(crate) enum Place {
     Upper,
     /// Copied, in use, and waiting for its data to be durable before it gets its name.
     Pending(Rc<Pending>),
+    /// Partly stored in the journal, the rest in the lower file.
+    Partial(Rc<Partial>),
     /// It has no name any more; whoever still has it open reaches it by this descriptor.
     Gone {
         /// The inode, by `O_PATH` or open.
@@ -167,6 +170,14 @@ impl Node {
     pub(crate) fn pending(&self) -> Option<Rc<Pending>> {
         match &*self.place.borrow() {
             Place::Pending(pending) => Some(Rc::clone(pending)),
+            _ => None,
+        }
+    }
+
+    /// What is stored of it, if that is only a part.
+    pub(crate) fn partial(&self) -> Option<Rc<Partial>> {
+        match &*self.place.borrow() {
+            Place::Partial(partial) => Some(Rc::clone(partial)),
             _ => None,
         }
     }

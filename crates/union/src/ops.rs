@@ -5,6 +5,7 @@ mod directories;
 mod inodes;
 mod io;
 mod names;
+mod partials;
 mod rename;
 mod xattrs;
 

@@ -66,9 +66,9 @@ pub struct IdRange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FillMode {
     /// In the background, at idle priority.
-    #[default]
     Background,
     /// Never by itself.
+    #[default]
     Keep,
     /// When the union is unmounted.
     Unmount,
@@ -139,8 +139,6 @@ pub struct Options {
     pub chunk_bytes: u32,
     /// When partial copies are completed.
     pub fill: FillMode,
-    /// Most bytes a second that filling in the background may copy.
-    pub fill_rate_bytes: u64,
 }
 
 impl Default for Options {
@@ -176,8 +174,7 @@ impl Default for Options {
             batch_bytes_max: 32 << 20,
             batch_time: Duration::from_millis(50),
             chunk_bytes: 0,
-            fill: FillMode::Background,
-            fill_rate_bytes: 64 << 20,
+            fill: FillMode::Keep,
         }
     }
 }

@@ -21,9 +21,11 @@ use crate::files::OpenFile;
 use crate::layers::{Layers, Upper};
 use crate::node::{LowerPart, Node, Place};
 use crate::options::Options;
+use crate::partial::Store;
 use crate::sys::{self, Fd, Stat};
 
 pub(crate) use listing::Listing;
+pub(crate) use lookup::Found;
 
 /// Directories whose descriptors are kept open over all unions of a thread.
 const OPEN_DIRECTORIES_MAX: usize = 2048;
@@ -74,12 +76,19 @@ pub(crate) struct Union {
     /// What was changed and is not known to be durable, by node.
     pub(crate) dirty: RefCell<HashMap<u64, Rc<Node>>>,
     pub(crate) is_flushing: Cell<bool>,
+    /// Partial copies; none without an upper layer.
+    pub(crate) store: Option<Rc<Store>>,
     next_node: Cell<u64>,
     next_work_name: Cell<u64>,
 }
 
 impl Union {
-    pub(crate) fn new(options: Options, layers: Layers, shared: Rc<Shared>) -> Result<Self, Errno> {
+    pub(crate) fn new(
+        options: Options,
+        layers: Layers,
+        store: Option<Rc<Store>>,
+        shared: Rc<Shared>,
+    ) -> Result<Self, Errno> {
         let (place, top) = match &layers.upper {
             Some(upper) => (Place::Upper, sys::stat_at(upper.root.as_fd(), b"")?),
             None => (Place::Lower, sys::stat_at(layers.lower[0].root.as_fd(), b"")?),
@@ -107,6 +116,7 @@ impl Union {
             waiting: RefCell::default(),
             dirty: RefCell::default(),
             is_flushing: Cell::new(false),
+            store,
             next_node: Cell::new(fuse::NodeId::ROOT.0 + 1),
             next_work_name: Cell::new(0),
         })
@@ -234,6 +244,7 @@ impl Union {
         match place {
             Place::Gone { fd, .. } => Ok(fd),
             Place::Pending(pending) => Ok(Rc::clone(&pending.file)),
+            Place::Partial(partial) => partial.object(),
             Place::Upper if node.is_directory() => self.upper_part(node),
             Place::Upper => {
                 let link = node.link().ok_or(Errno::NOENT)?;
@@ -259,6 +270,9 @@ impl Union {
             && let Some(link) = node.link()
         {
             return sys::stat_at(self.upper_part(&link.parent)?.as_fd(), &link.name);
+        }
+        if let Some(partial) = node.partial() {
+            return partial.stat();
         }
         sys::stat_at(self.object(node)?.as_fd(), b"")
     }

@@ -7,6 +7,7 @@
 //! state of threads to be lost.)
 
 mod background;
+mod partial;
 
 use crate::signals;
 use ::union::{IOCTL_SYNC, Options, UnionMount};
@@ -43,6 +44,21 @@ enum UnionCommand {
         /// Where the union is mounted
         mountpoint: PathBuf,
     },
+    /// List the files of which only a part was copied up (of a union that is not mounted)
+    Status {
+        /// The options that it is mounted with
+        #[arg(short = 'o', value_name = "OPTIONS", required = true)]
+        options: Vec<OsString>,
+        /// Print a JSON object per file
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy the rest of such files, so that the kernel's overlayfs takes the directories again
+    Complete {
+        /// The options that it is mounted with
+        #[arg(short = 'o', value_name = "OPTIONS", required = true)]
+        options: Vec<OsString>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -70,6 +86,8 @@ struct MountProgram {
 pub(crate) fn run(args: UnionArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         Some(UnionCommand::Sync { mountpoint }) => sync(&mountpoint),
+        Some(UnionCommand::Status { options, json }) => partial::status(&options, json),
+        Some(UnionCommand::Complete { options }) => partial::complete(&options),
         None => mount(&args.mount),
     }
 }
@@ -94,10 +112,7 @@ pub(crate) fn run_by_name(
 }
 
 fn mount(args: &MountArgs) -> anyhow::Result<ExitCode> {
-    let mut options = Options::default();
-    for text in &args.options {
-        options.add(text.as_bytes())?;
-    }
+    let mut options = read_options(&args.options)?;
     let mountpoint = match &args.places[..] {
         [mountpoint] => mountpoint,
         [source, mountpoint] => {
@@ -111,6 +126,14 @@ fn mount(args: &MountArgs) -> anyhow::Result<ExitCode> {
         return background::start();
     }
     serve(options, mountpoint)
+}
+
+fn read_options(texts: &[OsString]) -> anyhow::Result<Options> {
+    let mut options = Options::default();
+    for text in texts {
+        options.add(text.as_bytes())?;
+    }
+    Ok(options)
 }
 
 fn serve(options: Options, mountpoint: &Path) -> anyhow::Result<ExitCode> {

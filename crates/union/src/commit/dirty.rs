@@ -64,7 +64,7 @@ impl Union {
         for node in nodes {
             // What was unlinked and closed meanwhile needs nothing.
             let is_gone = node.link().is_none() && node.lookups.get() == 0;
-            if node.file().is_none() || is_gone {
+            if node.file().is_none() || is_gone || node.partial().is_some() {
                 continue;
             }
             match self.backing(node, true) {

@@ -54,12 +54,20 @@ impl Union {
     /// Makes everything durable: what waits for its name, and what was changed since.
     pub(crate) async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
         let finished = self.shared.committer.finish_all(self).await;
-        self.flush_dirty().await.and(finished)
+        let committed = self.commit_partials().await;
+        self.flush_dirty().await.and(finished).and(committed)
     }
 
     async fn sync_file(self: &Rc<Self>, node: &Rc<Node>, data_only: bool) -> Result<(), Errno> {
         if self.options.sync == SyncMode::Volatile || !node.is_changeable() {
             return Ok(());
+        }
+        if let Some(partial) = node.partial() {
+            partial.commit().await?;
+            return match node.link() {
+                Some(link) => self.sync_directories(vec![link.parent]).await,
+                None => Ok(()),
+            };
         }
         if let Some(pending) = node.pending() {
             self.shared.committer.finish(&pending).await?;
@@ -79,6 +87,7 @@ impl Union {
             return Ok(());
         }
         self.shared.committer.finish_all(self).await?;
+        self.commit_partials().await?;
         if node.is_in_upper() {
             self.note_new_name(node);
         }
@@ -101,8 +110,18 @@ impl Union {
     }
 
     async fn set_attributes(self: &Rc<Self>, node: &Rc<Node>, set: &SetAttributes) -> Answer {
-        let keep = set.size.map_or(Keep::All, Keep::First);
+        let is_inode_changed =
+            set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || set.kill_suid_sgid;
+        let keep = match set.size {
+            Some(size) => Keep::First(size),
+            None if is_inode_changed || !node.is_changeable() => Keep::All,
+            None => Keep::Written,
+        };
         self.make_changeable(node, keep).await?;
+        let is_done = self.set_partial(node, set, is_inode_changed).await?;
+        if is_done {
+            return self.attributes_answer(node);
+        }
         if let Some(size) = set.size {
             let backing = self.backing(node, true)?;
             backing.with(|fd| rustix::fs::ftruncate(fd, size))?;
@@ -128,7 +147,7 @@ impl Union {
     }
 }
 
-fn time(time: SetTime) -> Time {
+pub(crate) fn time(time: SetTime) -> Time {
     match time {
         SetTime::At(time) => time,
         SetTime::Now => {

@@ -40,12 +40,22 @@ impl Union {
             }
             Operation::Fallocate { handle, offset, length, mode } => {
                 let open = self.open_file(handle)?;
+                if self.fallocate_partial(&open.node, mode as i32, offset, length).await? {
+                    return Ok(Response::Done);
+                }
                 let backing = self.writable_backing(&open)?;
                 let done = backing.file.fallocate(mode as i32, offset, length).await;
                 done.map(|()| Response::Done).map_err(errno_of)
             }
             Operation::Lseek { handle, offset, whence } => {
                 let open = self.open_file(handle)?;
+                if let Some(partial) = open.node.partial() {
+                    return match whence as i32 {
+                        libc::SEEK_DATA => partial.seek(offset, true).map(Response::Offset),
+                        libc::SEEK_HOLE => partial.seek(offset, false).map(Response::Offset),
+                        _ => Err(Errno::INVAL),
+                    };
+                }
                 let to = match whence as i32 {
                     libc::SEEK_DATA => SeekFrom::Data(offset),
                     libc::SEEK_HOLE => SeekFrom::Hole(offset),
@@ -69,8 +79,12 @@ impl Union {
         let truncates = bits & libc::O_TRUNC != 0;
         let for_writing = bits & libc::O_ACCMODE != libc::O_RDONLY;
         if for_writing || truncates {
-            let keep = if truncates { Keep::First(0) } else { Keep::All };
+            let keep = if truncates { Keep::First(0) } else { Keep::Written };
             self.make_changeable(node, keep).await?;
+        }
+        if truncates && self.truncate_partial(node, 0).await? {
+            let backing = self.backing(node, for_writing)?;
+            return Ok(self.keep_open(node, backing, flags));
         }
         let backing = self.backing(node, for_writing || truncates)?;
         if truncates {
@@ -112,8 +126,12 @@ impl Union {
 
     async fn read(&self, read: Read) -> Answer {
         let open = self.open_file(read.handle)?;
-        let backing = self.backing_of(&open)?;
         let size = read.size as usize;
+        if let Some(partial) = open.node.partial() {
+            let bytes = partial.read(&open.node, read.offset, size).await?;
+            return Ok(Response::chunk(bytes));
+        }
+        let backing = self.backing_of(&open)?;
         if let Some(destination) = read.destination {
             let part = destination.range(0, size);
             let segments = Segments::from_iter([Segment::Region(part.clone())]);
@@ -129,6 +147,11 @@ impl Union {
 
     async fn write(self: &Rc<Self>, write: Write) -> Answer {
         let open = self.open_file(write.handle)?;
+        if let Some(count) =
+            self.write_partial(&open.node, write.offset, write.data.as_slice()).await?
+        {
+            return Ok(Response::Written(count as u32));
+        }
         let backing = self.writable_backing(&open)?;
         let length = write.data.len() as u32;
         let (result, data) = backing.file.write_at(write.data, write.offset).await;
@@ -141,8 +164,13 @@ impl Union {
     }
 
     fn copy_range(self: &Rc<Self>, copy: &CopyFileRange) -> Answer {
-        let from = self.backing_of(&*self.open_file(copy.handle_in)?)?;
-        let to = self.writable_backing(&*self.open_file(copy.handle_out)?)?;
+        let (from, to) = (self.open_file(copy.handle_in)?, self.open_file(copy.handle_out)?);
+        if from.node.partial().is_some() || to.node.partial().is_some() {
+            // The kernel reads and writes instead.
+            return Err(Errno::OPNOTSUPP);
+        }
+        let from = self.backing_of(&from)?;
+        let to = self.writable_backing(&to)?;
         let (mut offset_in, mut offset_out) = (copy.offset_in, copy.offset_out);
         let length = copy.length.min(COPY_STEP_BYTES) as usize;
         let from = from.file.handle().as_fd().map_err(errno_of)?;

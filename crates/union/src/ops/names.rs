@@ -23,6 +23,7 @@ impl Union {
                 None => Ok(self.no_entry()),
             },
             Operation::Unlink { name } => {
+                self.settle_partial(&parent, name.as_bytes()).await?;
                 self.unlink(&parent, name.as_bytes())?;
                 Ok(Response::Done)
             }
@@ -54,12 +55,13 @@ impl Union {
             rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
         }
         self.note_new_name(parent);
-        Self::lose_name(&node, parent, name, object, is_own);
+        self.lose_name(&node, parent, name, object, is_own);
         Ok(())
     }
 
     /// Takes a name from a node; with its last one it is reachable by those who have it open only.
     pub(super) fn lose_name(
+        &self,
         node: &Rc<Node>,
         parent: &Rc<Node>,
         name: &[u8],
@@ -69,6 +71,9 @@ impl Union {
         node.remove_link(parent, name);
         if node.link().is_some() {
             return;
+        }
+        if let Some(partial) = node.partial() {
+            return self.lose_partial_name(&partial, parent, name);
         }
         if let Some(pending) = node.pending() {
             pending.cancel();
@@ -124,7 +129,7 @@ impl Union {
             let _ = layers::remove(upper.work.as_fd(), &work_name);
         }
         self.note_new_name(parent);
-        Self::lose_name(&node, parent, name, object, is_own);
+        self.lose_name(&node, parent, name, object, is_own);
         Ok(())
     }
 

@@ -71,7 +71,8 @@ impl Union {
             }
         }
         self.copy_up_directory(&old.parent)?;
-        self.copy_up_directory(&new.parent)
+        self.copy_up_directory(&new.parent)?;
+        self.settle_partial(&new.parent, new.name).await
     }
 
     fn rename(&self, old: &Side<'_>, new: &Side<'_>, no_replace: bool) -> Result<(), Errno> {
@@ -120,7 +121,7 @@ impl Union {
             }
         }
         if let (Some(target), Some((object, is_own))) = (&target, lost) {
-            Self::lose_name(target, &new.parent, new.name, object, is_own);
+            self.lose_name(target, &new.parent, new.name, object, is_own);
         }
         self.moved(&node, old, new)
     }

@@ -214,9 +214,9 @@ fn set_own(options: &mut Options, key: &str, value: &str) -> Result<(), OptionEr
         "chunk" => {
             let bytes = size(key, value)?;
             let is_valid =
-                bytes == 0 || ((4096..=16 << 20).contains(&bytes) && bytes.is_power_of_two());
+                bytes == 0 || ((4096..=4 << 20).contains(&bytes) && bytes.is_power_of_two());
             if !is_valid {
-                return Err(bad(key, value, "0 or a power of two from 4K to 16M"));
+                return Err(bad(key, value, "0 or a power of two from 4K to 4M"));
             }
             options.chunk_bytes = bytes as u32;
         }
@@ -228,7 +228,10 @@ fn set_own(options: &mut Options, key: &str, value: &str) -> Result<(), OptionEr
                 _ => return Err(bad(key, value, "background, keep or unmount")),
             }
         }
-        "fill_rate" => options.fill_rate_bytes = size(key, value)?,
+        "fill_rate" => {
+            let reason = "nothing is filled in the background yet (docs/roadmap.md)";
+            return Err(OptionError::Unsupported { option: key.into(), reason });
+        }
         "batch_files" => {
             let files = number(key, value)?;
             if !(1..=4096).contains(&files) {

@@ -35,6 +35,8 @@ fn the_rest_is_refused_by_name() {
         ("lowerdir=/a,uidmapping=1:2", "uidmapping"),
         ("lowerdir=/a,uidmapping=4294967295:0:2", "uidmapping"),
         ("lowerdir=/a,chunk=5000", "chunk"),
+        ("lowerdir=/a,chunk=8M", "chunk"),
+        ("lowerdir=/a,fill_rate=1M", "fill_rate"),
         ("lowerdir=/a,timeout=-1", "timeout"),
         ("upperdir=/u,workdir=/w", "lowerdir"),
         ("lowerdir=/a,upperdir=/u", "workdir"),

@@ -76,8 +76,13 @@ impl Union {
             };
         }
         let Some(found) = self.find(parent, name)? else { return Ok(None) };
-        let stat = found.stat;
-        Ok(Some((self.adopt(parent, name, found), stat)))
+        let mut stat = found.stat;
+        let partial = self.find_partial(parent, name, &found)?;
+        let node = self.adopt(parent, name, found);
+        if let Some(file) = partial {
+            stat = self.adopt_partial(&node, file)?;
+        }
+        Ok(Some((node, stat)))
     }
 
     /// Makes (or finds) the node of what was found under a name.

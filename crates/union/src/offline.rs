@@ -1,0 +1,72 @@
+//! Without a mount: what is partial in an upper directory, and making it whole.
+//!
+//! Both take the options of the mount, since a partial file needs its lower file, and lock the
+//! directories as a mount does.
+
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use crate::error::UnionError;
+use crate::options::{OptionError, Options};
+use crate::tree::{Union, join};
+
+/// A partial file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartialFile {
+    /// From the union's root; `None` if its directory is gone.
+    pub path: Option<PathBuf>,
+    /// Its size.
+    pub size_bytes: u64,
+    /// What is stored of it.
+    pub stored_bytes: u64,
+    /// What only the lower file has.
+    pub unfilled_bytes: u64,
+    /// Whether some of it was lost.
+    pub is_damaged: bool,
+}
+
+/// The partial files of a union that is not mounted.
+///
+/// # Errors
+/// If the layers cannot be opened, or a union has them.
+pub fn partial_files(options: Options) -> Result<Vec<PartialFile>, UnionError> {
+    let union = open(options)?;
+    let Some(store) = &union.store else { return Ok(Vec::new()) };
+    let directories = union.directories_by_key().map_err(|errno| upper_error(&union, errno))?;
+    let files = store.status().into_iter().map(|file| PartialFile {
+        path: file.names.first().and_then(|name| {
+            let path = join(directories.get(&name.parent)?, &name.name);
+            Some(std::ffi::OsString::from_vec(path.to_vec()).into())
+        }),
+        size_bytes: file.size_bytes,
+        stored_bytes: file.stored_bytes,
+        unfilled_bytes: file.unfilled_bytes,
+        is_damaged: file.is_damaged,
+    });
+    Ok(files.collect())
+}
+
+/// Makes every partial file of a union that is not mounted a whole one. Answers how many there were.
+///
+/// # Errors
+/// As [`partial_files`]; and if one of them could not be made whole: then the others are.
+pub async fn complete_partial_files(options: Options) -> Result<usize, UnionError> {
+    let union = open(options)?;
+    let completed = union.complete_all().await;
+    let synced = union.sync_all().await;
+    completed.and_then(|count| synced.map(|()| count)).map_err(|errno| upper_error(&union, errno))
+}
+
+fn open(options: Options) -> Result<Rc<Union>, UnionError> {
+    if options.upper.is_none() {
+        let text = "without upperdir and workdir nothing can be partial";
+        return Err(OptionError::Combination(text).into());
+    }
+    crate::mount::open(options)
+}
+
+fn upper_error(union: &Union, errno: rustix::io::Errno) -> UnionError {
+    let upper = union.options.upper.clone().unwrap_or_default();
+    UnionError::layer("upperdir", &upper, errno)
+}

@@ -1,0 +1,105 @@
+//! What operations do differently with partial files.
+
+use std::rc::Rc;
+
+use fuse::SetAttributes;
+use rustix::io::Errno;
+
+use super::inodes;
+use crate::node::Node;
+use crate::tree::Union;
+
+impl Union {
+    /// Writes to a partial file. `None` if it is none, or none any more.
+    pub(super) async fn write_partial(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Option<usize>, Errno> {
+        while let Some(partial) = node.partial() {
+            partial.settled().await;
+            if node.partial().is_none() {
+                break;
+            }
+            if let Some(count) = partial.write(node, offset, data)? {
+                return Ok(Some(count));
+            }
+            self.complete(node).await?;
+        }
+        Ok(None)
+    }
+
+    /// Sets the size of a partial file. `false` if it is none.
+    pub(super) async fn truncate_partial(
+        &self,
+        node: &Rc<Node>,
+        size_bytes: u64,
+    ) -> Result<bool, Errno> {
+        let Some(partial) = node.partial() else { return Ok(false) };
+        partial.settled().await;
+        if node.partial().is_none() {
+            return Ok(false);
+        }
+        partial.truncate(size_bytes)?;
+        Ok(true)
+    }
+
+    /// Makes zeros in a partial file. `false` if it is none, or none any more.
+    pub(super) async fn fallocate_partial(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        mode: i32,
+        offset: u64,
+        length: u64,
+    ) -> Result<bool, Errno> {
+        while let Some(partial) = node.partial() {
+            partial.settled().await;
+            if node.partial().is_none() {
+                break;
+            }
+            if partial.fallocate(mode, offset, length)? {
+                return Ok(true);
+            }
+            self.complete(node).await?;
+        }
+        Ok(false)
+    }
+
+    /// Sets size and times of a partial file. What else is to be set makes it a whole one. `false`
+    /// if it is none any more: then nothing was set.
+    pub(super) async fn set_partial(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        set: &SetAttributes,
+        is_inode_changed: bool,
+    ) -> Result<bool, Errno> {
+        if is_inode_changed {
+            self.complete(node).await?;
+        }
+        let Some(partial) = node.partial() else { return Ok(false) };
+        partial.settled().await;
+        if node.partial().is_none() {
+            return Ok(false);
+        }
+        if let Some(size) = set.size {
+            partial.truncate(size)?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            partial.set_times(set.atime.map(inodes::time), set.mtime.map(inodes::time))?;
+        }
+        Ok(true)
+    }
+
+    /// Waits until the file of a name, if it is a partial one, is not being completed: its name is
+    /// about to be taken from it.
+    pub(super) async fn settle_partial(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
+        loop {
+            let found = self.lookup(parent, name)?;
+            match found.and_then(|(node, _)| node.partial()) {
+                Some(partial) if partial.is_completing() => partial.settled().await,
+                _ => return Ok(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Partial copies: of a large lower file only what is written is stored, in the journal of
+//! `WORKDIR/tsumugi/`; the rest is read from the lower file.
+//!
+//! [`Store`] is a union's journal with its flushing: whoever needs something durable joins the flush
+//! that covers it. [`Partial`] is one such file while its node is known; it holds the lower file
+//! open, and says whether that is still the one that was written over. A changed lower file gives
+//! `EIO` where its bytes would be needed: bytes of two versions never mix.
+//!
+//! What a partial file cannot do (being linked, moved, given attributes, owner or mode) completes it
+//! first (`complete.rs`): then it is an ordinary file of the upper directory.
+
+mod complete;
+mod data;
+mod names;
+mod start;
+
+use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::file::FileHandle;
+use ring::local::Notify;
+use ring::{File, Handle};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use crate::commit::errno_of;
+use crate::error::UnionError;
+use crate::files::Backing;
+use crate::journal::{self, Directory, FileId, Journal, JournalError, LowerIdentity, ParentKey};
+use crate::layers::Upper;
+use crate::node::{Node, Place};
+use crate::options::{Options, SyncMode};
+use crate::sys::{self, Stat};
+use crate::tree::Union;
+
+/// How long the end of the process that has the journal is waited for.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
+const LOCK_WAIT_STEP: Duration = Duration::from_millis(20);
+/// What is moved out of an old segment after a flush, at most.
+const CLEAN_BYTES: u64 = 1 << 20;
+
+/// The journal of a union, and how it becomes durable.
+#[derive(Debug)]
+pub(crate) struct Store {
+    journal: RefCell<Journal<Directory>>,
+    is_volatile: bool,
+    is_syncing: Cell<bool>,
+    synced: Notify,
+    /// Directories of new copies, whose names are to be durable with them; a flush is due if there
+    /// are any.
+    parents: RefCell<Vec<Rc<Node>>>,
+    /// Whether files of a device can be cloned into the upper, as far as it was tried.
+    clones: RefCell<HashMap<u64, bool>>,
+    /// Files without a name whose end could not be recorded when they were dropped.
+    dropped: RefCell<Vec<FileId>>,
+}
+
+/// A file of which only a part is stored here.
+#[derive(Debug)]
+pub(crate) struct Partial {
+    store: Rc<Store>,
+    pub(crate) file: FileId,
+    /// The lower file.
+    pub(crate) lower: Rc<Backing>,
+    /// Whether its last name is gone: the journal forgets it when nobody has it open any more.
+    is_nameless: Cell<bool>,
+    is_completing: Cell<bool>,
+    completed: Notify,
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.is_nameless.get() {
+            return;
+        }
+        match self.store.journal.try_borrow_mut() {
+            Ok(mut journal) => match journal.drop_file(self.file) {
+                // Completed.
+                Ok(()) | Err(JournalError::NoSuchFile(_)) => {}
+                // A file without a name is forgotten by the next mount at the latest.
+                Err(error) => tracing::warn!(%error, "a removed file stays in the journal"),
+            },
+            Err(_) => self.store.dropped.borrow_mut().push(self.file),
+        }
+    }
+}
+
+impl Store {
+    /// Opens the journal of a work directory, recovering what is there.
+    pub(crate) fn open(upper: &Upper, options: &Options) -> Result<Self, JournalError> {
+        let chunk_bytes = u64::from(options.chunk_bytes);
+        let options_of_journal = journal::Options { chunk_bytes, ..journal::Options::default() };
+        let directory = lock(upper)?;
+        let (mut journal, recovery) = Journal::open(directory, options_of_journal)?;
+        for damage in &recovery.damage {
+            tracing::error!(
+                ?damage,
+                "durable records of partial copies are lost; reads of the \
+                files concerned fail"
+            );
+        }
+        complete::settle(&mut journal, upper)?;
+        names::forget_stale(&mut journal, upper)?;
+        Ok(Self {
+            journal: RefCell::new(journal),
+            is_volatile: options.sync == SyncMode::Volatile,
+            is_syncing: Cell::new(false),
+            synced: Notify::new(),
+            parents: RefCell::default(),
+            clones: RefCell::default(),
+            dropped: RefCell::default(),
+        })
+    }
+
+    fn journal(&self) -> Ref<'_, Journal<Directory>> {
+        self.journal.borrow()
+    }
+
+    fn journal_mut(&self) -> RefMut<'_, Journal<Directory>> {
+        let mut journal = self.journal.borrow_mut();
+        for file in self.dropped.borrow_mut().drain(..) {
+            if let Err(error) = journal.drop_file(file) {
+                tracing::warn!(%error, "a removed file stays in the journal");
+            }
+        }
+        journal
+    }
+
+    /// Whether no file is partial.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.journal().files().next().is_none()
+    }
+
+    /// Every partial file.
+    pub(crate) fn status(&self) -> Vec<journal::FileStatus> {
+        self.journal().status()
+    }
+
+    /// Waits until everything recorded so far is durable. Whoever comes while a flush goes on waits
+    /// for the next one, which stands for all of them.
+    pub(crate) async fn commit(&self) -> Result<(), Errno> {
+        if self.is_volatile {
+            return Ok(());
+        }
+        let wanted = self.journal().appended();
+        while self.is_syncing.get() {
+            self.synced.notified().await;
+            if self.journal().durable() >= wanted {
+                return Ok(());
+            }
+        }
+        let ticket = self.journal_mut().ticket().map_err(|error| failed(&error))?;
+        if ticket.is_empty() {
+            return Ok(());
+        }
+        self.is_syncing.set(true);
+        let flushed = flush(&ticket).await;
+        self.is_syncing.set(false);
+        let mut journal = self.journal_mut();
+        let result = match flushed {
+            Ok(()) => journal.synced(&ticket).map_err(|error| failed(&error)),
+            Err(errno) => {
+                journal.sync_failed();
+                Err(errno)
+            }
+        };
+        if result.is_ok()
+            && let Err(error) = journal.clean(CLEAN_BYTES)
+        {
+            tracing::warn!(%error, "space of the journal could not be given back");
+        }
+        drop(journal);
+        self.synced.notify();
+        result
+    }
+}
+
+/// Takes the journal's lock, waiting for a process that is just ending.
+fn lock(upper: &Upper) -> Result<Directory, JournalError> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let work = upper.work_root.try_clone();
+        let work = work.map_err(|error| JournalError::io("opening the work directory", error))?;
+        match Directory::open(work) {
+            Err(JournalError::Locked) if waited < LOCK_WAIT_MAX => {
+                std::thread::sleep(LOCK_WAIT_STEP);
+                waited += LOCK_WAIT_STEP;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// All flushes of a ticket, at a time.
+async fn flush(ticket: &journal::Ticket<Arc<OwnedFd>>) -> Result<(), Errno> {
+    let mut syncs = Vec::with_capacity(ticket.data.len() + ticket.names.len());
+    for handle in &ticket.data {
+        syncs.push(file_of(handle)?.sync_data());
+    }
+    for handle in &ticket.names {
+        syncs.push(file_of(handle)?.sync_all());
+    }
+    let mut result = Ok(());
+    for sync in syncs {
+        result = sync.await.map_err(errno_of).and(result);
+    }
+    result
+}
+
+/// A segment as a file of the reactor.
+fn file_of(handle: &Arc<OwnedFd>) -> Result<File, Errno> {
+    let fd = handle.try_clone().map_err(errno_of)?;
+    Ok(File::from_handle(Handle::from_fd(fd)))
+}
+
+/// The number for an error of the journal, which is told where it is one of the disk.
+fn failed(error: &JournalError) -> Errno {
+    match error {
+        JournalError::Io { .. } | JournalError::Poisoned | JournalError::Damaged { .. } => {
+            tracing::error!(%error, "partial copies");
+        }
+        _ => {}
+    }
+    error.errno()
+}
+
+/// The key of an open directory.
+fn key_of(directory: BorrowedFd<'_>) -> Result<ParentKey, Errno> {
+    let handle = FileHandle::of(directory).map_err(errno_of)?;
+    let bytes = [&handle.kind.to_le_bytes()[..], &handle.bytes].concat();
+    ParentKey::new(&bytes).map_err(|error| error.errno())
+}
+
+/// The file handle that a key was made of.
+fn handle_of(key: &ParentKey) -> Option<FileHandle> {
+    let (kind, bytes) = key.as_bytes().split_first_chunk()?;
+    Some(FileHandle { kind: i32::from_le_bytes(*kind), bytes: bytes.into() })
+}
+
+fn time(time: fuse::Time) -> journal::Time {
+    journal::Time { seconds: time.seconds, nanoseconds: time.nanoseconds }
+}
+
+fn shown_time(time: journal::Time) -> fuse::Time {
+    fuse::Time { seconds: time.seconds, nanoseconds: time.nanoseconds }
+}
+
+fn now() -> journal::Time {
+    let ns = ring::time::system_time();
+    let nanoseconds = (ns % 1_000_000_000) as u32;
+    journal::Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds }
+}
+
+/// What a lower file is known by.
+fn identity(fd: BorrowedFd<'_>, stat: &Stat) -> LowerIdentity {
+    let handle = FileHandle::of(fd).map(|handle| handle.bytes).unwrap_or_default();
+    LowerIdentity {
+        handle,
+        inode: stat.inode,
+        size_bytes: stat.size,
+        mtime: time(stat.mtime),
+        ctime: time(stat.ctime),
+        ..LowerIdentity::default()
+    }
+}
+
+impl Partial {
+    fn new(store: &Rc<Store>, file: FileId, lower: OwnedFd) -> Self {
+        Self {
+            store: Rc::clone(store),
+            file,
+            lower: Backing::new(lower, false),
+            is_nameless: Cell::new(false),
+            is_completing: Cell::new(false),
+            completed: Notify::new(),
+        }
+    }
+
+    /// Its attributes, as an ordinary copy would have them.
+    pub(crate) fn stat(&self) -> Result<Stat, Errno> {
+        let lower = self.lower.with(|fd| sys::stat_at(fd, b""))?;
+        let journal = self.store.journal();
+        let file = journal.file(self.file).ok_or(Errno::STALE)?;
+        let attributes = file.attributes();
+        let bytes = file.stored_bytes() + file.unfilled_bytes();
+        Ok(Stat {
+            mode: attributes.mode,
+            nlink: u32::from(!self.is_nameless.get()),
+            uid: attributes.uid,
+            gid: attributes.gid,
+            size: file.size_bytes(),
+            blocks: bytes.div_ceil(4096) * 8,
+            atime: shown_time(attributes.atime),
+            mtime: shown_time(attributes.mtime),
+            ctime: shown_time(attributes.ctime),
+            ..lower
+        })
+    }
+
+    /// Refuses to read the lower file if it is not the one that was copied up.
+    fn check_lower(&self, node: &Rc<Node>) -> Result<(), Errno> {
+        let found = self.lower.with(|fd| Ok(identity(fd, &sys::stat_at(fd, b"")?)))?;
+        let journal = self.store.journal();
+        let file = journal.file(self.file).ok_or(Errno::STALE)?;
+        if file.lower().is_some_and(|known| known.is_unchanged(&found)) {
+            return Ok(());
+        }
+        let path = crate::tree::path_of(node);
+        let path = String::from_utf8_lossy(&path);
+        tracing::error!(%path, "the lower file was changed below a partial copy; what was not \
+            copied yet cannot be read");
+        Err(Errno::IO)
+    }
+
+    /// Waits until the file is not being completed. It may be an ordinary one afterwards.
+    pub(crate) async fn settled(&self) {
+        while self.is_completing.get() {
+            self.completed.notified().await;
+        }
+    }
+
+    /// Whether it is being made a whole file.
+    pub(crate) fn is_completing(&self) -> bool {
+        self.is_completing.get()
+    }
+
+    /// Makes what was recorded of it durable.
+    pub(crate) async fn commit(&self) -> Result<(), Errno> {
+        self.store.commit().await
+    }
+
+    /// The lower file, which has the extended attributes.
+    pub(crate) fn object(&self) -> Result<sys::Fd, Errno> {
+        self.lower.with(|fd| fd.try_clone_to_owned().map(Rc::new).map_err(errno_of))
+    }
+
+    /// Sets times that are given.
+    pub(crate) fn set_times(
+        &self,
+        atime: Option<fuse::Time>,
+        mtime: Option<fuse::Time>,
+    ) -> Result<(), Errno> {
+        let mut journal = self.store.journal_mut();
+        let mut attributes = journal.file(self.file).ok_or(Errno::STALE)?.attributes();
+        attributes.atime = atime.map_or(attributes.atime, time);
+        attributes.mtime = mtime.map_or(attributes.mtime, time);
+        attributes.ctime = now();
+        journal.set_attributes(self.file, attributes).map_err(|error| failed(&error))
+    }
+}
+
+impl Union {
+    /// Makes what was recorded of partial files durable.
+    pub(crate) async fn commit_partials(self: &Rc<Self>) -> Result<(), Errno> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let parents = std::mem::take(&mut *store.parents.borrow_mut());
+        let committed = store.commit().await;
+        if store.is_volatile {
+            return committed;
+        }
+        self.sync_directories(parents).await.and(committed)
+    }
+
+    /// Makes a node partial.
+    fn attach(&self, node: &Rc<Node>, file: FileId) -> Result<(), Errno> {
+        let store = self.store.as_ref().ok_or(Errno::IO)?;
+        let lower = self.open_lower(node)?;
+        node.set_place(Place::Partial(Rc::new(Partial::new(store, file, lower))));
+        Ok(())
+    }
+}
+
+/// Opens the store of a union that has an upper directory.
+pub(crate) fn open(upper: &Upper, options: &Options) -> Result<Rc<Store>, UnionError> {
+    let path = options.work.clone().unwrap_or_default();
+    let store = Store::open(upper, options);
+    store.map(Rc::new).map_err(|source| UnionError::Journal { path, source })
+}
+
+/// Whether a name is there.
+fn has_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, JournalError> {
+    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(JournalError::io("looking for a work file", errno.into())),
+    }
+}
+
+/// Runs a call on a descriptor that a key names, where this user may open by handle.
+fn open_parent(upper: &Upper, key: &ParentKey) -> Result<OwnedFd, Errno> {
+    let handle = handle_of(key).ok_or(Errno::STALE)?;
+    handle.open(upper.root.as_fd()).map_err(errno_of)
+}

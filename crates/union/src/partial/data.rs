@@ -1,0 +1,176 @@
+//! Reading and changing the data of partial files.
+//!
+//! A change is one call into the journal that waits for nothing, so that changes of one file never
+//! mix; only reads go through the reactor.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+use ring::Buffer;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use super::{Partial, failed, file_of, now};
+use crate::commit::errno_of;
+use crate::journal::{JournalError, Source};
+use crate::node::Node;
+
+impl Partial {
+    /// Reads up to `size` bytes; fewer at the end of the file.
+    pub(crate) async fn read(
+        &self,
+        node: &Rc<Node>,
+        offset: u64,
+        size: usize,
+    ) -> Result<Buffer, Errno> {
+        let range = offset..offset.saturating_add(size as u64);
+        let pieces = self.store.journal().pieces(self.file, range);
+        let pieces = pieces.map_err(|error| failed(&error))?;
+        let end = pieces.last().map_or(offset, |piece| piece.range.end);
+        let mut buffer = Buffer::zeroed((end - offset) as usize);
+        for piece in pieces {
+            let at = (piece.range.start - offset) as usize..(piece.range.end - offset) as usize;
+            let (file, position) = match piece.source {
+                Source::Zero => continue,
+                Source::Damaged => {
+                    let error = JournalError::Damaged { file: self.file, offset };
+                    return Err(failed(&error));
+                }
+                Source::Lower => {
+                    self.check_lower(node)?;
+                    (self.lower.file.clone(), piece.range.start)
+                }
+                Source::Stored { handle, position, .. } => (file_of(&handle)?, position),
+            };
+            let wanted = at.len();
+            let (result, filled) = file.read_at(buffer, at, position).await;
+            buffer = filled;
+            if result.map_err(errno_of)? < wanted {
+                // Cut meanwhile: the lower file below the union, or a segment.
+                return Err(Errno::IO);
+            }
+        }
+        Ok(buffer)
+    }
+
+    /// Stores bytes. Answers how many of them; `None` if the file must be completed first, because
+    /// the maps of partial files are full.
+    pub(crate) fn write(
+        &self,
+        node: &Rc<Node>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Option<usize>, Errno> {
+        let range = offset..offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
+        let plan = self.store.journal().plan_write(self.file, range.clone());
+        let plan = plan.map_err(|error| failed(&error))?;
+        // Storing more than was written is for the sake of order only.
+        let whole = if plan == range { None } else { self.content(node, &plan) };
+        let written = match whole {
+            None => self.store.journal_mut().write(self.file, offset, data, now()),
+            Some(mut whole) => {
+                let before = (offset - plan.start) as usize;
+                whole[before..before + data.len()].copy_from_slice(data);
+                let written = self.store.journal_mut().write(self.file, plan.start, &whole, now());
+                match written {
+                    Ok(count) if count <= before as u64 => return Err(Errno::NOSPC),
+                    other => other.map(|count| (count - before as u64).min(data.len() as u64)),
+                }
+            }
+        };
+        match written {
+            Ok(count) => Ok(Some(count as usize)),
+            Err(JournalError::MapsFull(_)) => Ok(None),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    /// The content of a range; beyond the file's end zeros. `None` if it cannot be read.
+    fn content(&self, node: &Rc<Node>, range: &Range<u64>) -> Option<Vec<u8>> {
+        self.check_lower(node).ok()?;
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        let journal = self.store.journal();
+        let lower = |at: u64, part: &mut [u8]| {
+            let done = self.lower.with(|fd| read_whole(fd, at, part));
+            done.map_err(std::io::Error::from)
+        };
+        journal.read(self.file, range.start, &mut bytes, lower).ok()?;
+        Some(bytes)
+    }
+
+    /// Sets the size.
+    pub(crate) fn truncate(&self, size_bytes: u64) -> Result<(), Errno> {
+        let result = self.store.journal_mut().truncate(self.file, size_bytes, now());
+        result.map_err(|error| failed(&error))
+    }
+
+    /// Carries out a fallocate(2) that makes zeros. `false` if the file must be completed first.
+    pub(crate) fn fallocate(&self, mode: i32, offset: u64, length: u64) -> Result<bool, Errno> {
+        let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE => {}
+            _ => return Ok(false),
+        }
+        let end = offset.checked_add(length).ok_or(Errno::FBIG)?;
+        let mut journal = self.store.journal_mut();
+        let size = journal.file(self.file).ok_or(Errno::STALE)?.size_bytes();
+        match journal.zero(self.file, offset.min(size)..end.min(size), now()) {
+            Ok(()) => {}
+            Err(JournalError::MapsFull(_)) => return Ok(false),
+            Err(error) => return Err(failed(&error)),
+        }
+        if !keeps_size && end > size {
+            let grown = journal.truncate(self.file, end, now());
+            grown.map_err(|error| failed(&error))?;
+        }
+        Ok(true)
+    }
+
+    /// The next data, or hole.
+    pub(crate) fn seek(&self, offset: u64, for_data: bool) -> Result<u64, Errno> {
+        let journal = self.store.journal();
+        let size = journal.file(self.file).ok_or(Errno::STALE)?.size_bytes();
+        if offset >= size {
+            return Err(Errno::NXIO);
+        }
+        let pieces = journal.pieces(self.file, offset..size).map_err(|error| failed(&error))?;
+        for piece in pieces {
+            let Range { start, end } = piece.range;
+            let found = match piece.source {
+                Source::Zero if for_data => continue,
+                Source::Zero => start,
+                Source::Lower => {
+                    let to = if for_data { SeekFrom::Data(start) } else { SeekFrom::Hole(start) };
+                    match self.lower.with(|fd| rustix::fs::seek(fd, to)) {
+                        Ok(found) => found,
+                        Err(Errno::NXIO) => continue,
+                        Err(errno) => return Err(errno),
+                    }
+                }
+                _ if for_data => start,
+                _ => continue,
+            };
+            if found < end {
+                return Ok(found);
+            }
+        }
+        if for_data { Err(Errno::NXIO) } else { Ok(size) }
+    }
+}
+
+fn read_whole(file: BorrowedFd<'_>, mut at: u64, mut part: &mut [u8]) -> Result<(), Errno> {
+    while !part.is_empty() {
+        match rustix::io::pread(file, &mut *part, at) {
+            // It has become shorter.
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => {
+                at += count as u64;
+                part = &mut part[count..];
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Making a partial copy instead of a whole one.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Partial, Store, failed, identity, key_of, now, time};
+use crate::format::suffix;
+use crate::journal::{Attributes, Creation, JournalError, Kind, Name, Xattr};
+use crate::node::{Link, Node, Place};
+use crate::sys::{self, Stat};
+use crate::tree::Union;
+
+/// The attribute that a write takes away: such files are copied whole, as are those with suid.
+const CAPABILITY: &[u8] = b"security.capability";
+
+impl Union {
+    /// Makes a node a partial file, if it is one for it. `false` leaves everything as it was.
+    pub(crate) fn start_partial(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        link: &Link,
+        lower: &OwnedFd,
+        stat: &Stat,
+    ) -> Result<bool, Errno> {
+        let Some(store) = &self.store else { return Ok(false) };
+        let is_privileged = stat.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+        let chunk_bytes = u64::from(self.options.chunk_bytes);
+        // What is never flushed has no mark that keeps the kernel's overlayfs away.
+        let is_excluded = is_privileged || store.is_volatile;
+        if chunk_bytes == 0 || stat.size <= chunk_bytes || is_excluded {
+            return Ok(false);
+        }
+        if self.can_clone(store, lower.as_fd(), stat)? {
+            return Ok(false);
+        }
+        let Ok(key) = key_of(self.upper_part(&link.parent)?.as_fd()) else { return Ok(false) };
+        let Some(xattrs) = self.xattrs_of_copy(node, lower.as_fd())? else { return Ok(false) };
+        let named = Name::new(key, &link.name);
+        let creation = Creation {
+            lower: Some(identity(lower.as_fd(), stat)),
+            kind: Kind::Partial,
+            size_bytes: stat.size,
+            attributes: Attributes {
+                mode: stat.mode,
+                uid: stat.uid,
+                gid: stat.gid,
+                atime: time(stat.atime),
+                mtime: time(stat.mtime),
+                ctime: now(),
+            },
+            xattrs,
+            names: vec![named.map_err(|error| failed(&error))?],
+        };
+        let created = store.journal_mut().create(creation);
+        let file = match created {
+            Ok(file) => file,
+            // What the journal cannot take is copied whole.
+            Err(JournalError::TooLarge { .. } | JournalError::NameTaken(_)) => return Ok(false),
+            Err(error) => return Err(failed(&error)),
+        };
+        let lower = lower.try_clone().map_err(crate::commit::errno_of)?;
+        node.set_place(Place::Partial(Rc::new(Partial::new(store, file, lower))));
+        self.schedule_commit(store, &link.parent);
+        Ok(true)
+    }
+
+    /// Makes new copies durable within the batch time.
+    fn schedule_commit(self: &Rc<Self>, store: &Store, parent: &Rc<Node>) {
+        let mut parents = store.parents.borrow_mut();
+        if parents.iter().any(|known| Rc::ptr_eq(known, parent)) {
+            return;
+        }
+        parents.push(Rc::clone(parent));
+        if parents.len() > 1 || store.is_volatile {
+            return;
+        }
+        let union = Rc::clone(self);
+        drop(ring::spawn(async move {
+            ring::time::sleep(union.options.batch_time).await;
+            if let Err(errno) = union.commit_partials().await {
+                tracing::error!(%errno, "partial copies could not be made durable");
+            }
+        }));
+    }
+
+    /// Whether whole files can be cloned, which takes neither time nor space and so is better.
+    fn can_clone(&self, store: &Store, lower: BorrowedFd<'_>, stat: &Stat) -> Result<bool, Errno> {
+        if let Some(&known) = store.clones.borrow().get(&stat.device) {
+            return Ok(known);
+        }
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&self.upper()?.work, c".", flags, Mode::RUSR | Mode::WUSR);
+        let can = match opened {
+            Ok(file) => rustix::fs::ioctl_ficlone(&file, lower).is_ok(),
+            Err(Errno::NOSPC | Errno::DQUOT) => return Err(Errno::NOSPC),
+            Err(_) => false,
+        };
+        store.clones.borrow_mut().insert(stat.device, can);
+        Ok(can)
+    }
+
+    /// The attributes that the copy will have; `None` if a write would have to change them.
+    fn xattrs_of_copy(
+        &self,
+        node: &Node,
+        lower: BorrowedFd<'_>,
+    ) -> Result<Option<Vec<Xattr>>, Errno> {
+        let mut xattrs = Vec::new();
+        for name in sys::xattr_names(lower)? {
+            if name == CAPABILITY {
+                return Ok(None);
+            }
+            if !self.layers.prefix.is_copied(&name) {
+                continue;
+            }
+            let Some(value) = sys::xattr(lower, &name)? else { continue };
+            xattrs.push(Xattr { name: name.into(), value: value.into() });
+        }
+        let name = self.layers.prefix.name(suffix::ORIGIN).into();
+        xattrs.push(Xattr { name, value: self.origin_value(node, lower).into() });
+        Ok(Some(xattrs))
+    }
+}
