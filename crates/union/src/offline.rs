@@ -32,7 +32,8 @@ pub struct PartialFile {
 /// If the layers cannot be opened, or a union has them.
 pub fn partial_files(options: Options) -> Result<Vec<PartialFile>, UnionError> {
     let union = open(options)?;
-    let Some(store) = &union.store else { return Ok(Vec::new()) };
+    let store = union.store.as_ref().filter(|store| !store.is_empty());
+    let Some(store) = store else { return Ok(Vec::new()) };
     let directories = union.directories_by_key().map_err(|errno| upper_error(&union, errno))?;
     let files = store.status().into_iter().map(|file| PartialFile {
         path: file.names.first().and_then(|name| {

@@ -110,8 +110,8 @@ impl Union {
     }
 
     async fn set_attributes(self: &Rc<Self>, node: &Rc<Node>, set: &SetAttributes) -> Answer {
-        let is_inode_changed =
-            set.uid.is_some() || set.gid.is_some() || set.mode.is_some() || set.kill_suid_sgid;
+        // Partial files have no suid and sgid that could be dropped.
+        let is_inode_changed = set.uid.is_some() || set.gid.is_some() || set.mode.is_some();
         let keep = match set.size {
             Some(size) => Keep::First(size),
             None if is_inode_changed || !node.is_changeable() => Keep::All,
