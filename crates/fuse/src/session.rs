@@ -88,6 +88,10 @@ pub struct SessionOptions {
     /// all wait for the file system gets another one until this is reached. Pages count towards
     /// memory only once they were used.
     pub ring_payload_bytes_max: usize,
+    /// `io_uring`: payload lies in huge pages, as far as the system offers them. For file systems
+    /// that read from devices straight into it: one page is one transfer. Costs 2 MiB for each CPU
+    /// that requests come from, even if they are small.
+    pub ring_payload_in_huge_pages: bool,
 }
 
 impl Default for SessionOptions {
@@ -112,6 +116,7 @@ impl Default for SessionOptions {
             transport: TransportChoice::Auto,
             ring_entries_per_queue: 8,
             ring_payload_bytes_max: 1 << 30,
+            ring_payload_in_huge_pages: false,
         }
     }
 }

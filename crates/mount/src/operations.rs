@@ -206,14 +206,15 @@ impl Tsumugi {
             self.client.truncate(id, changes).await?;
         }
         let (handle, attr) = self.client.open(id, mode).await?;
-        Ok(self.opened(handle, &attr, flags))
+        Ok(self.opened(handle, &attr))
     }
 
     /// A file open for writing bypasses the kernel's cache; one opened read-only uses it, and keeps
-    /// what it has if the data is still the same.
-    fn opened(&self, handle: client::Handle, attr: &Attr, flags: u32) -> Opened {
-        let direct = handle.mode.write || flags as i32 & libc::O_DIRECT != 0;
-        let flags = if direct {
+    /// what it has if the data is still the same. With `O_DIRECT` the kernel passes it by all the
+    /// same, and sends the requests of one read at once; `DIRECT_IO` would have it send one after
+    /// the other.
+    fn opened(&self, handle: client::Handle, attr: &Attr) -> Opened {
+        let flags = if handle.mode.write {
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
         } else if self.client.keeps_cache(attr) {
             OpenFlags::KEEP_CACHE
@@ -235,7 +236,7 @@ impl Tsumugi {
         let setting = setting(request, creation);
         let created = self.client.create(parent, name, setting, open_mode(flags)).await;
         match created {
-            Ok((handle, attr)) => Ok((entry(&attr), self.opened(handle, &attr, flags))),
+            Ok((handle, attr)) => Ok((entry(&attr), self.opened(handle, &attr))),
             // Another node was faster: without O_EXCL that is as good as ours.
             Err(Errno::EEXIST) if flags as i32 & libc::O_EXCL == 0 => {
                 let attr = self.client.lookup(parent, name).await?;
@@ -244,7 +245,7 @@ impl Tsumugi {
                     self.client.truncate(attr.inode, changes).await?;
                 }
                 let (handle, attr) = self.client.open(attr.inode, open_mode(flags)).await?;
-                Ok((entry(&attr), self.opened(handle, &attr, flags)))
+                Ok((entry(&attr), self.opened(handle, &attr)))
             }
             Err(errno) => Err(errno),
         }

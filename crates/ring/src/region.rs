@@ -11,10 +11,15 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// Bytes of a huge page: what a page table of one page spans on processors with 4 KiB pages.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 #[derive(Debug)]
 struct Mapping {
     memory: NonNull<u8>,
     len: usize,
+    /// The region that the memory is part of, if that is another.
+    whole: Option<Region>,
 }
 
 // SAFETY: the mapping is plain memory; racing access is described in the module's head.
@@ -24,8 +29,11 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `Region::new` with this length and has no user any more.
-        let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.len) };
+        if self.whole.is_none() {
+            // SAFETY: the mapping was made by `Region::new` or `Region::in_huge_pages` with this
+            // length and has no user any more.
+            let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.len) };
+        }
     }
 }
 
@@ -42,15 +50,48 @@ impl Region {
     /// # Errors
     /// What `mmap` answers; `InvalidInput` for a length of zero.
     pub fn new(len: usize) -> io::Result<Self> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
-        let memory = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)?
-        };
-        // SAFETY: advice on a mapping that was just made; failing changes nothing.
-        let _ = unsafe { madvise(memory, len, Advice::LinuxHugepage) };
-        let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { mapping: Arc::new(Mapping { memory, len }) })
+        let memory = map(len)?;
+        Ok(Self { mapping: Arc::new(Mapping { memory, len, whole: None }) })
+    }
+
+    /// Maps several regions of `len` bytes each (1 … `isize::MAX`), one behind the other, in huge
+    /// pages as far as the system offers them; as many regions as fit into the pages that the first
+    /// needs. Each tells for itself whether it is [unique](Region::is_unique).
+    ///
+    /// A device takes a transfer to or from memory that is contiguous as one command. Memory of
+    /// scattered pages costs it a descriptor for each page, and commands of their own for what exceeds
+    /// the number of its descriptors (254 with many virtual disks: two commands for 1 MiB). The price
+    /// is that the first touch takes and clears a whole huge page.
+    ///
+    /// # Errors
+    /// What `mmap` answers; `InvalidInput` for a length of zero.
+    pub fn in_huge_pages(len: usize) -> io::Result<Vec<Self>> {
+        if len == 0 || len > isize::MAX as usize - 2 * HUGE_PAGE_BYTES {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let whole_len = len.next_multiple_of(HUGE_PAGE_BYTES);
+        // Not every system aligns a mapping by itself: what lies before and behind is given back.
+        let mapped = map(whole_len + HUGE_PAGE_BYTES)?;
+        let before = mapped.addr().get().next_multiple_of(HUGE_PAGE_BYTES) - mapped.addr().get();
+        // SAFETY: both are inside of the mapping, the second perhaps at its end.
+        let (memory, behind) = unsafe { (mapped.add(before), mapped.add(before + whole_len)) };
+        for (memory, len) in [(mapped, before), (behind, HUGE_PAGE_BYTES - before)] {
+            if len > 0 {
+                // SAFETY: whole pages of a mapping that nobody knows of but this function.
+                let _ = unsafe { munmap(memory.as_ptr().cast(), len) };
+            }
+        }
+        let whole = Self { mapping: Arc::new(Mapping { memory, len: whole_len, whole: None }) };
+        Ok((0..whole_len / len).map(|index| whole.part(index * len, len)).collect())
+    }
+
+    /// A range as a region with users of its own.
+    fn part(&self, offset: usize, len: usize) -> Self {
+        self.check(offset, len);
+        // SAFETY: the range was checked, and the mapping's address is not null.
+        let memory = unsafe { self.mapping.memory.add(offset) };
+        let whole = Some(self.clone());
+        Self { mapping: Arc::new(Mapping { memory, len, whole }) }
     }
 
     /// Bytes of the region.
@@ -148,6 +189,18 @@ impl Region {
     }
 }
 
+/// Maps anonymous memory, in huge pages where the system offers them.
+fn map(len: usize) -> io::Result<NonNull<u8>> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+    let memory = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)?
+    };
+    // SAFETY: advice on a mapping that was just made; failing changes nothing.
+    let _ = unsafe { madvise(memory, len, Advice::LinuxHugepage) };
+    NonNull::new(memory.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
 /// A range of a [`Region`]; keeps the region alive.
 #[derive(Clone, Debug)]
 pub struct RegionSlice {
@@ -194,5 +247,32 @@ impl RegionSlice {
     pub fn copy_in(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len, "{} bytes into a range of {}", bytes.len(), self.len);
         self.region.copy_in(self.offset, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: regions in huge pages begin at one, follow on each other, have users of their own, and
+    /// their memory stays until the last is gone.
+    #[test]
+    fn regions_share_huge_pages() {
+        for (len, count) in [(1 << 20, 2), (2 << 20, 1), (3 << 20, 1), (8192, 256)] {
+            assert_eq!(Region::in_huge_pages(len).unwrap().len(), count, "{len}");
+        }
+        let mut regions = Region::in_huge_pages(1 << 20).unwrap();
+        let address = |region: &Region| region.range(0, 1).as_slice().as_ptr().addr();
+        assert!(address(&regions[0]).is_multiple_of(HUGE_PAGE_BYTES));
+        assert_eq!(address(&regions[1]), address(&regions[0]) + (1 << 20));
+        let slice = regions[0].range(0, 1 << 20);
+        assert!(!regions[0].is_unique() && regions[1].is_unique());
+        drop(slice);
+        assert!(regions[0].is_unique());
+        let last = regions.pop().unwrap();
+        last.copy_in((1 << 20) - 3, b"end");
+        drop(regions);
+        assert_eq!(last.range((1 << 20) - 3, 3).as_slice(), b"end");
+        assert!(Region::in_huge_pages(0).is_err() && Region::in_huge_pages(usize::MAX).is_err());
     }
 }

@@ -19,7 +19,7 @@
 //! The queue tells which CPU a request comes from. One thread that serves all queues runs on the CPU
 //! of a lone caller ([`ring::affinity`]), since that one blocks until it has the answer.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -64,6 +64,24 @@ struct Queue {
     budget_bytes: Rc<Cell<usize>>,
     /// Binds the thread to the CPU of a lone caller; shared by all queues.
     follower: Rc<Follower>,
+    /// Payload memory that is mapped and belongs to no entry yet.
+    payloads: RefCell<Vec<Region>>,
+}
+
+impl Queue {
+    /// Memory for the payload of one more entry. In huge pages the device reads as fast as it can;
+    /// entries of one queue share them, and the kernel prefers the one that was used last, so that
+    /// as many are touched as were needed at once.
+    fn payload(&self, bytes: usize, in_huge_pages: bool) -> io::Result<Region> {
+        if !in_huge_pages {
+            return Region::new(bytes);
+        }
+        let mut payloads = self.payloads.borrow_mut();
+        if payloads.is_empty() {
+            *payloads = Region::in_huge_pages(bytes)?;
+        }
+        payloads.pop().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
 }
 
 /// Why the current runtime cannot carry the transport, if so. To be asked before INIT, when the
@@ -104,7 +122,8 @@ pub(crate) fn start<F: FileSystem>(connection: &Rc<Connection<F>>) {
     let queues: Vec<_> = (0..queues)
         .map(|number| {
             let (budget_bytes, follower) = (Rc::clone(&budget_bytes), Rc::clone(&follower));
-            Rc::new(Queue { number, free: Cell::new(0), budget_bytes, follower })
+            let (free, payloads) = (Cell::new(0), RefCell::default());
+            Rc::new(Queue { number, free, budget_bytes, follower, payloads })
         })
         .collect();
     for round in 0..connection.options.ring_entries_per_queue {
@@ -158,7 +177,9 @@ fn payload_bytes<F: FileSystem>(connection: &Connection<F>) -> usize {
 
 /// Serves one entry until the connection ends.
 async fn serve<F: FileSystem>(connection: Rc<Connection<F>>, queue: Rc<Queue>) {
-    let entry = match Entry::new(payload_bytes(&connection)) {
+    let in_huge_pages = connection.options.ring_payload_in_huge_pages;
+    let payload = queue.payload(payload_bytes(&connection), in_huge_pages);
+    let entry = match payload.and_then(Entry::new) {
         Ok(entry) => entry,
         Err(source) => {
             let action = "map memory for FUSE over io_uring";
@@ -237,13 +258,12 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(payload_bytes: usize) -> io::Result<Self> {
+    fn new(payload: Region) -> io::Result<Self> {
         let headers = Region::new(HEADERS_BYTES)?;
-        let payload = Region::new(payload_bytes)?;
         let address = |region: &Region, len| region.range(0, len).as_slice().as_ptr() as u64;
         let iovecs = Iovecs([
             [address(&headers, 1), size_of::<UringReqHeader>() as u64],
-            [address(&payload, 1), payload_bytes as u64],
+            [address(&payload, 1), payload.len() as u64],
         ]);
         headers.copy_in(IOVECS_OFFSET, iovecs.as_bytes());
         Ok(Self { headers, payload, is_lent: Cell::new(false) })

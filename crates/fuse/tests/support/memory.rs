@@ -74,7 +74,7 @@ pub fn options() -> SessionOptions {
         | Capabilities::SECURITY_CTX
         | Capabilities::CREATE_SUPP_GROUP
         | Capabilities::DIRECT_IO_ALLOW_MMAP;
-    SessionOptions { capabilities, ..options }
+    SessionOptions { capabilities, ring_payload_in_huge_pages: true, ..options }
 }
 
 /// The file system.
