@@ -262,9 +262,7 @@ impl Shared {
 /// Whether an answer says that a truncation came before a commit.
 fn is_late_commit(call: &Call, response: &Response) -> bool {
     match (call, &response.result) {
-        (Call::Commit { generation, .. }, Ok(Answer::Attr(attr))) => {
-            *generation < attr.generation
-        }
+        (Call::Commit { generation, .. }, Ok(Answer::Attr(attr))) => *generation < attr.generation,
         _ => false,
     }
 }
