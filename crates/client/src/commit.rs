@@ -147,7 +147,11 @@ impl Client {
             }
             Ok(_) => Err(lose_runs(inode, &runs, Errno::EPROTO)),
             Err(errno) => {
-                inode.dirty.borrow_mut().unname(&named);
+                // Blocks that extents may name are not used again. They stay out of use until the
+                // session returns its space at its end.
+                if is_refusal(errno) {
+                    inode.dirty.borrow_mut().unname(&named);
+                }
                 Err(lose_runs(inode, &runs, errno))
             }
         }
@@ -187,6 +191,13 @@ impl Client {
             self.dirty_inodes.borrow_mut().remove(&inode.id);
         }
     }
+}
+
+/// Whether a commit that failed so was not carried out. It may have been after ETIMEDOUT, as nobody
+/// has seen the answer, and after EIO, by which the service tells also that what it has carried out
+/// cannot be made durable.
+fn is_refusal(errno: Errno) -> bool {
+    !matches!(errno, Errno::EIO | Errno::ETIMEDOUT)
 }
 
 /// Runs that cannot be committed are lost: their handles' users are told.

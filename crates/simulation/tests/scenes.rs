@@ -6,16 +6,17 @@
 #[path = "power_cut/cluster.rs"]
 mod cluster;
 
-use block::MemoryBacking;
+use block::{Backing, Device, Geometry, Incarnation, IoFuture, MemoryBacking};
 use client::{Client, OpenMode, Setting};
 use cluster::{machines, start_meta, start_node};
 use meta::store::MemoryStore;
-use protocol::InodeId;
 use protocol::client::RenameMode;
+use protocol::{Errno, InodeId};
 use ring::time::{sleep, timeout};
-use ring::{Buffer, Chunk, spawn};
+use ring::{Buffer, Chunk, Segments, spawn};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -29,11 +30,20 @@ fn on_a_node<F>(scene: impl FnOnce(Rc<Client>, MemoryStore) -> F + 'static)
 where
     F: Future<Output = ()> + 'static,
 {
+    let backing = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
+    on_a_node_with(backing, scene);
+}
+
+fn on_a_node_with<F>(
+    backing: Arc<dyn Backing>,
+    scene: impl FnOnce(Rc<Client>, MemoryStore) -> F + 'static,
+) where
+    F: Future<Output = ()> + 'static,
+{
     let (mut simulation, meta, nodes) = machines(1, 1);
     let store = MemoryStore::new();
     let whole = async move {
         start_meta(&meta, Box::new(store.clone()), 1);
-        let backing = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
         let client = start_node(&(meta, nodes[0].clone()), 0, backing, 1).await;
         nodes[0].spawn(scene(client, store)).await.unwrap();
     };
@@ -89,5 +99,103 @@ fn an_fsync_makes_durable_what_a_close_has_committed_meanwhile() {
         client.fsync(attr.inode).await.unwrap();
         assert!(store.unsynced().is_empty(), "fsync has answered too early");
         close.await.unwrap().unwrap();
+    });
+}
+
+/// A device of which one flush takes longer than a durable commit waits for it.
+#[derive(Clone, Debug)]
+struct SlowFlush {
+    memory: Arc<MemoryBacking>,
+    /// The next flush is the slow one.
+    is_next: Arc<AtomicBool>,
+}
+
+struct SlowFlushDevice(SlowFlush, Rc<dyn Device>);
+
+impl Backing for SlowFlush {
+    fn geometry(&self) -> Geometry {
+        Geometry { has_volatile_cache: true, ..Backing::geometry(&*self.memory) }
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Backing::incarnation(&*self.memory)
+    }
+
+    fn attach(&self) -> Rc<dyn Device> {
+        Rc::new(SlowFlushDevice(self.clone(), self.memory.attach()))
+    }
+}
+
+impl Device for SlowFlushDevice {
+    fn geometry(&self) -> Geometry {
+        Backing::geometry(&self.0)
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Backing::incarnation(&self.0)
+    }
+
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk> {
+        self.1.read(offset, len)
+    }
+
+    fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments> {
+        self.1.read_into(offset, segments)
+    }
+
+    fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
+        self.1.write(offset, chunk)
+    }
+
+    fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
+        self.1.write_chunks(offset, chunks)
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        let is_slow = self.0.is_next.swap(false, Ordering::SeqCst);
+        IoFuture::boxed(async move {
+            if is_slow {
+                sleep(protocol::times::SESSION_DEADLINE * 2).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
+        self.1.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()> {
+        self.1.write_zeroes(offset, len)
+    }
+}
+
+/// Goal: an fsync whose data was committed, but could not be made durable in time, fails; the blocks
+/// that the commit has named are not used for another file (seed 27).
+#[test]
+fn blocks_of_a_commit_that_is_not_durable_in_time_are_not_used_again() {
+    let memory = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
+    let is_next = Arc::new(AtomicBool::new(false));
+    let backing = SlowFlush { memory, is_next: Arc::clone(&is_next) };
+    on_a_node_with(Arc::new(backing), async move |client, _| {
+        let bytes = |byte: u8| Chunk::from(Buffer::copy_from(&[byte; 5000]));
+        let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+        client.write(&handle, 0, bytes(1), false).await.unwrap();
+        client.release(&handle).await.unwrap();
+        // The service has it flushed within half a second, and that takes long.
+        is_next.store(true, Ordering::SeqCst);
+        sleep(protocol::times::WRITEBACK).await;
+        assert!(!is_next.load(Ordering::SeqCst), "the slow flush has begun");
+        let (handle, _) = client.open(attr.inode, WRITE).await.unwrap();
+        client.write(&handle, 5000, bytes(2), false).await.unwrap();
+        assert_eq!(client.fsync(attr.inode).await, Err(Errno::EIO));
+        let (other, _) = client.create(ROOT, b"b", SETTING, WRITE).await.unwrap();
+        client.write(&other, 0, bytes(3), false).await.unwrap();
+        let closed = client.release(&other).await;
+        let read = client.read(attr.inode, 0, 10_000, None).await.unwrap();
+        let is_foreign = read.iter().any(|chunk| chunk.as_slice().contains(&3));
+        assert!(!is_foreign, "a file holds what was written to another");
+        closed.unwrap();
+        let _ = client.release(&handle).await;
     });
 }
