@@ -28,6 +28,7 @@ use ring::time::Instant;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 /// Entries of the error information log page.
@@ -49,6 +50,8 @@ pub struct Association {
     admin: Arc<Signal>,
     io_queues: Mutex<BTreeMap<u16, Arc<Signal>>>,
     errors: Mutex<Errors>,
+    /// Those who wait until no queue pair is left.
+    waiters: Mutex<Vec<Waker>>,
 }
 
 #[derive(Debug, Default)]
@@ -125,6 +128,14 @@ impl Association {
         self.admin.raise(signal::EVENT);
     }
 
+    /// Wakes a task when no queue pair holds this any more: nothing is in flight then.
+    pub(crate) fn wake_at_end(&self, waker: &Waker) {
+        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waiters.iter().any(|waiter| waiter.will_wake(waker)) {
+            waiters.push(waker.clone());
+        }
+    }
+
     /// Notes that a command came (traffic based keep alive).
     pub(crate) fn note_traffic(&self) {
         if !self.had_traffic.load(Ordering::Relaxed) {
@@ -169,6 +180,13 @@ impl Association {
 
     fn io_queue_map(&self) -> MutexGuard<'_, BTreeMap<u16, Arc<Signal>>> {
         self.io_queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Association {
+    fn drop(&mut self) {
+        let waiters = self.waiters.get_mut().unwrap_or_else(PoisonError::into_inner);
+        waiters.drain(..).for_each(Waker::wake);
     }
 }
 
@@ -246,6 +264,7 @@ impl Controller {
             admin: Arc::clone(admin),
             io_queues: Mutex::default(),
             errors: Mutex::default(),
+            waiters: Mutex::default(),
         });
         Self {
             target: Arc::clone(target),

@@ -4,8 +4,10 @@
 //! of an I/O command.
 
 mod connect;
+mod takeover;
 
 pub use connect::{Attached, ConnectFailure, IoQueue};
+pub(crate) use takeover::Ended;
 
 use crate::admission::Admissions;
 use crate::controller::Association;
@@ -18,7 +20,7 @@ use ring::time::Instant;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 const MODEL_DISCOVERY: &str = "Tsumugi discovery";
@@ -28,6 +30,8 @@ struct Registry {
     subsystems: BTreeMap<Nqn, Arc<Subsystem>>,
     listeners: Vec<SocketAddr>,
     controllers: BTreeMap<ControllerId, Arc<Association>>,
+    /// Controllers that have ended, but of which I/O may be in flight: as many as connections live.
+    ending: Vec<Weak<Association>>,
     /// Where to look for the next free controller identifier.
     next_id: u16,
 }
@@ -147,6 +151,8 @@ impl Target {
         let id = association.id();
         if registry.controllers.get(&id).is_some_and(|known| Arc::ptr_eq(known, association)) {
             registry.controllers.remove(&id);
+            registry.ending.retain(|ending| ending.strong_count() > 0);
+            registry.ending.push(Arc::downgrade(association));
         }
     }
 

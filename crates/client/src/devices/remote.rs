@@ -12,6 +12,12 @@ use std::rc::Rc;
 /// I/O queue pairs to a device: one thread uses them, so one serves all.
 const QUEUE_PAIRS: u16 = 1;
 
+/// The name under which a session connects to a namespace: one for each, as the target ends what is
+/// left of earlier controllers of the same host and name when a new one comes.
+fn host_name(host: HostId, nsid: Nsid) -> Result<Nqn, nvme::Error> {
+    Nqn::new(&format!("{}:{nsid}", Nqn::from_uuid(host.0).as_str()))
+}
+
 /// A connection to a device's target.
 pub(super) struct Remote {
     controller: Controller,
@@ -32,7 +38,8 @@ impl Remote {
         let address: SocketAddr =
             traddr.parse().map_err(|_| format!("{traddr:?} is no address and port"))?;
         let nqn: Nqn = info.address.subnqn.parse().map_err(|error| format!("{error}"))?;
-        let hostnqn = Nqn::from_uuid(host.0);
+        let nsid = Nsid(info.address.nsid);
+        let hostnqn = host_name(host, nsid).map_err(|error| error.to_string())?;
         let mut options =
             ConnectOptions::new(address, nqn).with_host(nvme::HostId(host.0), hostnqn);
         options.nr_io_queues = QUEUE_PAIRS;
@@ -44,7 +51,6 @@ impl Remote {
         options.reconnect_delay = session.times().heartbeat / 2;
         options.network_namespace.clone_from(&session.sockets().network_namespace);
         let controller = Controller::connect(options).await.map_err(|error| error.to_string())?;
-        let nsid = Nsid(info.address.nsid);
         let namespace =
             Namespace::open(&controller, nsid).await.map_err(|error| error.to_string())?;
         Ok(Remote { controller, device: Rc::new(namespace) })

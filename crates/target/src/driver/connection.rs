@@ -5,17 +5,17 @@
 //! of some size is coming in, its rest is received straight into the command's buffer, with the
 //! receive buffer behind it for what follows.
 
+mod admin;
+
 use super::Registration;
 use super::execute::Executor;
 use crate::admission::{Lane, Lent};
-use crate::controller::{Controller, Reply, check_in_capsule, transfer_bytes};
+use crate::controller::Controller;
 use crate::limits::Limits;
-use crate::queue_pair::{Event, LARGE_TRANSFER_BYTES, QueuePair, QueuePairState, Tag};
+use crate::queue_pair::{LARGE_TRANSFER_BYTES, QueuePair, QueuePairState};
 use crate::signal;
-use crate::target::{Attached, Target};
-use nvme::command::Abort;
-use nvme::opcode::{AdminOpcode, DataDirection, FabricsType};
-use nvme::{Status, SubmissionQueueEntry};
+use crate::target::Target;
+use admin::Connecting;
 use ring::time::{Instant, Sleep};
 use ring::{Buffer, Chunk, Op, Segment, Segments, TcpStream};
 use std::future::poll_fn;
@@ -60,6 +60,8 @@ pub(super) struct Connection {
     registration: Registration,
     pair: QueuePair,
     role: Role,
+    /// A Connect that waits for the end of the controllers that it replaces.
+    connecting: Option<Connecting>,
     /// The receive buffer while no receive is under way; `unread` is what the queue pair has not
     /// used.
     buffer: Option<Buffer>,
@@ -89,6 +91,7 @@ impl Connection {
             stream,
             registration,
             role: Role::Unconnected,
+            connecting: None,
             buffer: Some(Buffer::with_capacity(RECEIVE_BYTES_FIRST)),
             unread: 0..0,
             receiving: None,
@@ -141,8 +144,9 @@ impl Connection {
             let turn = self.poll_send(cx).and_then(|is_sent| {
                 let is_received = self.poll_receive(cx)?;
                 let is_handled = self.handle_events(cx)?;
+                let is_connected = self.poll_connecting(cx);
                 let is_started = self.start_send();
-                Ok(is_sent || is_received || is_handled || is_started)
+                Ok(is_sent || is_received || is_handled || is_connected || is_started)
             });
             match turn {
                 Ok(true) => {}
@@ -382,105 +386,5 @@ impl Connection {
             }
         }
         Ok(is_any)
-    }
-
-    fn handle_admin(&mut self, event: Event) -> Result<(), &'static str> {
-        let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
-        let sqe = *self.pair.command(tag);
-        if matches!(event, Event::Command(_)) {
-            match wanted_data(&sqe, self.pair.data(tag).len()) {
-                Ok(0) => {}
-                Ok(bytes) => {
-                    self.pair.request_data(tag, bytes);
-                    return Ok(());
-                }
-                Err(status) => {
-                    self.pair.complete(tag, status.do_not_retry(), 0);
-                    return Ok(());
-                }
-            }
-        }
-        if self.pair.is_damaged(tag) {
-            self.pair.complete(tag, Status::TRANSIENT_TRANSPORT_ERROR, 0);
-            return Ok(());
-        }
-        match &mut self.role {
-            Role::Admin(controller, lane) => {
-                if !lane.is_open(self.now) {
-                    self.target.admissions().note_refused();
-                    return Err("its host is not admitted any more");
-                }
-                if !sqe.is_fabrics() && sqe.admin_opcode() == AdminOpcode::ABORT {
-                    let abort = Abort::decode(&sqe);
-                    let meant =
-                        if abort.sqid.is_admin() { self.pair.find(abort.cid) } else { None };
-                    let (reply, aborted) = controller.abort(abort, meant);
-                    if let Some(aborted) = aborted {
-                        self.pair.complete(aborted.tag, aborted.status, aborted.result);
-                    }
-                    answer(&mut self.pair, tag, reply);
-                    return Ok(());
-                }
-                let reply = controller.execute(tag, &sqe, self.pair.data(tag), self.now);
-                answer(&mut self.pair, tag, reply);
-            }
-            _ => self.connect(tag, &sqe),
-        }
-        Ok(())
-    }
-
-    fn connect(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
-        if !sqe.is_fabrics() || sqe.fabrics_type() != FabricsType::CONNECT {
-            self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
-            return;
-        }
-        let signal = &self.registration.signal;
-        let (attached, lane, connect, result) =
-            match self.target.connect(sqe, self.pair.data(tag), signal, self.now) {
-                Ok(connected) => connected,
-                Err(failure) => {
-                    tracing::info!(peer = %self.stream.peer_addr(),
-                        status = failure.status.connect_name().unwrap_or("?"),
-                        "a connection is refused");
-                    self.pair.complete(tag, failure.status, u64::from(failure.dword0));
-                    return;
-                }
-            };
-        let has_flow_control = !connect.is_flow_control_disabled();
-        let entries = connect.sq_entries as u16;
-        self.pair.set_connected(entries, has_flow_control, connect.qid.is_admin());
-        self.role = match attached {
-            Attached::Admin(controller) => Role::Admin(controller, lane),
-            Attached::Io(queue) => {
-                let executor = Executor::new(queue, lane, &self.limits);
-                self.lent = Some(executor.lend());
-                Role::Io(Box::new(executor))
-            }
-        };
-        self.pair.complete(tag, Status::SUCCESS, u64::from(result.to_dword()));
-    }
-}
-
-/// Bytes of data that an admin command still needs from the host.
-fn wanted_data(sqe: &SubmissionQueueEntry, here_bytes: usize) -> Result<u32, Status> {
-    check_in_capsule(sqe, here_bytes)?;
-    if sqe.data_direction() != DataDirection::HostToController || here_bytes > 0 {
-        return Ok(0);
-    }
-    let bytes = transfer_bytes(sqe)?;
-    // Nothing that is executed on an admin queue takes more than in-capsule data can be.
-    if bytes > nvme::tcp::ADMIN_IN_CAPSULE_DATA_BYTES {
-        return Err(Status::INVALID_FIELD);
-    }
-    Ok(bytes)
-}
-
-fn answer(pair: &mut QueuePair, tag: Tag, reply: Reply) {
-    match reply {
-        Reply::Held => {}
-        Reply::Done(status, _, Some(data)) if status.is_success() => {
-            pair.complete_read(tag, Chunk::from(data), 0);
-        }
-        Reply::Done(status, result, _) => pair.complete(tag, status, result),
     }
 }

@@ -68,11 +68,11 @@ pub enum Attached {
 }
 
 /// The parameters of a Connect that are well formed.
-struct Wanted {
-    connect: Connect,
-    host: HostId,
-    host_name: Nqn,
-    subsystem_name: Nqn,
+pub(super) struct Wanted {
+    pub(super) connect: Connect,
+    pub(super) host: HostId,
+    pub(super) host_name: Nqn,
+    pub(super) subsystem_name: Nqn,
     controller: ControllerId,
 }
 
@@ -115,7 +115,7 @@ impl Target {
         Ok((attached, lane, wanted.connect, result))
     }
 
-    fn find(&self, name: &Nqn) -> Result<Arc<Subsystem>, ConnectFailure> {
+    pub(super) fn find(&self, name: &Nqn) -> Result<Arc<Subsystem>, ConnectFailure> {
         if name.is_discovery() {
             return Ok(Arc::clone(&self.discovery));
         }
@@ -205,7 +205,7 @@ impl Target {
 }
 
 impl Wanted {
-    fn decode(sqe: &SubmissionQueueEntry, data: &[u8]) -> Result<Self, ConnectFailure> {
+    pub(super) fn decode(sqe: &SubmissionQueueEntry, data: &[u8]) -> Result<Self, ConnectFailure> {
         let connect = Connect::decode(sqe).map_err(|error| match error {
             nvme::Error::InvalidField { field: "recfmt", .. } => {
                 ConnectFailure::from(Status::CONNECT_INCOMPATIBLE_FORMAT)

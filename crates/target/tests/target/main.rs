@@ -7,5 +7,6 @@ mod client;
 mod hostile;
 mod life;
 mod model;
+mod reconnect;
 mod server;
 mod transport;

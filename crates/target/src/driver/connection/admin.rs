@@ -1,0 +1,151 @@
+//! What a connection does before it is an I/O queue pair: Connect, and admin commands.
+//!
+//! A Connect that replaces controllers of the same host is held back until nothing of theirs is in
+//! flight any more (see [`Target::take_over`]). Meanwhile the connection is served as any other:
+//! its handshake deadline runs, and it ends when the host goes.
+
+use super::{Connection, Role};
+use crate::controller::{Reply, check_in_capsule, transfer_bytes};
+use crate::driver::execute::Executor;
+use crate::queue_pair::{Event, QueuePair, Tag};
+use crate::target::{Attached, Ended};
+use nvme::command::Abort;
+use nvme::opcode::{AdminOpcode, DataDirection, FabricsType};
+use nvme::{Status, SubmissionQueueEntry};
+use ring::Chunk;
+use std::pin::Pin;
+use std::task::Context;
+
+/// A Connect that is held back.
+pub(super) struct Connecting {
+    tag: Tag,
+    sqe: SubmissionQueueEntry,
+    ended: Ended,
+}
+
+impl Connection {
+    pub(super) fn handle_admin(&mut self, event: Event) -> Result<(), &'static str> {
+        let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
+        let sqe = *self.pair.command(tag);
+        if matches!(event, Event::Command(_)) {
+            match wanted_data(&sqe, self.pair.data(tag).len()) {
+                Ok(0) => {}
+                Ok(bytes) => {
+                    self.pair.request_data(tag, bytes);
+                    return Ok(());
+                }
+                Err(status) => {
+                    self.pair.complete(tag, status.do_not_retry(), 0);
+                    return Ok(());
+                }
+            }
+        }
+        if self.pair.is_damaged(tag) {
+            self.pair.complete(tag, Status::TRANSIENT_TRANSPORT_ERROR, 0);
+            return Ok(());
+        }
+        match &mut self.role {
+            Role::Admin(controller, lane) => {
+                if !lane.is_open(self.now) {
+                    self.target.admissions().note_refused();
+                    return Err("its host is not admitted any more");
+                }
+                if !sqe.is_fabrics() && sqe.admin_opcode() == AdminOpcode::ABORT {
+                    let abort = Abort::decode(&sqe);
+                    let meant =
+                        if abort.sqid.is_admin() { self.pair.find(abort.cid) } else { None };
+                    let (reply, aborted) = controller.abort(abort, meant);
+                    if let Some(aborted) = aborted {
+                        self.pair.complete(aborted.tag, aborted.status, aborted.result);
+                    }
+                    answer(&mut self.pair, tag, reply);
+                    return Ok(());
+                }
+                let reply = controller.execute(tag, &sqe, self.pair.data(tag), self.now);
+                answer(&mut self.pair, tag, reply);
+            }
+            _ => self.connect(tag, &sqe),
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
+        if !sqe.is_fabrics() || sqe.fabrics_type() != FabricsType::CONNECT {
+            self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
+            return;
+        }
+        if self.connecting.is_some() {
+            self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
+            return;
+        }
+        let ended = self.target.take_over(sqe, self.pair.data(tag), self.now);
+        if ended.is_empty() {
+            self.finish_connect(tag, sqe);
+        } else {
+            self.connecting = Some(Connecting { tag, sqe: *sqe, ended });
+        }
+    }
+
+    /// Looks whether a Connect still has to wait; true if it has been answered.
+    pub(super) fn poll_connecting(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(connecting) = &mut self.connecting else { return false };
+        if Pin::new(&mut connecting.ended).poll(cx).is_pending() {
+            return false;
+        }
+        let Some(Connecting { tag, sqe, .. }) = self.connecting.take() else { return false };
+        // Others may have come meanwhile.
+        self.connect(tag, &sqe);
+        true
+    }
+
+    fn finish_connect(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
+        let signal = &self.registration.signal;
+        let (attached, lane, connect, result) =
+            match self.target.connect(sqe, self.pair.data(tag), signal, self.now) {
+                Ok(connected) => connected,
+                Err(failure) => {
+                    tracing::info!(peer = %self.stream.peer_addr(),
+                        status = failure.status.connect_name().unwrap_or("?"),
+                        "a connection is refused");
+                    self.pair.complete(tag, failure.status, u64::from(failure.dword0));
+                    return;
+                }
+            };
+        let has_flow_control = !connect.is_flow_control_disabled();
+        let entries = connect.sq_entries as u16;
+        self.pair.set_connected(entries, has_flow_control, connect.qid.is_admin());
+        self.role = match attached {
+            Attached::Admin(controller) => Role::Admin(controller, lane),
+            Attached::Io(queue) => {
+                let executor = Executor::new(queue, lane, &self.limits);
+                self.lent = Some(executor.lend());
+                Role::Io(Box::new(executor))
+            }
+        };
+        self.pair.complete(tag, Status::SUCCESS, u64::from(result.to_dword()));
+    }
+}
+
+/// Bytes of data that an admin command still needs from the host.
+fn wanted_data(sqe: &SubmissionQueueEntry, here_bytes: usize) -> Result<u32, Status> {
+    check_in_capsule(sqe, here_bytes)?;
+    if sqe.data_direction() != DataDirection::HostToController || here_bytes > 0 {
+        return Ok(0);
+    }
+    let bytes = transfer_bytes(sqe)?;
+    // Nothing that is executed on an admin queue takes more than in-capsule data can be.
+    if bytes > nvme::tcp::ADMIN_IN_CAPSULE_DATA_BYTES {
+        return Err(Status::INVALID_FIELD);
+    }
+    Ok(bytes)
+}
+
+fn answer(pair: &mut QueuePair, tag: Tag, reply: Reply) {
+    match reply {
+        Reply::Held => {}
+        Reply::Done(status, _, Some(data)) if status.is_success() => {
+            pair.complete_read(tag, Chunk::from(data), 0);
+        }
+        Reply::Done(status, result, _) => pair.complete(tag, status, result),
+    }
+}
