@@ -203,8 +203,9 @@ fn is_refusal(errno: Errno) -> bool {
 /// Runs that cannot be committed are lost: their handles' users are told.
 fn lose_runs(inode: &Inode, runs: &[Run<At>], errno: Errno) -> Errno {
     inode.dirty.borrow_mut().committed(runs);
-    // The service does not know the incarnation, or the inode, any more: the data is gone.
-    if errno == Errno::ESTALE { Errno::EIO } else { errno }
+    // The service does not know the incarnation or the inode any more, or the blocks are those of a
+    // session that has ended: the data is gone, and the caller's arguments were not wrong.
+    if matches!(errno, Errno::ESTALE | Errno::EINVAL) { Errno::EIO } else { errno }
 }
 
 fn give_back(space: &mut crate::space::Space, fill: &Fill) {
