@@ -191,7 +191,12 @@ fn hostile_commits_are_refused_whole() {
     fixture.write(others, 0, 100);
     let foreign = fixture.last_allocation;
     let block = fixture.take_block();
-    let good = NewAllocation { allocation: block, blocks: 1, incarnation: Incarnation(7), is_flushed: false };
+    let good = NewAllocation {
+        allocation: block,
+        blocks: 1,
+        incarnation: Incarnation(7),
+        is_flushed: false,
+    };
     let far = AllocationId { block: u64::MAX, ..block };
     let unleased = AllocationId { block: block.block + 1000, ..block };
     let nowhere = AllocationId { device: DeviceId(9), ..block };
@@ -408,7 +413,12 @@ fn strided_commits_stay_small() {
     let mut fixture = Fixture::new();
     let inode = fixture.file("a");
     let block = fixture.take_block();
-    let new = NewAllocation { allocation: block, blocks: 1, incarnation: Incarnation(7), is_flushed: false };
+    let new = NewAllocation {
+        allocation: block,
+        blocks: 1,
+        incarnation: Incarnation(7),
+        is_flushed: false,
+    };
     let pieces = (0..22).map(|i| extent(u64::from(i) * 94_016, 1000, block, i * 1000)).collect();
     fixture.core.flush().unwrap();
     let before = fixture.store.unsynced().len();
