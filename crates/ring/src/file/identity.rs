@@ -92,7 +92,8 @@ impl FileHandle {
 /// The number that a file system was given when it was made; it stays over mounts and moves.
 ///
 /// # Errors
-/// `ENOTTY` where the file system has none, or before Linux 6.9. `fd` must be open for reading.
+/// `ENOTTY` or `Unsupported` where the file system has none (also if it was made with zeros for
+/// one), or before Linux 6.9. `fd` must be open for reading.
 pub fn file_system_uuid(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
     let mut raw = RawUuid { len: 0, uuid: [0; 16] };
     // SAFETY: the request writes one `fsuuid2` through the pointer, which is valid for the call.
@@ -100,7 +101,8 @@ pub fn file_system_uuid(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    if raw.len == 16 { Ok(raw.uuid) } else { Err(io::ErrorKind::Unsupported.into()) }
+    let has_one = raw.len == 16 && raw.uuid != [0; 16];
+    if has_one { Ok(raw.uuid) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
 /// Starts to write what is dirty of a range to the device, without waiting for it. This makes
