@@ -89,11 +89,11 @@ impl FileHandle {
     }
 }
 
-/// The number that a file system was given when it was made; it stays over mounts and moves.
+/// The number that a file system was given when it was made; it stays over mounts and moves. Some
+/// images were made with zeros, which are no number to tell file systems apart by.
 ///
 /// # Errors
-/// `ENOTTY` or `Unsupported` where the file system has none (also if it was made with zeros for
-/// one), or before Linux 6.9. `fd` must be open for reading.
+/// `ENOTTY` where the file system has none, or before Linux 6.9. `fd` must be open for reading.
 pub fn file_system_uuid(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
     let mut raw = RawUuid { len: 0, uuid: [0; 16] };
     // SAFETY: the request writes one `fsuuid2` through the pointer, which is valid for the call.
@@ -101,8 +101,7 @@ pub fn file_system_uuid(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    let has_one = raw.len == 16 && raw.uuid != [0; 16];
-    if has_one { Ok(raw.uuid) } else { Err(io::ErrorKind::Unsupported.into()) }
+    if raw.len == 16 { Ok(raw.uuid) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
 /// Starts to write what is dirty of a range to the device, without waiting for it. This makes
@@ -146,8 +145,16 @@ mod tests {
             }
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
         }
-        if let Ok(uuid) = file_system_uuid(mount.as_fd()) {
-            assert_ne!(uuid, [0; 16]);
-        }
+    }
+
+    /// Goal: a file system tells the same number whichever of its files is asked.
+    #[test]
+    fn files_of_one_file_system_have_its_number() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a"), b"").unwrap();
+        let file = std::fs::File::open(directory.path().join("a")).unwrap();
+        let mount = std::fs::File::open(directory.path()).unwrap();
+        let numbers = [file_system_uuid(mount.as_fd()).ok(), file_system_uuid(file.as_fd()).ok()];
+        assert_eq!(numbers[0], numbers[1]);
     }
 }
