@@ -37,5 +37,5 @@ pub use client::{Client, ClientConfig, ClientCounts};
 pub use coherence::Change;
 pub use devices::{DeviceUse, LocalDevices};
 pub use files::{Handle, OpenMode, SeekTo};
-pub use names::{Listing, Setting};
+pub use names::{Listing, Renamed, Setting};
 pub use session::{CallCounts, SessionConfig};

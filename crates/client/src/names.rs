@@ -24,6 +24,15 @@ pub struct Listing {
     pub end: bool,
 }
 
+/// What a rename has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// The inode that has the new name now.
+    pub moved: InodeId,
+    /// With an exchange: the one that has the old name.
+    pub other: Option<InodeId>,
+}
+
 /// Who makes something new, and with which permission bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
@@ -266,7 +275,7 @@ impl Client {
         from: (InodeId, &[u8]),
         to: (InodeId, &[u8]),
         mode: RenameMode,
-    ) -> Result<(), Errno> {
+    ) -> Result<Renamed, Errno> {
         check_name(from.1)?;
         check_name(to.1)?;
         if mode == RenameMode::Replace || mode == RenameMode::Whiteout {
@@ -280,11 +289,11 @@ impl Client {
             mode,
         };
         match self.session.call(call).await? {
-            Answer::Renamed { replaced, .. } => {
+            Answer::Renamed { moved, other, replaced } => {
                 if let Some((inode, left)) = replaced {
                     self.lost_name(inode, left.is_none());
                 }
-                Ok(())
+                Ok(Renamed { moved: moved.inode, other: other.map(|attr| attr.inode) })
             }
             _ => Err(Errno::EPROTO),
         }

@@ -5,7 +5,7 @@ use fuse::{
     Attributes, Creation, Entry, Errno, FileType, NodeId, Request, SetAttributes, SetTime, Time,
 };
 use protocol::attr::AttrChanges;
-use protocol::{Attr, FileKind, InodeId, Timestamp};
+use protocol::{Attr, FileKind, Timestamp};
 use std::time::Duration;
 
 /// What `st_blksize` says: the size of I/O that suits the file system.
@@ -13,10 +13,6 @@ const PREFERRED_IO_BYTES: u32 = 1 << 20;
 
 pub(crate) fn errno(errno: protocol::Errno) -> Errno {
     Errno::from_raw_os_error(errno.raw())
-}
-
-pub(crate) fn inode(node: NodeId) -> InodeId {
-    InodeId(node.0)
 }
 
 fn time(timestamp: Timestamp) -> Time {
@@ -51,9 +47,9 @@ pub(crate) fn attributes(attr: &Attr) -> Attributes {
     }
 }
 
-pub(crate) fn entry(attr: &Attr) -> Entry {
+pub(crate) fn entry(node: NodeId, attr: &Attr) -> Entry {
     Entry {
-        node: NodeId(attr.inode.0),
+        node,
         generation: 0,
         entry_valid: Duration::ZERO,
         attributes_valid: Duration::ZERO,

@@ -1,9 +1,11 @@
 //! Listing directories.
 
-use crate::convert::{entry, file_type, inode};
+use crate::convert::file_type;
 use crate::file_system::{OpenDirectory, Tsumugi};
 use client::Listing;
-use fuse::{DirectoryBuffer, DirectoryEntry, Opened, Operation, ReadDirectory, Request, Response};
+use fuse::{
+    DirectoryBuffer, DirectoryEntry, NodeId, Opened, Operation, ReadDirectory, Request, Response,
+};
 use protocol::client::Entry;
 use protocol::{Errno, FileKind, InodeId};
 use std::rc::Rc;
@@ -13,7 +15,7 @@ const OWN_ENTRIES: [(u64, &[u8]); 2] = [(1, b"."), (2, b"..")];
 
 impl Tsumugi {
     pub(crate) async fn on_directory(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
-        let id = inode(request.node);
+        let id = self.inode(request.node);
         match request.operation {
             Operation::OpenDirectory { .. } => {
                 if self.client.attr(id).await?.kind != FileKind::Directory {
@@ -22,8 +24,8 @@ impl Tsumugi {
                 let handle = self.keep_directory();
                 Ok(Response::Opened(Opened { handle, ..Opened::default() }))
             }
-            Operation::ReadDirectory(read) => self.list(id, read, false).await,
-            Operation::ReadDirectoryPlus(read) => self.list(id, read, true).await,
+            Operation::ReadDirectory(read) => self.list(request.node, read, false).await,
+            Operation::ReadDirectoryPlus(read) => self.list(request.node, read, true).await,
             Operation::ReleaseDirectory(release) => {
                 self.drop_directory(release.handle);
                 Ok(Response::Done)
@@ -35,10 +37,11 @@ impl Tsumugi {
     /// Fills a buffer with the entries after `read.offset`.
     async fn list(
         self: &Rc<Self>,
-        id: InodeId,
+        node: NodeId,
         read: ReadDirectory,
         plus: bool,
     ) -> Result<Response, Errno> {
+        let id = self.inode(node);
         let directory = self.directory(read.handle)?;
         let mut buffer = DirectoryBuffer::new(read.size);
         let mut after = read.offset;
@@ -67,7 +70,7 @@ impl Tsumugi {
             };
             let first = listing.entries.partition_point(|entry| entry.cookie <= after);
             for item in &listing.entries[first..] {
-                if !self.push(&mut buffer, item, plus) {
+                if !self.push(node, &mut buffer, item, plus) {
                     return Ok(Response::Directory(buffer));
                 }
                 after = item.cookie;
@@ -94,7 +97,7 @@ impl Tsumugi {
         }
     }
 
-    fn push(&self, buffer: &mut DirectoryBuffer, item: &Entry, plus: bool) -> bool {
+    fn push(&self, parent: NodeId, buffer: &mut DirectoryBuffer, item: &Entry, plus: bool) -> bool {
         let listed = DirectoryEntry {
             inode: item.attr.inode.0,
             offset: item.cookie,
@@ -104,9 +107,12 @@ impl Tsumugi {
         if !plus {
             return buffer.push(&listed);
         }
-        let fits = buffer.push_plus(Some(&entry(&item.attr)), &listed);
+        let entry = self.entry(parent, &item.attr);
+        let fits = buffer.push_plus(Some(&entry), &listed);
         if fits {
             self.client.refer(item.attr.inode);
+        } else {
+            self.nodes.borrow_mut().forget(entry.node, 1);
         }
         fits
     }

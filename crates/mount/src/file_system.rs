@@ -1,6 +1,7 @@
 //! The mount itself: what is open, how it starts and ends, and telling the kernel of changes.
 
 use crate::convert::errno;
+use crate::nodes::Nodes;
 use client::{Change, Client, Handle, Listing};
 use fuse::{
     Capabilities, Errno, FileHandle, FileSystem, FuseError, MountOptions, Mounter, Negotiated,
@@ -51,6 +52,7 @@ pub(crate) struct OpenDirectory {
 /// The FUSE file system.
 pub(crate) struct Tsumugi {
     pub(crate) client: Rc<Client>,
+    pub(crate) nodes: RefCell<Nodes>,
     files: RefCell<Slab<Rc<Handle>>>,
     directories: RefCell<Slab<Rc<RefCell<OpenDirectory>>>>,
     /// Who has taken POSIX locks of what: a close by anybody else needs no unlock.
@@ -107,6 +109,7 @@ impl Mount {
     pub async fn run(&self, client: Rc<Client>) -> Result<(), FuseError> {
         let tsumugi = Tsumugi {
             client,
+            nodes: RefCell::default(),
             files: RefCell::default(),
             directories: RefCell::default(),
             posix_owners: RefCell::default(),
@@ -181,12 +184,24 @@ impl FileSystem for Tsumugi {
 
     fn forget(&self, forgets: &[(NodeId, u64)]) {
         for &(node, count) in forgets {
-            self.client.forget(crate::convert::inode(node), count);
+            let inode = self.nodes.borrow_mut().forget(node, count);
+            self.client.forget(inode, count);
         }
     }
 }
 
 impl Tsumugi {
+    /// The inode that the kernel means.
+    pub(crate) fn inode(&self, node: NodeId) -> protocol::InodeId {
+        self.nodes.borrow().inode(node)
+    }
+
+    /// Tells the kernel of an entry of `parent`, which it remembers until it says otherwise.
+    pub(crate) fn entry(&self, parent: NodeId, attr: &protocol::Attr) -> fuse::Entry {
+        let node = self.nodes.borrow_mut().tell(parent, attr.inode, attr.kind);
+        crate::convert::entry(node, attr)
+    }
+
     /// Keeps an open file; answers its handle.
     pub(crate) fn keep_file(&self, handle: Handle) -> FileHandle {
         FileHandle(self.files.borrow_mut().insert(Rc::new(handle)) as u64)

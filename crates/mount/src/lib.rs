@@ -10,6 +10,7 @@ mod convert;
 mod directories;
 mod file_system;
 mod locks;
+mod nodes;
 mod operations;
 mod xattrs;
 

@@ -1,6 +1,5 @@
 //! POSIX and flock locks.
 
-use crate::convert::inode;
 use crate::file_system::Tsumugi;
 use fuse::{LockKind, LockRequest, Operation, Request, Response};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
@@ -42,7 +41,7 @@ pub(crate) fn whole_flock(id: InodeId, owner: fuse::LockOwner) -> Lock {
 
 impl Tsumugi {
     pub(crate) async fn on_lock(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
-        let id = inode(request.node);
+        let id = self.inode(request.node);
         match &request.operation {
             Operation::GetLock(wanted) => {
                 let found = self.client.test_lock(lock(id, wanted)).await?;

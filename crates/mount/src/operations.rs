@@ -1,6 +1,6 @@
 //! What is done for each FUSE operation.
 
-use crate::convert::{attributes, changes, entry, inode, setting};
+use crate::convert::{attributes, changes, setting};
 use crate::file_system::{Tsumugi, UNSUPPORTED};
 use client::{OpenMode, SeekTo};
 use fuse::{
@@ -63,9 +63,9 @@ impl Tsumugi {
     }
 
     async fn on_names(self: &Rc<Self>, request: Request) -> Answer {
-        let parent = inode(request.node);
+        let parent = self.inode(request.node);
         let client = &self.client;
-        let entry_of = |attr: Attr| Ok(Response::Entry(entry(&attr)));
+        let entry_of = |attr: Attr| Ok(Response::Entry(self.entry(request.node, &attr)));
         match &request.operation {
             Operation::Lookup { name } => entry_of(client.lookup(parent, name.as_bytes()).await?),
             Operation::ReadLink => Ok(Response::bytes(&client.read_link(parent).await?)),
@@ -94,19 +94,25 @@ impl Tsumugi {
                 done(client.rmdir(parent, name.as_bytes()).await)
             }
             Operation::Link { inode: linked, new_name } => {
-                entry_of(client.link(inode(*linked), parent, new_name.as_bytes()).await?)
+                entry_of(client.link(self.inode(*linked), parent, new_name.as_bytes()).await?)
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let mode = rename_mode(*flags)?;
-                let from = (parent, name.as_bytes());
-                done(client.rename(from, (inode(*new_parent), new_name.as_bytes()), mode).await)
+                let to = (self.inode(*new_parent), new_name.as_bytes());
+                let renamed = client.rename((parent, name.as_bytes()), to, mode).await?;
+                let mut nodes = self.nodes.borrow_mut();
+                nodes.moved(request.node, *new_parent, renamed.moved);
+                if let Some(other) = renamed.other {
+                    nodes.moved(*new_parent, request.node, other);
+                }
+                Ok(Response::Done)
             }
             _ => Ok(Response::Error(UNSUPPORTED)),
         }
     }
 
     async fn on_inode(self: &Rc<Self>, request: Request) -> Answer {
-        let id = inode(request.node);
+        let id = self.inode(request.node);
         match &request.operation {
             Operation::GetAttributes { .. } => {
                 Ok(attributes_response(&self.client.attr(id).await?))
@@ -134,7 +140,7 @@ impl Tsumugi {
     }
 
     async fn set_attributes(self: &Rc<Self>, request: &Request, set: &SetAttributes) -> Answer {
-        let id = inode(request.node);
+        let id = self.inode(request.node);
         let changes = changes(set);
         let attr = if changes.size.is_some() {
             self.client.truncate(id, changes).await?
@@ -145,7 +151,7 @@ impl Tsumugi {
     }
 
     async fn on_file(self: &Rc<Self>, request: Request) -> Answer {
-        let id = inode(request.node);
+        let id = self.inode(request.node);
         match request.operation {
             Operation::Open { flags, kill_suid_sgid } => {
                 Ok(Response::Opened(self.open(&request, flags, kill_suid_sgid).await?))
@@ -196,7 +202,7 @@ impl Tsumugi {
         flags: u32,
         kill_privileges: bool,
     ) -> Result<Opened, Errno> {
-        let id = inode(request.node);
+        let id = self.inode(request.node);
         let mode = open_mode(flags);
         let truncates = flags as i32 & libc::O_TRUNC != 0;
         if truncates {
@@ -231,12 +237,12 @@ impl Tsumugi {
         creation: &Creation,
         flags: u32,
     ) -> Result<(Entry, Opened), Errno> {
-        let parent = inode(request.node);
+        let parent = self.inode(request.node);
         let name = name.as_bytes();
         let setting = setting(request, creation);
         let created = self.client.create(parent, name, setting, open_mode(flags)).await;
         match created {
-            Ok((handle, attr)) => Ok((entry(&attr), self.opened(handle, &attr))),
+            Ok((handle, attr)) => Ok((self.entry(request.node, &attr), self.opened(handle, &attr))),
             // Another node was faster: without O_EXCL that is as good as ours.
             Err(Errno::EEXIST) if flags as i32 & libc::O_EXCL == 0 => {
                 let attr = self.client.lookup(parent, name).await?;
@@ -245,7 +251,7 @@ impl Tsumugi {
                     self.client.truncate(attr.inode, changes).await?;
                 }
                 let (handle, attr) = self.client.open(attr.inode, open_mode(flags)).await?;
-                Ok((entry(&attr), self.opened(handle, &attr)))
+                Ok((self.entry(request.node, &attr), self.opened(handle, &attr)))
             }
             Err(errno) => Err(errno),
         }
@@ -265,7 +271,7 @@ impl Tsumugi {
     }
 
     async fn copy(self: &Rc<Self>, source: protocol::InodeId, copy: &CopyFileRange) -> Answer {
-        let destination = (inode(copy.node_out), copy.offset_out);
+        let destination = (self.inode(copy.node_out), copy.offset_out);
         let from = (source, copy.offset_in);
         Ok(Response::Copied(self.client.copy_range(from, destination, copy.length).await?))
     }

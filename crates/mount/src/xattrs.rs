@@ -1,6 +1,5 @@
 //! Extended attributes, and those by which layouts are shown and set.
 
-use crate::convert::inode;
 use crate::file_system::Tsumugi;
 use fuse::{Operation, Request, Response};
 use protocol::attr::{AttrChanges, Layout};
@@ -20,7 +19,7 @@ const STRIPE_BYTES_MAX: u32 = 1 << 30;
 
 impl Tsumugi {
     pub(crate) async fn on_xattr(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
-        let id = inode(request.node);
+        let id = self.inode(request.node);
         match request.operation {
             Operation::GetXattr { name, size } => {
                 if name.starts_with(b"system.posix_acl_") {

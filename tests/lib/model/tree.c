@@ -273,14 +273,6 @@ static void do_rename(int mount) {
     const char *old = path_of(from, mount), *new = path_of(to, mount);
     begin("%d: rename %s to %s with flags %u", mount, old, new, flags);
     long result = renameat2(AT_FDCWD, old, AT_FDCWD, new, flags);
-    if (result < 0 && errno == ESTALE && mount_count > 1) {
-        /* The kernel cannot follow a directory that another mount has moved while it holds the
-         * locks of a rename; after it has looked there once it can. NFS has the same. */
-        struct stat found;
-        (void)lstat(old, &found);
-        (void)lstat(new, &found);
-        result = renameat2(AT_FDCWD, old, AT_FDCWD, new, flags);
-    }
     expect(result, error, "rename");
     if (error || moved == present) {
         return;

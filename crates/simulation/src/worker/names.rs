@@ -157,7 +157,8 @@ impl Worker {
         let result = self
             .client
             .rename((parent, name.as_bytes()), (new_parent, new_name.as_bytes()), mode)
-            .await;
+            .await
+            .map(drop);
         self.answered("rename", &result);
         self.forget_change(index);
         self.forget_change(index + 1);
