@@ -319,7 +319,7 @@ impl Client {
             inode.lease_reads.wait_zero().await;
             if is_data {
                 // A failure stays with the inode and is told at close or fsync.
-                let _ = self.commit(&inode, false).await;
+                let _ = self.commit_in_background(&inode).await;
             }
             self.end_recall(reply, &inode, rights);
         });

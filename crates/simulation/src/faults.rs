@@ -71,7 +71,9 @@ pub(crate) async fn run(shared: &Rc<Shared>, mut random: Random) {
             aim::anybody(shared, &mut random)
         };
         shared.history.borrow_mut().counts.faults += 1;
+        shared.log(|| format!("{kind:?} befalls {victim:?}"));
         befall(shared, kind, victim, &mut random).await;
+        shared.log(|| format!("{kind:?} is over"));
         shared.lasting.set(Duration::ZERO);
     }
 }

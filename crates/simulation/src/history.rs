@@ -265,6 +265,11 @@ fn now_ns() -> u64 {
 }
 
 impl History {
+    /// The present moment.
+    pub(crate) fn present(&self) -> Tick {
+        self.tick
+    }
+
     /// The next moment.
     pub(crate) fn tick(&mut self) -> Tick {
         self.tick += 1;

@@ -1,5 +1,7 @@
-//! Runs seeds of the simulation: `tsumugi-simulation FIRST COUNT [--verbose]`.
+//! Runs seeds of the simulation: `tsumugi-simulation FIRST COUNT [--verbose] [--log]`.
 //!
+//! `--verbose` prints each seed's plan, counts and hash of its trace, `--log` every call, answer and
+//! misfortune.
 //! The last line but one sums up what happened, as `counts: name=number ...`.
 
 use simulation::{Counts, Plan, run};
@@ -9,14 +11,15 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |index: usize| arguments.get(index).and_then(|text| text.parse::<u64>().ok());
     let (Some(first), Some(count)) = (number(0), number(1)) else {
-        eprintln!("usage: tsumugi-simulation FIRST COUNT [--verbose]");
+        eprintln!("usage: tsumugi-simulation FIRST COUNT [--verbose] [--log]");
         return ExitCode::from(2);
     };
-    let is_verbose = arguments.iter().any(|argument| argument == "--verbose");
+    let has = |option: &str| arguments.iter().any(|argument| argument == option);
+    let (is_verbose, is_logged) = (has("--verbose"), has("--log"));
     let mut failed = 0;
     let mut counts = Counts::default();
     for seed in first..first + count {
-        let plan = Plan::of_seed(seed);
+        let plan = Plan { is_logged, ..Plan::of_seed(seed) };
         let outcome = run(&plan);
         let hash = outcome.trace_hash;
         if is_verbose {

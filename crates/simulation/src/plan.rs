@@ -54,6 +54,8 @@ pub struct Plan {
     pub faults: Faults,
     /// Misfortunes in a run, if there are any.
     pub fault_count: usize,
+    /// Calls, answers and misfortunes are printed as they happen.
+    pub is_logged: bool,
 }
 
 impl Plan {
@@ -99,6 +101,7 @@ impl Plan {
             disk_latency_max: None,
             faults,
             fault_count: random.between(2, 6) as usize,
+            is_logged: false,
         };
         let is_tight = faults.strands && random.chance(80);
         plan.has_stripes = is_tight || random.chance(60);

@@ -84,6 +84,16 @@ fn is_verdict(errno: Errno) -> bool {
     of_names.contains(&errno) || of_others.contains(&errno)
 }
 
+impl Shared {
+    /// Prints what happens, if the plan says so.
+    pub(crate) fn log(&self, text: impl FnOnce() -> String) {
+        if self.plan.is_logged {
+            let (now, tick) = (ring::time::now(), self.history.borrow().present());
+            println!("{now:?} tick {tick}: {}", text());
+        }
+    }
+}
+
 impl Worker {
     pub(crate) fn new(
         shared: &Rc<Shared>,
@@ -138,6 +148,11 @@ impl Worker {
         *slot.borrow_mut() = format!("{doing} since {:?}", ring::time::now());
     }
 
+    fn log(&self, text: impl FnOnce() -> String) {
+        let (machine, number) = (self.actor.machine, self.number);
+        self.shared.log(|| format!("node{machine} worker {number} {}", text()));
+    }
+
     /// Tells who waits for it, and lets them act.
     fn does(&self, doing: Doing) {
         let mut watch = self.shared.watch.borrow_mut();
@@ -156,6 +171,7 @@ impl Worker {
 
     fn begin(&self, what: &'static str) -> Life {
         self.note(what);
+        self.log(|| format!("{what} begins"));
         self.history().begin(what, self.actor, self.session())
     }
 
@@ -176,6 +192,7 @@ impl Worker {
 
     /// Takes note of an answer; an error that nothing explains is a violation.
     fn answered<T>(&self, what: &str, result: &Result<T, Errno>) {
+        self.log(|| format!("{what}: {:?}", result.as_ref().map(drop)));
         let mut history = self.history();
         history.counts.answered += 1;
         let Err(errno) = result else { return };

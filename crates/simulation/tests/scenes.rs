@@ -6,11 +6,11 @@
 #[path = "power_cut/cluster.rs"]
 mod cluster;
 
-use block::{Backing, Device, Geometry, Incarnation, IoFuture, MemoryBacking};
+use block::{Backing, Device, Fault, FaultPlan, Geometry, Incarnation, IoFuture, MemoryBacking};
 use client::{Client, OpenMode, Setting};
 use cluster::{machines, start_meta, start_node};
 use meta::store::MemoryStore;
-use protocol::client::RenameMode;
+use protocol::client::{FallocateMode, RenameMode};
 use protocol::{Errno, InodeId};
 use ring::time::{sleep, timeout};
 use ring::{Buffer, Chunk, Segments, spawn};
@@ -68,7 +68,7 @@ fn a_removal_ends_when_its_file_is_closed_meanwhile() {
             let remover = Rc::clone(&client);
             let removal = spawn(async move {
                 if is_rename {
-                    remover.rename((ROOT, b"b"), (ROOT, b"a"), RenameMode::Replace).await
+                    remover.rename((ROOT, b"b"), (ROOT, b"a"), RenameMode::Replace).await.map(drop)
                 } else {
                     remover.unlink(ROOT, b"a").await
                 }
@@ -198,4 +198,36 @@ fn blocks_of_a_commit_that_is_not_durable_in_time_are_not_used_again() {
         closed.unwrap();
         let _ = client.release(&handle).await;
     });
+}
+
+/// Goal: what cannot be written out when another session asks for the right to it is told at close
+/// (seed 251).
+#[test]
+fn a_close_tells_what_a_recall_could_not_commit() {
+    let (mut simulation, meta, nodes) = machines(1, 2);
+    let memory = || Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
+    let backing = Fault::new(memory(), 1, FaultPlan::default());
+    let whole = async move {
+        start_meta(&meta, Box::new(MemoryStore::new()), 1);
+        let machine = |index: usize| (meta.clone(), nodes[index].clone());
+        let writer = start_node(&machine(0), 0, Arc::new(backing.clone()), 1).await;
+        let other = start_node(&machine(1), 1, memory(), 1).await;
+        let (writer_again, at) = (Rc::clone(&writer), &nodes[0]);
+        let written = at.spawn(async move {
+            let (handle, attr) = writer.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            let bytes = Chunk::from(Buffer::copy_from(&[1; 5000]));
+            writer.write(&handle, 0, bytes, false).await.unwrap();
+            (handle, attr.inode)
+        });
+        let (handle, inode) = written.await.unwrap();
+        backing.set_plan(FaultPlan { write_error_ppm: 1_000_000, ..FaultPlan::default() });
+        let punch = nodes[1].spawn(async move {
+            other.fallocate(inode, 100_000, 5000, FallocateMode::Punch).await.unwrap();
+        });
+        punch.await.unwrap();
+        assert_eq!(backing.counts().errors, 1, "the recall has it written out");
+        let closed = at.spawn(async move { writer_again.release(&handle).await });
+        assert_eq!(closed.await.unwrap(), Err(Errno::EIO));
+    };
+    simulation.run(whole).unwrap();
 }

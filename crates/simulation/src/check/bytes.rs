@@ -168,20 +168,38 @@ impl Checker<'_> {
         let found = &read.bytes[(at - read.offset) as usize..];
         let found = &found[..found.len().min(64)];
         let whose = self.whose(found);
-        format!("{} byte {at} is {whose}, allowed: {allowed:?}", self.name(read))
+        let mut text = format!("{} byte {at} is {whose}, allowed: {allowed:?}", self.name(read));
+        self.add_changes(&mut text, read.file, |change| {
+            change.effect.range().contains(&at) && change.life.start <= read.end
+        });
+        text
     }
 
     fn describe_end(&self, read: &Read, end: u64, view: View) -> String {
         let mut text = format!("{} ends at {end}, where it must have bytes:", self.name(read));
-        for change in &self.changes[read.file] {
-            let life = &change.life;
-            if change.effect.reach().max(change.effect.range().end) > end && view.may_have(life) {
-                let (machine, start, applied) = (life.actor.machine, life.start, life.applied);
-                let effect = change.effect;
-                let _ = write!(text, " [{effect:?} node{machine} {start}..{applied:?}]");
-            }
-        }
+        self.add_changes(&mut text, read.file, |change| {
+            let reach = change.effect.reach().max(change.effect.range().end);
+            reach > end && view.may_have(&change.life)
+        });
         text
+    }
+
+    /// Adds the changes of a file that matter: when they were asked for, have returned and were
+    /// certain, and since when they may be undone.
+    fn add_changes(&self, text: &mut String, file: FileKey, matters: impl Fn(&Change) -> bool) {
+        for change in self.changes[file].iter().filter(|change| matters(change)) {
+            let (life, effect) = (&change.life, change.effect);
+            let (machine, start) = (life.actor.machine, life.start);
+            let (returned, applied, latest) = (life.returned, life.applied, life.latest);
+            let _ = write!(
+                text,
+                " [{effect:?} node{machine} {start}..{returned:?}, certain {applied:?}, at latest {latest:?}"
+            );
+            let _ = match life.undone {
+                Some(undone) => write!(text, ", undone {undone}]"),
+                None => write!(text, "]"),
+            };
+        }
     }
 
     /// Which write bytes are of.

@@ -83,6 +83,7 @@ impl Worker {
 
     pub(super) async fn open(&self, inode: InodeId, mode: OpenMode) -> Option<Handle> {
         self.note("open");
+        self.log(|| format!("open of {} begins", inode.0));
         let result = self.client.open(inode, mode).await;
         self.answered("open", &result);
         if result.is_err() {
@@ -106,6 +107,7 @@ impl Worker {
         let bytes = pattern::bytes(stamp, 0, length as usize);
         let chunk = Chunk::from(Buffer::copy_from(&bytes));
         // Where an append goes is known only when it returns; nothing of it can be read before.
+        self.log(|| format!("write {stamp} to {} at {offset}, {length}", handle.inode().0));
         let index = (!handle.mode.append).then(|| {
             let effect = Effect::Write { offset, length, stamp };
             self.history().change(file, effect, life.clone())
@@ -133,6 +135,7 @@ impl Worker {
     async fn fsync(&self, inode: InodeId, file: FileKey) {
         let asked = self.history().tick();
         self.note("fsync");
+        self.log(|| format!("fsync of {} begins", inode.0));
         self.does(Doing::Commits);
         let result = self.client.fsync(inode).await;
         self.flushed("fsync", file, asked, result, true);
@@ -141,6 +144,7 @@ impl Worker {
     async fn close(&self, handle: &Handle, file: FileKey) {
         let asked = self.history().tick();
         self.note("close");
+        self.log(|| format!("close of {} begins", handle.inode().0));
         // Who only reads commits nothing, not even what others on its node have written.
         if !handle.mode.write {
             return self.answered("close", &self.client.release(handle).await);
@@ -193,6 +197,7 @@ impl Worker {
         let session = self.session();
         let start = self.history().tick();
         self.note("read");
+        self.log(|| format!("read of {} begins", inode.0));
         self.does(Doing::Reads);
         // Every second read offers memory, as a FUSE request over io_uring does.
         let room =
@@ -269,6 +274,7 @@ impl Worker {
     fn begin_change(&self, what: &'static str, inode: InodeId, effect: Effect) -> usize {
         let file = self.file(inode);
         let life = self.begin(what);
+        self.log(|| format!("{what} of {}: {effect:?}", inode.0));
         self.does(Doing::Changes);
         self.history().change(file, effect, life)
     }
