@@ -12,13 +12,14 @@ mod storage;
 use crate::engine::Stop;
 use crate::error::Error;
 use crate::experiment::{EngineKind, LevelKind, Runtime};
+use crate::own::{OwnDirectory, Owner, mounts_below, reclaim_below};
 use crate::plan::{Condition, Plan};
-use crate::safety::{OwnDirectory, mounts_below};
 use container::Container;
 use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use storage::Ready;
 
 const END_PATIENCE: Duration = Duration::from_secs(20);
@@ -41,6 +42,7 @@ pub struct Place {
     device: Option<(u32, u32)>,
     /// `None` is native.
     container: Option<Container>,
+    owner: Option<Owner>,
 }
 
 impl Place {
@@ -60,11 +62,17 @@ impl Place {
     /// A command that runs `program` here.
     pub fn command(&self, program: &str, arguments: &[String], scratch: &Path) -> Command {
         let directory = self.file.parent().unwrap_or(Path::new("/"));
-        if let Some(container) = &self.container {
-            return container.command(directory, scratch, arguments);
+        let mut command = match &self.container {
+            Some(container) => container.command(directory, scratch, arguments),
+            None => {
+                let mut command = Command::new(program);
+                command.args(arguments).current_dir(scratch);
+                command
+            }
+        };
+        if let Some(owner) = &self.owner {
+            owner.mark(&mut command);
         }
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(scratch);
         command
     }
 
@@ -83,11 +91,16 @@ pub struct Stage {
     children: Vec<Child>,
     /// Commands to run at the end.
     leave: Vec<String>,
+    owner: Option<Owner>,
     directory: Option<OwnDirectory>,
+    /// Waits for our death, to clean up after us.
+    reaper: Option<Child>,
     /// Directories of ours in places that the experiment names.
     further: Vec<OwnDirectory>,
     /// What is worth knowing about how conditions were made.
     pub notes: Vec<String>,
+    /// What was cleaned up after earlier experiments that died, and what could not be.
+    pub reclaimed: Vec<String>,
 }
 
 impl Stage {
@@ -99,16 +112,17 @@ impl Stage {
             runtimes: BTreeMap::new(),
             children: Vec::new(),
             leave: Vec::new(),
+            owner: None,
             directory: None,
+            reaper: None,
             further: Vec::new(),
             notes: Vec::new(),
+            reclaimed: Vec::new(),
         };
         if plan.experiment.engine == EngineKind::Synthetic {
             return Ok(stage);
         }
-        let directory = OwnDirectory::make(&options.data)?;
-        let path = directory.path().to_path_buf();
-        stage.directory = Some(directory);
+        let path = stage.own_directory(options)?;
         let scratch = path.join("scratch");
         std::fs::create_dir(&scratch).map_err(Error::io("cannot make", &scratch))?;
         for (factor, levels) in &plan.experiment.factors {
@@ -149,6 +163,36 @@ impl Stage {
         Ok(stage)
     }
 
+    /// Makes the experiment's directory, after cleaning up what dead experiments left beside it, and
+    /// starts the reaper for it.
+    fn own_directory(&mut self, options: &StageOptions) -> Result<PathBuf, Error> {
+        self.reclaim(&options.data);
+        let owner = Owner::new()?;
+        let directory = OwnDirectory::make(&options.data, &owner)?;
+        let path = directory.path().to_path_buf();
+        self.owner = Some(owner);
+        self.directory = Some(directory);
+        let mut reaper = Command::new(&options.program);
+        reaper.args(["eval", "reap"]).arg(&path).stdin(Stdio::null()).stdout(Stdio::null());
+        match reaper.process_group(0).spawn() {
+            Ok(child) => self.reaper = Some(child),
+            Err(error) => self.reclaimed.push(format!(
+                "no reaper ({error}): if this process is killed, the next one cleans up"
+            )),
+        }
+        Ok(path)
+    }
+
+    fn reclaim(&mut self, parent: &Path) {
+        for (path, done) in reclaim_below(parent) {
+            let path = path.display();
+            self.reclaimed.push(match done {
+                Ok(()) => format!("cleaned up after an experiment that died: {path}"),
+                Err(error) => format!("cannot clean up after an experiment that died: {error}"),
+            });
+        }
+    }
+
     /// Where a condition's runs work, or why it is not available.
     pub fn place(&self, condition: &Condition) -> Result<Place, String> {
         let mut ready = None;
@@ -161,7 +205,7 @@ impl Stage {
             }
         }
         let ready = ready.ok_or("the condition names no storage")?;
-        Ok(Place { file: ready.file, device: ready.device, container })
+        Ok(Place { file: ready.file, device: ready.device, container, owner: self.owner.clone() })
     }
 
     /// A directory of ours for job files and logs; `None` for engines without storage.
@@ -175,9 +219,19 @@ impl Stage {
         for directory in self.further.drain(..) {
             directory.remove()?;
         }
-        match self.directory.take() {
-            Some(directory) => directory.remove(),
-            None => Ok(()),
+        let removed = self.directory.take().map_or(Ok(()), OwnDirectory::remove);
+        self.dismiss_reaper();
+        removed
+    }
+
+    /// The reaper ends by itself once the directory is gone, or its lock.
+    fn dismiss_reaper(&mut self) {
+        if let Some(mut reaper) = self.reaper.take() {
+            let begun = Instant::now();
+            while begun.elapsed() < END_PATIENCE && matches!(reaper.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let _ = crate::process::end(&mut reaper, Duration::ZERO);
         }
     }
 
@@ -202,5 +256,8 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         self.undo();
+        self.further.clear();
+        self.directory = None;
+        self.dismiss_reaper();
     }
 }

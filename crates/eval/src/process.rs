@@ -43,15 +43,18 @@ pub fn shown(command: &Command) -> String {
 
 /// What a program says, if it succeeds.
 pub fn output(program: &str, arguments: &[&str]) -> Result<String, Error> {
-    let mut command = Command::new(program);
-    command.args(arguments);
+    succeed(Command::new(program).args(arguments))
+}
+
+/// What a command says, if it succeeds within a minute.
+pub fn succeed(command: &mut Command) -> Result<String, Error> {
     let patience = Duration::from_mins(1);
-    let finished = run(&mut command, &Stop::default(), patience, Duration::from_secs(1))?;
+    let finished = run(command, &Stop::default(), patience, Duration::from_secs(1))?;
     if finished.status.success() {
-        Ok(finished.stdout)
-    } else {
-        Err(Error::program(program, format!("{}: {}", finished.status, finished.stderr.trim())))
+        return Ok(finished.stdout);
     }
+    let program = command.get_program().to_string_lossy().into_owned();
+    Err(Error::program(&program, format!("{}: {}", finished.status, finished.stderr.trim())))
 }
 
 /// Runs a program to its end. On a stop, or after `patience`, it gets SIGTERM, and SIGKILL after

@@ -1,8 +1,7 @@
 //! What keeps an experiment from costing anybody data.
 //!
-//! Files are made only in a directory that was made for the experiment, by us and by nobody else; it
-//! is removed at the end, and nothing else is. Block devices are written to only with consent that
-//! names the device by its serial number, and even then not while anything uses it.
+//! Block devices are written to only with consent that names the device by its serial number, and even
+//! then not while anything uses it. (Files are made only in directories of ours: [`crate::own`].)
 
 use crate::error::Error;
 use rustix::fs::{Mode, OFlags};
@@ -13,73 +12,6 @@ use std::path::{Path, PathBuf};
 
 /// How much at the start of a device has to be zeros for it to count as unused.
 const SIGNATURE_BYTES: u64 = 1 << 20;
-
-/// A directory that was made for the experiment.
-#[derive(Debug)]
-pub struct OwnDirectory {
-    path: PathBuf,
-    is_kept: bool,
-}
-
-impl OwnDirectory {
-    /// Makes one below `parent`.
-    pub fn make(parent: &Path) -> Result<Self, Error> {
-        let parent = parent.canonicalize().map_err(Error::io("cannot use", parent))?;
-        let process = std::process::id();
-        for number in 0..10_000_u32 {
-            let path = parent.join(format!("tsumugi-eval-{process}-{number}"));
-            // Fails if it exists: never somebody else's directory.
-            match rustix::fs::mkdir(&path, Mode::RWXU) {
-                Ok(()) => return Ok(Self { path, is_kept: false }),
-                Err(rustix::io::Errno::EXIST) => {}
-                Err(errno) => return Err(Error::io("cannot make", &path)(errno.into())),
-            }
-        }
-        Err(Error::Refused(format!("{} is full of leftovers of ours", parent.display())))
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Removes it with what is in it; refuses while anything is mounted below, whose files are not
-    /// ours.
-    pub fn remove(mut self) -> Result<(), Error> {
-        self.is_kept = true;
-        remove(&self.path)
-    }
-}
-
-impl Drop for OwnDirectory {
-    fn drop(&mut self) {
-        if !self.is_kept && remove(&self.path).is_err() {
-            eprintln!("left behind: {}", self.path.display());
-        }
-    }
-}
-
-fn remove(path: &Path) -> Result<(), Error> {
-    let mounted = mounts_below(path)?;
-    if let Some(mount) = mounted.first() {
-        return Err(Error::Refused(format!("{} is still mounted", mount.display())));
-    }
-    fs::remove_dir_all(path).map_err(Error::io("cannot remove", path))
-}
-
-/// What is mounted at or below a directory, innermost first.
-pub fn mounts_below(path: &Path) -> Result<Vec<PathBuf>, Error> {
-    let table = Path::new("/proc/self/mountinfo");
-    let text = fs::read_to_string(table).map_err(Error::io("cannot read", table))?;
-    let mut mounts: Vec<PathBuf> = text
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(|field| PathBuf::from(field.replace("\\040", " ")))
-        .filter(|mount| mount.starts_with(path))
-        .collect();
-    mounts.reverse();
-    Ok(mounts)
-}
 
 /// Refuses a block device for writing, unless it is unused and `destroy` is its serial number.
 ///
@@ -159,27 +91,6 @@ fn has_signature(path: &Path) -> Result<bool, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Goal: own directories are new, hold nothing of others, and go with their contents.
-    #[test]
-    fn own_directories_come_and_go() {
-        let parent = tempfile::tempdir().unwrap();
-        let (first, second) = (
-            OwnDirectory::make(parent.path()).unwrap(),
-            OwnDirectory::make(parent.path()).unwrap(),
-        );
-        assert_ne!(first.path(), second.path());
-        fs::create_dir(first.path().join("sub")).unwrap();
-        fs::write(first.path().join("sub/file"), b"x").unwrap();
-        let beside = parent.path().join("beside");
-        fs::write(&beside, b"not ours").unwrap();
-        first.remove().unwrap();
-        drop(second);
-        let left: Vec<_> = fs::read_dir(parent.path()).unwrap().flatten().collect();
-        assert_eq!(left.len(), 1);
-        assert!(beside.exists());
-        assert!(OwnDirectory::make(&parent.path().join("missing")).is_err());
-    }
 
     /// Goal: what is no block device, and the machine's own disks, are refused for writing.
     #[test]

@@ -63,6 +63,9 @@ Ctrl-C ends it; what was measured is kept, and --resume goes on. Exit codes: 0 d
     Report(ResultsArgs),
     /// Print the verdicts of results.
     Compare(ResultsArgs),
+    /// Wait for an experiment's end, and clean up if it was killed.
+    #[command(hide = true)]
+    Reap(ReapArgs),
 }
 
 #[derive(Debug, Args)]
@@ -96,6 +99,12 @@ struct PlanArgs {
 }
 
 #[derive(Debug, Args)]
+struct ReapArgs {
+    /// Its directory
+    directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
 struct ResultsArgs {
     /// Directory of results
     results: PathBuf,
@@ -114,6 +123,12 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
         }
         EvalCommand::Compare(args) => {
             print!("{}", open(&args.results)?.markdown());
+            Ok(ExitCode::SUCCESS)
+        }
+        EvalCommand::Reap(args) => {
+            if eval::own::wait_and_reclaim(&args.directory)? {
+                eprintln!("the experiment was killed; cleaned up {}", args.directory.display());
+            }
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -242,6 +257,9 @@ fn measure(plan: &Plan, store: &mut Store, stage: &Stage, stop: &Stop) -> anyhow
         store.set("conditions", &stage.notes.join("; "))?;
     }
     let mut progress = Progress::new();
+    for line in &stage.reclaimed {
+        progress.note(line);
+    }
     for condition in &plan.conditions {
         if let (EngineKind::Fio, Err(reason)) = (plan.experiment.engine, stage.place(condition)) {
             progress.note(&format!("not available: {}: {reason}", condition.label));

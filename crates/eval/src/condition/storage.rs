@@ -4,10 +4,11 @@ use super::network::{Network, TARGET_ADDRESS};
 use super::{Stage, StageOptions};
 use crate::error::Error;
 use crate::experiment::{Network as NetworkKind, Storage};
+use crate::own::OwnDirectory;
 use crate::plan::Plan;
 use crate::process;
 use crate::random::Random;
-use crate::safety::{self, OwnDirectory};
+use crate::safety;
 use serde::Deserialize;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -83,7 +84,11 @@ impl Stage {
                 let mount = own.join("mount");
                 fs::create_dir(&mount).map_err(Error::io("cannot make", &mount))?;
                 let fill = |text: &str| text.replace("{directory}", &mount.display().to_string());
-                if let Err(error) = shell(&fill(enter)) {
+                // Noted first: being killed meanwhile must not leave the mount.
+                if let Some(directory) = &self.directory {
+                    directory.note_leave(&fill(leave))?;
+                }
+                if let Err(error) = self.enter_command(&fill(enter)) {
                     return Ok(Err(error.to_string()));
                 }
                 self.leave.push(fill(leave));
@@ -95,10 +100,25 @@ impl Stage {
     /// `own`, or a new directory of ours below the one that is asked for.
     fn directory_for(&mut self, asked: Option<&Path>, own: &Path) -> Result<PathBuf, Error> {
         let Some(asked) = asked else { return Ok(own.into()) };
-        let directory = OwnDirectory::make(asked)?;
+        self.reclaim(asked);
+        let owner = self.owner.as_ref().ok_or_else(|| Error::Results("no owner".into()))?;
+        let directory = OwnDirectory::make(asked, owner)?;
+        if let Some(first) = &self.directory {
+            first.note_further(&directory)?;
+        }
         let path = directory.path().to_path_buf();
         self.further.push(directory);
         Ok(path)
+    }
+
+    /// Runs a command of the experiment; what stays of it is a service.
+    fn enter_command(&self, command: &str) -> Result<(), Error> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]);
+        if let Some(owner) = &self.owner {
+            owner.mark_service(&mut shell);
+        }
+        process::succeed(&mut shell).map(drop)
     }
 
     fn enter_target(
@@ -146,6 +166,9 @@ impl Stage {
     /// Starts a process of ours and takes the line that it prints when it is ready.
     fn start<T: for<'de> Deserialize<'de>>(&mut self, mut command: Command) -> Result<T, String> {
         let shown = process::shown(&command);
+        if let Some(owner) = &self.owner {
+            owner.mark_service(&mut command);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let child = command.spawn().map_err(|error| format!("{shown}: {error}"))?;
         self.children.push(child);

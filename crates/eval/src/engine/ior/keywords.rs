@@ -49,7 +49,7 @@ pub(super) const KEYWORDS: [(&str, Kind, Known); 76] = [
     ("filePerProc", Flag, Both),
     ("reorderTasksConstant", Flag, Both),
     ("taskPerNodeOffset", Number, Both),
-    ("reorderTasksRandom", Flag, Both),
+    ("reorderTasksRandom", Number, Both),
     ("reorderTasksRandomSeed", Number, Both),
     ("checkWrite", Flag, Both),
     ("checkRead", Flag, Both),
@@ -80,7 +80,7 @@ pub(super) const KEYWORDS: [(&str, Kind, Known); 76] = [
     ("useExistingTestFile", Flag, Both),
     ("fsyncPerWrite", Flag, Both),
     ("fsync", Flag, Both),
-    ("randomOffset", Flag, Both),
+    ("randomOffset", Number, Both),
     ("lustreStripeCount", Number, Old),
     ("lustreStripeSize", Size, Old),
     ("lustreStartOST", Number, Old),
@@ -112,6 +112,9 @@ pub(super) const KEYWORDS: [(&str, Kind, Known); 76] = [
 
 /// Modules whose options (`--module.name=value`) version 4 takes; their spelling is exact.
 pub(super) const MODULES: [&str; 4] = ["mpiio", "posix", "hdf5", "ncmpi"];
+
+/// Version 4's other options of this form.
+pub(super) const OPTIONS: [&str; 3] = ["collective", "random-offset-seed", "randomPrefill"];
 
 /// Finds a keyword in any case.
 pub(super) fn find(word: &str) -> Option<(&'static str, Kind, Known)> {

@@ -11,7 +11,7 @@
 //! taken. Where the versions differ in meaning, [`Compat`] decides: 2.10 if the script uses a keyword
 //! that only 2.10.3 knew. Every difference that touches the script is noted, once.
 
-use super::keywords::{self, Kind, Known, MODULES};
+use super::keywords::{self, Kind, Known, MODULES, OPTIONS};
 use std::collections::BTreeMap;
 
 /// Whose meaning a script gets where the versions differ.
@@ -69,6 +69,11 @@ impl Settings {
         self.number(keyword).is_some_and(|number| number != 0)
     }
 
+    /// Whether an option of a module is on: there, and not 0.
+    pub fn is_option_set(&self, option: &str) -> bool {
+        self.text(option).is_some_and(|value| value != "0")
+    }
+
     /// A text.
     pub fn text(&self, keyword: &str) -> Option<&str> {
         match self.0.get(keyword) {
@@ -80,8 +85,12 @@ impl Settings {
     /// Changes a setting, as a directive does.
     pub fn set(&mut self, keyword: &str, value: &str) -> Result<(), String> {
         if let Some(option) = keyword.strip_prefix("--") {
-            let module = option.split('.').next().unwrap_or_default();
-            if !MODULES.contains(&module) || !option.contains('.') {
+            let module = option.split_once('.').map(|(module, _)| module);
+            let is_known = match module {
+                Some(module) => MODULES.contains(&module),
+                None => OPTIONS.contains(&option),
+            };
+            if !is_known {
                 return Err(format!("{keyword} is no option: modules are {}", MODULES.join(", ")));
             }
             self.0.insert(keyword.into(), Value::Text(value.into()));
@@ -138,7 +147,7 @@ fn number(name: &str, value: &str) -> Result<i64, String> {
 
 /// Digits, then at most one letter that counts: `4m`, `1MiB`. Fractions are refused, which IOR reads
 /// as something else (`1.5m` is one byte there).
-fn size(value: &str) -> Result<i64, String> {
+pub(super) fn size(value: &str) -> Result<i64, String> {
     let digits = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
     let (number, unit) = value.split_at(digits);
     let number: i64 = number.parse().map_err(|_| format!("{value:?} is no size, e.g. 4m"))?;
