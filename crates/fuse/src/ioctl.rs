@@ -20,3 +20,23 @@ pub fn send_ioctl(fd: BorrowedFd<'_>, command: u32) -> io::Result<i32> {
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::c_ulong::from(command), 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
+
+/// Sends a command that answers bytes (`_IOR`), and gives them: as many as its number says, zeros
+/// behind what the file system wrote.
+///
+/// # Errors
+/// `InvalidInput` for a command that is not of this kind; else as [`send_ioctl`].
+pub fn read_ioctl(fd: BorrowedFd<'_>, command: u32) -> io::Result<Vec<u8>> {
+    /// `_IOC_READ` alone among the direction bits, asm-generic/ioctl.h.
+    const READ: u32 = 2;
+    if command >> 30 != READ {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut bytes = vec![0_u8; ((command >> 16) & 0x3fff) as usize];
+    // SAFETY: who answers writes at most the size that the command's number carries, which is that
+    // of the buffer; it lives through the call.
+    let result = unsafe {
+        libc::ioctl(fd.as_raw_fd(), libc::c_ulong::from(command), bytes.as_mut_ptr())
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes) }
+}

@@ -32,6 +32,8 @@ const UNMOUNT_TIME_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Mount {
     unmounter: Unmounter,
+    /// Whether somebody else cares for it.
+    is_of_another: bool,
 }
 
 impl Mount {
@@ -42,7 +44,12 @@ impl Mount {
         mounter: Option<Arc<Mounter>>,
     ) -> Result<(Self, OwnedFd), FuseError> {
         let (unmounter, device) = make(path, options, mounter)?;
-        Ok((Self { unmounter }, device))
+        Ok((Self { unmounter, is_of_another: false }, device))
+    }
+
+    /// A mount that somebody else has made and takes down.
+    pub(crate) fn of_another(unmounter: Unmounter) -> Self {
+        Self { unmounter, is_of_another: true }
     }
 
     pub(crate) fn unmounter(&self) -> Unmounter {
@@ -61,6 +68,9 @@ impl Mount {
 impl Drop for Mount {
     /// Unmounts on another thread: the unmount may wait for this one to let go of its ring.
     fn drop(&mut self) {
+        if self.is_of_another {
+            return;
+        }
         let unmounter = self.unmounter.clone();
         let (done, wait) = mpsc::channel();
         let thread = std::thread::Builder::new().name("fuse-unmount".into());
@@ -95,10 +105,27 @@ fn make(
         None if is_root => mount_directly(&path, options)?,
         None => helper::mount(&path, options)?,
     };
-    let flags = rustix::fs::fcntl_getfl(&device).map_err(|errno| at(errno.into()))?;
-    rustix::fs::fcntl_setfl(&device, flags | OFlags::NONBLOCK).map_err(|errno| at(errno.into()))?;
+    set_nonblocking(&device).map_err(|errno| at(errno.into()))?;
     let connection = mountinfo::find(&path).map_err(at)?;
     Ok((Unmounter { path, is_root, connection, mounter }, device))
+}
+
+/// Mounts without serving, for who passes the device on to a process that does
+/// ([`Session::adopt`](crate::Session::adopt)). Whoever looks at the mount waits until then.
+///
+/// # Errors
+/// As [`Session::mount`](crate::Session::mount).
+pub fn mount_device(
+    path: &Path,
+    options: &MountOptions,
+) -> Result<(Unmounter, OwnedFd), FuseError> {
+    make(path, options, None)
+}
+
+/// As the reactor wants the device.
+pub(crate) fn set_nonblocking(device: &OwnedFd) -> Result<(), rustix::io::Errno> {
+    let flags = rustix::fs::fcntl_getfl(device)?;
+    rustix::fs::fcntl_setfl(device, flags | OFlags::NONBLOCK)
 }
 
 fn mount_directly(path: &Path, options: &MountOptions) -> Result<OwnedFd, FuseError> {
@@ -139,6 +166,22 @@ pub struct Unmounter {
 }
 
 impl Unmounter {
+    /// For a mount that another process has made: at `path`, with this connection number.
+    pub fn of(path: &Path, connection: u32) -> Self {
+        let is_root = rustix::process::geteuid().is_root();
+        Self { path: path.into(), is_root, connection: Some(connection), mounter: None }
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.path
+    }
+
+    /// The connection's number under `/sys/fs/fuse/connections`.
+    pub fn connection_number(&self) -> Option<u32> {
+        self.connection
+    }
+
     /// Detaches the mount: names below it are gone at once, the session ends when the last file is
     /// closed. Nothing happens if it is not mounted any more.
     pub fn unmount(&self) -> Result<(), FuseError> {

@@ -81,6 +81,12 @@ impl Notifier {
         self.send("store", notify::STORE, &[out.as_bytes(), bytes])
     }
 
+    /// Lets the kernel send again what was received by somebody who will not answer it: each such
+    /// request comes with [`Request::is_resent`](crate::Request::is_resent). Waits for nobody.
+    pub fn resend(&self) -> Result<(), FuseError> {
+        self.send("resend", notify::RESEND, &[])
+    }
+
     /// Wakes those who poll.
     pub fn wake_poll(&self, handle: PollHandle) -> Result<(), FuseError> {
         let out = NotifyPollWakeupOut { kh: handle.0 };

@@ -27,6 +27,9 @@ pub struct Request {
     pub gid: u32,
     /// The caller's thread id; 0 for requests of the kernel itself.
     pub pid: u32,
+    /// Whether an earlier process may have carried it out without answering, see
+    /// [`Notifier::resend`](crate::Notifier::resend).
+    pub is_resent: bool,
     /// What to do.
     pub operation: Operation,
     /// Completes when the caller was interrupted by a signal or the connection ended.

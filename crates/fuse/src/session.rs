@@ -10,7 +10,7 @@
 mod connection;
 mod init;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use ring::Handle;
 
 use crate::error::FuseError;
-use crate::mount::{Mount, MountOptions, Mounter, Unmounter};
+use crate::mount::{Mount, MountOptions, Mounter, Unmounter, set_nonblocking};
 use crate::notify::Notifier;
 use crate::passthrough::BackingId;
 use crate::reply::Response;
@@ -82,6 +82,10 @@ pub struct SessionOptions {
     pub writes_in_flight_max: usize,
     /// Which way requests shall take.
     pub transport: TransportChoice,
+    /// What an earlier process has agreed on with the kernel, of which this one takes the connection
+    /// over: there is no handshake then, and what was left unanswered is asked for again. Only with
+    /// `/dev/fuse`, and only if `HAS_RESEND` was agreed.
+    pub agreed: Option<Negotiated>,
     /// `io_uring`: entries that each CPU's queue starts with (1 or more).
     pub ring_entries_per_queue: usize,
     /// `io_uring`: most bytes of address space for payload over all queues. A queue whose entries
@@ -114,6 +118,7 @@ impl Default for SessionOptions {
             requests_in_flight_max: 4096,
             writes_in_flight_max: 64,
             transport: TransportChoice::Auto,
+            agreed: None,
             ring_entries_per_queue: 8,
             ring_payload_bytes_max: 1 << 30,
             ring_payload_in_huge_pages: false,
@@ -181,10 +186,28 @@ impl Session {
         Ok(Self { device: Handle::from_fd(device), mount, options })
     }
 
+    /// Takes over a device that another process has mounted, which goes on caring for the mount:
+    /// dropping this session does not unmount.
+    ///
+    /// # Errors
+    /// If an option is out of bounds, or the device cannot be set up.
+    pub fn adopt(
+        device: OwnedFd,
+        unmounter: Unmounter,
+        options: SessionOptions,
+    ) -> Result<Self, FuseError> {
+        options.check()?;
+        set_nonblocking(&device).map_err(|errno| FuseError::Device(errno.into()))?;
+        Ok(Self { device: Handle::from_fd(device), mount: Mount::of_another(unmounter), options })
+    }
+
     /// Serves requests until the file system is unmounted or its connection aborted, on the current
     /// `ring` runtime. Returns when all requests in flight are answered.
     pub async fn run<F: FileSystem>(&self, file_system: Rc<F>) -> Result<(), FuseError> {
-        let (decoder, negotiated) = init::handshake(&self.device, &self.options).await?;
+        let (decoder, negotiated) = match &self.options.agreed {
+            Some(agreed) => (init::decoder(agreed), agreed.clone()),
+            None => init::handshake(&self.device, &self.options).await?,
+        };
         tracing::debug!(
             minor = negotiated.minor,
             transport = ?negotiated.transport,
@@ -198,6 +221,9 @@ impl Session {
         device::start(&connection);
         if transport == Transport::IoUring {
             uring::start(&connection);
+        }
+        if self.options.agreed.is_some() {
+            self.notifier().resend()?;
         }
         let result = connection.ended().await;
         connection.file_system.destroy();

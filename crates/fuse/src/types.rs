@@ -245,6 +245,8 @@ flags! {
         NO_EXPORT_SUPPORT = 1 << 38;
         /// Identity-mapped mounts are allowed.
         ALLOW_IDMAP = 1 << 40;
+        /// Requests that were received and not answered can be had again, by whoever takes over.
+        HAS_RESEND = 1 << 39;
         /// Requests may travel through an `io_uring`.
         OVER_IO_URING = 1 << 41;
     }

@@ -74,6 +74,9 @@ pub(crate) mod opcode {
     pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
 }
 
+/// `FUSE_UNIQUE_RESEND`: in a request's number, that it was sent before.
+pub(crate) const RESENT: u64 = 1 << 63;
+
 /// Notification codes (`enum fuse_notify_code`).
 pub(crate) mod notify {
     pub(crate) const POLL: i32 = 1;
@@ -81,6 +84,7 @@ pub(crate) mod notify {
     pub(crate) const INVAL_ENTRY: i32 = 3;
     pub(crate) const STORE: i32 = 4;
     pub(crate) const DELETE: i32 = 6;
+    pub(crate) const RESEND: i32 = 7;
 }
 
 wire! {

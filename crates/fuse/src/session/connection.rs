@@ -12,7 +12,7 @@ use std::task::{Poll, Waker};
 use ring::Handle;
 
 use super::{FileSystem, Negotiated, Session, SessionOptions};
-use crate::abi::InHeader;
+use crate::abi::{InHeader, RESENT};
 use crate::cancellation::Registry;
 use crate::error::{DecodeError, FuseError};
 use crate::reply::{Encoded, encode, encode_error};
@@ -153,6 +153,7 @@ impl<F: FileSystem> Connection<F> {
                 uid: header.uid,
                 gid: header.gid,
                 pid: header.pid,
+                is_resent: header.unique & RESENT != 0,
                 operation,
                 cancellation: self.requests.enter(Unique(header.unique)),
             }),

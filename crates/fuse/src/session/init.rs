@@ -48,9 +48,14 @@ pub(super) async fn handshake(
             return Err(unavailable(&negotiated.transport_reason));
         }
         answer(device, &header, 0, out.as_bytes()).await?;
-        let has_setxattr_ext = negotiated.capabilities.contains(Capabilities::SETXATTR_EXT);
-        return Ok((Decoder { has_setxattr_ext }, negotiated));
+        return Ok((decoder(&negotiated), negotiated));
     }
+}
+
+/// What takes requests apart as it was agreed.
+pub(super) fn decoder(negotiated: &Negotiated) -> Decoder {
+    let has_setxattr_ext = negotiated.capabilities.contains(Capabilities::SETXATTR_EXT);
+    Decoder { has_setxattr_ext }
 }
 
 fn unavailable(reason: &str) -> FuseError {
