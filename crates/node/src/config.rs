@@ -9,11 +9,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Microseconds that a node's threads spin for work if nothing else is said: about what putting an
-/// idle CPU to sleep and waking it costs, most of all in a virtual machine. (Creates in private
-/// directories: 3.7 to 6.2 thousand a second.)
-pub const POLL_US_DEFAULT: u32 = 50;
-
 /// How a node is run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,9 +34,8 @@ pub struct NodeConfig {
     /// How FUSE requests travel.
     #[serde(default)]
     pub transport: FuseTransport,
-    /// Microseconds to spin before sleeping (0 = never), in both threads. A thread spins only while
-    /// that pays, and offers its CPU to whoever else could use it.
-    #[serde(default = "poll_us_default")]
+    /// Microseconds to spin before sleeping (0 = never), in both threads.
+    #[serde(default)]
     pub poll_us: u32,
     /// Divides all deadlines, as `tsumugi meta --faster` does: for tests of failures.
     #[serde(default = "as_they_are")]
@@ -93,10 +87,6 @@ fn any_port() -> SocketAddr {
 
 fn yes() -> bool {
     true
-}
-
-fn poll_us_default() -> u32 {
-    POLL_US_DEFAULT
 }
 
 fn as_they_are() -> u32 {

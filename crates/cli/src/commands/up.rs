@@ -79,8 +79,8 @@ pub(crate) struct UpArgs {
     /// How file system requests travel between kernel and mount
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     transport: Transport,
-    /// Microseconds that nodes spin for work before sleeping, while that pays; 0 = never
-    #[arg(long, value_name = "N", default_value_t = node::POLL_US_DEFAULT)]
+    /// Microseconds to spin for work before sleeping
+    #[arg(long, value_name = "N", default_value_t = 0)]
     poll_us: u32,
     /// Give up when nodes are not ready after so long
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
