@@ -180,7 +180,7 @@ impl Client {
             let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
             for inode in dirty {
                 // A failure stays with the inode and is told at close or fsync.
-                let _ = self.commit_in_background(&inode).await;
+                let _ = self.commit(&inode, false).await;
             }
             self.give_back().await;
             self.evict();

@@ -53,6 +53,11 @@ impl Handler for Client {
                 }
                 answer(reply, &PushAnswer::Done);
             }
+            Push::Lost(device) => {
+                tracing::error!(%device, "the device has lost data that was committed and not flushed");
+                self.forget_extents();
+                answer(reply, &PushAnswer::Done);
+            }
             Push::Devices(devices) => {
                 self.update_devices(devices);
                 answer(reply, &PushAnswer::Done);
@@ -107,7 +112,7 @@ impl Client {
     fn lose_dirty(&self, inode: &Inode) {
         let mut dirty = inode.dirty.borrow_mut();
         // What failed just before, as targets refused it, is lost with the session as well.
-        if !dirty.is_clean() || dirty.error.is_some() {
+        if !dirty.is_clean() || dirty.failures.is_untold() {
             inode.state.borrow_mut().lost_in = self.session.life.generation();
         }
         for fill in dirty.lose_all(Errno::EIO) {
@@ -172,6 +177,11 @@ impl Client {
         match (call, answer) {
             (Call::Commit { inode, extents, .. }, Answer::Attr(attr)) => {
                 self.note_commit(*inode, &extents.0, attr, fresh);
+            }
+            (Call::Commit { inode, .. }, Answer::NotDurable(attr)) => {
+                // What was committed may be lost: those who read it ask.
+                self.note(attr, &HashSet::new(), false);
+                self.inode(*inode).state.borrow_mut().forget_extents();
             }
             (
                 Call::ReadExtents { offset, .. },
@@ -319,7 +329,7 @@ impl Client {
             inode.lease_reads.wait_zero().await;
             if is_data {
                 // A failure stays with the inode and is told at close or fsync.
-                let _ = self.commit_in_background(&inode).await;
+                let _ = self.commit(&inode, false).await;
             }
             self.end_recall(reply, &inode, rights);
         });

@@ -1,11 +1,11 @@
 //! Committing: making written data part of the file.
 //!
 //! Order is all: written out and acknowledged by the device, flushed if it must survive power loss,
-//! then named in a commit. A failure is kept with the inode and told once, at the next close or
-//! fsync, as POSIX has it; a failed flush is never tried again.
+//! then named in a commit. A failure is kept with the inode and told to every handle, at its next
+//! close or fsync; what a commit that failed has named is lost, and a failed flush is never tried again.
 
 use crate::client::Client;
-use crate::dirty::{At, Fill, FillState};
+use crate::dirty::{Fill, FillState};
 use crate::extent_map::Run;
 use crate::inode::Inode;
 use protocol::client::{Answer, Call};
@@ -27,17 +27,18 @@ enum Part {
 
 impl Client {
     /// Commits all that was written to the inode before this call; with `durable` it survives power
-    /// loss then, also what another commit has meanwhile left nothing of to commit here.
+    /// loss then, also what another commit has meanwhile left nothing of to commit here. What fails
+    /// stays with the inode, too, to be told to each handle.
     ///
     /// # Errors
-    /// The first failure since one was last told: EIO, ENOSPC, ETIMEDOUT, ESTALE.
+    /// The first failure of this commit: EIO, ENOSPC, ETIMEDOUT.
     pub(crate) async fn commit(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         durable: bool,
     ) -> Result<(), Errno> {
         if inode.dirty.borrow().is_clean() && !durable {
-            return inode.take_error();
+            return Ok(());
         }
         let _lock = inode.commit_lock.acquire(1).await;
         self.commit_locked(inode, durable).await
@@ -49,25 +50,18 @@ impl Client {
         inode: &Rc<Inode>,
         durable: bool,
     ) -> Result<(), Errno> {
+        let before = inode.dirty.borrow().failures.count();
         let result = self.commit_runs(inode, durable).await;
         self.give_back_done(inode);
-        if inode.dirty.borrow().is_clean() {
+        let mut dirty = inode.dirty.borrow_mut();
+        if dirty.is_clean() {
             self.dirty_inodes.borrow_mut().remove(&inode.id);
         }
-        result.and(inode.take_error())
-    }
-
-    /// As [`Client::commit`], but a failure stays to be told to somebody who asks. Durable it becomes
-    /// within the next half second: the service has the devices flushed.
-    pub(crate) async fn commit_in_background(
-        self: &Rc<Self>,
-        inode: &Rc<Inode>,
-    ) -> Result<(), Errno> {
-        let result = self.commit(inode, false).await;
         if let Err(errno) = result {
-            inode.dirty.borrow_mut().error.get_or_insert(errno);
+            dirty.failures.note(errno);
         }
-        result
+        // Also of what was being written out.
+        dirty.failures.since(before)
     }
 
     async fn commit_runs(self: &Rc<Self>, inode: &Rc<Inode>, durable: bool) -> Result<(), Errno> {
@@ -134,25 +128,29 @@ impl Client {
         *from = runs.last().map_or(u64::MAX, Run::end);
         let part = if runs.len() < RUNS_PER_COMMIT_MAX { Part::Last } else { Part::More };
         let generation = inode.state.borrow().generation;
-        match self.session.call(call).await {
-            Ok(Answer::Attr(attr)) => {
-                let mut dirty = inode.dirty.borrow_mut();
-                dirty.committed(&runs);
+        let answer = self.session.call_or_know(call).await;
+        let mut dirty = inode.dirty.borrow_mut();
+        dirty.committed(&runs);
+        match answer {
+            Ok(Answer::Attr(attr) | Answer::NotDurable(attr)) => {
                 inode.commits.set(inode.commits.get() + 1);
                 if attr.generation != generation {
                     // A truncation came first: the service dropped the commit, the blocks are ours.
                     dirty.unname(&named);
                 }
-                Ok(part)
+                if matches!(answer, Ok(Answer::NotDurable(_))) { Err(Errno::EIO) } else { Ok(part) }
             }
-            Ok(_) => Err(lose_runs(inode, &runs, Errno::EPROTO)),
-            Err(errno) => {
-                // Blocks that extents may name are not used again. They stay out of use until the
-                // session returns its space at its end.
-                if is_refusal(errno) {
-                    inode.dirty.borrow_mut().unname(&named);
+            Ok(_) => Err(Errno::EPROTO),
+            Err(failure) => {
+                if failure.is_refusal {
+                    dirty.unname(&named);
+                } else {
+                    // Extents may name the blocks: they are not used again before the session returns
+                    // its space at its end. What is cached may be older than what was committed.
+                    drop(dirty);
+                    inode.state.borrow_mut().forget_data();
                 }
-                Err(lose_runs(inode, &runs, errno))
+                Err(told_as(failure.errno))
             }
         }
     }
@@ -193,18 +191,10 @@ impl Client {
     }
 }
 
-/// Whether a commit that failed so was not carried out. It may have been after ETIMEDOUT, as nobody
-/// has seen the answer, and after EIO, by which the service tells also that what it has carried out
-/// cannot be made durable.
-fn is_refusal(errno: Errno) -> bool {
-    !matches!(errno, Errno::EIO | Errno::ETIMEDOUT)
-}
-
-/// Runs that cannot be committed are lost: their handles' users are told.
-fn lose_runs(inode: &Inode, runs: &[Run<At>], errno: Errno) -> Errno {
-    inode.dirty.borrow_mut().committed(runs);
-    // The service does not know the incarnation or the inode any more, or the blocks are those of a
-    // session that has ended: the data is gone, and the caller's arguments were not wrong.
+/// What the users of a file are told when a commit fails with this. The service does not know the
+/// incarnation or the inode any more, or the blocks are those of a session that has ended: the data is
+/// gone, and the caller's arguments were not wrong.
+fn told_as(errno: Errno) -> Errno {
     if matches!(errno, Errno::ESTALE | Errno::EINVAL) { Errno::EIO } else { errno }
 }
 

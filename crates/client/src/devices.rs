@@ -283,9 +283,14 @@ impl Client {
             self.space.borrow_mut().renew(*device, *incarnation);
         }
         if !reborn.is_empty() {
-            for inode in self.inodes.borrow().values() {
-                inode.state.borrow_mut().forget_extents();
-            }
+            self.forget_extents();
+        }
+    }
+
+    /// Drops all cached extents: some may be lost.
+    pub(crate) fn forget_extents(&self) {
+        for inode in self.inodes.borrow().values() {
+            inode.state.borrow_mut().forget_extents();
         }
     }
 

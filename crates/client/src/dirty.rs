@@ -7,6 +7,7 @@
 //! is kept in `runs`; what a later write covers is simply not committed.
 
 use crate::extent_map::{ExtentMap, Place, Run};
+use crate::failures::Failures;
 use crate::space::Allocated;
 use protocol::space::NewAllocation;
 use protocol::{AllocationId, DeviceId, Errno, Extent, Timestamp};
@@ -94,8 +95,8 @@ pub(crate) struct Dirty {
     mtime: Option<Timestamp>,
     /// A write was by another than root: suid and sgid go.
     pub(crate) kill_privileges: bool,
-    /// The first failure since one was last reported.
-    pub(crate) error: Option<Errno>,
+    /// What failed of it.
+    pub(crate) failures: Failures,
 }
 
 impl Dirty {
@@ -355,7 +356,7 @@ impl Dirty {
         for run in lost {
             self.runs.remove(run.offset..run.end());
         }
-        self.error.get_or_insert(error);
+        self.failures.note(error);
     }
 
     /// Takes out fills that still gather, with the runs in them.
@@ -378,7 +379,7 @@ impl Dirty {
     /// Drops everything: the session was lost.
     pub(crate) fn lose_all(&mut self, error: Errno) -> Vec<Fill> {
         if !self.is_clean() {
-            self.error.get_or_insert(error);
+            self.failures.note(error);
         }
         self.runs.clear();
         self.mtime = None;

@@ -1,6 +1,7 @@
 //! Open files: open, close, truncate, fallocate, sharing ranges, finding data and holes.
 
 use crate::client::Client;
+use crate::failures::Told;
 use crate::inode::Inode;
 use crate::names::Setting;
 use protocol::attr::AttrChanges;
@@ -29,6 +30,8 @@ pub struct Handle {
     /// Session in which it was opened for writing: what was written before a loss is lost.
     pub(crate) session: u64,
 }
+    /// What failed and need not be told any more.
+    pub(crate) told: Told,
 
 impl Handle {
     /// The inode.
@@ -59,7 +62,8 @@ impl Client {
         let inode = self.inode(id);
         // Counted before anything is asked, so that a recall meanwhile says that it is open.
         self.begin_open(&inode);
-        let handle = Handle { inode, mode, session: self.session.life.generation() };
+        let told = inode.told();
+        let handle = Handle { inode, mode, session: self.session.life.generation(), told };
         let opened = async {
             if mode.write {
                 self.acquire(&handle.inode, Rights::READ | Rights::WRITE).await.or_else(
@@ -108,11 +112,12 @@ impl Client {
         let inode = self.inode(attr.inode);
         self.begin_open(&inode);
         inode.state.borrow_mut().being_opened = false;
-        Ok((Handle { inode, mode, session: self.session.life.generation() }, attr))
+        let told = inode.told();
+        Ok((Handle { inode, mode, session: self.session.life.generation(), told }, attr))
     }
 
-    /// Commits what was written through any handle of the file, and tells what failed since it was
-    /// last told: `close(2)`, before [`Client::release`].
+    /// Commits what was written through any handle of the file, and tells this one what has failed
+    /// since it was last told: `close(2)`, before [`Client::release`].
     ///
     /// # Errors
     /// EIO, ENOSPC and what else a write may have met.
@@ -120,21 +125,38 @@ impl Client {
         if !handle.mode.write {
             return Ok(());
         }
-        self.commit(&handle.inode, false).await
+        let result = self.commit(&handle.inode, false).await;
+        handle.inode.tell(&handle.told).and(result)
     }
 
-    /// `fsync(2)`: commits and survives power loss.
+    /// `fsync(2)` of an open file: what was written through any handle is committed and survives power
+    /// loss.
+    ///
+    /// # Errors
+    /// As [`Client::flush`].
+    pub async fn fsync_file(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
+        let result = self.make_durable(&handle.inode).await;
+        handle.inode.tell(&handle.told).and(result)
+    }
+
+    /// As [`Client::fsync_file`], of any inode, by a caller without a handle: it is told what nobody was
+    /// told.
     ///
     /// # Errors
     /// As [`Client::flush`].
     pub async fn fsync(self: &Rc<Self>, id: InodeId) -> Result<(), Errno> {
         let inode = self.inode(id);
         if inode.dirty.borrow().is_clean() {
-            inode.take_error()?;
+        let told = inode.told();
+        let result = self.make_durable(&inode).await;
+        inode.tell(&told).and(result)
+    }
+
+    async fn make_durable(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
             // What was committed without a flush, here or elsewhere, the service has flushed.
-            return self.session.call(Call::Sync(Some(id))).await.map(drop);
+            return self.session.call(Call::Sync(Some(inode.id))).await.map(drop);
         }
-        self.commit(&inode, true).await
+        self.commit(inode, true).await
     }
 
     /// Ends an open, once for each handle. Commits first: the kernel may release without a flush.

@@ -9,6 +9,7 @@
 use crate::dirty::Dirty;
 use crate::entries::{Entries, Known};
 use crate::extent_map::{ExtentMap, RangeSet, Run};
+use crate::failures::Told;
 use protocol::client::Name;
 use protocol::lease::Grant;
 use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
@@ -132,8 +133,7 @@ impl Inode {
                 return;
             }
             if old.data_version != attr.data_version && !explained {
-                state.extents.clear();
-                state.known.clear();
+                state.forget_extents();
             }
         }
         state.attr = Some(*attr);
@@ -145,8 +145,7 @@ impl Inode {
         let mut state = self.state.borrow_mut();
         if state.attr.is_some_and(|old| old.version < attr.version) {
             state.attr = None;
-            state.extents.clear();
-            state.known.clear();
+            state.forget_extents();
         }
     }
 
@@ -192,9 +191,14 @@ impl Inode {
         if self.state.borrow().is_open() { Rights::OPEN } else { Rights::NONE }
     }
 
-    /// The failure of a write or commit that was not told yet.
-    pub(crate) fn take_error(&self) -> Result<(), Errno> {
-        self.dirty.borrow_mut().error.take().map_or(Ok(()), Err)
+    /// Tells a handle of what has failed since it was told last.
+    pub(crate) fn tell(&self, told: &Told) -> Result<(), Errno> {
+        self.dirty.borrow_mut().failures.tell(told)
+    }
+
+    /// What a handle that is opened now need not be told.
+    pub(crate) fn told(&self) -> Told {
+        self.dirty.borrow().failures.told()
     }
 
     /// Whether this client has no use for the inode any more.
@@ -243,6 +247,12 @@ impl State {
         self.has_no_xattrs = false;
         self.forget_extents();
         self.entries = Entries::default();
+    /// Drops cached attributes and extents.
+    pub(crate) fn forget_data(&mut self) {
+        self.attr = None;
+        self.forget_extents();
+    }
+
     }
 
     fn may_cache(&self) -> bool {

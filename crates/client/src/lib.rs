@@ -24,6 +24,7 @@ mod devices;
 mod dirty;
 mod entries;
 mod extent_map;
+mod failures;
 mod files;
 mod inode;
 mod locks;

@@ -98,6 +98,15 @@ pub(crate) struct Identity {
     pub(crate) file_system: uuid::Uuid,
 }
 
+/// Why a call has no answer to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// For the caller.
+    pub(crate) errno: Errno,
+    /// It was not carried out, and will not be: it was not sent, or the service says so.
+    pub(crate) is_refusal: bool,
+}
+
 fn new_host() -> HostId {
     let mut bytes = [0; 16];
     ring::random::fill(&mut bytes);
@@ -184,12 +193,18 @@ impl Session {
     /// # Errors
     /// The service's error, or ETIMEDOUT, or ESTALE after [`Session::end`].
     pub(crate) async fn call(self: &Rc<Self>, call: Call) -> Result<Answer, Errno> {
+        self.call_or_know(call).await.map_err(|failure| failure.errno)
+    }
+
+    /// As [`Session::call`], for callers to whom it matters whether a call that failed was carried
+    /// out all the same.
+    pub(crate) async fn call_or_know(self: &Rc<Self>, call: Call) -> Result<Answer, Failure> {
         let unbounded = matches!(call, Call::SetLock { wait: true, .. });
         let deadline =
             now() + if unbounded { Duration::MAX } else { self.times().request_deadline };
         let guard = if call.changes() {
             let slot = timeout_at(deadline, self.slots.take()).await;
-            Some(slot.map_err(|_| Errno::ETIMEDOUT)?)
+            Some(slot.map_err(|_| Failure { errno: Errno::ETIMEDOUT, is_refusal: true })?)
         } else {
             None
         };
@@ -207,16 +222,19 @@ impl Session {
         slot: Option<Slot>,
         guard: Option<SlotGuard>,
         deadline: Instant,
-    ) -> Result<Answer, Errno> {
+    ) -> Result<Answer, Failure> {
         let request = Rc::new(Request { slot, call });
         let mut sent_in = None;
         loop {
-            let link =
-                timeout_at(deadline, self.linked()).await.map_err(|_| Errno::ETIMEDOUT)??;
+            let failed = |errno| Failure { errno, is_refusal: sent_in.is_none() };
+            let link = match timeout_at(deadline, self.linked()).await {
+                Ok(link) => link.map_err(failed)?,
+                Err(_) => return Err(failed(Errno::ETIMEDOUT)),
+            };
             let session = self.life.generation();
             if slot.is_some() && *sent_in.get_or_insert(session) != session {
                 // Nobody knows whether the lost session carried it out.
-                return Err(Errno::EIO);
+                return Err(Failure { errno: Errno::EIO, is_refusal: false });
             }
             self.counts.borrow_mut().note(&request.call);
             let (sender, receiver) = oneshot();
@@ -235,8 +253,10 @@ impl Session {
                 let _ = sender.send(outcome);
             });
             match timeout_at(deadline, receiver).await {
-                Err(_) => return Err(Errno::ETIMEDOUT),
-                Ok(Ok(Ok(result))) => return result,
+                Err(_) => return Err(Failure { errno: Errno::ETIMEDOUT, is_refusal: false }),
+                Ok(Ok(Ok(result))) => {
+                    return result.map_err(|errno| Failure { errno, is_refusal: true });
+                }
                 // The connection was lost: ask again on the next one.
                 Ok(Ok(Err(RpcError::Closed(_))) | Err(_)) => {}
                 Ok(Ok(Err(error))) => {

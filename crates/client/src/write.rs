@@ -89,7 +89,11 @@ impl Client {
     }
 
     async fn sync_if_asked(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
-        if handle.mode.sync { self.commit(&handle.inode, true).await } else { Ok(()) }
+        if !handle.mode.sync {
+            return Ok(());
+        }
+        let result = self.commit(&handle.inode, true).await;
+        handle.inode.tell(&handle.told).and(result)
     }
 
     /// Writes at the end of the file, of which no other session can make an append meanwhile.

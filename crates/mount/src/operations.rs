@@ -118,9 +118,10 @@ impl Tsumugi {
                 Ok(attributes_response(&self.client.attr(id).await?))
             }
             Operation::SetAttributes(set) => self.set_attributes(&request, set).await,
-            Operation::Fsync { .. } | Operation::FsyncDirectory { .. } => {
-                done(self.client.fsync(id).await)
+            Operation::Fsync { handle, .. } => {
+                done(self.client.fsync_file(&*self.file(*handle)?).await)
             }
+            Operation::FsyncDirectory { .. } => done(self.client.fsync(id).await),
             Operation::StatFs => {
                 let pool_use = self.client.pool_use().await?;
                 let free = pool_use.free_bytes / FRAGMENT_BYTES;

@@ -1,14 +1,17 @@
 //! What a client and the metadata service say to each other.
 
-use crate::attr::{Attr, AttrChanges, FileKind, Timestamp};
-use crate::errno::Errno;
+mod answer;
+mod push;
+
+pub use answer::{Answer, Entry, Response};
+pub use push::{Push, PushAnswer};
+
+use crate::attr::{AttrChanges, FileKind, Timestamp};
 use crate::extent::ExtentList;
-use crate::ids::{
-    DeviceId, Epoch, FreeEpoch, Generation, HostId, Incarnation, InodeId, LeaseStamp, SessionId,
-};
-use crate::lease::{Grant, Recall, Recalled, Return, Rights};
+use crate::ids::{DeviceId, FreeEpoch, Generation, HostId, InodeId, SessionId};
+use crate::lease::{Return, Rights};
 use crate::lock::{Lock, LockFamily, LockOwner};
-use crate::space::{BlockRange, DeviceInfo, NewAllocation, PoolUse, SpaceGrant};
+use crate::space::{BlockRange, NewAllocation};
 use serde::{Deserialize, Serialize};
 
 /// Names are bytes, as POSIX has them: anything but `/` and NUL.
@@ -376,154 +379,4 @@ impl Call {
                 | Call::Unlock(_)
         )
     }
-}
-
-/// A directory entry with what it names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Its name.
-    pub name: Name,
-    /// Where to go on after it.
-    pub cookie: u64,
-    /// What it names.
-    pub attr: Attr,
-}
-
-/// The answer to a [`Request`], with the rights that came with it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Response {
-    /// What was asked for.
-    pub result: Result<Answer, Errno>,
-    /// New states of rights, to be applied before the result is used. A cached object may be kept
-    /// only while READ is held over it; entries and absence of entries need READ over the directory.
-    pub grants: Vec<Grant>,
-    /// New attributes of further inodes that the operation changed (the directories of a create,
-    /// unlink or rename; the remaining links of an unlinked inode).
-    pub changed: Vec<Attr>,
-}
-
-/// A successful answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
-    /// Nothing to tell.
-    Done,
-    /// The session has started, or goes on.
-    Welcome {
-        /// The session.
-        session: SessionId,
-        /// The epoch under which its host identifier is admitted at targets.
-        epoch: Epoch,
-        /// Whether `resume` was honoured: if not, all that the old session held is lost.
-        resumed: bool,
-        /// The file system's identity, for `statfs` and export handles.
-        file_system: uuid::Uuid,
-        /// The pool's devices.
-        devices: Vec<DeviceInfo>,
-        /// The present free epoch.
-        free_epoch: FreeEpoch,
-    },
-    /// The session lives until the deadline, counted from the heartbeat's sending.
-    Alive {
-        /// The present free epoch: once the client has ended all reads that began before this
-        /// answer came, it says so in a later heartbeat.
-        free_epoch: FreeEpoch,
-    },
-    /// The pool's devices.
-    Devices(Vec<DeviceInfo>),
-    /// The session is admitted at the device, under this incarnation.
-    Admitted(Incarnation),
-    /// What `statfs` tells.
-    PoolUse(PoolUse),
-    /// Attributes after the operation.
-    Attr(Attr),
-    /// An entry.
-    Entry(Attr),
-    /// The directory has no entry of that name.
-    NoEntry,
-    /// Entries, ascending by cookie.
-    Entries {
-        /// The entries.
-        entries: Vec<Entry>,
-        /// No entry comes after these.
-        end: bool,
-    },
-    /// Bytes (link target, extended attribute).
-    Bytes(Vec<u8>),
-    /// Names of extended attributes.
-    Names(Vec<Name>),
-    /// What became of a removed entry's inode.
-    Removed {
-        /// The inode that lost a name.
-        inode: InodeId,
-        /// Its attributes, if it still has names.
-        left: Option<Attr>,
-    },
-    /// What a rename moved and replaced.
-    Renamed {
-        /// What has the new name now.
-        moved: Attr,
-        /// What has the old name now (exchange, whiteout).
-        other: Option<Attr>,
-        /// The inode that lost its name, with its attributes if it has others left.
-        replaced: Option<(InodeId, Option<Attr>)>,
-    },
-    /// Extents.
-    Extents {
-        /// The extents that touch the range, ascending, apart from one another. Holes are where
-        /// none is.
-        extents: ExtentList,
-        /// The list is complete from the asked offset up to here (at least one byte further).
-        covered_to: u64,
-        /// Attributes under which they hold.
-        attr: Attr,
-        /// The free epoch under which they hold.
-        free_epoch: FreeEpoch,
-    },
-    /// Bytes shared, and the destination's attributes.
-    Copied {
-        /// Bytes.
-        length: u64,
-        /// The destination.
-        attr: Attr,
-    },
-    /// Leased space.
-    Space(SpaceGrant),
-    /// A conflicting lock, if there is one.
-    Lock(Option<Lock>),
-}
-
-/// What the metadata service asks of a client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Push {
-    /// Give rights back → [`PushAnswer::Recalled`].
-    Recall(Recall),
-    /// Entries of a directory changed; what is cached of these names is wrong, the READ right over
-    /// the directory stays → [`PushAnswer::Done`] once they are dropped.
-    Invalidate {
-        /// The directory.
-        inode: InodeId,
-        /// The names.
-        names: Vec<Name>,
-        /// Its attributes after the change are unknown: drop them too.
-        stamp: LeaseStamp,
-    },
-    /// Devices came, went or changed → [`PushAnswer::Done`].
-    Devices(Vec<DeviceInfo>),
-    /// Space is short: return all leased space that is not in use (by [`Call::ReturnSpace`]) and
-    /// say which reads have ended, then → [`PushAnswer::Ended`].
-    Reclaim {
-        /// The free epoch to end reads for.
-        free_epoch: FreeEpoch,
-    },
-}
-
-/// A client's answer to a [`Push`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PushAnswer {
-    /// Done.
-    Done,
-    /// Rights were given back.
-    Recalled(Recalled),
-    /// All reads from before this epoch have ended.
-    Ended(FreeEpoch),
 }

@@ -131,10 +131,15 @@ impl Shared {
     /// Tells all clients of the pool's devices.
     fn tell_devices(self: &Rc<Self>) {
         let push = client::Push::Devices(self.core.borrow().devices());
+        self.tell_sessions(&push);
+    }
+
+    /// Tells all sessions of something that needs no answer.
+    pub(super) fn tell_sessions(&self, push: &client::Push) {
         for session in self.sessions.borrow().all() {
             if let Some(connection) = session.connection() {
                 // Whoever is not told now asks when it starts, or resumes.
-                drop(connection.call(&push, None));
+                drop(connection.call(push, None));
             }
         }
     }

@@ -8,7 +8,7 @@ use super::outbox::{ClientReply, Outgoing, refusal, send};
 use super::shared::Shared;
 use crate::tree::Durable;
 use protocol::agent::{Push, PushAnswer};
-use protocol::client::{Call, Response};
+use protocol::client::{self, Answer, Call, Response};
 use protocol::{DeviceId, Errno, InodeId};
 use ring::local::Notify;
 use ring::time::{now, sleep, timeout};
@@ -35,6 +35,14 @@ pub(super) fn made_durable(call: &Call) -> Option<Option<InodeId>> {
         Call::Sync(inode) => Some(*inode),
         Call::Commit { inode, durable: true, .. } => Some(Some(*inode)),
         _ => None,
+    }
+}
+
+/// The answer to a call that was carried out, but not durably.
+fn not_durable(response: Response, errno: Errno) -> Response {
+    match response.result {
+        Ok(Answer::Attr(attr)) => Response { result: Ok(Answer::NotDurable(attr)), ..response },
+        _ => refusal(errno),
     }
 }
 
@@ -93,6 +101,9 @@ impl Shared {
                     if let Err(error) = noted {
                         return shared.fail(error);
                     }
+                    if !is_durable {
+                        shared.tell_sessions(&client::Push::Lost(device));
+                    }
                     shared.post(Outgoing::Then(Box::new(|_| {})));
                 }
                 shared.flushing.over.notify();
@@ -101,7 +112,7 @@ impl Shared {
     }
 
     /// Sends an answer once the store is synced and all that was committed to an inode is durable;
-    /// EIO instead if some of it is lost, or its device stays out of contact.
+    /// if some of it is lost, or its device stays out of contact, that it is not.
     pub(super) fn answer_durable(
         self: &Rc<Self>,
         reply: ClientReply,
@@ -113,13 +124,13 @@ impl Shared {
         };
         match self.look(inode) {
             Ok(devices) if devices.is_empty() => self.sync_then(move |_| send(reply, &response)),
-            Err(errno) => send(reply, &refusal(errno)),
+            Err(errno) => send(reply, &not_durable(response, errno)),
             Ok(_) => {
                 let shared = Rc::clone(self);
                 ring::spawn(async move {
                     match shared.until_durable(inode).await {
                         Ok(()) => shared.sync_then(move |_| send(reply, &response)),
-                        Err(errno) => send(reply, &refusal(errno)),
+                        Err(errno) => send(reply, &not_durable(response, errno)),
                     }
                 });
             }

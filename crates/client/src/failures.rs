@@ -1,0 +1,96 @@
+//! What failed of one inode's writes and commits, and who was told.
+//!
+//! Each handle is told once of what failed while it was open, however many others were told before,
+//! as Linux has it for its page cache (`errseq_t`). A failure that nobody was told of when a handle is
+//! opened is told to that too: the program that wrote may be gone.
+
+use protocol::Errno;
+use std::cell::Cell;
+
+/// Failures of one inode.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    /// Failures noted so far.
+    count: u64,
+    /// The first of them since anybody was told.
+    errno: Option<Errno>,
+    is_told: bool,
+}
+
+/// The failures that a handle was told of, or that were told to others before it was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Told(Cell<u64>);
+
+impl Failures {
+    /// Something failed.
+    pub(crate) fn note(&mut self, errno: Errno) {
+        self.count += 1;
+        if self.is_told || self.errno.is_none() {
+            self.errno = Some(errno);
+        }
+        self.is_told = false;
+    }
+
+    /// How many were noted.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// What failed since there were so many.
+    pub(crate) fn since(&self, count: u64) -> Result<(), Errno> {
+        if self.count == count { Ok(()) } else { self.errno.map_or(Ok(()), Err) }
+    }
+
+    /// Whether there is one that nobody was told of.
+    pub(crate) fn is_untold(&self) -> bool {
+        self.errno.is_some() && !self.is_told
+    }
+
+    /// What a handle that is opened now need not be told.
+    pub(crate) fn told(&self) -> Told {
+        Told(Cell::new(if self.is_untold() { self.count - 1 } else { self.count }))
+    }
+
+    /// Tells who has been told so much of what failed since.
+    pub(crate) fn tell(&mut self, told: &Told) -> Result<(), Errno> {
+        if told.0.replace(self.count) == self.count {
+            return Ok(());
+        }
+        self.is_told = true;
+        self.errno.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: every handle is told once of each failure from its time, and by its number.
+    #[test]
+    fn every_handle_is_told_once() {
+        let mut failures = Failures::default();
+        let (one, two) = (failures.told(), failures.told());
+        assert_eq!(failures.tell(&one), Ok(()));
+        failures.note(Errno::ENOSPC);
+        failures.note(Errno::EIO);
+        assert!(failures.is_untold());
+        assert_eq!(failures.tell(&one), Err(Errno::ENOSPC));
+        assert!(!failures.is_untold());
+        assert_eq!(failures.tell(&one), Ok(()));
+        assert_eq!(failures.tell(&two), Err(Errno::ENOSPC));
+        failures.note(Errno::ETIMEDOUT);
+        assert_eq!(failures.tell(&one), Err(Errno::ETIMEDOUT));
+        assert_eq!(failures.tell(&two), Err(Errno::ETIMEDOUT));
+    }
+
+    /// Goal: who opens a file after a failure is told of it only if nobody else was.
+    #[test]
+    fn a_new_handle_is_told_what_nobody_was_told() {
+        let mut failures = Failures::default();
+        failures.note(Errno::EIO);
+        let heir = failures.told();
+        assert_eq!(failures.tell(&heir), Err(Errno::EIO));
+        let stranger = failures.told();
+        assert_eq!(failures.tell(&stranger), Ok(()));
+    }
+}

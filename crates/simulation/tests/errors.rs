@@ -1,0 +1,98 @@
+//! Scenes of failures that a client is told of: who is told, what it sees afterwards, and what becomes
+//! of the blocks.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "power_cut/cluster.rs"]
+mod cluster;
+
+use block::{Fault, FaultPlan, MemoryBacking};
+use client::{Client, OpenMode, Setting};
+use cluster::{machines, start_meta, start_node};
+use meta::store::MemoryStore;
+use protocol::{Errno, InodeId};
+use ring::time::sleep;
+use ring::{Buffer, Chunk};
+use std::rc::Rc;
+use std::sync::Arc;
+
+const ROOT: InodeId = InodeId::ROOT;
+const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
+const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
+const BLOCK_BYTES: u32 = 4096;
+const DEVICE_BYTES: u64 = 4 << 20;
+
+/// Runs a scene on the client of one node whose device fails as the scene says.
+fn on_a_faulty_node<F>(scene: impl FnOnce(Rc<Client>, Arc<Fault>) -> F + 'static)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let memory = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
+    let backing = Arc::new(Fault::new(memory, 1, FaultPlan::default()));
+    let (mut simulation, meta, nodes) = machines(1, 1);
+    let whole = async move {
+        start_meta(&meta, Box::new(MemoryStore::new()), 1);
+        let node = (meta, nodes[0].clone());
+        let client = start_node(&node, 0, Arc::clone(&backing) as Arc<_>, 1).await;
+        nodes[0].spawn(scene(client, backing)).await.unwrap();
+    };
+    simulation.run(whole).unwrap();
+}
+
+fn bytes(byte: u8) -> Chunk {
+    Chunk::from(Buffer::copy_from(&[byte; 5000]))
+}
+
+fn all_are(chunks: &[Chunk], byte: u8) -> bool {
+    chunks.iter().all(|chunk| chunk.as_slice().iter().all(|found| *found == byte))
+}
+
+/// Goal: when a device cannot flush what was committed, who has the file's extents cached reads EIO,
+/// as everybody else; a durable commit made after that fails, but is carried out: its writer sees the
+/// file with its new size and reads what was written. What is written again is well again.
+#[test]
+fn who_cached_what_a_device_has_lost_reads_none_of_it() {
+    on_a_faulty_node(async |client, backing| {
+        let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+        client.write(&handle, 0, bytes(1), false).await.unwrap();
+        client.flush(&handle).await.unwrap();
+        assert!(all_are(&client.read(attr.inode, 0, 5000, None).await.unwrap(), 1));
+        backing.set_plan(FaultPlan { flush_error_ppm: 1_000_000, ..FaultPlan::default() });
+        sleep(protocol::times::WRITEBACK * 2).await;
+        assert!(backing.counts().errors > 0, "the service had it flushed");
+        assert_eq!(client.read(attr.inode, 0, 5000, None).await.unwrap_err(), Errno::EIO);
+        backing.set_plan(FaultPlan::default());
+        client.write(&handle, 5000, bytes(2), false).await.unwrap();
+        assert_eq!(client.fsync_file(&handle).await, Err(Errno::EIO));
+        assert_eq!(client.attr(attr.inode).await.unwrap().size, 10_000);
+        assert!(all_are(&client.read(attr.inode, 5000, 5000, None).await.unwrap(), 2));
+        assert_eq!(client.read(attr.inode, 0, 5000, None).await.unwrap_err(), Errno::EIO);
+        client.write(&handle, 0, bytes(3), false).await.unwrap();
+        client.fsync_file(&handle).await.unwrap();
+        assert!(all_are(&client.read(attr.inode, 0, 5000, None).await.unwrap(), 3));
+        client.release(&handle).await.unwrap();
+    });
+}
+
+/// Goal: a failure is told to every handle that was open, once, whoever's call met it first; not to
+/// those that are opened when somebody was told.
+#[test]
+fn each_handle_is_told_of_a_failure_once() {
+    on_a_faulty_node(async |client, backing| {
+        let (one, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+        let (two, _) = client.open(attr.inode, WRITE).await.unwrap();
+        let (reader, _) = client.open(attr.inode, OpenMode::default()).await.unwrap();
+        backing.set_plan(FaultPlan { write_error_ppm: 1_000_000, ..FaultPlan::default() });
+        client.write(&one, 0, bytes(1), false).await.unwrap();
+        assert_eq!(client.flush(&two).await, Err(Errno::EIO));
+        backing.set_plan(FaultPlan::default());
+        let (three, _) = client.open(attr.inode, WRITE).await.unwrap();
+        assert_eq!(client.fsync_file(&three).await, Ok(()));
+        assert_eq!(client.fsync_file(&one).await, Err(Errno::EIO));
+        assert_eq!(client.fsync_file(&reader).await, Err(Errno::EIO));
+        for handle in [one, two, three, reader] {
+            assert_eq!(client.fsync_file(&handle).await, Ok(()));
+            client.release(&handle).await.unwrap();
+        }
+    });
+}
