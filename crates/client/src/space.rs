@@ -70,6 +70,14 @@ impl Space {
         }
     }
 
+    /// Sets aside what is free and not set aside yet, at most `blocks`. Answers how many.
+    pub(crate) fn reserve_up_to(&mut self, device: DeviceId, blocks: u64) -> u64 {
+        let Some(lease) = self.leases.get_mut(&device) else { return 0 };
+        let blocks = lease.free_blocks.saturating_sub(lease.reserved_blocks).min(blocks);
+        lease.reserved_blocks += blocks;
+        blocks
+    }
+
     /// Gives a reservation back.
     pub(crate) fn unreserve(&mut self, device: DeviceId, blocks: u64) {
         if let Some(lease) = self.leases.get_mut(&device) {

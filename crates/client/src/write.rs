@@ -213,13 +213,16 @@ impl Client {
     }
 
     /// Reserves as many blocks of a device as `length` more bytes may need; of the one that the
-    /// service grants space on, if that has none.
+    /// service grants space on, if that has none. Grants that do not suffice are held on to
+    /// meanwhile: before the service says that there is no more it has unused space returned, and
+    /// would grant the same blocks for ever.
     async fn reserve_on(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         length: usize,
         mut device: DeviceId,
     ) -> Result<Plan, Errno> {
+        let mut hoard = Hoard::new(self);
         loop {
             let info = self.devices.info(device).filter(|info| info.online).ok_or(Errno::EIO)?;
             let block_size = info.block_size;
@@ -230,9 +233,11 @@ impl Client {
                 0
             };
             let blocks = length.saturating_sub(slack).div_ceil(block_size as usize) as u64;
+            hoard.release(device);
             if self.space.borrow_mut().reserve(device, blocks) {
                 return Ok(Plan { device, block_size, blocks });
             }
+            hoard.hold(device, blocks);
             device = self.lease_space(device, blocks * u64::from(block_size)).await?;
         }
     }
@@ -403,4 +408,53 @@ struct Plan {
     device: DeviceId,
     block_size: u32,
     blocks: u64,
+}
+
+/// Blocks set aside while more are asked for; given back at the end.
+struct Hoard<'a> {
+    client: &'a Client,
+    session: u64,
+    held: SmallVec<[(DeviceId, u64); 2]>,
+}
+
+impl<'a> Hoard<'a> {
+    fn new(client: &'a Client) -> Self {
+        Hoard { client, session: client.session.life.generation(), held: SmallVec::new() }
+    }
+
+    /// Sets aside at most `blocks` of a device of which nothing is held.
+    fn hold(&mut self, device: DeviceId, blocks: u64) {
+        self.forget_if_lost();
+        let blocks = self.client.space.borrow_mut().reserve_up_to(device, blocks);
+        self.held.push((device, blocks));
+    }
+
+    /// Gives back what is held of a device.
+    fn release(&mut self, device: DeviceId) {
+        self.forget_if_lost();
+        let mut space = self.client.space.borrow_mut();
+        self.held.retain(|(held, blocks)| {
+            if *held == device {
+                space.unreserve(device, *blocks);
+            }
+            *held != device
+        });
+    }
+
+    /// With a session all that it had reserved is gone.
+    fn forget_if_lost(&mut self) {
+        let present = self.client.session.life.generation();
+        if self.session != present {
+            self.session = present;
+            self.held.clear();
+        }
+    }
+}
+
+impl Drop for Hoard<'_> {
+    fn drop(&mut self) {
+        while let Some(&(device, _)) = self.held.last() {
+            self.release(device);
+        }
+    }
 }
