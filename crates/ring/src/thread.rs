@@ -2,6 +2,10 @@
 //!
 //! In a simulation there is one thread only: there, a "thread" is a task of the same executor.
 
+mod idle;
+
+pub use idle::yield_to_all;
+
 use crate::context::try_with_context;
 use crate::executor::Aborted;
 use crate::runtime::{Config, Runtime};

@@ -381,11 +381,20 @@ fn witness(pending: BorrowedFd<'_>) -> Option<String> {
     (witness != 0).then(|| format!("{witness:016x}"))
 }
 
-/// Finishes what a killed process has left waiting, and discards what cannot be trusted.
-pub(crate) fn recover(upper: &Upper, prefix: Prefix) -> Result<(), Errno> {
+/// Finishes what a killed process has left waiting, and discards what cannot be trusted, but for what
+/// is to be kept.
+pub(crate) fn recover(
+    upper: &Upper,
+    prefix: Prefix,
+    is_kept: impl Fn(&[u8]) -> bool,
+) -> Result<(), Errno> {
     let witness = witness(upper.pending.as_fd());
     let mark_name = prefix.name(MARK);
+    let mut has_discarded = false;
     for entry in sys::list(upper.pending.as_fd())? {
+        if is_kept(&entry.name) {
+            continue;
+        }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
         let file = sys::open_below(upper.pending.as_fd(), &entry.name, flags)?;
         let mark = sys::xattr(file.as_fd(), &mark_name)?.unwrap_or_default();
@@ -393,16 +402,17 @@ pub(crate) fn recover(upper: &Upper, prefix: Prefix) -> Result<(), Errno> {
             .as_ref()
             .and_then(|witness| mark.strip_prefix(witness.as_bytes()))
             .and_then(|rest| rest.strip_prefix(b"\0"));
-        match path {
-            Some(path) => {
-                rustix::fs::fsync(&file)?;
-                finish_one(upper, &entry.name, path)?;
-                let _ = sys::remove_xattr(file.as_fd(), &mark_name);
-            }
-            None => rustix::fs::unlinkat(&upper.pending, &entry.name, AtFlags::empty())?,
+        if let Some(path) = path {
+            rustix::fs::fsync(&file)?;
+            finish_one(upper, &entry.name, path)?;
+            let _ = sys::remove_xattr(file.as_fd(), &mark_name);
+        } else {
+            rustix::fs::unlinkat(&upper.pending, &entry.name, AtFlags::empty())?;
+            has_discarded = true;
         }
     }
-    Ok(())
+    // What was discarded must not come back, under a name that something new has by then.
+    if has_discarded { rustix::fs::fsync(&upper.pending) } else { Ok(()) }
 }
 
 fn finish_one(upper: &Upper, name: &[u8], path: &[u8]) -> Result<(), Errno> {

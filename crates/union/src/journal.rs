@@ -88,6 +88,11 @@ impl<S: Storage> Journal<S> {
         &self.log.options
     }
 
+    /// The number of the store, random, and kept as long as it lives.
+    pub fn number(&self) -> u64 {
+        self.log.journal
+    }
+
     /// The number of the last record.
     pub fn appended(&self) -> Sequence {
         self.log.appended

@@ -1,9 +1,12 @@
 //! Mounting and serving a union.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use fuse::{Capabilities, MountOptions, Session, SessionOptions, TransportChoice, Unmounter};
+use fuse::{
+    Capabilities, FileSystem, MountOptions, Negotiated, Session, SessionOptions, TransportChoice,
+    Unmounter,
+};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -39,13 +42,34 @@ impl UnionMount {
         Ok(Self { session, union })
     }
 
+    /// Takes a union over that another process has mounted; with `agreed`, from a server that is gone.
+    pub(crate) fn adopt(
+        union: &Rc<Union>,
+        device: OwnedFd,
+        unmounter: Unmounter,
+        agreed: Option<Negotiated>,
+    ) -> Result<Self, UnionError> {
+        let mut options = session_options(&union.options, TransportChoice::Device);
+        options.capabilities |= Capabilities::HAS_RESEND;
+        options.agreed = agreed;
+        let session = Session::adopt(device, unmounter, options)?;
+        Ok(Self { session, union: Rc::clone(union) })
+    }
+
     /// Serves the union until it is unmounted, and then waits until what was copied up is durable
     /// and has its names.
     ///
     /// # Errors
     /// If the connection to the kernel broke, or the last commit failed.
     pub async fn run(&self) -> Result<(), UnionError> {
-        let served = self.session.run(Rc::clone(&self.union)).await;
+        self.run_as(Rc::clone(&self.union)).await
+    }
+
+    /// As [`UnionMount::run`], with requests answered by something around the union.
+    pub(crate) async fn run_as<F: FileSystem>(&self, around: Rc<F>) -> Result<(), UnionError> {
+        self.union.start_filling();
+        let served = self.session.run(around).await;
+        self.union.stop_filling().await;
         let filled = self.fill_at_end().await;
         let finished = self.union.sync_all().await.and(filled);
         served?;
@@ -70,27 +94,38 @@ impl UnionMount {
 /// Opens the layers and finishes what an earlier process has left.
 pub(crate) fn open(options: Options) -> Result<Rc<Union>, UnionError> {
     options.check()?;
-    refuse_missing(&options)?;
     let layers = Layers::open(&options)?;
+    open_layers(options, layers, Rc::new(Shared::default()))
+}
+
+/// Finishes what an earlier process has left in these layers.
+pub(crate) fn open_layers(
+    options: Options,
+    layers: Layers,
+    shared: Rc<Shared>,
+) -> Result<Rc<Union>, UnionError> {
+    refuse_missing(&options)?;
     let mut store = None;
     if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
         // Before the work files of unfinished publications go.
-        store = Some(partial::open(upper, &options)?);
-        commit::recover(upper, layers.prefix)
+        let opened = partial::open(upper, &options)?;
+        let is_filling = options.fill == FillMode::Background;
+        let is_kept = |name: &[u8]| is_filling && opened.is_filling(name);
+        commit::recover(upper, layers.prefix, is_kept)
             .map_err(|errno| UnionError::layer("workdir", work, errno))?;
+        store = Some(opened);
     }
     let top = options.upper.clone().unwrap_or_else(|| options.lower[0].clone());
-    Union::new(options, layers, store, Rc::new(Shared::default()))
+    Union::new(options, layers, store, shared)
         .map(Rc::new)
         .map_err(|errno| UnionError::layer("top layer", &top, errno))
 }
 
 /// Refuses what is understood and not yet carried out: to ignore it would break a promise.
-fn refuse_missing(options: &Options) -> Result<(), UnionError> {
+pub(crate) fn refuse_missing(options: &Options) -> Result<(), UnionError> {
     let missing = [
         (options.index, "index=on"),
         (options.keeps_owner_in_xattr, "xattr_permissions"),
-        (options.fill == FillMode::Background, "fill=background"),
         (options.sync == SyncMode::Strict, "fsync=strict"),
         (options.data_only_count > 0, "data-only lower layers"),
     ];
@@ -103,7 +138,7 @@ fn refuse_missing(options: &Options) -> Result<(), UnionError> {
     }
 }
 
-fn mount_options(options: &Options, has_no_upper: bool) -> MountOptions {
+pub(crate) fn mount_options(options: &Options, has_no_upper: bool) -> MountOptions {
     let is_root = rustix::process::geteuid().is_root();
     MountOptions {
         fs_name: options.source.clone().unwrap_or_else(|| "tsumugi-union".into()),

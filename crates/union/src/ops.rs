@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use crate::format::NAMED_WHITEOUT;
 use crate::node::Node;
+use crate::partial::Filler;
 use crate::sys::Stat;
 use crate::tree::Union;
 
@@ -34,9 +35,16 @@ impl FileSystem for Union {
     }
 
     async fn handle(self: Rc<Self>, request: Request) -> Response {
+        let filler = self.store.as_deref().map(|store| &store.filler);
+        let _in_flight = filler.map(Filler::request);
         match self.answer(request).await {
             Ok(response) => response,
-            Err(errno) => Response::Error(errno),
+            Err(errno) => {
+                if matches!(errno, Errno::NOSPC | Errno::DQUOT) {
+                    filler.inspect(|filler| filler.give_room());
+                }
+                Response::Error(errno)
+            }
         }
     }
 

@@ -66,9 +66,9 @@ pub struct IdRange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FillMode {
     /// In the background, at idle priority.
+    #[default]
     Background,
     /// Never by itself.
-    #[default]
     Keep,
     /// When the union is unmounted.
     Unmount,
@@ -139,6 +139,10 @@ pub struct Options {
     pub chunk_bytes: u32,
     /// When partial copies are completed.
     pub fill: FillMode,
+    /// Bytes a second that filling in the background copies, at most; 0 for no bound.
+    pub fill_rate_bytes: u64,
+    /// Of a hundred parts of the upper file system, how many that filling leaves free.
+    pub fill_free_percent: u8,
 }
 
 impl Default for Options {
@@ -174,7 +178,9 @@ impl Default for Options {
             batch_bytes_max: 32 << 20,
             batch_time: Duration::from_millis(50),
             chunk_bytes: 0,
-            fill: FillMode::Keep,
+            fill: FillMode::Background,
+            fill_rate_bytes: 256 << 20,
+            fill_free_percent: 10,
         }
     }
 }

@@ -11,8 +11,11 @@
 
 mod complete;
 mod data;
+mod fill;
 mod names;
 mod start;
+
+pub(crate) use fill::Filler;
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::HashMap;
@@ -57,6 +60,8 @@ pub(crate) struct Store {
     clones: RefCell<HashMap<u64, bool>>,
     /// Files without a name whose end could not be recorded when they were dropped.
     dropped: RefCell<Vec<FileId>>,
+    /// What makes partial files whole in the background.
+    pub(crate) filler: fill::Filler,
 }
 
 /// A file of which only a part is stored here.
@@ -113,6 +118,7 @@ impl Store {
             parents: RefCell::default(),
             clones: RefCell::default(),
             dropped: RefCell::default(),
+            filler: fill::Filler::default(),
         })
     }
 
@@ -133,6 +139,11 @@ impl Store {
     /// Whether no file is partial.
     pub(crate) fn is_empty(&self) -> bool {
         self.journal().files().next().is_none()
+    }
+
+    /// Whether a work file that a mount finds is one that filling goes on with.
+    pub(crate) fn is_filling(&self, work_name: &[u8]) -> bool {
+        fill::is_known(&self.journal(), work_name)
     }
 
     /// Every partial file.

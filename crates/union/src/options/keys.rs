@@ -228,9 +228,13 @@ fn set_own(options: &mut Options, key: &str, value: &str) -> Result<(), OptionEr
                 _ => return Err(bad(key, value, "background, keep or unmount")),
             }
         }
-        "fill_rate" => {
-            let reason = "nothing is filled in the background yet (docs/roadmap.md)";
-            return Err(OptionError::Unsupported { option: key.into(), reason });
+        "fill_rate" => options.fill_rate_bytes = size(key, value)?,
+        "fill_free" => {
+            let percent = number(key, value)?;
+            if percent > 99 {
+                return Err(bad(key, value, "0 to 99 percent"));
+            }
+            options.fill_free_percent = percent as u8;
         }
         "batch_files" => {
             let files = number(key, value)?;

@@ -6,7 +6,7 @@
 //! the work file is still there.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use ring::{File, Handle};
@@ -24,6 +24,54 @@ use crate::tree::{Union, join};
 
 /// Bytes that are copied at a time.
 const STEP_BYTES: u64 = 1 << 20;
+
+/// A partial file and the work file that has its whole content.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) node: Rc<Node>,
+    pub(super) partial: Rc<Partial>,
+    pub(super) file: File,
+    /// The same, for calls that do not wait.
+    pub(super) object: OwnedFd,
+    /// The work file's name.
+    pub(super) name: Vec<u8>,
+}
+
+impl Whole {
+    /// A lower file that was changed while it was copied is no source.
+    pub(super) fn check_source(&self) -> Result<(), Errno> {
+        let needs_lower = {
+            let journal = self.partial.store.journal();
+            journal.file(self.partial.file).is_some_and(|file| file.unfilled_bytes() > 0)
+        };
+        if needs_lower { self.partial.check_lower(&self.node) } else { Ok(()) }
+    }
+
+    /// Gives the work file what the journal knows of the inode, in the order in which none undoes
+    /// another.
+    fn give_attributes(&self) -> Result<(), Errno> {
+        let journal = self.partial.store.journal();
+        let file = journal.file(self.partial.file).ok_or(Errno::STALE)?;
+        let (attributes, object) = (file.attributes(), self.object.as_fd());
+        sys::chown(object, Some(attributes.uid), Some(attributes.gid))?;
+        sys::chmod(object, attributes.mode)?;
+        for xattr in file.xattrs() {
+            match sys::set_xattr(object, &xattr.name, &xattr.value, XattrFlags::empty()) {
+                Err(Errno::OPNOTSUPP | Errno::PERM)
+                    if !crate::copyup::is_protective(&xattr.name) => {}
+                other => other?,
+            }
+        }
+        let (atime, mtime) = (shown_time(attributes.atime), shown_time(attributes.mtime));
+        sys::set_times(object, Some(atime), Some(mtime))
+    }
+
+    /// Records that the work file is about to be moved to its name.
+    fn record_publication(&self) -> Result<(), Errno> {
+        let recorded = self.partial.store.journal_mut().publish(self.partial.file, &self.name);
+        recorded.map_err(|error| failed(&error))
+    }
+}
 
 /// Ends publications that a crash has cut short.
 pub(super) fn settle(journal: &mut Journal<Directory>, upper: &Upper) -> Result<(), JournalError> {
@@ -68,72 +116,156 @@ impl Union {
         partial: &Rc<Partial>,
     ) -> Result<(), Errno> {
         let upper = self.upper()?;
-        let work_name = self.work_name();
+        let name = self.work_name();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let copy = rustix::fs::openat(&upper.pending, &work_name, flags, mode)?;
-        let result = self.fill_and_name(node, partial, copy, &work_name).await;
-        if result.is_err() && node.partial().is_some() {
-            let mut journal = partial.store.journal_mut();
-            let taken_back = journal.unpublish(partial.file).and_then(|()| {
-                // Only then may the work file go: its absence means that it was published.
-                let is_published = journal.durable() < journal.appended();
-                if is_published { journal.sync() } else { Ok(()) }
-            });
-            match taken_back {
-                Ok(()) => {
-                    let _ = rustix::fs::unlinkat(&upper.pending, &work_name, AtFlags::empty());
-                }
-                Err(error) => {
-                    tracing::error!(%error, "a copy that failed stays until the next mount");
-                }
-            }
-        }
-        result
-    }
-
-    async fn fill_and_name(
-        self: &Rc<Self>,
-        node: &Rc<Node>,
-        partial: &Rc<Partial>,
-        copy: OwnedFd,
-        work_name: &[u8],
-    ) -> Result<(), Errno> {
-        let upper = self.upper()?;
+        let copy = rustix::fs::openat(&upper.pending, &name, flags, mode)?;
         let object = copy.try_clone().map_err(errno_of)?;
         let file = File::from_handle(Handle::from_fd(copy));
-        copy_out(node, partial, &file, object.as_fd()).await?;
-        give_attributes(partial, object.as_fd())?;
-        let is_volatile = partial.store.is_volatile;
-        if node.link().is_some() && !is_volatile {
-            file.sync_all().await.map_err(errno_of)?;
+        let whole =
+            Whole { node: Rc::clone(node), partial: Rc::clone(partial), file, object, name };
+        if let Err(errno) = copy_out(&whole).await {
+            let _ = rustix::fs::unlinkat(&upper.pending, &whole.name, AtFlags::empty());
+            return Err(errno);
         }
-        if node.link().is_some() {
-            let recorded = partial.store.journal_mut().publish(partial.file, work_name);
-            recorded.map_err(|error| failed(&error))?;
-            partial.store.commit().await?;
+        self.name_whole(vec![whole]).await.into_iter().collect()
+    }
+
+    /// Makes files whose whole content is written durable, together, gives them their names, and
+    /// lets the journal forget them. Nobody changes them meanwhile (`is_completing`); who waits for
+    /// that goes on as soon as a file has its name, or could not get it.
+    pub(super) async fn name_whole(self: &Rc<Self>, files: Vec<Whole>) -> Vec<Result<(), Errno>> {
+        let mut results = self.sync_whole(&files).await;
+        let mut parents: Vec<Rc<Node>> = Vec::new();
+        let mut is_recorded = false;
+        for (whole, result) in files.iter().zip(&mut results) {
+            if result.is_ok() && whole.node.link().is_some() {
+                *result = whole.record_publication();
+                is_recorded |= result.is_ok();
+            }
         }
+        if let (true, Some(first)) = (is_recorded, files.first()) {
+            let committed = first.partial.store.commit().await;
+            for result in &mut results {
+                *result = result.and(committed);
+            }
+        }
+        for (whole, result) in files.iter().zip(&mut results) {
+            match result.and_then(|()| self.take_place(whole)) {
+                Ok(Some(parent)) if !parents.iter().any(|known| Rc::ptr_eq(known, &parent)) => {
+                    parents.push(parent);
+                }
+                Ok(_) => {}
+                Err(errno) => {
+                    *result = Err(errno);
+                    self.take_back(whole);
+                }
+            }
+            whole.partial.is_completing.set(false);
+            whole.partial.completed.notify();
+        }
+        let named = self.forget_published(&files, &results, parents).await;
+        for result in &mut results {
+            *result = result.and(named);
+        }
+        results
+    }
+
+    /// Gives files what the journal knows of their inodes and makes them durable, all at a time.
+    async fn sync_whole(&self, files: &[Whole]) -> Vec<Result<(), Errno>> {
+        let given: Vec<_> = files.iter().map(Whole::give_attributes).collect();
+        // An operation goes out when it is made: all of them, before the first is waited for.
+        let syncs: Vec<_> = files
+            .iter()
+            .zip(&given)
+            .map(|(whole, given)| {
+                let is_needed = given.is_ok()
+                    && whole.node.link().is_some()
+                    && !whole.partial.store.is_volatile;
+                is_needed.then(|| whole.file.sync_all())
+            })
+            .collect();
+        let mut results = Vec::with_capacity(files.len());
+        for (given, sync) in given.into_iter().zip(syncs) {
+            let synced = match sync {
+                Some(sync) => sync.await.map_err(errno_of),
+                None => Ok(()),
+            };
+            results.push(given.and(synced));
+        }
+        results
+    }
+
+    /// Gives a file its name in the upper directory. Answers the directory; none if the file has no
+    /// name any more.
+    fn take_place(&self, whole: &Whole) -> Result<Option<Rc<Node>>, Errno> {
+        let upper = self.upper()?;
+        let node = &whole.node;
         let state = node.file().ok_or(Errno::INVAL)?;
         let Some(link) = node.link() else {
-            rustix::fs::unlinkat(&upper.pending, work_name, AtFlags::empty())?;
-            node.set_place(Place::Gone { fd: Rc::new(object), is_own: true });
+            rustix::fs::unlinkat(&upper.pending, &whole.name, AtFlags::empty())?;
+            let fd = Rc::new(whole.object.try_clone().map_err(errno_of)?);
+            node.set_place(Place::Gone { fd, is_own: true });
             files::moved(state);
-            return Ok(());
+            return Ok(None);
         };
         let parent = self.upper_part(&link.parent)?;
         keeping_times(parent.as_fd(), || {
-            rustix::fs::renameat(&upper.pending, work_name, &parent, &*link.name)
+            rustix::fs::renameat(&upper.pending, &whole.name, &parent, &*link.name)
         })?;
         node.set_place(Place::Upper);
         files::moved(state);
         self.note_new_name(&link.parent);
         self.set_impure(&link.parent)?;
-        if !is_volatile {
-            self.sync_directories(vec![link.parent]).await?;
+        self.remove_fill_file(&whole.partial);
+        Ok(Some(link.parent))
+    }
+
+    /// Makes a file that could not be published a partial one that takes changes again.
+    pub(super) fn take_back(&self, whole: &Whole) {
+        if whole.node.partial().is_none() {
+            return;
         }
-        let recorded = partial.store.journal_mut().published(partial.file);
-        recorded.map_err(|error| failed(&error))?;
-        partial.store.commit().await
+        let Ok(upper) = self.upper() else { return };
+        let mut journal = whole.partial.store.journal_mut();
+        let taken_back = journal.unpublish(whole.partial.file).and_then(|()| {
+            // Only then may the work file go: its absence means that it was published.
+            let is_published = journal.durable() < journal.appended();
+            if is_published { journal.sync() } else { Ok(()) }
+        });
+        match taken_back {
+            Ok(()) => {
+                let _ = rustix::fs::unlinkat(&upper.pending, &whole.name, AtFlags::empty());
+            }
+            Err(error) => {
+                tracing::error!(%error, "a copy that failed stays until the next mount");
+            }
+        }
+    }
+
+    /// Makes the new names durable, and then lets the journal forget the files.
+    async fn forget_published(
+        &self,
+        files: &[Whole],
+        results: &[Result<(), Errno>],
+        parents: Vec<Rc<Node>>,
+    ) -> Result<(), Errno> {
+        if parents.is_empty() {
+            return Ok(());
+        }
+        let Some(store) = files.first().map(|whole| &whole.partial.store) else { return Ok(()) };
+        if !store.is_volatile {
+            self.sync_directories(parents).await?;
+        }
+        for (whole, _) in files.iter().zip(results).filter(|(_, result)| result.is_ok()) {
+            let forgotten = store.journal_mut().published(whole.partial.file);
+            match forgotten {
+                // It lost its name meanwhile, and with it its place in the journal.
+                Ok(()) | Err(JournalError::NoSuchFile(_)) => {}
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+        store.commit().await
     }
 
     /// Completes every partial file. Answers how many there were.
@@ -173,29 +305,11 @@ impl Union {
     }
 
     /// The upper directories by their keys, as paths from the root.
-    pub(crate) fn directories_by_key(&self) -> Result<HashMap<ParentKey, Rc<[u8]>>, Errno> {
-        let root = self.upper()?.root.as_fd();
-        let mut found = HashMap::new();
-        let mut left: Vec<Rc<[u8]>> = vec![Rc::from([])];
-        while let Some(path) = left.pop() {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-            let directory = sys::open_below(root, &path, flags)?;
-            for entry in sys::list(directory.as_fd())? {
-                let is_directory = match entry.kind {
-                    0 => sys::find_at(directory.as_fd(), &entry.name)?
-                        .is_some_and(|stat| stat.is_directory()),
-                    kind => kind == libc::S_IFDIR,
-                };
-                if is_directory {
-                    left.push(join(&path, &entry.name));
-                }
-            }
-            found.insert(key_of(directory.as_fd())?, path);
-        }
-        Ok(found)
+    pub(crate) fn directories_by_key(&self) -> Result<HashMap<ParentKey, Box<[u8]>>, Errno> {
+        directories_below(self.upper()?.root.as_fd())
     }
 
-    fn node_at(&self, path: &[u8]) -> Result<Rc<Node>, Errno> {
+    pub(super) fn node_at(&self, path: &[u8]) -> Result<Rc<Node>, Errno> {
         let mut node = Rc::clone(&self.root);
         for name in path.split(|&byte| byte == b'/') {
             node = self.lookup(&node, name)?.ok_or(Errno::NOENT)?.0;
@@ -204,13 +318,33 @@ impl Union {
     }
 }
 
+/// The directories below one, and itself, by their keys, as paths from there.
+pub(super) fn directories_below(
+    root: BorrowedFd<'_>,
+) -> Result<HashMap<ParentKey, Box<[u8]>>, Errno> {
+    let mut found = HashMap::new();
+    let mut left: Vec<Box<[u8]>> = vec![Box::from([])];
+    while let Some(path) = left.pop() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let directory = sys::open_below(root, &path, flags)?;
+        for entry in sys::list(directory.as_fd())? {
+            let is_directory = match entry.kind {
+                0 => sys::find_at(directory.as_fd(), &entry.name)?
+                    .is_some_and(|stat| stat.is_directory()),
+                kind => kind == libc::S_IFDIR,
+            };
+            if is_directory {
+                left.push((&*join(&path, &entry.name)).into());
+            }
+        }
+        found.insert(key_of(directory.as_fd())?, path);
+    }
+    Ok(found)
+}
+
 /// Writes the whole content.
-async fn copy_out(
-    node: &Rc<Node>,
-    partial: &Partial,
-    file: &File,
-    object: std::os::fd::BorrowedFd<'_>,
-) -> Result<(), Errno> {
+async fn copy_out(whole: &Whole) -> Result<(), Errno> {
+    let Whole { node, partial, file, object, .. } = whole;
     let (size, pieces) = {
         let journal = partial.store.journal();
         let size = journal.file(partial.file).ok_or(Errno::STALE)?.size_bytes();
@@ -245,27 +379,5 @@ async fn copy_out(
             ring::yield_now().await;
         }
     }
-    // A lower file that was changed while it was copied is no source.
-    let needs_lower = {
-        let journal = partial.store.journal();
-        journal.file(partial.file).is_some_and(|file| file.unfilled_bytes() > 0)
-    };
-    if needs_lower { partial.check_lower(node) } else { Ok(()) }
-}
-
-/// Gives a work file what the journal knows of the inode, in the order in which none undoes another.
-fn give_attributes(partial: &Partial, object: std::os::fd::BorrowedFd<'_>) -> Result<(), Errno> {
-    let journal = partial.store.journal();
-    let file = journal.file(partial.file).ok_or(Errno::STALE)?;
-    let attributes = file.attributes();
-    sys::chown(object, Some(attributes.uid), Some(attributes.gid))?;
-    sys::chmod(object, attributes.mode)?;
-    for xattr in file.xattrs() {
-        match sys::set_xattr(object, &xattr.name, &xattr.value, XattrFlags::empty()) {
-            Err(Errno::OPNOTSUPP | Errno::PERM) if !crate::copyup::is_protective(&xattr.name) => {}
-            other => other?,
-        }
-    }
-    let (atime, mtime) = (shown_time(attributes.atime), shown_time(attributes.mtime));
-    sys::set_times(object, Some(atime), Some(mtime))
+    whole.check_source()
 }

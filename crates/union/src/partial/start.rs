@@ -64,6 +64,7 @@ impl Union {
         let lower = lower.try_clone().map_err(crate::commit::errno_of)?;
         node.set_place(Place::Partial(Rc::new(Partial::new(store, file, lower))));
         self.schedule_commit(store, &link.parent);
+        store.filler.want(file, &link.parent, &link.name);
         Ok(true)
     }
 

@@ -1,0 +1,335 @@
+//! Filling partial files in the background, until they are whole.
+//!
+//! A file is filled in two phases. First what is not stored, and what is, goes into a work file, step
+//! by step on a thread that comes after everybody else ([`worker`]), while the file is read and
+//! written as before. Then, for the time of a flush, its writers wait: what they changed since is
+//! copied over, and the work file becomes durable and takes its name, as when a file is completed for
+//! any other reason ([`super::complete`]). Files of that second phase go together, so that one flush
+//! stands for many.
+//!
+//! Applications come first: no step begins while a request is in flight, a step is small, bytes per
+//! second are bounded, and nothing is filled where the upper file system would have less free than
+//! `fill_free` percent. What cannot be filled stays partial and is told in the log: a writer whose
+//! write was acknowledged never hears of it.
+//!
+//! A work file is named by the journal and the file's number in it, and says how far it has come, so
+//! that the next mount goes on from there. That is sound because bytes that are the lower's now have
+//! been that all the time, and the lower file is checked to be the one that was copied up.
+
+mod pace;
+mod work;
+mod worker;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ring::local::Notify;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use super::complete::{Whole, directories_below};
+use super::{Partial, Store};
+use crate::commit::errno_of;
+use crate::journal::{Directory, FileId, Journal};
+use crate::node::Node;
+use crate::options::FillMode;
+use crate::tree::Union;
+
+use pace::Pace;
+use work::Filled;
+use worker::Worker;
+
+/// How a work file's name begins.
+const PREFIX: &str = "fill-";
+/// After so long it is tried again whether there is room.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
+
+/// A file to be filled.
+#[derive(Debug, Clone)]
+struct Wanted {
+    file: FileId,
+    parent: Rc<Node>,
+    name: Box<[u8]>,
+}
+
+/// Why a file is not filled, now or at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// The union is ending.
+    Ending,
+    /// The file is not partial any more, or is being completed for somebody who waits.
+    Gone,
+    /// There is not enough room, or an application needs it.
+    NoRoom,
+    /// It failed.
+    Failed(Errno),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOSPC | Errno::DQUOT => Self::NoRoom,
+            errno => Self::Failed(errno),
+        }
+    }
+}
+
+/// What fills a union's partial files.
+#[derive(Debug, Default)]
+pub(crate) struct Filler {
+    /// What is to be filled, the oldest first; at most the files of the journal.
+    queue: RefCell<VecDeque<Wanted>>,
+    /// What was found to have no room.
+    postponed: RefCell<Vec<Wanted>>,
+    is_running: Cell<bool>,
+    is_ending: Cell<bool>,
+    /// Something is queued, or no request is in flight any more, or the end is near.
+    changed: Notify,
+    ended: Notify,
+    pace: Pace,
+    worker: Worker,
+}
+
+impl Filler {
+    /// Counts a request until the answer is dropped: nothing is filled meanwhile.
+    pub(crate) fn request(&self) -> Request<'_> {
+        self.pace.requests.set(self.pace.requests.get() + 1);
+        Request(self)
+    }
+
+    /// Somebody had no room: what filling has taken is given back.
+    pub(crate) fn give_room(&self) {
+        self.pace.is_room_wanted.set(self.is_running.get());
+    }
+
+    /// Lets a file wait to be filled.
+    pub(super) fn want(&self, file: FileId, parent: &Rc<Node>, name: &[u8]) {
+        if self.is_running.get() {
+            let wanted = Wanted { file, parent: Rc::clone(parent), name: name.into() };
+            self.queue.borrow_mut().push_back(wanted);
+            self.changed.notify();
+        }
+    }
+
+    /// Waits for something to do; `false` at the end.
+    async fn wait(&self) -> bool {
+        loop {
+            if self.is_ending.get() {
+                return false;
+            }
+            if !self.queue.borrow().is_empty() {
+                return true;
+            }
+            let changed = std::pin::pin!(self.changed.notified());
+            if self.postponed.borrow().is_empty() {
+                changed.await;
+                continue;
+            }
+            // Nobody says when there is room again.
+            if let ring::Either::Second(()) =
+                ring::race(changed, ring::time::sleep(ROOM_WAIT)).await
+            {
+                self.queue.borrow_mut().extend(self.postponed.borrow_mut().drain(..));
+            }
+        }
+    }
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub(crate) struct Request<'a>(&'a Filler);
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        let requests = &self.0.pace.requests;
+        requests.set(requests.get() - 1);
+        if requests.get() == 0 && self.0.is_running.get() {
+            self.0.changed.notify();
+        }
+    }
+}
+
+impl Union {
+    /// Fills partial files from now on, those of earlier mounts first, if that is asked for.
+    pub(crate) fn start_filling(self: &Rc<Self>) {
+        let Some(store) = &self.store else { return };
+        let options = &self.options;
+        if options.fill != FillMode::Background || store.is_volatile || options.read_only {
+            return;
+        }
+        store.filler.is_running.set(true);
+        store.filler.pace.bound(options.fill_rate_bytes, options.fill_free_percent);
+        let union = Rc::clone(self);
+        drop(ring::spawn(async move {
+            let Some(store) = &union.store else { return };
+            if let Err(errno) = union.queue_known(store).await {
+                tracing::warn!(%errno, "partial copies of earlier mounts are not filled");
+            }
+            while store.filler.wait().await {
+                let batch = union.gather(store).await;
+                union.publish_filled(store, batch).await;
+            }
+            store.filler.worker.end();
+            store.filler.is_running.set(false);
+            store.filler.ended.notify();
+        }));
+    }
+
+    /// Ends filling; what is half done is found by the next mount.
+    pub(crate) async fn stop_filling(&self) {
+        let Some(store) = &self.store else { return };
+        while store.filler.is_running.get() {
+            store.filler.is_ending.set(true);
+            let ended = store.filler.ended.notified();
+            store.filler.changed.notify();
+            ended.await;
+        }
+        store.filler.queue.borrow_mut().clear();
+        store.filler.postponed.borrow_mut().clear();
+    }
+
+    /// Queues what earlier mounts have left.
+    async fn queue_known(self: &Rc<Self>, store: &Rc<Store>) -> Result<(), Errno> {
+        let known: Vec<_> = {
+            let journal = store.journal();
+            let first = |(file, copy_up): (FileId, crate::journal::CopyUp<'_>)| {
+                copy_up.names().first().map(|name| (file, name.clone()))
+            };
+            journal.files().filter_map(first).collect()
+        };
+        if known.is_empty() {
+            return Ok(());
+        }
+        let root = self.upper()?.root.try_clone().map_err(errno_of)?;
+        let directories = store.filler.worker.run(move || directories_below(root.as_fd())).await?;
+        for (file, name) in known {
+            let Some(path) = directories.get(&name.parent) else { continue };
+            let parent =
+                if path.is_empty() { Ok(Rc::clone(&self.root)) } else { self.node_at(path) };
+            match parent {
+                Ok(parent) => store.filler.want(file, &parent, &name.name),
+                Err(errno) => tracing::debug!(%errno, "a partial copy's directory has gone"),
+            }
+        }
+        Ok(())
+    }
+
+    /// The first phase, of as many files as go together.
+    async fn gather(self: &Rc<Self>, store: &Rc<Store>) -> Vec<Filled> {
+        let filler = &store.filler;
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let options = &self.options;
+        while batch.len() < options.batch_files_max && bytes < options.batch_bytes_max {
+            let Some(wanted) = filler.queue.borrow_mut().pop_front() else { break };
+            match self.fill(store, &wanted).await {
+                Ok(filled) => {
+                    bytes += filled.bytes;
+                    batch.push(filled);
+                }
+                Err(Stop::Gone) => {}
+                Err(Stop::NoRoom) => self.postpone(store, wanted),
+                Err(Stop::Failed(errno)) => Self::tell(&wanted, errno),
+                Err(Stop::Ending) => break,
+            }
+        }
+        batch
+    }
+
+    /// The second phase.
+    async fn publish_filled(self: &Rc<Self>, store: &Rc<Store>, batch: Vec<Filled>) {
+        let filler = &store.filler;
+        let files: Vec<_> = batch.iter().map(|filled| filled.whole.file.clone()).collect();
+        if files.is_empty() {
+            return;
+        }
+        // Before anybody has to wait for it. Errors are told by the syncs that follow.
+        let written = move || {
+            for file in &files {
+                drop(file.write_back_blocking());
+            }
+            Ok(())
+        };
+        let _ = filler.worker.run(written).await;
+        filler.quiet().await;
+        let (mut ready, mut wanted) = (Vec::with_capacity(batch.len()), Vec::new());
+        for filled in batch {
+            if !is_partial(&filled.whole.node, &filled.whole.partial) {
+                self.remove_fill_file(&filled.whole.partial);
+                continue;
+            }
+            filled.whole.partial.is_completing.set(true);
+            match filled.catch_up(filler).await {
+                Ok(()) => {
+                    ready.push(filled.whole);
+                    wanted.push(filled.wanted);
+                }
+                Err(errno) => {
+                    self.take_back(&filled.whole);
+                    filled.whole.partial.is_completing.set(false);
+                    filled.whole.partial.completed.notify();
+                    self.not_filled(store, filled.wanted, errno);
+                }
+            }
+        }
+        let results = self.name_whole(ready).await;
+        for (wanted, result) in wanted.into_iter().zip(results) {
+            if let Err(errno) = result {
+                self.not_filled(store, wanted, errno);
+            }
+        }
+    }
+
+    fn not_filled(&self, store: &Store, wanted: Wanted, errno: Errno) {
+        match Stop::from(errno) {
+            Stop::NoRoom => self.postpone(store, wanted),
+            _ => Self::tell(&wanted, errno),
+        }
+    }
+
+    fn postpone(&self, store: &Store, wanted: Wanted) {
+        let mut postponed = store.filler.postponed.borrow_mut();
+        if postponed.is_empty() {
+            let percent = self.options.fill_free_percent;
+            tracing::warn!(
+                "partial copies are not filled: the upper file system would have less \
+                than {percent} % free"
+            );
+        }
+        postponed.push(wanted);
+    }
+
+    fn tell(wanted: &Wanted, errno: Errno) {
+        let directory = crate::tree::path_of(&wanted.parent);
+        let path = crate::tree::join(&directory, &wanted.name);
+        let path = String::from_utf8_lossy(&path);
+        tracing::error!(%path, %errno, "a partial copy cannot be filled and stays partial");
+    }
+
+    /// Removes what was filled of a file that is not partial any more.
+    pub(super) fn remove_fill_file(&self, partial: &Partial) {
+        if self.options.fill == FillMode::Background
+            && let Ok(upper) = self.upper()
+        {
+            let name = work_name(&partial.store.journal(), partial.file);
+            let _ = rustix::fs::unlinkat(&upper.pending, name, AtFlags::empty());
+        }
+    }
+}
+
+/// Whether a node is this partial file still and nobody completes it.
+fn is_partial(node: &Node, partial: &Rc<Partial>) -> bool {
+    node.partial().is_some_and(|now| Rc::ptr_eq(&now, partial)) && !partial.is_completing.get()
+}
+
+/// The name of the work file of a partial one.
+fn work_name(journal: &Journal<Directory>, file: FileId) -> String {
+    format!("{PREFIX}{:016x}-{:x}", journal.number(), file.0)
+}
+
+/// Whether a name that a mount finds is that of a work file to go on with.
+pub(super) fn is_known(journal: &Journal<Directory>, name: &[u8]) -> bool {
+    journal.files().any(|(file, _)| work_name(journal, file).as_bytes() == name)
+}

@@ -1,0 +1,261 @@
+//! One file's filling: the work file, its first phase, and what the second has to catch up with.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use ring::{File, Handle};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::worker::Step;
+use super::{Filler, Partial, Stop, Store, Wanted, Whole, work_name};
+use crate::commit::errno_of;
+use crate::journal::{Piece, SegmentId, Source};
+use crate::node::Node;
+use crate::partial::{failed, file_of};
+use crate::sys;
+use crate::tree::Union;
+
+/// The attribute of a work file that says how far it is filled, durably; decimal.
+const PROGRESS: &[u8] = b"tsumugi.fill";
+/// After so many bytes of a file what was copied is made durable, and its progress noted.
+const CHECKPOINT_BYTES: u64 = 64 << 20;
+/// After so many bytes what was copied has to be at the device: what is dirty in memory would be
+/// written at the cost of others.
+const DIRTY_BYTES_MAX: u64 = 8 << 20;
+
+type Handles = std::sync::Arc<OwnedFd>;
+
+/// A file in its first phase.
+#[derive(Debug)]
+pub(super) struct Filling<'a> {
+    pub(super) node: &'a Rc<Node>,
+    pub(super) partial: &'a Rc<Partial>,
+    file: &'a File,
+    /// Up to where an earlier mount has copied the lower file.
+    resumed: u64,
+}
+
+/// A stored run that the work file has.
+#[derive(Debug)]
+struct Held {
+    range: Range<u64>,
+    segment: SegmentId,
+    position: u64,
+}
+
+/// A file that has gone through its first phase.
+#[derive(Debug)]
+pub(super) struct Filled {
+    pub(super) whole: Whole,
+    pub(super) wanted: Wanted,
+    /// Bytes that were copied.
+    pub(super) bytes: u64,
+    held: Vec<Held>,
+    /// The attribute's whole name.
+    progress_name: Vec<u8>,
+}
+
+impl Union {
+    /// The first phase of one file.
+    pub(super) async fn fill(
+        self: &Rc<Self>,
+        store: &Rc<Store>,
+        wanted: &Wanted,
+    ) -> Result<Filled, Stop> {
+        let (node, partial) = self.find_wanted(wanted).ok_or(Stop::Gone)?;
+        let name = work_name(&store.journal(), wanted.file).into_bytes();
+        let lower = partial.lower.with(|fd| sys::stat_at(fd, b""))?;
+        let needed = lower.size.min(lower.blocks.saturating_mul(512));
+        store.filler.check_room(self, needed)?;
+        let upper = self.upper()?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let object = rustix::fs::openat(&upper.pending, &*name, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = object.try_clone().map_err(errno_of)?;
+        let file = File::from_handle(Handle::from_fd(file));
+        let progress_name = self.layers.prefix.name(PROGRESS);
+        let resumed = sys::xattr(object.as_fd(), &progress_name)?;
+        let resumed = resumed.and_then(|text| String::from_utf8(text).ok()?.parse().ok());
+        let filling =
+            Filling { node: &node, partial: &partial, file: &file, resumed: resumed.unwrap_or(0) };
+        match self.copy_pieces(store, &filling, object.as_fd(), &progress_name).await {
+            Ok((held, bytes)) => {
+                let whole = Whole { node, partial, file, object, name };
+                Ok(Filled { whole, wanted: wanted.clone(), bytes, held, progress_name })
+            }
+            Err(stop) => {
+                // What the next mount may go on with stays.
+                if stop != Stop::Ending {
+                    let _ = rustix::fs::unlinkat(&upper.pending, &*name, AtFlags::empty());
+                }
+                Err(stop)
+            }
+        }
+    }
+
+    /// The node and file of what was queued, if it is partial still.
+    fn find_wanted(&self, wanted: &Wanted) -> Option<(Rc<Node>, Rc<Partial>)> {
+        let (node, _) = self.lookup(&wanted.parent, &wanted.name).ok().flatten()?;
+        let partial = node.partial().filter(|partial| partial.file == wanted.file)?;
+        (!partial.is_completing()).then_some((node, partial))
+    }
+
+    /// Copies everything, in order. Answers which stored runs, and how many bytes.
+    async fn copy_pieces(
+        &self,
+        store: &Rc<Store>,
+        filling: &Filling<'_>,
+        object: std::os::fd::BorrowedFd<'_>,
+        progress_name: &[u8],
+    ) -> Result<(Vec<Held>, u64), Stop> {
+        let (size, pieces) = pieces_of(filling.partial)?;
+        rustix::fs::ftruncate(object, size)?;
+        let (mut held, mut bytes, mut dirty) = (Vec::new(), 0, 0);
+        let mut since_checkpoint = 0;
+        for piece in pieces {
+            let Range { start, end } = piece.range;
+            let (mut at, is_lower) = match &piece.source {
+                Source::Zero => continue,
+                Source::Lower => (start.max(filling.resumed), true),
+                Source::Damaged => return Err(Stop::Failed(Errno::IO)),
+                Source::Stored { segment, position, .. } => {
+                    held.push(Held { range: start..end, segment: *segment, position: *position });
+                    (start, false)
+                }
+            };
+            while at < end {
+                let length = (end - at).min(store.filler.pace.step_bytes());
+                if let Err(stop) = store.filler.turn(self, filling, length).await {
+                    if stop == Stop::Ending && since_checkpoint >= DIRTY_BYTES_MAX {
+                        self.checkpoint(store, filling.file, object, (progress_name, at)).await?;
+                    }
+                    return Err(stop);
+                }
+                if is_lower {
+                    filling.partial.check_lower(filling.node)?;
+                }
+                let step = step(filling, &piece, at, length)?;
+                let copied = store.filler.worker.run(move || step.run()).await?;
+                store.filler.pace.count(copied);
+                (at, bytes, dirty) = (at + copied, bytes + copied, dirty + copied);
+                since_checkpoint += copied;
+                if dirty >= DIRTY_BYTES_MAX {
+                    let file = filling.file.clone();
+                    let write_back = move || file.write_back_blocking().map_err(errno_of);
+                    store.filler.worker.run(write_back).await?;
+                    dirty = 0;
+                }
+                if since_checkpoint >= CHECKPOINT_BYTES {
+                    self.checkpoint(store, filling.file, object, (progress_name, at)).await?;
+                    since_checkpoint = 0;
+                }
+            }
+        }
+        Ok((held, bytes))
+    }
+
+    /// Makes what was copied durable, and then notes how far that is.
+    async fn checkpoint(
+        &self,
+        store: &Store,
+        file: &File,
+        object: std::os::fd::BorrowedFd<'_>,
+        (name, at): (&[u8], u64),
+    ) -> Result<(), Stop> {
+        let handle = object.try_clone_to_owned().map_err(errno_of)?;
+        let (file, name) = (file.clone(), name.to_vec());
+        let note = move || {
+            file.write_back_blocking().map_err(errno_of)?;
+            rustix::fs::fdatasync(&handle)?;
+            let at = at.to_string();
+            sys::set_xattr(handle.as_fd(), &name, at.as_bytes(), XattrFlags::empty())
+        };
+        store.filler.worker.run(note).await.map_err(Stop::from)
+    }
+}
+
+/// The size of a file and where its bytes are.
+fn pieces_of(partial: &Partial) -> Result<(u64, Vec<Piece<Handles>>), Errno> {
+    let journal = partial.store.journal();
+    let size = journal.file(partial.file).ok_or(Errno::STALE)?.size_bytes();
+    let pieces = journal.pieces(partial.file, 0..size).map_err(|error| failed(&error))?;
+    Ok((size, pieces))
+}
+
+/// The copying of a part of a piece.
+fn step(
+    filling: &Filling<'_>,
+    piece: &Piece<Handles>,
+    at: u64,
+    length: u64,
+) -> Result<Step, Errno> {
+    let (from, position) = match &piece.source {
+        Source::Stored { handle, position, .. } => {
+            (file_of(handle)?, position + (at - piece.range.start))
+        }
+        _ => (filling.partial.lower.file.clone(), at),
+    };
+    let keeps_holes = matches!(piece.source, Source::Lower);
+    let to = filling.file.clone();
+    Ok(Step { from, position, to, offset: at, length, keeps_holes })
+}
+
+impl Filled {
+    /// Brings the work file up to date, while nobody changes the file. Of the lower file's bytes it
+    /// has all, since none become that.
+    pub(super) async fn catch_up(&self, filler: &Filler) -> Result<(), Errno> {
+        let Whole { node, partial, file, object, .. } = &self.whole;
+        let (size, pieces) = pieces_of(partial)?;
+        rustix::fs::ftruncate(object, size)?;
+        let filling = Filling { node, partial, file, resumed: 0 };
+        for piece in &pieces {
+            let Range { start, end } = piece.range;
+            match piece.source {
+                Source::Lower => {}
+                Source::Damaged => return Err(Errno::IO),
+                Source::Zero => make_zeros(object, start, end - start)?,
+                Source::Stored { segment, position, .. } => {
+                    if self.holds(&piece.range, segment, position) {
+                        continue;
+                    }
+                    let mut at = start;
+                    while at < end {
+                        let step = step(&filling, piece, at, end - at)?;
+                        at += filler.worker.run(move || step.run()).await?;
+                    }
+                }
+            }
+        }
+        match sys::remove_xattr(object.as_fd(), &self.progress_name) {
+            // Durable before the file is one of the upper directory: it comes before its sync.
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.whole.check_source()
+    }
+
+    fn holds(&self, range: &Range<u64>, segment: SegmentId, position: u64) -> bool {
+        let next = self.held.partition_point(|held| held.range.start <= range.start);
+        let Some(held) = next.checked_sub(1).map(|at| &self.held[at]) else { return false };
+        held.range.end >= range.end
+            && held.segment == segment
+            && held.position + (range.start - held.range.start) == position
+    }
+}
+
+/// Makes zeros, as a hole where there can be one.
+fn make_zeros(file: &OwnedFd, start: u64, length: u64) -> Result<(), Errno> {
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, flags, start, length) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        other => return other,
+    }
+    let mut at = start;
+    while at < start + length {
+        let step = ZEROS.len().min((start + length - at) as usize);
+        at += rustix::io::pwrite(file, &ZEROS[..step], at)? as u64;
+    }
+    Ok(())
+}
