@@ -29,10 +29,10 @@ pub struct Handle {
     pub mode: OpenMode,
     /// Session in which it was opened for writing: what was written before a loss is lost.
     pub(crate) session: u64,
-}
     /// What failed and need not be told any more.
     pub(crate) told: Told,
 
+}
 impl Handle {
     /// The inode.
     pub fn inode(&self) -> InodeId {
@@ -66,16 +66,8 @@ impl Client {
         let handle = Handle { inode, mode, session: self.session.life.generation(), told };
         let opened = async {
             if mode.write {
-                self.acquire(&handle.inode, Rights::READ | Rights::WRITE).await.or_else(
-                    |errno| {
-                        // READ is not always granted; WRITE is what a writer needs.
-                        if handle.inode.state.borrow().rights.contains(Rights::WRITE) {
-                            Ok(())
-                        } else {
-                            Err(errno)
-                        }
-                    },
-                )?;
+                // READ is not always granted; WRITE is what a writer needs.
+                self.acquire_with(&handle.inode, Rights::WRITE, Rights::READ).await?;
             }
             self.attr(id).await
         };
@@ -146,7 +138,6 @@ impl Client {
     /// As [`Client::flush`].
     pub async fn fsync(self: &Rc<Self>, id: InodeId) -> Result<(), Errno> {
         let inode = self.inode(id);
-        if inode.dirty.borrow().is_clean() {
         let told = inode.told();
         let result = self.make_durable(&inode).await;
         inode.tell(&told).and(result)
@@ -154,6 +145,7 @@ impl Client {
 
     async fn make_durable(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
             // What was committed without a flush, here or elsewhere, the service has flushed.
+        if inode.dirty.borrow().is_clean() {
             return self.session.call(Call::Sync(Some(inode.id))).await.map(drop);
         }
         self.commit(inode, true).await

@@ -30,6 +30,7 @@ mod inode;
 mod locks;
 mod names;
 mod read;
+mod rounds;
 mod session;
 mod space;
 mod write;

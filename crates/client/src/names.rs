@@ -5,8 +5,7 @@ use crate::entries::Known;
 use crate::inode::Inode;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, Creation, Entry, RenameMode, XattrMode};
-use protocol::{Attr, Errno, FileKind, InodeId, Rights};
-use ring::time::now;
+use protocol::{Attr, Errno, InodeId, Rights};
 use std::rc::Rc;
 
 /// Entries asked for at once when a directory is listed.
@@ -407,31 +406,6 @@ impl Client {
             Some(attr) => Ok(attr),
             None => attr_of(&self.session.call(Call::GetAttr(inode.id)).await?),
         }
-    }
-
-    /// Takes rights over a regular file unless they are held. A grant may be gone before it can be
-    /// used, recalled or, of OPEN, returned because the last handle was closed meanwhile: then it
-    /// asks again for as long as a call may take, for OPEN only while a handle is open.
-    ///
-    /// # Errors
-    /// ETIMEDOUT if the rights are not kept in time, EINVAL if it is no regular file, those of a call.
-    pub(crate) async fn acquire(
-        self: &Rc<Self>,
-        inode: &Inode,
-        rights: Rights,
-    ) -> Result<(), Errno> {
-        let deadline = now() + self.session.times().request_deadline;
-        while inode.state.borrow().lacks(rights) {
-            if now() >= deadline {
-                return Err(Errno::ETIMEDOUT);
-            }
-            let call = Call::Acquire { inode: inode.id, rights };
-            let attr = attr_of(&self.session.call(call).await?)?;
-            if attr.kind != FileKind::File {
-                return Err(Errno::EINVAL);
-            }
-        }
-        Ok(())
     }
 }
 

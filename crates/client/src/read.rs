@@ -54,6 +54,14 @@ impl Part {
 
 /// Extents for one read, and what makes them hold until it ends.
 struct Held {
+/// What must not change while bytes are read: the session, and the devices' incarnations. Else the
+/// session may have been fenced meanwhile, or a device have lost data that the extents name: the
+/// bytes may be somebody else's.
+struct Validity {
+    session: u64,
+    losses: u64,
+}
+
     size: u64,
     runs: Vec<Run<Place>>,
     _epoch: ReadGuard,
@@ -81,7 +89,9 @@ impl Client {
         }
         loop {
             self.session.life.alive().await?;
+        let rounds = self.rounds();
             let session = self.session.life.generation();
+            rounds.begin()?;
             let losses = self.devices.losses();
             let commits = inode.commits.get();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
@@ -103,8 +113,6 @@ impl Client {
             if is_same && (is_alive || chunks.is_err()) {
                 return chunks;
             }
-            // The session may have been fenced meanwhile, or a device have lost data that the extents
-            // name: these bytes may be somebody else's.
         }
     }
 
@@ -116,15 +124,8 @@ impl Client {
         length: u64,
     ) -> Result<Held, Errno> {
         let end = offset.saturating_add(length);
-        if inode.state.borrow().rights.contains(Rights::READ)
-            && let Some((attr, runs)) = inode.state.borrow().extents(offset, end)
-        {
-            return Ok(Held {
-                size: attr.size,
-                runs,
-                _epoch: self.session.life.hold(),
-                _lease: Some(inode.lease_reads.enter()),
-            });
+        if let Some(held) = self.hold_cached(inode, offset, end) {
+            return Ok(held);
         }
         let mut at = offset;
         let mut runs = Vec::new();

@@ -108,12 +108,14 @@ impl Client {
         let length = bytes.len();
         let plan = self.reserve(inode, length, None).await?;
         let planned_in = self.session.life.generation();
+        let rounds = self.rounds();
         loop {
-            let acquired = self.acquire(inode, Rights::WRITE | Rights::SIZE).await;
-            let attr = match acquired {
-                Ok(()) => self.fetch_attr(inode).await,
-                Err(errno) => Err(errno),
+            let attr = async {
+                rounds.begin()?;
+                self.acquire(inode, Rights::WRITE | Rights::SIZE).await?;
+                self.fetch_attr(inode).await
             };
+            let attr = attr.await;
             let acquired = attr.as_ref().map(drop).map_err(|errno| *errno);
             self.may_place(session, (&plan, planned_in, length), acquired)?;
             let attr = attr?;
