@@ -54,14 +54,6 @@ impl Part {
 
 /// Extents for one read, and what makes them hold until it ends.
 struct Held {
-/// What must not change while bytes are read: the session, and the devices' incarnations. Else the
-/// session may have been fenced meanwhile, or a device have lost data that the extents name: the
-/// bytes may be somebody else's.
-struct Validity {
-    session: u64,
-    losses: u64,
-}
-
     size: u64,
     runs: Vec<Run<Place>>,
     _epoch: ReadGuard,
@@ -87,11 +79,11 @@ impl Client {
         if offset >= FILE_SIZE_MAX_BYTES {
             return Ok(Vec::new());
         }
-        loop {
-            self.session.life.alive().await?;
         let rounds = self.rounds();
-            let session = self.session.life.generation();
+        loop {
             rounds.begin()?;
+            self.session.life.alive().await?;
+            let session = self.session.life.generation();
             let losses = self.devices.losses();
             let commits = inode.commits.get();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
@@ -113,6 +105,8 @@ impl Client {
             if is_same && (is_alive || chunks.is_err()) {
                 return chunks;
             }
+            // The session may have been fenced meanwhile, or a device have lost data that the extents
+            // name: these bytes may be somebody else's.
         }
     }
 
@@ -124,8 +118,15 @@ impl Client {
         length: u64,
     ) -> Result<Held, Errno> {
         let end = offset.saturating_add(length);
-        if let Some(held) = self.hold_cached(inode, offset, end) {
-            return Ok(held);
+        if inode.state.borrow().rights.contains(Rights::READ)
+            && let Some((attr, runs)) = inode.state.borrow().extents(offset, end)
+        {
+            return Ok(Held {
+                size: attr.size,
+                runs,
+                _epoch: self.session.life.hold(),
+                _lease: Some(inode.lease_reads.enter()),
+            });
         }
         let mut at = offset;
         let mut runs = Vec::new();
