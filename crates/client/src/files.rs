@@ -31,8 +31,8 @@ pub struct Handle {
     pub(crate) session: u64,
     /// What failed and need not be told any more.
     pub(crate) told: Told,
-
 }
+
 impl Handle {
     /// The inode.
     pub fn inode(&self) -> InodeId {
@@ -144,8 +144,8 @@ impl Client {
     }
 
     async fn make_durable(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
-            // What was committed without a flush, here or elsewhere, the service has flushed.
         if inode.dirty.borrow().is_clean() {
+            // What was committed without a flush, here or elsewhere, the service has flushed.
             return self.session.call(Call::Sync(Some(inode.id))).await.map(drop);
         }
         self.commit(inode, true).await

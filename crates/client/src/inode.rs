@@ -242,17 +242,17 @@ impl State {
         self.known.clear();
     }
 
-    fn drop_read(&mut self) {
-        self.attr = None;
-        self.has_no_xattrs = false;
-        self.forget_extents();
-        self.entries = Entries::default();
     /// Drops cached attributes and extents.
     pub(crate) fn forget_data(&mut self) {
         self.attr = None;
         self.forget_extents();
     }
 
+    fn drop_read(&mut self) {
+        self.attr = None;
+        self.has_no_xattrs = false;
+        self.forget_extents();
+        self.entries = Entries::default();
     }
 
     fn may_cache(&self) -> bool {
