@@ -11,81 +11,12 @@
  */
 #define _GNU_SOURCE
 #define _FILE_OFFSET_BITS 64
-#include <errno.h>
+#include "data.h"
 #include <fcntl.h>
-#include <mpi.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#define ALIGNMENT 4096
-#define WORDS_PER_TAG 512
 #define PINGS 16
-#define HINTS_MAX 64
-
-enum access { WRITE, READ, CHECK };
-enum order { SEQUENTIAL, RANDOM_IN_BLOCK, RANDOM_IN_FILE };
-enum pattern { OWN, OLD, OLD_OFFSET, NEW, NEW_OFFSET, INCOMPRESSIBLE, RANDOM };
-
-struct phase {
-    enum access access;
-    int is_mpiio, ranks, has_own_files, is_direct, has_fsync, has_fsync_per_write, has_barriers;
-    int is_collective, has_view, is_single_attempt, is_new, is_rw, wears_out, wants_info;
-    enum order order;
-    enum pattern pattern;
-    uint64_t stamp, block, transfer, segments, preallocate, memory, delay_us, cap;
-    unsigned seed;
-    double deadline, duration_min;
-    int part;
-    const char *file;
-    int hints;
-    const char *hint_keys[HINTS_MAX], *hint_values[HINTS_MAX];
-};
-
-/* What a rank answers. */
-struct answer {
-    double t[6];
-    uint64_t bytes, calls, errors, wrong_at;
-};
-
-static int world_rank;
-static MPI_Comm group = MPI_COMM_NULL;
-static double to_rank_0; /* What has to be added to this node's clock. */
-
-static void die(const char *format, ...)
-{
-    char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    fprintf(stderr, "ior: rank %d: %s\n", world_rank, text);
-    fflush(stderr);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-    exit(1);
-}
-
-static void check(int code, const char *what, const char *file)
-{
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int length = 0;
-    if (code == MPI_SUCCESS)
-        return;
-    MPI_Error_string(code, text, &length);
-    die("%s %s: %s", what, file, text);
-}
-
-static void *allocate(size_t bytes)
-{
-    void *memory = NULL;
-    if (posix_memalign(&memory, ALIGNMENT, bytes ? bytes : ALIGNMENT))
-        die("cannot allocate %zu bytes", bytes);
-    return memory;
-}
 
 static double local_now(void)
 {
@@ -156,99 +87,6 @@ static void hello(void)
     fflush(stdout);
 }
 
-static uint64_t mixed(uint64_t value)
-{
-    value += 0x9e3779b97f4a7c15u;
-    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-    return value ^ (value >> 31);
-}
-
-static uint64_t word(const struct phase *phase, uint64_t offset, uint64_t index)
-{
-    uint64_t part = (uint64_t)phase->part, tag = index % WORDS_PER_TAG == 0;
-    switch (phase->pattern) {
-    case OLD:
-        return index % 2 ? 8 * index : part << 32 | (uint32_t)phase->stamp;
-    case OLD_OFFSET:
-        return index % 2 ? offset + 8 * index : part << 32 | (uint32_t)phase->stamp;
-    case NEW_OFFSET:
-        if (tag)
-            return (uint32_t)((uint32_t)offset * (uint32_t)(1 + index / WORDS_PER_TAG)) | part << 32;
-        return part << 32 | (phase->stamp + index);
-    case NEW:
-        return part << 32 | (phase->stamp + index);
-    case RANDOM:
-        return mixed(mixed(phase->stamp ^ part << 32 ^ offset << 8) + index);
-    case INCOMPRESSIBLE:
-        if (!tag)
-            return mixed(mixed(phase->stamp ^ part << 32) + index);
-        break;
-    case OWN:
-        if (!tag)
-            return (8 * index) ^ part << 48 ^ 0x6921747375676d75u;
-    }
-    return (offset + 8 * index) ^ part << 48 ^ 0x7473756d75676921u;
-}
-
-/* Words that follow from the offset, so that data in the wrong place is seen, are set for each
- * transfer: one in 4 KiB, which costs next to nothing. */
-static uint64_t stride(const struct phase *phase)
-{
-    switch (phase->pattern) {
-    case OLD:
-    case NEW:
-        return 0;
-    case OLD_OFFSET:
-    case RANDOM:
-        return 1;
-    default:
-        return WORDS_PER_TAG;
-    }
-}
-
-static void fill(const struct phase *phase, uint64_t *buffer, uint64_t offset, uint64_t step)
-{
-    uint64_t index;
-    for (index = 0; step && index < phase->transfer / 8; index += step)
-        buffer[index] = word(phase, offset, index);
-}
-
-static void compare(const struct phase *phase, const uint64_t *buffer, uint64_t offset,
-                    struct answer *answer)
-{
-    uint64_t index;
-    for (index = 0; index < phase->transfer / 8; index++)
-        if (buffer[index] != word(phase, offset, index) && answer->errors++ == 0)
-            answer->wrong_at = offset + 8 * index;
-}
-
-/* Offsets of a part in random order, as IOR shuffles them, by the C library's generator. */
-static uint64_t *shuffled(const struct phase *phase, uint64_t *count)
-{
-    uint64_t size = phase->block, transfers, index, kept = 0, *offsets;
-    unsigned seed = phase->seed;
-    if (phase->order == RANDOM_IN_FILE)
-        size *= phase->segments;
-    if (!phase->has_own_files)
-        size *= phase->ranks;
-    else if (phase->order == RANDOM_IN_BLOCK)
-        seed += phase->part;
-    transfers = size / phase->transfer;
-    offsets = allocate(transfers * sizeof *offsets);
-    srandom(seed);
-    for (index = 0; index < transfers; index++)
-        if (phase->has_own_files || (int)(random() % phase->ranks) == phase->part)
-            offsets[kept++] = index * phase->transfer;
-    for (index = 0; index < kept; index++) {
-        uint64_t other = random() % kept, value = offsets[other];
-        offsets[other] = offsets[index];
-        offsets[index] = value;
-    }
-    *count = kept;
-    return offsets;
-}
-
 struct file {
     int posix;
     MPI_File mpi;
@@ -306,22 +144,6 @@ static void open_file(const struct phase *phase, struct file *file)
         set_view(phase, file);
 }
 
-static void tell_hints(const struct phase *phase, const struct file *file)
-{
-    int index, keys = 0, is_set;
-    char key[MPI_MAX_INFO_KEY + 1], value[MPI_MAX_INFO_VAL + 1];
-    MPI_Info info;
-    check(MPI_File_get_info(file->mpi, &info), "cannot get hints of", phase->file);
-    check(MPI_Info_get_nkeys(info, &keys), "cannot get hints of", phase->file);
-    for (index = 0; index < keys; index++) {
-        MPI_Info_get_nthkey(info, index, key);
-        MPI_Info_get(info, key, MPI_MAX_INFO_VAL, value, &is_set);
-        if (is_set)
-            printf("hint %s %s\n", key, value);
-    }
-    MPI_Info_free(&info);
-}
-
 static void close_file(const struct phase *phase, struct file *file)
 {
     if (!phase->is_mpiio) {
@@ -334,6 +156,37 @@ static void close_file(const struct phase *phase, struct file *file)
         MPI_Type_free(&file->view);
         MPI_Type_free(&file->transfer);
     }
+}
+
+/*
+ * Which hints an open file really has, told by an open of its own outside of the clock. Open MPI's
+ * MPI_File_get_info gives back what it was given, whether the I/O component knows it or not; so
+ * ROMIO is asked to print its own ("key = ... value = ..."). What does not print is not ROMIO.
+ */
+static void tell_hints(const struct phase *phase)
+{
+    struct file file = {-1, MPI_FILE_NULL, MPI_DATATYPE_NULL, MPI_DATATYPE_NULL};
+    struct phase again = *phase;
+    int index, keys = 0, is_set;
+    char key[MPI_MAX_INFO_KEY + 1], value[MPI_MAX_INFO_VAL + 1];
+    MPI_Info info;
+    again.has_view = again.is_new = 0;
+    again.preallocate = 0;
+    if (phase->has_own_files && world_rank)
+        return;
+    setenv("ROMIO_PRINT_HINTS", "1", 1);
+    open_file(&again, &file);
+    unsetenv("ROMIO_PRINT_HINTS");
+    check(MPI_File_get_info(file.mpi, &info), "cannot get hints of", phase->file);
+    check(MPI_Info_get_nkeys(info, &keys), "cannot get hints of", phase->file);
+    for (index = 0; index < keys && world_rank == 0; index++) {
+        MPI_Info_get_nthkey(info, index, key);
+        MPI_Info_get(info, key, MPI_MAX_INFO_VAL, value, &is_set);
+        if (is_set)
+            printf("hint %s %s\n", key, value);
+    }
+    MPI_Info_free(&info);
+    close_file(&again, &file);
 }
 
 static void flush_file(const struct phase *phase, struct file *file)
@@ -479,12 +332,12 @@ static void run(const struct phase *phase, struct answer *answer)
     transfers(phase, &file, buffer, offsets, per, answer);
     answer->t[3] = now();
     barrier_if(phase->has_barriers);
-    if (phase->wants_info && phase->is_mpiio && world_rank == 0)
-        tell_hints(phase, &file);
     answer->t[4] = now();
     close_file(phase, &file);
     answer->t[5] = now();
     MPI_Barrier(group);
+    if (phase->wants_info && phase->is_mpiio)
+        tell_hints(phase);
     free(offsets);
     free(buffer);
 }
@@ -503,115 +356,6 @@ static void hog(uint64_t bytes)
         memory = allocate(bytes);
         memset(memory, 1, bytes);
     }
-}
-
-/* A number of a list, e.g. the part of this rank. */
-static uint64_t nth(char *list, int index)
-{
-    char *next = list;
-    uint64_t value = strtoull(list, &next, 10);
-    while (index-- > 0) {
-        list = next;
-        value = strtoull(list, &next, 10);
-        if (next == list)
-            die("a list is too short");
-    }
-    return value;
-}
-
-static void set_number(struct phase *phase, const char *key, const char *value)
-{
-    const struct {
-        const char *key;
-        int *flag;
-        uint64_t *number;
-    } all[] = {
-        {"mpiio", &phase->is_mpiio, NULL},
-        {"own-files", &phase->has_own_files, NULL},
-        {"direct", &phase->is_direct, NULL},
-        {"fsync", &phase->has_fsync, NULL},
-        {"fsync-per-write", &phase->has_fsync_per_write, NULL},
-        {"barriers", &phase->has_barriers, NULL},
-        {"collective", &phase->is_collective, NULL},
-        {"view", &phase->has_view, NULL},
-        {"single-attempt", &phase->is_single_attempt, NULL},
-        {"new", &phase->is_new, NULL},
-        {"read-write", &phase->is_rw, NULL},
-        {"wears-out", &phase->wears_out, NULL},
-        {"info", &phase->wants_info, NULL},
-        {"ranks", &phase->ranks, NULL},
-        {"stamp", NULL, &phase->stamp},
-        {"block", NULL, &phase->block},
-        {"transfer", NULL, &phase->transfer},
-        {"segments", NULL, &phase->segments},
-        {"preallocate", NULL, &phase->preallocate},
-        {"memory", NULL, &phase->memory},
-        {"delay-us", NULL, &phase->delay_us},
-    };
-    size_t index;
-    for (index = 0; index < sizeof all / sizeof *all; index++) {
-        if (strcmp(key, all[index].key))
-            continue;
-        if (all[index].flag)
-            *all[index].flag = atoi(value);
-        else
-            *all[index].number = strtoull(value, NULL, 10);
-        return;
-    }
-    die("unknown key %s", key);
-}
-
-static void set(struct phase *phase, const char *key, char *value, int *files)
-{
-    int is_member = world_rank < phase->ranks;
-    if (!strcmp(key, "access")) {
-        phase->access = atoi(value);
-    } else if (!strcmp(key, "order")) {
-        phase->order = atoi(value);
-    } else if (!strcmp(key, "pattern")) {
-        phase->pattern = atoi(value);
-    } else if (!strcmp(key, "seed")) {
-        phase->seed = (unsigned)strtoul(value, NULL, 10);
-    } else if (!strcmp(key, "deadline")) {
-        phase->deadline = atof(value);
-    } else if (!strcmp(key, "duration-min")) {
-        phase->duration_min = atof(value);
-    } else if (!strcmp(key, "parts")) {
-        phase->part = is_member ? (int)nth(value, world_rank) : 0;
-    } else if (!strcmp(key, "caps")) {
-        phase->cap = is_member ? nth(value, world_rank) : 0;
-    } else if (!strcmp(key, "file")) {
-        /* One for all, or one per part: parts come before files. */
-        if ((*files)++ == (phase->has_own_files ? phase->part : 0))
-            phase->file = value;
-    } else if (!strcmp(key, "hint")) {
-        char *end = strchr(value, ' ');
-        if (!end || phase->hints == HINTS_MAX)
-            die("bad or too many hints");
-        *end = 0;
-        phase->hint_keys[phase->hints] = value;
-        phase->hint_values[phase->hints++] = end + 1;
-    } else {
-        set_number(phase, key, value);
-    }
-}
-
-static void parse(struct phase *phase, char *text)
-{
-    int files = 0;
-    char *line = text, *end;
-    memset(phase, 0, sizeof *phase);
-    while ((end = strchr(line, '\n'))) {
-        char *value = strchr(line, ' ');
-        *end = 0;
-        if (!value)
-            die("bad line %s", line);
-        *value = 0;
-        set(phase, line, value + 1, &files);
-        line = end + 1;
-    }
-    if (!phase->transfer || !phase->block || phase->ranks < 1 || !phase->file)
-        die("the phase is not whole");
 }
 
 /* The lines of a phase, on all ranks; NULL at the end. */

@@ -40,14 +40,21 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, Subcommand)]
 enum EvalCommand {
-    /// Run an IOR script, of version 2.10.3 or 4, as it is.
+    /// Run an IOR script, or IOR's options, of version 2.10.3 or 4, as they are.
     #[command(after_help = "\
-Example:
+Examples:
   tsumugi eval ior -n 4 -f script.ior -O testFile=/scratch/ior
+  tsumugi eval ior -n 4 --mpi openmpi-romio -f script.ior
+  tsumugi eval ior -n 2 -- -a POSIX -b 64m -t 1m -F -e -o /scratch/ior
+  mpirun -n 64 tsumugi eval ior -f script.ior
 
 Files that are there already are neither overwritten nor removed, unless the script says
-useExistingTestFile=1. POSIX only so far; ranks are threads of this process.")]
+useExistingTestFile=1. Ranks are processes of this machine, or those of an MPI, for which its
+compiler (mpicc) has to be there.")]
     Ior(ior::IorArgs),
+    /// Be a rank of an IOR test.
+    #[command(hide = true)]
+    IorRank,
     /// Run an experiment, and write its report.
     #[command(after_help = "\
 Examples:
@@ -114,6 +121,7 @@ struct ResultsArgs {
 pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         EvalCommand::Ior(args) => ior::run(args),
+        EvalCommand::IorRank => ior::rank(),
         EvalCommand::Run(args) => experiment(args),
         EvalCommand::Plan(args) => show_plan(args),
         EvalCommand::Report(args) => {

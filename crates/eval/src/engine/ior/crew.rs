@@ -1,13 +1,19 @@
 //! The ranks of a test: processes of this machine, or of an MPI.
 
+use super::hints::Effective;
 use super::phase::{Answer, Phase};
 use super::rank::{self, Team};
+use crate::engine::Stop;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// How often a wish to stop is looked for.
+const STOP_PERIOD: Duration = Duration::from_millis(50);
 
 /// Why a test ended.
 #[derive(Debug, thiserror::Error)]
@@ -73,8 +79,8 @@ impl Layout {
 pub struct Reply {
     /// Each rank's answer.
     pub answers: Vec<Answer>,
-    /// Hints that the open file had, if the phase asked for them.
-    pub hints: Vec<(String, String)>,
+    /// What the open file told about itself, if the phase asked for it.
+    pub effective: Effective,
 }
 
 /// Ranks that do what they are told.
@@ -89,10 +95,49 @@ pub trait Crew {
     fn phase(&mut self, phase: &Phase) -> Result<Reply, IorError>;
 }
 
-/// Starts ranks as processes.
+/// Ranks that are processes of this machine.
 #[derive(Debug)]
 pub struct Processes {
     members: Vec<Member>,
+    watch: Option<Watch>,
+}
+
+/// Ends ranks when the user wants to stop: whoever waits for them then hears that they are gone.
+#[derive(Debug)]
+pub(super) struct Watch {
+    is_over: Stop,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Watches over process groups.
+    pub(super) fn start(stop: &Stop, groups: Vec<Pid>) -> Self {
+        let (stop, is_over) = (stop.clone(), Stop::default());
+        let over = is_over.clone();
+        let thread = std::thread::spawn(move || {
+            while !over.is_requested() {
+                if stop.is_requested() {
+                    for group in groups {
+                        // One that is gone already needs no signal.
+                        let _ = kill_process_group(group, Signal::TERM);
+                    }
+                    return;
+                }
+                std::thread::park_timeout(STOP_PERIOD);
+            }
+        });
+        Self { is_over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.is_over.request();
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -113,8 +158,12 @@ enum Said {
 
 impl Processes {
     /// Starts `ranks` of them by a command that becomes a rank ([`serve`]).
-    pub fn start(ranks: usize, command: &dyn Fn() -> Command) -> Result<Self, IorError> {
-        let mut all = Self { members: Vec::with_capacity(ranks) };
+    pub fn start(
+        ranks: usize,
+        command: &dyn Fn() -> Command,
+        stop: &Stop,
+    ) -> Result<Self, IorError> {
+        let mut all = Self { members: Vec::with_capacity(ranks), watch: None };
         for rank in 0..ranks {
             let wrong = |error: &dyn std::fmt::Display| {
                 IorError::NotAvailable(format!("rank {rank} does not start: {error}"))
@@ -128,6 +177,8 @@ impl Processes {
             };
             all.members.push(Member { child, to, from: BufReader::new(from) });
         }
+        let groups = all.members.iter().map(|member| Pid::from_child(&member.child)).collect();
+        all.watch = Some(Watch::start(stop, groups));
         Ok(all)
     }
 
@@ -200,6 +251,7 @@ impl Crew for Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         // Closed pipes end those that wait; the others are ended.
+        self.watch = None;
         for member in self.members.drain(..) {
             let Member { mut child, to, from } = member;
             drop((to, from));

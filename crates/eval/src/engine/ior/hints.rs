@@ -2,7 +2,7 @@
 //!
 //! IOR takes `IOR_HINT__MPI__name=value` from both, and ignores any other line of the file without a
 //! word, also those in ROMIO's own form, `name value`. Here both forms are taken, and what cannot be
-//! read is noted. Whether a hint had an effect is another question: see [`differences`].
+//! read is noted. Whether a hint had an effect is another question: see [`Effective::differences`].
 
 const PREFIX: &str = "IOR_HINT__MPI__";
 const OTHER_PREFIX: &str = "IOR_HINT__";
@@ -68,18 +68,50 @@ pub(super) fn add_file(
     Ok(())
 }
 
-/// What was set and is not what the open file has: a reason not to believe the measurement.
-pub fn differences(set: &[Hint], read_back: &[Hint]) -> Vec<String> {
-    let of = |key: &str| read_back.iter().find(|(other, _)| other == key).map(|(_, value)| value);
-    set.iter()
-        .filter_map(|(key, value)| match of(key) {
-            None => Some(format!("{key}={value} is ignored by this MPI-IO")),
-            Some(other) if !is_same(value, other) => {
-                Some(format!("{key}={value} is {other} in the open file"))
-            }
-            Some(_) => None,
-        })
-        .collect()
+/// What an open file told about itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Effective {
+    /// Whose MPI-IO it is; empty if there is none.
+    pub implementation: String,
+    /// Its hints.
+    pub hints: Vec<Hint>,
+    /// They are only what it was given: nothing shows whether they were taken.
+    pub is_echo: bool,
+}
+
+impl Effective {
+    /// From what the MPI gave back, and what ROMIO printed of its own. Open MPI gives back what it
+    /// was given, also names that nobody knows; its ROMIO prints, its OMPIO does not.
+    pub(super) fn of(library: &str, given_back: Vec<Hint>, printed: Vec<Hint>) -> Self {
+        if !printed.is_empty() {
+            let implementation = "ROMIO".into();
+            return Self { implementation, hints: printed, is_echo: false };
+        }
+        let is_open_mpi = library.contains("Open MPI");
+        let implementation = if is_open_mpi { "OMPIO" } else { "not ROMIO" }.into();
+        Self { implementation, hints: given_back, is_echo: is_open_mpi }
+    }
+
+    /// What was set and is not what the open file has: a reason not to believe the measurement.
+    pub fn differences(&self, set: &[Hint]) -> Vec<String> {
+        let of = |key: &str| self.hints.iter().find(|(it, _)| it == key).map(|(_, value)| value);
+        let name = &self.implementation;
+        set.iter()
+            .filter_map(|(key, value)| match of(key) {
+                _ if self.is_echo && key.starts_with("romio_") => {
+                    Some(format!("{key}={value} is for ROMIO, and this is {name}"))
+                }
+                _ if self.is_echo => Some(format!(
+                    "{key}={value} cannot be read back: {name} repeats what it is given"
+                )),
+                None => Some(format!("{key}={value} is ignored by {name}")),
+                Some(other) if !is_same(value, other) => {
+                    Some(format!("{key}={value} is {other} in the open file ({name})"))
+                }
+                Some(_) => None,
+            })
+            .collect()
+    }
 }
 
 /// Implementations write values their own way: `Enable` and `enable`, `true` and `enable`.
@@ -104,7 +136,8 @@ mod tests {
     /// noted or refused. The second file is that of the TSUBAME3.0 study's figure 4.
     #[test]
     fn both_forms_are_read() {
-        let variables = [("IOR_HINT__MPI__cb_nodes", "1"), ("IOR_HINT__GPFS__x", "1"), ("PATH", "")];
+        let variables =
+            [("IOR_HINT__MPI__cb_nodes", "1"), ("IOR_HINT__GPFS__x", "1"), ("PATH", "")];
         let mut hints = of_environment(pairs(&variables).into_iter());
         let mut notes = Vec::new();
         let text = "# comment\nIOR_HINT__MPI__cb_nodes=2\n\nIOR_HINT__GPFS__y=1\n";
@@ -129,8 +162,22 @@ mod tests {
     fn hints_that_are_not_read_back_are_told() {
         let set = pairs(&[("romio_cb_read", "Enable"), ("cb_nodes", "4"), ("striping_unit", "1")]);
         let back = pairs(&[("romio_cb_read", "enable"), ("cb_nodes", "2")]);
-        let told = differences(&set, &back);
-        assert_eq!(told.len(), 2);
+        let effective = Effective::of("MPICH Version: 4.0.2", Vec::new(), back);
+        let told = effective.differences(&set);
+        assert_eq!((told.len(), effective.implementation.as_str()), (2, "ROMIO"));
         assert!(told[0].contains("cb_nodes=4 is 2") && told[1].contains("ignored"));
+    }
+
+    /// Goal: what Open MPI merely repeats proves nothing; what its ROMIO prints does. Seen with Open
+    /// MPI 4.1.4, which gives back any name with both components.
+    #[test]
+    fn echoes_prove_nothing() {
+        let set = pairs(&[("romio_cb_write", "enable"), ("cb_nodes", "1"), ("foo_bar", "7")]);
+        let echo = Effective::of("Open MPI v4.1.4", set.clone(), Vec::new());
+        assert_eq!((echo.differences(&set).len(), echo.implementation.as_str()), (3, "OMPIO"));
+        let printed = pairs(&[("romio_cb_write", "enable"), ("cb_nodes", "1")]);
+        let romio = Effective::of("Open MPI v4.1.4", set.clone(), printed);
+        let told = romio.differences(&set);
+        assert!(told.len() == 1 && told[0].contains("foo_bar=7 is ignored"), "{told:?}");
     }
 }

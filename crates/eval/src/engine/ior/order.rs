@@ -93,7 +93,9 @@ impl Reorder {
             seed as u32
         };
         match self {
-            Self::Constant(shifts) => (0..ranks).map(|rank| (rank + shifts[which]) % ranks).collect(),
+            Self::Constant(shifts) => {
+                (0..ranks).map(|rank| (rank + shifts[which]) % ranks).collect()
+            }
             Self::Random { seed, min } if which == 0 => (0..ranks)
                 .map(|rank| {
                     let mut random = LibcRandom::new(seed_of(seed).wrapping_add(rank as u32));

@@ -1,120 +1,271 @@
-//! Results in IOR's own form: the summary of 2.10.3, which scripts of users search for numbers.
+//! Results in IOR's own forms: that of 2.10.3 and that of 4 for people and for the scripts that
+//! search them, JSON and CSV of 4.
 
-use super::parameters::Parameters;
-use super::posix::{Access, Measured};
+mod json;
+mod new;
+mod old;
+mod text;
+
+use super::conductor::{Event, Measured};
+use super::parameters::{Format, Parameters};
+use super::phase::Access;
 use super::script::Compat;
 use crate::statistics::mean;
-use std::fmt::Write as _;
+use std::path::PathBuf;
 
-const MIB: f64 = (1 << 20) as f64;
+pub(super) const MIB: f64 = (1 << 20) as f64;
+pub(super) const KIB: f64 = 1024.0;
+pub(super) const MB: f64 = 1e6;
 
-/// Operations per second of a repetition. 2.10.3 forgets the segments.
-fn operations(parameters: &Parameters, compat: Compat, measured: &Measured) -> f64 {
-    let all = parameters.transfers() as f64 * parameters.ranks as f64;
-    let shown = match compat {
-        Compat::V2 => all / parameters.segments as f64,
-        Compat::V4 => all,
+/// A finished test.
+#[derive(Clone, Debug)]
+struct Test {
+    parameters: Parameters,
+    measured: Vec<Measured>,
+}
+
+/// Shows tests as they go, and all of them at the end. Each method gives what is to be printed.
+#[derive(Debug)]
+pub struct Output {
+    compat: Compat,
+    format: Format,
+    /// The command line.
+    command: String,
+    began: String,
+    tests: Vec<Test>,
+    /// Tests as JSON shows them.
+    shown: Vec<json::Object>,
+    /// Results of the test that runs, as JSON shows them.
+    results: Vec<json::Object>,
+    started: String,
+    /// 2.10.3 shows the head of its table of repetitions once.
+    has_table: bool,
+}
+
+/// Operations per second of a repetition, for the summary. 2.10.3 forgets the segments.
+fn operations(parameters: &Parameters, measured: &Measured) -> f64 {
+    let shown = match parameters.compat {
+        Compat::V2 => {
+            let calls = parameters.block_bytes / parameters.transfer_bytes;
+            (calls * parameters.ranks as u64) as f64
+        }
+        Compat::V4 => measured.bytes as f64 / parameters.transfer_bytes as f64,
     };
     shown / measured.total_s
 }
 
-/// IOR's standard deviation, of the values themselves (divides by n).
-fn deviation(values: &[f64]) -> f64 {
-    let mean = mean(values);
-    (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
+/// Maximum, minimum, mean and standard deviation as IOR has them: that of the values themselves,
+/// divided by n.
+pub(super) struct Statistics {
+    pub(super) max: f64,
+    pub(super) min: f64,
+    pub(super) mean: f64,
+    pub(super) deviation: f64,
 }
 
-/// The summary of a test.
-pub fn summary(parameters: &Parameters, compat: Compat, measured: &[Measured]) -> String {
-    let mut text = String::from("Summary:\n");
-    let sharing =
-        if parameters.is_file_per_process { "file-per-process" } else { "single-shared-file" };
-    for (name, value) in [
-        ("api", "POSIX".to_string()),
-        ("test filename", parameters.files[0].display().to_string()),
-        ("access", sharing.into()),
-        ("clients", format!("{} (threads of one process)", parameters.ranks)),
-        ("repetitions", parameters.repetitions.to_string()),
-        ("xfersize", crate::units::bytes(parameters.transfer_bytes)),
-        ("blocksize", crate::units::bytes(parameters.block_bytes)),
-        ("aggregate filesize", crate::units::bytes(parameters.aggregate_bytes())),
-    ] {
-        let _ = writeln!(text, "\t{name:<18} = {value}");
-    }
-    text.push_str(
-        "\nOperation  Max (MiB)  Min (MiB)  Mean (MiB)   Std Dev  Max (OPs)  Min (OPs)  Mean (OPs)   \
-         Std Dev  Mean (s)\n",
-    );
-    for (access, name) in [(Access::Write, "write"), (Access::Read, "read")] {
-        let phases: Vec<&Measured> = measured.iter().filter(|it| it.access == access).collect();
-        if phases.is_empty() {
-            continue;
-        }
-        let rates: Vec<f64> = phases.iter().map(|it| it.bandwidth() / MIB).collect();
-        let calls: Vec<f64> = phases.iter().map(|it| operations(parameters, compat, it)).collect();
-        let times: Vec<f64> = phases.iter().map(|it| it.total_s).collect();
-        let _ = write!(text, "{name:<10}");
-        for values in [&rates, &calls] {
-            let max = values.iter().copied().fold(f64::MIN, f64::max);
-            let min = values.iter().copied().fold(f64::MAX, f64::min);
-            let _ = write!(
-                text,
-                " {max:10.2} {min:10.2} {:11.2} {:9.2}",
-                mean(values),
-                deviation(values)
-            );
-        }
-        let _ = writeln!(text, " {:9.5}   EXCEL", mean(&times));
-    }
-    for (access, name) in [(Access::Write, "Write"), (Access::Read, "Read")] {
-        let rates = measured.iter().filter(|it| it.access == access).map(Measured::bandwidth);
-        if let Some(max) = rates.reduce(f64::max) {
-            let _ =
-                writeln!(text, "\nMax {name}: {:.2} MiB/sec ({:.2} MB/sec)", max / MIB, max / 1e6);
+impl Statistics {
+    fn of(values: &[f64]) -> Self {
+        let mean = mean(values);
+        let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+        Self {
+            max: values.iter().copied().fold(f64::MIN, f64::max),
+            min: values.iter().copied().fold(f64::MAX, f64::min),
+            mean,
+            deviation: (squares / values.len() as f64).sqrt(),
         }
     }
-    let errors: u64 = measured.iter().map(|it| it.errors).sum();
-    if errors > 0 {
-        let _ = writeln!(text, "\n{errors} words of data are not what was written");
+}
+
+/// One line of a summary.
+pub(super) struct Row<'a> {
+    pub(super) parameters: &'a Parameters,
+    pub(super) access: Access,
+    /// MiB/s.
+    pub(super) bandwidth: Statistics,
+    pub(super) operations: Statistics,
+    pub(super) seconds_mean: f64,
+    pub(super) bytes: u64,
+    /// Mean time and mean bandwidth (MiB/s) to the deadline, if the test wore out after one.
+    pub(super) stonewall: Option<(f64, f64)>,
+}
+
+fn rows<'a>(parameters: &'a Parameters, measured: &[Measured]) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    for access in [Access::Write, Access::Read] {
+        let all: Vec<&Measured> = measured.iter().filter(|it| it.access == access).collect();
+        let Some(first) = all.first() else { continue };
+        let bandwidths: Vec<f64> = all.iter().map(|it| it.bandwidth() / MIB).collect();
+        let calls: Vec<f64> = all.iter().map(|it| operations(parameters, it)).collect();
+        let times: Vec<f64> = all.iter().map(|it| it.total_s).collect();
+        let transfers: Vec<f64> = all.iter().map(|it| it.transfer_s).collect();
+        let rate = first.bytes as f64 / MIB / mean(&transfers);
+        rows.push(Row {
+            parameters,
+            access,
+            bandwidth: Statistics::of(&bandwidths),
+            operations: Statistics::of(&calls),
+            seconds_mean: mean(&times),
+            bytes: first.bytes,
+            stonewall: parameters.stonewall.wears_out.then(|| (mean(&transfers), rate)),
+        });
     }
-    text
+    rows
+}
+
+impl Output {
+    /// Begins, for all tests of a script.
+    pub fn new(compat: Compat, format: Format, command: String) -> Self {
+        Self {
+            compat,
+            format,
+            command,
+            began: text::now(),
+            tests: Vec::new(),
+            shown: Vec::new(),
+            results: Vec::new(),
+            started: String::new(),
+            has_table: false,
+        }
+    }
+
+    /// Whether what is printed is read by programs: then nothing else may be printed.
+    pub fn is_for_programs(&self) -> bool {
+        self.format != Format::Default
+    }
+
+    /// A test begins. `about` is what carries it out: the version of MPI.
+    pub fn begin(&mut self, parameters: &Parameters, about: &str) -> String {
+        self.results.clear();
+        self.started = text::now();
+        match (self.format, self.compat) {
+            (Format::Csv, _) if self.tests.is_empty() => new::csv_head(),
+            (Format::Json | Format::Csv, _) => String::new(),
+            (Format::Default, Compat::V2) => old::begin(&self.command, parameters, about),
+            (Format::Default, Compat::V4) => {
+                let mut said = String::new();
+                if self.tests.is_empty() {
+                    said = new::head(&self.began, &self.command);
+                }
+                said + &new::begin(self.tests.len(), &self.started, parameters, about)
+            }
+        }
+    }
+
+    /// Something happened in it.
+    pub fn event(&mut self, parameters: &Parameters, event: &Event<'_>) -> String {
+        if self.format == Format::Json {
+            self.results.extend(json::result(parameters, event));
+            return String::new();
+        }
+        if self.format == Format::Csv {
+            return match event {
+                Event::Measured(measured) => new::csv_row(parameters, measured),
+                _ => String::new(),
+            };
+        }
+        match (event, self.compat) {
+            (Event::Measured(measured), Compat::V2) if parameters.verbose >= 2 => {
+                let head = if self.has_table { "" } else { old::TABLE_HEAD };
+                self.has_table = true;
+                head.to_string() + &old::row(parameters, measured)
+            }
+            (Event::Measured(measured), Compat::V4) => new::row(parameters, measured),
+            (Event::Removed { repetition, seconds }, Compat::V4) if parameters.verbose >= 1 => {
+                new::removed(*repetition, *seconds)
+            }
+            (Event::Checked { access, errors }, _) if *errors > 0 => {
+                format!("WARNING: incorrect data on {} ({errors} errors found).\n", access.name())
+            }
+            (Event::Note(note), _) => format!("note: {note}\n"),
+            _ => String::new(),
+        }
+    }
+
+    /// A test is over.
+    pub fn end(&mut self, parameters: &Parameters, measured: &[Measured], about: &str) -> String {
+        let rows = rows(parameters, measured);
+        let said = match (self.format, self.compat) {
+            (Format::Json, _) => {
+                let results = std::mem::take(&mut self.results);
+                let index = self.tests.len();
+                let test = json::test(index, &self.started, parameters, about, results, &rows);
+                self.shown.push(test);
+                String::new()
+            }
+            (Format::Csv, _) => String::new(),
+            (Format::Default, Compat::V2) => old::summary(parameters, &rows),
+            (Format::Default, Compat::V4) => {
+                new::short_summary(parameters, &rows, self.tests.len())
+            }
+        };
+        self.tests.push(Test { parameters: parameters.clone(), measured: measured.to_vec() });
+        said
+    }
+
+    /// All are over.
+    pub fn finish(&mut self) -> String {
+        let rows: Vec<(usize, Row<'_>)> = self
+            .tests
+            .iter()
+            .enumerate()
+            .flat_map(|(index, test)| {
+                rows(&test.parameters, &test.measured).into_iter().map(move |row| (index, row))
+            })
+            .collect();
+        match (self.format, self.compat) {
+            (Format::Json, _) => {
+                let tests = std::mem::take(&mut self.shown);
+                json::all(&self.began, &self.command, tests, &rows)
+            }
+            (Format::Csv, _) => String::new(),
+            (Format::Default, Compat::V2) => format!("Run finished: {}\n", text::now()),
+            (Format::Default, Compat::V4) => new::summary(&rows),
+        }
+    }
+
+    /// Where the output of a test's results goes, if not to standard output.
+    pub fn file(parameters: &Parameters) -> Option<PathBuf> {
+        parameters.summary_file.clone()
+    }
+}
+
+/// Each rank's figures, as version 4 appends them to `saveRankPerformanceDetailsCSV`.
+pub fn rank_rows(measured: &Measured) -> String {
+    let share = measured.bytes as f64 / measured.answers.len() as f64;
+    let row = |(rank, answer): (usize, &super::phase::Answer)| {
+        let total = answer.t[5] - answer.t[0];
+        let access = answer.t[3] - answer.t[2];
+        let name = measured.access.name();
+        format!("{name},{rank},{total:e},{access:e},{:e},{:e}\n", share / total, share / access)
+    };
+    measured.answers.iter().enumerate().map(row).collect()
+}
+
+/// The head of that file.
+pub const RANK_HEAD: &str =
+    "access,rank,runtime-with-openclose,runtime,throughput-withopenclose,throughput\n";
+
+/// Ranks whose times are far from the mean (`outlierThreshold`).
+pub fn outliers(parameters: &Parameters, measured: &Measured) -> Vec<String> {
+    let mut said = Vec::new();
+    if parameters.outlier_s == 0 {
+        return said;
+    }
+    for (what, from) in [("open", 0), ("transfer", 2), ("close", 4)] {
+        let times: Vec<f64> =
+            measured.answers.iter().map(|it| it.t[from + 1] - it.t[from]).collect();
+        let mean = mean(&times);
+        for (rank, time) in times.iter().enumerate() {
+            if (time - mean).abs() > parameters.outlier_s as f64 {
+                said.push(format!(
+                    "task {rank}: {} {what} took {time:.3} s, the mean is {mean:.3} s",
+                    measured.access.name()
+                ));
+            }
+        }
+    }
+    said
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::script::Settings;
-    use super::*;
-
-    /// Goal: numbers are those of IOR's formulas, operations per second those of either version.
-    #[test]
-    fn numbers_follow_the_formulas() {
-        let mut settings = Settings::default();
-        for (keyword, value) in [("blockSize", "4m"), ("transferSize", "1m"), ("segmentCount", "2")]
-        {
-            settings.set(keyword, value).unwrap();
-        }
-        let parameters = Parameters::new(&settings, 2, Compat::V2).unwrap().0;
-        let measured = |repetition, total_s| Measured {
-            access: Access::Write,
-            repetition,
-            bytes: parameters.aggregate_bytes(),
-            open_s: 0.0,
-            transfer_s: total_s,
-            close_s: 0.0,
-            total_s,
-            errors: 0,
-        };
-        // 16 MiB in 1 s and in 2 s.
-        let measured = [measured(0, 1.0), measured(1, 2.0)];
-        let old = summary(&parameters, Compat::V2, &measured);
-        let row = |text: &str| {
-            let line = text.lines().find(|line| line.starts_with("write")).unwrap().to_string();
-            line.split_whitespace().map(str::to_string).collect::<Vec<_>>()
-        };
-        assert_eq!(row(&old)[1..5], ["16.00", "8.00", "12.00", "4.00"]);
-        assert_eq!(row(&old)[5], "8.00");
-        assert_eq!(row(&summary(&parameters, Compat::V4, &measured))[5], "16.00");
-        assert!(old.contains("Max Write: 16.00 MiB/sec (16.78 MB/sec)"));
-        assert!(!old.contains("Max Read"));
-    }
-}
+mod tests;

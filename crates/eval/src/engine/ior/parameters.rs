@@ -4,7 +4,7 @@ mod read;
 
 use super::hints::Hint;
 use super::order::Reorder;
-use super::pattern::{Pattern, PatternKind};
+use super::pattern::Pattern;
 use super::phase::Order;
 use super::script::{Compat, Phases};
 use std::path::PathBuf;
@@ -209,10 +209,5 @@ impl Parameters {
     pub fn all_files(&self, repetition: u32) -> Vec<PathBuf> {
         let parts = if self.is_file_per_process { self.ranks } else { 1 };
         (0..parts).map(|part| self.file(part, repetition)).collect()
-    }
-
-    /// Whether data is that of this program, not that of IOR.
-    pub(super) fn has_own_data(&self) -> bool {
-        self.pattern.kind == PatternKind::Own
     }
 }

@@ -131,9 +131,7 @@ impl Phase {
     /// The lines for the shim.
     pub(super) fn lines(&self) -> String {
         let mut text = String::new();
-        let list = |values: &mut dyn Iterator<Item = String>| {
-            values.collect::<Vec<_>>().join(" ")
-        };
+        let list = |values: &mut dyn Iterator<Item = String>| values.collect::<Vec<_>>().join(" ");
         for (key, value) in [
             ("access", self.access as u64),
             ("ranks", self.ranks as u64),

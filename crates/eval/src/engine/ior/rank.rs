@@ -69,8 +69,7 @@ pub(super) fn run(
             result = work.wear_out(file, buffer, most);
         }
     }
-    if let (Ok(file), Ok(()), Access::Write, true) =
-        (&file, &result, phase.access, phase.has_fsync)
+    if let (Ok(file), Ok(()), Access::Write, true) = (&file, &result, phase.access, phase.has_fsync)
     {
         result = file.sync_all().map_err(|error| failed("flush", path, 0, &error));
     }

@@ -34,6 +34,17 @@ pub struct Script {
     pub notes: Vec<String>,
 }
 
+impl Script {
+    /// One test without a script, of what a command line says.
+    pub fn of(settings: Settings, compat: Option<Compat>) -> Self {
+        let used = settings.0.keys().filter_map(|keyword| keywords::find(keyword));
+        let used = used.map(|(name, _, known)| (name, (known, 0))).collect();
+        let mut reader = Reader::new(settings);
+        reader.used = used;
+        reader.finish(compat)
+    }
+}
+
 /// All settings of a test, by keyword as documented; options of modules as `--module.name`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<String, Value>);
@@ -215,14 +226,7 @@ pub fn parse(
             "there is no line IOR START; IOR would run one default test in this case".into();
         return Err(ScriptError { line: 1, message });
     };
-    let mut reader = Reader {
-        settings: defaults.clone(),
-        tests: Vec::new(),
-        has_new_settings: false,
-        follows_run: false,
-        repeated_runs: Vec::new(),
-        used: BTreeMap::new(),
-    };
+    let mut reader = Reader::new(defaults.clone());
     let mut is_stopped = false;
     for (index, text) in text.lines().enumerate().skip(start + 1) {
         let wrong = |message| ScriptError { line: index + 1, message };
@@ -259,6 +263,17 @@ struct Reader {
 }
 
 impl Reader {
+    fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            tests: Vec::new(),
+            has_new_settings: false,
+            follows_run: false,
+            repeated_runs: Vec::new(),
+            used: BTreeMap::new(),
+        }
+    }
+
     fn run(&mut self) {
         if self.follows_run {
             self.repeated_runs.push(self.tests.len());
@@ -284,12 +299,17 @@ impl Reader {
 
     fn finish(mut self, wanted: Option<Compat>) -> Script {
         // What stands behind the last RUN is one more test, and a script without RUN is one.
+        // (Line 0 is the command line.)
         if self.has_new_settings || self.tests.is_empty() {
             self.tests.push(self.settings.clone());
         }
         let only = |known: Known| {
             let names = self.used.iter().filter(move |(_, (it, _))| *it == known);
-            names.map(|(name, (_, line))| format!("{name} (line {line})")).collect::<Vec<_>>()
+            let shown = |(name, (_, line)): (&&str, &(Known, usize))| match line {
+                0 => (*name).to_string(),
+                line => format!("{name} (line {line})"),
+            };
+            names.map(shown).collect::<Vec<_>>()
         };
         let (old, new) = (only(Known::Old), only(Known::New));
         let compat = wanted.unwrap_or(if old.is_empty() { Compat::V4 } else { Compat::V2 });

@@ -37,11 +37,7 @@ impl Parameters {
         layout: Layout,
         compat: Compat,
     ) -> Result<(Self, Vec<String>), String> {
-        let api = match settings.text("api").unwrap_or("POSIX") {
-            name if name.eq_ignore_ascii_case("POSIX") => Api::Posix,
-            name if name.eq_ignore_ascii_case("MPIIO") => Api::Mpiio,
-            name => return Err(format!("api {name} is not available: POSIX and MPIIO are")),
-        };
+        let api = Self::api(settings)?;
         let mut reader = Reader { settings, compat, api, notes: Vec::new() };
         let parameters = reader.parameters(layout)?;
         reader.check(&parameters)?;
@@ -49,6 +45,25 @@ impl Parameters {
             return Err(format!("{} (warningAsErrors)", reader.notes.join("; ")));
         }
         Ok((parameters, reader.notes))
+    }
+
+    /// What is called.
+    pub fn api(settings: &Settings) -> Result<Api, String> {
+        match settings.text("api").unwrap_or("POSIX") {
+            name if name.eq_ignore_ascii_case("POSIX") => Ok(Api::Posix),
+            name if name.eq_ignore_ascii_case("MPIIO") => Ok(Api::Mpiio),
+            name => Err(format!("api {name} is not available: POSIX and MPIIO are")),
+        }
+    }
+
+    /// How results are shown.
+    pub fn format(settings: &Settings) -> Result<Format, String> {
+        match settings.text("summaryFormat").map(str::to_ascii_lowercase).as_deref() {
+            None | Some("default") => Ok(Format::Default),
+            Some("json") => Ok(Format::Json),
+            Some("csv") => Ok(Format::Csv),
+            Some(name) => Err(format!("summaryFormat {name}: there are default, JSON and CSV")),
+        }
     }
 }
 
@@ -144,13 +159,7 @@ impl Reader<'_> {
             reorder_seed: self.number("reorderTasksRandomSeed"),
             task_offset: self.settings.number("taskPerNodeOffset").unwrap_or(1),
             has_summary_always: self.is_set("summaryAlways"),
-            format: match self.settings.text("summaryFormat").map(str::to_ascii_lowercase) {
-                None => Format::Default,
-                Some(name) if name == "default" => Format::Default,
-                Some(name) if name == "json" => Format::Json,
-                Some(name) if name == "csv" => Format::Csv,
-                Some(name) => return Err(format!("summaryFormat {name}: default, JSON or CSV")),
-            },
+            format: Parameters::format(self.settings)?,
             summary_file: self.path("summaryFile"),
             rank_file: self.path("saveRankPerformanceDetailsCSV"),
             reorder: self.reorder(layout)?,
@@ -170,7 +179,9 @@ impl Reader<'_> {
             }
         }
         if self.settings.text("savePerOpDataCSV").is_some() {
-            return Err("savePerOpDataCSV is not available: saveRankPerformanceDetailsCSV is".into());
+            return Err(
+                "savePerOpDataCSV is not available: saveRankPerformanceDetailsCSV is".into()
+            );
         }
         if self.settings.text("--randomPrefill").is_some() {
             return Err("--randomPrefill is not available".into());
@@ -271,7 +282,11 @@ impl Reader<'_> {
             (Some('t'), Compat::V4) => PatternKind::New,
             (Some('t'), Compat::V2) if self.is_set("storeFileOffset") => PatternKind::OldOffset,
             (Some('t'), Compat::V2) => PatternKind::Old,
-            _ => return Err(format!("dataPacketType {kind:?}: offset, incompressible, timestamp or random")),
+            _ => {
+                return Err(format!(
+                    "dataPacketType {kind:?}: offset, incompressible, timestamp or random"
+                ));
+            }
         };
         if matches!(kind, PatternKind::Incompressible | PatternKind::Random) {
             self.notes.push("incompressible data is not, byte by byte, that of IOR".into());
@@ -302,7 +317,9 @@ impl Reader<'_> {
         let number = |keyword: &str| self.settings.number(keyword);
         let bytes = number("lustreStripeSize").filter(|size| *size > 0).or(option("stripesize")?);
         Ok(Striping {
-            count: number("lustreStripeCount").filter(|count| *count != 0).or(option("stripecount")?),
+            count: number("lustreStripeCount")
+                .filter(|count| *count != 0)
+                .or(option("stripecount")?),
             bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()),
             start: number("lustreStartOST").filter(|start| *start >= 0).or(option("startost")?),
         })
@@ -350,9 +367,8 @@ impl Reader<'_> {
         }
         if random != 0 {
             if layout.nodes == 1 {
-                self.notes.push(
-                    "random readers on one node: what they read may come from memory".into(),
-                );
+                self.notes
+                    .push("random readers on one node: what they read may come from memory".into());
             }
             let min = offset.min(layout.nodes - 1) * node;
             return match random {

@@ -1,0 +1,166 @@
+//! The form of 2.10.3.
+
+use super::text::{self, number};
+use super::{KIB, MB, MIB, Row};
+use crate::engine::ior::conductor::Measured;
+use crate::engine::ior::order::Reorder;
+use crate::engine::ior::parameters::{Api, Parameters};
+use crate::engine::ior::phase::{Access, Order};
+use std::fmt::Write as _;
+
+pub(super) const TABLE_HEAD: &str = "\
+access    bw(MiB/s)  block(KiB) xfer(KiB)  open(s)    wr/rd(s)   close(s) total(s)  iter
+------    ---------  ---------- ---------  --------   --------   --------  --------   ----
+";
+
+/// What is said when a test begins.
+pub(super) fn begin(command: &str, parameters: &Parameters, about: &str) -> String {
+    let mut text = String::new();
+    let version = env!("CARGO_PKG_VERSION");
+    let _ =
+        writeln!(text, "tsumugi-{version} as IOR-2.10.3: MPI Coordinated Test of Parallel I/O\n");
+    let _ = writeln!(text, "Run began: {}", text::now());
+    let _ = writeln!(text, "Command line used: {command}");
+    let _ = writeln!(text, "Machine: {}", text::machine());
+    if parameters.verbose >= 1 {
+        let _ = writeln!(text, "Participating tasks: {}", parameters.ranks);
+    }
+    text.push_str("\nSummary:\n");
+    for (name, value) in setup(parameters, about) {
+        let _ = writeln!(text, "\t{name:<19}={value}");
+    }
+    text.push('\n');
+    text
+}
+
+fn setup(it: &Parameters, about: &str) -> Vec<(&'static str, String)> {
+    let mut access =
+        if it.is_file_per_process { " file-per-process" } else { " single-shared-file" }
+            .to_string();
+    if it.verbose >= 1 && it.api == Api::Mpiio {
+        access += if it.is_collective { ", collective" } else { ", independent" };
+    }
+    let api = match it.api {
+        Api::Posix => " POSIX".into(),
+        Api::Mpiio => format!(" MPIIO ({about})"),
+    };
+    let mut all =
+        vec![("api", api), ("test filename", format!(" {}", names(it))), ("access", access)];
+    if it.verbose >= 1 && it.segments > 1 {
+        all.push(("pattern", format!(" strided ({} segments)", it.segments)));
+    } else if it.verbose >= 1 {
+        all.push(("pattern", " segmented (1 segment)".into()));
+    }
+    let is_random = it.order != Order::Sequential;
+    all.push((
+        "ordering in a file",
+        if is_random { " random offsets" } else { " sequential offsets" }.into(),
+    ));
+    all.push((
+        "ordering inter file",
+        match it.reorder {
+            Reorder::None => " no tasks offsets".into(),
+            Reorder::Constant(_) => format!("constant task offsets = {}", it.task_offset),
+            _ => format!("random task offsets >= {}, seed={}", it.task_offset, it.reorder_seed),
+        },
+    ));
+    all.extend([
+        ("clients", format!(" {} ({} per node)", it.ranks, it.per_node)),
+        ("repetitions", format!(" {}", it.repetitions)),
+        ("xfersize", format!(" {}", text::size(it.transfer_bytes))),
+        ("blocksize", format!(" {}", text::size(it.block_bytes))),
+        ("aggregate filesize", format!(" {}", text::size(it.aggregate_bytes()))),
+    ]);
+    if it.stonewall.deadline_s > 0 {
+        all.push(("Using stonewalling", format!(" {} second(s)", it.stonewall.deadline_s)));
+    }
+    all
+}
+
+pub(super) fn names(it: &Parameters) -> String {
+    it.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join("@")
+}
+
+/// A row of the table of repetitions.
+pub(super) fn row(parameters: &Parameters, measured: &Measured) -> String {
+    let columns = [
+        measured.bandwidth() / MIB,
+        parameters.block_bytes as f64 / KIB,
+        parameters.transfer_bytes as f64 / KIB,
+        measured.open_s,
+        measured.transfer_s,
+        measured.close_s,
+        measured.total_s,
+    ];
+    let columns: Vec<String> = columns.into_iter().map(|value| number(value) + " ").collect();
+    format!("{:<10}{}{:<4} XXCEL\n", measured.access.name(), columns.concat(), measured.repetition)
+}
+
+/// What is said when a test is over.
+pub(super) fn summary(it: &Parameters, rows: &[Row<'_>]) -> String {
+    let mut text = String::from(
+        "Operation  Max (MiB)  Min (MiB)  Mean (MiB)   Std Dev  Max (OPs)  Min (OPs)  Mean (OPs)   \
+         Std Dev  Mean (s)  ",
+    );
+    if it.verbose >= 1 {
+        text.push_str(
+            "Op grep #Tasks tPN reps  fPP reord reordoff reordrand seed segcnt blksiz xsize \
+             aggsize\n",
+        );
+    }
+    text.push_str(
+        "\n---------  ---------  ---------  ----------   -------  ---------  ---------  ----------   \
+         -------  --------\n",
+    );
+    for row in rows {
+        let (bandwidth, calls) = (&row.bandwidth, &row.operations);
+        let _ = write!(
+            text,
+            "{:<10}{:10.2} {:10.2}  {:10.2}{:10.2} {:10.2} {:10.2}  {:10.2}{:10.2}{:10.5}   ",
+            row.access.name(),
+            bandwidth.max,
+            bandwidth.min,
+            bandwidth.mean,
+            bandwidth.deviation,
+            calls.max,
+            calls.min,
+            calls.mean,
+            calls.deviation,
+            row.seconds_mean
+        );
+        if it.verbose >= 1 {
+            let _ = write!(
+                text,
+                "{} {} {} {} {} {} {} {} {} {} {} {} {} {} ",
+                it.ranks,
+                it.per_node,
+                it.repetitions,
+                u8::from(it.is_file_per_process),
+                u8::from(it.reorders_constant),
+                it.task_offset,
+                it.reorders_random,
+                it.reorder_seed,
+                it.segments,
+                it.block_bytes,
+                it.transfer_bytes,
+                row.bytes,
+                it.number,
+                it.api.name()
+            );
+        }
+        text.push_str("EXCEL\n");
+    }
+    text.push('\n');
+    for row in rows {
+        text.push_str(&max(row));
+    }
+    text.push('\n');
+    text
+}
+
+/// The line that is quoted most.
+pub(super) fn max(row: &Row<'_>) -> String {
+    let name = if row.access == Access::Write { "Max Write:" } else { "Max Read: " };
+    let max = row.bandwidth.max;
+    format!("{name} {max:.2} MiB/sec ({:.2} MB/sec)\n", max * MIB / MB)
+}
