@@ -12,14 +12,14 @@ use protocol::auth::Secret;
 use protocol::space::DeviceInfo;
 use protocol::times::Times;
 use ring::SocketOptions;
-use ring::time::{Instant, now, sleep};
+use ring::time::sleep;
 use rpc::{Connector, Limits, Reply};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use target::{Admissions, Namespace, Refusal};
+use target::{Admissions, Moment, Namespace, Refusal};
 
 type Connection = rpc::Connection<Connector<rpc::Agent>>;
 
@@ -63,7 +63,8 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
             Push::Admit { host, epoch, beat, lapse_ms } => {
                 ring::spawn(async move {
                     let host = nvme::HostId(host.0);
-                    let admitted = admissions.admit(host, epoch.0, lapse(beat, lapse_ms)).await;
+                    let lapse = lapse(&admissions, beat, lapse_ms);
+                    let admitted = admissions.admit(host, epoch.0, lapse).await;
                     let answer = match admitted {
                         Ok(()) => PushAnswer::Done,
                         Err(Refusal::Lapsed) => PushAnswer::Lapsed,
@@ -73,7 +74,7 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
                 });
             }
             Push::Renew { beat, lapse_ms } => {
-                admissions.renew(lapse(beat, lapse_ms));
+                admissions.renew(lapse(&admissions, beat, lapse_ms));
                 answered(reply, PushAnswer::Done);
             }
             Push::Fence { host, epoch } => {
@@ -105,13 +106,13 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
 }
 
 /// What is sent now carries this.
-fn beat() -> Beat {
-    Beat(now().as_ns())
+fn beat(admissions: &Admissions) -> Beat {
+    Beat(admissions.now().as_ns())
 }
 
 /// When an admission that was given on a beat lapses. A beat that is yet to come is not ours.
-fn lapse(beat: Beat, lapse_ms: u32) -> Instant {
-    Instant::from_ns(beat.0).min(now()) + Duration::from_millis(u64::from(lapse_ms))
+fn lapse(admissions: &Admissions, beat: Beat, lapse_ms: u32) -> Moment {
+    Moment::from_ns(beat.0).min(admissions.now()) + Duration::from_millis(u64::from(lapse_ms))
 }
 
 fn answered(reply: Reply<Connector<rpc::Agent>>, answer: PushAnswer) {
@@ -150,7 +151,7 @@ impl Agent {
         .await
         .map_err(|error| error.to_string())?;
         let (node, devices) = (config.node.clone(), config.devices.clone());
-        let call = Call::Register { node, devices, beat: beat() };
+        let call = Call::Register { node, devices, beat: beat(&config.admissions) };
         let answer = connection.call(&call, Some(config.times.request_deadline)).await;
         match answer.map_err(|error| error.to_string())? {
             Answer::Registered(ids) if ids.len() == config.devices.len() => {
@@ -188,7 +189,8 @@ impl Agent {
         while connection.closed_reason().is_none() {
             let counts = self.counts();
             if counts != told || silent >= self.config.times.heartbeat {
-                let call = Call::Heartbeat { beat: beat(), counts: counts.clone() };
+                let beat = beat(&self.config.admissions);
+                let call = Call::Heartbeat { beat, counts: counts.clone() };
                 let answer = connection.call(&call, Some(self.config.times.session_deadline)).await;
                 if let Err(error) = answer {
                     connection.close(&error.to_string());

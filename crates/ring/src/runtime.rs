@@ -4,7 +4,7 @@ use crate::context::{Context, Driver, Entered};
 use crate::executor::Executor;
 use crate::sim::EPOCH_NS;
 use crate::slots::Slots;
-use crate::time::{monotonic_ns, realtime_ns};
+use crate::time::{boot_ns, monotonic_ns, realtime_ns};
 use crate::timers::Timers;
 use crate::uring::{Reaped, Uring, kick};
 use std::cell::RefCell;
@@ -249,6 +249,13 @@ impl Context {
     pub(crate) fn now_ns(&self) -> u64 {
         match &self.driver {
             Driver::Uring(_) => monotonic_ns(),
+            Driver::Sim(sim) => sim.now_ns.get(),
+        }
+    }
+
+    pub(crate) fn boot_ns(&self) -> u64 {
+        match &self.driver {
+            Driver::Uring(_) => boot_ns(),
             Driver::Sim(sim) => sim.now_ns.get(),
         }
     }

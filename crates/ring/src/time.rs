@@ -84,6 +84,16 @@ pub fn system_time() -> u64 {
     try_with_context(|context| context.system_ns()).unwrap_or_else(realtime_ns)
 }
 
+/// Nanoseconds since the machine has booted, with those that it was suspended for: what [`now`] leaves
+/// out. (A virtual machine that was paused may know of neither.)
+pub fn boot_time() -> u64 {
+    try_with_context(|context| context.boot_ns()).unwrap_or_else(boot_ns)
+}
+
+pub(crate) fn boot_ns() -> u64 {
+    clock_ns(rustix::time::ClockId::Boottime)
+}
+
 pub(crate) fn monotonic_ns() -> u64 {
     clock_ns(rustix::time::ClockId::Monotonic)
 }

@@ -12,15 +12,17 @@
 //! the I/O that began under lapsed admissions has ended, so that a target that was stopped for a
 //! while cannot let an old write land behind a new owner's.
 
+mod clock;
 mod lane;
 mod table;
 
+pub use clock::Moment;
 pub use lane::{Lane, Lent, Permit};
 pub use table::Drained;
 
+use clock::Clock;
 use lane::Slot;
 use nvme::{HostId, Nqn};
-use ring::time::Instant;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,6 +63,7 @@ pub type Epoch = u64;
 #[derive(Debug)]
 pub struct Admissions {
     mode: AdmissionMode,
+    clock: Clock,
     table: Mutex<Table>,
     refused: AtomicU64,
 }
@@ -68,7 +71,22 @@ pub struct Admissions {
 impl Admissions {
     /// A table with nobody admitted.
     pub fn new(mode: AdmissionMode) -> Arc<Self> {
-        Arc::new(Self { mode, table: Mutex::default(), refused: AtomicU64::new(0) })
+        Self::with_clock(mode, ring::time::boot_time)
+    }
+
+    /// As [`Admissions::new`], with admissions that lapse by another clock than the machine's time
+    /// since its boot, which goes on while it is suspended. It tells nanoseconds and never goes back.
+    pub fn with_clock(
+        mode: AdmissionMode,
+        clock: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let (clock, refused) = (Clock::new(clock), AtomicU64::new(0));
+        Arc::new(Self { mode, clock, table: Mutex::default(), refused })
+    }
+
+    /// The time by which admissions lapse.
+    pub fn now(&self) -> Moment {
+        self.clock.now()
     }
 
     /// Whom the target lets in.
@@ -91,18 +109,18 @@ impl Admissions {
     /// # Errors
     /// [`Refusal::Fenced`] if the host was fenced under this or a later epoch, [`Refusal::Lapsed`]
     /// if `lapse` has passed.
-    pub async fn admit(&self, host: HostId, epoch: Epoch, lapse: Instant) -> Result<(), Refusal> {
-        let lapsed = self.table().sweep(ring::time::now());
+    pub async fn admit(&self, host: HostId, epoch: Epoch, lapse: Moment) -> Result<(), Refusal> {
+        let lapsed = self.table().sweep(self.now());
         Drained::new(lapsed).await;
-        let now = ring::time::now();
+        let now = self.now();
         if lapse <= now { Err(Refusal::Lapsed) } else { self.table().admit(host, epoch, lapse) }
     }
 
     /// Lets all present admissions lapse no sooner than `lapse`. Those that have lapsed stay so.
     /// Answers how many are left.
-    pub fn renew(&self, lapse: Instant) -> usize {
+    pub fn renew(&self, lapse: Moment) -> usize {
         let mut table = self.table();
-        table.sweep(ring::time::now());
+        table.sweep(self.now());
         table.renew(lapse)
     }
 
@@ -135,7 +153,7 @@ impl Admissions {
                 Some(name) if !names.contains(name) => Err(Refusal::NotAdmitted),
                 _ => Ok(self.table().slot_on_demand(host)),
             },
-            AdmissionMode::Controlled => self.table().slot(host, ring::time::now()),
+            AdmissionMode::Controlled => self.table().slot(host, self.now()),
         };
         result.and_then(|slot| Slot::open_lane(&slot, signal)).inspect_err(|_| self.note_refused())
     }
@@ -145,10 +163,9 @@ impl Admissions {
         &self,
         host: HostId,
         signal: &Arc<Signal>,
-        now: Instant,
     ) -> Result<Lane, Refusal> {
         let slot = match &self.mode {
-            AdmissionMode::Controlled => self.table().slot(host, now)?,
+            AdmissionMode::Controlled => self.table().slot(host, self.now())?,
             _ => self.table().slot_on_demand(host),
         };
         Slot::open_lane(&slot, signal)
@@ -158,9 +175,9 @@ impl Admissions {
     ///
     /// # Errors
     /// The reason.
-    pub fn check(&self, host: HostId, now: Instant) -> Result<(), Refusal> {
+    pub fn check(&self, host: HostId) -> Result<(), Refusal> {
         match self.mode {
-            AdmissionMode::Controlled => self.table().slot(host, now).map(|_| ()),
+            AdmissionMode::Controlled => self.table().slot(host, self.now()).map(|_| ()),
             _ => Ok(()),
         }
     }

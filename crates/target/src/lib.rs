@@ -18,7 +18,7 @@ mod signal;
 mod subsystem;
 mod target;
 
-pub use admission::{AdmissionMode, Admissions, Refusal};
+pub use admission::{AdmissionMode, Admissions, Moment, Refusal};
 pub use controller::Controller;
 pub use counts::NamespaceCounts;
 pub use driver::{Server, ServerOptions};

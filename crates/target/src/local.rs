@@ -79,14 +79,14 @@ struct LocalDevice {
 
 impl LocalDevice {
     fn enter(&self) -> Result<Permit, Refusal> {
-        let now = ring::time::now();
+        let now = self.access.admissions.now();
         let mut lane = self.lane.borrow_mut();
         if let Some(open) = &*lane
             && let Ok(permit) = open.enter(now)
         {
             return Ok(permit);
         }
-        let opened = self.access.admissions.open_local_lane(self.access.host, &self.signal, now)?;
+        let opened = self.access.admissions.open_local_lane(self.access.host, &self.signal)?;
         let permit = opened.enter(now);
         *lane = Some(opened);
         permit

@@ -184,7 +184,7 @@ impl Target {
     pub(crate) fn discovery_page(&self, host: HostId, name: &Nqn) -> (Vec<u8>, u64) {
         let generation = self.discovery_generation();
         let registry = self.registry();
-        let is_admitted = self.admissions.check(host, ring::time::now()).is_ok();
+        let is_admitted = self.admissions.check(host).is_ok();
         let visible = registry
             .subsystems
             .values()

@@ -125,7 +125,7 @@ fn a_renewal_that_was_stuck_extends_nothing() {
         let inode = silent.create(InodeId::ROOT, "f", Rights::SIZE).await;
         silent.call(ClientCall::Admit(device)).await.unwrap();
         let host = nvme::HostId(silent.host.0);
-        assert_eq!(admissions.check(host, now()), Ok(()));
+        assert_eq!(admissions.check(host), Ok(()));
         line.takes_connections.store(false, Ordering::SeqCst);
         line.is_held.store(true, Ordering::SeqCst);
         silent.is_silent.set(true);
@@ -136,7 +136,7 @@ fn a_renewal_that_was_stuck_extends_nothing() {
         sleep(Duration::from_millis(600)).await;
         line.is_held.store(false, Ordering::SeqCst);
         taken.await.unwrap();
-        assert!(admissions.check(host, now()).is_err(), "it has the right, and may still write");
+        assert!(admissions.check(host).is_err(), "it has the right, and may still write");
         agent.abort();
     });
 }
@@ -146,10 +146,12 @@ fn a_renewal_that_was_stuck_extends_nothing() {
 #[test]
 fn admissions_count_from_beats() {
     ring::Runtime::new(&ring::Config::default()).unwrap().block_on(async {
-        let old = beat();
+        let admissions = Admissions::new(AdmissionMode::Controlled);
+        let old = beat(&admissions);
         sleep(Duration::from_millis(2)).await;
-        assert_eq!(lapse(old, 5), Instant::from_ns(old.0) + Duration::from_millis(5));
-        let bound = now() + Duration::from_secs(1);
-        assert!(lapse(Beat(u64::MAX), 5) < bound);
+        let expected = Moment::from_ns(old.0) + Duration::from_millis(5);
+        assert_eq!(lapse(&admissions, old, 5), expected);
+        let bound = admissions.now() + Duration::from_secs(1);
+        assert!(lapse(&admissions, Beat(u64::MAX), 5) < bound);
     });
 }

@@ -1,9 +1,8 @@
 //! One host's admission and the counted passages through it.
 
-use crate::admission::{Epoch, Refusal};
+use crate::admission::{Epoch, Moment, Refusal};
 use crate::signal::{self, Signal};
 use nvme::HostId;
-use ring::time::Instant;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +13,7 @@ use std::task::Waker;
 pub(crate) struct Slot {
     pub(crate) host: HostId,
     pub(crate) epoch: Epoch,
-    /// When it lapses, in nanoseconds of the monotonic clock; the largest value means never.
+    /// When it lapses, in nanoseconds of the admissions' clock; the largest value means never.
     lapse_ns: AtomicU64,
     is_closed: AtomicBool,
     members: Mutex<Members>,
@@ -35,7 +34,7 @@ struct Gate {
 }
 
 impl Slot {
-    pub(crate) fn new(host: HostId, epoch: Epoch, lapse: Instant) -> Arc<Self> {
+    pub(crate) fn new(host: HostId, epoch: Epoch, lapse: Moment) -> Arc<Self> {
         Arc::new(Self {
             host,
             epoch,
@@ -46,11 +45,11 @@ impl Slot {
     }
 
     /// Lets it lapse no sooner than `lapse`.
-    pub(crate) fn extend(&self, lapse: Instant) {
+    pub(crate) fn extend(&self, lapse: Moment) {
         self.lapse_ns.fetch_max(lapse.as_ns(), Ordering::SeqCst);
     }
 
-    pub(crate) fn is_lapsed(&self, now: Instant) -> bool {
+    pub(crate) fn is_lapsed(&self, now: Moment) -> bool {
         now.as_ns() >= self.lapse_ns.load(Ordering::Relaxed)
     }
 
@@ -138,7 +137,7 @@ impl Lane {
     ///
     /// # Errors
     /// Why the command must not be carried out.
-    pub fn enter(&self, now: Instant) -> Result<Permit, Refusal> {
+    pub fn enter(&self, now: Moment) -> Result<Permit, Refusal> {
         let inner = &self.0;
         inner.gate.in_flight.fetch_add(1, Ordering::SeqCst);
         // From here on the permit's drop counts the command out again.
@@ -150,7 +149,7 @@ impl Lane {
     }
 
     /// Whether commands would be let in now.
-    pub fn is_open(&self, now: Instant) -> bool {
+    pub fn is_open(&self, now: Moment) -> bool {
         !self.0.slot.is_closed() && !self.0.slot.is_lapsed(now)
     }
 

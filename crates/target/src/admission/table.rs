@@ -1,9 +1,8 @@
 //! The admissions in force, the ones that are draining, and who was fenced.
 
 use crate::admission::lane::Slot;
-use crate::admission::{Epoch, Refusal};
+use crate::admission::{Epoch, Moment, Refusal};
 use nvme::HostId;
-use ring::time::Instant;
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use std::task::{Context, Poll};
 /// an admission is only taken before the lapse that it names; the oldest are forgotten.
 const FENCED_MAX: usize = 65_536;
 
-const NEVER: Instant = Instant::from_ns(u64::MAX);
+const NEVER: Moment = Moment::from_ns(u64::MAX);
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -26,7 +25,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// The slot of an admitted host.
-    pub(crate) fn slot(&self, host: HostId, now: Instant) -> Result<Arc<Slot>, Refusal> {
+    pub(crate) fn slot(&self, host: HostId, now: Moment) -> Result<Arc<Slot>, Refusal> {
         match self.slots.get(&host) {
             Some(slot) if slot.is_lapsed(now) => Err(Refusal::Lapsed),
             Some(slot) => Ok(Arc::clone(slot)),
@@ -47,7 +46,7 @@ impl Table {
         &mut self,
         host: HostId,
         epoch: Epoch,
-        lapse: Instant,
+        lapse: Moment,
     ) -> Result<(), Refusal> {
         if self.fenced.get(&host).is_some_and(|&fenced| fenced >= epoch) {
             return Err(Refusal::Fenced);
@@ -64,7 +63,7 @@ impl Table {
     }
 
     /// Closes what has lapsed; answers all lapsed admissions that may have I/O in flight.
-    pub(crate) fn sweep(&mut self, now: Instant) -> Vec<Arc<Slot>> {
+    pub(crate) fn sweep(&mut self, now: Moment) -> Vec<Arc<Slot>> {
         let lapsed: Vec<HostId> = self
             .slots
             .iter()
@@ -79,7 +78,7 @@ impl Table {
     }
 
     /// Moves the lapse of all admissions to this, if it was sooner; answers how many there are.
-    pub(crate) fn renew(&mut self, lapse: Instant) -> usize {
+    pub(crate) fn renew(&mut self, lapse: Moment) -> usize {
         for slot in self.slots.values() {
             slot.extend(lapse);
         }

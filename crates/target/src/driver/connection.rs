@@ -364,11 +364,12 @@ impl Connection {
             return Err("the peer terminated it");
         }
         let mut is_any = false;
+        let now = self.target.admissions().now();
         while let Some(event) = self.pair.next_event() {
             is_any = true;
             match &mut self.role {
                 Role::Io(executor) => {
-                    if let Err(refusal) = executor.handle(event, &mut self.pair, self.now, cx) {
+                    if let Err(refusal) = executor.handle(event, &mut self.pair, now, cx) {
                         tracing::info!(host = %executor.queue().association().host(), %refusal,
                             "a command is refused");
                         self.target.admissions().note_refused();

@@ -6,7 +6,7 @@
 //! answered, for its permit must tell the truth to whoever fences.
 
 use super::plan::{Extent, Plan, is_broadcast_flush};
-use crate::admission::{Lane, Lent, Permit, Refusal};
+use crate::admission::{Lane, Lent, Moment, Permit, Refusal};
 use crate::controller::check_in_capsule;
 use crate::counts::{Origin, Tally};
 use crate::limits::Limits;
@@ -16,7 +16,6 @@ use crate::target::IoQueue;
 use block::{Access, Device, DiscardEffect, IoFuture};
 use nvme::command::DsmRange;
 use nvme::{Nsid, Status, SubmissionQueueEntry};
-use ring::time::Instant;
 use ring::{Buffer, Chunk};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -149,7 +148,7 @@ impl Executor {
         &mut self,
         event: Event,
         pair: &mut QueuePair,
-        now: Instant,
+        now: Moment,
         cx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
@@ -188,7 +187,7 @@ impl Executor {
         &mut self,
         pair: &mut QueuePair,
         (tag, open, plan): (Tag, usize, Plan),
-        now: Instant,
+        now: Moment,
         cx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let permit = match self.lane.enter(now) {

@@ -16,7 +16,6 @@ use super::connect::Wanted;
 use crate::admission::AdmissionMode;
 use crate::controller::Association;
 use nvme::SubmissionQueueEntry;
-use ring::time::Instant;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -55,11 +54,11 @@ impl Future for Ended {
 impl Target {
     /// Ends the controllers that a Connect replaces, if it would succeed, and answers those that
     /// have not ended yet.
-    pub(crate) fn take_over(&self, sqe: &SubmissionQueueEntry, data: &[u8], now: Instant) -> Ended {
+    pub(crate) fn take_over(&self, sqe: &SubmissionQueueEntry, data: &[u8]) -> Ended {
         let Ok(wanted) = Wanted::decode(sqe, data) else { return Ended::default() };
         let Ok(subsystem) = self.find(&wanted.subsystem_name) else { return Ended::default() };
         let is_let_in = subsystem.access().allows(&wanted.host_name)
-            && self.admissions.check(wanted.host, now).is_ok();
+            && self.admissions.check(wanted.host).is_ok();
         if !is_let_in || !wanted.connect.qid.is_admin() || subsystem.is_discovery() {
             return Ended::default();
         }

@@ -6,18 +6,18 @@ use crate::server::{BLOCK, SIZE, TestServer, nqn};
 use block::{Backing, Fault, FaultPlan, MemoryBacking};
 use nvme::opcode::NvmOpcode;
 use nvme::{ControllerId, Status};
-use ring::time::Instant;
 use ring::{Config, Runtime};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use target::{AdmissionMode, Limits, LocalAccess, Refusal};
+use target::{AdmissionMode, Admissions, Limits, LocalAccess, Moment, Refusal};
 
-fn long() -> Instant {
+fn long() -> Moment {
     after(Duration::from_mins(1))
 }
 
-fn after(time: Duration) -> Instant {
-    ring::time::now() + time
+fn after(time: Duration) -> Moment {
+    Moment::from_ns(ring::time::boot_time()) + time
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -57,17 +57,47 @@ fn admissions_lapse() {
     block_on(admissions.admit(who.host, 1, after(Duration::from_millis(500)))).unwrap();
     let (_admin, mut io) = pair(&server, &who);
     assert_eq!(admissions.renew(after(Duration::from_secs(1))), 1);
-    assert_eq!(admissions.renew(ring::time::now()), 1, "a late renewal shortens nothing");
+    assert_eq!(admissions.renew(after(Duration::ZERO)), 1, "a late renewal shortens nothing");
     assert!(io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK).0.status().is_success());
     std::thread::sleep(Duration::from_millis(1100));
     io.submit(rw(NvmOpcode::WRITE, 0, 1), Some((Way::InCapsule, &pattern(1, 1))), 0);
     assert!(io.wait_closed(Duration::from_secs(10)));
     assert_eq!(server.subsystem.counts()[0].written_remote_bytes, 0);
     assert_eq!(admissions.renew(long()), 0, "what has lapsed stays so");
-    let late = block_on(admissions.admit(who.host, 1, ring::time::now()));
+    let late = block_on(admissions.admit(who.host, 1, after(Duration::ZERO)));
     assert_eq!(late, Err(Refusal::Lapsed), "an order that is late admits nobody");
     block_on(admissions.admit(who.host, 1, long())).unwrap();
     pair(&server, &who);
+    server.stop();
+}
+
+/// While a machine is suspended its admissions lapse, though its monotonic clock stands still: when it
+/// wakes, no write is let in any more, from near or far, that has waited in a socket meanwhile or
+/// comes then.
+#[test]
+fn admissions_lapse_while_the_machine_sleeps() {
+    let slept_ns = Arc::new(AtomicU64::new(0));
+    let clock = Arc::clone(&slept_ns);
+    let clock = move || ring::time::boot_time() + clock.load(Ordering::SeqCst);
+    let admissions = Admissions::with_clock(AdmissionMode::Controlled, clock);
+    let memory = Arc::new(MemoryBacking::new(SIZE, BLOCK).unwrap());
+    let (limits, table) = (Limits::default(), Arc::clone(&admissions));
+    let server = TestServer::with_admissions(limits, table, 1, memory);
+    let who = Who::number(1);
+    block_on(admissions.admit(who.host, 1, long())).unwrap();
+    let (_admin, mut io) = pair(&server, &who);
+    let namespace = &server.subsystem.namespaces()[0];
+    block_on(async {
+        let device = LocalAccess::new(&admissions, namespace, who.host).attach();
+        let data = || ring::Chunk::copy_from(&pattern(1, 1));
+        device.write(0, data()).await.unwrap();
+        slept_ns.store(61_000_000_000, Ordering::SeqCst);
+        device.write(0, data()).await.unwrap_err();
+    });
+    io.submit(rw(NvmOpcode::WRITE, 0, 1), Some((Way::InCapsule, &pattern(2, 1))), 0);
+    assert!(io.wait_closed(Duration::from_secs(10)));
+    assert_eq!(namespace.counts().written_remote_bytes, 0);
+    assert_eq!(admissions.renew(long()), 0, "what has lapsed stays so");
     server.stop();
 }
 

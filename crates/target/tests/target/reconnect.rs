@@ -30,7 +30,7 @@ fn repeat_writes(
     let slow = Fault::new(Arc::clone(&memory) as Arc<dyn Backing>, 1, plan);
     let server = TestServer::with_backing(Limits::default(), mode, cores, Arc::new(slow.clone()));
     let who = Who::number(1);
-    let until = ring::time::now() + Duration::from_mins(1);
+    let until = server.target.admissions().now() + Duration::from_mins(1);
     block_on(server.target.admissions().admit(who.host, 1, until)).unwrap();
     let (admin, mut io) = pair(&server, &who);
     for lba in 0..WRITES {
@@ -91,7 +91,7 @@ fn other_controllers_of_a_host_go_on() {
     for mode in [AdmissionMode::AnyHost, AdmissionMode::Controlled] {
         let server = TestServer::with(Limits::default(), mode.clone(), 1);
         let one = Who::number(1);
-        let until = ring::time::now() + Duration::from_mins(1);
+        let until = server.target.admissions().now() + Duration::from_mins(1);
         block_on(server.target.admissions().admit(one.host, 1, until)).unwrap();
         let name =
             if mode == AdmissionMode::Controlled { Who::number(2).name } else { one.name.clone() };

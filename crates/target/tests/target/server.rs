@@ -42,7 +42,16 @@ impl TestServer {
         cores: usize,
         backing: Arc<dyn Backing>,
     ) -> Self {
-        let target = Target::new(limits, Admissions::new(mode)).unwrap();
+        Self::with_admissions(limits, Admissions::new(mode), cores, backing)
+    }
+
+    pub fn with_admissions(
+        limits: Limits,
+        admissions: Arc<Admissions>,
+        cores: usize,
+        backing: Arc<dyn Backing>,
+    ) -> Self {
+        let target = Target::new(limits, admissions).unwrap();
         let subsystem = Subsystem::new(nqn(), "serial", "model", HostAccess::Any);
         subsystem.add_namespace(Namespace::new(Nsid(1), [7; 16], backing, false)).unwrap();
         let subsystem = target.add_subsystem(subsystem).unwrap();

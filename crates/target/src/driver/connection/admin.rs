@@ -46,7 +46,7 @@ impl Connection {
         }
         match &mut self.role {
             Role::Admin(controller, lane) => {
-                if !lane.is_open(self.now) {
+                if !lane.is_open(self.target.admissions().now()) {
                     self.target.admissions().note_refused();
                     return Err("its host is not admitted any more");
                 }
@@ -78,7 +78,7 @@ impl Connection {
             self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
             return;
         }
-        let ended = self.target.take_over(sqe, self.pair.data(tag), self.now);
+        let ended = self.target.take_over(sqe, self.pair.data(tag));
         if ended.is_empty() {
             self.finish_connect(tag, sqe);
         } else {
