@@ -24,6 +24,8 @@ const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
 const BLOCK_BYTES: u32 = 4096;
 const DEVICE_BYTES: u64 = 4 << 20;
+/// Longer than the pause between two write-backs.
+const RECALL_LASTS: Duration = Duration::from_secs(1);
 
 /// Runs a scene on the client of one node; it is given the metadata service's store too.
 fn on_a_node<F>(scene: impl FnOnce(Rc<Client>, MemoryStore) -> F + 'static)
@@ -281,6 +283,44 @@ fn a_write_ends_that_no_device_has_room_for() {
             client.release(&handle).await.unwrap();
         });
         job.await.unwrap();
+    };
+    simulation.run(whole).unwrap();
+}
+
+/// Goal: a file that is closed while its right to be written is recalled, and told to be closed right
+/// after the recall is answered, is gone with its last name (seeds 727 and 2152).
+#[test]
+fn a_file_closed_during_a_recall_goes_with_its_last_name() {
+    let (mut simulation, meta, nodes) = machines(1, 2);
+    let memory = || Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
+    let slow = FaultPlan { delay_ppm: 1_000_000, delay_max: RECALL_LASTS, ..FaultPlan::default() };
+    let backing = Fault::new(memory(), 1, FaultPlan::default());
+    let whole = async move {
+        start_meta(&meta, Box::new(MemoryStore::new()), 1);
+        let machine = |index: usize| (meta.clone(), nodes[index].clone());
+        let writer = start_node(&machine(0), 0, Arc::new(backing.clone()), 1).await;
+        let other = start_node(&machine(1), 1, memory(), 1).await;
+        let inodes = async |client: &Rc<Client>| client.pool_use().await.unwrap().inodes;
+        let elsewhere = nodes[1].clone();
+        let scene = nodes[0].spawn(async move {
+            let before = inodes(&writer).await;
+            backing.set_plan(slow);
+            for _ in 0..50 {
+                let (handle, attr) = writer.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+                let bytes = Chunk::from(Buffer::copy_from(&[1; 5000]));
+                writer.write(&handle, 0, bytes, false).await.unwrap();
+                let remover = Rc::clone(&other);
+                let removed = elsewhere.spawn(async move { remover.unlink(ROOT, b"a").await });
+                // The recall has begun to commit by then; next come the close and the write-back.
+                sleep(Duration::from_millis(2)).await;
+                writer.release(&handle).await.unwrap();
+                removed.await.unwrap().unwrap();
+                writer.forget(attr.inode, 1);
+            }
+            sleep(protocol::times::WRITEBACK * 4).await;
+            assert_eq!(inodes(&writer).await, before);
+        });
+        scene.await.unwrap();
     };
     simulation.run(whole).unwrap();
 }

@@ -5,6 +5,8 @@ use crate::leases::AskId;
 use crate::sessions::Session;
 use protocol::client::{Push, PushAnswer, Response};
 use protocol::{Errno, InodeId, Rights};
+use ring::local::oneshot;
+use ring::time::timeout;
 use rpc::{Acceptor, Client, Reply, RpcError};
 use std::rc::Rc;
 
@@ -87,30 +89,49 @@ impl Shared {
         }
     }
 
-    /// Sends a recall and takes its answer. If the connection is lost the ask stays open until the
-    /// session has resumed or ended; if there is no answer in time, the session is ended.
+    /// Sends a recall. If the connection is lost the ask stays open until the session has resumed or
+    /// ended; if there is no answer in time, the session is ended.
     fn send_ask(self: &Rc<Self>, session: Rc<Session>, id: AskId, push: &Push) {
         let Some(connection) = session.connection() else { return };
-        let deadline = self.times.session_deadline;
-        let answering = connection.call(push, Some(deadline));
         self.count(|counts| counts.recalls += 1);
+        let (asker, answered) = oneshot();
+        let (shared, asked) = (Rc::clone(self), Rc::clone(&session));
+        // In the order of the stream: the session may give back at once what it says here it keeps,
+        // and that must not come first.
+        connection.call_then(push, move |answer| {
+            let _ = asker.send(());
+            shared.take_answer(&asked, id, answer);
+        });
         let shared = Rc::clone(self);
         ring::spawn(async move {
-            let kept = match answering.await {
-                Ok(PushAnswer::Recalled(recalled)) => recalled.kept,
-                Ok(_) => Rights::NONE,
-                Err(RpcError::Closed(_)) => return,
-                Err(error) => {
-                    tracing::warn!(session = session.id.0, %error, "a recall was not answered");
-                    shared.end_session(&session, "it did not answer a recall in time");
-                    return;
-                }
-            };
-            let closed = shared.leases.borrow_mut().answered(id, kept);
-            if let Some(inode) = closed {
-                shared.close_inode(session.id, inode);
+            if timeout(shared.times.session_deadline, answered).await.is_err() {
+                tracing::warn!(session = session.id.0, "a recall was not answered");
+                shared.end_session(&session, "it did not answer a recall in time");
             }
-            shared.go_on();
         });
+    }
+
+    /// Takes the answer to a recall.
+    fn take_answer(
+        self: &Rc<Self>,
+        session: &Rc<Session>,
+        id: AskId,
+        answer: Result<PushAnswer, RpcError>,
+    ) {
+        let kept = match answer {
+            Ok(PushAnswer::Recalled(recalled)) => recalled.kept,
+            Ok(_) => Rights::NONE,
+            Err(RpcError::Closed(_)) => return,
+            Err(error) => {
+                tracing::warn!(session = session.id.0, %error, "a recall was not answered");
+                self.end_session(session, "it did not answer a recall");
+                return;
+            }
+        };
+        let closed = self.leases.borrow_mut().answered(id, kept);
+        if let Some(inode) = closed {
+            self.close_inode(session.id, inode);
+        }
+        self.go_on();
     }
 }
