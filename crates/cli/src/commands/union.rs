@@ -7,6 +7,7 @@
 //! state of threads to be lost.)
 
 mod background;
+mod bench;
 mod partial;
 
 use crate::signals;
@@ -53,6 +54,11 @@ enum UnionCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Compare the first writes of many containers with the kernel's overlayfs
+    Bench(bench::BenchArgs),
+    /// One container of `bench`
+    #[command(hide = true)]
+    BenchContainer(bench::ContainerArgs),
     /// Copy the rest of such files, so that the kernel's overlayfs takes the directories again
     Complete {
         /// The options that it is mounted with
@@ -88,6 +94,8 @@ pub(crate) fn run(args: UnionArgs) -> anyhow::Result<ExitCode> {
         Some(UnionCommand::Sync { mountpoint }) => sync(&mountpoint),
         Some(UnionCommand::Status { options, json }) => partial::status(&options, json),
         Some(UnionCommand::Complete { options }) => partial::complete(&options),
+        Some(UnionCommand::Bench(args)) => bench::bench(&args),
+        Some(UnionCommand::BenchContainer(args)) => bench::run_container(&args),
         None => mount(&args.mount),
     }
 }

@@ -1,0 +1,156 @@
+//! `tsumugi union bench`: the study of copy-up, repeated on this machine.
+//!
+//! C containers, each with a mount namespace and a fresh upper directory of its own over one lower
+//! directory, write 4 KiB at a random aligned offset of files that they have not touched before. The
+//! clock starts with the first write and ends when everything is durable: after `union sync` of every
+//! mount (with `fill=background` after the last file is whole) and syncfs(2) of the upper file system,
+//! since whoever counts less finds the scheme the fastest that leaves the most undone. Conditions take
+//! turns within each round, and the median over the rounds is told, because a machine's disk is not the
+//! same from minute to minute.
+
+mod condition;
+mod container;
+mod counters;
+mod files;
+mod report;
+mod run;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use condition::Condition;
+use files::Lower;
+use report::Row;
+
+pub(super) use container::{ContainerArgs, run as run_container};
+
+/// What `bench` is told.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+    tsumugi union bench --quick --directory /mnt/disk
+    tsumugi union bench --containers 1,16,200 --rounds 3 --directory /mnt/disk --json > result
+
+Needs root. The last column of a table tells the rate against the kernel's own in the same rounds.")]
+pub(super) struct BenchArgs {
+    /// Where to work: a directory on the disk to be measured
+    #[arg(long, default_value = ".")]
+    directory: PathBuf,
+    /// How many containers write at a time, one table each
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
+    containers: Vec<usize>,
+    /// What to compare; all that can be had by default
+    #[arg(long, value_delimiter = ',')]
+    conditions: Vec<Condition>,
+    /// How often each condition has its turn
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Which files there are
+    #[arg(long, value_enum, default_value_t = Set::Study)]
+    set: Set,
+    /// How many files there are
+    #[arg(long)]
+    files: Option<usize>,
+    /// How many files each container writes; all by default
+    #[arg(long)]
+    operations: Option<usize>,
+    /// What the sizes, offsets and orders are drawn from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// 96 files, one and four containers, one round: whether it works, not how fast
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object per run and row instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// The files of the lower directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Set {
+    /// 1 KB to 4 MB, as many in each power of two (the study's)
+    Study,
+    /// 256 MiB each
+    Large,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+struct Plan {
+    containers: Vec<usize>,
+    conditions: Vec<Condition>,
+    rounds: usize,
+    operations: usize,
+    seed: u64,
+}
+
+/// Set by SIGINT and SIGTERM.
+type Stopped = Arc<AtomicBool>;
+
+/// Why the work ends early.
+fn check_stopped(stopped: &Stopped) -> anyhow::Result<()> {
+    if stopped.load(Ordering::Relaxed) {
+        bail!("stopped; everything that was made is removed");
+    }
+    Ok(())
+}
+
+/// Runs `tsumugi union bench`.
+pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("mounting the kernel's overlayfs needs root");
+    }
+    let stopped = Stopped::default();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stopped))
+            .context("cannot watch for signals")?;
+    }
+    let directory = std::fs::canonicalize(&args.directory)
+        .with_context(|| format!("cannot work in {}", args.directory.display()))?;
+    let place = files::Place::new(&directory)?;
+    let plan = args.plan(&place)?;
+    let count = args.files.unwrap_or(if args.quick { 96 } else { args.set.files_default() });
+    let lower = Lower::make(&place, args.set, count, args.seed, &stopped)?;
+    let runs = run::all(&plan, &place, &lower, args.json, &stopped)?;
+    let rows = Row::of(&runs);
+    if args.json {
+        rows.iter().try_for_each(report::print_json)?;
+    } else {
+        report::print(&rows, &lower);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl BenchArgs {
+    fn plan(&self, place: &files::Place) -> anyhow::Result<Plan> {
+        let conditions = match &self.conditions[..] {
+            [] => Condition::available(place)?,
+            given => given.to_vec(),
+        };
+        let containers = if self.quick { vec![1, 4] } else { self.containers.clone() };
+        if containers.contains(&0) || containers.iter().any(|&count| count > 4096) {
+            bail!("--containers takes numbers from 1 to 4096");
+        }
+        let rounds = if self.quick { 1 } else { self.rounds };
+        if rounds == 0 || self.files == Some(0) || self.operations == Some(0) {
+            bail!("--rounds, --files and --operations take numbers from 1 on");
+        }
+        let operations = self.operations.unwrap_or(usize::MAX);
+        Ok(Plan { containers, conditions, rounds, operations, seed: self.seed })
+    }
+}
+
+impl Set {
+    fn files_default(self) -> usize {
+        match self {
+            Self::Study => 1024,
+            Self::Large => 16,
+        }
+    }
+}

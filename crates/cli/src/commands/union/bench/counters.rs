@@ -1,0 +1,61 @@
+//! What a run cost: bytes in the upper directories, and what the disk was asked for.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::Context;
+
+/// Counters of the disk below a directory, since it was started.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Disk {
+    pub(super) written_bytes: u64,
+    pub(super) flushes: u64,
+}
+
+impl Disk {
+    /// Reads them; `None` where a file system has no disk that counts (tmpfs, btrfs, overlay).
+    /// Fields 7 and 16 of Documentation/block/stat.rst.
+    pub(super) fn below(directory: &Path) -> Option<Self> {
+        let device = std::fs::metadata(directory).ok()?.dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let block = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
+        let text = std::fs::read_to_string(block.join("stat")).ok()?;
+        let fields: Vec<u64> =
+            text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+        let written_bytes = fields.get(6)? * 512;
+        let mut flushes = fields.get(15).copied();
+        if block.join("partition").exists() {
+            // Flushes are counted for the whole disk.
+            let whole = std::fs::read_to_string(block.join("../stat")).ok()?;
+            flushes = whole.split_whitespace().nth(15).and_then(|field| field.parse().ok());
+        }
+        Some(Self { written_bytes, flushes: flushes? })
+    }
+
+    /// What has come since.
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            written_bytes: self.written_bytes - before.written_bytes,
+            flushes: self.flushes - before.flushes,
+        }
+    }
+}
+
+/// Bytes that the files below a directory have on the disk.
+pub(super) fn allocated_bytes(directory: &Path) -> anyhow::Result<u64> {
+    let mut bytes = 0;
+    let mut left = vec![directory.to_owned()];
+    while let Some(path) = left.pop() {
+        let entries = std::fs::read_dir(&path);
+        for entry in entries.with_context(|| format!("cannot list {}", path.display()))? {
+            let entry = entry?;
+            let found = entry.metadata()?;
+            if found.is_dir() {
+                left.push(entry.path());
+            } else {
+                bytes += found.blocks() * 512;
+            }
+        }
+    }
+    Ok(bytes)
+}
