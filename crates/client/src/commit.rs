@@ -5,24 +5,18 @@
 //! close or fsync; what a commit that failed has named is lost, and a failed flush is never tried again.
 
 use crate::client::Client;
-use crate::dirty::{Fill, FillState};
-use crate::extent_map::Run;
+use crate::dirty::{Cursor, Fill, FillState, RUNS_PER_COMMIT_MAX};
 use crate::inode::Inode;
 use protocol::client::{Answer, Call};
 use protocol::{Errno, ExtentList};
 use std::rc::Rc;
 
-/// Runs that one commit names at most: bounds a transaction of the metadata service.
-const RUNS_PER_COMMIT_MAX: usize = 1024;
-
 /// What a part of a commit was.
 enum Part {
     /// There was nothing left to commit.
     Nothing,
-    /// The last one.
-    Last,
-    /// One after which there may be more.
-    More,
+    /// One after which there may be more from here on, if anything.
+    Done(Option<Cursor>),
 }
 
 impl Client {
@@ -77,30 +71,33 @@ impl Client {
         if durable {
             self.flush_dirty(inode).await?;
         }
-        let mut from = 0;
-        loop {
-            match self.commit_part(inode, &mut from, durable).await? {
-                Part::More => {}
+        let mut from = Some(Cursor::default());
+        let mut is_first = true;
+        while let Some(cursor) = from {
+            from = match self.commit_part(inode, cursor, durable).await? {
+                Part::Done(next) => next,
                 // The answer to a durable commit says so of all that was committed before. Without one
                 // nobody has asked: what another commit took, which this one waited for, need not be.
-                Part::Nothing if durable && from == 0 => {
+                Part::Nothing if durable && is_first => {
                     return self.session.call(Call::Sync(Some(inode.id))).await.map(drop);
                 }
-                Part::Last | Part::Nothing => return Ok(()),
-            }
+                Part::Nothing => None,
+            };
+            is_first = false;
         }
+        Ok(())
     }
 
     /// Commits the next runs from `from` on.
     async fn commit_part(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
-        from: &mut u64,
+        from: Cursor,
         durable: bool,
     ) -> Result<Part, Errno> {
-        let (runs, call, named) = {
+        let (runs, next, call, named) = {
             let mut dirty = inode.dirty.borrow_mut();
-            let runs = dirty.committable(*from, RUNS_PER_COMMIT_MAX);
+            let (runs, next) = dirty.committable(from, RUNS_PER_COMMIT_MAX);
             let mtime = dirty.take_mtime();
             if runs.is_empty() && mtime.is_none() {
                 return Ok(Part::Nothing);
@@ -123,10 +120,8 @@ impl Client {
                 kill_privileges: std::mem::take(&mut dirty.kill_privileges),
                 durable,
             };
-            (runs, call, allocations)
+            (runs, next, call, allocations)
         };
-        *from = runs.last().map_or(u64::MAX, Run::end);
-        let part = if runs.len() < RUNS_PER_COMMIT_MAX { Part::Last } else { Part::More };
         let generation = inode.state.borrow().generation;
         let answer = self.session.call_or_know(call).await;
         let mut dirty = inode.dirty.borrow_mut();
@@ -138,7 +133,11 @@ impl Client {
                     // A truncation came first: the service dropped the commit, the blocks are ours.
                     dirty.unname(&named);
                 }
-                if matches!(answer, Ok(Answer::NotDurable(_))) { Err(Errno::EIO) } else { Ok(part) }
+                if matches!(answer, Ok(Answer::NotDurable(_))) {
+                    Err(Errno::EIO)
+                } else {
+                    Ok(Part::Done(next))
+                }
             }
             Ok(_) => Err(Errno::EPROTO),
             Err(failure) => {

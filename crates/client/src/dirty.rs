@@ -21,12 +21,23 @@ pub(crate) const FILL_BYTES: usize = protocol::space::ALLOCATION_MAX_BYTES as us
 /// A written buffer of at least this size goes out as it is instead of being copied into a fill.
 pub(crate) const ADOPT_BYTES: usize = 256 << 10;
 
-/// Most writes that one fill gathers: bounds the extents of a commit.
-const WRITES_PER_FILL_MAX: u32 = 2048;
+/// Runs that one commit names at most: bounds a transaction of the metadata service.
+pub(crate) const RUNS_PER_COMMIT_MAX: usize = 1024;
+
+/// Most writes that one fill gathers: it fits into one commit.
+const WRITES_PER_FILL_MAX: u32 = RUNS_PER_COMMIT_MAX as u32;
 
 /// A fill of one inode. Higher numbers were begun later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FillId(u64);
+
+/// How far the parts of a commit have come: the next one begins at this fill, and at this offset of
+/// the file if the last one took a part of the fill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    fill: FillId,
+    offset: u64,
+}
 
 /// Where uncommitted bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,13 +304,38 @@ impl Dirty {
         self.runs.within(start..end).collect()
     }
 
-    /// At most `count_max` runs whose bytes the devices have, from `from` on.
-    pub(crate) fn committable(&self, from: u64, count_max: usize) -> Vec<Run<At>> {
-        let written = |run: &Run<At>| {
-            let fill = self.fills.get(&run.place.fill);
-            fill.is_some_and(|fill| matches!(fill.state, FillState::Written))
-        };
-        self.runs.within(from..u64::MAX).filter(written).take(count_max).collect()
+    /// The runs of the next part of a commit, ascending, and where the one after it begins, if there may
+    /// be more. Only runs whose bytes the devices have, and all of a fill in one part: once a part has
+    /// named an allocation, others may overwrite what it named, and then the allocation is gone. (A
+    /// fill that later writes have cut into more runs than a part takes is the exception.)
+    pub(crate) fn committable(
+        &self,
+        from: Cursor,
+        count_max: usize,
+    ) -> (Vec<Run<At>>, Option<Cursor>) {
+        let mut by_fill: BTreeMap<FillId, Vec<Run<At>>> = BTreeMap::new();
+        for run in self.runs.iter() {
+            let id = run.place.fill;
+            let is_left = id > from.fill || (id == from.fill && run.offset >= from.offset);
+            let fill = self.fills.get(&id).filter(|_| is_left);
+            if fill.is_some_and(|fill| matches!(fill.state, FillState::Written)) {
+                by_fill.entry(id).or_default().push(run);
+            }
+        }
+        let mut part: Vec<Run<At>> = Vec::new();
+        let mut next = None;
+        for (fill, mut runs) in by_fill {
+            if part.len() + runs.len() > count_max {
+                let taken = if part.is_empty() { count_max } else { 0 };
+                let offset = if taken == 0 { 0 } else { runs[taken].offset };
+                next = Some(Cursor { fill, offset });
+                part.extend(runs.drain(..taken));
+                break;
+            }
+            part.append(&mut runs);
+        }
+        part.sort_unstable_by_key(|run| run.offset);
+        (part, next)
     }
 
     /// The extents that a written run becomes: one for each allocation it lies in.

@@ -11,8 +11,8 @@ use crate::ids::{DeviceId, Epoch, HostId};
 use crate::space::DeviceInfo;
 use serde::{Deserialize, Serialize};
 
-/// When an agent sent a call, in nanoseconds of its own clock, which goes on while the machine is suspended. It means nothing to anybody
-/// else; the metadata service hands it back as it came.
+/// When an agent sent a call, in nanoseconds of its own clock, which goes on while the machine is
+/// suspended. It means nothing to anybody else; the metadata service hands it back as it came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Beat(pub u64);
 

@@ -69,3 +69,68 @@ fn an_open_for_writing_does_not_wait_for_read() {
     };
     simulation.run(whole).unwrap();
 }
+
+/// Goal: a commit of so many extents that it goes out in parts succeeds although another session
+/// overwrites all that the first part named before the second comes; each byte is of the one who wrote
+/// it last or alone.
+#[test]
+fn a_commit_in_parts_survives_what_others_overwrite_meanwhile() {
+    // In some the other comes between the parts.
+    for seed in 1..=20 {
+        commit_in_parts(seed);
+    }
+}
+
+fn commit_in_parts(seed: u64) {
+    const PIECES: u64 = 2000;
+    const STRIDE: u64 = 64;
+    let (mut simulation, meta, nodes) = machines(seed, 2);
+    let memory = || Arc::new(MemoryBacking::new(64 << 20, 4096).unwrap());
+    let whole = async move {
+        start_meta(&meta, Box::new(MemoryStore::new()), 1);
+        let machine = |index: usize| (meta.clone(), nodes[index].clone());
+        let one = start_node(&machine(0), 0, memory(), 1).await;
+        let two = start_node(&machine(1), 1, memory(), 1).await;
+        let writer = nodes[0].spawn(async move {
+            let (handle, attr) = one.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            for piece in 0..PIECES {
+                let byte = Chunk::from(Buffer::copy_from(&[1]));
+                one.write(&handle, piece * STRIDE, byte, false).await.unwrap();
+            }
+            (one, handle, attr.inode)
+        });
+        let (one, handle, inode) = writer.await.unwrap();
+        let done = Rc::new(std::cell::Cell::new(false));
+        let is_done = Rc::clone(&done);
+        let other = nodes[1].spawn(async move {
+            let (handle, _) = two.open(inode, WRITE).await.unwrap();
+            while !is_done.get() {
+                let bytes = vec![2; (1024 * STRIDE) as usize];
+                let bytes = Chunk::from(Buffer::copy_from(&bytes));
+                two.write(&handle, 0, bytes, false).await.unwrap();
+                two.flush(&handle).await.unwrap();
+            }
+            two.release(&handle).await.unwrap();
+        });
+        // The other has overwritten something by then, and goes on.
+        sleep(Duration::from_millis(20)).await;
+        nodes[0]
+            .spawn(async move {
+                one.flush(&handle).await.unwrap();
+                done.set(true);
+                other.await.unwrap();
+                let read = one.read(inode, 0, (PIECES * STRIDE) as usize, None).await.unwrap();
+                let bytes: Vec<u8> =
+                    read.iter().flat_map(|chunk| chunk.as_slice().to_vec()).collect();
+                for piece in 0..PIECES {
+                    let found = bytes[(piece * STRIDE) as usize];
+                    let expected = if piece < 1024 { 2 } else { 1 };
+                    assert_eq!(found, expected, "piece {piece}");
+                }
+                one.release(&handle).await.unwrap();
+            })
+            .await
+            .unwrap();
+    };
+    simulation.run(whole).unwrap();
+}
