@@ -15,6 +15,13 @@ pub(super) const POOLED_BYTES_MAX: usize = ALIGNMENT_BYTES << (CLASSES - 1);
 /// Most bytes that one class of one thread's pool keeps.
 const CLASS_BYTES_MAX: usize = 32 << 20;
 
+/// From this capacity on memory is taken from the system as it gives it, zero and not yet there: a
+/// page counts from its first use on. (The allocator writes zeros itself where it is asked for zero
+/// memory that is aligned.)
+const LAZY_BYTES_MIN: usize = 128 << 10;
+/// What the allocator aligns to without being asked.
+const LAZY_ALIGNMENT_BYTES: usize = 16;
+
 /// Header of a buffer's memory.
 pub(super) struct Block {
     /// Number of [`Shared`](super::Shared) views; 1 while owned by a `Buffer` or the pool.
@@ -23,19 +30,31 @@ pub(super) struct Block {
     pub(super) capacity: usize,
     /// Start of the aligned memory.
     pub(super) memory: NonNull<u8>,
+    /// Start of what was allocated.
+    base: NonNull<u8>,
 }
 
 impl Block {
     fn layout(capacity: usize) -> Layout {
-        Layout::from_size_align(capacity, ALIGNMENT_BYTES).expect("capacity below isize::MAX")
+        let (size, alignment) = if capacity >= LAZY_BYTES_MIN {
+            (capacity + ALIGNMENT_BYTES, LAZY_ALIGNMENT_BYTES)
+        } else {
+            (capacity, ALIGNMENT_BYTES)
+        };
+        Layout::from_size_align(size, alignment).expect("capacity below isize::MAX")
     }
 
     fn allocate(capacity: usize) -> NonNull<Self> {
         let layout = Self::layout(capacity);
         // SAFETY: the layout's size is at least one page.
-        let memory = unsafe { alloc_zeroed(layout) };
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
-        let block = Self { references: AtomicUsize::new(1), capacity, memory };
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        let padding = base.align_offset(ALIGNMENT_BYTES);
+        debug_assert!(padding + capacity <= layout.size());
+        // SAFETY: what was allocated beyond the capacity is a multiple of what it is aligned to and
+        // enough for any padding; without it there is none.
+        let memory = unsafe { base.add(padding) };
+        let block = Self { references: AtomicUsize::new(1), capacity, memory, base };
         NonNull::from(Box::leak(Box::new(block)))
     }
 
@@ -47,7 +66,7 @@ impl Block {
         // SAFETY: by the caller's promise the header is a leaked box that is ours again.
         let block = unsafe { Box::from_raw(block.as_ptr()) };
         // SAFETY: the memory was allocated with this very layout.
-        unsafe { dealloc(block.memory.as_ptr(), Self::layout(block.capacity)) };
+        unsafe { dealloc(block.base.as_ptr(), Self::layout(block.capacity)) };
     }
 }
 
@@ -173,6 +192,33 @@ mod tests {
             assert_eq!(make().slice(90..).into_shared()[..], bytes[90..]);
             assert_eq!(make().slice(1..).into_buffer()[..], bytes[1..]);
             assert_eq!(make().slice(..5).into_buffer()[..], bytes[..5]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod lazy_tests {
+    use crate::Buffer;
+
+    /// Resident memory of this process, in bytes.
+    fn resident() -> usize {
+        let status = std::fs::read_to_string("/proc/self/statm").expect("statm");
+        let pages = status.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+        pages.expect("resident pages") * 4096
+    }
+
+    /// Goal: large buffers that wait to be filled (one per mount of a server) cost no memory, and
+    /// are aligned all the same.
+    #[test]
+    fn large_buffers_cost_nothing_until_they_are_used() {
+        let before = resident();
+        let buffers: Vec<Buffer> = (0..256).map(|_| Buffer::with_capacity(1 << 20)).collect();
+        assert!(resident() - before < 64 << 20, "{} bytes", resident() - before);
+        for mut buffer in buffers.into_iter().take(1) {
+            assert!(buffer.as_ptr().addr().is_multiple_of(4096) && buffer.capacity() >= 1 << 20);
+            buffer.extend_from_slice(b"x");
+            buffer.set_len(1 << 20);
+            assert!(buffer[0] == b'x' && buffer[1..].iter().all(|&byte| byte == 0));
         }
     }
 }
