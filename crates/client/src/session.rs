@@ -344,14 +344,17 @@ impl Session {
         let deadline = now() + self.times().session_deadline;
         let (sender, receiver) = oneshot();
         let session = Rc::clone(self);
-        link.call_then(&Request { slot: None, call }, move |answer| {
-            let result = answer.map(|response: Response| response.result);
-            if let Ok(Ok(Answer::Welcome { devices, .. })) = &result
-                && let Some(handler) = session.handler()
-            {
-                handler.devices(devices.clone());
+        let request = Request { slot: None, call };
+        let asked = request.call.clone();
+        link.call_then(&request, move |answer| {
+            if let (Ok(response), Some(handler)) = (&answer, session.handler()) {
+                // A reclaim is answered by grants: what is returned later must name their stamps.
+                handler.answered(&asked, response);
+                if let Ok(Answer::Welcome { devices, .. }) = &response.result {
+                    handler.devices(devices.clone());
+                }
             }
-            let _ = sender.send(result);
+            let _ = sender.send(answer.map(|response: Response| response.result));
         });
         match timeout_at(deadline, receiver).await {
             Ok(Ok(answer)) => answer.map_err(|error| error.to_string())?.map_err(refused),

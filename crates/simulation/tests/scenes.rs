@@ -324,3 +324,31 @@ fn a_file_closed_during_a_recall_goes_with_its_last_name() {
     };
     simulation.run(whole).unwrap();
 }
+
+/// Goal: a file whose last name has gone is gone with its last handle, also if the service and the
+/// client lost their connection while it was open (seeds 653 and 727).
+#[test]
+fn an_open_that_was_reclaimed_can_be_returned() {
+    let (mut simulation, meta, nodes) = machines(1, 1);
+    let network = simulation.network();
+    let memory = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
+    let whole = async move {
+        start_meta(&meta, Box::new(MemoryStore::new()), 1);
+        let machine = (meta.clone(), nodes[0].clone());
+        let client = start_node(&machine, 0, memory, 1).await;
+        let node = nodes[0].clone();
+        let scene = nodes[0].spawn(async move {
+            let before = client.pool_use().await.unwrap().inodes;
+            let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            client.unlink(ROOT, b"a").await.unwrap();
+            network.reset(&node, &meta);
+            assert_eq!(client.pool_use().await.unwrap().inodes, before + 1);
+            client.release(&handle).await.unwrap();
+            client.forget(attr.inode, 1);
+            sleep(protocol::times::WRITEBACK * 4).await;
+            assert_eq!(client.pool_use().await.unwrap().inodes, before);
+        });
+        scene.await.unwrap();
+    };
+    simulation.run(whole).unwrap();
+}
