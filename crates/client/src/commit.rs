@@ -205,3 +205,26 @@ fn give_back(space: &mut crate::space::Space, fill: &Fill) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what says that data is gone, or that the service does not take it any more, is an error of
+    /// I/O to who closes a file: no ESTALE, and no EINVAL for arguments that were right. Causes that the
+    /// user can do something about stay what they are.
+    #[test]
+    fn failures_of_a_commit_are_told_as_what_they_are_to_users() {
+        let told = [
+            (Errno::EINVAL, Errno::EIO),
+            (Errno::ESTALE, Errno::EIO),
+            (Errno::EIO, Errno::EIO),
+            (Errno::ENOSPC, Errno::ENOSPC),
+            (Errno::EFBIG, Errno::EFBIG),
+            (Errno::ETIMEDOUT, Errno::ETIMEDOUT),
+        ];
+        for (errno, expected) in told {
+            assert_eq!(told_as(errno), expected, "{errno:?}");
+        }
+    }
+}

@@ -96,3 +96,37 @@ fn each_handle_is_told_of_a_failure_once() {
         }
     });
 }
+
+/// Goal: a handle whose data could not be written out is broken when its session is lost right after,
+/// though nothing is dirty any more and nobody was told: it may not go on as if all was well.
+#[test]
+fn a_handle_whose_data_was_refused_breaks_with_its_session() {
+    let memory = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
+    let backing = Fault::new(memory, 1, FaultPlan::default());
+    let (mut simulation, meta, nodes) = machines(1, 1);
+    let network = simulation.network();
+    let whole = async move {
+        start_meta(&meta, Box::new(MemoryStore::new()), 1);
+        let node = (meta.clone(), nodes[0].clone());
+        let client = start_node(&node, 0, Arc::new(backing.clone()), 1).await;
+        let scene = async move {
+            let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            backing.set_plan(FaultPlan { write_error_ppm: 1_000_000, ..FaultPlan::default() });
+            client.write(&handle, 0, bytes(1), false).await.unwrap();
+            sleep(protocol::times::WRITEBACK * 2).await;
+            backing.set_plan(FaultPlan::default());
+            network.cut(&meta, &node.1);
+            sleep(protocol::times::SESSION_DEADLINE * 2).await;
+            network.heal(&meta, &node.1);
+            sleep(protocol::times::SESSION_DEADLINE).await;
+            let broken = client.write(&handle, 5000, bytes(2), false).await;
+            assert_eq!(broken, Err(Errno::EIO));
+            assert_eq!(client.flush(&handle).await, Err(Errno::EIO));
+            let (other, _) = client.open(attr.inode, WRITE).await.unwrap();
+            client.write(&other, 0, bytes(3), false).await.unwrap();
+            client.fsync_file(&other).await.unwrap();
+        };
+        nodes[0].spawn(scene).await.unwrap();
+    };
+    simulation.run(whole).unwrap();
+}

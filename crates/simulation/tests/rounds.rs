@@ -134,3 +134,55 @@ fn commit_in_parts(seed: u64) {
     };
     simulation.run(whole).unwrap();
 }
+
+/// Goal: a read sees what the same client has written, also if a commit ends while the read asks for
+/// extents, of which there are so many that it asks twice: the bytes are then neither dirty any more nor
+/// in the extents (seed 37).
+#[test]
+fn a_read_sees_what_is_committed_while_it_asks() {
+    const PIECES: u64 = 1500;
+    const STRIDE: u64 = 64;
+    let (mut simulation, meta, nodes) = machines(1, 2);
+    let memory = || Arc::new(MemoryBacking::new(64 << 20, 4096).unwrap());
+    let whole = async move {
+        start_meta(&meta, Box::new(MemoryStore::new()), 1);
+        let machine = |index: usize| (meta.clone(), nodes[index].clone());
+        let client = start_node(&machine(0), 0, memory(), 1).await;
+        let other = start_node(&machine(1), 1, memory(), 1).await;
+        let writer = Rc::clone(&client);
+        let made = nodes[0].spawn(async move {
+            let (handle, attr) = writer.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            for piece in 0..PIECES {
+                let byte = Chunk::from(Buffer::copy_from(&[0]));
+                writer.write(&handle, piece * STRIDE, byte, false).await.unwrap();
+            }
+            writer.flush(&handle).await.unwrap();
+            (Rc::new(handle), attr.inode)
+        });
+        let (handle, inode) = made.await.unwrap();
+        for round in 1..20_u8 {
+            // Has the first client forget all extents.
+            let other = Rc::clone(&other);
+            let forget = nodes[1].spawn(async move {
+                let mode = Some(0o600 | u16::from(round % 8));
+                let changes = AttrChanges { mode, ..AttrChanges::default() };
+                other.set_attr(inode, changes).await.unwrap();
+            });
+            forget.await.unwrap();
+            let (client, handle) = (Rc::clone(&client), Rc::clone(&handle));
+            let scene = async move {
+                let bytes = Chunk::from(Buffer::copy_from(&[round; 10]));
+                client.write(&handle, 0, bytes, false).await.unwrap();
+                let closer = Rc::clone(&client);
+                let close = ring::spawn(async move { closer.flush(&handle).await });
+                let length = (PIECES * STRIDE) as usize;
+                let read = client.read(inode, 0, length, None).await.unwrap();
+                let bytes: Vec<u8> = read.iter().flat_map(|it| it.as_slice().to_vec()).collect();
+                assert_eq!(bytes[..10], [round; 10], "round {round}");
+                close.await.unwrap().unwrap();
+            };
+            nodes[0].spawn(scene).await.unwrap();
+        }
+    };
+    simulation.run(whole).unwrap();
+}

@@ -23,7 +23,8 @@ fn device(online: bool) -> DeviceInfo {
     }
 }
 
-/// A service whose device comes online right after it has welcomed a session.
+/// A service whose device comes online right after it has welcomed a session. It takes back no space,
+/// and breaks the connection when it is asked for some.
 #[derive(Default)]
 struct Service {
     connection: RefCell<Option<rpc::Connection<Acceptor<rpc::Client>>>>,
@@ -32,10 +33,21 @@ struct Service {
 impl rpc::Handler<Acceptor<rpc::Client>> for Service {
     fn called(&self, request: Request, reply: rpc::Reply<Acceptor<rpc::Client>>) {
         let answer = |result| Response { result, grants: Vec::new(), changed: Vec::new() };
-        let Call::Start { .. } = request.call else {
-            let _ = reply.send(&answer(Ok(Answer::Done)));
-            return;
-        };
+        match request.call {
+            Call::Start { .. } => {}
+            Call::ReturnSpace { .. } => {
+                let _ = reply.send(&answer(Err(Errno::EINVAL)));
+                return;
+            }
+            Call::LeaseSpace { .. } => {
+                self.connection.borrow().clone().unwrap().close("it gives no answer");
+                return;
+            }
+            _ => {
+                let _ = reply.send(&answer(Ok(Answer::Done)));
+                return;
+            }
+        }
         let welcome = Answer::Welcome {
             session: SessionId(1),
             epoch: Epoch(1),
@@ -106,5 +118,33 @@ fn welcome_does_not_undo_later_news() {
         assert_eq!(*told.0.borrow(), [false, true], "what was said last holds");
         session.end().await;
         server.abort();
+    });
+}
+
+/// Goal: a caller learns whether a call that failed may have been carried out: not if the service
+/// refused it or it was never sent, but if no answer came.
+#[test]
+fn a_refusal_is_told_from_silence() {
+    let mut runtime = ring::Runtime::new(&ring::Config::default()).unwrap();
+    runtime.block_on(async {
+        let sockets = SocketOptions::default();
+        let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &sockets).unwrap();
+        let meta = listener.local_addr();
+        let server = ring::spawn(serve(listener));
+        let times = Times { request_deadline: Duration::from_millis(200), ..Times::default() };
+        let config = SessionConfig { meta, secret: SECRET, node: "node".into(), times, sockets };
+        let told = Rc::new(Told::default());
+        let weak: Weak<dyn Handler> = Rc::downgrade(&(Rc::clone(&told) as Rc<dyn Handler>));
+        let session = Session::new(config);
+        session.start(weak).await.unwrap();
+        let device = DeviceId(1);
+        let refused = session.call_or_know(Call::ReturnSpace { device, free: Vec::new() }).await;
+        assert_eq!(refused, Err(Failure { errno: Errno::EINVAL, is_refusal: true }));
+        let silent = session.call_or_know(Call::LeaseSpace { device, wanted_bytes: 1 }).await;
+        assert_eq!(silent, Err(Failure { errno: Errno::ETIMEDOUT, is_refusal: false }));
+        server.abort();
+        session.drop_link("the service is gone");
+        let unsent = session.call_or_know(Call::ReturnSpace { device, free: Vec::new() }).await;
+        assert_eq!(unsent, Err(Failure { errno: Errno::ETIMEDOUT, is_refusal: true }));
     });
 }
