@@ -29,8 +29,8 @@ def options_of(lower, upper, work, more=""):
 
 
 def mount_ours(lower, upper, work, at, more=""):
-    """Mounts a union of ours in the background."""
-    run(TSUMUGI, "union", "-o", options_of(lower, upper, work, more), at)
+    """Mounts a union of ours in the background, with a server of its own: it can be killed alone."""
+    run(TSUMUGI, "union", "--own-process", "-o", options_of(lower, upper, work, more), at)
 
 
 def server_of(at):

@@ -35,8 +35,7 @@ pub fn read_ioctl(fd: BorrowedFd<'_>, command: u32) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0_u8; ((command >> 16) & 0x3fff) as usize];
     // SAFETY: who answers writes at most the size that the command's number carries, which is that
     // of the buffer; it lives through the call.
-    let result = unsafe {
-        libc::ioctl(fd.as_raw_fd(), libc::c_ulong::from(command), bytes.as_mut_ptr())
-    };
+    let result =
+        unsafe { libc::ioctl(fd.as_raw_fd(), libc::c_ulong::from(command), bytes.as_mut_ptr()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes) }
 }

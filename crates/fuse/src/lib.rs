@@ -25,9 +25,7 @@ mod types;
 pub use cancellation::Cancellation;
 pub use error::{DecodeError, FuseError};
 pub use ioctl::{read_ioctl, send_ioctl};
-pub use mount::{
-    MountOptions, Mounter, Unmounter, mount_device, serve_mounter, unmount_stale,
-};
+pub use mount::{MountOptions, Mounter, Unmounter, mount_device, serve_mounter, unmount_stale};
 pub use notify::Notifier;
 pub use passthrough::BackingId;
 pub use reply::{

@@ -55,6 +55,12 @@ pub enum UnionError {
     /// The mount itself.
     #[error(transparent)]
     Fuse(#[from] fuse::FuseError),
+    /// The server of unions cannot be reached or started.
+    #[error("cannot reach the server of unions: {0} (--own-process serves a mount without it)")]
+    Serving(io::Error),
+    /// The server of unions could not serve it, in its words.
+    #[error("{0}")]
+    Refused(String),
     /// The reactor.
     #[error("cannot start the reactor: {0}")]
     Reactor(io::Error),

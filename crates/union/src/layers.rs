@@ -78,9 +78,20 @@ pub(crate) struct Layers {
 impl Layers {
     /// Opens all layers, and locks upper and work directory.
     pub(crate) fn open(options: &Options) -> Result<Self, UnionError> {
+        Self::assemble(options, &Directories::open(options)?)
+    }
+
+    /// Makes layers of open directories, and locks upper and work directory. Waits for a process
+    /// that is about to give them up.
+    pub(crate) fn assemble(
+        options: &Options,
+        directories: &Directories,
+    ) -> Result<Self, UnionError> {
         let mut devices = Vec::new();
-        let upper = match (&options.upper, &options.work) {
-            (Some(upper), Some(work)) => Some(open_upper(upper, work)?),
+        let upper = match (&options.upper, &options.work, &directories.upper) {
+            (Some(upper), Some(work), Some((root, work_root))) => {
+                Some(open_upper((upper, root.as_fd()), (work, work_root.as_fd()))?)
+            }
             _ => None,
         };
         if let Some(upper) = &upper {
@@ -92,8 +103,8 @@ impl Layers {
             _ => Prefix::USER,
         };
         let mut lower = Vec::with_capacity(options.lower.len());
-        for path in &options.lower {
-            lower.push(open_lower(path, prefix, &mut devices)?);
+        for (path, root) in options.lower.iter().zip(&directories.lower) {
+            lower.push(open_lower(path, root.as_fd(), prefix, &mut devices)?);
         }
         let merged_count = lower.len() - options.data_only_count;
         Ok(Self { upper, lower, merged_count, prefix, devices })
@@ -120,20 +131,88 @@ fn open_directory(what: &'static str, path: &Path) -> Result<OwnedFd, UnionError
         .map_err(|errno| UnionError::layer(what, path, errno))
 }
 
-fn open_lower(path: &Path, prefix: Prefix, devices: &mut Vec<u64>) -> Result<Layer, UnionError> {
+/// The directories that a union is made of, opened by whoever asks for it: with its rights, in its
+/// mount namespace. They can be passed to another process.
+#[derive(Debug)]
+pub(crate) struct Directories {
+    /// Upper and work directory.
+    upper: Option<(OwnedFd, OwnedFd)>,
+    /// The lower layers from the top.
+    lower: Vec<OwnedFd>,
+}
+
+impl Directories {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// Which, and why not.
+    pub(crate) fn open(options: &Options) -> Result<Self, UnionError> {
+        let upper = match (&options.upper, &options.work) {
+            (Some(upper), Some(work)) => {
+                let pair = (open_directory("upperdir", upper)?, open_directory("workdir", work)?);
+                check_pair(upper, work)?;
+                Some(pair)
+            }
+            _ => None,
+        };
+        let mut lower = Vec::with_capacity(options.lower.len());
+        for path in &options.lower {
+            lower.push(clone_lower(path)?);
+        }
+        Ok(Self { upper, lower })
+    }
+
+    /// All descriptors: upper and work directory if there are any, then the lower layers.
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let upper = self.upper.iter().flat_map(|(root, work)| [root.as_fd(), work.as_fd()]);
+        upper.chain(self.lower.iter().map(OwnedFd::as_fd)).collect()
+    }
+
+    /// The same, open once more.
+    pub(crate) fn try_clone(&self) -> std::io::Result<Self> {
+        let upper = match &self.upper {
+            Some((root, work)) => Some((root.try_clone()?, work.try_clone()?)),
+            None => None,
+        };
+        let lower: std::io::Result<_> = self.lower.iter().map(OwnedFd::try_clone).collect();
+        Ok(Self { upper, lower: lower? })
+    }
+
+    /// Takes what [`Directories::descriptors`] gave; `None` if it is not what the options name.
+    pub(crate) fn from_descriptors(options: &Options, descriptors: Vec<OwnedFd>) -> Option<Self> {
+        let has_upper = options.upper.is_some() && options.work.is_some();
+        let mut descriptors = descriptors.into_iter();
+        let upper = if has_upper { Some((descriptors.next()?, descriptors.next()?)) } else { None };
+        let lower: Vec<OwnedFd> = descriptors.collect();
+        (lower.len() == options.lower.len()).then_some(Self { upper, lower })
+    }
+}
+
+/// A private clone of a lower directory's mount, or the directory itself.
+fn clone_lower(path: &Path) -> Result<OwnedFd, UnionError> {
     let error = |errno| UnionError::layer("lowerdir", path, errno);
     let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let root = match rustix::mount::open_tree(CWD, path, clone) {
-        Ok(root) => root,
-        Err(Errno::NOENT) => return Err(error(Errno::NOENT)),
+    match rustix::mount::open_tree(CWD, path, clone) {
+        Ok(root) => Ok(root),
+        Err(Errno::NOENT) => Err(error(Errno::NOENT)),
         // Not allowed, or not known: the directory as it is.
         Err(_) => rustix::fs::open(
             path,
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )
-        .map_err(error)?,
-    };
+        .map_err(error),
+    }
+}
+
+fn open_lower(
+    path: &Path,
+    root: BorrowedFd<'_>,
+    prefix: Prefix,
+    devices: &mut Vec<u64>,
+) -> Result<Layer, UnionError> {
+    let error = |errno| UnionError::layer("lowerdir", path, errno);
+    let root = root.try_clone_to_owned().map_err(crate::commit::errno_of).map_err(error)?;
     let stat = sys::stat_at(root.as_fd(), b"").map_err(error)?;
     if !stat.is_directory() {
         return Err(error(Errno::NOTDIR));
@@ -151,11 +230,17 @@ fn open_lower(path: &Path, prefix: Prefix, devices: &mut Vec<u64>) -> Result<Lay
     Ok(Layer { root, holds_whiteouts, uuid })
 }
 
-fn open_upper(upper_path: &Path, work_path: &Path) -> Result<Upper, UnionError> {
-    let root = open_directory("upperdir", upper_path)?;
-    let work_root = open_directory("workdir", work_path)?;
-    check_pair(upper_path, work_path)?;
+fn open_upper(
+    (upper_path, root): (&Path, BorrowedFd<'_>),
+    (work_path, work_root): (&Path, BorrowedFd<'_>),
+) -> Result<Upper, UnionError> {
     let error = |errno| UnionError::layer("workdir", work_path, errno);
+    // Open file descriptions of their own: locks must not outlive the process because somebody
+    // else holds the directories too.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let root = sys::open_below(root, b"", flags)
+        .map_err(|errno| UnionError::layer("upperdir", upper_path, errno))?;
+    let work_root = sys::open_below(work_root, b"", flags).map_err(error)?;
     let locks = [
         DirectoryLock::take(upper_path, root.as_fd())?,
         DirectoryLock::take(work_path, work_root.as_fd())?,

@@ -20,6 +20,7 @@ mod offline;
 mod ops;
 mod options;
 mod partial;
+mod serve;
 mod sys;
 mod tree;
 
@@ -30,3 +31,4 @@ pub use ops::IOCTL_SYNC;
 pub use options::{
     FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, RedirectMode, SyncMode, XattrClass,
 };
+pub use serve::{Command, Ending, HandOver, hand_over, run_keeper, run_server};

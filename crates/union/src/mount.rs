@@ -94,6 +94,7 @@ impl UnionMount {
 /// Opens the layers and finishes what an earlier process has left.
 pub(crate) fn open(options: Options) -> Result<Rc<Union>, UnionError> {
     options.check()?;
+    refuse_missing(&options)?;
     let layers = Layers::open(&options)?;
     open_layers(options, layers, Rc::new(Shared::default()))
 }
@@ -111,7 +112,7 @@ pub(crate) fn open_layers(
         let opened = partial::open(upper, &options)?;
         let is_filling = options.fill == FillMode::Background;
         let is_kept = |name: &[u8]| is_filling && opened.is_filling(name);
-        commit::recover(upper, layers.prefix, is_kept)
+        commit::recover(upper, is_kept)
             .map_err(|errno| UnionError::layer("workdir", work, errno))?;
         store = Some(opened);
     }

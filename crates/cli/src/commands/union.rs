@@ -9,6 +9,7 @@
 mod background;
 mod bench;
 mod partial;
+mod serving;
 
 use crate::signals;
 use ::union::{IOCTL_SYNC, Options, UnionMount};
@@ -75,6 +76,9 @@ struct MountArgs {
     /// Stay in the foreground
     #[arg(short = 'f', long)]
     foreground: bool,
+    /// Serve it by a process of its own, not by the server that all unions of a user share
+    #[arg(long)]
+    own_process: bool,
     /// Where to mount; a word before it is shown as the mount's source
     #[arg(value_name = "[SOURCE] MOUNTPOINT", num_args = 0..=2)]
     places: Vec<PathBuf>,
@@ -111,6 +115,14 @@ pub(crate) fn run_by_name(
             let args = [OsString::from("tsumugi-union")].into_iter().chain(args);
             Some(mount(&MountProgram::parse_from(args).mount))
         }
+        serving::KEEPER => {
+            super::start_log();
+            Some(serving::keep(args))
+        }
+        serving::SERVER => {
+            super::start_log();
+            Some(serving::serve())
+        }
         b"umount.fuse.tsumugi-union" => {
             super::start_log();
             Some(unmount(args))
@@ -131,7 +143,9 @@ fn mount(args: &MountArgs) -> anyhow::Result<ExitCode> {
     };
     options.check()?;
     if !args.foreground && !background::is_inside() {
-        return background::start();
+        let is_served =
+            !args.own_process && serving::hand_over(&args.options, &options, mountpoint)?;
+        return if is_served { Ok(ExitCode::SUCCESS) } else { background::start() };
     }
     serve(options, mountpoint)
 }

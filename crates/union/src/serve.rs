@@ -1,0 +1,56 @@
+//! One process for all mounts of a user, and another that outlives it.
+//!
+//! `tsumugi union` opens the layers, mounts, and passes both (open directories and the open device)
+//! to the user's server, so that rights and mount namespace are the caller's. The server has one
+//! thread a core; a union belongs to one of them for its life, which is all the locking that there
+//! is (see `tree.rs`), and the unions of a thread share its committer. What takes long (data of
+//! copies, flushes) goes through the thread's reactor and keeps nobody waiting.
+//!
+//! A keeper started the server. It holds what cannot be had again: the devices, the layers, and a
+//! book per mount of what the kernel has been told (`book.rs`). When the server is killed, the
+//! kernel's connections stay up, the keeper starts another server and gives it all of this, and what
+//! was asked and not answered is asked again.
+//!
+//! - [`hand_over`]: the caller's side (`client.rs`).
+//! - [`run_server`]: the server (`server.rs`, `worker.rs`).
+//! - [`run_keeper`]: the keeper (`keeper.rs`).
+
+mod client;
+mod keeper;
+mod rights;
+mod server;
+mod wire;
+mod worker;
+
+pub use client::{HandOver, hand_over};
+pub use keeper::run_keeper;
+pub use server::{Command, Ending, run_server};
+
+/// Raised with every change of the packets: servers serve callers of their own version only.
+const PROTOCOL: u64 = 1;
+
+/// Kinds of packets between caller and server.
+mod kind {
+    /// Caller: version, number of descriptors, options, mount point; with the first descriptors.
+    pub(super) const MOUNT: u8 = b'M';
+    /// Caller: further descriptors.
+    pub(super) const MORE: u8 = b'F';
+    /// Caller: connection number; with the device.
+    pub(super) const DEVICE: u8 = b'D';
+    /// Server: the layers are open and locked: mount now.
+    pub(super) const READY: u8 = b'R';
+    /// Server: it is served.
+    pub(super) const SERVED: u8 = b'S';
+    /// Server: it cannot be, and why.
+    pub(super) const FAILED: u8 = b'E';
+    /// Server: not by this server, and why.
+    pub(super) const REFUSED: u8 = b'N';
+    /// Server to keeper, and back to the next server: descriptors of a mount.
+    pub(super) const KEEP: u8 = b'P';
+    /// The same: the rest of what is to be known of it.
+    pub(super) const KEPT: u8 = b'C';
+    /// Server to keeper: a mount has ended.
+    pub(super) const ENDED: u8 = b'X';
+    /// Keeper to server: that was all.
+    pub(super) const ALL: u8 = b'.';
+}

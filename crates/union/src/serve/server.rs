@@ -1,0 +1,397 @@
+//! The server's main thread: callers come, mounts are dealt out to the workers, and go.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fuse::{Negotiated, Unmounter};
+use ring::Handle;
+use ring::local::{Notify, OneshotSender, Semaphore, oneshot};
+use ring::mailbox::Receiver;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::keeper::{Keeper, Kept};
+use super::wire::{Channel, Packet, Reader, Writer};
+use super::worker::{Event, Order, Worker, events};
+use super::{PROTOCOL, kind, rights};
+use crate::layers::{Directories, Layers};
+use crate::options::{LOWER_LAYERS_MAX, Options};
+
+/// Callers that are served at a time; more wait.
+const CALLERS_MAX: usize = 64;
+/// Threads that open layers, at a time: they may wait for another process to let go of them.
+const OPENING_MAX: usize = 2;
+/// How long the first caller is waited for.
+const FIRST_CALLER_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Why a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Its last mount is gone.
+    Idle,
+    /// It was told to: everything is unmounted.
+    Told,
+    /// It was told to make room for its successor: mounts stay, nothing is finished.
+    Replaced,
+}
+
+/// What the server was told by its surroundings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Unmount everything, finish and end.
+    End,
+    /// End at once; the keeper starts a successor.
+    Replace,
+}
+
+/// The main thread's state.
+struct Server {
+    workers: Vec<Worker>,
+    keeper: Keeper,
+    mounts: RefCell<HashMap<u64, Mounted>>,
+    next: Cell<u64>,
+    callers: Cell<usize>,
+    opening: Semaphore,
+    room: Semaphore,
+    /// Something ended.
+    changed: Notify,
+}
+
+/// A mount.
+struct Mounted {
+    worker: usize,
+    unmounter: Unmounter,
+    /// Who waits until it is served.
+    waiting: Option<OneshotSender<Result<Negotiated, String>>>,
+}
+
+/// Serves until the last mount is gone. `listener` is where callers come, `keeper` the socket of who
+/// has started this process, `signals` what it is told.
+///
+/// # Errors
+/// If threads or sockets fail; what is wrong with a single mount is told to its caller.
+pub async fn run_server(
+    listener: OwnedFd,
+    keeper: OwnedFd,
+    mut commands: Receiver<Command>,
+) -> io::Result<Ending> {
+    let (sender, inbox) = events();
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers: io::Result<Vec<_>> =
+        (0..count).map(|index| Worker::start(index, sender.clone())).collect();
+    drop(sender);
+    let (keeper, kept) = Keeper::connect(keeper)?;
+    let first = kept.iter().map(|kept| kept.id + 1).max().unwrap_or(1);
+    let server = Rc::new(Server {
+        workers: workers?,
+        keeper,
+        mounts: RefCell::default(),
+        next: Cell::new(first),
+        callers: Cell::new(0),
+        opening: Semaphore::new(OPENING_MAX),
+        room: Semaphore::new(CALLERS_MAX),
+        changed: Notify::new(),
+    });
+    let has_kept = !kept.is_empty();
+    drop(ring::spawn(Rc::clone(&server).note(inbox)));
+    for kept in kept {
+        server.callers.set(server.callers.get() + 1);
+        drop(ring::spawn(Rc::clone(&server).restore(kept)));
+    }
+    drop(ring::spawn(Rc::clone(&server).accept(listener)));
+    let told = async {
+        match commands.recv().await {
+            Some(command) => command,
+            None => std::future::pending().await,
+        }
+    };
+    match ring::race(std::pin::pin!(told), std::pin::pin!(server.idle(has_kept))).await {
+        ring::Either::First(Command::Replace) => Ok(Ending::Replaced),
+        ring::Either::First(Command::End) => {
+            server.unmount_all();
+            server.empty().await;
+            Ok(Ending::Told)
+        }
+        ring::Either::Second(()) => Ok(Ending::Idle),
+    }
+}
+
+impl Server {
+    /// Completes when the last mount is gone and nobody asks for another. Before the first caller
+    /// has come there is nothing to end.
+    async fn idle(&self, has_kept: bool) {
+        if !has_kept {
+            let first = async {
+                while self.callers.get() == 0 && self.mounts.borrow().is_empty() {
+                    self.changed.notified().await;
+                }
+            };
+            // Whoever has started it may have died before it came.
+            let late = ring::time::sleep(FIRST_CALLER_TIME_MAX);
+            let _ = ring::race(std::pin::pin!(first), std::pin::pin!(late)).await;
+        }
+        self.empty().await;
+    }
+
+    async fn empty(&self) {
+        while self.callers.get() > 0 || !self.mounts.borrow().is_empty() {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Takes all mounts down, on a thread of its own: unmounting may wait for the workers.
+    fn unmount_all(&self) {
+        let mounts = self.mounts.borrow();
+        let unmounters: Vec<_> = mounts.values().map(|mount| mount.unmounter.clone()).collect();
+        let unmount = move || {
+            for unmounter in unmounters {
+                if let Err(error) = unmounter.unmount() {
+                    tracing::error!(%error, "left mounted");
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("unmount".into()).spawn(unmount) {
+            tracing::error!(%error, "cannot start a thread to unmount");
+        }
+    }
+
+    /// Lets callers in.
+    async fn accept(self: Rc<Self>, listener: OwnedFd) {
+        let listener = Handle::from_fd(listener);
+        loop {
+            let permit = self.room.acquire(1).await;
+            if let Err(error) = listener.poll_readable().await {
+                tracing::error!(%error, "callers can come no more");
+                return;
+            }
+            let Ok(fd) = listener.as_fd() else { return };
+            match rustix::net::accept_with(fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => {
+                    self.callers.set(self.callers.get() + 1);
+                    self.changed.notify();
+                    let server = Rc::clone(&self);
+                    drop(ring::spawn(async move {
+                        if let Err(error) = server.clone().attend(socket).await {
+                            tracing::debug!(%error, "a caller went away");
+                        }
+                        server.callers.set(server.callers.get() - 1);
+                        server.changed.notify();
+                        drop(permit);
+                    }));
+                }
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+                Err(errno) => {
+                    tracing::error!(%errno, "a caller could not be let in");
+                    ring::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    /// Serves one caller.
+    async fn attend(self: Rc<Self>, socket: OwnedFd) -> io::Result<()> {
+        let is_equal = rights::is_equal_peer(&socket);
+        let caller = Caller::new(socket)?;
+        if !matches!(is_equal, Ok(true)) {
+            return caller.say(kind::REFUSED, "the server has other rights than the caller");
+        }
+        let asked = match caller.asked().await? {
+            Ok(asked) => asked,
+            Err(reason) => return caller.say(kind::REFUSED, &reason),
+        };
+        let Asked { text, mountpoint, options, directories } = asked;
+        let directories = Rc::new(directories);
+        let layers = match self.open(options.clone(), Rc::clone(&directories)).await {
+            Ok(layers) => layers,
+            Err(words) => return caller.say(kind::FAILED, &words),
+        };
+        caller.say(kind::READY, "")?;
+        let Some((number, device)) = caller.device().await? else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let unmounter = Unmounter::of(&mountpoint, number);
+        let id = self.next.replace(self.next.get() + 1);
+        let kept_device = device.try_clone()?;
+        let order = Order { id, options, layers, device, unmounter, agreed: None };
+        let agreed = match self.start(order).await {
+            Ok(agreed) => agreed,
+            Err(words) => return caller.say(kind::FAILED, &words),
+        };
+        self.keeper.keep(id, &text, &mountpoint, number, &agreed, &kept_device, &directories);
+        caller.say(kind::SERVED, "")
+    }
+
+    /// Opens and locks layers.
+    async fn open(&self, options: Options, directories: Rc<Directories>) -> Result<Layers, String> {
+        let _permit = self.opening.acquire(1).await;
+        let directories = directories.try_clone().map_err(|error| error.to_string())?;
+        let config = ring::Config { entries: 8, ..ring::Config::default() };
+        let open = move || async move {
+            Layers::assemble(&options, &directories).map_err(|error| error.to_string())
+        };
+        let thread = ring::thread::spawn("union-open", &config, open)
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
+        thread.await.unwrap_or_else(|_| Err("opening the layers failed".into()))
+    }
+
+    /// Gives a mount to the worker with the fewest, and waits until it is served.
+    async fn start(&self, order: Order) -> Result<Negotiated, String> {
+        let mut counts = vec![0_usize; self.workers.len()];
+        for mount in self.mounts.borrow().values() {
+            counts[mount.worker] += 1;
+        }
+        let worker = (0..counts.len()).min_by_key(|&index| counts[index]).unwrap_or(0);
+        let (sender, receiver) = oneshot();
+        let unmounter = order.unmounter.clone();
+        let mounted = Mounted { worker, unmounter, waiting: Some(sender) };
+        self.mounts.borrow_mut().insert(order.id, mounted);
+        let id = order.id;
+        if self.workers[worker].orders.send(order).await.is_err() {
+            self.mounts.borrow_mut().remove(&id);
+            return Err("a thread of the server has ended".into());
+        }
+        receiver.await.unwrap_or_else(|_| Err("the mount ended at once".into()))
+    }
+
+    /// Serves again what an earlier server has left.
+    async fn restore(self: Rc<Self>, kept: Kept) {
+        let id = kept.id;
+        let mountpoint = kept.mountpoint.clone();
+        if let Err(words) = self.try_restore(kept).await {
+            tracing::error!(mountpoint = %mountpoint.display(), %words, "a mount is lost");
+            self.keeper.forget(id);
+        }
+        self.callers.set(self.callers.get() - 1);
+        self.changed.notify();
+    }
+
+    async fn try_restore(&self, kept: Kept) -> Result<(), String> {
+        let Kept { id, text, mountpoint, number, agreed, device, directories } = kept;
+        let options = Options::parse(&text).map_err(|error| error.to_string())?;
+        let directories = Directories::from_descriptors(&options, directories)
+            .ok_or("the keeper has not kept all layers")?;
+        let layers = self.open(options.clone(), Rc::new(directories)).await?;
+        let unmounter = Unmounter::of(&mountpoint, number);
+        let order = Order { id, options, layers, device, unmounter, agreed: Some(agreed) };
+        self.start(order).await.map(drop)
+    }
+
+    /// Notes what the workers tell.
+    async fn note(self: Rc<Self>, mut inbox: Receiver<Event>) {
+        while let Some(event) = inbox.recv().await {
+            match event {
+                Event::Serving(id, negotiated) => {
+                    let mut mounts = self.mounts.borrow_mut();
+                    let waiting = mounts.get_mut(&id).and_then(|mount| mount.waiting.take());
+                    if let Some(waiting) = waiting {
+                        let _ = waiting.send(Ok(negotiated));
+                    }
+                }
+                Event::Ended(id, result) => {
+                    let Some(mount) = self.mounts.borrow_mut().remove(&id) else { continue };
+                    match (mount.waiting, result) {
+                        (Some(waiting), result) => {
+                            let words = result.err().unwrap_or("unmounted at once".into());
+                            let _ = waiting.send(Err(words));
+                        }
+                        (None, Err(words)) => tracing::error!(
+                            mountpoint = %mount.unmounter.mountpoint().display(),
+                            %words,
+                            "a union ended"
+                        ),
+                        (None, Ok(())) => {}
+                    }
+                    self.keeper.forget(id);
+                    self.changed.notify();
+                }
+            }
+        }
+    }
+}
+
+/// What a caller wants to be mounted.
+struct Asked {
+    text: Vec<u8>,
+    mountpoint: PathBuf,
+    options: Options,
+    directories: Directories,
+}
+
+/// The socket of a caller.
+struct Caller {
+    channel: Channel,
+    ready: Handle,
+}
+
+impl Caller {
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        let ready = Handle::from_fd(socket.try_clone()?);
+        Ok(Self { channel: Channel::new(socket), ready })
+    }
+
+    fn say(&self, kind: u8, words: &str) -> io::Result<()> {
+        self.channel.send(&Writer::new(kind).bytes(words.as_bytes()).done(), &[])
+    }
+
+    async fn packet(&self) -> io::Result<Packet> {
+        loop {
+            match self.channel.try_receive() {
+                Ok(Some(packet)) => return Ok(packet),
+                Ok(None) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.ready.poll_readable().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What is to be mounted; the inner error says why not here.
+    async fn asked(&self) -> io::Result<Result<Asked, String>> {
+        let mut packet = self.packet().await?;
+        let Some((kind::MOUNT, mut reader)) = Reader::new(&packet.bytes) else {
+            return Ok(Err("the caller speaks another version".into()));
+        };
+        if reader.number() != Some(PROTOCOL) {
+            return Ok(Err("the server is of another version".into()));
+        }
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let count = reader.number().and_then(|count| usize::try_from(count).ok());
+        let count = count.filter(|&count| count <= LOWER_LAYERS_MAX + 2).ok_or_else(invalid)?;
+        let text = reader.bytes().ok_or_else(invalid)?.to_vec();
+        let mountpoint = reader.bytes().ok_or_else(invalid)?.to_vec();
+        let mountpoint = PathBuf::from(std::ffi::OsString::from_vec(mountpoint));
+        if !reader.is_at_end() || !mountpoint.as_os_str().as_bytes().starts_with(b"/") {
+            return Err(invalid());
+        }
+        let mut descriptors = std::mem::take(&mut packet.descriptors);
+        while descriptors.len() < count {
+            let mut more = self.packet().await?;
+            if more.bytes != [kind::MORE] || more.descriptors.is_empty() {
+                return Err(invalid());
+            }
+            descriptors.append(&mut more.descriptors);
+        }
+        let options = match Options::parse(&text) {
+            Ok(options) => options,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let directories = Directories::from_descriptors(&options, descriptors);
+        let directories = directories.ok_or_else(invalid)?;
+        Ok(Ok(Asked { text, mountpoint, options, directories }))
+    }
+
+    /// The device, once it is mounted, and its connection's number.
+    async fn device(&self) -> io::Result<Option<(u32, OwnedFd)>> {
+        let mut packet = self.packet().await?;
+        let Some((kind::DEVICE, mut reader)) = Reader::new(&packet.bytes) else { return Ok(None) };
+        let number = reader.number().and_then(|number| u32::try_from(number).ok());
+        Ok(number.zip(packet.descriptors.pop()))
+    }
+}

@@ -1,0 +1,114 @@
+//! A thread of the server: the unions that belong to it, on one reactor.
+
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use fuse::{FileSystem, Negotiated, NodeId, Request, Response, Unmounter};
+use ring::mailbox::{Receiver, Sender, channel};
+
+use crate::error::UnionError;
+use crate::layers::Layers;
+use crate::mount::{UnionMount, open_layers};
+use crate::options::Options;
+use crate::tree::{Shared, Union};
+
+/// Orders and events that may wait.
+const MESSAGES_MAX: usize = 1024;
+
+/// A mount that a worker is to serve.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) id: u64,
+    pub(super) options: Options,
+    pub(super) layers: Layers,
+    pub(super) device: OwnedFd,
+    pub(super) unmounter: Unmounter,
+    /// What an earlier server has agreed on with the kernel.
+    pub(super) agreed: Option<Negotiated>,
+}
+
+/// What a worker tells.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The kernel and the union have found each other.
+    Serving(u64, Negotiated),
+    /// A union is unmounted and finished, or could not be served.
+    Ended(u64, Result<(), String>),
+}
+
+/// A worker as the server's main thread knows it; it ends when this is dropped and its unions have
+/// ended.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) orders: Sender<Order>,
+}
+
+impl Worker {
+    /// Starts a thread.
+    pub(super) fn start(index: usize, events: Sender<Event>) -> std::io::Result<Self> {
+        let (orders, inbox) = channel(MESSAGES_MAX);
+        let config = ring::Config { sqe128: false, ..ring::Config::default() };
+        let run = move || work(inbox, events);
+        drop(ring::thread::spawn(&format!("union-{index}"), &config, run)?);
+        Ok(Self { orders })
+    }
+}
+
+/// A mailbox of events, of the size that they need.
+pub(super) fn events() -> (Sender<Event>, Receiver<Event>) {
+    channel(MESSAGES_MAX)
+}
+
+async fn work(mut inbox: Receiver<Order>, events: Sender<Event>) {
+    let shared = Rc::new(Shared::default());
+    while let Some(order) = inbox.recv().await {
+        let (shared, events) = (Rc::clone(&shared), events.clone());
+        drop(ring::spawn(async move {
+            let id = order.id;
+            let result = serve(order, shared, events.clone()).await;
+            let result = result.map_err(|error| error.to_string());
+            // Fails only if the server is ending, which then knows.
+            let _ = events.send(Event::Ended(id, result)).await;
+        }));
+    }
+}
+
+async fn serve(order: Order, shared: Rc<Shared>, events: Sender<Event>) -> Result<(), UnionError> {
+    let Order { id, options, layers, device, unmounter, agreed } = order;
+    let union = open_layers(options, layers, shared)?;
+    let mount = UnionMount::adopt(&union, device, unmounter, agreed)?;
+    let started = RefCell::new(Some((id, events)));
+    mount.run_as(Rc::new(Served { union, started })).await
+}
+
+/// A union that tells when it is mounted.
+#[derive(Debug)]
+struct Served {
+    union: Rc<Union>,
+    started: RefCell<Option<(u64, Sender<Event>)>>,
+}
+
+impl FileSystem for Served {
+    fn init(&self, negotiated: &Negotiated) {
+        self.union.init(negotiated);
+        if let Some((id, events)) = self.started.take() {
+            let negotiated = negotiated.clone();
+            drop(ring::spawn(async move {
+                let _ = events.send(Event::Serving(id, negotiated)).await;
+            }));
+        }
+    }
+
+    async fn handle(self: Rc<Self>, request: Request) -> Response {
+        Rc::clone(&self.union).handle(request).await
+    }
+
+    fn forget(&self, forgets: &[(NodeId, u64)]) {
+        FileSystem::forget(&*self.union, forgets);
+    }
+
+    fn destroy(&self) {
+        self.union.destroy();
+    }
+}
