@@ -5,4 +5,5 @@
 pub mod harness;
 pub mod locks;
 pub mod memory;
+mod operations;
 pub mod tree;
