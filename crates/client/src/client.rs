@@ -64,6 +64,8 @@ pub struct Client {
     pub(crate) open_files: Cell<usize>,
     /// Whole directories that were fetched: numbers the next one.
     pub(crate) listings: Cell<u64>,
+    /// Bytes that are read ahead of readers.
+    pub(crate) read_ahead_bytes: Rc<Cell<u64>>,
     closed: Cell<bool>,
 }
 
@@ -91,6 +93,7 @@ impl Client {
             returns: RefCell::default(),
             open_files: Cell::new(0),
             listings: Cell::new(0),
+            read_ahead_bytes: Rc::default(),
             closed: Cell::new(false),
         });
         let handler: Rc<dyn crate::session::Handler> = client.clone();

@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::failures::Told;
 use crate::inode::Inode;
 use crate::names::Setting;
+use crate::read::Ahead;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, Creation, FallocateMode};
 use protocol::lease::Return;
@@ -169,6 +170,7 @@ impl Client {
         if state.opens > 0 {
             return;
         }
+        state.ahead = Ahead::default();
         // Without READ no recall would ask whether it is still open: say that it is not.
         if state.rights.contains(Rights::OPEN) || !state.rights.contains(Rights::READ) {
             state.rights = state.rights - Rights::OPEN;

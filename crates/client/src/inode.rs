@@ -10,6 +10,7 @@ use crate::dirty::Dirty;
 use crate::entries::{Entries, Known};
 use crate::extent_map::{ExtentMap, RangeSet, Run};
 use crate::failures::Told;
+use crate::read::Ahead;
 use protocol::client::Name;
 use protocol::lease::Grant;
 use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
@@ -48,6 +49,8 @@ pub(crate) struct State {
     /// Committed extents, valid under READ, complete within `known`.
     extents: ExtentMap<Place>,
     known: RangeSet,
+    /// What was read ahead by these extents.
+    pub(crate) ahead: Ahead,
     /// Entries of a directory, valid under READ.
     entries: Entries,
     /// It was made by this client and has no extended attributes, valid under READ.
@@ -238,6 +241,7 @@ impl State {
 
     /// Drops cached extents.
     pub(crate) fn forget_extents(&mut self) {
+        self.ahead.clear();
         self.extents.clear();
         self.known.clear();
     }
@@ -286,6 +290,7 @@ impl State {
         if !self.may_cache() {
             return;
         }
+        self.ahead.clear();
         self.extents.remove(start..end);
         self.known.insert(start..end);
         for extent in extents {
@@ -300,6 +305,7 @@ impl State {
         if !self.may_cache() {
             return;
         }
+        self.ahead.clear();
         for extent in extents {
             self.known.insert(extent.offset..extent.end());
             self.put_extent(extent);

@@ -7,6 +7,7 @@
 //! A caller may offer memory for the result (a FUSE request's payload). What lies on a device in the
 //! same order as in the file is then read straight to its place there, which saves a copy.
 
+mod ahead;
 mod command;
 
 use crate::client::Client;
@@ -15,6 +16,7 @@ use crate::extent_map::Run;
 use crate::inode::Inode;
 use crate::session::ReadGuard;
 use crate::space::Allocated;
+pub(crate) use ahead::Ahead;
 use command::{Command, Fetched};
 use protocol::client::{Answer, Call};
 use protocol::{Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights};
@@ -52,6 +54,14 @@ impl Part {
     }
 }
 
+/// What must not change while bytes are read: the session, and the devices' incarnations. Else the
+/// session may have been fenced meanwhile, or a device have lost data that the extents name: the
+/// bytes may be somebody else's.
+struct Validity {
+    session: u64,
+    losses: u64,
+}
+
 /// Extents for one read, and what makes them hold until it ends.
 struct Held {
     size: u64,
@@ -83,8 +93,7 @@ impl Client {
         loop {
             rounds.begin()?;
             self.session.life.alive().await?;
-            let session = self.session.life.generation();
-            let losses = self.devices.losses();
+            let validity = self.validity();
             let commits = inode.commits.get();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
             if inode.commits.get() != commits {
@@ -96,18 +105,41 @@ impl Client {
             if offset >= end {
                 return Ok(Vec::new());
             }
-            let parts = self.plan(&inode, offset..end, &held.runs)?;
-            let chunks = self.carry_out(parts, room).await;
+            let chunks = if let Some(chunks) = self.take_ahead(&inode, &(offset..end)).await {
+                Ok(chunks)
+            } else {
+                let parts = self.plan(&inode, offset..end, &held.runs)?;
+                self.carry_out(parts, room).await
+            };
             drop(held);
-            let is_alive =
-                self.session.life.is_alive() && session == self.session.life.generation();
-            let is_same = losses == self.devices.losses();
-            if is_same && (is_alive || chunks.is_err()) {
+            let is_same = validity.losses == self.devices.losses();
+            if self.still_holds(&validity) || is_same && chunks.is_err() {
                 return chunks;
             }
-            // The session may have been fenced meanwhile, or a device have lost data that the extents
-            // name: these bytes may be somebody else's.
         }
+    }
+
+    /// To be taken before the extents are, for [`Client::still_holds`] after the bytes are read.
+    fn validity(&self) -> Validity {
+        Validity { session: self.session.life.generation(), losses: self.devices.losses() }
+    }
+
+    fn still_holds(&self, validity: &Validity) -> bool {
+        self.session.life.is_alive()
+            && validity.session == self.session.life.generation()
+            && validity.losses == self.devices.losses()
+    }
+
+    /// Cached extents of a range, held until the read ends.
+    fn hold_cached(&self, inode: &Inode, offset: u64, end: u64) -> Option<Held> {
+        let state = inode.state.borrow();
+        if !state.rights.contains(Rights::READ) {
+            return None;
+        }
+        let (attr, runs) = state.extents(offset, end)?;
+        let epoch = self.session.life.hold();
+        let lease = Some(inode.lease_reads.enter());
+        Some(Held { size: attr.size, runs, _epoch: epoch, _lease: lease })
     }
 
     /// Committed extents of a range, held until the read ends.
@@ -118,15 +150,8 @@ impl Client {
         length: u64,
     ) -> Result<Held, Errno> {
         let end = offset.saturating_add(length);
-        if inode.state.borrow().rights.contains(Rights::READ)
-            && let Some((attr, runs)) = inode.state.borrow().extents(offset, end)
-        {
-            return Ok(Held {
-                size: attr.size,
-                runs,
-                _epoch: self.session.life.hold(),
-                _lease: Some(inode.lease_reads.enter()),
-            });
+        if let Some(held) = self.hold_cached(inode, offset, end) {
+            return Ok(held);
         }
         let mut at = offset;
         let mut runs = Vec::new();

@@ -163,6 +163,9 @@ impl Tsumugi {
             }
             Operation::Read(read) => {
                 let (size, room) = (read.size as usize, read.destination.as_ref());
+                if read.flags & libc::O_DIRECT.cast_unsigned() != 0 {
+                    self.client.look_ahead(id, read.offset, size);
+                }
                 let chunks = self.client.read(id, read.offset, size, room).await?;
                 Ok(Response::Data(chunks.into_iter().collect()))
             }

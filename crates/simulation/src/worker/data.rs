@@ -203,6 +203,8 @@ impl Worker {
         let room =
             start.is_multiple_of(2).then(|| Region::new(asked.max(1) as usize).ok()).flatten();
         let room = room.map(|region| region.range(0, region.len()));
+        // As the mount does for O_DIRECT.
+        self.client.look_ahead(inode, offset, asked as usize);
         let result = self.client.read(inode, offset, asked as usize, room.as_ref()).await;
         self.answered("read", &result);
         let Ok(chunks) = result else { return };

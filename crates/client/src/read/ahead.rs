@@ -1,0 +1,337 @@
+//! Reading ahead of a reader that goes through a file past the kernel's cache.
+//!
+//! The kernel reads ahead for its page cache, but not for `O_DIRECT`, where the device would rest
+//! while an answer is copied and its reader comes back. So what follows is read into memory while a
+//! reader has its answer, in pieces, up to a window that grows with what was read in order.
+//!
+//! A piece belongs to the committed extents that it was read by: it exists only while this client
+//! caches them under READ, and whatever drops or changes those drops it ([`State`]). A recall of READ
+//! waits for the device commands of pieces as for those of reads. Bytes that this client writes are
+//! not in any piece: a file with dirty data is not read ahead, and a piece older than the file's last
+//! commit is not used.
+//!
+//! [`State`]: crate::inode::State
+
+use crate::client::Client;
+use crate::inode::Inode;
+use protocol::{FILE_SIZE_MAX_BYTES, InodeId};
+use ring::local::Notify;
+use ring::{Chunk, Shared};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Most bytes that are read ahead of one reader.
+const WINDOW_BYTES_MAX: u64 = 2 << 20;
+
+/// Pieces that a window consists of: while one is consumed the others are under way.
+const PIECES_PER_WINDOW: u64 = 2;
+
+/// How far requests that were sent together may overtake each other.
+const STRAY_BYTES_MAX: u64 = 1 << 20;
+
+/// Most bytes of order that count: so many strays end it.
+const STREAK_BYTES_MAX: u64 = 8 << 20;
+
+/// Most bytes that one client keeps for all its readers.
+const KEPT_BYTES_MAX: u64 = 64 << 20;
+
+/// How a file is read, and what was read ahead.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    /// Where the last read ended.
+    next: u64,
+    /// Bytes read in order so far.
+    streak: u64,
+    /// In the order of the file, apart from each other.
+    pieces: VecDeque<Rc<Piece>>,
+}
+
+/// A range that is read ahead.
+#[derive(Debug)]
+struct Piece {
+    range: Range<u64>,
+    /// The inode's count of ended commits when it was planned.
+    commits: u64,
+    content: RefCell<Content>,
+    /// Told when the content is there, or has failed.
+    done: Notify,
+    /// The client's count, which this is part of while it lives.
+    kept: Rc<Cell<u64>>,
+}
+
+#[derive(Debug)]
+enum Content {
+    Coming,
+    Here(Vec<Shared>),
+    /// It could not be read, or may not be used: the reader reads for itself, and is told why.
+    Failed,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.kept.set(self.kept.get() - (self.range.end - self.range.start));
+    }
+}
+
+impl Ahead {
+    /// Forgets what was read ahead: the extents that it was read by are not known to hold any more.
+    pub(crate) fn clear(&mut self) {
+        self.pieces.clear();
+    }
+
+    /// Takes note of a read; answers what is to be read ahead now, in pieces.
+    fn note(&mut self, read: &Range<u64>) -> Vec<Range<u64>> {
+        let length = read.end - read.start;
+        if read.start != self.next {
+            self.note_stray(read);
+            return Vec::new();
+        }
+        self.next = read.end;
+        self.streak = self.streak.saturating_add(length).min(STREAK_BYTES_MAX.max(2 * length));
+        if self.streak == length {
+            // The first read of a file may be its only one.
+            return Vec::new();
+        }
+        let window = self.streak.min(WINDOW_BYTES_MAX);
+        let piece = (window / PIECES_PER_WINDOW).max(length);
+        let mut at = self.pieces.back().map_or(0, |last| last.range.end).max(read.end);
+        let end = read.end.saturating_add(window).min(FILE_SIZE_MAX_BYTES);
+        let mut wanted = Vec::new();
+        while at + piece <= end {
+            wanted.push(at..at + piece);
+            at += piece;
+        }
+        wanted
+    }
+
+    /// A read out of order: one that was overtaken by its neighbours, or the end of the order.
+    fn note_stray(&mut self, read: &Range<u64>) {
+        let is_near = read.start.abs_diff(self.next) <= STRAY_BYTES_MAX;
+        if is_near && self.streak >= STRAY_BYTES_MAX {
+            self.streak -= (2 * (read.end - read.start)).min(self.streak);
+            self.next = self.next.max(read.end);
+        } else {
+            self.streak = 0;
+            self.next = read.end;
+            self.pieces.clear();
+        }
+    }
+
+    /// The pieces that have all of a range, if there are such; those before its end are given up.
+    fn take(&mut self, range: &Range<u64>, commits: u64) -> Option<Vec<Rc<Piece>>> {
+        let mut at = range.start;
+        let mut found = Vec::new();
+        for piece in self.pieces.iter().filter(|piece| piece.range.end > range.start) {
+            if at >= range.end || piece.range.start > at || piece.commits != commits {
+                break;
+            }
+            at = piece.range.end;
+            found.push(Rc::clone(piece));
+        }
+        while self.pieces.front().is_some_and(|piece| piece.range.end <= range.end) {
+            self.pieces.pop_front();
+        }
+        (at >= range.end).then_some(found)
+    }
+}
+
+impl Piece {
+    /// The part of it that lies in `range`, once it is there.
+    async fn part(&self, range: &Range<u64>) -> Option<Vec<Chunk>> {
+        while matches!(&*self.content.borrow(), Content::Coming) {
+            self.done.notified().await;
+        }
+        match &*self.content.borrow() {
+            Content::Here(chunks) => {
+                let start = range.start.max(self.range.start) - self.range.start;
+                let end = range.end.min(self.range.end) - self.range.start;
+                Some(cut(chunks, start as usize..end as usize))
+            }
+            Content::Coming | Content::Failed => None,
+        }
+    }
+}
+
+/// A range of what a list of chunks holds.
+fn cut(chunks: &[Shared], range: Range<usize>) -> Vec<Chunk> {
+    let mut at = 0;
+    let mut parts = Vec::new();
+    for chunk in chunks {
+        let start = range.start.clamp(at, at + chunk.len());
+        let end = range.end.clamp(at, at + chunk.len());
+        if start < end {
+            parts.push(Chunk::Shared(chunk.slice(start - at..end - at)));
+        }
+        at += chunk.len();
+    }
+    parts
+}
+
+impl Client {
+    /// Tells that a reader is about to read a range past any cache: if it goes through the file in
+    /// order, what follows is read into memory meanwhile, for [`Client::read`] to find.
+    pub fn look_ahead(self: &Rc<Self>, id: InodeId, offset: u64, length: usize) {
+        let inode = self.inode(id);
+        let read = offset..offset.saturating_add(length as u64).min(FILE_SIZE_MAX_BYTES);
+        if read.is_empty() || !inode.dirty.borrow().is_clean() {
+            return;
+        }
+        let wanted = inode.state.borrow_mut().ahead.note(&read);
+        for range in wanted {
+            self.read_ahead(&inode, range);
+        }
+    }
+
+    /// Begins to read a piece, if its extents are known and there is room for it.
+    fn read_ahead(self: &Rc<Self>, inode: &Rc<Inode>, range: Range<u64>) {
+        let Some(held) = self.hold_cached(inode, range.start, range.end) else { return };
+        let range = range.start..range.end.min(held.size);
+        let length = range.end.saturating_sub(range.start);
+        let kept = self.read_ahead_bytes.get() + length;
+        if length == 0 || kept > KEPT_BYTES_MAX {
+            return;
+        }
+        let Ok(parts) = self.plan(inode, range.clone(), &held.runs) else { return };
+        self.read_ahead_bytes.set(kept);
+        let piece = Rc::new(Piece {
+            range,
+            commits: inode.commits.get(),
+            content: RefCell::new(Content::Coming),
+            done: Notify::new(),
+            kept: Rc::clone(&self.read_ahead_bytes),
+        });
+        inode.state.borrow_mut().ahead.pieces.push_back(Rc::clone(&piece));
+        let (client, validity) = (Rc::clone(self), self.validity());
+        ring::spawn(async move {
+            let chunks = client.carry_out(parts, None).await;
+            drop(held);
+            let is_good = client.still_holds(&validity);
+            let content = match chunks {
+                Ok(chunks) if is_good => {
+                    Content::Here(chunks.into_iter().map(Chunk::into_shared).collect())
+                }
+                _ => Content::Failed,
+            };
+            piece.content.replace(content);
+            piece.done.notify();
+        });
+    }
+
+    /// What was read ahead of a range, if all of it was. The caller holds the range's extents.
+    pub(super) async fn take_ahead(&self, inode: &Inode, range: &Range<u64>) -> Option<Vec<Chunk>> {
+        if !inode.dirty.borrow().is_clean() {
+            inode.state.borrow_mut().ahead.clear();
+            return None;
+        }
+        let pieces = inode.state.borrow_mut().ahead.take(range, inode.commits.get())?;
+        let mut chunks = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            chunks.extend(piece.part(range).await?);
+        }
+        Some(chunks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::Buffer;
+
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+
+    /// Reads blocks of 256 KiB of these numbers; answers the last one's pieces, in blocks, which are
+    /// kept as if they were being read.
+    fn read(ahead: &mut Ahead, blocks: &[u64]) -> Vec<Range<u64>> {
+        let mut wanted = Vec::new();
+        for block in blocks {
+            wanted = ahead.note(&(block * 256 * KIB..(block + 1) * 256 * KIB));
+            ahead.pieces.extend(wanted.iter().map(|range| piece(range.clone(), &[])));
+        }
+        let to_blocks = |range: Range<u64>| range.start / (256 * KIB)..range.end / (256 * KIB);
+        wanted.into_iter().map(to_blocks).collect()
+    }
+
+    fn piece(range: Range<u64>, bytes: &[u8]) -> Rc<Piece> {
+        let chunks = bytes.chunks(3).map(|part| Buffer::copy_from(part).freeze()).collect();
+        let kept = Rc::new(Cell::new(range.end - range.start));
+        let (content, done) = (RefCell::new(Content::Here(chunks)), Notify::new());
+        Rc::new(Piece { range, commits: 0, content, done, kept })
+    }
+
+    /// Goal: the window grows with what was read in order, up to its most, each byte asked for once.
+    #[test]
+    fn a_reader_in_order_is_preceded_by_a_growing_window() {
+        let mut ahead = Ahead::default();
+        assert_eq!(read(&mut ahead, &[0]), []);
+        assert_eq!(read(&mut ahead, &[1]), [2..3, 3..4]);
+        let all: Vec<u64> = (2..64).collect();
+        read(&mut ahead, &all);
+        let end = ahead.pieces.back().unwrap().range.end;
+        assert!(end > 64 * 256 * KIB + WINDOW_BYTES_MAX / 2);
+        assert!(end <= 64 * 256 * KIB + WINDOW_BYTES_MAX);
+        let follow = |pair: (&Rc<Piece>, &Rc<Piece>)| pair.0.range.end == pair.1.range.start;
+        assert!(ahead.pieces.iter().zip(ahead.pieces.iter().skip(1)).all(follow));
+    }
+
+    /// Goal: who reads here and there gets nothing read ahead, and nothing is kept for them.
+    #[test]
+    fn a_reader_without_order_is_left_alone() {
+        let mut ahead = Ahead::default();
+        assert_eq!(read(&mut ahead, &[9, 3, 5, 90, 2]), []);
+        read(&mut ahead, &[0, 1, 2]);
+        assert!(!ahead.pieces.is_empty());
+        assert_eq!(read(&mut ahead, &[500]), []);
+        assert!(ahead.pieces.is_empty());
+    }
+
+    /// Goal: requests of one read that overtake each other do not end the order; wandering about
+    /// near by does.
+    #[test]
+    fn neighbours_may_overtake_each_other() {
+        let mut ahead = Ahead::default();
+        let first: Vec<u64> = (0..16).collect();
+        read(&mut ahead, &first);
+        read(&mut ahead, &[17, 16, 19, 18]);
+        assert!(ahead.streak >= MIB);
+        let kept = ahead.pieces.len();
+        read(&mut ahead, &[20, 21, 22]);
+        assert!(ahead.pieces.len() >= kept);
+        read(&mut ahead, &[21, 23, 21, 23, 21, 23, 21, 23]);
+        assert!(ahead.streak < MIB && ahead.pieces.is_empty());
+    }
+
+    /// Goal: only a range that pieces of the present state of the file cover is taken; what lies
+    /// before its end is dropped then.
+    #[test]
+    fn a_range_is_taken_whole_or_not_at_all() {
+        let pieces = [piece(0..10, &[]), piece(10..20, &[]), piece(30..40, &[])];
+        let make = || Ahead { pieces: pieces.iter().cloned().collect(), ..Ahead::default() };
+        assert_eq!(make().take(&(5..15), 0).unwrap().len(), 2);
+        assert!(make().take(&(15..35), 0).is_none());
+        assert!(make().take(&(35..45), 0).is_none());
+        assert!(make().take(&(5..15), 1).is_none(), "a commit has ended since");
+        let mut ahead = make();
+        ahead.take(&(5..15), 0).unwrap();
+        assert_eq!(ahead.pieces.len(), 2);
+        ahead.clear();
+        assert!(ahead.take(&(12..15), 0).is_none());
+    }
+
+    /// Goal: a part of a piece is the bytes of that part, however they are cut into chunks.
+    #[test]
+    fn parts_are_cut_at_any_byte() {
+        let bytes: Vec<u8> = (0..20).collect();
+        let chunks: Vec<Shared> =
+            bytes.chunks(3).map(|part| Buffer::copy_from(part).freeze()).collect();
+        for start in 0..=20 {
+            for end in start..=20 {
+                let found = cut(&chunks, start..end);
+                let found: Vec<u8> = found.iter().flat_map(Chunk::as_slice).copied().collect();
+                assert_eq!(found, &bytes[start..end]);
+            }
+        }
+    }
+}
