@@ -196,9 +196,12 @@ pub fn advise(plan: &Plan, analysis: &Analysis) -> Vec<Card> {
         |low: String, high: String| if low == high { low } else { format!("{low} to {high}") };
     let size = |size: Option<&u64>| crate::units::bytes(size.copied().unwrap_or_default());
     let job = |jobs: Option<&u32>| jobs.copied().unwrap_or_default().to_string();
+    let blocks = match sizes.iter().max() {
+        Some(0) | None => String::new(),
+        largest => format!("blocks of {}, ", range(size(sizes.iter().min()), size(largest))),
+    };
     let scope = format!(
-        "this machine and storage, blocks of {}, {} jobs, {} rounds{}",
-        range(size(sizes.iter().min()), size(sizes.iter().max())),
+        "this machine and storage, {blocks}{} jobs, {} rounds{}",
         range(job(jobs.iter().min()), job(jobs.iter().max())),
         analysis.rounds,
         if plan.experiment.mode == crate::experiment::Mode::Quick { ", a quick form" } else { "" },

@@ -10,12 +10,14 @@ mod network;
 mod storage;
 
 use crate::engine::Stop;
+use crate::engine::ior::check_striping;
 use crate::error::Error;
-use crate::experiment::{EngineKind, LevelKind, Runtime};
+use crate::experiment::ior::IorLevel;
+use crate::experiment::{ContainerKind, EngineKind, LevelKind, Runtime, Subsystem, Task};
 use crate::own::{OwnDirectory, Owner, mounts_below, reclaim_below};
 use crate::plan::{Condition, Plan};
 use container::Container;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -42,7 +44,38 @@ pub struct Place {
     device: Option<(u32, u32)>,
     /// `None` is native.
     container: Option<Container>,
+    /// The namespace, for engines that are hosts themselves.
+    fabric: Option<Fabric>,
     owner: Option<Owner>,
+}
+
+/// A namespace over the network.
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    /// Where and which.
+    pub subsystem: Subsystem,
+    /// Network namespace for the host's sockets.
+    pub network_namespace: Option<PathBuf>,
+}
+
+impl Fabric {
+    /// Arguments of `tsumugi nvme` that name it, with the consent to write if there is one.
+    pub fn arguments(&self) -> Vec<String> {
+        let subsystem = &self.subsystem;
+        let mut words =
+            vec!["-a".into(), subsystem.address.clone(), "-s".into(), subsystem.port.to_string()];
+        words.extend(["-n".into(), subsystem.nqn.clone()]);
+        if let Some(namespace) = subsystem.namespace {
+            words.extend(["--namespace-id".into(), namespace.to_string()]);
+        }
+        if let Some(name) = &subsystem.destroy {
+            words.extend(["--destroy".into(), name.clone()]);
+        }
+        if let Some(path) = &self.network_namespace {
+            words.extend(["--network-namespace".into(), path.display().to_string()]);
+        }
+        words
+    }
 }
 
 impl Place {
@@ -54,6 +87,22 @@ impl Place {
         }
     }
 
+    /// The storage's directory as the load sees it.
+    pub fn inside_directory(&self) -> PathBuf {
+        let directory = self.file.parent().unwrap_or(Path::new("/"));
+        if self.container.is_some() { container::DATA.into() } else { directory.into() }
+    }
+
+    /// The storage's directory, as the host sees it.
+    pub fn directory(&self) -> &Path {
+        self.file.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// The namespace, for engines that are hosts themselves.
+    pub fn fabric(&self) -> Option<&Fabric> {
+        self.fabric.as_ref()
+    }
+
     /// The scratch directory as the load sees it.
     pub fn inside_scratch(&self, scratch: &Path) -> PathBuf {
         if self.container.is_some() { container::SCRATCH.into() } else { scratch.into() }
@@ -63,17 +112,22 @@ impl Place {
     pub fn command(&self, program: &str, arguments: &[String], scratch: &Path) -> Command {
         let directory = self.file.parent().unwrap_or(Path::new("/"));
         let mut command = match &self.container {
-            Some(container) => container.command(directory, scratch, arguments),
+            Some(container) => container.command(directory, scratch, program, arguments),
             None => {
                 let mut command = Command::new(program);
                 command.args(arguments).current_dir(scratch);
                 command
             }
         };
-        if let Some(owner) = &self.owner {
-            owner.mark(&mut command);
-        }
+        self.mark(&mut command);
         command
+    }
+
+    /// Marks a command's process as this experiment's.
+    pub fn mark(&self, command: &mut Command) {
+        if let Some(owner) = &self.owner {
+            owner.mark(command);
+        }
     }
 
     /// Numbers of the device whose counters show what reaches storage.
@@ -82,11 +136,30 @@ impl Place {
     }
 }
 
+/// The programs that a container needs for a plan's loads.
+fn programs(plan: &Plan, options: &StageOptions) -> Vec<PathBuf> {
+    let mut programs: Vec<PathBuf> = match plan.experiment.engine {
+        EngineKind::Fio => vec!["fio".into()],
+        EngineKind::Metadata => vec![options.program.clone()],
+        _ => Vec::new(),
+    };
+    for load in &plan.experiment.workloads {
+        if let Task::Program(program) = &load.task {
+            programs.extend(program.command.first().map(PathBuf::from));
+        }
+    }
+    programs
+}
+
 /// All conditions, standing.
 #[derive(Debug)]
 pub struct Stage {
     storages: BTreeMap<String, Result<Ready, String>>,
     runtimes: BTreeMap<String, Result<Option<Container>, String>>,
+    /// Levels that need a storage that stripes.
+    striped: BTreeSet<String>,
+    /// The program `tsumugi`.
+    program: PathBuf,
     /// Processes to end, in the order they were started.
     children: Vec<Child>,
     /// Commands to run at the end.
@@ -110,6 +183,8 @@ impl Stage {
         let mut stage = Self {
             storages: BTreeMap::new(),
             runtimes: BTreeMap::new(),
+            striped: BTreeSet::new(),
+            program: options.program.clone(),
             children: Vec::new(),
             leave: Vec::new(),
             owner: None,
@@ -150,13 +225,14 @@ impl Stage {
                         stage.runtimes.insert(name.clone(), Ok(None));
                     }
                     LevelKind::Runtime(Runtime::Container(kinds)) => {
-                        let found = Container::find(kinds, &own, &scratch);
+                        let found = stage.find_container(kinds, &own, programs(plan, options));
                         if let Ok(container) = &found {
                             stage.notes.push(format!("{name}: {}", container.describe()));
                         }
                         stage.runtimes.insert(name.clone(), found.map(Some));
                     }
-                    LevelKind::Synthetic(_) => {}
+                    LevelKind::Ior(level) => stage.enter_ior(name, level),
+                    LevelKind::Synthetic(_) | LevelKind::Host(_) => {}
                 }
             }
         }
@@ -183,6 +259,24 @@ impl Stage {
         Ok(path)
     }
 
+    fn find_container(
+        &mut self,
+        kinds: &[ContainerKind],
+        own: &Path,
+        programs: Vec<PathBuf>,
+    ) -> Result<Container, String> {
+        let (Some(owner), Some(directory)) = (&self.owner, &self.directory) else {
+            return Err("there is no directory for an image".into());
+        };
+        let scratch = directory.path().join("scratch");
+        let found = Container::find(kinds, own, &scratch, programs, owner)?;
+        if let Some(program) = found.keeps_containers() {
+            directory.note_runtime(program).map_err(|error| error.to_string())?;
+        }
+        self.leave.extend(found.leave());
+        Ok(found)
+    }
+
     fn reclaim(&mut self, parent: &Path) {
         for (path, done) in reclaim_below(parent) {
             let path = path.display();
@@ -190,6 +284,15 @@ impl Stage {
                 Ok(()) => format!("cleaned up after an experiment that died: {path}"),
                 Err(error) => format!("cannot clean up after an experiment that died: {error}"),
             });
+        }
+    }
+
+    /// A way of IOR needs its MPI, and perhaps a storage that stripes.
+    fn enter_ior(&mut self, name: &str, level: &IorLevel) {
+        let found = level.mpi.map_or(Ok(()), |kind| kind.check().map_err(|why| why.to_string()));
+        self.runtimes.insert(name.into(), found.map(|()| None));
+        if level.stripe.is_some() {
+            self.striped.insert(name.into());
         }
     }
 
@@ -205,7 +308,13 @@ impl Stage {
             }
         }
         let ready = ready.ok_or("the condition names no storage")?;
-        Ok(Place { file: ready.file, device: ready.device, container, owner: self.owner.clone() })
+        if condition.levels.values().any(|level| self.striped.contains(level)) {
+            let directory = ready.file.parent().unwrap_or(Path::new("/"));
+            check_striping(directory, &self.program)?;
+        }
+        let owner = self.owner.clone();
+        let Ready { file, device, fabric } = ready;
+        Ok(Place { file, device, container, fabric, owner })
     }
 
     /// A directory of ours for job files and logs; `None` for engines without storage.

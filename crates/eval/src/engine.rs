@@ -2,11 +2,15 @@
 
 pub mod fio;
 pub mod ior;
+pub mod metadata;
+pub mod nvme;
+pub mod program;
 pub mod synthetic;
 
 use crate::condition::Place;
 use crate::error::Error;
 use crate::experiment::Metric;
+use crate::guard::Mark;
 use crate::plan::{Cell, Condition, Plan, Step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,6 +65,8 @@ pub struct Outcome {
     pub load_seconds: f64,
     /// Bytes per second, second by second, if the run was long enough for it.
     pub series: Vec<f64>,
+    /// What the engine itself knows to be wrong with it.
+    pub marks: Vec<Mark>,
     /// What was executed.
     pub command: String,
     /// The job file, if there was one.

@@ -101,6 +101,8 @@ pub enum Mark {
     Transient,
     /// There is no counter that would tell cache from storage.
     CacheUnknown,
+    /// A hint was not taken: what was measured is not what was asked for.
+    Hints,
     /// Too short to say whether it had settled.
     SteadinessUnknown,
     /// Others wanted the CPUs.
@@ -116,7 +118,7 @@ pub enum Mark {
 impl Mark {
     /// Whether the run's number itself is wrong, so that it is kept out of verdicts.
     pub fn excludes(&self) -> bool {
-        matches!(self, Self::Cached | Self::Transient)
+        matches!(self, Self::Cached | Self::Transient | Self::Hints)
     }
 
     /// For people.
@@ -125,6 +127,7 @@ impl Mark {
             Self::Cached => "served from a cache",
             Self::Transient => "had not settled",
             Self::CacheUnknown => "no device counter",
+            Self::Hints => "a hint was not taken",
             Self::SteadinessUnknown => "too short to see whether it settled",
             Self::OtherLoad => "other load on the CPUs",
             Self::Steal => "CPU time stolen by the hypervisor",

@@ -58,6 +58,11 @@ impl Owner {
         self.mark(command).env(SERVICE_VARIABLE, "1")
     }
 
+    /// The name of its image, where a runtime keeps images of its own.
+    pub fn image(&self) -> String {
+        format!("{CONTAINER_LABEL}:{}", self.0)
+    }
+
     /// The label of its containers.
     pub fn label(&self) -> String {
         format!("{CONTAINER_LABEL}={}", self.0)

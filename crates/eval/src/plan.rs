@@ -37,7 +37,11 @@ impl Cell {
     pub fn label(&self) -> String {
         let jobs = if self.jobs == 1 { "1 job".into() } else { format!("{} jobs", self.jobs) };
         let depth = if self.depth == 1 { String::new() } else { format!(", depth {}", self.depth) };
-        format!("{}, {jobs}{depth}", units::bytes(self.block_size))
+        let size = match self.block_size {
+            0 => String::new(),
+            size => units::bytes(size) + ", ",
+        };
+        format!("{size}{jobs}{depth}")
     }
 }
 
@@ -175,18 +179,17 @@ impl Plan {
         let per_run = (timing.run + timing.ramp + RUN_OVERHEAD).as_secs_f64();
         let limit = self.experiment.limits.time.map_or(f64::INFINITY, |limit| limit.as_secs_f64());
         let runs_max = runs(timing.looks.rounds_max());
-        let writing = (0..self.cells.len())
-            .filter(|&cell| self.workload(cell).pattern.writes())
-            .count() as f64;
+        let writing =
+            (0..self.cells.len()).filter(|&cell| self.workload(cell).writes()).count() as f64;
         let write_runs = runs_max as f64 * writing / self.cells.len().max(1) as f64;
         let load = (timing.run + timing.ramp).as_secs_f64();
         let written = write_runs * load * WRITE_RATE_ASSUMED_BYTES as f64;
         let written_limit = self.experiment.limits.written_bytes.unwrap_or(u64::MAX);
         // Of what is made for a storage, all is written once; devices are taken as they are.
         let makes_file = |level: &&Level| {
-            use Storage::{Command, Directory, Target};
+            use Storage::{Command, Directory, Paced, Target};
             let LevelKind::Storage(storage) = &level.kind else { return false };
-            matches!(storage, Command { .. } | Directory(_) | Target { .. })
+            matches!(storage, Command { .. } | Directory(_) | Target { .. } | Paced(_))
         };
         let levels = self.experiment.factors.values().flat_map(BTreeMap::values);
         let storages = levels.filter(makes_file).count() as u64;

@@ -322,6 +322,7 @@ impl<'a> Runner<'a> {
             // Through the page cache it may well come from there: that is what was asked for.
             marks.retain(|mark| *mark != Mark::Cached);
         }
+        marks.extend(outcome.marks.iter().cloned());
         match steadiness(&outcome.series) {
             Steadiness::Steady => {}
             Steadiness::Transient { .. } => marks.push(Mark::Transient),

@@ -5,12 +5,18 @@
 //! alone repeats the experiment.
 
 mod ior;
+mod mdtest;
+mod paced;
 mod progress;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use eval::condition::{Stage, StageOptions};
 use eval::engine::fio::{FioEngine, job_file};
+use eval::engine::ior::IorEngine;
+use eval::engine::metadata::MetadataEngine;
+use eval::engine::nvme::NvmeEngine;
+use eval::engine::program::ProgramEngine;
 use eval::engine::synthetic::SyntheticEngine;
 use eval::engine::{Engine, Stop, Work};
 use eval::experiment::{EngineKind, Experiment, Mode};
@@ -55,6 +61,18 @@ compiler (mpicc) has to be there.")]
     /// Be a rank of an IOR test.
     #[command(hide = true)]
     IorRank,
+    /// Measure how fast many processes make, look at, read and remove files.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval mdtest -n 4 -i 10000 /scratch
+  tsumugi eval mdtest -n 4 -i 1000 -u -N -w 4k --json /scratch")]
+    Mdtest(mdtest::MdtestArgs),
+    /// Be one process of mdtest.
+    #[command(hide = true)]
+    MdtestWorker(mdtest::WorkerArgs),
+    /// Serve a device of known speed.
+    #[command(hide = true)]
+    Paced(paced::PacedArgs),
     /// Run an experiment, and write its report.
     #[command(after_help = "\
 Examples:
@@ -122,6 +140,9 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         EvalCommand::Ior(args) => ior::run(args),
         EvalCommand::IorRank => ior::rank(),
+        EvalCommand::Mdtest(args) => mdtest::run(args),
+        EvalCommand::MdtestWorker(args) => mdtest::run_worker(args),
+        EvalCommand::Paced(args) => paced::run(args),
         EvalCommand::Run(args) => experiment(args),
         EvalCommand::Plan(args) => show_plan(args),
         EvalCommand::Report(args) => {
@@ -269,14 +290,25 @@ fn measure(plan: &Plan, store: &mut Store, stage: &Stage, stop: &Stop) -> anyhow
         progress.note(line);
     }
     for condition in &plan.conditions {
-        if let (EngineKind::Fio, Err(reason)) = (plan.experiment.engine, stage.place(condition)) {
+        if plan.experiment.engine == EngineKind::Synthetic {
+            break;
+        }
+        if let Err(reason) = stage.place(condition) {
             progress.note(&format!("not available: {}: {reason}", condition.label));
         }
     }
     let mut engine: Box<dyn Engine> = match (plan.experiment.engine, stage.scratch()) {
         (EngineKind::Fio, Some(scratch)) => Box::new(FioEngine::new(scratch)?),
-        (EngineKind::Fio, None) => bail!("fio needs a directory to work in"),
+        (EngineKind::Nvme, Some(_)) => Box::new(NvmeEngine::new(std::env::current_exe()?)),
+        (EngineKind::Program, Some(scratch)) => Box::new(ProgramEngine::new(scratch)),
+        (EngineKind::Metadata, Some(scratch)) => {
+            Box::new(MetadataEngine::new(std::env::current_exe()?, scratch))
+        }
+        (EngineKind::Ior, Some(scratch)) => {
+            Box::new(IorEngine::new(std::env::current_exe()?, scratch))
+        }
         (EngineKind::Synthetic, _) => Box::new(SyntheticEngine),
+        (_, None) => bail!("the load needs a directory to work in"),
     };
     let mut runner = Runner::new(plan, store, engine.as_mut(), stage, stop.clone())?;
     let ending = runner.run(&mut |event| progress.show(&event));

@@ -1,14 +1,15 @@
-//! Containers: an image of this machine's own fio, and whatever here can run it.
+//! Containers: an image of this machine's own programs, and whatever here can run it.
 //!
-//! The image holds byte for byte the fio that runs natively, with the libraries that its loader
+//! The image holds byte for byte the programs that run natively, with the libraries that their loader
 //! names, so that the comparison is of the container and of nothing else. The directory with the
 //! file is bound to `/data`.
 
 use crate::engine::Stop;
 use crate::error::Error;
 use crate::experiment::ContainerKind;
+use crate::own::Owner;
 use crate::process;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 /// Where the directory with the file is inside.
 pub(super) const DATA: &str = "/data";
+/// In each image, to see whether it works.
+const SHELL: &str = "sh";
 /// Where job files and logs are inside.
 pub(super) const SCRATCH: &str = "/scratch";
 
@@ -30,30 +33,49 @@ pub(super) struct Container {
     kind: ContainerKind,
     runtime: PathBuf,
     image: PathBuf,
-    fio: PathBuf,
+    /// What the image holds, by the names that loads call them.
+    programs: BTreeMap<PathBuf, Program>,
+    owner: Owner,
+}
+
+/// A program in the image.
+#[derive(Clone, Debug)]
+struct Program {
+    path: PathBuf,
     digest: String,
 }
 
 impl Container {
-    /// The first of these kinds that works here, with an image made below `directory`; else why
-    /// none does.
+    /// The first of these kinds that works here, with an image of these programs made below
+    /// `directory`; else why none does.
     pub(super) fn find(
         kinds: &[ContainerKind],
         directory: &Path,
         scratch: &Path,
+        mut wanted: Vec<PathBuf>,
+        owner: &Owner,
     ) -> Result<Self, String> {
-        let fio = which("fio").ok_or("fio is not installed")?;
         let image = directory.join("image");
-        let digest = make_image(&image, &fio).map_err(|error| format!("no image: {error}"))?;
+        make_root(&image).map_err(|error| format!("no image: {error}"))?;
+        wanted.push(SHELL.into());
+        let mut programs = BTreeMap::new();
+        for name in wanted {
+            let path =
+                which(&name).ok_or_else(|| format!("{} is not installed", name.display()))?;
+            let digest =
+                add_program(&image, &path).map_err(|error| format!("no image: {error}"))?;
+            programs.insert(name, Program { path, digest });
+        }
         let mut complaints = Vec::new();
         for kind in kinds {
-            let programs: &[&str] = match kind {
+            let runtimes: &[&str] = match kind {
                 ContainerKind::Charliecloud => &["ch-run"],
                 ContainerKind::Podman => &["podman"],
+                ContainerKind::Docker => &["docker"],
                 ContainerKind::Apptainer => &["apptainer", "singularity"],
                 ContainerKind::Namespaces => &["unshare"],
             };
-            let Some(runtime) = programs.iter().find_map(|program| which(program)) else {
+            let Some(runtime) = runtimes.iter().find_map(|name| which(Path::new(name))) else {
                 complaints.push(format!("{}: not installed", kind.name()));
                 continue;
             };
@@ -61,10 +83,10 @@ impl Container {
                 kind: *kind,
                 runtime,
                 image: image.clone(),
-                fio: fio.clone(),
-                digest: digest.clone(),
+                programs: programs.clone(),
+                owner: owner.clone(),
             };
-            match container.probe(scratch) {
+            match container.import().and_then(|()| container.probe(scratch)) {
                 Ok(()) => return Ok(container),
                 Err(why) => complaints.push(format!("{}: {why}", kind.name())),
             }
@@ -72,12 +94,38 @@ impl Container {
         Err(complaints.join("; "))
     }
 
-    /// Runs fio without load and sees whether it can write to the bound directory.
+    /// Makes the image known to a runtime that keeps images of its own.
+    fn import(&self) -> Result<(), String> {
+        if self.kind != ContainerKind::Docker {
+            return Ok(());
+        }
+        let image = self.image.display();
+        let runtime = self.runtime.display();
+        let script = format!(
+            "tar -C '{image}' -c . | '{runtime}' import --change 'LABEL {}' - {} >/dev/null",
+            self.owner.label(),
+            self.owner.image()
+        );
+        process::output("sh", &["-c", &script]).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// The runtime, if it is one whose containers or images outlive the process that asked for them.
+    pub(super) fn keeps_containers(&self) -> Option<&Path> {
+        let keeps = matches!(self.kind, ContainerKind::Podman | ContainerKind::Docker);
+        keeps.then_some(self.runtime.as_path())
+    }
+
+    /// Shell command that removes what the runtime keeps at the end.
+    pub(super) fn leave(&self) -> Option<String> {
+        let runtime = self.runtime.display();
+        (self.kind == ContainerKind::Docker)
+            .then(|| format!("'{runtime}' image rm -f {} >/dev/null", self.owner.image()))
+    }
+
+    /// Runs a shell and sees whether it can write to the bound directory.
     fn probe(&self, scratch: &Path) -> Result<(), String> {
-        let report = format!("--output={SCRATCH}/probe");
-        let arguments =
-            ["--name=probe", "--ioengine=null", "--size=4k", &report].map(str::to_string);
-        let mut command = self.command(scratch, scratch, &arguments);
+        let arguments = ["-c".to_string(), format!("echo works > {SCRATCH}/probe")];
+        let mut command = self.command(scratch, scratch, SHELL, &arguments);
         let patience = Duration::from_secs(30);
         let done = process::run(&mut command, &Stop::default(), patience, patience)
             .map_err(|error| error.to_string())?;
@@ -99,16 +147,31 @@ impl Container {
         let version = process::run(&mut command, &Stop::default(), patience, patience)
             .map(|done| done.stdout + &done.stderr)
             .unwrap_or_default();
+        let programs: Vec<String> = self
+            .programs
+            .iter()
+            .filter(|(name, _)| name.as_path() != Path::new(SHELL))
+            .map(|(name, program)| {
+                let name = name.file_name().unwrap_or_default().display();
+                format!("{name} (BLAKE3 {})", &program.digest[..16])
+            })
+            .collect();
         format!(
-            "{} {}, the image's fio is the machine's own (BLAKE3 {})",
+            "{} {}, the image has the machine's own {}",
             self.kind.name(),
             version.lines().next().unwrap_or_default().trim(),
-            &self.digest[..16]
+            programs.join(", ")
         )
     }
 
-    /// A command that runs fio inside.
-    pub(super) fn command(&self, data: &Path, scratch: &Path, arguments: &[String]) -> Command {
+    /// A command that runs a program inside.
+    pub(super) fn command(
+        &self,
+        data: &Path,
+        scratch: &Path,
+        program: &str,
+        arguments: &[String],
+    ) -> Command {
         let mut command = Command::new(&self.runtime);
         let bind = |host: &Path, inside: &str| format!("{}:{inside}", host.display());
         let (data_bind, scratch_bind) = (bind(data, DATA), bind(scratch, SCRATCH));
@@ -119,8 +182,15 @@ impl Container {
             }
             ContainerKind::Podman => {
                 command.args(["run", "--rm", "--network=none", "--log-driver=none"]);
+                command.args(["--label", &self.owner.label()]);
                 command.args(["-v", &data_bind, "-v", &scratch_bind, "-w", SCRATCH, "--rootfs"]);
                 command.arg(&self.image);
+            }
+            ContainerKind::Docker => {
+                command.args(["run", "--rm", "--network=none", "--log-driver=none"]);
+                command.args(["--label", &self.owner.label()]);
+                command.args(["-v", &data_bind, "-v", &scratch_bind, "-w", SCRATCH]);
+                command.arg(self.owner.image());
             }
             ContainerKind::Apptainer => {
                 command.args(["exec", "--containall", "-B", &data_bind, "-B", &scratch_bind]);
@@ -134,7 +204,9 @@ impl Container {
                 command.args([NAMESPACE_SCRIPT, "sh"]).args([&self.image, data, scratch]);
             }
         }
-        command.arg(&self.fio).args(arguments);
+        let known = self.programs.get(Path::new(program));
+        command.arg(known.map_or(Path::new(program), |known| known.path.as_path()));
+        command.args(arguments);
         if std::env::var_os("USER").is_none() {
             // Charliecloud wants to know it.
             command.env("USER", "user");
@@ -143,13 +215,17 @@ impl Container {
     }
 }
 
-fn which(program: &str) -> Option<PathBuf> {
+/// A program by its path, or by its name in `PATH`.
+fn which(program: &Path) -> Option<PathBuf> {
+    if program.is_absolute() {
+        return program.is_file().then(|| program.into());
+    }
     let paths = std::env::var_os("PATH")?;
     std::env::split_paths(&paths).map(|path| path.join(program)).find(|path| path.is_file())
 }
 
-/// Makes the image; gives the digest of the fio in it, which is the machine's.
-fn make_image(image: &Path, fio: &Path) -> Result<String, Error> {
+/// Makes an image with nothing to run.
+fn make_root(image: &Path) -> Result<(), Error> {
     for name in ["bin", "dev", "proc", "sys", "etc", "tmp", "root", "usr/bin", "data", "scratch"] {
         let path = image.join(name);
         fs::create_dir_all(&path).map_err(Error::io("cannot make", &path))?;
@@ -161,26 +237,33 @@ fn make_image(image: &Path, fio: &Path) -> Result<String, Error> {
         let path = image.join("etc").join(name);
         fs::write(&path, text).map_err(Error::io("cannot write", &path))?;
     }
-    let listed = process::output("ldd", &[&fio.display().to_string()])?;
+    Ok(())
+}
+
+/// Adds a program with its libraries; gives the digest of the copy, which is the machine's.
+fn add_program(image: &Path, program: &Path) -> Result<String, Error> {
+    let shown = program.display().to_string();
+    // A program without libraries makes ldd fail.
+    let listed = process::output("ldd", &[&shown]).unwrap_or_default();
     let mut files: BTreeSet<&str> =
         listed.split_whitespace().filter(|word| word.starts_with('/')).collect();
-    let program = fio.display().to_string();
-    files.insert(&program);
+    files.insert(&shown);
     for file in files {
+        let file = file.trim_end_matches(':');
         let target = image.join(file.trim_start_matches('/'));
         if let Some(parent) = target.parent() {
             fs::create_dir_all(parent).map_err(Error::io("cannot make", parent))?;
         }
         fs::copy(file, &target).map_err(Error::io("cannot copy", Path::new(file)))?;
     }
-    let inside = image.join(program.trim_start_matches('/'));
+    let inside = image.join(shown.trim_start_matches('/'));
     let digest = |path: &Path| {
         let bytes = fs::read(path).map_err(Error::io("cannot read", path))?;
         Ok::<_, Error>(blake3::hash(&bytes).to_hex().to_string())
     };
-    let (native, copied) = (digest(fio)?, digest(&inside)?);
+    let (native, copied) = (digest(program)?, digest(&inside)?);
     if native != copied {
-        return Err(Error::program("fio", "the image's copy differs from the machine's"));
+        return Err(Error::program(&shown, "the image's copy differs from the machine's"));
     }
     Ok(copied)
 }

@@ -1,9 +1,9 @@
 //! Making storages ready: a file that is written once beforehand, wherever it lies.
 
 use super::network::{Network, TARGET_ADDRESS};
-use super::{Stage, StageOptions};
+use super::{Fabric, Stage, StageOptions};
 use crate::error::Error;
-use crate::experiment::{Network as NetworkKind, Storage};
+use crate::experiment::{Backing, EngineKind, Network as NetworkKind, Paced, Storage, Subsystem};
 use crate::own::OwnDirectory;
 use crate::plan::Plan;
 use crate::process;
@@ -29,6 +29,8 @@ const NQN: &str = "nqn.2026-01.io.tsumugi:eval";
 pub(super) struct Ready {
     pub(super) file: PathBuf,
     pub(super) device: Option<(u32, u32)>,
+    /// For engines that are hosts themselves; there is no file then.
+    pub(super) fabric: Option<Fabric>,
 }
 
 #[derive(Deserialize)]
@@ -70,15 +72,36 @@ impl Stage {
                 Ok(Ok(make_file(&directory.join("file"), bytes)?))
             }
             Storage::BlockDevice { path, destroy } => {
-                if plan.experiment.workloads.iter().any(|load| load.pattern.writes()) {
+                if plan.experiment.workloads.iter().any(|load| load.writes()) {
                     safety::check_device_for_writing(path, destroy.as_deref())?;
                 }
                 Ok(device(path))
             }
-            Storage::Target { directory, network } => {
-                let directory = self.directory_for(directory.as_deref(), own)?;
-                let backing = make_file(&directory.join("namespace"), bytes)?;
-                Ok(self.enter_target(options, &backing, *network, own))
+            Storage::Target { directory, network, backing } => {
+                let backing = match backing {
+                    Backing::File => {
+                        let directory = self.directory_for(directory.as_deref(), own)?;
+                        let made = make_file(&directory.join("namespace"), bytes)?;
+                        (format!("file:{}", made.file.display()), made.device)
+                    }
+                    Backing::Memory => (format!("memory:{bytes}"), None),
+                };
+                let is_attached = plan.experiment.engine != EngineKind::Nvme;
+                Ok(self.enter_target(options, backing, *network, own).and_then(|ready| {
+                    if is_attached { self.attach(options, ready, own) } else { Ok(ready) }
+                }))
+            }
+            Storage::Subsystem(subsystem) => {
+                let fabric = Fabric { subsystem: subsystem.clone(), network_namespace: None };
+                Ok(Ok(Ready { file: PathBuf::new(), device: None, fabric: Some(fabric) }))
+            }
+            Storage::Paced(paced) => {
+                // Of the experiment's seed, but another for each device.
+                let name = blake3::hash(own.file_name().unwrap_or_default().as_encoded_bytes());
+                let part =
+                    name.as_bytes().iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte));
+                let seed = Random::of(plan.experiment.seed, part).next_u64();
+                Ok(self.enter_paced(options, *paced, own, (bytes, seed)))
             }
             Storage::Command { enter, leave } => {
                 let mount = own.join("mount");
@@ -121,10 +144,11 @@ impl Stage {
         process::succeed(&mut shell).map(drop)
     }
 
+    /// Starts a target of ours on a namespace: its specification, and the device that counts.
     fn enter_target(
         &mut self,
         options: &StageOptions,
-        backing: &Ready,
+        (namespace, device): (String, Option<(u32, u32)>),
         network: NetworkKind,
         own: &Path,
     ) -> Result<Ready, String> {
@@ -133,7 +157,6 @@ impl Stage {
             NetworkKind::Namespace => Some(Network::make(own)?),
         };
         let mut target = Command::new(&options.program);
-        let namespace = format!("file:{}", backing.file.display());
         target.args(["target", "--json", "--nqn", NQN, "--namespace", &namespace, "--listen"]);
         match &network {
             Some(network) => {
@@ -144,23 +167,57 @@ impl Stage {
         };
         let says: TargetSays = self.start(target)?;
         let address = says.listening.first().ok_or("the target listens nowhere")?;
+        let namespaces = says.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        let namespace = namespaces.last().ok_or("the target has no namespace")?;
+        let subsystem = Subsystem {
+            address: address.ip().to_string(),
+            port: address.port(),
+            nqn: NQN.into(),
+            namespace: None,
+            // The namespace is one that we have just made.
+            destroy: Some(namespace.uuid.clone()),
+        };
+        let network_namespace = network.map(|network| network.host);
+        let fabric = Some(Fabric { subsystem, network_namespace });
+        // The fabric has no counters; what the target reads is counted by its disk.
+        Ok(Ready { file: PathBuf::new(), device, fabric })
+    }
+
+    /// Makes a namespace a file.
+    fn attach(
+        &mut self,
+        options: &StageOptions,
+        ready: Ready,
+        own: &Path,
+    ) -> Result<Ready, String> {
+        let fabric = ready.fabric.ok_or("there is no namespace")?;
         let mount = own.join("attached");
         fs::create_dir(&mount).map_err(|error| error.to_string())?;
         let mut attach = Command::new(&options.program);
-        attach.args(["nvme", "attach", "-a", &address.ip().to_string()]);
-        attach.args(["-s", &address.port().to_string(), "-n", NQN, "--json", "--mount"]);
-        attach.arg(&mount);
-        // The namespace is a file that we have just made.
-        let namespaces = says.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
-        let namespace = namespaces.last().ok_or("the target has no namespace")?;
-        attach.args(["--destroy", &namespace.uuid]);
-        if let Some(network) = &network {
-            attach.arg("--network-namespace").arg(&network.host);
-        }
+        attach.args(["nvme", "attach", "--json", "--mount"]).arg(&mount);
+        attach.args(fabric.arguments());
         let says: AttachSays = self.start(attach)?;
         self.notes.push(format!("{}: {}", own.file_name().unwrap_or_default().display(), says.how));
-        // Fabric and file system have no counters; what the target reads is counted by its disk.
-        Ok(Ready { file: says.file, device: backing.device })
+        Ok(Ready { file: says.file, device: ready.device, fabric: None })
+    }
+
+    /// Starts a device of known speed.
+    fn enter_paced(
+        &mut self,
+        options: &StageOptions,
+        paced: Paced,
+        own: &Path,
+        (bytes, seed): (u64, u64),
+    ) -> Result<Ready, String> {
+        let mount = own.join("paced");
+        fs::create_dir(&mount).map_err(|error| error.to_string())?;
+        let mut serve = Command::new(&options.program);
+        serve.args(["eval", "paced", "--size", &bytes.to_string()]);
+        serve.args(["--seed", &seed.to_string(), "--rate", &paced.bytes_per_s.to_string()]);
+        serve.args(["--spread", &paced.spread.to_string()]).arg(&mount);
+        let says: AttachSays = self.start(serve)?;
+        self.notes.push(format!("{}: {}", own.file_name().unwrap_or_default().display(), says.how));
+        Ok(Ready { file: says.file, device: None, fabric: None })
     }
 
     /// Starts a process of ours and takes the line that it prints when it is ready.
@@ -224,7 +281,7 @@ pub(super) fn make_file(path: &Path, bytes: u64) -> Result<Ready, Error> {
     }
     file.sync_all().map_err(wrong("cannot write"))?;
     let device = file.metadata().map_err(wrong("cannot use"))?.dev();
-    Ok(Ready { file: path.into(), device: counted(device) })
+    Ok(Ready { file: path.into(), device: counted(device), fabric: None })
 }
 
 fn device(path: &Path) -> Result<Ready, String> {
@@ -232,7 +289,7 @@ fn device(path: &Path) -> Result<Ready, String> {
     if !metadata.file_type().is_block_device() {
         return Err(format!("{} is no block device", path.display()));
     }
-    Ok(Ready { file: path.into(), device: counted(metadata.rdev()) })
+    Ok(Ready { file: path.into(), device: counted(metadata.rdev()), fabric: None })
 }
 
 /// The device's numbers, if the kernel counts its traffic.

@@ -59,7 +59,9 @@ impl Engine for FioEngine {
             let tail: String = said.trim().chars().take(2000).collect();
             return Err(Error::program("fio", format!("{status}: {tail}")));
         }
-        let mut outcome = parse(&stdout, work.plan.workload(work.step.cell).pattern)?;
+        let pattern = work.plan.workload(work.step.cell).pattern();
+        let pattern = pattern.ok_or_else(|| Error::program("fio", "the load has no pattern"))?;
+        let mut outcome = parse(&stdout, pattern)?;
         outcome.load_seconds += work.ramp.as_secs_f64();
         if let Some(log) = &job.log {
             let path = self.scratch.join(log);

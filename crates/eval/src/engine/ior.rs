@@ -20,6 +20,7 @@ mod phase;
 mod rank;
 mod script;
 mod stripe;
+mod study;
 
 pub use conductor::{Conductor, Event, Files, Measured, Outcome as TestOutcome};
 pub use crew::{Crew, IorError, Layout, Processes, Reply, rank_command, serve};
@@ -31,4 +32,5 @@ pub use parameters::{Api, Format, Parameters, Stonewall, Striping};
 pub use pattern::{Pattern, PatternKind};
 pub use phase::{Access, Answer, Order, Phase};
 pub use script::{Compat, Phases, Script, ScriptError, Settings, parse};
-pub use stripe::is_lustre;
+pub use stripe::{check as check_striping, is_lustre};
+pub use study::IorEngine;

@@ -54,7 +54,7 @@ impl Engine for SyntheticEngine {
         let parallel = f64::from(work.cell.jobs * work.cell.depth);
         let latency_us = parallel / iops * 1e6;
         let seconds = plan.experiment.timing.run.as_secs_f64();
-        let writes = plan.workload(work.step.cell).pattern.writes();
+        let writes = plan.workload(work.step.cell).writes();
         Ok(Outcome {
             metrics: [
                 (Metric::Bandwidth, rate),

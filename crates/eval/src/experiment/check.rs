@@ -1,13 +1,15 @@
 //! Turns the keys of a file into an experiment, or says which line and key is wrong.
 
+mod ior;
+mod levels;
+mod workloads;
+
 use super::raw::{
     Placed, RawComparison, RawExperiment, RawLevel, RawLimits, RawMargins, RawQuick, RawTiming,
-    RawWorkload,
 };
 use super::{
-    CONDITION_CELLS_MAX, Comparison, ContainerKind, EngineKind, Experiment, FileSystem, Level,
-    LevelKind, Limits, Margins, Metric, Mode, Network, Pattern, QUICK_CONDITION_CELLS_MAX,
-    ROUNDS_MAX, Runtime, Storage, Synthetic, Timing, Workload,
+    CONDITION_CELLS_MAX, Comparison, EngineKind, Experiment, Level, Limits, Margins, Mode,
+    QUICK_CONDITION_CELLS_MAX, ROUNDS_MAX, Timing, Workload,
 };
 use crate::error::Error;
 use crate::statistics::LookRule;
@@ -19,9 +21,6 @@ const THROUGHPUT_PERCENT_DEFAULT: f64 = 5.0;
 const LATENCY_PERCENT_DEFAULT: f64 = 10.0;
 const QUICK_RUN: Duration = Duration::from_secs(2);
 const QUICK_ROUNDS: u32 = 6;
-const JOBS_MAX: u32 = 1024;
-const DEPTH_MAX: u32 = 4096;
-const BLOCK_BYTES_MAX: u64 = 1 << 30;
 
 /// The text, to find lines in.
 #[derive(Clone, Copy)]
@@ -68,8 +67,7 @@ pub(super) fn check(raw: RawExperiment, text: &str, mode: Mode) -> Result<Experi
     if !is_name(raw.name.get_ref()) {
         return Err(source.error(&raw.name, "name", "use letters, digits, '-', '_' and '.'"));
     }
-    let engines = [("fio", EngineKind::Fio), ("synthetic", EngineKind::Synthetic)];
-    let engine = source.choose(&raw.engine, "engine", &engines)?;
+    let engine = source.choose(&raw.engine, "engine", EngineKind::ALL)?;
     let quick = raw.quick.as_ref().map(Placed::get_ref).filter(|_| mode == Mode::Quick);
     let factors = factors(source, &raw.factors, engine)?;
     let own = quick.filter(|quick| !quick.workload.is_empty());
@@ -79,7 +77,7 @@ pub(super) fn check(raw: RawExperiment, text: &str, mode: Mode) -> Result<Experi
         None => ("file-size", &raw.file_size),
     };
     let file_bytes = source.bytes(file_size, table)?;
-    let workloads = workloads(source, listed, file_size, file_bytes)?;
+    let workloads = workloads::workloads(source, listed, engine, (file_size, file_bytes))?;
     let experiment = Experiment {
         name: raw.name.get_ref().clone(),
         engine,
@@ -219,11 +217,8 @@ fn factors(
         let mut levels = BTreeMap::new();
         for (name, level) in raw_levels {
             let key = format!("factors.{factor}.{name}");
-            let checked = self::level(source, &key, name, level)?;
-            let is_synthetic = matches!(checked.kind, LevelKind::Synthetic(_));
-            if is_synthetic != (engine == EngineKind::Synthetic) {
-                let message =
-                    "levels of kind \"synthetic\" go with engine \"synthetic\", and only they";
+            let checked = levels::level(source, &key, name, level)?;
+            if let Some(message) = levels::mismatch(&checked, engine) {
                 return Err(source.error(&level.get_ref().kind, &format!("{key}.kind"), message));
             }
             levels.insert(name.clone(), checked);
@@ -231,146 +226,6 @@ fn factors(
         factors.insert(factor.clone(), levels);
     }
     Ok(factors)
-}
-
-fn level(source: Source, key: &str, name: &str, placed: &Placed<RawLevel>) -> Result<Level, Error> {
-    let raw = placed.get_ref();
-    let missing = |what: &str| {
-        let message = format!("kind {:?} needs it", raw.kind.get_ref());
-        source.error(placed, &format!("{key}.{what}"), message)
-    };
-    let number = |given: &Option<Placed<f64>>, default: f64, what: &str, min: f64| match given {
-        Some(value) if !(value.get_ref().is_finite() && *value.get_ref() >= min) => {
-            Err(source.error(value, &format!("{key}.{what}"), format!("has to be at least {min}")))
-        }
-        given => Ok(given.as_ref().map_or(default, |value| *value.get_ref())),
-    };
-    let kind = match raw.kind.get_ref().as_str() {
-        "directory" => LevelKind::Storage(Storage::Directory(raw.path.clone())),
-        "block-device" => LevelKind::Storage(Storage::BlockDevice {
-            path: raw.path.clone().ok_or_else(|| missing("path"))?,
-            destroy: raw.destroy.clone(),
-        }),
-        "target" => {
-            let networks = [("loopback", Network::Loopback), ("namespace", Network::Namespace)];
-            let network = match &raw.network {
-                Some(given) => source.choose(given, &format!("{key}.network"), &networks)?,
-                None => Network::Loopback,
-            };
-            LevelKind::Storage(Storage::Target { directory: raw.path.clone(), network })
-        }
-        "command" => LevelKind::Storage(Storage::Command {
-            enter: raw.enter.clone().ok_or_else(|| missing("enter"))?,
-            leave: raw.leave.clone().ok_or_else(|| missing("leave"))?,
-        }),
-        "native" => LevelKind::Runtime(Runtime::Native),
-        "container" => LevelKind::Runtime(Runtime::Container(match &raw.runtimes {
-            Some(given) => {
-                let choose = |name: &String| find(name, &ContainerKind::ALL);
-                let chosen: Result<Vec<_>, _> = given.get_ref().iter().map(choose).collect();
-                chosen.map_err(|why| source.error(given, &format!("{key}.runtimes"), why))?
-            }
-            None => ContainerKind::ALL.iter().map(|(_, kind)| *kind).collect(),
-        })),
-        "synthetic" => LevelKind::Synthetic(Synthetic {
-            ratio: number(&raw.ratio, 1.0, "ratio", 1e-6)?,
-            noise: number(&raw.noise, 0.0, "noise", 0.0)?,
-            common: number(&raw.common, 0.0, "common", 0.0)?,
-            drift: number(&raw.drift, 0.0, "drift", 0.0)?,
-        }),
-        other => {
-            let message = format!(
-                "{other:?} is not known: there are directory, block-device, target, command \
-                 (storages), native, container (runtimes) and synthetic"
-            );
-            return Err(source.error(&raw.kind, &format!("{key}.kind"), message));
-        }
-    };
-    let file_system = match &raw.file_system {
-        None => None,
-        Some(given) => {
-            let key = format!("{key}.file-system");
-            let is_file =
-                matches!(kind, LevelKind::Storage(Storage::Directory(_) | Storage::Target { .. }));
-            if !is_file {
-                let message = "goes with kinds directory and target only";
-                return Err(source.error(given, &key, message));
-            }
-            Some(source.choose(given, &key, &FileSystem::ALL)?)
-        }
-    };
-    let label = raw.label.clone().unwrap_or_else(|| name.into());
-    Ok(Level { label, kind, file_system })
-}
-
-fn workloads(
-    source: Source,
-    raw: &[Placed<RawWorkload>],
-    file_size: &Placed<String>,
-    file_bytes: u64,
-) -> Result<Vec<Workload>, Error> {
-    let mut names = BTreeSet::new();
-    let mut workloads = Vec::new();
-    for placed in raw {
-        let load = workload(source, placed)?;
-        if !names.insert(load.name.clone()) {
-            let message = format!("there is another workload {:?}", load.name);
-            return Err(source.error(placed, "workload.name", message));
-        }
-        let jobs = u64::from(load.jobs.iter().copied().max().unwrap_or(1));
-        let block = load.block_sizes.iter().copied().max().unwrap_or(1);
-        if file_bytes / jobs < block {
-            let message = format!(
-                "{} cannot be shared by {jobs} jobs with blocks of {} (workload {:?})",
-                units::bytes(file_bytes),
-                units::bytes(block),
-                load.name
-            );
-            return Err(source.error(file_size, "file-size", message));
-        }
-        workloads.push(load);
-    }
-    Ok(workloads)
-}
-
-fn workload(source: Source, placed: &Placed<RawWorkload>) -> Result<Workload, Error> {
-    let raw = placed.get_ref();
-    let key = |what: &str| format!("workload {:?}: {what}", raw.name);
-    let mut block_sizes = Vec::new();
-    for text in raw.bs.get_ref() {
-        let size = units::parse_bytes(text).and_then(|size| match size {
-            size if size == 0 || !size.is_multiple_of(512) => {
-                Err(format!("{text:?} is no multiple of 512 bytes"))
-            }
-            size if size > BLOCK_BYTES_MAX => Err(format!("{text:?} is more than 1 GiB")),
-            size => Ok(size),
-        });
-        block_sizes.push(size.map_err(|why| source.error(&raw.bs, &key("bs"), why))?);
-    }
-    let counts = |given: &Option<Placed<Vec<u32>>>, what: &str, max: u32| match given {
-        Some(list) if !list.get_ref().iter().all(|count| (1..=max).contains(count)) => {
-            Err(source.error(list, &key(what), format!("lies between 1 and {max}")))
-        }
-        given => Ok(given.as_ref().map_or(vec![1], |list| list.get_ref().clone())),
-    };
-    let metrics: Result<Vec<_>, _> =
-        raw.metrics.get_ref().iter().map(|name| find(name, &Metric::ALL)).collect();
-    let load = Workload {
-        name: raw.name.clone(),
-        pattern: source.choose(&raw.rw, &key("rw"), &Pattern::ALL)?,
-        jobs: counts(&raw.jobs, "jobs", JOBS_MAX)?,
-        depths: counts(&raw.depth, "depth", DEPTH_MAX)?,
-        metrics: metrics.map_err(|why| source.error(&raw.metrics, &key("metrics"), why))?,
-        is_direct: raw.direct.unwrap_or(true),
-        block_sizes,
-    };
-    if load.block_sizes.is_empty() || load.jobs.is_empty() || load.depths.is_empty() {
-        return Err(source.error(placed, &key("bs, jobs, depth"), "each needs a value"));
-    }
-    if load.metrics.is_empty() {
-        return Err(source.error(&raw.metrics, &key("metrics"), "needs a value"));
-    }
-    Ok(load)
 }
 
 fn comparisons(

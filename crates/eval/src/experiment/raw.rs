@@ -62,9 +62,30 @@ pub(super) struct RawLevel {
     pub(super) path: Option<PathBuf>,
     pub(super) destroy: Option<String>,
     pub(super) network: Option<Placed<String>>,
+    pub(super) backing: Option<Placed<String>>,
+    pub(super) address: Option<Placed<String>>,
+    pub(super) nqn: Option<String>,
+    pub(super) namespace: Option<u32>,
+    pub(super) rate: Option<Placed<String>>,
+    pub(super) spread: Option<Placed<f64>>,
+    pub(super) io_queues: Option<Placed<u16>>,
+    pub(super) poll_us: Option<u64>,
+    #[serde(default)]
+    pub(super) cpus: Vec<u16>,
+    #[serde(default)]
+    pub(super) header_digest: bool,
+    #[serde(default)]
+    pub(super) data_digest: bool,
     pub(super) file_system: Option<Placed<String>>,
     pub(super) enter: Option<String>,
     pub(super) leave: Option<String>,
+    pub(super) mpi: Option<String>,
+    #[serde(default)]
+    pub(super) options: BTreeMap<String, toml::Value>,
+    #[serde(default)]
+    pub(super) hints: BTreeMap<String, toml::Value>,
+    pub(super) stripe_count: Option<i32>,
+    pub(super) stripe_size: Option<String>,
     pub(super) runtimes: Option<Placed<Vec<String>>>,
     pub(super) ratio: Option<Placed<f64>>,
     pub(super) noise: Option<Placed<f64>>,
@@ -76,12 +97,33 @@ pub(super) struct RawLevel {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawWorkload {
     pub(super) name: String,
-    pub(super) rw: Placed<String>,
-    pub(super) bs: Placed<Vec<String>>,
+    pub(super) rw: Option<Placed<String>>,
+    pub(super) bs: Option<Placed<Vec<String>>>,
     pub(super) jobs: Option<Placed<Vec<u32>>>,
     pub(super) depth: Option<Placed<Vec<u32>>>,
     pub(super) metrics: Placed<Vec<String>>,
     pub(super) direct: Option<bool>,
+    pub(super) command: Option<Placed<Vec<String>>>,
+    #[serde(default)]
+    pub(super) parse: BTreeMap<String, Placed<RawExtract>>,
+    pub(super) timeout: Option<Placed<String>>,
+    pub(super) exit_code: Option<i32>,
+    pub(super) writes: Option<bool>,
+    #[serde(default)]
+    pub(super) options: BTreeMap<String, toml::Value>,
+    pub(super) items: Option<Placed<u32>>,
+    pub(super) write_bytes: Option<Placed<String>>,
+    pub(super) own_directories: Option<bool>,
+    pub(super) shift: Option<bool>,
+    pub(super) sync: Option<bool>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawExtract {
+    pub(super) regex: Option<Placed<String>>,
+    pub(super) json: Option<Placed<String>>,
+    pub(super) scale: Option<f64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -20,7 +20,7 @@ fn line(changes: &[(&str, &str)], of: &str) -> String {
 fn mistakes_are_named() {
     for (old, new, key, message) in [
         ("file-size = \"64MiB\"", "file-size = \"64Mx\"", "file-size", "no known unit"),
-        ("engine = \"synthetic\"", "engine = \"fia\"", "engine", "there are fio, synthetic"),
+        ("engine = \"synthetic\"", "engine = \"fia\"", "engine", "there are fio, nvme"),
         ("name = \"known\"", "name = \"a b\"", "name", "use letters"),
         ("run = \"1s\"", "run = \"1\"", "timing.run", "no known unit"),
         ("run = \"1s\"", "run = \"1ms\"", "timing.run", "at least 100ms"),

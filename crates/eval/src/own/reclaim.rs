@@ -155,7 +155,7 @@ fn detach_loops(path: &Path) {
     }
 }
 
-/// Removes the containers with an experiment's label.
+/// Removes the containers with an experiment's label, and its image.
 fn remove_containers(program: &Path, owner: &Owner) {
     let program = program.display().to_string();
     let filter = format!("label={}", owner.label());
@@ -163,4 +163,6 @@ fn remove_containers(program: &Path, owner: &Owner) {
     for container in listed.unwrap_or_default().split_whitespace() {
         let _ = process::output(&program, &["rm", "-f", container]);
     }
+    // There is one only where the runtime keeps images of its own.
+    let _ = process::output(&program, &["image", "rm", "-f", &owner.image()]);
 }

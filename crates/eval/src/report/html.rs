@@ -89,8 +89,7 @@ fn verdicts(page: &mut String, report: &Report) {
 fn workloads(page: &mut String, report: &Report) {
     for (index, load) in report.plan.experiment.workloads.iter().enumerate() {
         let _ = writeln!(page, "<section>\n<h2>{}</h2>", escape(&load.name));
-        let direct = if load.is_direct { "direct I/O" } else { "through the page cache" };
-        let _ = writeln!(page, "<p>fio pattern {}, {direct}.</p>", load.pattern.name());
+        let _ = writeln!(page, "<p>{}.</p>", escape(&load.describe()));
         for figure in report.figures.iter().filter(|figure| figure.workload == Some(index)) {
             picture(page, figure);
         }

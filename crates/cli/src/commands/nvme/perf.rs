@@ -97,6 +97,9 @@ pub(crate) struct PerfArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print how many requests took how long: pairs of ns, to two digits, and requests (with --json)
+    #[arg(long, requires = "json")]
+    histogram: bool,
 }
 
 /// Runs the load.
@@ -107,7 +110,7 @@ pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
     }
-    let control = Arc::new(job::Control::default());
+    let control = Arc::new(job::Control::new(args.numjobs));
     let mut handles = Vec::new();
     for index in 0..args.numjobs {
         let job = Job {
@@ -163,6 +166,8 @@ fn plan(args: &PerfArgs) -> anyhow::Result<Plan> {
 pub(crate) struct Measured {
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
+    /// Requests by the second, whole seconds only.
+    pub(crate) series: Vec<u64>,
     pub(crate) is_interrupted: bool,
 }
 
@@ -190,11 +195,21 @@ fn watch(
     wait(ramp);
     let (start, cpu_start) = (ring::time::now(), cpu_seconds());
     control.measure();
-    wait(runtime);
+    let mut series = Vec::new();
+    let mut counted = 0;
+    while !is_over() && start.elapsed() < runtime {
+        let next = Duration::from_secs(series.len() as u64 + 1);
+        wait(next.min(runtime).saturating_sub(start.elapsed()));
+        if !is_over() && start.elapsed() >= next {
+            let done = control.done();
+            series.push(done - counted);
+            counted = done;
+        }
+    }
     let (took, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds() - cpu_start);
     control.stop();
     let is_interrupted = is_interrupted.load(Ordering::Relaxed);
-    Ok(Measured { seconds: took, cpu_seconds: cpu, is_interrupted })
+    Ok(Measured { seconds: took, cpu_seconds: cpu, series, is_interrupted })
 }
 
 /// CPU time of all threads of this process.

@@ -1,6 +1,7 @@
 //! Job files.
 
 use crate::engine::Work;
+use crate::experiment::Pattern;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -66,7 +67,7 @@ pub fn job_file(work: &Work<'_>, file: &Path, scratch: &Path) -> JobFile {
         "\n[load]\nfilename={}\nsize={part}\noffset_increment={part}\nrw={}\nbs={}\niodepth={}\n\
          numjobs={}\n",
         escape(file),
-        load.pattern.name(),
+        load.pattern().map_or("", Pattern::name),
         cell.block_size,
         cell.depth,
         cell.jobs,

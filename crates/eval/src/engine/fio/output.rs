@@ -85,7 +85,7 @@ pub fn parse(text: &str, pattern: Pattern) -> Result<Outcome, Error> {
     }
     let cpu_ms = (job.usr_cpu + job.sys_cpu) / 100.0 * job.runtime_ms;
     let ios = (job.read.total_ios + job.write.total_ios) as f64;
-    outcome.further.insert("generator_cpu_us_per_io".into(), cpu_ms * 1000.0 / ios);
+    outcome.metrics.insert(Metric::CpuPerIo, cpu_ms * 1000.0 / ios);
     outcome.further.insert("ios".into(), ios);
     Ok(outcome)
 }
@@ -126,7 +126,7 @@ mod tests {
         assert!((outcome.metrics[&Metric::Latency] - 4000.0).abs() < 1e-9);
         assert!((outcome.metrics[&Metric::LatencyP99] - 9000.0).abs() < 1e-9);
         assert!((outcome.load_seconds - 2.0).abs() < 1e-9);
-        let per_io = outcome.further["generator_cpu_us_per_io"];
+        let per_io = outcome.metrics[&Metric::CpuPerIo];
         assert!((per_io - 0.2 * 6000.0 * 1000.0 / 512.0).abs() < 1e-6);
         for text in ["", "no json", "{}", "{\"jobs\": []}"] {
             assert!(parse(text, Pattern::Read).is_err(), "{text:?}");

@@ -332,7 +332,8 @@ impl Run<'_> {
             access,
             ranks: it.ranks,
             is_mpiio,
-            files: it.all_files(repetition),
+            // Open MPI's OMPIO refuses names without a directory.
+            files: it.all_files(repetition).into_iter().map(absolute).collect(),
             has_own_files: it.is_file_per_process,
             is_new: false,
             block_bytes: it.block_bytes,
@@ -386,6 +387,10 @@ impl Run<'_> {
         self.caps.fill(most);
         Ok(())
     }
+}
+
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 #[cfg(test)]

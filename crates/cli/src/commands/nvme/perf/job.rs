@@ -26,14 +26,36 @@ pub(crate) struct Plan {
 }
 
 /// What the jobs and the main thread tell each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Control {
     connected: AtomicU64,
+    /// Measured requests of each job so far, on cache lines of their own.
+    done: Vec<Count>,
     is_measuring: AtomicBool,
     is_stopping: AtomicBool,
 }
 
+/// A count that one thread writes and another looks at.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Count(AtomicU64);
+
 impl Control {
+    /// For so many jobs.
+    pub(crate) fn new(jobs: u16) -> Self {
+        Self {
+            connected: AtomicU64::new(0),
+            done: (0..jobs).map(|_| Count::default()).collect(),
+            is_measuring: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Measured requests of all jobs so far.
+    pub(crate) fn done(&self) -> u64 {
+        self.done.iter().map(|count| count.0.load(Ordering::Relaxed)).sum()
+    }
+
     pub(crate) fn connected(&self) -> u64 {
         self.connected.load(Ordering::Acquire)
     }
@@ -227,6 +249,8 @@ impl State {
             if control.is_measuring.load(Ordering::Relaxed) {
                 let count = if is_write { &self.writes } else { &self.reads };
                 count.set(count.get() + 1);
+                let done = &control.done[self.job.index as usize].0;
+                done.store(self.reads.get() + self.writes.get(), Ordering::Relaxed);
                 self.latency_ns.borrow_mut().saturating_record(latency_ns);
             }
             // With writes under way nobody knows what a read of the same place has to find.

@@ -35,6 +35,13 @@ fn sum(results: Vec<JobResult>) -> anyhow::Result<Sum> {
     Ok(sum)
 }
 
+/// Upper ends and counts of all buckets that are not empty, to two digits.
+fn coarse(latency: &Histogram<u64>) -> anyhow::Result<Vec<(u64, u64)>> {
+    let mut coarse = Histogram::<u64>::new_with_bounds(1, latency.high(), 2)?;
+    coarse.add(latency)?;
+    Ok(coarse.iter_recorded().map(|it| (it.value_iterated_to(), it.count_at_value())).collect())
+}
+
 /// Prints the outcome.
 pub(super) fn print(
     args: &PerfArgs,
@@ -53,7 +60,7 @@ pub(super) fn print(
     let (avg, max) = (latency.mean() / 1e3, us(latency.max()));
     let at = |quantile: f64| us(latency.value_at_quantile(quantile));
     if args.json {
-        return print_json(&json!({
+        let mut said = json!({
             "rw": format!("{:?}", args.rw).to_lowercase(), "bs": args.bs,
             "iodepth": args.iodepth, "numjobs": args.numjobs, "seconds": measured.seconds,
             "is_interrupted": measured.is_interrupted, "reads": sum.reads, "writes": sum.writes,
@@ -62,8 +69,12 @@ pub(super) fn print(
                 "avg": avg, "p50": at(0.5), "p99": at(0.99), "p99.9": at(0.999), "max": max,
             },
             "cpu_us_per_io": cpu_us, "cpu_percent": cpu_percent,
-            "reconnects": sum.reconnects, "verified": sum.verified,
-        }));
+            "reconnects": sum.reconnects, "verified": sum.verified, "series": measured.series,
+        });
+        if args.histogram {
+            said["histogram_ns"] = json!(coarse(latency)?);
+        }
+        return print_json(&said);
     }
     let mode = format!("{:?}", args.rw).to_lowercase();
     println!(

@@ -1,0 +1,272 @@
+//! Our own host's load on a namespace: no kernel device, no file system, no FUSE in between.
+//!
+//! One `tsumugi nvme perf` per run, so that its CPU time is that of the load alone and a crash of it
+//! is one failed run. Levels of kind `host` set queue pairs, polling, CPUs and digests; the cell
+//! sets jobs (threads with a controller each), depth and size.
+
+use super::{Engine, Outcome, Stop, Work};
+use crate::error::Error;
+use crate::experiment::{HostSettings, LevelKind, Metric, Pattern};
+use crate::process::{self, Finished};
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// How long a load that was told to end may take.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+/// How much longer than its load a run may take: connecting, and draining a slow namespace.
+const RUN_PATIENCE: Duration = Duration::from_mins(1);
+
+/// The engine.
+#[derive(Clone, Debug)]
+pub struct NvmeEngine {
+    /// The program `tsumugi`.
+    program: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+struct Said {
+    seconds: f64,
+    is_interrupted: bool,
+    reads: u64,
+    writes: u64,
+    bs: u64,
+    iops: f64,
+    latency_us: Latency,
+    cpu_us_per_io: f64,
+    reconnects: u64,
+    #[serde(default)]
+    series: Vec<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Latency {
+    avg: f64,
+    p50: f64,
+    p99: f64,
+    #[serde(rename = "p99.9")]
+    p999: f64,
+    max: f64,
+}
+
+impl NvmeEngine {
+    /// An engine that runs this program.
+    pub fn new(program: PathBuf) -> Self {
+        Self { program }
+    }
+}
+
+/// The settings that a condition's levels give together; of two that set the same, the first factor's
+/// counts.
+pub fn settings(work: &Work<'_>) -> HostSettings {
+    let factors = &work.plan.experiment.factors;
+    let levels = work.condition.levels.iter().filter_map(|(factor, level)| {
+        match &factors.get(factor)?.get(level)?.kind {
+            LevelKind::Host(settings) => Some(settings),
+            _ => None,
+        }
+    });
+    levels.fold(HostSettings::default(), |all, next| all.or(next))
+}
+
+/// Arguments of `tsumugi nvme perf` for a run, without those that name the namespace.
+fn arguments(work: &Work<'_>, pattern: Pattern) -> Vec<String> {
+    let experiment = &work.plan.experiment;
+    let settings = settings(work);
+    let mut words: Vec<String> = vec!["nvme".into(), "perf".into(), "--json".into()];
+    let mut option = |name: &str, value: String| words.extend([format!("--{name}"), value]);
+    option("rw", pattern.name().into());
+    option("bs", work.cell.block_size.to_string());
+    option("iodepth", work.cell.depth.to_string());
+    option("numjobs", work.cell.jobs.to_string());
+    option("runtime", experiment.timing.run.as_secs_f64().to_string());
+    option("ramp-time", work.ramp.as_secs_f64().to_string());
+    option("size", experiment.file_bytes.to_string());
+    option("seed", work.step.seed.to_string());
+    if let Some(queues) = settings.io_queues {
+        option("nr-io-queues", queues.to_string());
+    }
+    if let Some(poll_us) = settings.poll_us {
+        option("poll-us", poll_us.to_string());
+    }
+    if !settings.cpus.is_empty() {
+        let cpus: Vec<String> = settings.cpus.iter().map(ToString::to_string).collect();
+        option("cpus", cpus.join(","));
+    }
+    words.push("--histogram".into());
+    if settings.has_header_digest {
+        words.push("--hdr-digest".into());
+    }
+    if settings.has_data_digest {
+        words.push("--data-digest".into());
+    }
+    words
+}
+
+/// Reads what `tsumugi nvme perf --json` says.
+fn parse(text: &str) -> Result<Outcome, Error> {
+    let wrong = |why: &str| Error::program("tsumugi nvme perf", why);
+    let whole: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| wrong(&error.to_string()))?;
+    let raw = whole.to_string();
+    let said: Said = serde_json::from_value(whole).map_err(|error| wrong(&error.to_string()))?;
+    if said.is_interrupted {
+        return Err(wrong("was interrupted by somebody else"));
+    }
+    if said.reads + said.writes == 0 {
+        return Err(wrong("no operation was done in the measured time"));
+    }
+    let bytes = said.bs as f64;
+    let rate = |operations: u64| operations as f64 * bytes / said.seconds;
+    let latency = &said.latency_us;
+    Ok(Outcome {
+        metrics: [
+            (Metric::Bandwidth, said.iops * bytes),
+            (Metric::Iops, said.iops),
+            (Metric::Latency, latency.avg),
+            (Metric::LatencyP99, latency.p99),
+            (Metric::CpuPerIo, said.cpu_us_per_io),
+        ]
+        .into(),
+        further: [
+            ("p50_us".to_string(), latency.p50),
+            ("p999_us".into(), latency.p999),
+            ("max_us".into(), latency.max),
+            ("reconnects".into(), said.reconnects as f64),
+            ("ios".into(), (said.reads + said.writes) as f64),
+        ]
+        .into(),
+        read_bytes_per_s: rate(said.reads),
+        written_bytes_per_s: rate(said.writes),
+        load_seconds: said.seconds,
+        series: said.series.iter().map(|operations| *operations as f64 * bytes).collect(),
+        raw,
+        ..Outcome::default()
+    })
+}
+
+impl Engine for NvmeEngine {
+    fn version(&self) -> String {
+        concat!("tsumugi nvme perf ", env!("CARGO_PKG_VERSION")).into()
+    }
+
+    fn run(&mut self, work: &Work<'_>, stop: &Stop) -> Result<Outcome, Error> {
+        let wrong = |why: &str| Error::program("tsumugi nvme perf", why);
+        let place = work.place.ok_or_else(|| wrong("needs a storage"))?;
+        let fabric = place.fabric().ok_or_else(|| wrong("needs a namespace"))?;
+        let pattern = work.plan.workload(work.step.cell).pattern();
+        let pattern = pattern.ok_or_else(|| wrong("the load has no pattern"))?;
+        let mut command = Command::new(&self.program);
+        command.args(arguments(work, pattern)).args(fabric.arguments());
+        place.mark(&mut command);
+        let shown = process::shown(&command);
+        let patience = work.plan.experiment.timing.run + work.ramp + RUN_PATIENCE;
+        let Finished { status, stdout, stderr } =
+            process::run(&mut command, stop, patience, END_PATIENCE)?;
+        if !status.success() {
+            let tail: String = stderr.trim().chars().take(2000).collect();
+            return Err(wrong(&format!("{status}: {tail}")));
+        }
+        let mut outcome = parse(&stdout)?;
+        outcome.load_seconds += work.ramp.as_secs_f64();
+        outcome.command = shown;
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{Experiment, Mode};
+    use crate::plan::Plan;
+
+    const TEXT: &str = r#"
+name = "n"
+title = "N"
+question = "?"
+engine = "nvme"
+file-size = "64MiB"
+[timing]
+run = "2s"
+[factors.storage.memory]
+kind = "target"
+backing = "memory"
+[factors.storage.far]
+kind = "nqn"
+address = "[fd00::1]:4421"
+nqn = "nqn.2026-01.io.example:disk"
+[factors.host.spin]
+kind = "host"
+poll-us = 50
+io-queues = 2
+cpus = [0, 1]
+data-digest = true
+[factors.host.sleep]
+kind = "host"
+[[workload]]
+name = "rand"
+rw = "randread"
+bs = ["4KiB"]
+jobs = [1, 2]
+depth = [1, 16]
+metrics = ["iops", "latency-p99", "cpu-per-io"]
+[[comparison]]
+name = "spin"
+baseline = { storage = "memory", host = "sleep" }
+other = { storage = "memory", host = "spin" }
+"#;
+
+    /// Goal: a run's command says what cell and levels say, and nothing that they do not.
+    #[test]
+    fn commands_say_what_levels_say() {
+        let plan = Plan::new(Experiment::parse(TEXT, Mode::Full).unwrap());
+        let mut seen = 0;
+        for step in plan.round(0) {
+            let (cell, condition) = (&plan.cells[step.cell], &plan.conditions[step.condition]);
+            let ramp = Duration::from_millis(500);
+            let work = Work { plan: &plan, step: &step, cell, condition, place: None, ramp };
+            let words = arguments(&work, Pattern::RandomRead).join(" ") + " ";
+            let depth = cell.depth;
+            for part in [
+                "--rw randread ",
+                "--bs 4096 ",
+                "--runtime 2 ",
+                "--ramp-time 0.5 ",
+                "--size 67108864 ",
+                &format!("--iodepth {depth} "),
+                &format!("--seed {} ", step.seed),
+            ] {
+                assert!(words.contains(part), "{part} is not in {words}");
+            }
+            let spins = condition.id.contains("host=spin");
+            for part in ["--poll-us 50 ", "--nr-io-queues 2 ", "--cpus 0,1 ", "--data-digest "] {
+                assert_eq!(words.contains(part), spins, "{part}: {words}");
+            }
+            assert!(!words.contains("--hdr-digest"));
+            seen += 1;
+        }
+        assert_eq!(seen, 4 * 4);
+    }
+
+    /// Goal: values are read in the database's units, and nonsense is refused.
+    #[test]
+    fn what_it_says_is_read() {
+        let text = r#"{"rw":"randread","bs":4096,"iodepth":1,"numjobs":1,"seconds":2.0,
+            "is_interrupted":false,"reads":200,"writes":0,"iops":100.0,"mib_per_s":1.0,
+            "latency_us":{"avg":10.0,"p50":9.0,"p99":20.0,"p99.9":30.0,"max":40.0},
+            "cpu_us_per_io":5.0,"cpu_percent":1.0,"reconnects":0,"verified":0,
+            "series":[100,100],"histogram_ns":[[10000,200]]}"#;
+        let outcome = parse(text).unwrap();
+        assert!((outcome.metrics[&Metric::Bandwidth] - 409_600.0).abs() < 1e-9);
+        assert!((outcome.metrics[&Metric::CpuPerIo] - 5.0).abs() < 1e-9);
+        assert!((outcome.read_bytes_per_s - 409_600.0).abs() < 1e-9);
+        assert_eq!(outcome.series, [409_600.0, 409_600.0]);
+        for (old, new) in
+            [("\"reads\":200", "\"reads\":0"), ("interrupted\":false", "interrupted\":true")]
+        {
+            assert!(parse(&text.replace(old, new)).is_err(), "{new}");
+        }
+        assert!(parse("").is_err() && parse("{}").is_err());
+    }
+}

@@ -1,0 +1,101 @@
+//! What is measured and compared: names, units, and which way is better.
+
+use serde::Serialize;
+
+/// What is measured and compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Metric {
+    /// Bytes per second.
+    Bandwidth,
+    /// Operations per second.
+    Iops,
+    /// Mean latency, µs.
+    Latency,
+    /// 99th percentile of latency, µs.
+    LatencyP99,
+    /// CPU time of the load's own processes per operation, µs.
+    CpuPerIo,
+    /// Seconds that a command took.
+    Time,
+    /// A program's own figure, of which more is better.
+    Score,
+    /// Files made per second.
+    CreateRate,
+    /// Files looked at per second.
+    StatRate,
+    /// Files read per second.
+    ReadRate,
+    /// Files removed per second.
+    RemoveRate,
+}
+
+impl Metric {
+    /// All of them, with the names they have in files and in the database.
+    pub const ALL: &[(&'static str, Self)] = &[
+        ("bandwidth", Self::Bandwidth),
+        ("iops", Self::Iops),
+        ("latency", Self::Latency),
+        ("latency-p99", Self::LatencyP99),
+        ("cpu-per-io", Self::CpuPerIo),
+        ("time", Self::Time),
+        ("score", Self::Score),
+        ("create-rate", Self::CreateRate),
+        ("stat-rate", Self::StatRate),
+        ("read-rate", Self::ReadRate),
+        ("remove-rate", Self::RemoveRate),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, metric)| *metric == self).map_or("", |(name, _)| name)
+    }
+
+    /// How reports call it in a sentence.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "bandwidth",
+            Self::Iops => "IOPS",
+            Self::Latency => "mean latency",
+            Self::LatencyP99 => "p99 latency",
+            Self::CpuPerIo => "CPU per I/O",
+            Self::Time => "time",
+            Self::Score => "score",
+            Self::CreateRate => "create rate",
+            Self::StatRate => "stat rate",
+            Self::ReadRate => "read rate",
+            Self::RemoveRate => "remove rate",
+        }
+    }
+
+    /// How reports call it, with its unit.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "bandwidth (MiB/s)",
+            Self::Iops => "IOPS",
+            Self::Latency => "mean latency (µs)",
+            Self::LatencyP99 => "p99 latency (µs)",
+            Self::CpuPerIo => "CPU of the load per I/O (µs)",
+            Self::Time => "time (s)",
+            Self::Score => "score",
+            Self::CreateRate => "creates per second",
+            Self::StatRate => "stats per second",
+            Self::ReadRate => "reads per second",
+            Self::RemoveRate => "removes per second",
+        }
+    }
+
+    /// Whether more is better.
+    pub fn is_throughput(self) -> bool {
+        !matches!(self, Self::Latency | Self::LatencyP99 | Self::CpuPerIo | Self::Time)
+    }
+
+    /// Whether it has the wider margin, of latencies and CPU time.
+    pub fn is_rough(self) -> bool {
+        matches!(self, Self::Latency | Self::LatencyP99 | Self::CpuPerIo)
+    }
+
+    /// What one of the report's units is in the database's.
+    pub fn unit(self) -> f64 {
+        if self == Self::Bandwidth { (1 << 20) as f64 } else { 1.0 }
+    }
+}

@@ -1,0 +1,164 @@
+//! Workloads: what the load does, at which points, and what of it is compared.
+
+use super::Metric;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A load at one or more points.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Name.
+    pub name: String,
+    /// What it does.
+    pub task: Task,
+    /// Bytes per operation; 0 where sizes mean nothing.
+    pub block_sizes: Vec<u64>,
+    /// Jobs.
+    pub jobs: Vec<u32>,
+    /// Operations under way per job.
+    pub depths: Vec<u32>,
+    /// What is compared.
+    pub metrics: Vec<Metric>,
+    /// Whether pages are bypassed (O_DIRECT).
+    pub is_direct: bool,
+}
+
+/// What a load does.
+#[derive(Clone, Debug)]
+pub enum Task {
+    /// Reads or writes blocks.
+    Blocks(Pattern),
+    /// Runs a command.
+    Program(Program),
+    /// Makes and removes files.
+    Files(Files),
+    /// What IOR does.
+    Ior(super::ior::IorLoad),
+}
+
+/// A command with what is read from its output.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Program and arguments, with placeholders like `{directory}`.
+    pub command: Vec<String>,
+    /// Where its values are.
+    pub extracts: BTreeMap<Metric, Extract>,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// The exit code of a good run.
+    pub exit_code: i32,
+    /// Whether it writes, for the checks of devices.
+    pub writes: bool,
+}
+
+/// How a value is found in a program's output.
+#[derive(Clone, Debug)]
+pub struct Extract {
+    /// Where.
+    pub source: Source,
+    /// What the found number is multiplied by, to give the metric's unit.
+    pub scale: f64,
+}
+
+/// Where a value is.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// The first group of this expression's last match in standard output, else in standard error.
+    Expression(regex::Regex),
+    /// What a JSON pointer (RFC 6901) names in standard output.
+    Pointer(String),
+}
+
+/// A load of metadata operations, as mdtest makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// Files per process.
+    pub items: u32,
+    /// Bytes written to each after it was made.
+    pub write_bytes: u32,
+    /// Whether each process has a directory of its own.
+    pub has_own_directories: bool,
+    /// Whether each process looks at, reads and removes the files of its neighbour.
+    pub shifts: bool,
+    /// Whether each file is made durable when it is written.
+    pub syncs: bool,
+}
+
+impl Workload {
+    /// The pattern of blocks, if it is of blocks.
+    pub fn pattern(&self) -> Option<Pattern> {
+        if let Task::Blocks(pattern) = &self.task { Some(*pattern) } else { None }
+    }
+
+    /// Whether it writes.
+    pub fn writes(&self) -> bool {
+        match &self.task {
+            Task::Blocks(pattern) => pattern.writes(),
+            Task::Program(program) => program.writes,
+            Task::Files(_) => true,
+            Task::Ior(load) => load.writes,
+        }
+    }
+
+    /// What it does, for people.
+    pub fn describe(&self) -> String {
+        match &self.task {
+            Task::Blocks(pattern) => {
+                let how = if self.is_direct { "direct I/O" } else { "through the page cache" };
+                format!("pattern {}, {how}", pattern.name())
+            }
+            Task::Program(program) => format!("command: {}", program.command.join(" ")),
+            Task::Ior(load) => {
+                let options = load.options.iter().map(|(key, value)| format!(", {key}={value}"));
+                let what = if load.writes { "write" } else { "read" };
+                format!("IOR {what}{}", options.collect::<String>())
+            }
+            Task::Files(files) => format!(
+                "{} files per process, {}, {} bytes written to each{}{}",
+                files.items,
+                if files.has_own_directories { "own directories" } else { "one shared directory" },
+                files.write_bytes,
+                if files.syncs { ", made durable" } else { "" },
+                if files.shifts {
+                    "; each process looks at, reads and removes its neighbour's"
+                } else {
+                    ""
+                },
+            ),
+        }
+    }
+}
+
+/// Patterns, as fio names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Pattern {
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Random reads.
+    RandomRead,
+    /// Random writes.
+    RandomWrite,
+}
+
+impl Pattern {
+    /// All of them, with fio's names.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("read", Self::Read),
+        ("write", Self::Write),
+        ("randread", Self::RandomRead),
+        ("randwrite", Self::RandomWrite),
+    ];
+
+    /// fio's name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, pattern)| *pattern == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether it writes.
+    pub fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::RandomWrite)
+    }
+}
