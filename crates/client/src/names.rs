@@ -58,10 +58,7 @@ impl Client {
     /// ENOENT, ENOTDIR, ENAMETOOLONG, those of a call.
     pub async fn lookup(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<Attr, Errno> {
         check_name(name)?;
-        let known = match self.known_inode(parent) {
-            Some(directory) => directory.state.borrow().entry(name),
-            None => Known::Unknown,
-        };
+        let known = self.cached_entry(parent, name);
         let attr = match known {
             Known::Absent => return Err(Errno::ENOENT),
             Known::Inode(id) => self.attr(id).await?,
@@ -77,6 +74,15 @@ impl Client {
         };
         self.refer(attr.inode);
         Ok(attr)
+    }
+
+    /// What is known of a name; nothing without contact to the service, as the session may have ended
+    /// and others have changed it.
+    fn cached_entry(&self, parent: InodeId, name: &[u8]) -> Known {
+        match self.known_inode(parent) {
+            Some(directory) if self.session.life.is_alive() => directory.state.borrow().entry(name),
+            _ => Known::Unknown,
+        }
     }
 
     /// Counts a lookup that had to ask; after a few in one directory all of it is fetched.
@@ -213,10 +219,7 @@ impl Client {
     /// Before a name goes: if this client has what it names open, the service must know, for it asks
     /// only the others.
     async fn register_open(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
-        let known = match self.known_inode(parent) {
-            Some(directory) => directory.state.borrow().entry(name),
-            None => Known::Unknown,
-        };
+        let known = self.cached_entry(parent, name);
         let id = match known {
             Known::Inode(id) => id,
             Known::Absent => return Ok(()),

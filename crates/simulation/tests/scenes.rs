@@ -352,3 +352,35 @@ fn an_open_that_was_reclaimed_can_be_returned() {
     };
     simulation.run(whole).unwrap();
 }
+
+/// Goal: a client that was out of contact for so long that its session may have ended says nothing of
+/// names by what it has cached (seeds 1427, 2211 and 2278).
+#[test]
+fn names_are_not_told_from_the_cache_without_contact() {
+    let (mut simulation, meta, nodes) = machines(1, 2);
+    let memory = || Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
+    let whole = async move {
+        start_meta(&meta, Box::new(MemoryStore::new()), 1);
+        let machine = |index: usize| (meta.clone(), nodes[index].clone());
+        let paused = start_node(&machine(0), 0, memory(), 1).await;
+        let other = start_node(&machine(1), 1, memory(), 1).await;
+        let looker = Rc::clone(&paused);
+        let look = nodes[0].spawn(async move {
+            assert_eq!(looker.lookup(ROOT, b"a").await.map(drop), Err(Errno::ENOENT));
+            // It looks again before it learns that its connection was closed meanwhile.
+            sleep(protocol::times::HEARTBEAT).await;
+            let found = looker.lookup(ROOT, b"a").await.map(drop);
+            assert_ne!(found, Err(Errno::ENOENT), "it was made while the node was paused");
+        });
+        sleep(Duration::from_millis(10)).await;
+        nodes[0].pause();
+        let made = nodes[1].spawn(async move {
+            let (handle, _) = other.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            other.release(&handle).await.unwrap();
+        });
+        made.await.unwrap();
+        nodes[0].resume();
+        look.await.unwrap();
+    };
+    simulation.run(whole).unwrap();
+}
