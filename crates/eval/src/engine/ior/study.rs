@@ -229,9 +229,10 @@ fn file(work: &Work<'_>, load: &IorLoad, settings: &Settings, directory: &Path) 
         number("segmentCount"),
         if settings.is_set("filePerProc") { "own" } else { "shared" },
         // What a check expects depends on the size of transfers.
-        match settings.is_set("checkRead") {
-            true => format!("-{}-{}", work.cell.block_size, number("setTimeStampSignature")),
-            false => String::new(),
+        if settings.is_set("checkRead") {
+            format!("-{}-{}", work.cell.block_size, number("setTimeStampSignature"))
+        } else {
+            String::new()
         }
     ))
 }
