@@ -6,13 +6,17 @@
 //! thread: it lets copies gather (by number, bytes and time), makes them durable with concurrent
 //! syncs, whose journal commits the file system merges, renames them, and makes the names durable.
 //!
-//! A process that is killed loses nothing: each waiting copy bears an attribute with its path and
-//! the boot and the mount that it lies on, set when the copy is complete. The next union on the same
-//! mount, whose page cache still has what was written, finishes them ([`recover`]); after a reboot or
-//! a new mount they are discarded, since nobody knows which of their bytes reached the disk.
+//! A process that is killed loses nothing: when a copy is complete, its path is noted with the boot and
+//! the mount that it lies on ([`marks`]). The next union on the same mount, whose page cache still has
+//! what was written, finishes them ([`recover`]); after a reboot or a new mount they are discarded,
+//! since nobody knows which of their bytes reached the disk.
 
 mod dirty;
+mod marks;
+mod recover;
 mod write_back;
+
+pub(crate) use recover::recover;
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,20 +25,16 @@ use std::time::Duration;
 
 use ring::local::Notify;
 use ring::time::Instant;
-use rustix::fs::{AtFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::files::Backing;
-use crate::format::Prefix;
-use crate::layers::Upper;
 use crate::node::{Node, Place};
 use crate::sys::{self, Fd};
 use crate::tree::Union;
 
+use marks::Marks;
 use write_back::WriteBack;
-
-/// The attribute of a waiting copy: witness and path.
-const MARK: &[u8] = b"tsumugi";
 
 /// A copy that waits for its data to be durable.
 #[derive(Debug)]
@@ -88,6 +88,13 @@ impl Pending {
         self.outcome.set(Some(outcome));
         self.ended.notify();
     }
+}
+
+/// A union's copies that wait for their names.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingCopies {
+    copies: RefCell<Vec<Weak<Pending>>>,
+    marks: Marks,
 }
 
 /// When a batch is full.
@@ -148,7 +155,8 @@ impl Committer {
     /// Waits until everything of a union that waits now has its name.
     pub(crate) async fn finish_all(&self, union: &Rc<Union>) -> Result<(), Errno> {
         let mut result = Ok(());
-        let waiting: Vec<_> = union.waiting.borrow().iter().filter_map(Weak::upgrade).collect();
+        let waiting: Vec<_> =
+            union.waiting.copies.borrow().iter().filter_map(Weak::upgrade).collect();
         for pending in waiting {
             result = self.finish(&pending).await.and(result);
         }
@@ -200,9 +208,10 @@ impl Committer {
         }
         let synced = sync_data(&self.write_back, &live).await;
         let mut named: Vec<Named> = Vec::new();
+        let mut times = KeptTimes::default();
         for (waiting, result) in live.into_iter().zip(synced) {
-            let published =
-                result.and_then(|()| waiting.union.publish(&waiting.node, &waiting.pending));
+            let Waiting { union, node, pending, .. } = &waiting;
+            let published = result.and_then(|()| union.publish(node, pending, &mut times));
             match published {
                 Ok(parent) => note_named(&mut named, waiting, parent),
                 Err(errno) => {
@@ -212,6 +221,7 @@ impl Committer {
                 }
             }
         }
+        times.restore();
         for Named { union, parents, copies } in named {
             let result = union.sync_directories(parents).await;
             for pending in copies {
@@ -294,37 +304,38 @@ impl Union {
     /// Marks a copy as complete and makes it the node's place, to be made durable later.
     pub(crate) fn enqueue(self: &Rc<Self>, node: &Rc<Node>, pending: Pending) -> Result<(), Errno> {
         let path = crate::tree::path_of(node);
-        let witness = witness(self.upper()?.pending.as_fd()).unwrap_or_default();
-        let mark = [witness.as_bytes(), b"\0", &path].concat();
-        let name = self.layers.prefix.name(MARK);
-        sys::set_xattr(pending.file.as_fd(), &name, &mark, XattrFlags::empty())?;
+        self.waiting.marks.note(self.upper()?, &pending.name, &path)?;
         let pending = Rc::new(pending);
         node.set_place(Place::Pending(Rc::clone(&pending)));
-        self.waiting.borrow_mut().push(Rc::downgrade(&pending));
+        self.waiting.copies.borrow_mut().push(Rc::downgrade(&pending));
         self.shared.committer.add(self, node, pending);
         Ok(())
     }
 
     fn forget_waiting(&self, pending: &Rc<Pending>) {
         let pending = Rc::downgrade(pending);
-        self.waiting
-            .borrow_mut()
-            .retain(|known| !Weak::ptr_eq(known, &pending) && known.strong_count() > 0);
+        let mut copies = self.waiting.copies.borrow_mut();
+        copies.retain(|known| !Weak::ptr_eq(known, &pending) && known.strong_count() > 0);
+        if copies.is_empty() {
+            self.waiting.marks.forget_all();
+        }
     }
 
     /// Gives a copy its name. Answers the directory that it is in now; none if it was unlinked.
-    fn publish(&self, node: &Rc<Node>, pending: &Rc<Pending>) -> Result<Option<Rc<Node>>, Errno> {
+    fn publish(
+        &self,
+        node: &Rc<Node>,
+        pending: &Rc<Pending>,
+        times: &mut KeptTimes,
+    ) -> Result<Option<Rc<Node>>, Errno> {
         if pending.is_cancelled.get() {
             return Ok(None);
         }
         let link = node.link().ok_or(Errno::NOENT)?;
         let upper = self.upper()?;
         let parent = self.upper_part(&link.parent)?;
-        keeping_times(parent.as_fd(), || {
-            rustix::fs::renameat(&upper.pending, &pending.name, &parent, &*link.name)
-        })?;
-        // A mark that stays behind shows nowhere and means nothing outside of its directory.
-        let _ = sys::remove_xattr(pending.file.as_fd(), &self.layers.prefix.name(MARK));
+        times.keep(&parent)?;
+        rustix::fs::renameat(&upper.pending, &pending.name, &parent, &*link.name)?;
         node.set_place(Place::Upper);
         self.note_new_name(&link.parent);
         self.set_impure(&link.parent)?;
@@ -363,6 +374,33 @@ impl Union {
     }
 }
 
+/// Times of directories that shall not show what is done in them; given back all together, as each
+/// costs a change of metadata.
+#[derive(Debug, Default)]
+struct KeptTimes(Vec<(Fd, sys::Stat)>);
+
+impl KeptTimes {
+    /// Remembers a directory's times, before it is changed first.
+    fn keep(&mut self, directory: &Fd) -> Result<(), Errno> {
+        let is_known = |(known, _): &(Fd, _)| Rc::ptr_eq(known, directory);
+        if !self.0.iter().any(is_known) {
+            self.0.push((Rc::clone(directory), sys::stat_at(directory.as_fd(), b"")?));
+        }
+        Ok(())
+    }
+
+    /// Gives the times back; the first that were kept of a directory last, should it have been opened
+    /// anew meanwhile.
+    fn restore(self) {
+        for (directory, before) in self.0.into_iter().rev() {
+            let set = sys::set_times(directory.as_fd(), Some(before.atime), Some(before.mtime));
+            if let Err(errno) = set {
+                tracing::warn!(%errno, "a directory's time tells of a copy-up");
+            }
+        }
+    }
+}
+
 /// Does something in a directory that shall not show in its times.
 pub(crate) fn keeping_times<T>(
     directory: BorrowedFd<'_>,
@@ -372,61 +410,4 @@ pub(crate) fn keeping_times<T>(
     let done = change()?;
     sys::set_times(directory, Some(before.atime), Some(before.mtime))?;
     Ok(done)
-}
-
-/// What a waiting copy is marked with beside its path: boot and mount. While that mount lives, so
-/// does the page cache. `None` if the kernel cannot tell, and then nothing is ever believed.
-fn witness(pending: BorrowedFd<'_>) -> Option<String> {
-    let witness = crate::journal::witness(pending);
-    (witness != 0).then(|| format!("{witness:016x}"))
-}
-
-/// Finishes what a killed process has left waiting, and discards what cannot be trusted, but for what
-/// is to be kept.
-pub(crate) fn recover(
-    upper: &Upper,
-    prefix: Prefix,
-    is_kept: impl Fn(&[u8]) -> bool,
-) -> Result<(), Errno> {
-    let witness = witness(upper.pending.as_fd());
-    let mark_name = prefix.name(MARK);
-    let mut has_discarded = false;
-    for entry in sys::list(upper.pending.as_fd())? {
-        if is_kept(&entry.name) {
-            continue;
-        }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
-        let file = sys::open_below(upper.pending.as_fd(), &entry.name, flags)?;
-        let mark = sys::xattr(file.as_fd(), &mark_name)?.unwrap_or_default();
-        let path = witness
-            .as_ref()
-            .and_then(|witness| mark.strip_prefix(witness.as_bytes()))
-            .and_then(|rest| rest.strip_prefix(b"\0"));
-        if let Some(path) = path {
-            rustix::fs::fsync(&file)?;
-            finish_one(upper, &entry.name, path)?;
-            let _ = sys::remove_xattr(file.as_fd(), &mark_name);
-        } else {
-            rustix::fs::unlinkat(&upper.pending, &entry.name, AtFlags::empty())?;
-            has_discarded = true;
-        }
-    }
-    // What was discarded must not come back, under a name that something new has by then.
-    if has_discarded { rustix::fs::fsync(&upper.pending) } else { Ok(()) }
-}
-
-fn finish_one(upper: &Upper, name: &[u8], path: &[u8]) -> Result<(), Errno> {
-    let cut = path.iter().rposition(|&byte| byte == b'/');
-    let (above, last) = cut.map_or((&[][..], path), |at| (&path[..at], &path[at + 1..]));
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let parent = sys::open_below(upper.root.as_fd(), above, flags)?;
-    let before = sys::stat_at(parent.as_fd(), b"")?;
-    let no_replace = RenameFlags::NOREPLACE;
-    match rustix::fs::renameat_with(&upper.pending, name, &parent, last, no_replace) {
-        Ok(()) => sys::set_times(parent.as_fd(), Some(before.atime), Some(before.mtime))?,
-        // Something took the name after the copy was made: that is the newer one.
-        Err(Errno::EXIST) => rustix::fs::unlinkat(&upper.pending, name, AtFlags::empty())?,
-        Err(errno) => return Err(errno),
-    }
-    rustix::fs::fsync(&parent)
 }

@@ -166,7 +166,8 @@ impl Union {
         }
         let name = self.work_name();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
+        // Nobody else comes into that directory.
+        let mode = Mode::from_raw_mode(stat.mode & 0o777);
         let copy = rustix::fs::openat(&upper.pending, &name, flags, mode)?;
         let result = self.fill_copy(node, state, keep, (lower, stat), (copy, &name)).await;
         if result.is_err() {
@@ -233,8 +234,14 @@ impl Union {
         to: BorrowedFd<'_>,
         stat: &Stat,
     ) -> Result<(), Errno> {
-        sys::chown(to, Some(stat.uid), Some(stat.gid))?;
-        if stat.kind() != libc::S_IFLNK {
+        // What is so already is not set: each change of metadata may wait for the file system.
+        let now = sys::stat_at(to, b"")?;
+        let is_owned = (now.uid, now.gid) == (stat.uid, stat.gid);
+        if !is_owned {
+            sys::chown(to, Some(stat.uid), Some(stat.gid))?;
+        }
+        let is_like = is_owned && now.mode & 0o7777 == stat.mode & 0o7777;
+        if stat.kind() != libc::S_IFLNK && !is_like {
             sys::chmod(to, stat.mode)?;
         }
         for name in sys::xattr_names(from)? {

@@ -72,7 +72,7 @@ pub(crate) struct Union {
     pub(crate) files: RefCell<Slab<Rc<OpenFile>>>,
     pub(crate) listings: RefCell<Slab<Rc<RefCell<Listing>>>>,
     /// Copies that wait for their names.
-    pub(crate) waiting: RefCell<Vec<Weak<crate::commit::Pending>>>,
+    pub(crate) waiting: crate::commit::WaitingCopies,
     /// What was changed and is not known to be durable, by node.
     pub(crate) dirty: RefCell<HashMap<u64, Rc<Node>>>,
     pub(crate) is_flushing: Cell<bool>,
@@ -113,7 +113,7 @@ impl Union {
             linked: RefCell::default(),
             files: RefCell::default(),
             listings: RefCell::default(),
-            waiting: RefCell::default(),
+            waiting: crate::commit::WaitingCopies::default(),
             dirty: RefCell::default(),
             is_flushing: Cell::new(false),
             store,

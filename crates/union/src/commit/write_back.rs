@@ -4,15 +4,20 @@
 //! times and so fall into different commits of the file system's journal, each with a flush and a
 //! pause for everybody who changes metadata. With the data written before, all find themselves in
 //! one. The reactor has no operation that only writes back, and waiting for one would stall the
-//! mount; so a thread does it, which exists while there are commits and sleeps between them.
+//! mount; so a thread does it, which ends when there have been no commits for a while.
 
 use std::cell::RefCell;
+use std::pin::pin;
+use std::time::Duration;
 
 use ring::File;
 use ring::mailbox::{self, Receiver, Sender};
 
 /// Batches that may wait: the committer has one under way at a time.
 const BATCHES_MAX: usize = 2;
+
+/// How long the thread waits for the next batch before it ends.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Files to write back, and where to say that it is done.
 type Batch = (Vec<File>, Sender<()>);
@@ -36,7 +41,7 @@ impl WriteBack {
 
     fn sender(&self) -> Option<Sender<Batch>> {
         let mut batches = self.batches.borrow_mut();
-        if batches.is_none() {
+        if batches.as_ref().is_none_or(Sender::is_closed) {
             let (sender, receiver) = mailbox::channel(BATCHES_MAX);
             let config = ring::Config { entries: 8, ..ring::Config::default() };
             match ring::thread::spawn("write-back", &config, move || serve(receiver)) {
@@ -49,7 +54,11 @@ impl WriteBack {
 }
 
 async fn serve(mut batches: Receiver<Batch>) {
-    while let Some((files, done)) = batches.recv().await {
+    loop {
+        let next = pin!(batches.recv());
+        let late = pin!(ring::time::sleep(IDLE_TIME_MAX));
+        // What is sent at this very moment is dropped, and its sender goes on without.
+        let ring::Either::First(Some((files, done))) = ring::race(next, late).await else { return };
         for file in &files {
             if let Err(error) = file.write_back_blocking() {
                 tracing::debug!(%error, "writing back failed; the sync will tell");
