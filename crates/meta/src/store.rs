@@ -3,12 +3,15 @@
 //! A [`Store`] does little: point reads, ordered scans, an atomic batch, and a flush. All typing,
 //! transactions and group commit are above it, so that a store can be a few dozen lines: an embedded
 //! LSM tree ([`FjallStore`]), plain memory with simulated crashes ([`MemoryStore`]), later etcd.
+//! [`Indexed`] goes over either.
 
 mod fjall_store;
+mod indexed;
 mod memory;
 pub(crate) mod overlay;
 
 pub use fjall_store::FjallStore;
+pub use indexed::Indexed;
 pub use memory::{CrashPoint, MemoryStore};
 
 use protocol::Errno;

@@ -9,7 +9,7 @@ use super::transaction::{Context, Transaction};
 use crate::records::{Counters, Key, SessionRecord, decode};
 use crate::space::FIRST_FLUSH_EPOCH;
 use crate::store::overlay::Overlay;
-use crate::store::{Error, Store, Syncer};
+use crate::store::{Error, Indexed, Store, Syncer};
 use protocol::client::{Answer, Call};
 use protocol::{Errno, FileKind, FreeEpoch, InodeId, Layout, Rights, Timestamp};
 use uuid::Uuid;
@@ -61,6 +61,7 @@ impl Core {
     /// Opens a store; an empty one becomes a new file system. Truncations and frees that were cut
     /// short are finished later by [`Core::reclaim_step`].
     pub fn open(store: Box<dyn Store>, boot: &Boot) -> Result<(Core, Opened), Error> {
+        let store = Box::new(Indexed::new(store));
         let layers = Layers { store, pending: Overlay::default() };
         let key = Key::Counters.encode();
         let stored: Option<Counters> =
