@@ -15,13 +15,16 @@
 //! - [`run_server`]: the server (`server.rs`, `worker.rs`).
 //! - [`run_keeper`]: the keeper (`keeper.rs`).
 
+mod book;
 mod client;
 mod keeper;
 mod rights;
+mod served;
 mod server;
 mod wire;
 mod worker;
 
+pub(crate) use book::Book;
 pub use client::{HandOver, hand_over};
 pub use keeper::run_keeper;
 pub use server::{Command, Ending, run_server};
@@ -51,6 +54,10 @@ mod kind {
     pub(super) const KEPT: u8 = b'C';
     /// Server to keeper: a mount has ended.
     pub(super) const ENDED: u8 = b'X';
+    /// Server to keeper, and back: the descriptor of an inode without a name.
+    pub(super) const GONE: u8 = b'G';
+    /// Server to keeper: nobody has it open any more.
+    pub(super) const FORGOTTEN: u8 = b'g';
     /// Keeper to server: that was all.
     pub(super) const ALL: u8 = b'.';
 }

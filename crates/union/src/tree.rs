@@ -78,6 +78,8 @@ pub(crate) struct Union {
     pub(crate) is_flushing: Cell<bool>,
     /// Partial copies; none without an upper layer.
     pub(crate) store: Option<Rc<Store>>,
+    /// What survives the server, if there is somebody to keep it.
+    pub(crate) book: std::cell::OnceCell<crate::serve::Book>,
     next_node: Cell<u64>,
     next_work_name: Cell<u64>,
 }
@@ -117,6 +119,7 @@ impl Union {
             dirty: RefCell::default(),
             is_flushing: Cell::new(false),
             store,
+            book: std::cell::OnceCell::new(),
             next_node: Cell::new(fuse::NodeId::ROOT.0 + 1),
             next_work_name: Cell::new(0),
         })
@@ -139,12 +142,20 @@ impl Union {
         Node::new(id, kind, inode, place)
     }
 
+    /// The number that the next node gets.
+    pub(crate) fn set_next_node(&self, id: u64) {
+        self.next_node.set(id);
+    }
+
     /// Counts a reference of the kernel.
     pub(crate) fn refer(&self, node: &Rc<Node>) {
         let lookups = node.lookups.get();
         node.lookups.set(lookups + 1);
         if lookups == 0 {
             self.nodes.borrow_mut().insert(node.id, Rc::clone(node));
+            if let Some(book) = self.book.get() {
+                book.note_names(node);
+            }
         }
     }
 
@@ -157,6 +168,9 @@ impl Union {
         if left == 0 && node.id != fuse::NodeId::ROOT.0 {
             let node = nodes.remove(&id.0);
             drop(nodes);
+            if let Some(book) = self.book.get() {
+                book.forget(id.0);
+            }
             drop(node);
             self.tidy();
         }

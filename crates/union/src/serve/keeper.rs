@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -17,14 +17,15 @@ use std::time::{Duration, Instant};
 
 use fuse::{Capabilities, Negotiated, Transport};
 
+use super::book::Pages;
 use super::kind;
-use super::wire::{Channel, DESCRIPTORS_MAX, Reader, Writer};
+use super::wire::{Channel, DESCRIPTORS_MAX, Packet, Reader, Writer};
 use crate::layers::Directories;
 
 /// How long a server must live to count as one that works.
 const LIVES_AT_LEAST: Duration = Duration::from_secs(5);
 /// The pause after the second early death in a row, doubled with each further one.
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// What is kept of a mount.
@@ -33,6 +34,8 @@ struct Entry {
     descriptors: Vec<OwnedFd>,
     /// The server's own words; none until it has sent all descriptors.
     words: Option<Vec<u8>>,
+    /// Inodes without a name, by node: the packet that they came with.
+    gone: BTreeMap<u64, (Vec<u8>, OwnedFd)>,
 }
 
 /// Runs the keeper. `start` starts a server with this socket to its keeper.
@@ -76,6 +79,9 @@ fn give(channel: &Channel, entries: &BTreeMap<u64, Entry>) -> io::Result<()> {
             let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
             channel.send(&part, &descriptors)?;
         }
+        for (packet, descriptor) in entry.gone.values() {
+            channel.send(packet, &[descriptor.as_fd()])?;
+        }
         channel.send(words, &[])?;
     }
     channel.send(&[kind::ALL], &[])
@@ -83,7 +89,7 @@ fn give(channel: &Channel, entries: &BTreeMap<u64, Entry>) -> io::Result<()> {
 
 /// Takes what the server gives, until it ends.
 fn take(channel: &Channel, entries: &mut BTreeMap<u64, Entry>) -> io::Result<()> {
-    while let Some(packet) = channel.receive()? {
+    while let Some(mut packet) = channel.receive()? {
         let Some((kind, mut reader)) = Reader::new(&packet.bytes) else { continue };
         let Some(id) = reader.number() else { continue };
         match kind {
@@ -92,6 +98,18 @@ fn take(channel: &Channel, entries: &mut BTreeMap<u64, Entry>) -> io::Result<()>
                 entry.descriptors.extend(packet.descriptors);
             }
             kind::KEPT => entries.entry(id).or_default().words = Some(packet.bytes),
+            kind::GONE => {
+                if let (Some(node), Some(descriptor)) = (reader.number(), packet.descriptors.pop())
+                {
+                    let entry = entries.entry(id).or_default();
+                    entry.gone.insert(node, (packet.bytes, descriptor));
+                }
+            }
+            kind::FORGOTTEN => {
+                if let (Some(node), Some(entry)) = (reader.number(), entries.get_mut(&id)) {
+                    entry.gone.remove(&node);
+                }
+            }
             kind::ENDED => drop(entries.remove(&id)),
             _ => {}
         }
@@ -110,7 +128,31 @@ pub(super) struct Kept {
     pub(super) number: u32,
     pub(super) agreed: Negotiated,
     pub(super) device: OwnedFd,
+    pub(super) pages: Pages,
     pub(super) directories: Vec<OwnedFd>,
+    pub(super) gone: Vec<Gone>,
+}
+
+/// A file without a name that was kept.
+#[derive(Debug)]
+pub(super) struct Gone {
+    pub(super) node: u64,
+    /// Whether it is not a lower one.
+    pub(super) is_own: bool,
+    pub(super) descriptor: OwnedFd,
+}
+
+/// What there is to keep of a mount.
+#[derive(Debug)]
+pub(super) struct ToKeep<'a> {
+    pub(super) id: u64,
+    pub(super) text: &'a [u8],
+    pub(super) mountpoint: &'a Path,
+    pub(super) number: u32,
+    pub(super) agreed: &'a Negotiated,
+    pub(super) device: &'a OwnedFd,
+    pub(super) pages: &'a Pages,
+    pub(super) directories: &'a Directories,
 }
 
 /// The keeper as the server knows it.
@@ -122,15 +164,17 @@ impl Keeper {
     pub(super) fn connect(socket: OwnedFd) -> io::Result<(Self, Vec<Kept>)> {
         let channel = Channel::new(socket);
         let mut kept = Vec::new();
-        let mut descriptors = Vec::new();
+        let (mut descriptors, mut gone) = (Vec::new(), Vec::new());
         loop {
             let mut packet = channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
             match packet.bytes[0] {
                 kind::ALL => break,
                 kind::KEEP => descriptors.append(&mut packet.descriptors),
+                kind::GONE => gone.extend(read_gone(packet)),
                 kind::KEPT => {
                     let descriptors = std::mem::take(&mut descriptors);
-                    let mount = read_kept(&packet.bytes, descriptors);
+                    let gone = std::mem::take(&mut gone);
+                    let mount = read_kept(&packet.bytes, descriptors, gone);
                     if mount.is_none() {
                         tracing::error!("what the keeper has kept cannot be read");
                     }
@@ -144,17 +188,8 @@ impl Keeper {
 
     /// Gives a mount to keep. That the keeper is gone is told once and harms nobody until the server
     /// dies too.
-    #[allow(clippy::too_many_arguments, reason = "all that makes a mount")]
-    pub(super) fn keep(
-        &self,
-        id: u64,
-        text: &[u8],
-        mountpoint: &Path,
-        number: u32,
-        agreed: &Negotiated,
-        device: &OwnedFd,
-        directories: &Directories,
-    ) {
+    pub(super) fn keep(&self, what: &ToKeep<'_>) {
+        let &ToKeep { id, text, mountpoint, number, agreed, device, pages, directories } = what;
         let words = Writer::new(kind::KEPT)
             .number(id)
             .bytes(text)
@@ -165,7 +200,7 @@ impl Keeper {
             .number(agreed.max_write_bytes.into())
             .number(agreed.max_readahead_bytes.into())
             .done();
-        let mut all = vec![device.as_fd()];
+        let mut all = vec![device.as_fd(), pages.names.as_fd(), pages.handles.as_fd()];
         all.extend(directories.descriptors());
         let part = Writer::new(kind::KEEP).number(id).done();
         let mut sent = Ok(());
@@ -177,6 +212,20 @@ impl Keeper {
         }
     }
 
+    /// Keeps a file that has no name any more.
+    pub(super) fn keep_gone(&self, id: u64, node: u64, is_own: bool, descriptor: BorrowedFd<'_>) {
+        let words = Writer::new(kind::GONE).number(id).number(node).number(is_own.into()).done();
+        if let Err(error) = self.0.send(&words, &[descriptor]) {
+            tracing::debug!(%error, "an open file without a name will not survive the server");
+        }
+    }
+
+    /// Nobody has it open any more.
+    pub(super) fn drop_gone(&self, id: u64, node: u64) {
+        // A keeper that is gone keeps nothing.
+        let _ = self.0.send(&Writer::new(kind::FORGOTTEN).number(id).number(node).done(), &[]);
+    }
+
     /// A mount has ended.
     pub(super) fn forget(&self, id: u64) {
         // A keeper that is gone keeps nothing.
@@ -184,7 +233,15 @@ impl Keeper {
     }
 }
 
-fn read_kept(words: &[u8], descriptors: Vec<OwnedFd>) -> Option<Kept> {
+fn read_gone(mut packet: Packet) -> Option<Gone> {
+    let descriptor = packet.descriptors.pop()?;
+    let (_, mut reader) = Reader::new(&packet.bytes)?;
+    let (_id, node) = (reader.number()?, reader.number()?);
+    let is_own = reader.number()? != 0;
+    Some(Gone { node, is_own, descriptor })
+}
+
+fn read_kept(words: &[u8], descriptors: Vec<OwnedFd>, gone: Vec<Gone>) -> Option<Kept> {
     let (_, mut reader) = Reader::new(words)?;
     let id = reader.number()?;
     let text = reader.bytes()?.to_vec();
@@ -203,6 +260,7 @@ fn read_kept(words: &[u8], descriptors: Vec<OwnedFd>) -> Option<Kept> {
     };
     let mut descriptors = descriptors.into_iter();
     let device = descriptors.next()?;
+    let pages = Pages { names: descriptors.next()?, handles: descriptors.next()? };
     let directories = descriptors.collect();
-    Some(Kept { id, text, mountpoint, number, agreed, device, directories })
+    Some(Kept { id, text, mountpoint, number, agreed, device, pages, directories, gone })
 }

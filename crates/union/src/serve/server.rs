@@ -16,7 +16,8 @@ use ring::mailbox::Receiver;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use super::keeper::{Keeper, Kept};
+use super::book::Pages;
+use super::keeper::{Keeper, Kept, ToKeep};
 use super::wire::{Channel, Packet, Reader, Writer};
 use super::worker::{Event, Order, Worker, events};
 use super::{PROTOCOL, kind, rights};
@@ -218,12 +219,32 @@ impl Server {
         let unmounter = Unmounter::of(&mountpoint, number);
         let id = self.next.replace(self.next.get() + 1);
         let kept_device = device.try_clone()?;
-        let order = Order { id, options, layers, device, unmounter, agreed: None };
+        let pages = Pages::new()?;
+        let order = Order {
+            id,
+            options,
+            layers,
+            device,
+            unmounter,
+            agreed: None,
+            pages: pages.try_clone()?,
+            keeper: self.keeper.clone(),
+            gone: Vec::new(),
+        };
         let agreed = match self.start(order).await {
             Ok(agreed) => agreed,
             Err(words) => return caller.say(kind::FAILED, &words),
         };
-        self.keeper.keep(id, &text, &mountpoint, number, &agreed, &kept_device, &directories);
+        self.keeper.keep(&ToKeep {
+            id,
+            text: &text,
+            mountpoint: &mountpoint,
+            number,
+            agreed: &agreed,
+            device: &kept_device,
+            pages: &pages,
+            directories: &directories,
+        });
         caller.say(kind::SERVED, "")
     }
 
@@ -272,13 +293,14 @@ impl Server {
     }
 
     async fn try_restore(&self, kept: Kept) -> Result<(), String> {
-        let Kept { id, text, mountpoint, number, agreed, device, directories } = kept;
+        let Kept { id, text, mountpoint, number, agreed, device, pages, directories, gone } = kept;
         let options = Options::parse(&text).map_err(|error| error.to_string())?;
         let directories = Directories::from_descriptors(&options, directories)
             .ok_or("the keeper has not kept all layers")?;
         let layers = self.open(options.clone(), Rc::new(directories)).await?;
         let unmounter = Unmounter::of(&mountpoint, number);
-        let order = Order { id, options, layers, device, unmounter, agreed: Some(agreed) };
+        let (agreed, keeper) = (Some(agreed), self.keeper.clone());
+        let order = Order { id, options, layers, device, unmounter, agreed, pages, keeper, gone };
         self.start(order).await.map(drop)
     }
 

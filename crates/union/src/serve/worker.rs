@@ -1,17 +1,19 @@
 //! A thread of the server: the unions that belong to it, on one reactor.
 
-use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use fuse::{FileSystem, Negotiated, NodeId, Request, Response, Unmounter};
+use fuse::{Negotiated, Unmounter};
 use ring::mailbox::{Receiver, Sender, channel};
 
+use super::book::{Book, Pages};
+use super::keeper::{Gone, Keeper};
+use super::served::Served;
 use crate::error::UnionError;
 use crate::layers::Layers;
 use crate::mount::{UnionMount, open_layers};
 use crate::options::Options;
-use crate::tree::{Shared, Union};
+use crate::tree::Shared;
 
 /// Orders and events that may wait.
 const MESSAGES_MAX: usize = 1024;
@@ -26,6 +28,11 @@ pub(super) struct Order {
     pub(super) unmounter: Unmounter,
     /// What an earlier server has agreed on with the kernel.
     pub(super) agreed: Option<Negotiated>,
+    /// What survives this server.
+    pub(super) pages: Pages,
+    pub(super) keeper: Keeper,
+    /// Files without a name that an earlier server had open.
+    pub(super) gone: Vec<Gone>,
 }
 
 /// What a worker tells.
@@ -75,40 +82,14 @@ async fn work(mut inbox: Receiver<Order>, events: Sender<Event>) {
 }
 
 async fn serve(order: Order, shared: Rc<Shared>, events: Sender<Event>) -> Result<(), UnionError> {
-    let Order { id, options, layers, device, unmounter, agreed } = order;
+    let Order { id, options, layers, device, unmounter, agreed, pages, keeper, gone } = order;
     let union = open_layers(options, layers, shared)?;
+    let book = Book::new(id, pages, keeper);
+    if agreed.is_some() {
+        book.restore(&union, gone).map_err(|errno| UnionError::Serving(errno.into()))?;
+    }
+    // Only now: what was restored is noted by the book itself.
+    let _ = union.book.set(book);
     let mount = UnionMount::adopt(&union, device, unmounter, agreed)?;
-    let started = RefCell::new(Some((id, events)));
-    mount.run_as(Rc::new(Served { union, started })).await
-}
-
-/// A union that tells when it is mounted.
-#[derive(Debug)]
-struct Served {
-    union: Rc<Union>,
-    started: RefCell<Option<(u64, Sender<Event>)>>,
-}
-
-impl FileSystem for Served {
-    fn init(&self, negotiated: &Negotiated) {
-        self.union.init(negotiated);
-        if let Some((id, events)) = self.started.take() {
-            let negotiated = negotiated.clone();
-            drop(ring::spawn(async move {
-                let _ = events.send(Event::Serving(id, negotiated)).await;
-            }));
-        }
-    }
-
-    async fn handle(self: Rc<Self>, request: Request) -> Response {
-        Rc::clone(&self.union).handle(request).await
-    }
-
-    fn forget(&self, forgets: &[(NodeId, u64)]) {
-        FileSystem::forget(&*self.union, forgets);
-    }
-
-    fn destroy(&self) {
-        self.union.destroy();
-    }
+    mount.run_as(Rc::new(Served::new(union, id, events))).await
 }

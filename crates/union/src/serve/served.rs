@@ -1,0 +1,203 @@
+//! A union as the server serves it: what the kernel is told goes into the book before it is told,
+//! and what an earlier server may have carried out is not reported as an error.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use fuse::{FileSystem, Negotiated, NodeId, Operation, Request, Response};
+use ring::mailbox::Sender;
+use rustix::io::Errno;
+
+use super::book::{Book, HandleKind};
+use super::worker::Event;
+use crate::node::Node;
+use crate::tree::Union;
+
+/// A union, its mount's number, and whom to tell that it is mounted.
+#[derive(Debug)]
+pub(super) struct Served {
+    union: Rc<Union>,
+    started: RefCell<Option<(u64, Sender<Event>)>>,
+}
+
+/// What of a request the book is about.
+#[derive(Debug)]
+enum Subject {
+    /// Names come and go: of these nodes, as far as they are known.
+    Names([Option<Rc<Node>>; 2]),
+    /// A handle of this node comes.
+    Opening { node: u64, for_writing: bool },
+    /// A handle of a directory comes.
+    OpeningDirectory { node: u64 },
+    /// A handle goes.
+    Closing(u64, HandleKind),
+    /// Nothing.
+    Other,
+}
+
+/// What a request that was carried out before may be answered.
+#[derive(Debug)]
+enum Before {
+    /// The name is gone: that was its purpose.
+    Removed,
+    /// The name is there: it was made.
+    Made { parent: NodeId, name: Box<[u8]> },
+    /// No such thing.
+    Never,
+}
+
+impl Served {
+    pub(super) fn new(union: Rc<Union>, id: u64, events: Sender<Event>) -> Self {
+        Self { union, started: RefCell::new(Some((id, events))) }
+    }
+
+    /// What a request is about; notes a name that is about to come.
+    fn subject(&self, request: &Request, book: &Book) -> Subject {
+        let child = |parent: NodeId, name: &[u8]| {
+            self.union.node(parent).ok().and_then(|parent| parent.child(name))
+        };
+        match &request.operation {
+            Operation::Unlink { name } | Operation::RemoveDirectory { name } => {
+                Subject::Names([child(request.node, name.as_bytes()), None])
+            }
+            Operation::Rename { name, new_parent, new_name, .. } => {
+                let moved = child(request.node, name.as_bytes());
+                let other = child(*new_parent, new_name.as_bytes());
+                if let Some(moved) = &moved {
+                    book.add_name(moved, new_parent.0, new_name.as_bytes());
+                }
+                if let Some(other) = &other {
+                    book.add_name(other, request.node.0, name.as_bytes());
+                }
+                Subject::Names([moved, other])
+            }
+            Operation::Link { inode, .. } => Subject::Names([self.union.node(*inode).ok(), None]),
+            Operation::Open { flags, .. } => {
+                Subject::Opening { node: request.node.0, for_writing: writes(*flags) }
+            }
+            Operation::Create { flags, .. } | Operation::TemporaryFile { flags, .. } => {
+                Subject::Opening { node: 0, for_writing: writes(*flags) }
+            }
+            Operation::OpenDirectory { .. } => Subject::OpeningDirectory { node: request.node.0 },
+            Operation::Release(release) => {
+                // Both kinds of file have the same slot.
+                Subject::Closing(release.handle.0, HandleKind::File { for_writing: false })
+            }
+            Operation::ReleaseDirectory(release) => {
+                Subject::Closing(release.handle.0, HandleKind::Directory)
+            }
+            _ => Subject::Other,
+        }
+    }
+
+    /// Notes what a request has come to.
+    fn note(&self, subject: Subject, response: &Response, book: &Book) {
+        match (subject, response) {
+            (Subject::Names(nodes), _) => {
+                for node in nodes.into_iter().flatten() {
+                    // Whoever has no references any more has been forgotten meanwhile.
+                    if node.lookups.get() > 0 {
+                        book.note_names(&node);
+                        book.note_gone(&node);
+                    }
+                }
+            }
+            (Subject::Opening { node, for_writing }, Response::Opened(opened)) => {
+                book.open(opened.handle.0, HandleKind::File { for_writing }, node);
+            }
+            (Subject::Opening { for_writing, .. }, Response::Created(entry, opened)) => {
+                book.open(opened.handle.0, HandleKind::File { for_writing }, entry.node.0);
+                if let Ok(node) = self.union.node(entry.node) {
+                    book.note_gone(&node);
+                }
+            }
+            (Subject::OpeningDirectory { node }, Response::Opened(opened)) => {
+                book.open(opened.handle.0, HandleKind::Directory, node);
+            }
+            (Subject::Closing(handle, kind), _) => book.close(handle, kind),
+            _ => {}
+        }
+    }
+
+    /// The answer to a request that an earlier server may have carried out. The kernel holds the
+    /// directories' locks from then on, so that nobody else has changed these names meanwhile.
+    fn answer_again(&self, before: Before, response: Response) -> Response {
+        match (before, &response) {
+            (Before::Removed, Response::Error(Errno::NOENT)) => Response::Done,
+            (Before::Made { parent, name }, Response::Error(Errno::EXIST)) => {
+                let found = self
+                    .union
+                    .node(parent)
+                    .and_then(|parent| self.union.lookup(&parent, &name))
+                    .ok()
+                    .flatten();
+                match found {
+                    Some((node, stat)) => Response::Entry(self.union.entry(&node, &stat)),
+                    None => response,
+                }
+            }
+            _ => response,
+        }
+    }
+}
+
+impl FileSystem for Served {
+    fn init(&self, negotiated: &Negotiated) {
+        self.union.init(negotiated);
+        if let Some((id, events)) = self.started.take() {
+            let negotiated = negotiated.clone();
+            drop(ring::spawn(async move {
+                // Fails only if the server is ending, which then knows.
+                let _ = events.send(Event::Serving(id, negotiated)).await;
+            }));
+        }
+    }
+
+    async fn handle(self: Rc<Self>, mut request: Request) -> Response {
+        let Some(book) = self.union.book.get() else {
+            return Rc::clone(&self.union).handle(request).await;
+        };
+        let subject = self.subject(&request, book);
+        let before = if request.is_resent { before(&mut request) } else { Before::Never };
+        let response = Rc::clone(&self.union).handle(request).await;
+        let response = self.answer_again(before, response);
+        self.note(subject, &response, book);
+        response
+    }
+
+    fn forget(&self, forgets: &[(NodeId, u64)]) {
+        FileSystem::forget(&*self.union, forgets);
+    }
+
+    fn destroy(&self) {
+        self.union.destroy();
+    }
+}
+
+/// Which errors of a request say that it was carried out before.
+fn before(request: &mut Request) -> Before {
+    let parent = request.node;
+    match &mut request.operation {
+        Operation::Unlink { .. } | Operation::RemoveDirectory { .. } | Operation::Rename { .. } => {
+            Before::Removed
+        }
+        Operation::Symlink { name, .. }
+        | Operation::MakeNode { name, .. }
+        | Operation::MakeDirectory { name, .. } => {
+            Before::Made { parent, name: name.as_bytes().into() }
+        }
+        Operation::Link { new_name, .. } => {
+            Before::Made { parent, name: new_name.as_bytes().into() }
+        }
+        Operation::Create { flags, .. } => {
+            // What is there by now is what it has made.
+            *flags &= !(libc::O_EXCL as u32);
+            Before::Never
+        }
+        _ => Before::Never,
+    }
+}
+
+fn writes(flags: u32) -> bool {
+    flags as i32 & libc::O_ACCMODE != libc::O_RDONLY
+}
