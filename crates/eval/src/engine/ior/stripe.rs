@@ -50,59 +50,100 @@ pub(super) fn apply(striping: Striping, files: &[PathBuf]) -> Result<(), IorErro
     Ok(())
 }
 
-/// What a directory's file system stripes by.
-fn tool(directory: &Path, program: &Path) -> Option<Tool> {
-    if is_lustre(directory) {
-        return Some(Tool::Lustre);
-    }
-    let mut command = Command::new(program);
-    command.args(["stripe", "get"]).arg(directory);
-    process::succeed(&mut command).is_ok().then_some(Tool::Ours)
+/// What stripes a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tool {
+    /// `lfs`
+    Lustre,
+    /// `tsumugi stripe`
+    Ours,
 }
 
-enum Tool {
-    Lustre,
-    Ours,
+impl Tool {
+    /// That of a directory.
+    fn of(directory: &Path, program: &Path) -> Option<Self> {
+        if is_lustre(directory) {
+            return Some(Self::Lustre);
+        }
+        process::succeed(&mut Self::Ours.get(directory, program)).is_ok().then_some(Self::Ours)
+    }
+
+    fn get(self, directory: &Path, program: &Path) -> Command {
+        let (name, words): (&Path, &[&str]) = match self {
+            Self::Lustre => (Path::new("lfs"), &["getstripe", "-d"]),
+            Self::Ours => (program, &["stripe", "get"]),
+        };
+        let mut command = Command::new(name);
+        command.args(words).arg(directory);
+        command
+    }
+
+    fn set(self, wanted: Stripe, directory: &Path, program: &Path) -> Command {
+        let (name, words, flags): (&Path, &[&str], _) = match self {
+            Self::Lustre => (Path::new("lfs"), &["setstripe"], ["-c", "-S"]),
+            Self::Ours => (program, &["stripe", "set"], ["--stripe-count", "--stripe-size"]),
+        };
+        let mut command = Command::new(name);
+        command.args(words);
+        let values = [wanted.count.map(|it| it.to_string()), wanted.bytes.map(|it| it.to_string())];
+        for (flag, value) in flags.into_iter().zip(values) {
+            match (self, value) {
+                (_, None) => {}
+                (Self::Lustre, Some(value)) => {
+                    command.args([flag, &value]);
+                }
+                // Joined, as -1 would be taken for an option.
+                (Self::Ours, Some(value)) => {
+                    command.arg(format!("{flag}={value}"));
+                }
+            }
+        }
+        command.arg(directory);
+        command
+    }
 }
 
 /// Whether files below a directory can be striped, or why not.
 pub fn check(directory: &Path, program: &Path) -> Result<(), String> {
-    tool(directory, program).map(drop).ok_or_else(|| {
+    Tool::of(directory, program).map(drop).ok_or_else(|| {
         format!("striping: {} is neither on Lustre nor on our own file system", directory.display())
     })
 }
 
 /// Makes new files in a directory be striped so, and reads it back.
 pub(super) fn set(wanted: Stripe, directory: &Path, program: &Path) -> Result<(), Error> {
-    let Stripe { count, bytes } = wanted;
-    let (mut set, mut get) = match tool(directory, program) {
-        Some(Tool::Lustre) => (Command::new("lfs"), Command::new("lfs")),
-        Some(Tool::Ours) => (Command::new(program), Command::new(program)),
-        None => return Err(Error::program("stripe", format!("not on {}", directory.display()))),
-    };
-    let is_lustre = is_lustre(directory);
-    let (count_flag, bytes_flag) =
-        if is_lustre { ("-c", "-S") } else { ("--stripe-count", "--stripe-size") };
-    if is_lustre {
-        set.arg("setstripe");
-        get.args(["getstripe", "-d"]);
-    } else {
-        set.args(["stripe", "set"]);
-        get.args(["stripe", "get"]);
-    }
-    if let Some(count) = count {
-        set.arg(format!("{count_flag}={count}").replace("-c=", "-c"));
-    }
-    if let Some(bytes) = bytes {
-        set.arg(format!("{bytes_flag}={bytes}").replace("-S=", "-S"));
-    }
-    process::succeed(set.arg(directory))?;
-    let said = process::succeed(get.arg(directory))?;
-    for value in [count.map(|it| it.to_string()), bytes.map(|it| it.to_string())] {
-        let words = || said.split(|c: char| c.is_whitespace() || c == '=');
-        if let Some(value) = value.filter(|value| !words().any(|word| word == value)) {
+    let tool = Tool::of(directory, program)
+        .ok_or_else(|| Error::program("stripe", format!("not on {}", directory.display())))?;
+    process::succeed(&mut tool.set(wanted, directory, program))?;
+    let said = process::succeed(&mut tool.get(directory, program))?;
+    let values = [wanted.count.map(|it| it.to_string()), wanted.bytes.map(|it| it.to_string())];
+    for value in values.into_iter().flatten() {
+        let mut words = said.split(|c: char| c.is_whitespace() || c == '=');
+        if !words.any(|word| word == value) {
             return Err(Error::program("stripe", format!("{value} is not read back: {said}")));
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the commands are those that `lfs` and `tsumugi stripe` take; a directory that neither
+    /// stripes is not available, for scripts and for experiments.
+    #[test]
+    fn commands_are_those_of_the_tools() {
+        let (directory, program) = (Path::new("/d"), Path::new("/bin/tsumugi"));
+        let wanted = Stripe { count: Some(-1), bytes: Some(4096) };
+        let shown = |tool: Tool| process::shown(&tool.set(wanted, directory, program));
+        assert_eq!(shown(Tool::Lustre), "lfs setstripe -c -1 -S 4096 /d");
+        let ours = "/bin/tsumugi stripe set --stripe-count=-1 --stripe-size=4096 /d";
+        assert_eq!(shown(Tool::Ours), ours);
+        let here = tempfile::tempdir().unwrap();
+        assert!(check(here.path(), Path::new("/bin/false")).unwrap_err().contains("neither"));
+        let striping = Striping { count: Some(2), ..Striping::default() };
+        let error = apply(striping, &[here.path().join("file")]).unwrap_err();
+        assert!(error.to_string().contains("not on Lustre"), "{error}");
+    }
 }
