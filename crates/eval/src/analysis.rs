@@ -4,6 +4,8 @@
 //! together. Pairs are formed by round only: a round in which either run failed, was served from a
 //! cache or had not settled counts for neither side.
 
+mod drift;
+
 use crate::error::Error;
 use crate::experiment::{Comparison, Metric};
 use crate::plan::Plan;
@@ -12,6 +14,8 @@ use crate::statistics::{
 };
 use crate::store::{Run, Store};
 use std::collections::{BTreeMap, BTreeSet};
+
+pub use drift::Drift;
 
 /// One cell of a family, judged.
 #[derive(Clone, Debug)]

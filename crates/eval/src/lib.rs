@@ -7,6 +7,7 @@ pub mod engine;
 mod error;
 pub mod experiment;
 pub mod guard;
+pub mod history;
 pub mod own;
 pub mod plan;
 pub mod process;

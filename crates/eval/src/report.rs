@@ -59,6 +59,18 @@ impl Report {
                 facts.push((name.into(), value));
             }
         }
+        if let Some(drift) = analysis.drift(&plan) {
+            let percent = units::percent;
+            let said = format!(
+                "{} from the first to the last of {} rounds ({} … {}){}",
+                percent(drift.change),
+                drift.rounds,
+                percent(drift.interval.low),
+                percent(drift.interval.high),
+                if drift.is_seen() { "; pairs are immune to it" } else { "; none is seen" },
+            );
+            facts.push(("drift of the machine's speed".into(), said));
+        }
         facts.push(("plan (BLAKE3)".into(), plan.hash.clone()));
         let missing = store.missing_conditions()?;
         let missing = missing.into_iter().map(|(_, label, reason)| (label, reason)).collect();

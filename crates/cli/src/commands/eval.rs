@@ -4,6 +4,7 @@
 //! charts. What is not said on the command line is said in the experiment file, so that the file
 //! alone repeats the experiment.
 
+mod compare;
 mod ior;
 mod mdtest;
 mod paced;
@@ -86,8 +87,15 @@ Ctrl-C ends it; what was measured is kept, and --resume goes on. Exit codes: 0 d
     Plan(PlanArgs),
     /// Write the report of results again.
     Report(ResultsArgs),
-    /// Print the verdicts of results.
-    Compare(ResultsArgs),
+    /// Print the verdicts of results, or what changed between two.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval compare results
+  tsumugi eval compare results-before results-after
+
+Two results are not paired: what differs between the two times is in the change. Where machine, kernel,
+loads or limits differ, ratios are shown with the reasons, and no verdicts.")]
+    Compare(compare::CompareArgs),
     /// Wait for an experiment's end, and clean up if it was killed.
     #[command(hide = true)]
     Reap(ReapArgs),
@@ -150,10 +158,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
             println!("{}", page.display());
             Ok(ExitCode::SUCCESS)
         }
-        EvalCommand::Compare(args) => {
-            print!("{}", open(&args.results)?.markdown());
-            Ok(ExitCode::SUCCESS)
-        }
+        EvalCommand::Compare(args) => compare::run(args),
         EvalCommand::Reap(args) => {
             if eval::own::wait_and_reclaim(&args.directory)? {
                 eprintln!("the experiment was killed; cleaned up {}", args.directory.display());
@@ -164,8 +169,12 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn open(results: &Path) -> anyhow::Result<Report> {
-    let path = if results.is_dir() { results.join(DATABASE) } else { results.into() };
-    Ok(Report::of(&Store::open(&path)?)?)
+    Ok(Report::of(&Store::open(&database(results))?)?)
+}
+
+/// The database of a directory of results, or the database itself.
+fn database(results: &Path) -> PathBuf {
+    if results.is_dir() { results.join(DATABASE) } else { results.into() }
 }
 
 fn read(path: &Path, is_quick: bool) -> anyhow::Result<Plan> {

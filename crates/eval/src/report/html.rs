@@ -8,6 +8,7 @@ use parts::{escape, picture};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("html/style.css");
+const SORT: &str = include_str!("html/sort.js");
 
 /// The whole page.
 pub(super) fn page(report: &Report) -> String {
@@ -43,7 +44,7 @@ pub(super) fn page(report: &Report) -> String {
     parts::environment(&mut page, report);
     data(&mut page, report);
     parts::commands(&mut page, report);
-    page.push_str("</main>\n</body>\n</html>\n");
+    let _ = write!(page, "</main>\n<script>\n{SORT}</script>\n</body>\n</html>\n");
     page
 }
 

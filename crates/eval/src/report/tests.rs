@@ -48,7 +48,9 @@ fn pages_are_complete_and_self_contained() {
             page[from..].find(part).unwrap_or_else(|| panic!("{part} is missing after {from}"));
         from += at;
     }
-    for outside in ["http-equiv", "<script", "src=", "url(", "@import", "<link"] {
+    assert_eq!(page.matches("<script").count(), 1, "only the one that sorts tables");
+    assert!(page.contains("<table class=\"sortable\">"));
+    for outside in ["http-equiv", "fetch(", "import ", "src=", "url(", "@import", "<link"] {
         assert!(!page.contains(outside), "{outside}");
     }
     // The name of SVG's own namespace is no address that is fetched.

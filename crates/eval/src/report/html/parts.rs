@@ -55,7 +55,7 @@ pub(super) fn values(page: &mut String, report: &Report, workload: usize) {
             .collect();
         let _ = writeln!(
             page,
-            "<div class=\"scroll\"><table>\n<caption>{}: median over rounds</caption>\n<tr>\
+            "<div class=\"scroll\"><table class=\"sortable\">\n<caption>{}: median over rounds</caption>\n<tr>\
              <th>cell</th>",
             escape(metric.label())
         );
@@ -83,7 +83,7 @@ pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
     let plan = &report.plan;
     let load = &plan.experiment.workloads[workload];
     page.push_str(
-        "<div class=\"scroll\"><table>\n<caption>changes from the baseline</caption>\n<tr>\
+        "<div class=\"scroll\"><table class=\"sortable\">\n<caption>changes from the baseline</caption>\n<tr>\
          <th>comparison</th><th>cell</th><th>metric</th><th>mean</th><th>95 % interval</th>\
          <th>median</th><th>n</th><th>verdict</th></tr>\n",
     );
