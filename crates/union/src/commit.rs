@@ -97,6 +97,13 @@ pub(crate) struct WaitingCopies {
     marks: Marks,
 }
 
+impl WaitingCopies {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.copies.borrow().iter().filter(|copy| copy.strong_count() > 0).count()
+    }
+}
+
 /// When a batch is full.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
@@ -114,6 +121,8 @@ pub(crate) struct Committer {
     is_urgent: Cell<bool>,
     woken: Notify,
     pub(crate) write_back: WriteBack,
+    pub(crate) history: crate::status::History,
+    pub(crate) filling: crate::partial::Worker,
 }
 
 #[derive(Debug)]
@@ -172,7 +181,9 @@ impl Committer {
             }
             self.is_urgent.set(false);
             let batch = self.take(limits.files);
+            let (count, begin) = (batch.len(), ring::time::now());
             self.commit(batch).await;
+            self.history.note(count, ring::time::now() - begin);
         }
         self.is_running.set(false);
     }
@@ -216,6 +227,7 @@ impl Committer {
                 Ok(parent) => note_named(&mut named, waiting, parent),
                 Err(errno) => {
                     tracing::error!(%errno, "a copied-up file could not be made durable");
+                    waiting.union.last_error.note("making a copy durable", errno);
                     waiting.union.forget_waiting(&waiting.pending);
                     waiting.pending.end(Err(errno));
                 }

@@ -15,7 +15,7 @@ mod fill;
 mod names;
 mod start;
 
-pub(crate) use fill::Filler;
+pub(crate) use fill::{Filler, Worker};
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::HashMap;

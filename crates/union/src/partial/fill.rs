@@ -40,10 +40,13 @@ use crate::tree::Union;
 
 use pace::Pace;
 use work::Filled;
-use worker::Worker;
+use worker::InUse;
+pub(crate) use worker::Worker;
 
 /// How a work file's name begins.
 const PREFIX: &str = "fill-";
+/// How long the thread is kept after the last file.
+const WORKER_WAIT: Duration = Duration::from_secs(1);
 /// After so long it is tried again whether there is room.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
 
@@ -90,7 +93,6 @@ pub(crate) struct Filler {
     changed: Notify,
     ended: Notify,
     pace: Pace,
-    worker: Worker,
 }
 
 impl Filler {
@@ -114,24 +116,30 @@ impl Filler {
         }
     }
 
-    /// Waits for something to do; `false` at the end.
-    async fn wait(&self) -> bool {
+    /// Waits for something to do; `false` at the end. The thread is kept for a while after the last.
+    async fn wait<'a>(&self, worker: &'a Worker, kept: &mut Option<InUse<'a>>) -> bool {
         loop {
             if self.is_ending.get() {
                 return false;
             }
             if !self.queue.borrow().is_empty() {
+                kept.get_or_insert_with(|| worker.keep());
                 return true;
             }
             let changed = std::pin::pin!(self.changed.notified());
-            if self.postponed.borrow().is_empty() {
-                changed.await;
-                continue;
-            }
-            // Nobody says when there is room again.
-            if let ring::Either::Second(()) =
-                ring::race(changed, ring::time::sleep(ROOM_WAIT)).await
+            let has_postponed = !self.postponed.borrow().is_empty();
+            let longest = match kept {
+                Some(_) => WORKER_WAIT,
+                None if has_postponed => ROOM_WAIT,
+                None => {
+                    changed.await;
+                    continue;
+                }
+            };
+            if let ring::Either::Second(()) = ring::race(changed, ring::time::sleep(longest)).await
+                && kept.take().is_none()
             {
+                // Nobody says when there is room again.
                 self.queue.borrow_mut().extend(self.postponed.borrow_mut().drain(..));
             }
         }
@@ -165,14 +173,16 @@ impl Union {
         let union = Rc::clone(self);
         drop(ring::spawn(async move {
             let Some(store) = &union.store else { return };
+            let worker = &union.shared.committer.filling;
+            let mut kept = Some(worker.keep());
             if let Err(errno) = union.queue_known(store).await {
                 tracing::warn!(%errno, "partial copies of earlier mounts are not filled");
             }
-            while store.filler.wait().await {
+            while store.filler.wait(worker, &mut kept).await {
                 let batch = union.gather(store).await;
                 union.publish_filled(store, batch).await;
             }
-            store.filler.worker.end();
+            drop(kept);
             store.filler.is_running.set(false);
             store.filler.ended.notify();
         }));
@@ -204,7 +214,8 @@ impl Union {
             return Ok(());
         }
         let root = self.upper()?.root.try_clone().map_err(errno_of)?;
-        let directories = store.filler.worker.run(move || directories_below(root.as_fd())).await?;
+        let worker = &self.shared.committer.filling;
+        let directories = worker.run(move || directories_below(root.as_fd())).await?;
         for (file, name) in known {
             let Some(path) = directories.get(&name.parent) else { continue };
             let parent =
@@ -252,7 +263,8 @@ impl Union {
             }
             Ok(())
         };
-        let _ = filler.worker.run(written).await;
+        let worker = &self.shared.committer.filling;
+        let _ = worker.run(written).await;
         filler.quiet().await;
         let (mut ready, mut wanted) = (Vec::with_capacity(batch.len()), Vec::new());
         for filled in batch {
@@ -261,7 +273,7 @@ impl Union {
                 continue;
             }
             filled.whole.partial.is_completing.set(true);
-            match filled.catch_up(filler).await {
+            match filled.catch_up(worker).await {
                 Ok(()) => {
                     ready.push(filled.whole);
                     wanted.push(filled.wanted);

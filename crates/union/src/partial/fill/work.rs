@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::worker::Step;
-use super::{Filler, Partial, Stop, Store, Wanted, Whole, work_name};
+use super::{Partial, Stop, Store, Wanted, Whole, Worker, work_name};
 use crate::commit::errno_of;
 use crate::journal::{Piece, SegmentId, Source};
 use crate::node::Node;
@@ -128,7 +128,7 @@ impl Union {
                 let length = (end - at).min(store.filler.pace.step_bytes());
                 if let Err(stop) = store.filler.turn(self, filling, length).await {
                     if stop == Stop::Ending && since_checkpoint >= DIRTY_BYTES_MAX {
-                        self.checkpoint(store, filling.file, object, (progress_name, at)).await?;
+                        self.checkpoint(filling.file, object, (progress_name, at)).await?;
                     }
                     return Err(stop);
                 }
@@ -136,18 +136,18 @@ impl Union {
                     filling.partial.check_lower(filling.node)?;
                 }
                 let step = step(filling, &piece, at, length)?;
-                let copied = store.filler.worker.run(move || step.run()).await?;
+                let copied = self.shared.committer.filling.run(move || step.run()).await?;
                 store.filler.pace.count(copied);
                 (at, bytes, dirty) = (at + copied, bytes + copied, dirty + copied);
                 since_checkpoint += copied;
                 if dirty >= DIRTY_BYTES_MAX {
                     let file = filling.file.clone();
                     let write_back = move || file.write_back_blocking().map_err(errno_of);
-                    store.filler.worker.run(write_back).await?;
+                    self.shared.committer.filling.run(write_back).await?;
                     dirty = 0;
                 }
                 if since_checkpoint >= CHECKPOINT_BYTES {
-                    self.checkpoint(store, filling.file, object, (progress_name, at)).await?;
+                    self.checkpoint(filling.file, object, (progress_name, at)).await?;
                     since_checkpoint = 0;
                 }
             }
@@ -158,7 +158,6 @@ impl Union {
     /// Makes what was copied durable, and then notes how far that is.
     async fn checkpoint(
         &self,
-        store: &Store,
         file: &File,
         object: std::os::fd::BorrowedFd<'_>,
         (name, at): (&[u8], u64),
@@ -171,7 +170,7 @@ impl Union {
             let at = at.to_string();
             sys::set_xattr(handle.as_fd(), &name, at.as_bytes(), XattrFlags::empty())
         };
-        store.filler.worker.run(note).await.map_err(Stop::from)
+        self.shared.committer.filling.run(note).await.map_err(Stop::from)
     }
 }
 
@@ -204,7 +203,7 @@ fn step(
 impl Filled {
     /// Brings the work file up to date, while nobody changes the file. Of the lower file's bytes it
     /// has all, since none become that.
-    pub(super) async fn catch_up(&self, filler: &Filler) -> Result<(), Errno> {
+    pub(super) async fn catch_up(&self, worker: &Worker) -> Result<(), Errno> {
         let Whole { node, partial, file, object, .. } = &self.whole;
         let (size, pieces) = pieces_of(partial)?;
         rustix::fs::ftruncate(object, size)?;
@@ -222,7 +221,7 @@ impl Filled {
                     let mut at = start;
                     while at < end {
                         let step = step(&filling, piece, at, end - at)?;
-                        at += filler.worker.run(move || step.run()).await?;
+                        at += worker.run(move || step.run()).await?;
                     }
                 }
             }

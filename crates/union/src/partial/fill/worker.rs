@@ -4,7 +4,7 @@
 //! fast, when to pause) and who may wait for a disk are two: a step never holds anything that a
 //! request could want.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use ring::File;
 use ring::mailbox::{self, Receiver, Sender};
@@ -13,20 +13,40 @@ use rustix::io::Errno;
 
 use crate::commit::errno_of;
 
-/// Calls that may wait: the filler has one under way at a time.
-const CALLS_MAX: usize = 2;
+/// Calls that may wait: each union that fills has one under way at a time.
+const CALLS_MAX: usize = 64;
 /// Bytes that are copied through memory at a time, where the kernel does not copy.
 const BUFFER_BYTES: usize = 256 << 10;
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// The thread; started when it is first needed.
+/// The thread that all unions of a serving thread share; there while one of them fills.
 #[derive(Debug, Default)]
-pub(super) struct Worker {
+pub(crate) struct Worker {
     calls: RefCell<Option<Sender<Call>>>,
+    users: Cell<usize>,
+}
+
+/// Keeps the thread, which ends with the last of these.
+#[derive(Debug)]
+pub(super) struct InUse<'a>(&'a Worker);
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.0.users.set(self.0.users.get() - 1);
+        if self.0.users.get() == 0 {
+            *self.0.calls.borrow_mut() = None;
+        }
+    }
 }
 
 impl Worker {
+    /// Keeps the thread from ending, once it has started.
+    pub(super) fn keep(&self) -> InUse<'_> {
+        self.users.set(self.users.get() + 1);
+        InUse(self)
+    }
+
     /// Runs a call on the thread and waits for what it answers.
     pub(super) async fn run<T: Send + 'static>(
         &self,
@@ -51,11 +71,6 @@ impl Worker {
         let config = ring::Config { entries: 8, ..ring::Config::default() };
         ring::thread::spawn("fill", &config, move || serve(receiver)).map_err(errno_of)?;
         Ok(calls.insert(sender).clone())
-    }
-
-    /// Lets the thread end after what it was told to do.
-    pub(super) fn end(&self) {
-        *self.calls.borrow_mut() = None;
     }
 }
 
