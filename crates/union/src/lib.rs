@@ -21,6 +21,7 @@ mod ops;
 mod options;
 mod partial;
 mod serve;
+mod status;
 mod sys;
 mod tree;
 
@@ -28,6 +29,7 @@ pub use error::UnionError;
 pub use mount::{UnionMount, sync_mount};
 pub use offline::{PartialFile, complete_partial_files, partial_files};
 pub use ops::IOCTL_SYNC;
+pub use status::{IOCTL_STATUS, mount_status};
 pub use options::{
     FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, RedirectMode, SyncMode, XattrClass,
 };

@@ -80,6 +80,8 @@ pub(crate) struct Union {
     pub(crate) store: Option<Rc<Store>>,
     /// What survives the server, if there is somebody to keep it.
     pub(crate) book: std::cell::OnceCell<crate::serve::Book>,
+    /// What went wrong that nobody waited for.
+    pub(crate) last_error: crate::status::LastError,
     next_node: Cell<u64>,
     next_work_name: Cell<u64>,
 }
@@ -120,6 +122,7 @@ impl Union {
             is_flushing: Cell::new(false),
             store,
             book: std::cell::OnceCell::new(),
+            last_error: crate::status::LastError::default(),
             next_node: Cell::new(fuse::NodeId::ROOT.0 + 1),
             next_work_name: Cell::new(0),
         })

@@ -7,6 +7,7 @@
 //! state of threads to be lost.)
 
 mod background;
+mod live;
 mod bench;
 mod partial;
 mod serving;
@@ -46,12 +47,16 @@ enum UnionCommand {
         /// Where the union is mounted
         mountpoint: PathBuf,
     },
-    /// List the files of which only a part was copied up (of a union that is not mounted)
+    /// Tell what a mounted union is doing; of one that is not mounted (-o), list the files of which only
+    /// a part was copied up
     Status {
+        /// Where the union is mounted
+        #[arg(required_unless_present = "options")]
+        mountpoint: Option<PathBuf>,
         /// The options that it is mounted with
-        #[arg(short = 'o', value_name = "OPTIONS", required = true)]
+        #[arg(short = 'o', value_name = "OPTIONS", conflicts_with = "mountpoint")]
         options: Vec<OsString>,
-        /// Print a JSON object per file
+        /// Print JSON: an object, or one per file
         #[arg(long)]
         json: bool,
     },
@@ -96,7 +101,10 @@ struct MountProgram {
 pub(crate) fn run(args: UnionArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         Some(UnionCommand::Sync { mountpoint }) => sync(&mountpoint),
-        Some(UnionCommand::Status { options, json }) => partial::status(&options, json),
+        Some(UnionCommand::Status { mountpoint: Some(mountpoint), json, .. }) => {
+            live::status(&mountpoint, json)
+        }
+        Some(UnionCommand::Status { options, json, .. }) => partial::status(&options, json),
         Some(UnionCommand::Complete { options }) => partial::complete(&options),
         Some(UnionCommand::Bench(args)) => bench::bench(&args),
         Some(UnionCommand::BenchContainer(args)) => bench::run_container(&args),

@@ -12,6 +12,7 @@ use crate::copyup::Keep;
 use crate::node::Node;
 use crate::options::SyncMode;
 use crate::sys;
+use crate::status::IOCTL_STATUS;
 use crate::tree::Union;
 
 /// On the root: waits until everything that was copied up has its name and is durable.
@@ -46,6 +47,12 @@ impl Union {
                 self.sync_all().await?;
                 Ok(Response::Ioctl { result: 0, output: fuse::Chunks::new() })
             }
+            Operation::Ioctl(ioctl) if ioctl.command == IOCTL_STATUS => {
+                let mut text = self.status_text().into_bytes();
+                text.truncate(ioctl.output_size as usize);
+                let output = std::iter::once(ring::Chunk::copy_from(&text)).collect();
+                Ok(Response::Ioctl { result: 0, output })
+            }
             Operation::Ioctl(_) => Err(Errno::NOTTY),
             _ => Err(Errno::NOSYS),
         }
@@ -55,7 +62,11 @@ impl Union {
     pub(crate) async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
         let finished = self.shared.committer.finish_all(self).await;
         let committed = self.commit_partials().await;
-        self.flush_dirty().await.and(finished).and(committed)
+        let result = self.flush_dirty().await.and(finished).and(committed);
+        if let Err(errno) = result {
+            self.last_error.note("syncing everything", errno);
+        }
+        result
     }
 
     async fn sync_file(self: &Rc<Self>, node: &Rc<Node>, data_only: bool) -> Result<(), Errno> {

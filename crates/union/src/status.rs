@@ -1,0 +1,132 @@
+//! What a mounted union is doing, for who asks.
+//!
+//! The answer goes through an ioctl on the root, which works whoever serves the union and shows to
+//! nobody who could not open it. It is JSON, which the command prints as it is.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Write as _;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::tree::Union;
+
+/// On the root: answers what [`mount_status`] gives. `_IOR('u', 0x52, char[2048])`
+pub const IOCTL_STATUS: u32 = 2 << 30 | (STATUS_BYTES as u32) << 16 | 0x7552;
+/// Room for the answer.
+const STATUS_BYTES: usize = 2048;
+/// Longest error that is told, in bytes.
+const ERROR_BYTES_MAX: usize = 500;
+
+/// The batches of a committer so far.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    batches: Cell<u64>,
+    files: Cell<u64>,
+    last: Cell<Duration>,
+    longest: Cell<Duration>,
+}
+
+impl History {
+    /// Notes a batch of so many copies, and how long making them durable took.
+    pub(crate) fn note(&self, files: usize, took: Duration) {
+        self.batches.set(self.batches.get() + 1);
+        self.files.set(self.files.get() + files as u64);
+        self.last.set(took);
+        self.longest.set(self.longest.get().max(took));
+    }
+}
+
+/// What went wrong last with something that nobody waited for.
+#[derive(Debug, Default)]
+pub(crate) struct LastError(RefCell<Option<String>>);
+
+impl LastError {
+    pub(crate) fn note(&self, what: &str, errno: Errno) {
+        *self.0.borrow_mut() = Some(format!("{what}: {errno}"));
+    }
+}
+
+impl Union {
+    /// What it is doing, as JSON.
+    pub(crate) fn status_text(&self) -> String {
+        let (mut partial, mut unfilled, mut stored, mut damaged) = (0_u64, 0, 0, 0);
+        for file in self.store.iter().flat_map(|store| store.status()) {
+            partial += 1;
+            unfilled += file.unfilled_bytes;
+            stored += file.stored_bytes;
+            damaged += u64::from(file.is_damaged);
+        }
+        let history = &self.shared.committer.history;
+        let error = match &*self.last_error.0.borrow() {
+            Some(text) => quoted(text),
+            None => "null".into(),
+        };
+        format!(
+            "{{\"pending\":{},\"partial\":{partial},\"unfilled_bytes\":{unfilled},\
+             \"stored_bytes\":{stored},\"damaged\":{damaged},\"unsynced\":{},\"batches\":{},\
+             \"batch_copies\":{},\"batch_last_ms\":{:.3},\"batch_longest_ms\":{:.3},\
+             \"open_files\":{},\"nodes\":{},\"is_kept\":{},\"server\":{},\"last_error\":{error}}}",
+            self.waiting.count(),
+            self.dirty.borrow().len(),
+            history.batches.get(),
+            history.files.get(),
+            history.last.get().as_secs_f64() * 1e3,
+            history.longest.get().as_secs_f64() * 1e3,
+            self.files.borrow().len(),
+            self.nodes.borrow().len(),
+            self.book.get().is_some(),
+            std::process::id(),
+        )
+    }
+}
+
+/// A JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for character in text.chars() {
+        if out.len() >= ERROR_BYTES_MAX {
+            break;
+        }
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            character if character.is_control() => {
+                // Writing to a string does not fail.
+                let _ = write!(out, "\\u{:04x}", u32::from(character));
+            }
+            character => out.push(character),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// What a mounted union is doing: a JSON object with the copies that wait for their names
+/// (`pending`), partial files and the bytes that only the lower layers have of them, the batches of
+/// the thread that serves it, its last error and who serves it.
+///
+/// # Errors
+/// What opening the mount point or the ioctl answers; `ENOTTY` if it is not a union of ours.
+pub fn mount_status(mountpoint: &Path) -> std::io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(mountpoint, flags, Mode::empty())?;
+    let mut bytes = fuse::read_ioctl(root.as_fd(), IOCTL_STATUS)?;
+    let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    bytes.truncate(length);
+    String::from_utf8(bytes).map_err(|_| std::io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: whatever an error says is one JSON string, of bounded length.
+    #[test]
+    fn errors_are_quoted() {
+        assert_eq!(quoted("a\"b\\c\nd"), "\"a\\\"b\\\\c\\u000ad\"");
+        assert!(quoted(&"x".repeat(9000)).len() < STATUS_BYTES / 2);
+    }
+}
