@@ -65,6 +65,22 @@ fn another_boot_voids_sessions() {
     assert_eq!(fixture.core.sessions().count(), 0);
 }
 
+/// Goal: numbers that were given out before a loss of power are not given out again, also if the store
+/// has forgotten them: an old handle would else read another file's data.
+#[test]
+fn numbers_that_the_store_has_lost_are_not_used_again() {
+    let mut fixture = Fixture::new();
+    fixture.store.sync().unwrap();
+    let (lost_file, lost_session) = (fixture.file("a"), fixture.other_session());
+    fixture.core.flush().unwrap();
+    fixture.store = fixture.store.crashed(CrashPoint::Power { kept: 0 });
+    let opened = Core::open(Box::new(fixture.store.clone()), &common::boot(2)).unwrap();
+    fixture.core = opened.0;
+    assert!(fixture.core.session(lost_session).is_none());
+    assert!(fixture.other_session() > lost_session);
+    assert!(fixture.file("b") > lost_file);
+}
+
 /// Goal: locks survive a kill and go with their session.
 #[test]
 fn locks_live_as_long_as_their_session() {

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// A moment in the order of all events.
 pub(crate) type Tick = u64;
 
-/// A file of the checker: unlike an inode's number it survives that a power loss rewinds numbers.
+/// A file of the checker: the position of its inode's number.
 pub(crate) type FileKey = usize;
 
 /// After an answer that leaves open whether a change was made, it may still be made for so long:
@@ -190,7 +190,6 @@ pub(crate) struct History {
     pub(crate) xattrs: Vec<(FileKey, Vec<u8>, Stamp)>,
     files: BTreeMap<InodeId, (FileKey, Tick)>,
     pub(crate) file_inodes: Vec<InodeId>,
-    meta_power_losses: u64,
     pub(crate) counts: Counts,
     pub(crate) violations: Vec<String>,
 }
@@ -293,13 +292,10 @@ impl History {
     }
 
     /// A file was made by a call that began at `start`: a number that was known before must not
-    /// come again, unless the store was rewound.
+    /// come again.
     pub(crate) fn born(&mut self, inode: InodeId, start: Tick) {
         if self.files.get(&inode).is_some_and(|(_, seen)| *seen < start) {
-            if self.meta_power_losses == 0 {
-                self.violations.push(format!("inode number {inode:?} was given out again"));
-            }
-            self.files.remove(&inode);
+            self.violations.push(format!("inode number {inode:?} was given out again"));
         }
         self.file(inode);
     }
@@ -353,7 +349,6 @@ impl History {
 
     /// The metadata service forgot what its store had not synced.
     pub(crate) fn meta_lost_power(&mut self) {
-        self.meta_power_losses += 1;
         self.lose_recent();
     }
 

@@ -17,6 +17,9 @@ use uuid::Uuid;
 /// Finished transactions are committed in the middle of a long call when they are this large.
 const PENDING_BYTES_MAX: usize = 8 << 20;
 
+/// More inodes and sessions than can be made between two syncs of the store.
+const LOST_NUMBERS_MAX: u64 = 1 << 24;
+
 /// What [`Core::open`] must be told, as it has neither time nor randomness of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Boot {
@@ -123,6 +126,11 @@ impl Core {
             self.base.sessions.iter().map(|(id, state)| (*id, state.record.clone())).collect();
         self.transact(|transaction| {
             transaction.counters.boot = boot;
+            // Numbers may have been given out that the store has forgotten: a handle or a cache that
+            // still knows one must not find something else under it.
+            transaction.counters.next_inode += LOST_NUMBERS_MAX;
+            transaction.counters.next_session += LOST_NUMBERS_MAX;
+            transaction.counters.next_epoch += LOST_NUMBERS_MAX;
             for (session, record) in sessions {
                 transaction.put_session(session, SessionRecord { is_void: true, ..record })?;
             }
