@@ -422,3 +422,6 @@ impl Dirty {
         std::mem::take(&mut self.fills).into_values().collect()
     }
 }
+
+#[cfg(test)]
+mod tests;
