@@ -111,13 +111,12 @@ impl Place {
     /// A command that runs `program` here.
     pub fn command(&self, program: &str, arguments: &[String], scratch: &Path) -> Command {
         let directory = self.file.parent().unwrap_or(Path::new("/"));
-        let mut command = match &self.container {
-            Some(container) => container.command(directory, scratch, program, arguments),
-            None => {
-                let mut command = Command::new(program);
-                command.args(arguments).current_dir(scratch);
-                command
-            }
+        let mut command = if let Some(container) = &self.container {
+            container.command(directory, scratch, program, arguments)
+        } else {
+            let mut command = Command::new(program);
+            command.args(arguments).current_dir(scratch);
+            command
         };
         self.mark(&mut command);
         command

@@ -3,7 +3,9 @@
 use super::network::{Network, TARGET_ADDRESS};
 use super::{Fabric, Stage, StageOptions};
 use crate::error::Error;
-use crate::experiment::{Backing, EngineKind, Network as NetworkKind, Paced, Storage, Subsystem};
+use crate::experiment::{
+    Backing, EngineKind, Network as NetworkKind, Paced, Storage, Subsystem, Workload,
+};
 use crate::own::OwnDirectory;
 use crate::plan::Plan;
 use crate::process;
@@ -72,7 +74,7 @@ impl Stage {
                 Ok(Ok(make_file(&directory.join("file"), bytes)?))
             }
             Storage::BlockDevice { path, destroy } => {
-                if plan.experiment.workloads.iter().any(|load| load.writes()) {
+                if plan.experiment.workloads.iter().any(Workload::writes) {
                     safety::check_device_for_writing(path, destroy.as_deref())?;
                 }
                 Ok(device(path))

@@ -178,7 +178,7 @@ impl At<'_> {
     fn program(self) -> Result<Program, Error> {
         let raw = self.placed.get_ref();
         let command = raw.command.as_ref().ok_or_else(|| self.missing("command"))?;
-        if command.get_ref().first().is_none_or(|program| program.is_empty()) {
+        if command.get_ref().first().is_none_or(String::is_empty) {
             let message = "is a list: the program and its arguments";
             return Err(self.error(command, "command", message));
         }
