@@ -75,7 +75,7 @@ impl std::fmt::Debug for Rule {
 }
 
 /// All rules.
-pub const RULES: [Rule; 5] = [
+pub const RULES: [Rule; 8] = [
     Rule {
         id: "A1",
         question: "What does remote storage cost against local?",
@@ -96,6 +96,27 @@ pub const RULES: [Rule; 5] = [
         needs: "bandwidth at three or more block sizes",
         change: "more jobs or depth (smaller blocks get good), a longer way (larger ones needed)",
         judge: rules::transfer_size,
+    },
+    Rule {
+        id: "A10",
+        question: "One shared file, or a file per rank?",
+        needs: "a comparison with role \"own-shared\"",
+        change: "more ranks and nodes, striping, a file system that locks shared files",
+        judge: rules::parallel::own_files,
+    },
+    Rule {
+        id: "A11",
+        question: "Collective or independent MPI-IO?",
+        needs: "a comparison with role \"collective-independent\"",
+        change: "smaller or interleaved records, more nodes, another number of aggregators",
+        judge: rules::parallel::collective,
+    },
+    Rule {
+        id: "A12",
+        question: "Does the hint pay?",
+        needs: "a comparison with role \"hint\"",
+        change: "another pattern, another MPI-IO, another file system",
+        judge: rules::parallel::hints,
     },
     Rule {
         id: "A17",

@@ -1,5 +1,7 @@
 //! What each rule looks for.
 
+pub(super) mod parallel;
+
 use super::{Confidence, Facts, Finding};
 use crate::analysis::{Family, Point, Row};
 use crate::experiment::Metric;

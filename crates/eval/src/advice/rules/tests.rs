@@ -1,5 +1,7 @@
 //! Each rule has a case that fires, one that must not, and one that was not measured.
 
+mod parallel;
+
 use super::*;
 use crate::advice::{Card, advise};
 use crate::analysis::Analysis;
