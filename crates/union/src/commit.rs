@@ -33,6 +33,7 @@ use crate::node::{Node, Place};
 use crate::sys::{self, Fd};
 use crate::tree::Union;
 
+use dirty::Flusher;
 use marks::Marks;
 use write_back::WriteBack;
 
@@ -90,11 +91,12 @@ impl Pending {
     }
 }
 
-/// A union's copies that wait for their names.
+/// A union's copies that wait for their names, and changes that wait to be durable.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingCopies {
     copies: RefCell<Vec<Weak<Pending>>>,
     marks: Marks,
+    flusher: Flusher,
 }
 
 impl WaitingCopies {
@@ -214,6 +216,7 @@ impl Committer {
             if waiting.pending.is_cancelled.get() {
                 waiting.pending.end(Ok(()));
             } else {
+                waiting.union.forget_dirty(&waiting.node);
                 live.push(waiting);
             }
         }

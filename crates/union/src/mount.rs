@@ -68,8 +68,10 @@ impl UnionMount {
     /// As [`UnionMount::run`], with requests answered by something around the union.
     pub(crate) async fn run_as<F: FileSystem>(&self, around: Rc<F>) -> Result<(), UnionError> {
         self.union.start_filling();
+        self.union.start_flushing();
         let served = self.session.run(around).await;
         self.union.stop_filling().await;
+        self.union.stop_flushing().await;
         let filled = self.fill_at_end().await;
         let finished = self.union.sync_all().await.and(filled);
         served?;

@@ -1,10 +1,18 @@
 //! What was changed in the upper directory and is not known to be durable.
 //!
 //! Nobody tells a FUSE server of sync(2), syncfs(2) or umount(2), and flushing the whole file system
-//! would flush everybody else's data too. So it is noted which files and directories were changed,
-//! and these are synced when `union sync` asks, at the end of the mount, and when they become many.
+//! would flush everybody else's data too. So it is noted which files and directories were changed, and
+//! these are synced within the batch time, when `union sync` asks, and at the end of the mount.
+//!
+//! A sync takes an error with it: who asks for one afterwards would be told that all is well. So the
+//! errors of syncs that nobody asked for are kept for the next who does.
 
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+use std::time::Duration;
+
+use ring::local::Notify;
 
 use rustix::io::Errno;
 
@@ -18,22 +26,115 @@ const FILES_AT_A_TIME: usize = 64;
 /// From how many on they are synced unasked: what is noted takes memory.
 const NOTED_MAX: usize = 4096;
 
+/// How what was changed gets to be flushed.
+#[derive(Debug, Default)]
+pub(super) struct Flusher {
+    /// Something was changed since nothing was noted, or the end is near.
+    changed: Notify,
+    /// Some files' flush has ended.
+    flushed: Notify,
+    /// The files that are being flushed.
+    current: RefCell<HashSet<u64>>,
+    is_running: Cell<bool>,
+    is_ending: Cell<bool>,
+    ended: Notify,
+    /// Files that could not be made durable unasked: whoever asks next is told, once. At most
+    /// [`NOTED_MAX`].
+    failed: RefCell<HashMap<u64, Errno>>,
+}
+
 impl Union {
+    /// From now on what is changed becomes durable within the batch time, or twice the time that the
+    /// last flush took if that is longer: flushing must not be all that the disk does.
+    pub(crate) fn start_flushing(self: &Rc<Self>) {
+        if self.layers.upper.is_none() || self.options.sync == SyncMode::Volatile {
+            return;
+        }
+        self.waiting.flusher.is_running.set(true);
+        let union = Rc::clone(self);
+        drop(ring::spawn(async move {
+            let flusher = &union.waiting.flusher;
+            while !flusher.is_ending.get() {
+                flusher.changed.notified().await;
+                union.pause(union.options.batch_time).await;
+                if flusher.is_ending.get() {
+                    break;
+                }
+                let start = ring::time::now();
+                let committed = union.commit_partials().await;
+                if let Err(errno) = union.flush_dirty().await.and(committed) {
+                    tracing::error!(%errno, "changed files could not be made durable");
+                }
+                union.pause(start.elapsed().saturating_sub(union.options.batch_time)).await;
+            }
+            flusher.is_running.set(false);
+            flusher.ended.notify();
+        }));
+    }
+
+    /// Ends flushing unasked.
+    pub(crate) async fn stop_flushing(&self) {
+        let flusher = &self.waiting.flusher;
+        while flusher.is_running.get() {
+            flusher.is_ending.set(true);
+            let ended = flusher.ended.notified();
+            flusher.changed.notify();
+            ended.await;
+        }
+    }
+
+    /// Waits for a time, or the end.
+    async fn pause(&self, time: Duration) {
+        let flusher = &self.waiting.flusher;
+        let deadline = ring::time::now() + time;
+        while !flusher.is_ending.get() && ring::time::now() < deadline {
+            let changed = std::pin::pin!(flusher.changed.notified());
+            let _ = ring::race(changed, ring::time::sleep_until(deadline)).await;
+        }
+    }
+
+    /// Notes that a partial file was changed, of which the journal knows.
+    pub(crate) fn note_partial_change(&self) {
+        self.waiting.flusher.changed.notify();
+    }
+
     /// Notes that a file was changed.
     pub(crate) fn note_dirty(self: &Rc<Self>, node: &Rc<Node>) {
         if self.options.sync == SyncMode::Volatile {
             return;
         }
-        self.dirty.borrow_mut().insert(node.id, Rc::clone(node));
-        if self.dirty.borrow().len() >= NOTED_MAX && !self.is_flushing.replace(true) {
+        self.note(node);
+        if self.dirty.borrow().len() >= NOTED_MAX && !self.is_flushing.get() {
             let union = Rc::clone(self);
             drop(ring::spawn(async move {
                 if let Err(errno) = union.flush_dirty().await {
                     tracing::error!(%errno, "changed files could not be made durable");
                 }
-                union.is_flushing.set(false);
             }));
         }
+    }
+
+    fn note(&self, node: &Rc<Node>) {
+        let mut dirty = self.dirty.borrow_mut();
+        if dirty.is_empty() {
+            self.waiting.flusher.changed.notify();
+        }
+        dirty.insert(node.id, Rc::clone(node));
+    }
+
+    /// A file is about to be synced: what was changed before needs no other sync.
+    pub(crate) fn forget_dirty(&self, node: &Node) {
+        self.dirty.borrow_mut().remove(&node.id);
+    }
+
+    /// Waits until a file is not being flushed unasked. Answers the error with which it could not be,
+    /// once.
+    pub(crate) async fn flushed(&self, node: &Node) -> Result<(), Errno> {
+        let flusher = &self.waiting.flusher;
+        while flusher.current.borrow().contains(&node.id) {
+            flusher.flushed.notified().await;
+        }
+        flusher.failed.borrow_mut().remove(&node.id).map_or(Ok(()), Err)
     }
 
     /// Notes that a directory has a name that is not known to be durable.
@@ -42,19 +143,36 @@ impl Union {
             && !state.has_new_names.replace(true)
             && self.options.sync != SyncMode::Volatile
         {
-            self.dirty.borrow_mut().insert(directory.id, Rc::clone(directory));
+            self.note(directory);
         }
     }
 
     /// Makes everything durable that was changed before the call.
     pub(crate) async fn flush_dirty(self: &Rc<Self>) -> Result<(), Errno> {
+        let flusher = &self.waiting.flusher;
+        // What another flush has taken is not durable before that one's end.
+        while self.is_flushing.get() {
+            flusher.flushed.notified().await;
+        }
+        self.is_flushing.set(true);
+        let result = self.flush_noted().await;
+        self.is_flushing.set(false);
+        flusher.flushed.notify();
+        result
+    }
+
+    async fn flush_noted(self: &Rc<Self>) -> Result<(), Errno> {
         let dirty: Vec<Rc<Node>> =
             std::mem::take(&mut *self.dirty.borrow_mut()).into_values().collect();
         let (directories, files): (Vec<_>, Vec<_>) =
             dirty.into_iter().partition(|node| node.is_directory());
         let mut result = Ok(());
         for files in files.chunks(FILES_AT_A_TIME) {
+            let current = &self.waiting.flusher.current;
+            current.borrow_mut().extend(files.iter().map(|node| node.id));
             result = self.flush_files(files).await.and(result);
+            current.borrow_mut().clear();
+            self.waiting.flusher.flushed.notify();
         }
         self.sync_directories(directories).await.and(result)
     }
@@ -67,18 +185,29 @@ impl Union {
             if node.file().is_none() || is_gone || node.partial().is_some() {
                 continue;
             }
+            if node.pending().is_some() {
+                // Its commit syncs it, and what is written after that waits for its turn.
+                self.note(node);
+                continue;
+            }
             match self.backing(node, true) {
-                Ok(backing) => backings.push(backing),
+                Ok(backing) => backings.push((node, backing)),
                 Err(Errno::NOENT | Errno::STALE) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        let files = backings.iter().map(|backing| backing.file.clone()).collect();
+        let files = backings.iter().map(|(_, backing)| backing.file.clone()).collect();
         self.shared.committer.write_back.run(files).await;
-        let syncs: Vec<_> = backings.iter().map(|backing| backing.file.sync_all()).collect();
+        let syncs: Vec<_> = backings.iter().map(|(_, backing)| backing.file.sync_all()).collect();
         let mut result = Ok(());
-        for sync in syncs {
-            result = sync.await.map_err(errno_of).and(result);
+        for (sync, (node, _)) in syncs.into_iter().zip(&backings) {
+            if let Err(errno) = sync.await.map_err(errno_of) {
+                let mut failed = self.waiting.flusher.failed.borrow_mut();
+                if failed.len() < NOTED_MAX {
+                    failed.insert(node.id, errno);
+                }
+                result = Err(errno);
+            }
         }
         result
     }

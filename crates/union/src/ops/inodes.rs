@@ -11,8 +11,8 @@ use crate::commit::errno_of;
 use crate::copyup::Keep;
 use crate::node::Node;
 use crate::options::SyncMode;
-use crate::sys;
 use crate::status::IOCTL_STATUS;
+use crate::sys;
 use crate::tree::Union;
 
 /// On the root: waits until everything that was copied up has its name and is durable.
@@ -83,9 +83,15 @@ impl Union {
         if let Some(pending) = node.pending() {
             self.shared.committer.finish(&pending).await?;
         }
+        self.flushed(node).await?;
         let backing = self.backing(node, true)?;
         let file = &backing.file;
-        let synced = if data_only { file.sync_data().await } else { file.sync_all().await };
+        let synced = if data_only {
+            file.sync_data().await
+        } else {
+            self.forget_dirty(node);
+            file.sync_all().await
+        };
         synced.map_err(errno_of)?;
         match node.link() {
             Some(link) => self.sync_directories(vec![link.parent]).await,

@@ -23,6 +23,7 @@ impl Union {
                 break;
             }
             if let Some(count) = partial.write(node, offset, data)? {
+                self.note_partial_change();
                 return Ok(Some(count));
             }
             self.complete(node).await?;
@@ -42,6 +43,7 @@ impl Union {
             return Ok(false);
         }
         partial.truncate(size_bytes)?;
+        self.note_partial_change();
         Ok(true)
     }
 
@@ -59,6 +61,7 @@ impl Union {
                 break;
             }
             if partial.fallocate(mode, offset, length)? {
+                self.note_partial_change();
                 return Ok(true);
             }
             self.complete(node).await?;
@@ -88,6 +91,7 @@ impl Union {
         if set.atime.is_some() || set.mtime.is_some() {
             partial.set_times(set.atime.map(inodes::time), set.mtime.map(inodes::time))?;
         }
+        self.note_partial_change();
         Ok(true)
     }
 
