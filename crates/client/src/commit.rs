@@ -5,7 +5,8 @@
 //! close or fsync; what a commit that failed has named is lost, and a failed flush is never tried again.
 
 use crate::client::Client;
-use crate::dirty::{Cursor, Fill, FillState, RUNS_PER_COMMIT_MAX};
+use crate::dirty::{At, Cursor, Fill, FillState, RUNS_PER_COMMIT_MAX};
+use crate::extent_map::Run;
 use crate::inode::Inode;
 use protocol::client::{Answer, Call};
 use protocol::{Errno, ExtentList};
@@ -60,7 +61,12 @@ impl Client {
 
     async fn commit_runs(self: &Rc<Self>, inode: &Rc<Inode>, durable: bool) -> Result<(), Errno> {
         self.write_out_inode(inode);
-        let limit = inode.dirty.borrow().limit();
+        // What is dirty now, also where it is overwritten while it goes to its device: others would
+        // see neither the old bytes nor the new, which a later commit brings.
+        let (asked, limit) = {
+            let dirty = inode.dirty.borrow();
+            (dirty.present(), dirty.limit())
+        };
         loop {
             let written = inode.written.notified();
             if inode.dirty.borrow().is_written_before(limit) {
@@ -74,7 +80,7 @@ impl Client {
         let mut from = Some(Cursor::default());
         let mut is_first = true;
         while let Some(cursor) = from {
-            from = match self.commit_part(inode, cursor, durable).await? {
+            from = match self.commit_part(inode, &asked, cursor, durable).await? {
                 Part::Done(next) => next,
                 // The answer to a durable commit says so of all that was committed before. Without one
                 // nobody has asked: what another commit took, which this one waited for, need not be.
@@ -88,16 +94,17 @@ impl Client {
         Ok(())
     }
 
-    /// Commits the next runs from `from` on.
+    /// Commits the next of the runs `asked` for, from `from` on.
     async fn commit_part(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
+        asked: &[Run<At>],
         from: Cursor,
         durable: bool,
     ) -> Result<Part, Errno> {
         let (runs, next, call, named) = {
             let mut dirty = inode.dirty.borrow_mut();
-            let (runs, next) = dirty.committable(from, RUNS_PER_COMMIT_MAX);
+            let (runs, next) = dirty.committable(asked, from, RUNS_PER_COMMIT_MAX);
             let mtime = dirty.take_mtime();
             if runs.is_empty() && mtime.is_none() {
                 return Ok(Part::Nothing);

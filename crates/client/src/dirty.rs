@@ -304,17 +304,23 @@ impl Dirty {
         self.runs.within(start..end).collect()
     }
 
-    /// The runs of the next part of a commit, ascending, and where the one after it begins, if there may
+    /// All uncommitted runs as they are now.
+    pub(crate) fn present(&self) -> Vec<Run<At>> {
+        self.runs.iter().collect()
+    }
+
+    /// Of the runs that a commit is asked for: those of its next part, ascending, and where the one after it begins, if there may
     /// be more. Only runs whose bytes the devices have, and all of a fill in one part: once a part has
     /// named an allocation, others may overwrite what it named, and then the allocation is gone. (A
     /// fill that later writes have cut into more runs than a part takes is the exception.)
     pub(crate) fn committable(
         &self,
+        asked: &[Run<At>],
         from: Cursor,
         count_max: usize,
     ) -> (Vec<Run<At>>, Option<Cursor>) {
         let mut by_fill: BTreeMap<FillId, Vec<Run<At>>> = BTreeMap::new();
-        for run in self.runs.iter() {
+        for &run in asked {
             let id = run.place.fill;
             let is_left = id > from.fill || (id == from.fill && run.offset >= from.offset);
             let fill = self.fills.get(&id).filter(|_| is_left);

@@ -190,6 +190,8 @@ pub(crate) struct History {
     pub(crate) xattrs: Vec<(FileKey, Vec<u8>, Stamp)>,
     files: BTreeMap<InodeId, (FileKey, Tick)>,
     pub(crate) file_inodes: Vec<InodeId>,
+    /// When the metadata service last lost power.
+    pub(crate) meta_power_lost: Tick,
     pub(crate) counts: Counts,
     pub(crate) violations: Vec<String>,
 }
@@ -349,6 +351,7 @@ impl History {
 
     /// The metadata service forgot what its store had not synced.
     pub(crate) fn meta_lost_power(&mut self) {
+        self.meta_power_lost = self.tick();
         self.lose_recent();
     }
 

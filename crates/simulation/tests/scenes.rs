@@ -384,3 +384,39 @@ fn names_are_not_told_from_the_cache_without_contact() {
     };
     simulation.run(whole).unwrap();
 }
+
+/// Goal: what a close has committed is seen by others, also where another worker of the same client
+/// has overwritten it while it went to its device, and not committed that yet (seed 631).
+#[test]
+fn a_close_commits_what_is_overwritten_meanwhile() {
+    let (mut simulation, meta, nodes) = machines(1, 2);
+    let memory = || Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
+    let slow = FaultPlan { delay_ppm: 1_000_000, delay_max: RECALL_LASTS, ..FaultPlan::default() };
+    let backing = Fault::new(memory(), 1, FaultPlan::default());
+    let whole = async move {
+        start_meta(&meta, Box::new(MemoryStore::new()), 1);
+        let machine = |index: usize| (meta.clone(), nodes[index].clone());
+        let writer = start_node(&machine(0), 0, Arc::new(backing.clone()), 1).await;
+        let reader = start_node(&machine(1), 1, memory(), 1).await;
+        let bytes = |byte: u8| Chunk::from(Buffer::copy_from(&[byte; 5000]));
+        let write = nodes[0].spawn(async move {
+            let (handle, attr) = writer.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            let (other, _) = writer.open(attr.inode, WRITE).await.unwrap();
+            writer.write(&handle, 0, bytes(1), false).await.unwrap();
+            backing.set_plan(slow);
+            let closer = Rc::clone(&writer);
+            let close = spawn(async move { closer.release(&handle).await });
+            // Its bytes are on their way by then.
+            ring::yield_now().await;
+            writer.write(&other, 0, bytes(2), false).await.unwrap();
+            close.await.unwrap().unwrap();
+            attr.inode
+        });
+        let inode = write.await.unwrap();
+        let read = nodes[1].spawn(async move { reader.read(inode, 0, 5000, None).await.unwrap() });
+        let found = read.await.unwrap();
+        let found: Vec<u8> = found.iter().flat_map(Chunk::as_slice).copied().collect();
+        assert!(found == [1; 5000] || found == [2; 5000], "neither of the writes: {:?}", found[0]);
+    };
+    simulation.run(whole).unwrap();
+}

@@ -31,6 +31,8 @@ impl Worker {
         for (slot, effect) in changes {
             let mut life = life.clone();
             match result {
+                // The answer was under way when the service lost power, and this with it, perhaps.
+                Ok(_) if life.start < history.meta_power_lost => life.doubt(),
                 Ok(_) => life.apply(tick),
                 Err(errno) if super::is_verdict(*errno) && is_same_session => life.is_void = true,
                 Err(_) => life.doubt(),
