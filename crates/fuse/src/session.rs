@@ -222,8 +222,12 @@ impl Session {
         if transport == Transport::IoUring {
             uring::start(&connection);
         }
-        if self.options.agreed.is_some() {
-            self.notifier().resend()?;
+        if self.options.agreed.is_some()
+            && let Err(error) = self.notifier().resend()
+        {
+            // The connection may be over by now, which receiving tells; a kernel before Linux 6.9
+            // leaves its callers waiting.
+            tracing::warn!(%error, "what was left unanswered does not come again");
         }
         let result = connection.ended().await;
         connection.file_system.destroy();

@@ -29,7 +29,8 @@ pub use client::{HandOver, hand_over};
 pub use keeper::run_keeper;
 pub use server::{Command, Ending, run_server};
 
-/// Raised with every change of the packets: servers serve callers of their own version only.
+/// Raised with every change of the packets and of the book: servers serve callers of their own
+/// version only, and take over from servers of their own version.
 const PROTOCOL: u64 = 1;
 
 /// Kinds of packets between caller and server.

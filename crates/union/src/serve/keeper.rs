@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use fuse::{Capabilities, Negotiated, Transport};
 
 use super::book::Pages;
-use super::kind;
 use super::wire::{Channel, DESCRIPTORS_MAX, Packet, Reader, Writer};
+use super::{PROTOCOL, kind};
 use crate::layers::Directories;
 
 /// How long a server must live to count as one that works.
@@ -192,6 +192,7 @@ impl Keeper {
         let &ToKeep { id, text, mountpoint, number, agreed, device, pages, directories } = what;
         let words = Writer::new(kind::KEPT)
             .number(id)
+            .number(PROTOCOL)
             .bytes(text)
             .bytes(mountpoint.as_os_str().as_bytes())
             .number(number.into())
@@ -244,6 +245,9 @@ fn read_gone(mut packet: Packet) -> Option<Gone> {
 fn read_kept(words: &[u8], descriptors: Vec<OwnedFd>, gone: Vec<Gone>) -> Option<Kept> {
     let (_, mut reader) = Reader::new(words)?;
     let id = reader.number()?;
+    if reader.number()? != PROTOCOL {
+        return None;
+    }
     let text = reader.bytes()?.to_vec();
     let mountpoint = PathBuf::from(OsString::from_vec(reader.bytes()?.to_vec()));
     let mut small = || reader.number().and_then(|number| u32::try_from(number).ok());
