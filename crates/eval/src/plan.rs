@@ -6,7 +6,7 @@
 //! machine does meanwhile. A round's order follows from the seed and the round's number alone, so an
 //! experiment that was interrupted goes on exactly as it would have.
 
-use crate::experiment::{Experiment, Level, LevelKind, Mode, Storage, Workload};
+use crate::experiment::{Backing, Experiment, Level, LevelKind, Mode, Storage, Workload};
 use crate::random::Random;
 use crate::units;
 use std::collections::BTreeMap;
@@ -185,11 +185,12 @@ impl Plan {
         let load = (timing.run + timing.ramp).as_secs_f64();
         let written = write_runs * load * WRITE_RATE_ASSUMED_BYTES as f64;
         let written_limit = self.experiment.limits.written_bytes.unwrap_or(u64::MAX);
-        // Of what is made for a storage, all is written once; devices are taken as they are.
+        // Of files that are made for a storage, all is written once; devices are taken as they
+        // are.
         let makes_file = |level: &&Level| {
-            use Storage::{Command, Directory, Paced, Target};
+            use Storage::{Command, Directory, Target};
             let LevelKind::Storage(storage) = &level.kind else { return false };
-            matches!(storage, Command { .. } | Directory(_) | Target { .. } | Paced(_))
+            matches!(storage, Command { .. } | Directory(_) | Target { backing: Backing::File, .. })
         };
         let levels = self.experiment.factors.values().flat_map(BTreeMap::values);
         let storages = levels.filter(makes_file).count() as u64;
