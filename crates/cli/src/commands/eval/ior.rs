@@ -374,13 +374,11 @@ fn say_note(output: &Output, note: &str) {
 }
 
 fn print_to(file: &mut Option<std::fs::File>, said: &str) -> anyhow::Result<()> {
-    match file {
-        Some(file) => file.write_all(said.as_bytes()).context("cannot write results"),
-        None => {
-            let mut out = std::io::stdout().lock();
-            out.write_all(said.as_bytes()).and_then(|()| out.flush()).context("cannot print")
-        }
+    if let Some(file) = file {
+        return file.write_all(said.as_bytes()).context("cannot write results");
     }
+    let mut out = std::io::stdout().lock();
+    out.write_all(said.as_bytes()).and_then(|()| out.flush()).context("cannot print")
 }
 
 fn append(path: &Path, is_first: bool, rows: &str) -> anyhow::Result<()> {
