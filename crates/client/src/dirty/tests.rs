@@ -19,7 +19,7 @@ fn parts(dirty: &Dirty, count_max: usize) -> Vec<Vec<(FillId, u64)>> {
     let mut parts = Vec::new();
     let mut from = Some(Cursor::default());
     while let Some(cursor) = from {
-        let (runs, next) = dirty.committable(cursor, count_max);
+        let (runs, next) = dirty.committable(&dirty.present(), cursor, count_max);
         parts.push(runs.iter().map(|run| (run.place.fill, run.offset)).collect());
         from = next;
     }
