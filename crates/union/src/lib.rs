@@ -29,8 +29,8 @@ pub use error::UnionError;
 pub use mount::{UnionMount, sync_mount};
 pub use offline::{PartialFile, complete_partial_files, partial_files};
 pub use ops::IOCTL_SYNC;
-pub use status::{IOCTL_STATUS, mount_status};
 pub use options::{
     FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, RedirectMode, SyncMode, XattrClass,
 };
 pub use serve::{Command, Ending, HandOver, hand_over, run_keeper, run_server};
+pub use status::{IOCTL_STATUS, mount_status};

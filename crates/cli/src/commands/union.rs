@@ -7,8 +7,8 @@
 //! state of threads to be lost.)
 
 mod background;
-mod live;
 mod bench;
+mod live;
 mod partial;
 mod serving;
 
