@@ -1,8 +1,8 @@
 //! Which charts a report has, and what is in them.
 //!
 //! C10: the forest plot of all ratios. C1: a metric against block size, per condition, with the
-//! ratios below. C2: IOPS and tail latency against jobs. A workload that varies neither has a table
-//! only.
+//! ratios below. C2: IOPS and tail latency against jobs, or depth. A workload that varies none has
+//! a table only.
 
 use super::chart::{self, Axis, ForestRow, Mark, Panel, Series, Symbol};
 use crate::analysis::{Analysis, Family};
@@ -38,6 +38,8 @@ pub(super) fn draw(plan: &Plan, analysis: &Analysis) -> Result<Vec<Figure>, Erro
             Sweep::BlockSize
         } else if load.jobs.len() > 1 {
             Sweep::Jobs
+        } else if load.depths.len() > 1 {
+            Sweep::Depth
         } else {
             continue;
         };
@@ -98,6 +100,7 @@ fn forest(plan: &Plan, analysis: &Analysis) -> Result<Option<Figure>, Error> {
 enum Sweep {
     BlockSize,
     Jobs,
+    Depth,
 }
 
 impl Sweep {
@@ -105,6 +108,7 @@ impl Sweep {
         match self {
             Self::BlockSize => cell.block_size,
             Self::Jobs => u64::from(cell.jobs),
+            Self::Depth => u64::from(cell.depth),
         }
     }
 
@@ -114,13 +118,14 @@ impl Sweep {
             let value = self.value(cell);
             let label = match self {
                 Self::BlockSize => units::bytes(value),
-                Self::Jobs => value.to_string(),
+                Self::Jobs | Self::Depth => value.to_string(),
             };
             ticks.insert(value, label);
         }
         let label = match self {
             Self::BlockSize => "block size",
             Self::Jobs => "jobs",
+            Self::Depth => "operations under way per job",
         };
         let ticks =
             ticks.into_iter().map(|(value, label)| ((value as f64).log2(), label)).collect();
@@ -132,7 +137,7 @@ impl Sweep {
 fn is_on_axis(plan: &Plan, cell: &Cell, sweep: Sweep) -> bool {
     let load = &plan.experiment.workloads[cell.workload];
     let first = |values: &[u32]| values.first().copied();
-    let depth = first(&load.depths) == Some(cell.depth);
+    let depth = sweep == Sweep::Depth || first(&load.depths) == Some(cell.depth);
     depth && (sweep == Sweep::Jobs || first(&load.jobs) == Some(cell.jobs))
 }
 

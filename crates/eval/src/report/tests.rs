@@ -80,6 +80,15 @@ fn charts_take_the_colours_of_the_page() {
     assert_eq!(page.matches("<svg role=\"img\" aria-label=\"").count(), 5);
 }
 
+/// Goal: what varies in depth only has its chart too.
+#[test]
+fn depths_have_charts() {
+    let changes = [("jobs = [1, 4]", "jobs = [1]\ndepth = [1, 4, 16]")];
+    let report = report(&changes, Mode::Full);
+    let figure = report.figures.iter().find(|figure| figure.name == "c2-rand").unwrap();
+    assert!(figure.svg.contains("operations under way per job"), "{}", figure.svg);
+}
+
 /// Goal: base64 as RFC 4648 has it.
 #[test]
 fn base64_is_that_of_the_rfc() {

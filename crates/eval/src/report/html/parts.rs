@@ -210,18 +210,17 @@ pub(super) fn commands(page: &mut String, report: &Report) {
         page,
         "<section>\n<h2>Commands</h2>\n<p>All of it again:</p>\n<pre>tsumugi eval \
          run{quick} experiment.toml</pre>\n<p>One run of each condition and cell, as it was \
-         executed; the job files are for any fio.</p>\n<details><summary>Job files and \
+         executed; job files, where there are some, are for any fio.</p>\n<details><summary>Job files and \
          commands</summary>"
     );
     let mut seen = BTreeSet::new();
-    for run in report.analysis.runs.iter().filter(|run| run.is_usable() && !run.job.is_empty()) {
+    for run in report.analysis.runs.iter().filter(|run| run.is_usable()) {
         if seen.insert((&run.condition, &run.cell)) {
-            let _ = writeln!(
-                page,
-                "<pre>{}\n# job.fio:\n{}</pre>",
-                escape(&run.command),
-                escape(&run.job)
-            );
+            let job = match run.job.as_str() {
+                "" => String::new(),
+                job => format!("\n# job file:\n{}", escape(job)),
+            };
+            let _ = writeln!(page, "<pre>{}{job}</pre>", escape(&run.command));
         }
     }
     page.push_str("</details>\n</section>\n");
