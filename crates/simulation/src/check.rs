@@ -4,6 +4,7 @@
 //! other, certainly later and certainly made change had replaced. Where changes overlap in time any
 //! order of them is allowed; where close and open order them, exactly one value is.
 
+mod appends;
 mod bytes;
 mod locks;
 mod names;
@@ -45,6 +46,7 @@ impl View {
 pub(crate) fn check(history: &mut History) -> Vec<String> {
     let mut violations = std::mem::take(&mut history.violations);
     violations.extend(bytes::check(history));
+    violations.extend(appends::check(history));
     violations.extend(names::check(history));
     violations.extend(locks::check(&history.locks));
     violations.truncate(REPORTED_MAX);

@@ -73,6 +73,8 @@ pub(crate) struct Change {
     pub(crate) file: FileKey,
     pub(crate) effect: Effect,
     pub(crate) life: Life,
+    /// The file system chose where it went: to the end.
+    pub(crate) is_append: bool,
 }
 
 /// A read that succeeded.
@@ -238,6 +240,11 @@ impl Life {
         }
     }
 
+    /// Whether it certainly was made, and no loss of power can have undone it.
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.applied.is_some() && self.undone.is_none() && !self.is_void
+    }
+
     /// Whether it certainly is in force for who looks from `start` to `end`.
     pub(crate) fn holds(&self, start: Tick, end: Tick) -> bool {
         self.applied.is_some_and(|applied| applied < start)
@@ -315,7 +322,7 @@ impl History {
 
     /// A change is asked for; answers its number.
     pub(crate) fn change(&mut self, file: FileKey, effect: Effect, life: Life) -> usize {
-        self.changes.push(Change { file, effect, life });
+        self.changes.push(Change { file, effect, life, is_append: false });
         self.changes.len() - 1
     }
 

@@ -122,6 +122,7 @@ impl Worker {
                 let effect = Effect::Write { offset, length, stamp };
                 let index = history.change(file, effect, life);
                 history.changes[index].life.returned = Some(tick);
+                history.changes[index].is_append = true;
             }
             (Ok(_), Some(index)) => history.changes[index].life.returned = Some(tick),
             (Err(_), Some(index)) => {
