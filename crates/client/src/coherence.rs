@@ -76,18 +76,9 @@ impl Handler for Client {
     }
 
     fn held(&self) -> Vec<(InodeId, Rights)> {
-        let mut held = Vec::new();
-        for inode in self.inodes.borrow().values() {
-            let state = inode.state.borrow();
-            let mut rights = state.rights & (Rights::WRITE | Rights::SIZE);
-            if state.is_open() {
-                rights |= Rights::OPEN;
-            }
-            if !rights.is_empty() {
-                held.push((inode.id, rights));
-            }
-        }
-        held
+        let inodes = self.inodes.borrow();
+        let held = inodes.values().map(|inode| (inode.id, inode.reclaimable()));
+        held.filter(|(_, rights)| !rights.is_empty()).collect()
     }
 
     fn lost(&self) {
@@ -301,6 +292,8 @@ impl Client {
         let inode = self.inode(inode);
         if !fresh.contains(&inode.id) && !inode.is_older_than(attr) {
             inode.note_generation(attr.generation);
+            // What is cached may be from before the commit.
+            inode.state.borrow_mut().forget_extents();
             return;
         }
         // If nothing but this commit changed the data, the cached extents stay right.
@@ -321,24 +314,25 @@ impl Client {
         inode.begin_recall(recall.rights, recall.stamp);
         let is_data = recall.rights.intersects(Rights::WRITE | Rights::SIZE);
         if inode.lease_reads.count() == 0 && (!is_data || inode.dirty.borrow().is_clean()) {
-            self.end_recall(reply, &inode, recall.rights);
+            self.end_recall(reply, &inode, recall);
             return;
         }
-        let rights = recall.rights;
+        let recall = recall.clone();
         ring::spawn(async move {
             inode.lease_reads.wait_zero().await;
             if is_data {
                 // A failure stays with the inode and is told at close or fsync.
                 let _ = self.commit(&inode, false).await;
             }
-            self.end_recall(reply, &inode, rights);
+            self.end_recall(reply, &inode, &recall);
         });
     }
 
-    fn end_recall(&self, reply: PushReply, inode: &Rc<Inode>, rights: Rights) {
+    fn end_recall(&self, reply: PushReply, inode: &Rc<Inode>, recall: &Recall) {
+        inode.end_recall(recall.stamp);
         let recalled = Recalled { inode: inode.id, kept: inode.kept() };
         answer(reply, &PushAnswer::Recalled(recalled));
-        if rights.contains(Rights::READ)
+        if recall.rights.contains(Rights::READ)
             && let Some(changes) = &self.changes
         {
             changes(Change::Inode(inode.id));

@@ -70,7 +70,12 @@ impl Client {
                 // READ is not always granted; WRITE is what a writer needs.
                 self.acquire_with(&handle.inode, Rights::WRITE, Rights::READ).await?;
             }
-            self.attr(id).await
+            let attr = self.attr(id).await?;
+            if attr.nlink == 0 {
+                // Its last name went meanwhile, so nobody asked whether it is open here.
+                self.acquire(&handle.inode, Rights::OPEN).await?;
+            }
+            Ok(attr)
         };
         match opened.await {
             Ok(attr) if attr.kind == FileKind::File => Ok((handle, attr)),

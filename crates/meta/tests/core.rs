@@ -132,6 +132,26 @@ fn open_files_outlive_their_names() {
     assert_eq!(fixture.core.pool_use().inodes, 1);
 }
 
+/// Goal: an inode without a name is kept for a session that says only later that it has it open too,
+/// also over a kill (seed 4940).
+#[test]
+fn late_openers_keep_what_has_no_name() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    fixture.open.push((inode, fixture.session));
+    let call = Call::Unlink { parent: InodeId::ROOT, name: b"a".to_vec() };
+    fixture.call(&call).unwrap();
+    let other = fixture.other_session();
+    fixture.core.note_open(other, inode).unwrap();
+    fixture.core.note_open(other, inode).unwrap();
+    fixture.core.close(fixture.session, inode).unwrap();
+    fixture.core.flush().unwrap();
+    fixture.reopen(CrashPoint::Process);
+    assert!(fixture.core.attr(inode).is_ok());
+    fixture.core.close(other, inode).unwrap();
+    assert_eq!(fixture.core.attr(inode), Err(Errno::ESTALE));
+}
+
 /// Goal: freed blocks rest until every session has ended its reads from before.
 #[test]
 fn freed_blocks_rest_until_all_reads_ended() {

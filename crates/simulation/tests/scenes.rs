@@ -420,3 +420,20 @@ fn a_close_commits_what_is_overwritten_meanwhile() {
     };
     simulation.run(whole).unwrap();
 }
+
+/// Goal: what an fsync has committed is read back also from a file whose last name this client has
+/// removed in between: extents from before are not used (seed 4795).
+#[test]
+fn a_file_that_lost_its_name_is_read_as_synced() {
+    on_a_node(async |client, _| {
+        let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+        let bytes = Chunk::from(Buffer::copy_from(&[1; 5000]));
+        client.write(&handle, 0, bytes, false).await.unwrap();
+        client.unlink(ROOT, b"a").await.unwrap();
+        client.fsync(attr.inode).await.unwrap();
+        client.attr(attr.inode).await.unwrap();
+        let read = client.read(attr.inode, 0, 5000, None).await.unwrap();
+        assert!(read.iter().flat_map(Chunk::as_slice).all(|byte| *byte == 1), "zeros");
+        client.release(&handle).await.unwrap();
+    });
+}

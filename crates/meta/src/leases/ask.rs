@@ -232,6 +232,11 @@ impl Leases {
         }
     }
 
+    /// The inode that an ask is about, while it is open.
+    pub fn asked_of(&self, id: AskId) -> Option<InodeId> {
+        self.asks.get(&id).map(|open| open.inode)
+    }
+
     /// An ask was answered; of a recall, `kept` says what the session keeps. Answers the inode if
     /// the session had it open and says that it has not any more.
     pub fn answered(&mut self, id: AskId, kept: Rights) -> Option<InodeId> {

@@ -162,6 +162,9 @@ impl Shared {
                 continue;
             }
             let grant = self.leases.borrow_mut().reclaim(session.id, *inode, *rights);
+            if grant.is_some_and(|grant| grant.rights.contains(Rights::OPEN)) {
+                self.note_open(session.id, *inode);
+            }
             response.grants.extend(grant);
         }
         if done {

@@ -128,9 +128,13 @@ impl Shared {
                 return;
             }
         };
+        let inode = self.leases.borrow().asked_of(id);
         let closed = self.leases.borrow_mut().answered(id, kept);
         if let Some(inode) = closed {
             self.close_inode(session.id, inode);
+        }
+        if let Some(inode) = inode.filter(|_| kept.contains(Rights::OPEN)) {
+            self.note_open(session.id, inode);
         }
         self.go_on();
     }

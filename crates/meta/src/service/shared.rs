@@ -185,6 +185,13 @@ impl Shared {
     }
 
     /// A session closed an inode for the last time.
+    /// Keeps an inode without a name for a session that has it open.
+    pub(super) fn note_open(&self, session: SessionId, inode: InodeId) {
+        if let Err(error) = self.core.borrow_mut().note_open(session, inode) {
+            tracing::error!(%error, session = session.0, inode = inode.0, "cannot note an open");
+        }
+    }
+
     pub(super) fn close_inode(&self, session: SessionId, inode: InodeId) {
         let closed = self.core.borrow_mut().close(session, inode);
         if let Err(error) = closed {

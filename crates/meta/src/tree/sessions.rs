@@ -176,6 +176,20 @@ impl Core {
         })
     }
 
+    /// A session says that it has an inode open. One without a name lives on until this session, too,
+    /// has closed it: its last name may have gone before the session said so.
+    pub fn note_open(&mut self, session: SessionId, inode: InodeId) -> Result<(), Error> {
+        let Some(openers) = self.base.open_orphans.get(&inode) else { return Ok(()) };
+        if openers.contains(&session) {
+            return Ok(());
+        }
+        self.transact(|transaction| {
+            transaction.mark(&Key::OpenOrphan(inode, session))?;
+            transaction.effect(Effect::Opened(inode, session));
+            Ok(())
+        })
+    }
+
     /// A session closed an inode for the last time.
     pub fn close(&mut self, session: SessionId, inode: InodeId) -> Result<(), Error> {
         if !self.base.open_orphans.contains_key(&inode) {
