@@ -3,6 +3,7 @@
 mod commands;
 mod confine;
 mod deploy;
+mod one_file;
 mod signals;
 mod staging;
 

@@ -7,30 +7,25 @@
 //! way is the rate exactly, however late this process or the load is woken, and its noise is known
 //! too. A load's first operations find the credit of the time before: its ramp is not to be counted.
 
+use crate::one_file::{OneFile, unmount_on_signals};
 use anyhow::Context;
 use clap::Args;
 use eval::random::Random;
 use fuse::{
-    Attributes, DirectoryBuffer, DirectoryEntry, Entry, Errno, FileSystem, FileSystemStatistics,
-    FileType, MountOptions, Negotiated, NodeId, OpenFlags, Opened, Operation, Request, Response,
-    Session, SessionOptions, Unmounter,
+    FileSystem, MountOptions, Negotiated, Operation, Request, Response, Session, SessionOptions,
 };
 use ring::{Region, Runtime, time};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-const FILE: NodeId = NodeId(2);
 const FILE_NAME: &str = "device";
 /// How much idle time is made up for.
 const CREDIT: Duration = Duration::from_millis(150);
 const BLOCK_BYTES: u32 = 4096;
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Size and owner never change.
-const VALID: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct PacedArgs {
@@ -53,6 +48,7 @@ pub(super) struct PacedArgs {
 /// The device.
 struct Paced {
     args: PacedArgs,
+    file: OneFile,
     zeros: Region,
     random: RefCell<Random>,
     /// When what is under way is done.
@@ -73,31 +69,16 @@ async fn serve(args: PacedArgs) -> anyhow::Result<()> {
     let session = Session::mount(&args.directory, &mount_options, options)
         .with_context(|| format!("cannot mount at {}", args.directory.display()))?;
     unmount_on_signals(session.unmounter())?;
+    let file =
+        OneFile { name: FILE_NAME, size_bytes: args.size, block_size: BLOCK_BYTES, access: 0o600 };
     let paced = Paced {
+        file,
         zeros: Region::new(REQUEST_BYTES_MAX as usize)?,
         random: RefCell::new(Random::new(args.seed)),
         free_at: Cell::new(time::now()),
         args,
     };
     session.run(Rc::new(paced)).await.context("serving the mount ended")
-}
-
-/// Unmounts on another thread than the one that serves, which the unmount may wait for.
-fn unmount_on_signals(unmounter: Unmounter) -> anyhow::Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
-        .context("cannot watch for signals")?;
-    let wait = move || {
-        for _signal in signals.forever() {
-            if let Err(error) = unmounter.unmount() {
-                eprintln!("tsumugi: {error}");
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(wait)
-        .context("cannot start a thread for signals")?;
-    Ok(())
 }
 
 impl Paced {
@@ -110,72 +91,6 @@ impl Paced {
         let done = begin + Duration::from_secs_f64(seconds);
         self.free_at.set(done);
         time::sleep_until(done).await;
-    }
-
-    fn attributes(&self, node: NodeId) -> Attributes {
-        let is_file = node == FILE;
-        let size = if is_file { self.args.size } else { 0 };
-        Attributes {
-            inode: node.0,
-            size,
-            blocks: size / 512,
-            mode: if is_file { libc::S_IFREG | 0o600 } else { libc::S_IFDIR | 0o700 },
-            nlink: 1,
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            block_size: BLOCK_BYTES,
-            ..Attributes::default()
-        }
-    }
-
-    fn at_once(&self, node: NodeId, operation: &Operation) -> Response {
-        match operation {
-            Operation::Lookup { name } if name.as_bytes() == FILE_NAME.as_bytes() => {
-                Response::Entry(Entry {
-                    node: FILE,
-                    generation: 0,
-                    entry_valid: VALID,
-                    attributes_valid: VALID,
-                    attributes: self.attributes(FILE),
-                })
-            }
-            Operation::Lookup { .. } => Errno::NOENT.into(),
-            // A device has a size of its own.
-            Operation::SetAttributes(set) if set.size.is_some() => Errno::PERM.into(),
-            Operation::GetAttributes { .. } | Operation::SetAttributes(_) => {
-                Response::Attributes { attributes: self.attributes(node), valid: VALID }
-            }
-            Operation::Open { .. } => Response::Opened(Opened {
-                flags: OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
-                ..Opened::default()
-            }),
-            Operation::OpenDirectory { .. } => Response::Opened(Opened::default()),
-            Operation::ReadDirectory(list) => {
-                let mut directory = DirectoryBuffer::new(list.size);
-                let entry = DirectoryEntry {
-                    inode: FILE.0,
-                    offset: 1,
-                    kind: FileType::Regular,
-                    name: FILE_NAME.as_bytes(),
-                };
-                if list.offset == 0 && !directory.push(&entry) {
-                    return Errno::INVAL.into();
-                }
-                Response::Directory(directory)
-            }
-            Operation::StatFs => Response::Statistics(FileSystemStatistics {
-                blocks: self.args.size / u64::from(BLOCK_BYTES),
-                block_size: BLOCK_BYTES,
-                fragment_size: BLOCK_BYTES,
-                name_length_max: 255,
-                ..FileSystemStatistics::default()
-            }),
-            Operation::Fsync { .. }
-            | Operation::Flush { .. }
-            | Operation::Release(_)
-            | Operation::ReleaseDirectory(_) => Response::Done,
-            _ => Errno::NOSYS.into(),
-        }
     }
 }
 
@@ -208,7 +123,8 @@ impl FileSystem for Paced {
                 self.serve(bytes as u64).await;
                 Response::Written(bytes as u32)
             }
-            operation => self.at_once(request.node, operation),
+            Operation::Fsync { .. } => Response::Done,
+            operation => self.file.answer(request.node, operation),
         }
     }
 }

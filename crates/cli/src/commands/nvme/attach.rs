@@ -7,12 +7,12 @@
 mod export;
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
+use crate::one_file::unmount_on_signals;
 use anyhow::Context;
 use clap::Args;
 use export::Export;
-use fuse::{MountOptions, Session, SessionOptions, Unmounter};
+use fuse::{MountOptions, Session, SessionOptions};
 use ring::Runtime;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -67,22 +67,4 @@ async fn serve(args: &AttachArgs) -> anyhow::Result<()> {
     served.context("serving the mount ended")?;
     flushed.context("the namespace cannot be flushed: its last writes may be lost")?;
     Ok(disconnected?)
-}
-
-/// Unmounts on another thread than the one that serves, which the unmount may wait for.
-fn unmount_on_signals(unmounter: Unmounter) -> anyhow::Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
-        .context("cannot watch for signals")?;
-    let wait = move || {
-        for _signal in signals.forever() {
-            if let Err(error) = unmounter.unmount() {
-                eprintln!("tsumugi: {error}");
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(wait)
-        .context("cannot start a thread for signals")?;
-    Ok(())
 }

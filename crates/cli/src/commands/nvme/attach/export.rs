@@ -4,28 +4,23 @@
 //! `EINVAL`, as there is no cache in which a part of a block could be changed. Requests run in any
 //! order and at the same time: overlapping ones leave a mix, as on a device.
 
+use crate::one_file::OneFile;
 use block::{Device, Error};
-use fuse::{
-    Attributes, DirectoryBuffer, DirectoryEntry, Entry, Errno, FileSystem, FileSystemStatistics,
-    FileType, Negotiated, NodeId, OpenFlags, Opened, Operation, Request, Response, Transport,
-};
+use fuse::{Errno, FileSystem, Negotiated, Operation, Request, Response, Transport};
 use host::Namespace;
 use ring::Chunk;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// Name of the file.
 pub(super) const FILE_NAME: &str = "namespace";
-const FILE: NodeId = NodeId(2);
-/// Size and owner never change.
-const VALID: Duration = Duration::from_hours(1);
 
 /// The file system.
 #[derive(Debug)]
 pub(super) struct Export {
     namespace: Namespace,
+    file: OneFile,
     path: PathBuf,
     is_writable: bool,
     is_json: bool,
@@ -39,25 +34,14 @@ impl Export {
         is_writable: bool,
         is_json: bool,
     ) -> Self {
-        Self { namespace, path, is_writable, is_json }
-    }
-
-    fn attributes(&self, node: NodeId) -> Attributes {
-        let geometry = Device::geometry(&self.namespace);
-        let is_file = node == FILE;
-        let size = if is_file { geometry.size() } else { 0 };
-        let access = if self.is_writable { 0o600 } else { 0o400 };
-        Attributes {
-            inode: node.0,
-            size,
-            blocks: size / 512,
-            mode: if is_file { libc::S_IFREG | access } else { libc::S_IFDIR | 0o700 },
-            nlink: 1,
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
+        let geometry = Device::geometry(&namespace);
+        let file = OneFile {
+            name: FILE_NAME,
+            size_bytes: geometry.size(),
             block_size: geometry.block_size,
-            ..Attributes::default()
-        }
+            access: if is_writable { 0o600 } else { 0o400 },
+        };
+        Self { namespace, file, path, is_writable, is_json }
     }
 
     async fn read(&self, offset: u64, size: u32) -> Response {
@@ -81,58 +65,6 @@ impl Export {
         match Device::flush(&self.namespace).await {
             Ok(()) => Response::Done,
             Err(error) => errno(&error),
-        }
-    }
-
-    fn at_once(&self, node: NodeId, operation: &Operation) -> Response {
-        match operation {
-            Operation::Lookup { name } if name.as_bytes() == FILE_NAME.as_bytes() => {
-                Response::Entry(Entry {
-                    node: FILE,
-                    generation: 0,
-                    entry_valid: VALID,
-                    attributes_valid: VALID,
-                    attributes: self.attributes(FILE),
-                })
-            }
-            Operation::Lookup { .. } => Errno::NOENT.into(),
-            // A namespace has a size of its own.
-            Operation::SetAttributes(set) if set.size.is_some() => Errno::PERM.into(),
-            Operation::GetAttributes { .. } | Operation::SetAttributes(_) => {
-                Response::Attributes { attributes: self.attributes(node), valid: VALID }
-            }
-            Operation::Open { .. } => Response::Opened(Opened {
-                flags: OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
-                ..Opened::default()
-            }),
-            Operation::OpenDirectory { .. } => Response::Opened(Opened::default()),
-            Operation::ReadDirectory(list) => {
-                let mut directory = DirectoryBuffer::new(list.size);
-                let entry = DirectoryEntry {
-                    inode: FILE.0,
-                    offset: 1,
-                    kind: FileType::Regular,
-                    name: FILE_NAME.as_bytes(),
-                };
-                if list.offset == 0 && !directory.push(&entry) {
-                    return Errno::INVAL.into();
-                }
-                Response::Directory(directory)
-            }
-            Operation::StatFs => {
-                let geometry = Device::geometry(&self.namespace);
-                Response::Statistics(FileSystemStatistics {
-                    blocks: geometry.blocks,
-                    block_size: geometry.block_size,
-                    fragment_size: geometry.block_size,
-                    name_length_max: 255,
-                    ..FileSystemStatistics::default()
-                })
-            }
-            Operation::Flush { .. } | Operation::Release(_) | Operation::ReleaseDirectory(_) => {
-                Response::Done
-            }
-            _ => Errno::NOSYS.into(),
         }
     }
 }
@@ -164,7 +96,7 @@ impl FileSystem for Export {
             }
             Operation::Write(_) => Errno::ROFS.into(),
             Operation::Fsync { .. } => self.flush().await,
-            operation => self.at_once(request.node, &operation),
+            operation => self.file.answer(request.node, &operation),
         }
     }
 }
