@@ -78,18 +78,17 @@ impl Client {
             self.flush_dirty(inode).await?;
         }
         let mut from = Some(Cursor::default());
-        let mut is_first = true;
+        let mut is_durable = false;
         while let Some(cursor) = from {
             from = match self.commit_part(inode, &asked, cursor, durable).await? {
                 Part::Done(next) => next,
-                // The answer to a durable commit says so of all that was committed before. Without one
-                // nobody has asked: what another commit took, which this one waited for, need not be.
-                Part::Nothing if durable && is_first => {
-                    return self.session.call(Call::Sync(Some(inode.id))).await.map(drop);
-                }
-                Part::Nothing => None,
+                Part::Nothing => break,
             };
-            is_first = false;
+            is_durable = from.is_none();
+        }
+        if durable && !is_durable {
+            // Another commit took what was left, which this one waited for.
+            self.session.call(Call::Sync(Some(inode.id))).await?;
         }
         Ok(())
     }
@@ -125,7 +124,8 @@ impl Client {
                 extents: ExtentList(extents),
                 mtime,
                 kill_privileges: std::mem::take(&mut dirty.kill_privileges),
-                durable,
+                // The answer says so of all that was committed before.
+                durable: durable && next.is_none(),
             };
             (runs, next, call, allocations)
         };
