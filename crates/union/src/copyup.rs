@@ -7,6 +7,7 @@
 //! extents the file system logs like the name itself; a file of no bytes; or a volatile union.
 
 mod data;
+mod metacopy;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -46,9 +47,9 @@ impl Union {
                 return if keep == Keep::All { self.complete(node).await } else { Ok(()) };
             }
             if node.is_directory() {
-                return self.copy_up_directory(node);
+                return self.copy_up_directory(node).await;
             }
-            let Some(state) = node.file() else { return self.copy_up_special(node) };
+            let Some(state) = node.file() else { return self.copy_up_special(node).await };
             if state.is_copying.get() {
                 state.copied.notified().await;
                 continue;
@@ -61,8 +62,9 @@ impl Union {
         }
     }
 
-    /// Makes every directory above, and this one, part of the upper layer.
-    pub(crate) fn copy_up_directory(&self, node: &Rc<Node>) -> Result<(), Errno> {
+    /// Makes every directory above, and this one, part of the upper layer. It waits only where the
+    /// copies must be durable before they show (`fsync=strict`).
+    pub(crate) async fn copy_up_directory(&self, node: &Rc<Node>) -> Result<(), Errno> {
         let mut missing = Vec::new();
         let mut current = Rc::clone(node);
         while matches!(*current.place.borrow(), Place::Lower) {
@@ -71,23 +73,32 @@ impl Union {
             current = link.parent;
         }
         while let Some(node) = missing.pop() {
-            self.copy_up_one_directory(&node)?;
+            self.copy_up_one_directory(&node).await?;
         }
         if node.is_changeable() { Ok(()) } else { Err(Errno::NOENT) }
     }
 
-    fn copy_up_one_directory(&self, node: &Rc<Node>) -> Result<(), Errno> {
+    async fn copy_up_one_directory(&self, node: &Rc<Node>) -> Result<(), Errno> {
         let upper = self.upper()?;
         let link = node.link().ok_or(Errno::NOENT)?;
         let lower = self.object(node)?;
         let stat = sys::stat_at(lower.as_fd(), b"")?;
         let name = self.work_name();
         rustix::fs::mkdirat(&upper.work, &name, Mode::RWXU)?;
-        let done = (|| {
-            let copy = sys::open_below(upper.work.as_fd(), &name, OFlags::PATH)?;
+        let done = async {
+            let copy = sys::open_below(upper.work.as_fd(), &name, OFlags::RDONLY)?;
             self.copy_attributes(lower.as_fd(), copy.as_fd(), &stat)?;
+            if self.options.sync == SyncMode::Strict {
+                let copy = ring::File::from_handle(ring::Handle::from_fd(copy));
+                copy.sync_all().await.map_err(crate::commit::errno_of)?;
+                // Somebody else may have needed the directory meanwhile.
+                if !matches!(*node.place.borrow(), Place::Lower) {
+                    return rustix::fs::unlinkat(&upper.work, &name, AtFlags::REMOVEDIR);
+                }
+            }
             self.name_copy(node, &link, &name)
-        })();
+        }
+        .await;
         if done.is_err() {
             let _ = rustix::fs::unlinkat(&upper.work, &name, AtFlags::REMOVEDIR);
         }
@@ -95,10 +106,13 @@ impl Union {
     }
 
     /// Copies a link, device, socket or fifo.
-    fn copy_up_special(&self, node: &Rc<Node>) -> Result<(), Errno> {
+    async fn copy_up_special(&self, node: &Rc<Node>) -> Result<(), Errno> {
         let upper = self.upper()?;
         let link = node.link().ok_or(Errno::NOENT)?;
-        self.copy_up_directory(&link.parent)?;
+        self.copy_up_directory(&link.parent).await?;
+        if node.is_changeable() {
+            return Ok(());
+        }
         let lower = self.object(node)?;
         let stat = sys::stat_at(lower.as_fd(), b"")?;
         let name = self.work_name();
@@ -148,15 +162,24 @@ impl Union {
     ) -> Result<(), Errno> {
         let upper = self.upper()?;
         if let Some(link) = node.link() {
-            self.copy_up_directory(&link.parent)?;
+            self.copy_up_directory(&link.parent).await?;
         }
         let place = node.place.borrow().clone();
+        let has_data_apart = node.has_data_apart();
         let lower = match &place {
-            Place::Gone { fd, .. } => sys::reopen(fd.as_fd(), OFlags::RDONLY)?,
+            Place::Gone { fd, .. } if !has_data_apart => sys::reopen(fd.as_fd(), OFlags::RDONLY)?,
             _ => self.open_lower(node)?,
         };
-        let stat = sys::stat_at(lower.as_fd(), b"")?;
+        if node.lacks_data() && node.is_in_upper() {
+            return self.bring_data(node, state, keep, lower).await;
+        }
+        let stat = if has_data_apart {
+            sys::stat_at(self.object(node)?.as_fd(), b"")?
+        } else {
+            sys::stat_at(lower.as_fd(), b"")?
+        };
         if !matches!(keep, Keep::All | Keep::First(0))
+            && !has_data_apart
             && matches!(place, Place::Lower)
             && let Some(link) = node.link()
             && self.start_partial(node, &link, &lower, &stat)?
@@ -192,9 +215,14 @@ impl Union {
         let file = copy.try_clone().map_err(crate::commit::errno_of)?;
         let backing = Backing::new(copy, true);
         let source = Backing::new(lower, false);
-        let is_clone = data::copy(&source.file, &backing.file, length, stat.size).await?;
-        source.with(|lower| self.copy_attributes(lower, file.as_fd(), &stat))?;
-        source.with(|lower| self.mark_origin(node, lower, file.as_fd()))?;
+        let size = source.with(|lower| sys::stat_at(lower, b""))?.size;
+        let is_clone = data::copy(&source.file, &backing.file, length, size).await?;
+        let apart = if node.has_data_apart() { Some(self.object(node)?) } else { None };
+        source.with(|lower| {
+            let original = apart.as_ref().map_or(lower, |object| object.as_fd());
+            self.copy_attributes(original, file.as_fd(), &stat)?;
+            self.mark_origin(node, original, file.as_fd())
+        })?;
 
         // Waiting is over: from here on the tree is as it is.
         let file = Rc::new(file);
@@ -208,7 +236,11 @@ impl Union {
         // Where clones are logged with the names, as xfs does, a crash never shows one without the
         // other; btrfs can make the name durable by the fsync of a neighbour.
         let is_safe = is_clone && !upper.has_loose_clones;
-        let needs_sync = !is_safe && length > 0 && self.options.sync != SyncMode::Volatile;
+        let needs_sync = match self.options.sync {
+            SyncMode::Auto => !is_safe && length > 0,
+            SyncMode::Strict => true,
+            SyncMode::Volatile => false,
+        };
         if needs_sync {
             let pending = Pending::new(self, file, Rc::clone(&backing), name.to_vec(), length);
             self.enqueue(node, pending)?;

@@ -104,6 +104,9 @@ impl Union {
             return Err(Errno::IO);
         }
         let flags = if for_writing { OFlags::RDWR } else { OFlags::RDONLY } | OFlags::NOFOLLOW;
+        if node.has_data_apart() {
+            return self.open_lower(node).map(|fd| Backing::new(fd, false));
+        }
         let place = node.place.borrow().clone();
         let fd = match place {
             Place::Upper => {
@@ -120,13 +123,37 @@ impl Union {
     /// The lower file of a node, for reading; its access time stays where that is allowed.
     pub(crate) fn open_lower(&self, node: &Rc<Node>) -> Result<OwnedFd, Errno> {
         let lower = node.lower.borrow();
-        let part = lower.first().ok_or(Errno::IO)?;
-        let root = self.lower_root(part);
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
-        match sys::open_below(root, &part.path, flags | OFlags::NOATIME) {
-            Err(Errno::PERM) => sys::open_below(root, &part.path, flags),
-            other => other,
+        let part = lower.last().ok_or(Errno::IO)?;
+        let layer = usize::from(part.layer);
+        if layer < self.layers.merged_count {
+            let root = self.lower_root(part);
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
+            return match sys::open_below(root, &part.path, flags | OFlags::NOATIME) {
+                Err(Errno::PERM) => sys::open_below(root, &part.path, flags),
+                other => other,
+            };
         }
+        // In a layer that holds data only: the first that has it.
+        for layer in &self.layers.lower[layer..] {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            match sys::open_below(layer.root.as_fd(), &part.path, flags) {
+                Ok(object) => return open_data(&object),
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::NOENT)
+    }
+}
+
+/// Opens an object for reading, if it is a file; else there is no data, as in the kernel.
+fn open_data(object: &OwnedFd) -> Result<OwnedFd, Errno> {
+    if !sys::stat_at(object.as_fd(), b"")?.is_regular() {
+        return Err(Errno::NOENT);
+    }
+    match sys::reopen(object.as_fd(), OFlags::RDONLY | OFlags::NOATIME) {
+        Err(Errno::PERM) => sys::reopen(object.as_fd(), OFlags::RDONLY),
+        other => other,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::commit;
 use crate::error::UnionError;
 use crate::layers::Layers;
 use crate::ops::IOCTL_SYNC;
-use crate::options::{FillMode, OptionError, Options, SyncMode};
+use crate::options::{FillMode, OptionError, Options};
 use crate::partial;
 use crate::tree::{Shared, Union};
 
@@ -126,12 +126,8 @@ pub(crate) fn open_layers(
 
 /// Refuses what is understood and not yet carried out: to ignore it would break a promise.
 pub(crate) fn refuse_missing(options: &Options) -> Result<(), UnionError> {
-    let missing = [
-        (options.index, "index=on"),
-        (options.keeps_owner_in_xattr, "xattr_permissions"),
-        (options.sync == SyncMode::Strict, "fsync=strict"),
-        (options.data_only_count > 0, "data-only lower layers"),
-    ];
+    let missing =
+        [(options.index, "index=on"), (options.keeps_owner_in_xattr, "xattr_permissions")];
     match missing.iter().find(|(is_asked, _)| *is_asked) {
         Some((_, option)) => {
             let reason = "not offered yet (docs/roadmap.md)";

@@ -74,6 +74,8 @@ pub(crate) struct FileState {
     pub(crate) is_copying: Cell<bool>,
     /// Wakes those who wait for it.
     pub(crate) copied: Notify,
+    /// Whether its upper part has attributes only: the data is that of the last lower part.
+    pub(crate) lacks_data: Cell<bool>,
     /// Counts changes of the place that its data is at.
     pub(crate) version: Cell<u32>,
     /// The backing files that are open, shared by all handles.
@@ -104,7 +106,8 @@ pub(crate) struct Node {
     /// Its names as far as they are known; none for the root and for what is gone.
     pub(crate) links: RefCell<SmallVec<[Link; 1]>>,
     pub(crate) place: RefCell<Place>,
-    /// A directory's lower parts from the top; of others at most one, the origin.
+    /// A directory's lower parts from the top; of others at most the origin and, where that has
+    /// attributes only, the part with the data.
     pub(crate) lower: RefCell<SmallVec<[LowerPart; 1]>>,
     pub(crate) state: State,
     /// Number of links in the lower layer, of what came from there.
@@ -153,7 +156,20 @@ impl Node {
 
     /// Whether a change needs no copy-up any more.
     pub(crate) fn is_changeable(&self) -> bool {
-        !matches!(*self.place.borrow(), Place::Lower | Place::Gone { is_own: false, .. })
+        let is_own =
+            !matches!(*self.place.borrow(), Place::Lower | Place::Gone { is_own: false, .. });
+        is_own && !self.lacks_data()
+    }
+
+    /// Whether its upper part has attributes only.
+    pub(crate) fn lacks_data(&self) -> bool {
+        self.file().is_some_and(|state| state.lacks_data.get())
+    }
+
+    /// Whether its data is that of another inode than its attributes: of the last lower part.
+    pub(crate) fn has_data_apart(&self) -> bool {
+        let is_apart = || self.lacks_data() || self.lower.borrow().len() > 1;
+        self.file().is_some() && !self.is_changeable() && is_apart()
     }
 
     /// Whether it lies in the upper directory under its name.

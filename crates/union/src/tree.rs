@@ -282,6 +282,25 @@ impl Union {
     /// Attributes of the inode that [`Union::object`] would open, without opening it where that is
     /// possible.
     pub(crate) fn stat(&self, node: &Rc<Node>) -> Result<Stat, Errno> {
+        let stat = self.stat_itself(node)?;
+        Ok(if node.has_data_apart() { self.with_blocks_of_data(node, stat) } else { stat })
+    }
+
+    /// What a file takes is what its data takes, wherever that is. In layers that hold data only it
+    /// is not looked for, as in the kernel.
+    pub(crate) fn with_blocks_of_data(&self, node: &Node, stat: Stat) -> Stat {
+        let lower = node.lower.borrow();
+        let data = lower.last().filter(|part| usize::from(part.layer) < self.layers.merged_count);
+        let found = data.and_then(|part| {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            let object = sys::open_below(self.lower_root(part), &part.path, flags).ok()?;
+            sys::stat_at(object.as_fd(), b"").ok()
+        });
+        let rounded = stat.size.next_multiple_of(u64::from(stat.block_size).max(1)) / 512;
+        Stat { blocks: found.map_or(rounded, |found| found.blocks), ..stat }
+    }
+
+    fn stat_itself(&self, node: &Rc<Node>) -> Result<Stat, Errno> {
         if node.is_in_upper()
             && !node.is_directory()
             && let Some(link) = node.link()

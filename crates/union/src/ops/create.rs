@@ -66,38 +66,38 @@ impl Union {
                     gid: request.gid,
                     extensions,
                 };
-                self.make(&parent, name.as_bytes(), &Make::Symlink(target), &setting)
+                self.make(&parent, name.as_bytes(), &Make::Symlink(target), &setting).await
             }
             Operation::MakeDirectory { name, creation } => {
                 let setting = Setting::of(request, creation);
-                self.make(&parent, name.as_bytes(), &Make::Directory, &setting)
+                self.make(&parent, name.as_bytes(), &Make::Directory, &setting).await
             }
             Operation::MakeNode { name, creation, rdev } => {
                 let make = match creation.mode & libc::S_IFMT {
                     0 | libc::S_IFREG => Make::File,
                     kind => Make::Special(kind, *rdev),
                 };
-                self.make(&parent, name.as_bytes(), &make, &Setting::of(request, creation))
+                self.make(&parent, name.as_bytes(), &make, &Setting::of(request, creation)).await
             }
             Operation::Create { name, creation, flags, .. } => {
                 let setting = Setting::of(request, creation);
                 self.create(&parent, name.as_bytes(), &setting, *flags).await
             }
             Operation::TemporaryFile { creation, flags } => {
-                self.make_nameless(&parent, &Setting::of(request, creation), *flags)
+                self.make_nameless(&parent, &Setting::of(request, creation), *flags).await
             }
             _ => Err(Errno::NOSYS),
         }
     }
 
-    fn make(
+    async fn make(
         &self,
         parent: &Rc<Node>,
         name: &[u8],
         make: &Make<'_>,
         setting: &Setting<'_>,
     ) -> Answer {
-        let (node, stat, _) = self.make_named(parent, name, make, setting)?;
+        let (node, stat, _) = self.make_named(parent, name, make, setting).await?;
         Ok(Response::Entry(self.entry(&node, &stat)))
     }
 
@@ -108,7 +108,7 @@ impl Union {
         setting: &Setting<'_>,
         flags: u32,
     ) -> Answer {
-        match self.make_named(parent, name, &Make::File, setting) {
+        match self.make_named(parent, name, &Make::File, setting).await {
             Ok((node, stat, backing)) => {
                 let backing = backing.ok_or(Errno::IO)?;
                 let opened = self.opened(&node, backing, flags);
@@ -133,7 +133,7 @@ impl Union {
         self.keep_open(node, backing, flags)
     }
 
-    fn make_named(
+    async fn make_named(
         &self,
         parent: &Rc<Node>,
         name: &[u8],
@@ -144,7 +144,8 @@ impl Union {
         if self.lookup(parent, name)?.is_some() {
             return Err(Errno::EXIST);
         }
-        self.copy_up_directory(parent)?;
+        // The kernel holds the directory: its names stay as they are while this waits.
+        self.copy_up_directory(parent).await?;
         let upper = self.upper()?;
         let directory = self.upper_part(parent)?;
         let work_name = self.work_name();
@@ -266,8 +267,8 @@ impl Union {
         Ok(())
     }
 
-    fn make_nameless(&self, parent: &Rc<Node>, setting: &Setting<'_>, flags: u32) -> Answer {
-        self.copy_up_directory(parent)?;
+    async fn make_nameless(&self, parent: &Rc<Node>, setting: &Setting<'_>, flags: u32) -> Answer {
+        self.copy_up_directory(parent).await?;
         let upper = self.upper()?;
         let directory = self.upper_part(parent)?;
         let open = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;

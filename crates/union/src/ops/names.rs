@@ -24,11 +24,11 @@ impl Union {
             },
             Operation::Unlink { name } => {
                 self.settle_partial(&parent, name.as_bytes()).await?;
-                self.unlink(&parent, name.as_bytes())?;
+                self.unlink(&parent, name.as_bytes()).await?;
                 Ok(Response::Done)
             }
             Operation::RemoveDirectory { name } => {
-                self.remove_directory(&parent, name.as_bytes())?;
+                self.remove_directory(&parent, name.as_bytes()).await?;
                 Ok(Response::Done)
             }
             Operation::Link { inode, new_name } => {
@@ -39,12 +39,13 @@ impl Union {
         }
     }
 
-    fn unlink(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
+    async fn unlink(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
         let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
         if node.is_directory() {
             return Err(Errno::ISDIR);
         }
-        self.copy_up_directory(parent)?;
+        // The kernel holds both inodes: names in them stay as they are while this waits.
+        self.copy_up_directory(parent).await?;
         let directory = self.upper_part(parent)?;
         let object = self.object(&node)?;
         let is_own = node.is_changeable();
@@ -105,7 +106,7 @@ impl Union {
         placed
     }
 
-    fn remove_directory(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
+    async fn remove_directory(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
         let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
         if !node.is_directory() {
             return Err(Errno::NOTDIR);
@@ -113,7 +114,8 @@ impl Union {
         if !self.list(&node)?.is_empty() {
             return Err(Errno::NOTEMPTY);
         }
-        self.copy_up_directory(parent)?;
+        // The kernel holds both inodes: names in them stay as they are while this waits.
+        self.copy_up_directory(parent).await?;
         let directory = self.upper_part(parent)?;
         let object = self.object(&node)?;
         let is_own = node.is_changeable();
@@ -142,7 +144,7 @@ impl Union {
         if self.lookup(parent, name)?.is_some() {
             return Err(Errno::EXIST);
         }
-        self.copy_up_directory(parent)?;
+        self.copy_up_directory(parent).await?;
         let upper = self.upper()?;
         let directory = self.upper_part(parent)?;
         let work_name = self.work_name();

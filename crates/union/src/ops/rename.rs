@@ -70,8 +70,8 @@ impl Union {
                 self.shared.committer.finish(&pending).await?;
             }
         }
-        self.copy_up_directory(&old.parent)?;
-        self.copy_up_directory(&new.parent)?;
+        self.copy_up_directory(&old.parent).await?;
+        self.copy_up_directory(&new.parent).await?;
         self.settle_partial(&new.parent, new.name).await
     }
 

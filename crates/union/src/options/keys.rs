@@ -129,18 +129,23 @@ fn set_layer(options: &mut Options, key: &str, value: &[u8]) -> Result<(), Optio
         }
         _ => {
             let (mut layers, mut data_only) = (Vec::new(), 0);
+            // Whether a `::` stands before the part: what follows it holds data only.
             let mut is_data = false;
             for (at, part) in split::at_colons(value).into_iter().enumerate() {
                 match part {
                     b"" if at > 0 && !is_data => is_data = true,
-                    // Each data-only layer has a `::` of its own before it.
-                    b"" if is_data => {}
                     b"" => return Err(wrong("paths separated by colons")),
+                    _ if data_only > 0 && !is_data => {
+                        return Err(wrong("with :: before each layer of data only"));
+                    }
                     part => {
                         layers.push(path(part));
-                        data_only += usize::from(is_data);
+                        data_only += usize::from(std::mem::take(&mut is_data));
                     }
                 }
+            }
+            if is_data {
+                return Err(wrong("paths separated by colons"));
             }
             (options.lower, options.data_only_count) = (layers, data_only);
         }

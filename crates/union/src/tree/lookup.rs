@@ -23,6 +23,10 @@ pub(crate) struct Found {
     /// Attributes of the topmost part.
     pub(crate) stat: Stat,
     pub(crate) is_upper: bool,
+    /// Whether the upper part has attributes only: its data is that of the last lower part.
+    pub(crate) lacks_data: bool,
+    /// Of a directory all lower parts; of others the topmost one and, where that has attributes
+    /// only, the one with the data.
     pub(crate) lower: SmallVec<[LowerPart; 1]>,
     /// Attributes of the topmost lower part, or of the origin, if there is one.
     pub(crate) lower_stat: Option<Stat>,
@@ -49,6 +53,43 @@ enum Next {
     Name(Box<[u8]>),
     /// At this path from the layer's root.
     Path(Box<[u8]>),
+}
+
+/// A lookup in the lower layers, and what it has come to.
+#[derive(Debug)]
+struct Search {
+    next: Next,
+    /// The upper part, if there is one.
+    upper: Option<Stat>,
+    /// Whether the data of a file is looked for: what was found of it has attributes only.
+    lacks_data: bool,
+    /// Whether what was found last leads on by its own word: by a redirect, or for its data.
+    is_led: bool,
+    lower: SmallVec<[LowerPart; 1]>,
+    lower_stat: Option<Stat>,
+}
+
+impl Search {
+    fn new(next: Next, upper: Option<Stat>) -> Self {
+        let lower = SmallVec::new();
+        Self { next, upper, lacks_data: false, is_led: false, lower, lower_stat: None }
+    }
+
+    /// Goes on where a redirect leads.
+    fn follow(&mut self, redirect: Option<Redirect>) {
+        self.is_led = redirect.is_some() || self.lacks_data;
+        match redirect {
+            None => {}
+            Some(Redirect::Path(path)) => self.next = Next::Path(path),
+            Some(Redirect::Name(name)) => match &mut self.next {
+                Next::Name(old) => *old = name,
+                Next::Path(path) => {
+                    let above = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+                    *path = join(&path[..above], &name).to_vec().into();
+                }
+            },
+        }
+    }
 }
 
 /// A name to be looked at in one layer.
@@ -81,6 +122,8 @@ impl Union {
         let node = self.adopt(parent, name, found);
         if let Some(file) = partial {
             stat = self.adopt_partial(&node, file)?;
+        } else if node.has_data_apart() {
+            stat = self.with_blocks_of_data(&node, stat);
         }
         Ok(Some((node, stat)))
     }
@@ -99,6 +142,9 @@ impl Union {
         let node = self.make_node(found.stat.kind(), self.inode_of(&found), place);
         node.lower_nlink.set(found.lower_stat.map_or(0, |stat| stat.nlink));
         *node.lower.borrow_mut() = found.lower;
+        if let Some(state) = node.file() {
+            state.lacks_data.set(found.lacks_data);
+        }
         let node = Rc::new(node);
         node.add_link(parent, name);
         if is_shared {
@@ -123,38 +169,37 @@ impl Union {
         if name.starts_with(NAMED_WHITEOUT) {
             return Ok(None);
         }
-        let mut next = Next::Name(name.into());
-        let mut upper = None;
-        if let Some(directory) = self.part(parent, 0)? {
-            let found = sys::find_at(directory.as_fd(), name)?;
-            let Some(stat) = found else {
-                if is_hidden_by_name(directory.as_fd(), name)? {
-                    return Ok(None);
-                }
-                return self.find_lower(parent, next, None);
-            };
-            if self.is_whiteout(directory.as_fd(), name, &stat, true)? {
+        let Some(directory) = self.part(parent, 0)? else {
+            return self.find_lower(parent, Search::new(Next::Name(name.into()), None));
+        };
+        let Some(stat) = sys::find_at(directory.as_fd(), name)? else {
+            if is_hidden_by_name(directory.as_fd(), name)? {
                 return Ok(None);
             }
-            let marks = self.marks(directory.as_fd(), name, &stat, true)?;
-            upper = Some(stat);
-            let goes_on = match stat.kind() {
-                libc::S_IFDIR => !marks.is_opaque && !is_hidden_by_name(directory.as_fd(), name)?,
-                _ if marks.is_metacopy => true,
-                _ => match marks.origin.as_ref().and_then(|origin| self.original(origin)) {
-                    Some(original) => {
-                        let lower_stat = Some(original);
-                        return Ok(Some(Found { lower_stat, ..upper_only(stat) }));
-                    }
-                    None => marks.is_copy,
-                },
-            };
-            if !goes_on {
-                return Ok(Some(upper_only(stat)));
-            }
-            self.follow(&mut next, marks.redirect)?;
+            return self.find_lower(parent, Search::new(Next::Name(name.into()), None));
+        };
+        if self.is_whiteout(directory.as_fd(), name, &stat, true)? {
+            return Ok(None);
         }
-        self.find_lower(parent, next, upper)
+        let marks = self.marks(directory.as_fd(), name, &stat, true)?;
+        let goes_on = match stat.kind() {
+            libc::S_IFDIR => !marks.is_opaque && !is_hidden_by_name(directory.as_fd(), name)?,
+            _ if marks.is_metacopy => true,
+            _ => match marks.origin.as_ref().and_then(|origin| self.original(origin)) {
+                Some(original) => {
+                    let lower_stat = Some(original);
+                    return Ok(Some(Found { lower_stat, ..upper_only(stat) }));
+                }
+                None => marks.is_copy,
+            },
+        };
+        if !goes_on {
+            return Ok(Some(upper_only(stat)));
+        }
+        let mut search = Search::new(Next::Name(name.into()), Some(stat));
+        search.lacks_data = marks.is_metacopy;
+        search.follow(marks.redirect);
+        self.find_lower(parent, search)
     }
 
     /// The lower inode that a copy was made of, if it can be found: only who may open by handle can.
@@ -166,81 +211,116 @@ impl Union {
 
     /// Whether a name would show if nothing of it were in the upper directory.
     pub(crate) fn shows_below(&self, parent: &Rc<Node>, name: &[u8]) -> Result<bool, Errno> {
-        Ok(self.find_lower(parent, Next::Name(name.into()), None)?.is_some())
+        let search = Search::new(Next::Name(name.into()), None);
+        Ok(self.find_lower(parent, search)?.is_some())
     }
 
     /// The lower part of a lookup.
-    fn find_lower(
-        &self,
-        parent: &Rc<Node>,
-        mut next: Next,
-        upper: Option<Stat>,
-    ) -> Result<Option<Found>, Errno> {
-        let mut lower: SmallVec<[LowerPart; 1]> = SmallVec::new();
-        let mut top = upper;
-        let mut lower_stat = None;
+    fn find_lower(&self, parent: &Rc<Node>, mut search: Search) -> Result<Option<Found>, Errno> {
+        let lacks_data = search.lacks_data;
+        self.search_lower(parent, &mut search)?;
+        if search.lacks_data {
+            self.lead_to_data_layers(&mut search)?;
+        }
+        let Search { upper, mut lower, lower_stat, .. } = search;
+        let Some(stat) = upper.or(lower_stat) else { return Ok(None) };
+        if !stat.is_directory() && lower.len() > 2 {
+            lower.drain(1..lower.len() - 1);
+        }
+        Ok(Some(Found { stat, is_upper: upper.is_some(), lacks_data, lower, lower_stat }))
+    }
+
+    /// Looks into one layer after the other, as long as what is found leads on.
+    fn search_lower(&self, parent: &Rc<Node>, search: &mut Search) -> Result<(), Errno> {
+        let seeks_data = search.upper.is_none() || search.lacks_data;
         let parts = parent.lower.borrow().clone();
         let mut index = 0;
         let mut layer = 0;
         loop {
-            let place = match &next {
+            let has_more = match &search.next {
+                Next::Name(_) => index < parts.len(),
+                Next::Path(_) => layer < self.layers.merged_count,
+            };
+            if !has_more {
+                return Ok(());
+            }
+            if search.is_led && !self.options.follows_redirects() {
+                return Err(Errno::PERM);
+            }
+            let place = match &search.next {
                 Next::Name(name) => {
-                    let Some(part) = parts.get(index) else { break };
+                    let part = &parts[index];
                     index += 1;
                     layer = usize::from(part.layer);
-                    let Some(directory) = self.part(parent, index)? else { break };
+                    let Some(directory) = self.part(parent, index)? else { return Ok(()) };
                     let path = join(&part.path, name);
                     let in_marked = part.holds_whiteouts;
                     Some(LookAt { directory, name: name.clone(), path, in_marked })
                 }
-                Next::Path(_) if layer >= self.layers.merged_count => break,
                 Next::Path(path) => self.at_path(layer, path)?,
             };
             let here = layer;
             layer += 1;
-            let Some(LookAt { directory, name, path, in_marked }) = place else { continue };
-            let Some(stat) = sys::find_at(directory.as_fd(), &name)? else {
-                if is_hidden_by_name(directory.as_fd(), &name)? {
-                    break;
-                }
-                continue;
-            };
-            if self.is_whiteout(directory.as_fd(), &name, &stat, in_marked)? {
-                break;
+            if let Some(place) = place
+                && !self.look_at(&place, here, seeks_data, search)?
+            {
+                return Ok(());
             }
-            let is_other_kind = top.is_some_and(|top| top.kind() != stat.kind());
-            if is_other_kind {
-                break;
-            }
-            let has_upper_file = upper.is_some_and(|upper| !upper.is_directory());
-            let marks = if stat.is_directory() || stat.is_regular() {
-                self.marks(directory.as_fd(), &name, &stat, false)?
-            } else {
-                Marks::default()
-            };
-            lower.push(LowerPart {
-                layer: here as u16,
-                path,
-                holds_whiteouts: marks.holds_whiteouts,
-            });
-            top.get_or_insert(stat);
-            lower_stat.get_or_insert(stat);
-            if !stat.is_directory() && (!marks.is_metacopy || has_upper_file) {
-                break;
-            }
-            if marks.is_opaque || is_hidden_by_name(directory.as_fd(), &name)? {
-                break;
-            }
-            self.follow(&mut next, marks.redirect)?;
         }
-        let Some(stat) = top else { return Ok(None) };
-        if !stat.is_directory() {
-            // What carries data is what counts: a copy of metadata only stands for the data below.
-            let data = lower.pop();
-            lower.clear();
-            lower.extend(data);
+    }
+
+    /// Looks at a name in one layer. Answers whether to go on in the next one.
+    fn look_at(
+        &self,
+        place: &LookAt,
+        layer: usize,
+        seeks_data: bool,
+        search: &mut Search,
+    ) -> Result<bool, Errno> {
+        let (directory, name) = (place.directory.as_fd(), &*place.name);
+        let Some(stat) = sys::find_at(directory, name)? else {
+            return Ok(!is_hidden_by_name(directory, name)?);
+        };
+        let top = search.upper.or(search.lower_stat);
+        let is_other_kind = top.is_some_and(|top| top.kind() != stat.kind());
+        if is_other_kind || self.is_whiteout(directory, name, &stat, place.in_marked)? {
+            return Ok(false);
         }
-        Ok(Some(Found { stat, is_upper: upper.is_some(), lower, lower_stat }))
+        let marks = if stat.is_directory() || stat.is_regular() {
+            self.marks(directory, name, &stat, false)?
+        } else {
+            Marks::default()
+        };
+        search.lower.push(LowerPart {
+            layer: layer as u16,
+            path: Rc::clone(&place.path),
+            holds_whiteouts: marks.holds_whiteouts,
+        });
+        search.lower_stat.get_or_insert(stat);
+        search.lacks_data = seeks_data && marks.is_metacopy;
+        let goes_on = if stat.is_directory() {
+            !marks.is_opaque && !is_hidden_by_name(directory, name)?
+        } else {
+            search.lacks_data
+        };
+        if goes_on {
+            search.follow(marks.redirect);
+        }
+        Ok(goes_on)
+    }
+
+    /// Data that no merged layer has is in the layers that hold data only, if its path was given from
+    /// the layers' roots and by a lower layer; there it is looked for when it is needed.
+    fn lead_to_data_layers(&self, search: &mut Search) -> Result<(), Errno> {
+        let layer = self.layers.merged_count;
+        match &search.next {
+            Next::Path(path) if !search.lower.is_empty() && layer < self.layers.lower.len() => {
+                let path = Rc::from(&**path);
+                search.lower.push(LowerPart { layer: layer as u16, path, holds_whiteouts: false });
+                Ok(())
+            }
+            _ => Err(Errno::IO),
+        }
     }
 
     /// The place of a path in a layer; `None` if what is above it is not there.
@@ -258,23 +338,6 @@ impl Union {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(errno) => Err(errno),
         }
-    }
-
-    /// Notes where a redirect leads.
-    fn follow(&self, next: &mut Next, redirect: Option<Redirect>) -> Result<(), Errno> {
-        match redirect {
-            None => return Ok(()),
-            Some(_) if !self.options.follows_redirects() => return Err(Errno::PERM),
-            Some(Redirect::Path(path)) => *next = Next::Path(path),
-            Some(Redirect::Name(name)) => match next {
-                Next::Name(old) => *old = name,
-                Next::Path(path) => {
-                    let above = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-                    *path = join(&path[..above], &name).to_vec().into();
-                }
-            },
-        }
-        Ok(())
     }
 
     /// Whether a name stands for "nothing here, and look no further".
@@ -351,5 +414,6 @@ fn is_hidden_by_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Err
 }
 
 fn upper_only(stat: Stat) -> Found {
-    Found { stat, is_upper: true, lower: SmallVec::new(), lower_stat: None }
+    let lower = SmallVec::new();
+    Found { stat, is_upper: true, lacks_data: false, lower, lower_stat: None }
 }

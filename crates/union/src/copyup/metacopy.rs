@@ -1,0 +1,76 @@
+//! Bringing its data to an upper inode that has attributes only, as the kernel leaves it with
+//! `metacopy=on`.
+//!
+//! It may have several names and be open, so the same inode gets the data. Its mark goes only when
+//! the data is durable: until then everybody, after a crash too, reads the lower file.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::fs::{OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::{Keep, data};
+use crate::commit::errno_of;
+use crate::files::{self, Backing};
+use crate::format::suffix;
+use crate::node::{FileState, Node, Place};
+use crate::options::SyncMode;
+use crate::sys;
+use crate::tree::Union;
+
+/// What every write takes away.
+const CAPABILITY: &[u8] = b"security.capability";
+
+impl Union {
+    /// Gives a node's upper inode the data of the lower file.
+    pub(super) async fn bring_data(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        state: &FileState,
+        keep: Keep,
+        lower: OwnedFd,
+    ) -> Result<(), Errno> {
+        let link = node.link().ok_or(Errno::NOENT)?;
+        let parent = self.upper_part(&link.parent)?;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW;
+        let backing = Backing::new(sys::open_below(parent.as_fd(), &link.name, flags)?, true);
+        let (stat, capability) = backing
+            .with(|upper| Ok((sys::stat_at(upper, b"")?, sys::xattr(upper, CAPABILITY)?)))?;
+        let length = match keep {
+            Keep::All | Keep::Written => stat.size,
+            Keep::First(length) => stat.size.min(length),
+        };
+        let source = Backing::new(lower, false);
+        let size = source.with(|lower| sys::stat_at(lower, b""))?.size;
+        data::copy(&source.file, &backing.file, length, size).await?;
+        backing.with(|upper| {
+            if let Some(value) = capability {
+                sys::set_xattr(upper, CAPABILITY, &value, XattrFlags::empty())?;
+            }
+            if sys::stat_at(upper, b"")?.mode != stat.mode {
+                sys::chmod(upper, stat.mode)?;
+            }
+            sys::set_times(upper, Some(stat.atime), Some(stat.mtime))
+        })?;
+        if length > 0 && self.options.sync != SyncMode::Volatile {
+            backing.file.sync_all().await.map_err(errno_of)?;
+        }
+
+        // Waiting is over: from here on the tree is as it is.
+        backing.with(|upper| {
+            if length < stat.size {
+                rustix::fs::ftruncate(upper, length)?;
+            }
+            sys::remove_xattr(upper, &self.layers.prefix.name(suffix::METACOPY))
+        })?;
+        state.lacks_data.set(false);
+        let place = node.place.borrow().clone();
+        if let Place::Gone { fd, .. } = place {
+            node.set_place(Place::Gone { fd, is_own: true });
+        }
+        files::moved(state);
+        *state.writable.borrow_mut() = Rc::downgrade(&backing);
+        Ok(())
+    }
+}
