@@ -335,6 +335,38 @@ fn look(left: Left, moment: usize, off: &[Option<usize>], slots: &[Slot]) -> usi
     lost.unwrap()
 }
 
+/// A file of so many runs that they are committed in several parts; answers the record, what is
+/// certain of it, and how often the store was synced for the one fsync.
+fn record_parts() -> (Tape, Vec<Slot>, usize) {
+    const RUNS: usize = 2500;
+    let (mut simulation, meta, nodes) = machines(1, 1);
+    let tape = Tape::new(1, 3 << 20);
+    let mut slots: Vec<Slot> = (0..SLOTS).map(|_| Slot::default()).collect();
+    let syncs = simulation.run(async {
+        start_meta(&meta, Box::new(tape.clone()), 1);
+        let backing = std::sync::Arc::new(tape.devices[0].clone());
+        let client = start_node(&(meta, nodes[0].clone()), 0, backing, 1).await;
+        let handle = open(&client, 0).await;
+        slots[0].written = vec![0; WORDS];
+        for run in 0..RUNS {
+            let at = run * (WORDS / RUNS);
+            slots[0].versions.push(Version { words: at..at + 1, begun: tape.now() });
+            let version = slots[0].versions.len() as u32;
+            slots[0].written[at] = version;
+            let bytes = word(0, version, at).to_le_bytes();
+            let chunk = Chunk::Shared(Buffer::copy_from(&bytes).freeze());
+            client.write(&handle, at as u64 * 8, chunk, false).await.unwrap();
+        }
+        let before = tape.syncs();
+        client.fsync(handle.inode()).await.unwrap();
+        let syncs = tape.syncs() - before;
+        now_certain(&mut slots[0], tape.now(), 0);
+        client.release(&handle).await.unwrap();
+        syncs
+    });
+    (tape, slots, syncs.unwrap())
+}
+
 /// Cuts runs of a load at many moments; answers words that were EIO.
 fn cut(load: &Load) -> usize {
     let seeds = std::env::var("POWER_CUT_SEEDS").map_or(1, |seeds| seeds.parse().unwrap());
@@ -364,4 +396,17 @@ fn a_power_cut_takes_only_what_was_not_fsynced() {
 #[test]
 fn space_is_used_again_only_after_a_sync() {
     cut(&TIGHT);
+}
+
+/// Goal: of a commit in parts only the last waits for the store's disk, and then all of it is durable.
+#[test]
+fn a_commit_in_parts_is_durable_with_its_last() {
+    let (tape, slots, syncs) = record_parts();
+    // One more may be the tick that makes names durable.
+    assert!(syncs <= 2, "{syncs} syncs of the store for three parts");
+    let moment = slots[0].certain[0].moment;
+    for seed in 0..4 {
+        let left = tape.cut(moment, |_| true, &mut Random(seed));
+        assert_eq!(look(left, moment, &[None, Some(0)], &slots), 0);
+    }
 }

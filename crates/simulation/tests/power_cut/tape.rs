@@ -68,6 +68,12 @@ impl Tape {
         self.events.lock().unwrap().events.len()
     }
 
+    /// How often the store was synced.
+    pub(crate) fn syncs(&self) -> usize {
+        let events = self.events.lock().unwrap();
+        events.events.iter().filter(|event| matches!(event.what, What::Synced(_))).count()
+    }
+
     fn note(&self, what: What) {
         let devices = self.devices.iter().map(Log::len).collect();
         let mut events = self.events.lock().unwrap();
