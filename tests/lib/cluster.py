@@ -80,13 +80,15 @@ class Cluster:
 
     `faster` divides all deadlines (a session's is 20 s), for tests that wait for them. With a
     `network` (see links.py) each node's sockets are in a network namespace of its own. The clients of
-    the nodes in `never_stop_themselves` go on without contact, as no real one does.
+    the nodes in `never_stop_themselves` go on without contact, as no real one does. The store and
+    the devices may be in another directory, `disk`.
     """
 
     def __init__(self, nodes=3, size="256M", directory=None, memory=False, transport="auto",
-                 faster=1, network=None, never_stop_themselves=()):
+                 faster=1, network=None, never_stop_themselves=(), disk=None):
         self.directory = Path(directory or os.getcwd(), "cluster")
         self.directory.mkdir(mode=0o700)
+        self.disk = Path(disk or self.directory)
         self.secret = self.directory / "secret"
         self.secret.write_text(secrets.token_hex(32))
         self.size = size
@@ -103,7 +105,7 @@ class Cluster:
 
     def meta_arguments(self, listen):
         """Arguments of the metadata service."""
-        return ["meta", "--listen", listen, "--store", str(self.directory / "store"),
+        return ["meta", "--listen", listen, "--store", str(self.disk / "store"),
                 "--secret", str(self.secret), "--faster", str(self.faster),
                 *(["--insecure"] if self.network else [])]
 
@@ -117,7 +119,7 @@ class Cluster:
 
     def device(self, number):
         """Backing file of a node."""
-        return self.directory / f"device{number}"
+        return self.disk / f"device{number}"
 
     def node(self, number):
         """A node's process."""

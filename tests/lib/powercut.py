@@ -15,14 +15,19 @@ MAKE = {
 WAIT_SECONDS = 20
 
 
-def program():
-    """The program that serves the disk, or None if it was not built."""
+def example(name):
+    """An example program of ours, or None if it was not built; `NAME=PROGRAM` chooses another."""
     root = Path(__file__).resolve().parent.parent.parent
     target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
-    places = [target / kind / "examples/power_cut" for kind in ("release", "debug")]
-    if "POWER_CUT" in os.environ:
-        places.insert(0, Path(os.environ["POWER_CUT"]))
+    places = [target / kind / "examples" / name for kind in ("release", "debug")]
+    if name.upper() in os.environ:
+        places.insert(0, Path(os.environ[name.upper()]))
     return next((place for place in places if place.exists()), None)
+
+
+def program():
+    """The program that serves the disk, or None if it was not built."""
+    return example("power_cut")
 
 
 def detach(loop):
