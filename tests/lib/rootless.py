@@ -15,7 +15,7 @@ from pathlib import Path
 
 from unions import TSUMUGI, run
 
-TESTS = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 USER, UID = "tsumugi-test", 61_234
 SUBORDINATE = f"{USER}:700000:65536\n"
 PLACE = Path("/mnt")
@@ -26,7 +26,7 @@ for name in passwd group subuid subgid; do mount --bind etc/$name /etc/$name; do
 mknod fuse c 10 229 && chmod 0666 fuse && mount --bind fuse /dev/fuse
 mount --bind . {place}
 mount --bind "$TSUMUGI" {place}/tsumugi
-mount --bind {tests} {place}/tests
+mount --bind {project} {place}/project
 cd {place}/home
 exec setpriv --reuid {uid} --regid {uid} --clear-groups --inh-caps=-all \\
     env -i HOME={place}/home USER={user} XDG_RUNTIME_DIR={place}/runtime PATH="$PATH" \\
@@ -36,7 +36,7 @@ exec setpriv --reuid {uid} --regid {uid} --clear-groups --inh-caps=-all \\
 
 def require(*names):
     """Ends the test unless the machine has what it needs."""
-    needed = run(TESTS.parent / "tools/require", "root", "fuse", "uidmap", *names, check=False)
+    needed = run(PROJECT / "tools/require", "root", "fuse", "uidmap", *names, check=False)
     if needed.returncode != 0:
         print(needed.stdout.strip())
         sys.exit(needed.returncode)
@@ -63,7 +63,7 @@ def make_user(base):
         os.chown(base / name, UID, UID)
     (base / "tsumugi").touch()
     (base / "tsumugi-union").symlink_to("tsumugi")
-    (base / "tests").mkdir()
+    (base / "project").mkdir()
     base.chmod(0o755)
 
 
@@ -82,7 +82,7 @@ def run_as_user(base, *command):
     """Runs a command as the user in its home, and answers its exit status. `base` is an empty
     directory of the test's."""
     make_user(base)
-    script = INSIDE.format(place=PLACE, uid=UID, user=USER, tests=TESTS)
+    script = INSIDE.format(place=PLACE, uid=UID, user=USER, project=PROJECT)
     unshared = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
     try:
         return subprocess.run([*unshared, *(str(word) for word in command)], cwd=base,
