@@ -177,7 +177,7 @@ impl Default for Options {
             batch_files_max: 50,
             batch_bytes_max: 32 << 20,
             batch_time: Duration::from_millis(50),
-            chunk_bytes: 0,
+            chunk_bytes: 64 << 10,
             fill: FillMode::Background,
             fill_rate_bytes: 256 << 20,
             fill_free_percent: 10,

@@ -3,16 +3,18 @@
 //! What the upper directory has under a name is newer than what the journal says of it, always: a
 //! whiteout is made first, and recorded afterwards.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Partial, failed, handle_of, has_name, key_of, open_parent};
+use super::complete::directories_below;
+use super::{Partial, failed, has_name, key_of, open_parent};
 use crate::journal::{Directory, FileId, Journal, JournalError, NameChange};
 use crate::layers::Upper;
 use crate::node::Node;
-use crate::sys::Stat;
+use crate::sys::{self, Stat};
 use crate::tree::{Found, Union};
 
 impl Union {
@@ -55,22 +57,31 @@ impl Union {
     }
 }
 
-/// Forgets files whose directory is gone, or whose name the upper directory has meanwhile. Only who
-/// may open by handle can tell; else they stay until then, and never show.
+/// Forgets files whose directory is gone, or whose name the upper directory has meanwhile. Who may
+/// not open by handle finds the directories by going through all of them.
 pub(super) fn forget_stale(
     journal: &mut Journal<Directory>,
     upper: &Upper,
 ) -> Result<(), JournalError> {
+    let mut directories = None;
     let mut stale = Vec::new();
     for (file, copy_up) in journal.files() {
         let Some(name) = copy_up.names().first() else { continue };
-        if handle_of(&name.parent).is_none() {
-            stale.push(file);
-            continue;
-        }
-        let is_stale = match open_parent(upper, &name.parent) {
+        let parent = match open_parent(upper, &name.parent) {
+            Err(Errno::PERM | Errno::OPNOTSUPP) => {
+                let root = upper.root.as_fd();
+                let found = directories.get_or_insert_with(|| directories_below(root));
+                match found {
+                    Ok(found) => open_found(root, found.get(&name.parent).map(|path| &**path)),
+                    Err(errno) => Err(*errno),
+                }
+            }
+            other => other,
+        };
+        let is_stale = match parent {
             Ok(parent) => has_name(parent.as_fd(), &name.name)?,
             Err(Errno::STALE) => true,
+            // Nobody can tell: it stays, and never shows.
             Err(_) => false,
         };
         if is_stale {
@@ -81,4 +92,10 @@ pub(super) fn forget_stale(
         journal.drop_file(file)?;
     }
     Ok(())
+}
+
+/// Opens a directory of the upper one; `ESTALE` if there is none.
+fn open_found(root: BorrowedFd<'_>, path: Option<&[u8]>) -> Result<OwnedFd, Errno> {
+    let path = path.ok_or(Errno::STALE)?;
+    sys::open_below(root, path, OFlags::PATH | OFlags::DIRECTORY)
 }

@@ -28,8 +28,11 @@ impl Union {
         let Some(store) = &self.store else { return Ok(false) };
         let is_privileged = stat.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
         let chunk_bytes = u64::from(self.options.chunk_bytes);
+        // A link that comes or goes changes the time by which the lower file is known; of what has
+        // several that is likely.
+        let is_linked = stat.nlink > 1;
         // What is never flushed has no mark that keeps the kernel's overlayfs away.
-        let is_excluded = is_privileged || store.is_volatile;
+        let is_excluded = is_privileged || is_linked || store.is_volatile;
         if chunk_bytes == 0 || stat.size <= chunk_bytes || is_excluded {
             return Ok(false);
         }
@@ -59,6 +62,10 @@ impl Union {
             Ok(file) => file,
             // What the journal cannot take is copied whole.
             Err(JournalError::TooLarge { .. } | JournalError::NameTaken(_)) => return Ok(false),
+            // A segment takes more room than a small file does.
+            Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::DQUOT) => {
+                return Ok(false);
+            }
             Err(error) => return Err(failed(&error)),
         };
         let lower = lower.try_clone().map_err(crate::commit::errno_of)?;
