@@ -47,6 +47,8 @@ pub(crate) struct Pending {
     pub(crate) backing: Rc<Backing>,
     /// Its name among the waiting ones.
     name: Vec<u8>,
+    /// The entry of the index that it will be, if it is for one.
+    entry: Option<Box<[u8]>>,
     bytes: u64,
     /// Unlinked meanwhile: nothing is to be published.
     is_cancelled: Cell<bool>,
@@ -57,9 +59,8 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn new(
         union: &Rc<Union>,
-        file: Fd,
-        backing: Rc<Backing>,
-        name: Vec<u8>,
+        (file, backing): (Fd, Rc<Backing>),
+        (name, entry): (Vec<u8>, Option<Box<[u8]>>),
         bytes: u64,
     ) -> Self {
         Self {
@@ -67,6 +68,7 @@ impl Pending {
             file,
             backing,
             name,
+            entry,
             bytes,
             is_cancelled: Cell::new(false),
             outcome: Cell::new(None),
@@ -227,7 +229,7 @@ impl Committer {
             let Waiting { union, node, pending, .. } = &waiting;
             let published = result.and_then(|()| union.publish(node, pending, &mut times));
             match published {
-                Ok(parent) => note_named(&mut named, waiting, parent),
+                Ok(parents) => note_named(&mut named, waiting, parents),
                 Err(errno) => {
                     tracing::error!(%errno, "a copied-up file could not be made durable");
                     waiting.union.last_error.note("making a copy durable", errno);
@@ -263,7 +265,7 @@ struct Named {
     copies: Vec<Rc<Pending>>,
 }
 
-fn note_named(named: &mut Vec<Named>, waiting: Waiting, parent: Option<Rc<Node>>) {
+fn note_named(named: &mut Vec<Named>, waiting: Waiting, parents: Vec<Rc<Node>>) {
     let Waiting { pending, union, .. } = waiting;
     let at = named.iter().position(|group| Rc::ptr_eq(&group.union, &union));
     let at = at.unwrap_or_else(|| {
@@ -272,10 +274,10 @@ fn note_named(named: &mut Vec<Named>, waiting: Waiting, parent: Option<Rc<Node>>
     });
     let group = &mut named[at];
     group.copies.push(pending);
-    if let Some(parent) = parent
-        && !group.parents.iter().any(|known| Rc::ptr_eq(known, &parent))
-    {
-        group.parents.push(parent);
+    for parent in parents {
+        if !group.parents.iter().any(|known| Rc::ptr_eq(known, &parent)) {
+            group.parents.push(parent);
+        }
     }
 }
 
@@ -318,7 +320,13 @@ pub(crate) fn errno_of(error: std::io::Error) -> Errno {
 impl Union {
     /// Marks a copy as complete and makes it the node's place, to be made durable later.
     pub(crate) fn enqueue(self: &Rc<Self>, node: &Rc<Node>, pending: Pending) -> Result<(), Errno> {
-        let path = crate::tree::path_of(node);
+        let path = match &pending.entry {
+            Some(entry) => {
+                Self::count_links(node, entry);
+                marks::path_in_index(entry)
+            }
+            None => crate::tree::path_of(node),
+        };
         self.waiting.marks.note(self.upper()?, &pending.name, &path)?;
         let pending = Rc::new(pending);
         node.set_place(Place::Pending(Rc::clone(&pending)));
@@ -336,25 +344,28 @@ impl Union {
         }
     }
 
-    /// Gives a copy its name. Answers the directory that it is in now; none if it was unlinked.
+    /// Gives a copy its name. Answers the directories that it is in now; none if it was unlinked.
     fn publish(
         &self,
         node: &Rc<Node>,
         pending: &Rc<Pending>,
         times: &mut KeptTimes,
-    ) -> Result<Option<Rc<Node>>, Errno> {
+    ) -> Result<Vec<Rc<Node>>, Errno> {
         if pending.is_cancelled.get() {
-            return Ok(None);
+            return Ok(Vec::new());
+        }
+        let upper = self.upper()?;
+        if let Some(entry) = &pending.entry {
+            return self.enter(node, entry, (upper.pending.as_fd(), &pending.name));
         }
         let link = node.link().ok_or(Errno::NOENT)?;
-        let upper = self.upper()?;
         let parent = self.upper_part(&link.parent)?;
         times.keep(&parent)?;
         rustix::fs::renameat(&upper.pending, &pending.name, &parent, &*link.name)?;
         node.set_place(Place::Upper);
         self.note_new_name(&link.parent);
         self.set_impure(&link.parent)?;
-        Ok(Some(link.parent))
+        Ok(vec![link.parent])
     }
 
     /// Makes the names of directories durable, and of those above them that are new too.
@@ -370,14 +381,22 @@ impl Union {
                 directory = link.parent;
             }
         }
+        let sync = |directory: BorrowedFd<'_>| {
+            let open = sys::open_below(directory, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+            Ok::<_, Errno>(ring::File::from_handle(ring::Handle::from_fd(open)).sync_all())
+        };
         let mut syncs = Vec::with_capacity(to_sync.len());
         for directory in &to_sync {
-            let part = self.upper_part(directory)?;
-            let open = sys::open_below(part.as_fd(), b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
-            let file = ring::File::from_handle(ring::Handle::from_fd(open));
-            syncs.push(file.sync_all());
+            syncs.push(sync(self.upper_part(directory)?.as_fd())?);
         }
         let mut result = Ok(());
+        if let Some(index) = &self.index
+            && index.has_new_names.replace(false)
+            && let Err(error) = sync(index.directory.as_fd())?.await
+        {
+            index.has_new_names.set(true);
+            result = Err(errno_of(error));
+        }
         for (sync, directory) in syncs.into_iter().zip(&to_sync) {
             if let Err(error) = sync.await {
                 // Not durable: whoever asks next is told so again.

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use crate::commit::{Pending, keeping_times};
 use crate::files::{self, Backing};
 use crate::format::{Origin, suffix};
+use crate::layers::LayerIndex;
 use crate::node::{FileState, Node, Place};
 use crate::options::SyncMode;
 use crate::sys::{self, Stat};
@@ -105,11 +106,21 @@ impl Union {
         done
     }
 
+    /// Makes the directories above what is no directory part of the upper layer: of all names by which
+    /// it is known.
+    async fn copy_up_parents(&self, node: &Node) -> Result<(), Errno> {
+        let links = node.links.borrow().clone();
+        for link in links {
+            self.copy_up_directory(&link.parent).await?;
+        }
+        Ok(())
+    }
+
     /// Copies a link, device, socket or fifo.
     async fn copy_up_special(&self, node: &Rc<Node>) -> Result<(), Errno> {
         let upper = self.upper()?;
         let link = node.link().ok_or(Errno::NOENT)?;
-        self.copy_up_directory(&link.parent).await?;
+        self.copy_up_parents(node).await?;
         if node.is_changeable() {
             return Ok(());
         }
@@ -128,8 +139,11 @@ impl Union {
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             let copy = sys::open_below(upper.work.as_fd(), &name, flags)?;
             self.copy_attributes(lower.as_fd(), copy.as_fd(), &stat)?;
-            self.mark_origin(node, lower.as_fd(), copy.as_fd())?;
-            self.name_copy(node, &link, &name)
+            self.mark_origin(node, (lower.as_fd(), &stat), copy.as_fd())?;
+            match self.prepare_entry(node, (lower.as_fd(), &stat), copy.as_fd())? {
+                Some(entry) => self.enter(node, &entry, (upper.work.as_fd(), &name)).map(drop),
+                None => self.name_copy(node, &link, &name),
+            }
         })();
         if done.is_err() {
             let _ = rustix::fs::unlinkat(&upper.work, &name, AtFlags::empty());
@@ -161,9 +175,7 @@ impl Union {
         keep: Keep,
     ) -> Result<(), Errno> {
         let upper = self.upper()?;
-        if let Some(link) = node.link() {
-            self.copy_up_directory(&link.parent).await?;
-        }
+        self.copy_up_parents(node).await?;
         let place = node.place.borrow().clone();
         let has_data_apart = node.has_data_apart();
         let lower = match &place {
@@ -218,10 +230,11 @@ impl Union {
         let size = source.with(|lower| sys::stat_at(lower, b""))?.size;
         let is_clone = data::copy(&source.file, &backing.file, length, size).await?;
         let apart = if node.has_data_apart() { Some(self.object(node)?) } else { None };
-        source.with(|lower| {
+        let entry = source.with(|lower| {
             let original = apart.as_ref().map_or(lower, |object| object.as_fd());
             self.copy_attributes(original, file.as_fd(), &stat)?;
-            self.mark_origin(node, original, file.as_fd())
+            self.mark_origin(node, (original, &stat), file.as_fd())?;
+            self.prepare_entry(node, (original, &stat), file.as_fd())
         })?;
 
         // Waiting is over: from here on the tree is as it is.
@@ -242,8 +255,11 @@ impl Union {
             SyncMode::Volatile => false,
         };
         if needs_sync {
-            let pending = Pending::new(self, file, Rc::clone(&backing), name.to_vec(), length);
+            let copy = (file, Rc::clone(&backing));
+            let pending = Pending::new(self, copy, (name.to_vec(), entry), length);
             self.enqueue(node, pending)?;
+        } else if let Some(entry) = entry {
+            self.enter(node, &entry, (upper.pending.as_fd(), name))?;
         } else {
             let parent = self.upper_part(&link.parent)?;
             keeping_times(parent.as_fd(), || {
@@ -293,20 +309,30 @@ impl Union {
     /// What says of which lower inode something is a copy. Without a name of it the mark alone still
     /// says that there is an original.
     pub(crate) fn origin_value(&self, node: &Node, lower: BorrowedFd<'_>) -> Vec<u8> {
-        let part = node.lower.borrow().first().map(|part| usize::from(part.layer));
-        let uuid = part.and_then(|layer| self.layers.lower[layer].uuid);
+        let layer = node.lower.borrow().first().map(|part| part.layer);
+        layer.map_or_else(Vec::new, |layer| self.origin_on(layer, lower))
+    }
+
+    /// As [`Union::origin_value`], of an inode of this layer.
+    pub(crate) fn origin_on(&self, layer: LayerIndex, lower: BorrowedFd<'_>) -> Vec<u8> {
+        let uuid = self.layers.lower[usize::from(layer)].uuid;
         uuid.zip(FileHandle::of(lower).ok())
             .and_then(|(uuid, handle)| Origin { uuid, handle }.value())
             .unwrap_or_default()
     }
 
-    /// Marks an inode as a copy of a lower one.
+    /// Marks an inode as a copy of a lower one. The copy of one of several links that the index does
+    /// not keep is an inode of its own, and shows as that.
     fn mark_origin(
         &self,
         node: &Node,
-        lower: BorrowedFd<'_>,
+        (lower, stat): (BorrowedFd<'_>, &Stat),
         copy: BorrowedFd<'_>,
     ) -> Result<(), Errno> {
+        if stat.nlink > 1 && !self.is_indexed_on_copy_up(stat) {
+            node.inode.set(self.shown_inode_of(&sys::stat_at(copy, b"")?));
+            return Ok(());
+        }
         let name = self.layers.prefix.name(suffix::ORIGIN);
         let value = self.origin_value(node, lower);
         match sys::set_xattr(copy, &name, &value, XattrFlags::empty()) {

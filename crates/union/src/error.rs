@@ -34,6 +34,14 @@ pub enum UnionError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// The index of hard links cannot be kept.
+    #[error("index=on with workdir {path}: {reason}")]
+    Index {
+        /// The work directory.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// Another union has the directory.
     #[error(
         "{path} is in use by {holder} (a directory can be the upper or work directory of one union at a time)"

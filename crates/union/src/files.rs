@@ -110,9 +110,7 @@ impl Union {
         let place = node.place.borrow().clone();
         let fd = match place {
             Place::Upper => {
-                let link = node.link().ok_or(Errno::NOENT)?;
-                let parent = self.upper_part(&link.parent)?;
-                sys::open_below(parent.as_fd(), &link.name, flags)?
+                self.at_upper(node, |directory, name| sys::open_below(directory, name, flags))?
             }
             Place::Gone { fd, .. } => sys::reopen(fd.as_fd(), flags.difference(OFlags::NOFOLLOW))?,
             Place::Lower | Place::Pending(_) | Place::Partial(_) => self.open_lower(node)?,

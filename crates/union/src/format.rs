@@ -6,6 +6,7 @@
 //! mount, `trusted.overlay.X` is stored as `trusted.overlay.overlay.X` (since Linux 6.7).
 //! fuse-overlayfs has names of its own, which are read and not written.
 
+pub(crate) mod index;
 mod origin;
 
 use std::borrow::Cow;
@@ -23,6 +24,8 @@ pub(crate) mod suffix {
     pub(crate) const ORIGIN: &[u8] = b"origin";
     pub(crate) const IMPURE: &[u8] = b"impure";
     pub(crate) const WHITEOUT: &[u8] = b"whiteout";
+    pub(crate) const NLINK: &[u8] = b"nlink";
+    pub(crate) const UPPER: &[u8] = b"upper";
 }
 
 /// The escape of a nested union's attributes.

@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 
 use crate::error::UnionError;
-use crate::format::{Opaque, Prefix, suffix};
+use crate::format::{Opaque, Origin, Prefix, suffix};
 use crate::options::{Options, XattrClass};
-use crate::sys;
+use crate::sys::{self, Stat};
 
 use lock::DirectoryLock;
 
@@ -71,6 +71,8 @@ pub(crate) struct Layers {
     /// How many layers from the top take part in lookups; the rest holds data only.
     pub(crate) merged_count: usize,
     pub(crate) prefix: Prefix,
+    /// The index of hard links; none without `index=on`.
+    pub(crate) index: Option<OwnedFd>,
     /// Device numbers of the file systems that the layers' roots lie on.
     devices: Vec<u64>,
 }
@@ -107,12 +109,21 @@ impl Layers {
             lower.push(open_lower(path, root.as_fd(), prefix, &mut devices)?);
         }
         let merged_count = lower.len() - options.data_only_count;
-        Ok(Self { upper, lower, merged_count, prefix, devices })
+        let mut layers = Self { upper, lower, merged_count, prefix, index: None, devices };
+        layers.index = crate::index::open(options, &layers)?;
+        Ok(layers)
+    }
+
+    /// The lower inode that a copy was made of, if it can be found: only who may open by handle can.
+    pub(crate) fn original(&self, origin: &Origin) -> Option<Stat> {
+        let layer = self.layer_on(&origin.uuid)?;
+        let object = origin.handle.open(layer.root.as_fd()).ok()?;
+        sys::stat_at(object.as_fd(), b"").ok()
     }
 
     /// A lower layer on the file system with this number. Some have none but zeros, which names one
     /// only if there is no other file system to confuse it with.
-    pub(crate) fn layer_on(&self, uuid: &[u8; 16]) -> Option<&Layer> {
+    fn layer_on(&self, uuid: &[u8; 16]) -> Option<&Layer> {
         if *uuid == [0; 16] && self.devices.len() > 1 {
             return None;
         }
@@ -275,7 +286,7 @@ fn check_pair(upper: &Path, work: &Path) -> Result<(), UnionError> {
     Ok(())
 }
 
-fn make_directory(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
+pub(crate) fn make_directory(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
     match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno),

@@ -12,6 +12,7 @@ mod error;
 mod files;
 mod format;
 mod ids;
+mod index;
 pub mod journal;
 mod layers;
 mod mount;

@@ -126,8 +126,7 @@ pub(crate) fn open_layers(
 
 /// Refuses what is understood and not yet carried out: to ignore it would break a promise.
 pub(crate) fn refuse_missing(options: &Options) -> Result<(), UnionError> {
-    let missing =
-        [(options.index, "index=on"), (options.keeps_owner_in_xattr, "xattr_permissions")];
+    let missing = [(options.keeps_owner_in_xattr, "xattr_permissions")];
     match missing.iter().find(|(is_asked, _)| *is_asked) {
         Some((_, option)) => {
             let reason = "not offered yet (docs/roadmap.md)";

@@ -5,7 +5,7 @@
 //! they were. Nodes are made by lookups and dropped by forgets: an idle union costs nothing per
 //! file.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
@@ -13,6 +13,7 @@ use ring::local::Notify;
 use smallvec::SmallVec;
 
 use crate::commit::Pending;
+use crate::index::Indexed;
 use crate::layers::LayerIndex;
 use crate::partial::Partial;
 use crate::sys::Fd;
@@ -112,6 +113,8 @@ pub(crate) struct Node {
     pub(crate) state: State,
     /// Number of links in the lower layer, of what came from there.
     pub(crate) lower_nlink: Cell<u32>,
+    /// Its entry in the index, if it has one: then it is reached there, whatever names it has.
+    pub(crate) indexed: OnceCell<Indexed>,
 }
 
 impl Node {
@@ -131,6 +134,7 @@ impl Node {
             lower: RefCell::default(),
             state,
             lower_nlink: Cell::new(0),
+            indexed: OnceCell::new(),
         }
     }
 

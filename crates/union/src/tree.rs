@@ -18,6 +18,7 @@ use slab::Slab;
 
 use crate::commit::Committer;
 use crate::files::OpenFile;
+use crate::index::Index;
 use crate::layers::{Layers, Upper};
 use crate::node::{LowerPart, Node, Place};
 use crate::options::Options;
@@ -64,6 +65,8 @@ pub(crate) struct Shared {
 pub(crate) struct Union {
     pub(crate) options: Options,
     pub(crate) layers: Layers,
+    /// The index of hard links; none without `index=on`.
+    pub(crate) index: Option<Index>,
     pub(crate) shared: Rc<Shared>,
     pub(crate) root: Rc<Node>,
     pub(crate) nodes: RefCell<HashMap<u64, Rc<Node>>>,
@@ -89,7 +92,7 @@ pub(crate) struct Union {
 impl Union {
     pub(crate) fn new(
         options: Options,
-        layers: Layers,
+        mut layers: Layers,
         store: Option<Rc<Store>>,
         shared: Rc<Shared>,
     ) -> Result<Self, Errno> {
@@ -110,6 +113,7 @@ impl Union {
         let nodes = HashMap::from([(root.id, Rc::clone(&root))]);
         Ok(Self {
             options,
+            index: layers.index.take().map(Index::new),
             layers,
             shared,
             root,
@@ -263,12 +267,9 @@ impl Union {
             Place::Pending(pending) => Ok(Rc::clone(&pending.file)),
             Place::Partial(partial) => partial.object(),
             Place::Upper if node.is_directory() => self.upper_part(node),
-            Place::Upper => {
-                let link = node.link().ok_or(Errno::NOENT)?;
-                let parent = self.upper_part(&link.parent)?;
-                sys::open_below(parent.as_fd(), &link.name, OFlags::PATH | OFlags::NOFOLLOW)
-                    .map(Rc::new)
-            }
+            Place::Upper => self.at_upper(node, |directory, name| {
+                sys::open_below(directory, name, OFlags::PATH | OFlags::NOFOLLOW).map(Rc::new)
+            }),
             Place::Lower if node.is_directory() => self.part(node, 1)?.ok_or(Errno::IO),
             Place::Lower => {
                 let lower = node.lower.borrow();
@@ -282,7 +283,10 @@ impl Union {
     /// Attributes of the inode that [`Union::object`] would open, without opening it where that is
     /// possible.
     pub(crate) fn stat(&self, node: &Rc<Node>) -> Result<Stat, Errno> {
-        let stat = self.stat_itself(node)?;
+        let mut stat = self.stat_itself(node)?;
+        if let Some(indexed) = node.indexed.get() {
+            stat.nlink = indexed.nlink.get();
+        }
         Ok(if node.has_data_apart() { self.with_blocks_of_data(node, stat) } else { stat })
     }
 
@@ -301,11 +305,8 @@ impl Union {
     }
 
     fn stat_itself(&self, node: &Rc<Node>) -> Result<Stat, Errno> {
-        if node.is_in_upper()
-            && !node.is_directory()
-            && let Some(link) = node.link()
-        {
-            return sys::stat_at(self.upper_part(&link.parent)?.as_fd(), &link.name);
+        if node.is_in_upper() && !node.is_directory() {
+            return self.at_upper(node, sys::stat_at);
         }
         if let Some(partial) = node.partial() {
             return partial.stat();

@@ -84,6 +84,11 @@ pub(super) fn read(upper: &Upper) -> Result<HashMap<Vec<u8>, Vec<u8>>, Errno> {
     Ok(decode(crate::journal::witness(upper.pending.as_fd()), &bytes))
 }
 
+/// What is noted instead of a path for what will be an entry of the index: no path has a zero.
+pub(super) fn path_in_index(entry: &[u8]) -> Vec<u8> {
+    [&[0], entry].concat()
+}
+
 /// Removes the file, when what it names is settled: names of copies begin anew with each process.
 pub(super) fn remove(upper: &Upper) -> Result<(), Errno> {
     match rustix::fs::unlinkat(&upper.work_root, NAME, AtFlags::empty()) {

@@ -34,6 +34,9 @@ pub(crate) fn recover(upper: &Upper, is_kept: impl Fn(&[u8]) -> bool) -> Result<
 }
 
 fn finish_one(upper: &Upper, name: &[u8], path: &[u8]) -> Result<(), Errno> {
+    if let Some(entry) = path.strip_prefix(&[0]) {
+        return finish_entry(upper, name, entry);
+    }
     let cut = path.iter().rposition(|&byte| byte == b'/');
     let (above, last) = cut.map_or((&[][..], path), |at| (&path[..at], &path[at + 1..]));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -47,4 +50,14 @@ fn finish_one(upper: &Upper, name: &[u8], path: &[u8]) -> Result<(), Errno> {
         Err(errno) => return Err(errno),
     }
     rustix::fs::fsync(&parent)
+}
+
+fn finish_entry(upper: &Upper, name: &[u8], entry: &[u8]) -> Result<(), Errno> {
+    let index = crate::index::existing(upper)?;
+    match rustix::fs::renameat_with(&upper.pending, name, &index, entry, RenameFlags::NOREPLACE) {
+        Ok(()) => {}
+        Err(Errno::EXIST) => rustix::fs::unlinkat(&upper.pending, name, AtFlags::empty())?,
+        Err(errno) => return Err(errno),
+    }
+    rustix::fs::fsync(&index)
 }

@@ -4,7 +4,7 @@
 //! It may have several names and be open, so the same inode gets the data. Its mark goes only when
 //! the data is durable: until then everybody, after a crash too, reads the lower file.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::fs::{OFlags, XattrFlags};
@@ -31,10 +31,10 @@ impl Union {
         keep: Keep,
         lower: OwnedFd,
     ) -> Result<(), Errno> {
-        let link = node.link().ok_or(Errno::NOENT)?;
-        let parent = self.upper_part(&link.parent)?;
         let flags = OFlags::RDWR | OFlags::NOFOLLOW;
-        let backing = Backing::new(sys::open_below(parent.as_fd(), &link.name, flags)?, true);
+        let upper =
+            self.at_upper(node, |directory, name| sys::open_below(directory, name, flags))?;
+        let backing = Backing::new(upper, true);
         let (stat, capability) = backing
             .with(|upper| Ok((sys::stat_at(upper, b"")?, sys::xattr(upper, CAPABILITY)?)))?;
         let length = match keep {

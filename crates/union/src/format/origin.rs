@@ -1,5 +1,5 @@
 //! The `origin` attribute: which lower inode a copy was made of (`struct ovl_fb` of
-//! `fs/overlayfs/overlayfs.h`).
+//! `fs/overlayfs/overlayfs.h`). The index's `upper` attribute names the upper directory so.
 //!
 //! Bytes: version 0, magic 0xfb, length of all, flags, handle type, the file system's UUID (16), the
 //! handle. An empty value says that there is an origin which could not be named.
@@ -13,9 +13,11 @@ const HEAD_BYTES: usize = 21;
 const FLAG_BIG_ENDIAN: u8 = 1;
 /// The handle is good on machines of either order.
 const FLAG_ANY_ENDIAN: u8 = 2;
+/// It is an inode of the upper layer.
+const FLAG_UPPER: u8 = 4;
 const FLAG_HERE: u8 = if cfg!(target_endian = "big") { FLAG_BIG_ENDIAN } else { 0 };
 
-/// A lower inode's name.
+/// An inode's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) uuid: [u8; 16],
@@ -25,9 +27,18 @@ pub(crate) struct Origin {
 impl Origin {
     /// The attribute's value; `None` if the handle does not fit into the format.
     pub(crate) fn value(&self) -> Option<Vec<u8>> {
+        self.flagged(FLAG_HERE)
+    }
+
+    /// As [`Origin::value`], of an inode of the upper layer.
+    pub(crate) fn value_of_upper(&self) -> Option<Vec<u8>> {
+        self.flagged(FLAG_HERE | FLAG_UPPER)
+    }
+
+    fn flagged(&self, flags: u8) -> Option<Vec<u8>> {
         let kind = u8::try_from(self.handle.kind).ok()?;
         let len = u8::try_from(HEAD_BYTES + self.handle.bytes.len()).ok()?;
-        let mut value = vec![VERSION, MAGIC, len, FLAG_HERE, kind];
+        let mut value = vec![VERSION, MAGIC, len, flags, kind];
         value.extend_from_slice(&self.uuid);
         value.extend_from_slice(&self.handle.bytes);
         Some(value)

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::Answer;
 use crate::copyup::Keep;
+use crate::format::index::LinksOf;
 use crate::layers;
 use crate::node::{Node, Place};
 use crate::sys;
@@ -23,6 +24,7 @@ impl Union {
                 None => Ok(self.no_entry()),
             },
             Operation::Unlink { name } => {
+                self.prepare_link(&parent, name.as_bytes()).await?;
                 self.settle_partial(&parent, name.as_bytes()).await?;
                 self.unlink(&parent, name.as_bytes()).await?;
                 Ok(Response::Done)
@@ -70,7 +72,7 @@ impl Union {
         is_own: bool,
     ) {
         node.remove_link(parent, name);
-        if node.link().is_some() {
+        if self.lose_link(node) || node.link().is_some() {
             return;
         }
         if let Some(partial) = node.partial() {
@@ -145,17 +147,15 @@ impl Union {
             return Err(Errno::EXIST);
         }
         self.copy_up_directory(parent).await?;
+        self.note_links(node, LinksOf::Upper)?;
         let upper = self.upper()?;
         let directory = self.upper_part(parent)?;
         let work_name = self.work_name();
         let place = node.place.borrow().clone();
         match place {
-            Place::Upper => {
-                let link = node.link().ok_or(Errno::NOENT)?;
-                let from = self.upper_part(&link.parent)?;
-                let none = AtFlags::empty();
-                rustix::fs::linkat(&from, &*link.name, &upper.work, &work_name, none)?;
-            }
+            Place::Upper => self.at_upper(node, |from, name| {
+                rustix::fs::linkat(from, name, &upper.work, &work_name, AtFlags::empty())
+            })?,
             Place::Gone { fd, is_own: true } => {
                 let path = sys::proc_path(fd.as_fd());
                 let follow = AtFlags::SYMLINK_FOLLOW;
@@ -168,6 +168,7 @@ impl Union {
         let _ = layers::remove(upper.work.as_fd(), &work_name);
         named?;
         node.add_link(parent, name);
+        node.indexed.get().inspect(|indexed| indexed.gain_link());
         if !node.is_in_upper() {
             node.set_place(Place::Upper);
         }

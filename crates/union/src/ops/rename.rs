@@ -69,6 +69,10 @@ impl Union {
             if let Some(pending) = node.pending() {
                 self.shared.committer.finish(&pending).await?;
             }
+            self.prepare_link(&side.parent, side.name).await?;
+        }
+        if !is_exchange {
+            self.prepare_link(&new.parent, new.name).await?;
         }
         self.copy_up_directory(&old.parent).await?;
         self.copy_up_directory(&new.parent).await?;

@@ -30,6 +30,8 @@ pub(crate) struct Found {
     pub(crate) lower: SmallVec<[LowerPart; 1]>,
     /// Attributes of the topmost lower part, or of the origin, if there is one.
     pub(crate) lower_stat: Option<Stat>,
+    /// The name of its entry in the index, if it has one.
+    pub(crate) index: Option<Box<[u8]>>,
 }
 
 /// What a directory's or file's own attributes say of what lies below it.
@@ -118,48 +120,68 @@ impl Union {
         }
         let Some(found) = self.find(parent, name)? else { return Ok(None) };
         let mut stat = found.stat;
-        let partial = self.find_partial(parent, name, &found)?;
-        let node = self.adopt(parent, name, found);
-        if let Some(file) = partial {
+        if let Some(file) = self.find_partial(parent, name, &found)? {
+            let node = self.adopt(parent, name, found, None);
             stat = self.adopt_partial(&node, file)?;
-        } else if node.has_data_apart() {
+            return Ok(Some((node, stat)));
+        }
+        let key = self.is_shared(&found).then_some((stat.device, stat.inode));
+        let known = key.and_then(|key| self.linked.borrow().get(&key)?.upgrade());
+        if let Some(node) = known {
+            node.add_link(parent, name);
+            return self.stat(&node).map(|stat| Some((node, stat)));
+        }
+        let node = self.adopt(parent, name, found, key);
+        if let Some(indexed) = node.indexed.get() {
+            stat.nlink = indexed.nlink.get();
+        }
+        if node.has_data_apart() {
             stat = self.with_blocks_of_data(&node, stat);
         }
         Ok(Some((node, stat)))
     }
 
-    /// Makes (or finds) the node of what was found under a name.
-    pub(crate) fn adopt(&self, parent: &Rc<Node>, name: &[u8], found: Found) -> Rc<Node> {
-        let key = (found.stat.device, found.stat.inode);
-        let is_shared = found.is_upper && !found.stat.is_directory() && found.stat.nlink > 1;
-        if is_shared
-            && let Some(node) = self.linked.borrow().get(&key).and_then(std::rc::Weak::upgrade)
-        {
-            node.add_link(parent, name);
-            return node;
-        }
+    /// Whether what was found may have been found under another name already. Lower links are one
+    /// inode only where a copy-up does not break them.
+    fn is_shared(&self, found: &Found) -> bool {
+        let is_kept = found.is_upper || self.index.is_some();
+        let has_links = found.stat.nlink > 1 || found.index.is_some();
+        is_kept && has_links && !found.stat.is_directory()
+    }
+
+    /// Makes the node of what was found under a name; other names may be found by `key`.
+    fn adopt(
+        &self,
+        parent: &Rc<Node>,
+        name: &[u8],
+        found: Found,
+        key: Option<(u64, u64)>,
+    ) -> Rc<Node> {
         let place = if found.is_upper { Place::Upper } else { Place::Lower };
         let node = self.make_node(found.stat.kind(), self.inode_of(&found), place);
         node.lower_nlink.set(found.lower_stat.map_or(0, |stat| stat.nlink));
+        if let Some(name) = found.index {
+            self.adopt_entry(&node, name, (&found.stat, found.lower_stat));
+        }
         *node.lower.borrow_mut() = found.lower;
         if let Some(state) = node.file() {
             state.lacks_data.set(found.lacks_data);
         }
         let node = Rc::new(node);
         node.add_link(parent, name);
-        if is_shared {
+        if let Some(key) = key {
             self.linked.borrow_mut().insert(key, Rc::downgrade(&node));
         }
         node
     }
 
     /// The inode number to show: that of the topmost lower part, so that it stays over a copy-up;
-    /// but not of one of several hard links, whose copies are different inodes.
+    /// but not of one of several hard links that the index does not keep, whose copies are different
+    /// inodes.
     pub(super) fn inode_of(&self, found: &Found) -> u64 {
+        let is_broken = |lower: &Stat| found.is_upper && found.index.is_none() && lower.nlink > 1;
         match &found.lower_stat {
-            Some(lower) if lower.is_directory() || !found.is_upper || lower.nlink == 1 => {
-                self.shown_inode_of(lower)
-            }
+            Some(lower) if lower.is_directory() || !is_broken(lower) => self.shown_inode_of(lower),
             _ => self.shown_inode_of(&found.stat),
         }
     }
@@ -169,26 +191,32 @@ impl Union {
         if name.starts_with(NAMED_WHITEOUT) {
             return Ok(None);
         }
-        let Some(directory) = self.part(parent, 0)? else {
-            return self.find_lower(parent, Search::new(Next::Name(name.into()), None));
+        let not_in_upper = || {
+            let found = self.find_lower(parent, Search::new(Next::Name(name.into()), None))?;
+            found.map(|found| self.through_index(found)).transpose()
         };
+        let Some(directory) = self.part(parent, 0)? else { return not_in_upper() };
         let Some(stat) = sys::find_at(directory.as_fd(), name)? else {
-            if is_hidden_by_name(directory.as_fd(), name)? {
-                return Ok(None);
-            }
-            return self.find_lower(parent, Search::new(Next::Name(name.into()), None));
+            let is_hidden = is_hidden_by_name(directory.as_fd(), name)?;
+            return if is_hidden { Ok(None) } else { not_in_upper() };
         };
         if self.is_whiteout(directory.as_fd(), name, &stat, true)? {
             return Ok(None);
         }
         let marks = self.marks(directory.as_fd(), name, &stat, true)?;
+        let known = |origin: &Origin| Some((origin.value()?, self.layers.original(origin)?));
+        let origin = marks.origin.as_ref().and_then(known);
+        let index = match &origin {
+            Some((origin, _)) if !stat.is_directory() => self.entry_of_upper(origin, &stat)?,
+            _ => None,
+        };
         let goes_on = match stat.kind() {
             libc::S_IFDIR => !marks.is_opaque && !is_hidden_by_name(directory.as_fd(), name)?,
             _ if marks.is_metacopy => true,
-            _ => match marks.origin.as_ref().and_then(|origin| self.original(origin)) {
-                Some(original) => {
+            _ => match origin {
+                Some((_, original)) => {
                     let lower_stat = Some(original);
-                    return Ok(Some(Found { lower_stat, ..upper_only(stat) }));
+                    return Ok(Some(Found { lower_stat, index, ..upper_only(stat) }));
                 }
                 None => marks.is_copy,
             },
@@ -199,14 +227,8 @@ impl Union {
         let mut search = Search::new(Next::Name(name.into()), Some(stat));
         search.lacks_data = marks.is_metacopy;
         search.follow(marks.redirect);
-        self.find_lower(parent, search)
-    }
-
-    /// The lower inode that a copy was made of, if it can be found: only who may open by handle can.
-    fn original(&self, origin: &Origin) -> Option<Stat> {
-        let layer = self.layers.layer_on(&origin.uuid)?;
-        let object = origin.handle.open(layer.root.as_fd()).ok()?;
-        sys::stat_at(object.as_fd(), b"").ok()
+        let found = self.find_lower(parent, search)?;
+        Ok(found.map(|found| Found { index, ..found }))
     }
 
     /// Whether a name would show if nothing of it were in the upper directory.
@@ -227,7 +249,14 @@ impl Union {
         if !stat.is_directory() && lower.len() > 2 {
             lower.drain(1..lower.len() - 1);
         }
-        Ok(Some(Found { stat, is_upper: upper.is_some(), lacks_data, lower, lower_stat }))
+        Ok(Some(Found {
+            stat,
+            is_upper: upper.is_some(),
+            lacks_data,
+            lower,
+            lower_stat,
+            index: None,
+        }))
     }
 
     /// Looks into one layer after the other, as long as what is found leads on.
@@ -415,5 +444,5 @@ fn is_hidden_by_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Err
 
 fn upper_only(stat: Stat) -> Found {
     let lower = SmallVec::new();
-    Found { stat, is_upper: true, lacks_data: false, lower, lower_stat: None }
+    Found { stat, is_upper: true, lacks_data: false, lower, lower_stat: None, index: None }
 }

@@ -1,0 +1,277 @@
+//! The index of hard links (`index=on`), in the kernel's format.
+//!
+//! A lower inode with several names is copied up once, into `WORKDIR/index`, under a name made of its
+//! file handle. Its names in the upper directory are links to that; its names that only lower layers
+//! have are looked up there, and so show the copy too. How many names the union shows is kept beside
+//! ([`crate::format::index`]); with the last of them the entry goes.
+//!
+//! FUSE does not tell under which name a file was opened. So all names by which it is known become
+//! links when it is copied up: a union without the index then shows the copy under them.
+
+mod open;
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use crate::commit::keeping_times;
+use crate::copyup::Keep;
+use crate::format::index::{LinksOf, links, links_value, name_of};
+use crate::format::suffix;
+use crate::node::{Link, Node, Place};
+use crate::sys::{self, Fd, Stat};
+use crate::tree::{Found, Union};
+
+pub(crate) use open::{existing, open};
+
+/// The directory, below the work directory.
+pub(crate) const NAME: &str = "index";
+
+/// The index of a union.
+#[derive(Debug)]
+pub(crate) struct Index {
+    pub(crate) directory: Fd,
+    /// Whether entries were made that are not known to be durable.
+    pub(crate) has_new_names: Cell<bool>,
+}
+
+impl Index {
+    pub(crate) fn new(directory: std::os::fd::OwnedFd) -> Self {
+        Self { directory: Rc::new(directory), has_new_names: Cell::new(false) }
+    }
+}
+
+/// What a node knows that has an entry.
+#[derive(Debug)]
+pub(crate) struct Indexed {
+    /// The entry's name.
+    pub(crate) name: Box<[u8]>,
+    /// Links that the union shows.
+    pub(crate) nlink: Cell<u32>,
+}
+
+impl Indexed {
+    /// Counts a name that came.
+    pub(crate) fn gain_link(&self) {
+        self.nlink.set(self.nlink.get() + 1);
+    }
+}
+
+/// An entry's name and attributes.
+type Entry = (Box<[u8]>, Stat);
+
+impl Union {
+    /// The entry of an origin, if there is an index with one.
+    fn entry_of(&self, origin: &[u8]) -> Result<Option<Entry>, Errno> {
+        let Some(index) = self.index.as_ref().filter(|_| !origin.is_empty()) else {
+            return Ok(None);
+        };
+        let name = name_of(origin);
+        let stat = sys::find_at(index.directory.as_fd(), &name)?;
+        Ok(stat.map(|stat| (name, stat)))
+    }
+
+    /// The entry of which an upper inode is, which says that it is a copy of `origin`. One that is
+    /// another inode was copied up without the index.
+    pub(crate) fn entry_of_upper(
+        &self,
+        origin: &[u8],
+        stat: &Stat,
+    ) -> Result<Option<Box<[u8]>>, Errno> {
+        let found = self.entry_of(origin)?;
+        let is_same = |entry: &Stat| (entry.device, entry.inode) == (stat.device, stat.inode);
+        Ok(found.filter(|(_, entry)| is_same(entry)).map(|(name, _)| name))
+    }
+
+    /// What was found in lower layers only, or the copy of it that the index has.
+    pub(crate) fn through_index(&self, found: Found) -> Result<Found, Errno> {
+        let part = found.lower.first().filter(|_| self.index.is_some());
+        let Some(part) = part.filter(|_| !found.stat.is_directory()) else { return Ok(found) };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let lower = sys::open_below(self.lower_root(part), &part.path, flags)?;
+        let origin = self.origin_on(part.layer, lower.as_fd());
+        let Some((name, stat)) = self.entry_of(&origin)? else { return Ok(found) };
+        if stat.kind() != found.stat.kind() || stat.is_whiteout_device() {
+            tracing::error!(
+                entry = %String::from_utf8_lossy(&name),
+                "an entry of the index is not a copy of what it is named by"
+            );
+            return Err(Errno::IO);
+        }
+        let index = self.index.as_ref().ok_or(Errno::IO)?;
+        let entry = sys::open_below(index.directory.as_fd(), &name, flags)?;
+        let metacopy = self.layers.prefix.name(suffix::METACOPY);
+        let lacks_data = stat.is_regular() && sys::xattr(entry.as_fd(), &metacopy)?.is_some();
+        Ok(Found { stat, is_upper: true, lacks_data, index: Some(name), ..found })
+    }
+
+    /// Lets a node know its entry.
+    pub(crate) fn adopt_entry(&self, node: &Node, name: Box<[u8]>, found: (&Stat, Option<Stat>)) {
+        let nlink = self.links_in_union(&name, found).unwrap_or(found.0.nlink);
+        let _ = node.indexed.set(Indexed { name, nlink: Cell::new(nlink) });
+    }
+
+    fn links_in_union(&self, name: &[u8], (upper, lower): (&Stat, Option<Stat>)) -> Option<u32> {
+        let (index, lower) = (self.index.as_ref()?, lower.filter(|lower| lower.nlink > 1)?);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let object = sys::open_below(index.directory.as_fd(), name, flags).ok()?;
+        let value = sys::xattr(object.as_fd(), &self.layers.prefix.name(suffix::NLINK)).ok()??;
+        links(&value, upper.nlink, lower.nlink).filter(|&links| links > 0)
+    }
+
+    /// Whether copying a lower inode up makes an entry of the index.
+    pub(crate) fn is_indexed_on_copy_up(&self, stat: &Stat) -> bool {
+        self.index.is_some() && stat.nlink > 1 && !stat.is_directory()
+    }
+
+    /// Readies a copy, which bears its origin already, to be an entry. Answers the entry's name;
+    /// `None` if it shall be none.
+    pub(crate) fn prepare_entry(
+        &self,
+        node: &Node,
+        (lower, stat): (BorrowedFd<'_>, &Stat),
+        copy: BorrowedFd<'_>,
+    ) -> Result<Option<Box<[u8]>>, Errno> {
+        if !self.is_indexed_on_copy_up(stat) {
+            return Ok(None);
+        }
+        let origin = self.origin_value(node, lower);
+        if origin.is_empty() {
+            return Ok(None);
+        }
+        let value = links_value(LinksOf::Upper, stat.nlink, 1);
+        let attribute = self.layers.prefix.name(suffix::NLINK);
+        sys::set_xattr(copy, &attribute, &value, XattrFlags::empty())?;
+        Ok(Some(name_of(&origin)))
+    }
+
+    /// Lets a node that is copied up know its entry, whose links are counted from now on.
+    pub(crate) fn count_links(node: &Node, name: &[u8]) {
+        let nlink = Cell::new(node.lower_nlink.get());
+        // Once it knows, it stays so.
+        let _ = node.indexed.set(Indexed { name: name.into(), nlink });
+    }
+
+    /// Moves a copy into the index, and links the names to it by which it is known. Answers the
+    /// directories that have new names.
+    pub(crate) fn enter(
+        &self,
+        node: &Rc<Node>,
+        name: &[u8],
+        (directory, work_name): (BorrowedFd<'_>, &[u8]),
+    ) -> Result<Vec<Rc<Node>>, Errno> {
+        let index = self.index.as_ref().ok_or(Errno::IO)?;
+        rustix::fs::renameat(directory, work_name, &index.directory, name)?;
+        Self::count_links(node, name);
+        node.set_place(Place::Upper);
+        index.has_new_names.set(true);
+        self.note_partial_change();
+        let stat = sys::stat_at(index.directory.as_fd(), name)?;
+        self.linked.borrow_mut().insert((stat.device, stat.inode), Rc::downgrade(node));
+        let known = node.links.borrow().clone();
+        let mut parents = Vec::new();
+        for link in known.into_iter().filter(|link| link.parent.is_in_upper()) {
+            match self.link_up(node, &link) {
+                Ok(()) => parents.push(link.parent),
+                // The name shows the copy all the same.
+                Err(errno) => tracing::debug!(%errno, "a name is not linked to its copy"),
+            }
+        }
+        Ok(parents)
+    }
+
+    /// Makes a name of the upper directory for an entry, if it is none yet. In between the links are
+    /// told by the lower inode's, which do not change.
+    pub(crate) fn link_up(&self, node: &Node, link: &Link) -> Result<(), Errno> {
+        let (Some(index), Some(indexed)) = (&self.index, node.indexed.get()) else { return Ok(()) };
+        let parent = self.upper_part(&link.parent)?;
+        if sys::find_at(parent.as_fd(), &link.name)?.is_some() {
+            return Ok(());
+        }
+        self.set_impure(&link.parent)?;
+        self.note_links(node, LinksOf::Lower)?;
+        keeping_times(parent.as_fd(), || {
+            let none = AtFlags::empty();
+            rustix::fs::linkat(&index.directory, &*indexed.name, &parent, &*link.name, none)
+        })?;
+        self.note_links(node, LinksOf::Upper)?;
+        self.note_new_name(&link.parent);
+        Ok(())
+    }
+
+    /// Records how many links the union shows of an entry.
+    pub(crate) fn note_links(&self, node: &Node, of: LinksOf) -> Result<(), Errno> {
+        let (Some(index), Some(indexed)) = (&self.index, node.indexed.get()) else { return Ok(()) };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let object = sys::open_below(index.directory.as_fd(), &indexed.name, flags)?;
+        let there = match of {
+            LinksOf::Lower => node.lower_nlink.get(),
+            LinksOf::Upper => sys::stat_at(object.as_fd(), b"")?.nlink,
+        };
+        let value = links_value(of, indexed.nlink.get(), there);
+        let attribute = self.layers.prefix.name(suffix::NLINK);
+        sys::set_xattr(object.as_fd(), &attribute, &value, XattrFlags::empty())
+    }
+
+    /// Readies a name to be linked, moved or taken from its inode: where the links are counted by the
+    /// index, it becomes one of the upper directory, so that a link there comes or goes with it.
+    pub(crate) async fn prepare_link(
+        self: &Rc<Self>,
+        parent: &Rc<Node>,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        if self.index.is_none() {
+            return Ok(());
+        }
+        let Some((node, _)) = self.lookup(parent, name)? else { return Ok(()) };
+        let is_shared = node.lower_nlink.get() > 1 && matches!(*node.place.borrow(), Place::Lower);
+        if node.is_directory() || !(is_shared || node.indexed.get().is_some()) {
+            return Ok(());
+        }
+        self.make_changeable(&node, Keep::All).await?;
+        if let Some(pending) = node.pending() {
+            self.shared.committer.finish(&pending).await?;
+        }
+        self.copy_up_directory(parent).await?;
+        // It may have been moved or removed meanwhile: then that operation tells.
+        if node.is_in_upper() && parent.child(name).is_some_and(|now| Rc::ptr_eq(&now, &node)) {
+            self.link_up(&node, &Link { parent: Rc::clone(parent), name: name.into() })?;
+            self.note_links(&node, LinksOf::Upper)?;
+        }
+        Ok(())
+    }
+
+    /// Counts a name that went, and removes the entry with the last one. Answers whether there are
+    /// others, as far as the index knows.
+    pub(crate) fn lose_link(&self, node: &Node) -> bool {
+        let (Some(index), Some(indexed)) = (&self.index, node.indexed.get()) else { return false };
+        let left = indexed.nlink.get().saturating_sub(1);
+        indexed.nlink.set(left);
+        if left > 0 {
+            return true;
+        }
+        let others = sys::stat_at(index.directory.as_fd(), &indexed.name).map(|stat| stat.nlink);
+        if others == Ok(1) {
+            // What stays after an error is removed by the next mount.
+            let _ = rustix::fs::unlinkat(&index.directory, &*indexed.name, AtFlags::empty());
+        }
+        false
+    }
+
+    /// Runs a call on the directory and the name under which the upper part of what is no directory
+    /// is reached.
+    pub(crate) fn at_upper<T>(
+        &self,
+        node: &Rc<Node>,
+        call: impl FnOnce(BorrowedFd<'_>, &[u8]) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        if let (Some(index), Some(indexed)) = (&self.index, node.indexed.get()) {
+            return call(index.directory.as_fd(), &indexed.name);
+        }
+        let link = node.link().ok_or(Errno::NOENT)?;
+        call(self.upper_part(&link.parent)?.as_fd(), &link.name)
+    }
+}
