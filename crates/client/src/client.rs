@@ -62,6 +62,10 @@ pub struct Client {
     pub(crate) returns: RefCell<Vec<protocol::lease::Return>>,
     /// Open handles.
     pub(crate) open_files: Cell<usize>,
+    /// Removals of names that are under way, counted before they ask what is open.
+    pub(crate) removals: Cell<usize>,
+    /// Commits that have ended: numbers the last one.
+    pub(crate) commits: Cell<u64>,
     /// Whole directories that were fetched: numbers the next one.
     pub(crate) listings: Cell<u64>,
     /// Bytes that are read ahead of readers.
@@ -92,6 +96,8 @@ impl Client {
             changes: config.changes,
             returns: RefCell::default(),
             open_files: Cell::new(0),
+            removals: Cell::new(0),
+            commits: Cell::new(0),
             listings: Cell::new(0),
             read_ahead_bytes: Rc::default(),
             closed: Cell::new(false),

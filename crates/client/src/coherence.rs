@@ -27,7 +27,7 @@ pub enum Change {
 const READS_PATIENCE: Duration = Duration::from_millis(500);
 
 impl Handler for Client {
-    fn answered(&self, call: &Call, response: &Response) {
+    fn answered(&self, call: &Call, response: &Response, is_awaited: bool) {
         // Inodes of which this answer may be cached.
         let mut fresh = HashSet::new();
         for grant in &response.grants {
@@ -37,6 +37,12 @@ impl Handler for Client {
         }
         for attr in &response.changed {
             self.note(attr, &fresh, false);
+        }
+        if let (Call::Create { rights, .. }, Ok(Answer::Entry(attr))) = (call, &response.result)
+            && rights.contains(Rights::OPEN)
+            && is_awaited
+        {
+            self.inode(attr.inode).state.borrow_mut().being_opened = true;
         }
         if let Ok(answer) = &response.result {
             self.note_answer(call, answer, &fresh);
@@ -125,8 +131,9 @@ impl Client {
         }
     }
 
-    /// A grant tells of an open that has ended here, and whose return it has overtaken: it is
-    /// returned again, or the inode would be kept for ever once its last name has gone.
+    /// A grant tells of an open that has ended here, and whose return it has overtaken, or of one that
+    /// nobody waits for any more: it is returned, or the inode would be kept for ever once its last name
+    /// has gone.
     fn return_stray_open(&self, grant: &Grant) {
         let Some(inode) = self.known_inode(grant.inode) else { return };
         let mut state = inode.state.borrow_mut();
@@ -201,10 +208,7 @@ impl Client {
             (Call::Lookup { parent, name }, Answer::NoEntry) => {
                 self.set_entry(*parent, name, None, fresh);
             }
-            (Call::Create { parent, name, creation, rights, .. }, Answer::Entry(attr)) => {
-                if rights.contains(Rights::OPEN) {
-                    self.inode(attr.inode).state.borrow_mut().being_opened = true;
-                }
+            (Call::Create { parent, name, creation, .. }, Answer::Entry(attr)) => {
                 self.note(attr, fresh, false);
                 self.set_entry(*parent, name, Some(attr.inode), fresh);
                 if fresh.contains(&attr.inode) {

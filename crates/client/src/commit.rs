@@ -135,7 +135,8 @@ impl Client {
         dirty.committed(&runs);
         match answer {
             Ok(Answer::Attr(attr) | Answer::NotDurable(attr)) => {
-                inode.commits.set(inode.commits.get() + 1);
+                self.commits.set(self.commits.get() + 1);
+                inode.last_commit.set(self.commits.get());
                 if attr.generation != generation {
                     // A truncation came first: the service dropped the commit, the blocks are ours.
                     dirty.unname(&named);

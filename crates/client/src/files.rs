@@ -61,8 +61,10 @@ impl Client {
         mode: OpenMode,
     ) -> Result<(Handle, Attr), Errno> {
         let inode = self.inode(id);
-        // Counted before anything is asked, so that a recall meanwhile says that it is open.
+        // Counted before anything is asked, so that a recall meanwhile says that it is open, and a
+        // removal by this client that begins from now on.
         self.begin_open(&inode);
+        let is_removing = self.removals.get() > 0;
         let told = inode.told();
         let handle = Handle { inode, mode, session: self.session.life.generation(), told };
         let opened = async {
@@ -71,8 +73,9 @@ impl Client {
                 self.acquire_with(&handle.inode, Rights::WRITE, Rights::READ).await?;
             }
             let attr = self.attr(id).await?;
-            if attr.nlink == 0 {
-                // Its last name went meanwhile, so nobody asked whether it is open here.
+            // Nobody asks whether it is open here before its last name goes, or nobody has asked.
+            let is_unasked = handle.inode.state.borrow().rights.is_empty();
+            if attr.nlink == 0 || is_removing || is_unasked {
                 self.acquire(&handle.inode, Rights::OPEN).await?;
             }
             Ok(attr)

@@ -25,8 +25,9 @@ pub(crate) struct Inode {
     pub(crate) state: RefCell<State>,
     /// Data that is written but not committed.
     pub(crate) dirty: RefCell<Dirty>,
-    /// Counts commits that have ended: what they made part of the file is dirty no more.
-    pub(crate) commits: Cell<u64>,
+    /// The number of the last commit that has ended, of all of this client: what it made part of the
+    /// file is dirty no more.
+    pub(crate) last_commit: Cell<u64>,
     /// Reads under READ that are under way: a recall waits for them.
     pub(crate) lease_reads: WaitGroup,
     /// Notified when a fill has been written out.
@@ -81,7 +82,7 @@ impl Inode {
             id,
             state: RefCell::default(),
             dirty: RefCell::default(),
-            commits: Cell::new(0),
+            last_commit: Cell::new(0),
             lease_reads: WaitGroup::new(),
             written: Notify::new(),
             commit_lock: Semaphore::new(1),

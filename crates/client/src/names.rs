@@ -64,9 +64,10 @@ impl Client {
             Known::Inode(id) => self.attr(id).await?,
             Known::Unknown => {
                 self.note_miss(parent);
+                let before = self.commits.get();
                 let call = Call::Lookup { parent, name: name.to_vec() };
                 match self.session.call(call).await? {
-                    Answer::Entry(attr) => self.inode(attr.inode).local_attr(attr),
+                    Answer::Entry(attr) => self.shown(attr, before).await?,
                     Answer::NoEntry => return Err(Errno::ENOENT),
                     _ => return Err(Errno::EPROTO),
                 }
@@ -126,16 +127,42 @@ impl Client {
     /// # Errors
     /// ESTALE, those of a call.
     pub async fn attr(self: &Rc<Self>, id: InodeId) -> Result<Attr, Errno> {
-        let inode = self.inode(id);
-        let attr = match inode.committed_attr() {
-            Some(attr) if self.session.life.is_alive() => attr,
-            _ => match (self.session.call(Call::GetAttr(id)).await, inode.unnamed_attr()) {
-                // A removed directory is still somebody's working directory, for example.
-                (Err(Errno::ESTALE), Some(attr)) => attr,
-                (answer, _) => attr_of(&answer?)?,
-            },
-        };
-        Ok(inode.local_attr(attr))
+        self.inode_attr(&self.inode(id)).await
+    }
+
+    /// As [`Client::attr`].
+    pub(crate) async fn inode_attr(self: &Rc<Self>, inode: &Inode) -> Result<Attr, Errno> {
+        let rounds = self.rounds();
+        loop {
+            if let Some(attr) = inode.committed_attr()
+                && self.session.life.is_alive()
+            {
+                return Ok(inode.local_attr(attr));
+            }
+            rounds.begin()?;
+            let before = self.commits.get();
+            let attr =
+                match (self.session.call(Call::GetAttr(inode.id)).await, inode.unnamed_attr()) {
+                    // A removed directory is still somebody's working directory, for example.
+                    (Err(Errno::ESTALE), Some(attr)) => attr,
+                    (answer, _) => attr_of(&answer?)?,
+                };
+            if inode.last_commit.get() <= before {
+                return Ok(inode.local_attr(attr));
+            }
+            // What was dirty may be committed since, after these attributes: it would be in neither.
+        }
+    }
+
+    /// As this client's users see them: attributes that were asked for when the commit numbered
+    /// `before` was the last to have ended.
+    async fn shown(self: &Rc<Self>, attr: Attr, before: u64) -> Result<Attr, Errno> {
+        let inode = self.inode(attr.inode);
+        if inode.last_commit.get() <= before {
+            Ok(inode.local_attr(attr))
+        } else {
+            self.inode_attr(&inode).await
+        }
     }
 
     /// Changes attributes other than the size (for that see [`Client::truncate`]).
@@ -153,8 +180,9 @@ impl Client {
         if !clean && (changes.mtime.is_some() || changes.layout.is_some()) {
             self.commit(&inode, false).await?;
         }
+        let before = self.commits.get();
         let answer = self.session.call(Call::SetAttr { inode: id, changes }).await?;
-        Ok(inode.local_attr(attr_of(&answer)?))
+        self.shown(attr_of(&answer)?, before).await
     }
 
     /// Makes a directory, symbolic link, FIFO, socket or device node; takes a reference to it.
@@ -199,10 +227,12 @@ impl Client {
         name: &[u8],
     ) -> Result<Attr, Errno> {
         check_name(name)?;
+        let before = self.commits.get();
         let call = Call::Link { inode: id, parent, name: name.to_vec() };
         let attr = attr_of(&self.session.call(call).await?)?;
+        let attr = self.shown(attr, before).await?;
         self.refer(id);
-        Ok(self.inode(id).local_attr(attr))
+        Ok(attr)
     }
 
     /// `unlink(2)`.
@@ -211,13 +241,14 @@ impl Client {
     /// ENOENT, EISDIR, those of a call.
     pub async fn unlink(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
+        let _removal = Removal::begin(self);
         self.register_open(parent, name).await?;
         let call = Call::Unlink { parent, name: name.to_vec() };
         self.removed(call).await
     }
 
     /// Before a name goes: if this client has what it names open, the service must know, for it asks
-    /// only the others.
+    /// only the others. Who opens it from now on sees that a [`Removal`] is under way.
     async fn register_open(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
         let known = self.cached_entry(parent, name);
         let id = match known {
@@ -280,7 +311,9 @@ impl Client {
     ) -> Result<Renamed, Errno> {
         check_name(from.1)?;
         check_name(to.1)?;
-        if mode == RenameMode::Replace || mode == RenameMode::Whiteout {
+        let replaces = mode == RenameMode::Replace || mode == RenameMode::Whiteout;
+        let _removal = replaces.then(|| Removal::begin(self));
+        if replaces {
             self.register_open(to.0, to.1).await?;
         }
         let call = Call::Rename {
@@ -306,12 +339,18 @@ impl Client {
     /// # Errors
     /// ENOTDIR, those of a call.
     pub async fn list(self: &Rc<Self>, id: InodeId, after: u64) -> Result<Listing, Errno> {
+        let before = self.commits.get();
         let call = Call::ReadDir { inode: id, after, count_max: LISTING_ENTRIES };
         match self.session.call(call).await? {
             Answer::Entries { mut entries, end } => {
                 for entry in &mut entries {
-                    if let Some(inode) = self.known_inode(entry.attr.inode) {
-                        entry.attr = inode.local_attr(entry.attr);
+                    if self.known_inode(entry.attr.inode).is_some() {
+                        match self.shown(entry.attr, before).await {
+                            Ok(attr) => entry.attr = attr,
+                            // It was removed after it was listed.
+                            Err(Errno::ESTALE) => {}
+                            Err(errno) => return Err(errno),
+                        }
                     }
                 }
                 Ok(Listing { entries, end })
@@ -402,13 +441,21 @@ impl Client {
         let call = Call::RemoveXattr { inode: id, name: name.to_vec() };
         self.session.call(call).await.map(drop)
     }
+}
 
-    /// Attributes as committed: what data operations go by. Without READ they hold for one use.
-    pub(crate) async fn fetch_attr(self: &Rc<Self>, inode: &Inode) -> Result<Attr, Errno> {
-        match inode.committed_attr() {
-            Some(attr) => Ok(attr),
-            None => attr_of(&self.session.call(Call::GetAttr(inode.id)).await?),
-        }
+/// A name may be about to go, and what it names be open in this client without the service's knowledge.
+struct Removal<'a>(&'a Client);
+
+impl<'a> Removal<'a> {
+    fn begin(client: &'a Client) -> Self {
+        client.removals.set(client.removals.get() + 1);
+        Removal(client)
+    }
+}
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        self.0.removals.set(self.0.removals.get() - 1);
     }
 }
 

@@ -94,9 +94,9 @@ impl Client {
             rounds.begin()?;
             self.session.life.alive().await?;
             let validity = self.validity();
-            let commits = inode.commits.get();
+            let last_commit = inode.last_commit.get();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
-            if inode.commits.get() != commits {
+            if inode.last_commit.get() != last_commit {
                 // What was dirty may be committed since, after these extents: it would be in neither.
                 continue;
             }

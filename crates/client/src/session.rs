@@ -13,13 +13,13 @@ mod slots;
 pub use counts::CallCounts;
 pub(crate) use life::{Life, ReadGuard};
 use protocol::auth::Secret;
-use protocol::client::{Answer, Call, Push, Request, Response, Slot};
+use protocol::client::{Answer, Call, Push, Request, Response};
 use protocol::space::DeviceInfo;
 use protocol::times::Times;
 use protocol::{Epoch, Errno, FreeEpoch, HostId, InodeId, Rights, SessionId};
 use ring::SocketOptions;
 use ring::local::{Notify, oneshot};
-use ring::time::{Instant, now, sleep, timeout_at};
+use ring::time::{now, sleep, timeout_at};
 use rpc::RpcError;
 use slots::{SlotGuard, Slots};
 use std::cell::{Cell, RefCell};
@@ -52,8 +52,8 @@ pub struct SessionConfig {
 
 /// What is told of the session, in the order of its stream.
 pub(crate) trait Handler {
-    /// An answer came to `call`.
-    fn answered(&self, call: &Call, response: &Response);
+    /// An answer came to `call`, whose caller waits for it or has given it up.
+    fn answered(&self, call: &Call, response: &Response, is_awaited: bool);
     /// The service asks for something.
     fn pushed(self: Rc<Self>, push: Push, reply: PushReply);
     /// The connection is gone, the session may go on. READ rights are void.
@@ -105,6 +105,14 @@ pub(crate) struct Failure {
     pub(crate) errno: Errno,
     /// It was not carried out, and will not be: it was not sent, or the service says so.
     pub(crate) is_refusal: bool,
+}
+
+/// How far a call has come.
+struct Progress {
+    /// Its caller has not given it up.
+    is_awaited: Cell<bool>,
+    /// The generation of the session in which it was sent, if it was.
+    sent_in: Cell<Option<u64>>,
 }
 
 fn new_host() -> HostId {
@@ -188,7 +196,8 @@ impl Session {
     }
 
     /// Runs calls until they are answered or [`Times::request_deadline`] has passed; goes through
-    /// lost connections by asking again, with the same slot.
+    /// lost connections by asking again, with the same slot. A change that was sent and is given up is
+    /// asked for until there is an answer, which the [`Handler`] is told.
     ///
     /// # Errors
     /// The service's error, or ETIMEDOUT, or ESTALE after [`Session::end`].
@@ -208,59 +217,73 @@ impl Session {
         } else {
             None
         };
+        let is_change = guard.is_some();
+        let progress = Rc::new(Progress { is_awaited: Cell::new(true), sent_in: Cell::new(None) });
+        let mut asking = Box::pin(Rc::clone(self).ask(call, guard, Rc::clone(&progress)));
+        if let Ok(result) = timeout_at(deadline, &mut asking).await {
+            return result;
+        }
+        progress.is_awaited.set(false);
+        let is_refusal = progress.sent_in.get().is_none();
+        if is_change && !is_refusal {
+            // It may yet be carried out. Nobody but its answer tells this client what it has changed: until
+            // then it is asked for.
+            drop(ring::spawn(asking));
+        }
+        Err(Failure { errno: Errno::ETIMEDOUT, is_refusal })
+    }
+
+    /// Asks until there is an answer, over one connection after the other.
+    async fn ask(
+        self: Rc<Self>,
+        call: Call,
+        guard: Option<SlotGuard>,
+        progress: Rc<Progress>,
+    ) -> Result<Answer, Failure> {
         let slot = guard.as_ref().map(SlotGuard::slot);
         // Blocks that a change frees rest until reads from before its answer have ended. Asking for
         // space frees nothing, and may wait for just that.
         let frees = call.changes() && !matches!(call, Call::LeaseSpace { .. });
         let _epoch = frees.then(|| self.life.hold());
-        self.call_in_slot(call, slot, guard, deadline).await
-    }
-
-    async fn call_in_slot(
-        self: &Rc<Self>,
-        call: Call,
-        slot: Option<Slot>,
-        guard: Option<SlotGuard>,
-        deadline: Instant,
-    ) -> Result<Answer, Failure> {
         let request = Rc::new(Request { slot, call });
-        let mut sent_in = None;
         loop {
-            let failed = |errno| Failure { errno, is_refusal: sent_in.is_none() };
-            let link = match timeout_at(deadline, self.linked()).await {
-                Ok(link) => link.map_err(failed)?,
-                Err(_) => return Err(failed(Errno::ETIMEDOUT)),
-            };
+            let link = self.linked().await.map_err(|errno| {
+                let is_refusal = progress.sent_in.get().is_none();
+                Failure { errno, is_refusal }
+            })?;
             let session = self.life.generation();
-            if slot.is_some() && *sent_in.get_or_insert(session) != session {
+            if slot.is_some() && progress.sent_in.get().is_some_and(|sent_in| sent_in != session) {
                 // Nobody knows whether the lost session carried it out.
                 return Err(Failure { errno: Errno::EIO, is_refusal: false });
             }
+            progress.sent_in.set(Some(session));
             self.counts.borrow_mut().note(&request.call);
             let (sender, receiver) = oneshot();
-            let session = Rc::clone(self);
-            let asked = Rc::clone(&request);
-            // The slot is in use until the answer is there, whether or not anybody still waits.
-            let guard = guard.clone();
+            let (session, asked) = (Rc::clone(&self), Rc::clone(&request));
+            // The slot is in use until the answer is there.
+            let (guard, progress_then) = (guard.clone(), Rc::clone(&progress));
             link.call_then(&request, move |answer| {
                 let outcome = answer.map(|response: Response| {
                     if let Some(handler) = session.handler() {
-                        handler.answered(&asked.call, &response);
+                        let is_awaited = progress_then.is_awaited.get() && !sender.is_closed();
+                        handler.answered(&asked.call, &response, is_awaited);
                     }
                     response.result
                 });
                 drop(guard);
                 let _ = sender.send(outcome);
             });
-            match timeout_at(deadline, receiver).await {
-                Err(_) => return Err(Failure { errno: Errno::ETIMEDOUT, is_refusal: false }),
-                Ok(Ok(Ok(result))) => {
+            match receiver.await {
+                Ok(Ok(result)) => {
                     return result.map_err(|errno| Failure { errno, is_refusal: true });
                 }
                 // The connection was lost: ask again on the next one.
-                Ok(Ok(Err(RpcError::Closed(_))) | Err(_)) => {}
-                Ok(Ok(Err(error))) => {
+                Ok(Err(RpcError::Closed(_))) | Err(_) => {}
+                Ok(Err(error)) => {
                     tracing::warn!(%error, "a call could not be made");
+                    if !progress.is_awaited.get() {
+                        return Err(Failure { errno: Errno::EIO, is_refusal: false });
+                    }
                     ring::time::sleep(RECONNECT_MIN).await;
                 }
             }
@@ -349,7 +372,7 @@ impl Session {
         link.call_then(&request, move |answer| {
             if let (Ok(response), Some(handler)) = (&answer, session.handler()) {
                 // A reclaim is answered by grants: what is returned later must name their stamps.
-                handler.answered(&asked, response);
+                handler.answered(&asked, response, true);
                 if let Ok(Answer::Welcome { devices, .. }) = &response.result {
                     handler.devices(devices.clone());
                 }
@@ -455,7 +478,7 @@ impl rpc::Handler<rpc::Connector<rpc::Client>> for Receiver {
 struct NoHandler;
 
 impl Handler for NoHandler {
-    fn answered(&self, _: &Call, _: &Response) {}
+    fn answered(&self, _: &Call, _: &Response, _: bool) {}
     fn pushed(self: Rc<Self>, _: Push, _: PushReply) {}
     fn disconnected(&self) {}
     fn held(&self) -> Vec<(InodeId, Rights)> {

@@ -113,14 +113,14 @@ impl Client {
             let attr = async {
                 rounds.begin()?;
                 self.acquire(inode, Rights::WRITE | Rights::SIZE).await?;
-                self.fetch_attr(inode).await
+                self.inode_attr(inode).await
             };
             let attr = attr.await;
             let acquired = attr.as_ref().map(drop).map_err(|errno| *errno);
             self.may_place(session, (&plan, planned_in, length), acquired)?;
             let attr = attr?;
             if inode.state.borrow().rights.contains(Rights::WRITE | Rights::SIZE) {
-                let offset = inode.local_attr(attr).size;
+                let offset = attr.size;
                 let end = offset.checked_add(bytes.len() as u64);
                 if end.is_none_or(|end| end > FILE_SIZE_MAX_BYTES) {
                     self.may_place(session, (&plan, planned_in, length), Err(Errno::EFBIG))?;
@@ -176,7 +176,7 @@ impl Client {
     }
 
     async fn layout(self: &Rc<Self>, inode: &Inode) -> Result<Layout, Errno> {
-        Ok(self.fetch_attr(inode).await?.layout)
+        Ok(self.inode_attr(inode).await?.layout)
     }
 
     /// Sets memory and blocks aside for `length` bytes, on the given device or the nearest with

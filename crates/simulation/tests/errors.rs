@@ -3,40 +3,29 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "power_cut/cluster.rs"]
-mod cluster;
+mod stage;
 
-use block::{Fault, FaultPlan, MemoryBacking};
+use block::{Fault, FaultPlan};
 use client::{Client, OpenMode, Setting};
-use cluster::{machines, start_meta, start_node};
-use meta::store::MemoryStore;
 use protocol::{Errno, InodeId};
 use ring::time::sleep;
 use ring::{Buffer, Chunk};
+use stage::play;
 use std::rc::Rc;
-use std::sync::Arc;
 
 const ROOT: InodeId = InodeId::ROOT;
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
-const BLOCK_BYTES: u32 = 4096;
-const DEVICE_BYTES: u64 = 4 << 20;
 
 /// Runs a scene on the client of one node whose device fails as the scene says.
-fn on_a_faulty_node<F>(scene: impl FnOnce(Rc<Client>, Arc<Fault>) -> F + 'static)
+fn on_a_faulty_node<F>(scene: impl FnOnce(Rc<Client>, Fault) -> F)
 where
     F: Future<Output = ()> + 'static,
 {
-    let memory = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
-    let backing = Arc::new(Fault::new(memory, 1, FaultPlan::default()));
-    let (mut simulation, meta, nodes) = machines(1, 1);
-    let whole = async move {
-        start_meta(&meta, Box::new(MemoryStore::new()), 1);
-        let node = (meta, nodes[0].clone());
-        let client = start_node(&node, 0, Arc::clone(&backing) as Arc<_>, 1).await;
-        nodes[0].spawn(scene(client, backing)).await.unwrap();
-    };
-    simulation.run(whole).unwrap();
+    play(1, async |stage| {
+        let device = stage.device.clone();
+        stage.on(0, |client| scene(client, device)).await;
+    });
 }
 
 fn bytes(byte: u8) -> Chunk {
@@ -101,23 +90,18 @@ fn each_handle_is_told_of_a_failure_once() {
 /// though nothing is dirty any more and nobody was told: it may not go on as if all was well.
 #[test]
 fn a_handle_whose_data_was_refused_breaks_with_its_session() {
-    let memory = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
-    let backing = Fault::new(memory, 1, FaultPlan::default());
-    let (mut simulation, meta, nodes) = machines(1, 1);
-    let network = simulation.network();
-    let whole = async move {
-        start_meta(&meta, Box::new(MemoryStore::new()), 1);
-        let node = (meta.clone(), nodes[0].clone());
-        let client = start_node(&node, 0, Arc::new(backing.clone()), 1).await;
-        let scene = async move {
+    play(1, async |stage| {
+        let (device, network) = (stage.device.clone(), stage.network.clone());
+        let (meta, node) = (stage.meta.clone(), stage.nodes[0].clone());
+        let scene = async move |client: Rc<Client>| {
             let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
-            backing.set_plan(FaultPlan { write_error_ppm: 1_000_000, ..FaultPlan::default() });
+            device.set_plan(FaultPlan { write_error_ppm: 1_000_000, ..FaultPlan::default() });
             client.write(&handle, 0, bytes(1), false).await.unwrap();
             sleep(protocol::times::WRITEBACK * 2).await;
-            backing.set_plan(FaultPlan::default());
-            network.cut(&meta, &node.1);
+            device.set_plan(FaultPlan::default());
+            network.cut(&meta, &node);
             sleep(protocol::times::SESSION_DEADLINE * 2).await;
-            network.heal(&meta, &node.1);
+            network.heal(&meta, &node);
             sleep(protocol::times::SESSION_DEADLINE).await;
             let broken = client.write(&handle, 5000, bytes(2), false).await;
             assert_eq!(broken, Err(Errno::EIO));
@@ -126,7 +110,6 @@ fn a_handle_whose_data_was_refused_breaks_with_its_session() {
             client.write(&other, 0, bytes(3), false).await.unwrap();
             client.fsync_file(&other).await.unwrap();
         };
-        nodes[0].spawn(scene).await.unwrap();
-    };
-    simulation.run(whole).unwrap();
+        stage.on(0, scene).await;
+    });
 }

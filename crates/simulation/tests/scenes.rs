@@ -1,19 +1,18 @@
-//! Scenes in which two tasks of one client meet at a moment that random loads seldom hit: one for
-//! each mistake that a seed of the simulation has shown.
+//! Scenes in which two tasks of one client, or two clients, meet at a moment that random loads seldom hit:
+//! one for each mistake with data that a seed of the simulation has shown. Those with files that are
+//! open without a name are in `opens.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "power_cut/cluster.rs"]
-mod cluster;
+mod stage;
 
 use block::{Backing, Device, Fault, FaultPlan, Geometry, Incarnation, IoFuture, MemoryBacking};
 use client::{Client, OpenMode, Setting};
-use cluster::{machines, start_meta, start_node};
-use meta::store::MemoryStore;
-use protocol::client::{FallocateMode, RenameMode};
+use protocol::client::FallocateMode;
 use protocol::{Errno, InodeId};
 use ring::time::{sleep, timeout};
 use ring::{Buffer, Chunk, Segments, spawn};
+use stage::{BLOCK_BYTES, DEVICE_BYTES, play, play_on};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,67 +21,18 @@ use std::time::Duration;
 const ROOT: InodeId = InodeId::ROOT;
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
-const BLOCK_BYTES: u32 = 4096;
-const DEVICE_BYTES: u64 = 4 << 20;
-/// Longer than the pause between two write-backs.
-const RECALL_LASTS: Duration = Duration::from_secs(1);
+/// A device each of whose operations takes a while: longer, mostly, than the pause between two write-backs.
+const SLOW: FaultPlan = FaultPlan {
+    read_error_ppm: 0,
+    write_error_ppm: 0,
+    torn_write_ppm: 0,
+    flush_error_ppm: 0,
+    delay_ppm: 1_000_000,
+    delay_max: Duration::from_secs(1),
+};
 
-/// Runs a scene on the client of one node; it is given the metadata service's store too.
-fn on_a_node<F>(scene: impl FnOnce(Rc<Client>, MemoryStore) -> F + 'static)
-where
-    F: Future<Output = ()> + 'static,
-{
-    let backing = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
-    on_a_node_with(backing, scene);
-}
-
-fn on_a_node_with<F>(
-    backing: Arc<dyn Backing>,
-    scene: impl FnOnce(Rc<Client>, MemoryStore) -> F + 'static,
-) where
-    F: Future<Output = ()> + 'static,
-{
-    let (mut simulation, meta, nodes) = machines(1, 1);
-    let store = MemoryStore::new();
-    let whole = async move {
-        start_meta(&meta, Box::new(store.clone()), 1);
-        let client = start_node(&(meta, nodes[0].clone()), 0, backing, 1).await;
-        nodes[0].spawn(scene(client, store)).await.unwrap();
-    };
-    simulation.run(whole).unwrap();
-}
-
-/// Goal: an unlink, or a rename over a name, whose client has the file open tells the service so
-/// first; it ends also if the file is closed while it does that: then there is nothing to tell, and
-/// what the service grants is returned at once (seed 189).
-#[test]
-fn a_removal_ends_when_its_file_is_closed_meanwhile() {
-    on_a_node(async |client, _| {
-        for is_rename in [false, true] {
-            for name in [&b"a"[..], b"b"] {
-                let made = client.create(ROOT, name, SETTING, WRITE).await;
-                client.release(&made.unwrap().0).await.unwrap();
-            }
-            // Opens that have ended are told of by then.
-            sleep(protocol::times::WRITEBACK * 2).await;
-            let inode = client.lookup(ROOT, b"a").await.unwrap().inode;
-            let (handle, _) = client.open(inode, OpenMode::default()).await.unwrap();
-            let remover = Rc::clone(&client);
-            let removal = spawn(async move {
-                if is_rename {
-                    remover.rename((ROOT, b"b"), (ROOT, b"a"), RenameMode::Replace).await.map(drop)
-                } else {
-                    remover.unlink(ROOT, b"a").await
-                }
-            });
-            // It has asked by then, and has no answer.
-            ring::yield_now().await;
-            client.release(&handle).await.unwrap();
-            let ended = timeout(Duration::from_mins(2), removal).await;
-            ended.expect("it ends").unwrap().unwrap();
-            let _ = client.unlink(ROOT, b"b").await;
-        }
-    });
+fn bytes(byte: u8) -> Chunk {
+    Chunk::from(Buffer::copy_from(&[byte; 5000]))
 }
 
 /// Goal: what was written before an fsync survives the loss of the store's unsynced tail when the
@@ -90,17 +40,20 @@ fn a_removal_ends_when_its_file_is_closed_meanwhile() {
 /// commit (seed 78).
 #[test]
 fn an_fsync_makes_durable_what_a_close_has_committed_meanwhile() {
-    on_a_node(async |client, store| {
-        let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
-        let bytes = Chunk::from(Buffer::copy_from(&[7; 5000]));
-        client.write(&handle, 0, bytes, false).await.unwrap();
-        let closer = Rc::clone(&client);
-        let close = spawn(async move { closer.release(&handle).await });
-        // The commit is under way by then.
-        ring::yield_now().await;
-        client.fsync(attr.inode).await.unwrap();
-        assert!(store.unsynced().is_empty(), "fsync has answered too early");
-        close.await.unwrap().unwrap();
+    play(1, async |stage| {
+        let store = stage.store();
+        let scene = async move |client: Rc<Client>| {
+            let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            client.write(&handle, 0, bytes(7), false).await.unwrap();
+            let closer = Rc::clone(&client);
+            let close = spawn(async move { closer.release(&handle).await });
+            // The commit is under way by then.
+            ring::yield_now().await;
+            client.fsync(attr.inode).await.unwrap();
+            assert!(store.unsynced().is_empty(), "fsync has answered too early");
+            close.await.unwrap().unwrap();
+        };
+        stage.on(0, scene).await;
     });
 }
 
@@ -178,9 +131,8 @@ impl Device for SlowFlushDevice {
 fn blocks_of_a_commit_that_is_not_durable_in_time_are_not_used_again() {
     let memory = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
     let is_next = Arc::new(AtomicBool::new(false));
-    let backing = SlowFlush { memory, is_next: Arc::clone(&is_next) };
-    on_a_node_with(Arc::new(backing), async move |client, _| {
-        let bytes = |byte: u8| Chunk::from(Buffer::copy_from(&[byte; 5000]));
+    let backing = Arc::new(SlowFlush { memory, is_next: Arc::clone(&is_next) });
+    let scene = async move |client: Rc<Client>| {
         let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
         client.write(&handle, 0, bytes(1), false).await.unwrap();
         client.release(&handle).await.unwrap();
@@ -199,75 +151,56 @@ fn blocks_of_a_commit_that_is_not_durable_in_time_are_not_used_again() {
         assert!(!is_foreign, "a file holds what was written to another");
         closed.unwrap();
         let _ = client.release(&handle).await;
-    });
+    };
+    let device = Fault::new(backing, 1, FaultPlan::default());
+    play_on(device, 1, async |stage| stage.on(0, scene).await);
 }
 
 /// Goal: what cannot be written out when another session asks for the right to it is told at close
 /// (seed 251).
 #[test]
 fn a_close_tells_what_a_recall_could_not_commit() {
-    let (mut simulation, meta, nodes) = machines(1, 2);
-    let memory = || Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
-    let backing = Fault::new(memory(), 1, FaultPlan::default());
-    let whole = async move {
-        start_meta(&meta, Box::new(MemoryStore::new()), 1);
-        let machine = |index: usize| (meta.clone(), nodes[index].clone());
-        let writer = start_node(&machine(0), 0, Arc::new(backing.clone()), 1).await;
-        let other = start_node(&machine(1), 1, memory(), 1).await;
-        let (writer_again, at) = (Rc::clone(&writer), &nodes[0]);
-        let written = at.spawn(async move {
-            let (handle, attr) = writer.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
-            let bytes = Chunk::from(Buffer::copy_from(&[1; 5000]));
-            writer.write(&handle, 0, bytes, false).await.unwrap();
-            (handle, attr.inode)
-        });
-        let (handle, inode) = written.await.unwrap();
-        backing.set_plan(FaultPlan { write_error_ppm: 1_000_000, ..FaultPlan::default() });
-        let punch = nodes[1].spawn(async move {
+    play(2, async |stage| {
+        let write = async |client: Rc<Client>| {
+            let (handle, _) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            client.write(&handle, 0, bytes(1), false).await.unwrap();
+            handle
+        };
+        let handle = stage.on(0, write).await;
+        let inode = handle.inode();
+        stage.device.set_plan(FaultPlan { write_error_ppm: 1_000_000, ..FaultPlan::default() });
+        let punch = async move |other: Rc<Client>| {
             other.fallocate(inode, 100_000, 5000, FallocateMode::Punch).await.unwrap();
-        });
-        punch.await.unwrap();
-        assert_eq!(backing.counts().errors, 1, "the recall has it written out");
-        let closed = at.spawn(async move { writer_again.release(&handle).await });
-        assert_eq!(closed.await.unwrap(), Err(Errno::EIO));
-    };
-    simulation.run(whole).unwrap();
+        };
+        stage.on(1, punch).await;
+        assert_eq!(stage.device.counts().errors, 1, "the recall has it written out");
+        let closed = stage.on(0, async move |client| client.release(&handle).await).await;
+        assert_eq!(closed, Err(Errno::EIO));
+    });
 }
 
 /// Goal: a write for which each device has too little left fails, even if all together have enough
 /// (seeds 653 and 878): the blocks that were granted meanwhile are not asked for again for ever.
 #[test]
 fn a_write_ends_that_no_device_has_room_for() {
-    let (mut simulation, meta, nodes) = machines(1, 2);
-    let memory = || Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
-    let whole = async move {
-        start_meta(&meta, Box::new(MemoryStore::new()), 1);
-        let mut clients = Vec::new();
-        for (index, node) in nodes.iter().enumerate() {
-            let machine = (meta.clone(), node.clone());
-            clients.push(start_node(&machine, index, memory(), 1).await);
-        }
-        let zeros = |blocks: usize| Chunk::from(Buffer::zeroed(blocks * BLOCK_BYTES as usize));
+    let zeros = |blocks: usize| Chunk::from(Buffer::zeroed(blocks * BLOCK_BYTES as usize));
+    play(2, async |stage| {
         for (name, index) in [(b"0", 0), (b"1", 1)] {
-            let client: &Rc<Client> = &clients[index];
-            let client = Rc::clone(client);
-            let job = nodes[index].spawn(async move {
+            let write = async move |client: Rc<Client>| {
                 let (handle, _) = client.create(ROOT, name, SETTING, WRITE).await.unwrap();
                 client.write(&handle, 0, zeros(5), false).await.unwrap();
                 client.release(&handle).await.unwrap();
-            });
-            job.await.unwrap();
+            };
+            stage.on(index, write).await;
         }
-        let client = Rc::clone(&clients[1]);
-        let job = nodes[1].spawn(async move {
+        let open = async |client: Rc<Client>| {
             // While it is open it may be closed any time: the service asks on, lest that be missed.
             let (handle, _) = client.create(ROOT, b"open", SETTING, WRITE).await.unwrap();
             client.unlink(ROOT, b"open").await.unwrap();
             handle
-        });
-        let _open = job.await.unwrap();
-        let client = Rc::clone(&clients[0]);
-        let job = nodes[0].spawn(async move {
+        };
+        let _open = stage.on(1, open).await;
+        let fill = async move |client: Rc<Client>| {
             let (handle, attr) = client.create(ROOT, b"rest", SETTING, WRITE).await.unwrap();
             let mut offset = 0;
             while client.write(&handle, offset, zeros(1), false).await.is_ok() {
@@ -281,129 +214,47 @@ fn a_write_ends_that_no_device_has_room_for() {
             assert_eq!(write.await.expect("it ends"), Err(Errno::ENOSPC));
             client.write(&handle, offset, zeros(5), false).await.unwrap();
             client.release(&handle).await.unwrap();
-        });
-        job.await.unwrap();
-    };
-    simulation.run(whole).unwrap();
-}
-
-/// Goal: a file that is closed while its right to be written is recalled, and told to be closed right
-/// after the recall is answered, is gone with its last name (seeds 727 and 2152).
-#[test]
-fn a_file_closed_during_a_recall_goes_with_its_last_name() {
-    let (mut simulation, meta, nodes) = machines(1, 2);
-    let memory = || Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
-    let slow = FaultPlan { delay_ppm: 1_000_000, delay_max: RECALL_LASTS, ..FaultPlan::default() };
-    let backing = Fault::new(memory(), 1, FaultPlan::default());
-    let whole = async move {
-        start_meta(&meta, Box::new(MemoryStore::new()), 1);
-        let machine = |index: usize| (meta.clone(), nodes[index].clone());
-        let writer = start_node(&machine(0), 0, Arc::new(backing.clone()), 1).await;
-        let other = start_node(&machine(1), 1, memory(), 1).await;
-        let inodes = async |client: &Rc<Client>| client.pool_use().await.unwrap().inodes;
-        let elsewhere = nodes[1].clone();
-        let scene = nodes[0].spawn(async move {
-            let before = inodes(&writer).await;
-            backing.set_plan(slow);
-            for _ in 0..50 {
-                let (handle, attr) = writer.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
-                let bytes = Chunk::from(Buffer::copy_from(&[1; 5000]));
-                writer.write(&handle, 0, bytes, false).await.unwrap();
-                let remover = Rc::clone(&other);
-                let removed = elsewhere.spawn(async move { remover.unlink(ROOT, b"a").await });
-                // The recall has begun to commit by then; next come the close and the write-back.
-                sleep(Duration::from_millis(2)).await;
-                writer.release(&handle).await.unwrap();
-                removed.await.unwrap().unwrap();
-                writer.forget(attr.inode, 1);
-            }
-            sleep(protocol::times::WRITEBACK * 4).await;
-            assert_eq!(inodes(&writer).await, before);
-        });
-        scene.await.unwrap();
-    };
-    simulation.run(whole).unwrap();
-}
-
-/// Goal: a file whose last name has gone is gone with its last handle, also if the service and the
-/// client lost their connection while it was open (seeds 653 and 727).
-#[test]
-fn an_open_that_was_reclaimed_can_be_returned() {
-    let (mut simulation, meta, nodes) = machines(1, 1);
-    let network = simulation.network();
-    let memory = Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
-    let whole = async move {
-        start_meta(&meta, Box::new(MemoryStore::new()), 1);
-        let machine = (meta.clone(), nodes[0].clone());
-        let client = start_node(&machine, 0, memory, 1).await;
-        let node = nodes[0].clone();
-        let scene = nodes[0].spawn(async move {
-            let before = client.pool_use().await.unwrap().inodes;
-            let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
-            client.unlink(ROOT, b"a").await.unwrap();
-            network.reset(&node, &meta);
-            assert_eq!(client.pool_use().await.unwrap().inodes, before + 1);
-            client.release(&handle).await.unwrap();
-            client.forget(attr.inode, 1);
-            sleep(protocol::times::WRITEBACK * 4).await;
-            assert_eq!(client.pool_use().await.unwrap().inodes, before);
-        });
-        scene.await.unwrap();
-    };
-    simulation.run(whole).unwrap();
+        };
+        stage.on(0, fill).await;
+    });
 }
 
 /// Goal: a client that was out of contact for so long that its session may have ended says nothing of
 /// names by what it has cached (seeds 1427, 2211 and 2278).
 #[test]
 fn names_are_not_told_from_the_cache_without_contact() {
-    let (mut simulation, meta, nodes) = machines(1, 2);
-    let memory = || Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
-    let whole = async move {
-        start_meta(&meta, Box::new(MemoryStore::new()), 1);
-        let machine = |index: usize| (meta.clone(), nodes[index].clone());
-        let paused = start_node(&machine(0), 0, memory(), 1).await;
-        let other = start_node(&machine(1), 1, memory(), 1).await;
-        let looker = Rc::clone(&paused);
-        let look = nodes[0].spawn(async move {
+    play(2, async |stage| {
+        let look = async |looker: Rc<Client>| {
             assert_eq!(looker.lookup(ROOT, b"a").await.map(drop), Err(Errno::ENOENT));
             // It looks again before it learns that its connection was closed meanwhile.
             sleep(protocol::times::HEARTBEAT).await;
             let found = looker.lookup(ROOT, b"a").await.map(drop);
             assert_ne!(found, Err(Errno::ENOENT), "it was made while the node was paused");
-        });
+        };
+        let look = stage.begin(0, look);
         sleep(Duration::from_millis(10)).await;
-        nodes[0].pause();
-        let made = nodes[1].spawn(async move {
+        stage.nodes[0].pause();
+        let make = async |other: Rc<Client>| {
             let (handle, _) = other.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
             other.release(&handle).await.unwrap();
-        });
-        made.await.unwrap();
-        nodes[0].resume();
+        };
+        stage.on(1, make).await;
+        stage.nodes[0].resume();
         look.await.unwrap();
-    };
-    simulation.run(whole).unwrap();
+    });
 }
 
 /// Goal: what a close has committed is seen by others, also where another worker of the same client
 /// has overwritten it while it went to its device, and not committed that yet (seed 631).
 #[test]
 fn a_close_commits_what_is_overwritten_meanwhile() {
-    let (mut simulation, meta, nodes) = machines(1, 2);
-    let memory = || Arc::new(MemoryBacking::new(DEVICE_BYTES, BLOCK_BYTES).unwrap());
-    let slow = FaultPlan { delay_ppm: 1_000_000, delay_max: RECALL_LASTS, ..FaultPlan::default() };
-    let backing = Fault::new(memory(), 1, FaultPlan::default());
-    let whole = async move {
-        start_meta(&meta, Box::new(MemoryStore::new()), 1);
-        let machine = |index: usize| (meta.clone(), nodes[index].clone());
-        let writer = start_node(&machine(0), 0, Arc::new(backing.clone()), 1).await;
-        let reader = start_node(&machine(1), 1, memory(), 1).await;
-        let bytes = |byte: u8| Chunk::from(Buffer::copy_from(&[byte; 5000]));
-        let write = nodes[0].spawn(async move {
+    play(2, async |stage| {
+        let device = stage.device.clone();
+        let write = async move |writer: Rc<Client>| {
             let (handle, attr) = writer.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
             let (other, _) = writer.open(attr.inode, WRITE).await.unwrap();
             writer.write(&handle, 0, bytes(1), false).await.unwrap();
-            backing.set_plan(slow);
+            device.set_plan(SLOW);
             let closer = Rc::clone(&writer);
             let close = spawn(async move { closer.release(&handle).await });
             // Its bytes are on their way by then.
@@ -411,29 +262,47 @@ fn a_close_commits_what_is_overwritten_meanwhile() {
             writer.write(&other, 0, bytes(2), false).await.unwrap();
             close.await.unwrap().unwrap();
             attr.inode
-        });
-        let inode = write.await.unwrap();
-        let read = nodes[1].spawn(async move { reader.read(inode, 0, 5000, None).await.unwrap() });
-        let found = read.await.unwrap();
+        };
+        let inode = stage.on(0, write).await;
+        let read = async move |reader: Rc<Client>| reader.read(inode, 0, 5000, None).await.unwrap();
+        let found = stage.on(1, read).await;
         let found: Vec<u8> = found.iter().flat_map(Chunk::as_slice).copied().collect();
         assert!(found == [1; 5000] || found == [2; 5000], "neither of the writes: {:?}", found[0]);
-    };
-    simulation.run(whole).unwrap();
+    });
 }
 
-/// Goal: what an fsync has committed is read back also from a file whose last name this client has
-/// removed in between: extents from before are not used (seed 4795).
+/// Goal: an append goes behind what its own client has written, also if that is committed between the
+/// answer to the question for the file's size and its use (seed 5341).
 #[test]
-fn a_file_that_lost_its_name_is_read_as_synced() {
-    on_a_node(async |client, _| {
-        let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
-        let bytes = Chunk::from(Buffer::copy_from(&[1; 5000]));
-        client.write(&handle, 0, bytes, false).await.unwrap();
-        client.unlink(ROOT, b"a").await.unwrap();
-        client.fsync(attr.inode).await.unwrap();
-        client.attr(attr.inode).await.unwrap();
-        let read = client.read(attr.inode, 0, 5000, None).await.unwrap();
-        assert!(read.iter().flat_map(Chunk::as_slice).all(|byte| *byte == 1), "zeros");
-        client.release(&handle).await.unwrap();
+fn an_append_goes_behind_what_is_committed_meanwhile() {
+    play(1, async |stage| {
+        let stage = Rc::new(stage);
+        let all = Rc::clone(&stage);
+        let scene = async move |client: Rc<Client>| {
+            let append = OpenMode { append: true, ..WRITE };
+            let (handle, attr) = client.create(ROOT, b"a", SETTING, append).await.unwrap();
+            let handle = Rc::new(handle);
+            for round in 0..30 {
+                let at = client.write(&handle, 0, bytes(1), false).await.unwrap();
+                assert_eq!(at, round * 10_000);
+                // Both the commit and the append wait for the next connection, and come over it together.
+                all.network.cut(&all.nodes[0], &all.meta);
+                all.network.reset(&all.nodes[0], &all.meta);
+                sleep(Duration::from_millis(50)).await;
+                let (closer, closed) = (Rc::clone(&client), Rc::clone(&handle));
+                let close = spawn(async move { closer.flush(&closed).await });
+                let (writer, written) = (Rc::clone(&client), Rc::clone(&handle));
+                let write = async move { writer.write(&written, 0, bytes(2), false).await };
+                let write = spawn(write);
+                sleep(Duration::from_millis(50)).await;
+                all.network.heal(&all.nodes[0], &all.meta);
+                let at = write.await.unwrap().unwrap();
+                assert_eq!(at, round * 10_000 + 5000, "it shares bytes with the one before");
+                close.await.unwrap().unwrap();
+                client.flush(&handle).await.unwrap();
+            }
+            assert_eq!(client.attr(attr.inode).await.unwrap().size, 300_000);
+        };
+        stage.on(0, scene).await;
     });
 }

@@ -52,8 +52,8 @@ pub(crate) struct Ahead {
 #[derive(Debug)]
 struct Piece {
     range: Range<u64>,
-    /// The inode's count of ended commits when it was planned.
-    commits: u64,
+    /// The inode's last commit when it was planned.
+    last_commit: u64,
     content: RefCell<Content>,
     /// Told when the content is there, or has failed.
     done: Notify,
@@ -120,11 +120,11 @@ impl Ahead {
     }
 
     /// The pieces that have all of a range, if there are such; those before its end are given up.
-    fn take(&mut self, range: &Range<u64>, commits: u64) -> Option<Vec<Rc<Piece>>> {
+    fn take(&mut self, range: &Range<u64>, last_commit: u64) -> Option<Vec<Rc<Piece>>> {
         let mut at = range.start;
         let mut found = Vec::new();
         for piece in self.pieces.iter().filter(|piece| piece.range.end > range.start) {
-            if at >= range.end || piece.range.start > at || piece.commits != commits {
+            if at >= range.end || piece.range.start > at || piece.last_commit != last_commit {
                 break;
             }
             at = piece.range.end;
@@ -197,7 +197,7 @@ impl Client {
         self.read_ahead_bytes.set(kept);
         let piece = Rc::new(Piece {
             range,
-            commits: inode.commits.get(),
+            last_commit: inode.last_commit.get(),
             content: RefCell::new(Content::Coming),
             done: Notify::new(),
             kept: Rc::clone(&self.read_ahead_bytes),
@@ -225,7 +225,7 @@ impl Client {
             inode.state.borrow_mut().ahead.clear();
             return None;
         }
-        let pieces = inode.state.borrow_mut().ahead.take(range, inode.commits.get())?;
+        let pieces = inode.state.borrow_mut().ahead.take(range, inode.last_commit.get())?;
         let mut chunks = Vec::with_capacity(pieces.len());
         for piece in pieces {
             chunks.extend(piece.part(range).await?);
@@ -258,7 +258,7 @@ mod tests {
         let chunks = bytes.chunks(3).map(|part| Buffer::copy_from(part).freeze()).collect();
         let kept = Rc::new(Cell::new(range.end - range.start));
         let (content, done) = (RefCell::new(Content::Here(chunks)), Notify::new());
-        Rc::new(Piece { range, commits: 0, content, done, kept })
+        Rc::new(Piece { range, last_commit: 0, content, done, kept })
     }
 
     /// Goal: the window grows with what was read in order, up to its most, each byte asked for once.

@@ -4,6 +4,7 @@ use super::*;
 use protocol::client::PushAnswer;
 use protocol::space::DeviceAddress;
 use protocol::{DeviceId, Incarnation};
+use ring::JoinHandle;
 use rpc::{Acceptor, Limits, Listener};
 
 const SECRET: Secret = Secret([7; 32]);
@@ -67,7 +68,7 @@ impl rpc::Handler<Acceptor<rpc::Client>> for Service {
 struct Told(RefCell<Vec<bool>>);
 
 impl Handler for Told {
-    fn answered(&self, _: &Call, _: &Response) {}
+    fn answered(&self, _: &Call, _: &Response, _: bool) {}
     fn pushed(self: Rc<Self>, push: Push, reply: PushReply) {
         if let Push::Devices(devices) = push {
             self.devices(devices);
@@ -94,23 +95,33 @@ async fn serve(listener: Listener) {
     }
 }
 
-/// Goal: news of devices that follow the welcome in the stream, in the same segment even, are not
-/// undone by the older list in the welcome. (A client that missed such news took devices for offline
-/// for good, and its writes failed with EIO when the service gave it space there.)
-#[test]
-fn welcome_does_not_undo_later_news() {
+/// Runs a scene with a session that has been started with a [`Service`], which goes on for as long as
+/// the task that is given lives, and what the session was told of devices.
+fn with_session<F>(times: Times, scene: impl FnOnce(Rc<Session>, Rc<Told>, JoinHandle<()>) -> F)
+where
+    F: Future<Output = ()>,
+{
     let mut runtime = ring::Runtime::new(&ring::Config::default()).unwrap();
     runtime.block_on(async {
         let sockets = SocketOptions::default();
         let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &sockets).unwrap();
         let meta = listener.local_addr();
         let server = ring::spawn(serve(listener));
-        let times = Times::default();
         let config = SessionConfig { meta, secret: SECRET, node: "node".into(), times, sockets };
         let told = Rc::new(Told::default());
         let weak: Weak<dyn Handler> = Rc::downgrade(&(Rc::clone(&told) as Rc<dyn Handler>));
         let session = Session::new(config);
         session.start(weak).await.unwrap();
+        scene(session, told, server).await;
+    });
+}
+
+/// Goal: news of devices that follow the welcome in the stream, in the same segment even, are not
+/// undone by the older list in the welcome. (A client that missed such news took devices for offline
+/// for good, and its writes failed with EIO when the service gave it space there.)
+#[test]
+fn welcome_does_not_undo_later_news() {
+    with_session(Times::default(), async |session, told, server| {
         while told.0.borrow().len() < 2 {
             sleep(Duration::from_millis(1)).await;
         }
@@ -125,18 +136,8 @@ fn welcome_does_not_undo_later_news() {
 /// refused it or it was never sent, but if no answer came.
 #[test]
 fn a_refusal_is_told_from_silence() {
-    let mut runtime = ring::Runtime::new(&ring::Config::default()).unwrap();
-    runtime.block_on(async {
-        let sockets = SocketOptions::default();
-        let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &sockets).unwrap();
-        let meta = listener.local_addr();
-        let server = ring::spawn(serve(listener));
-        let times = Times { request_deadline: Duration::from_millis(200), ..Times::default() };
-        let config = SessionConfig { meta, secret: SECRET, node: "node".into(), times, sockets };
-        let told = Rc::new(Told::default());
-        let weak: Weak<dyn Handler> = Rc::downgrade(&(Rc::clone(&told) as Rc<dyn Handler>));
-        let session = Session::new(config);
-        session.start(weak).await.unwrap();
+    let times = Times { request_deadline: Duration::from_millis(200), ..Times::default() };
+    with_session(times, async |session, _told, server| {
         let device = DeviceId(1);
         let refused = session.call_or_know(Call::ReturnSpace { device, free: Vec::new() }).await;
         assert_eq!(refused, Err(Failure { errno: Errno::EINVAL, is_refusal: true }));
