@@ -83,12 +83,12 @@ impl Union {
         let upper = self.upper()?;
         let link = node.link().ok_or(Errno::NOENT)?;
         let lower = self.object(node)?;
-        let stat = sys::stat_at(lower.as_fd(), b"")?;
+        let stat = self.shown_stat(node, lower.as_fd(), sys::stat_at(lower.as_fd(), b"")?)?;
         let name = self.work_name();
         rustix::fs::mkdirat(&upper.work, &name, Mode::RWXU)?;
         let done = async {
             let copy = sys::open_below(upper.work.as_fd(), &name, OFlags::RDONLY)?;
-            self.copy_attributes(lower.as_fd(), copy.as_fd(), &stat)?;
+            self.copy_attributes(node, (lower.as_fd(), &stat), copy.as_fd())?;
             if self.options.sync == SyncMode::Strict {
                 let copy = ring::File::from_handle(ring::Handle::from_fd(copy));
                 copy.sync_all().await.map_err(crate::commit::errno_of)?;
@@ -138,7 +138,7 @@ impl Union {
         let done = (|| {
             let flags = OFlags::PATH | OFlags::NOFOLLOW;
             let copy = sys::open_below(upper.work.as_fd(), &name, flags)?;
-            self.copy_attributes(lower.as_fd(), copy.as_fd(), &stat)?;
+            self.copy_attributes(node, (lower.as_fd(), &stat), copy.as_fd())?;
             self.mark_origin(node, (lower.as_fd(), &stat), copy.as_fd())?;
             match self.prepare_entry(node, (lower.as_fd(), &stat), copy.as_fd())? {
                 Some(entry) => self.enter(node, &entry, (upper.work.as_fd(), &name)).map(drop),
@@ -186,9 +186,9 @@ impl Union {
             return self.bring_data(node, state, keep, lower).await;
         }
         let stat = if has_data_apart {
-            sys::stat_at(self.object(node)?.as_fd(), b"")?
+            self.stat(node)?
         } else {
-            sys::stat_at(lower.as_fd(), b"")?
+            self.shown_stat(node, lower.as_fd(), sys::stat_at(lower.as_fd(), b"")?)?
         };
         if !matches!(keep, Keep::All | Keep::First(0))
             && !has_data_apart
@@ -232,7 +232,7 @@ impl Union {
         let apart = if node.has_data_apart() { Some(self.object(node)?) } else { None };
         let entry = source.with(|lower| {
             let original = apart.as_ref().map_or(lower, |object| object.as_fd());
-            self.copy_attributes(original, file.as_fd(), &stat)?;
+            self.copy_attributes(node, (original, &stat), file.as_fd())?;
             self.mark_origin(node, (original, &stat), file.as_fd())?;
             self.prepare_entry(node, (original, &stat), file.as_fd())
         })?;
@@ -278,26 +278,16 @@ impl Union {
     /// undoes another.
     fn copy_attributes(
         &self,
-        from: BorrowedFd<'_>,
+        node: &Node,
+        (from, stat): (BorrowedFd<'_>, &Stat),
         to: BorrowedFd<'_>,
-        stat: &Stat,
     ) -> Result<(), Errno> {
-        // What is so already is not set: each change of metadata may wait for the file system.
-        let now = sys::stat_at(to, b"")?;
-        let is_owned = (now.uid, now.gid) == (stat.uid, stat.gid);
-        if !is_owned {
-            sys::chown(to, Some(stat.uid), Some(stat.gid))?;
-        }
-        let is_like = is_owned && now.mode & 0o7777 == stat.mode & 0o7777;
-        if stat.kind() != libc::S_IFLNK && !is_like {
-            sys::chmod(to, stat.mode)?;
-        }
+        self.set_owner_and_mode(to, stat)?;
+        let (names, upper_names) = (self.xattr_names_of(node), self.upper_xattr_names());
         for name in sys::xattr_names(from)? {
-            if !self.layers.prefix.is_copied(&name) {
-                continue;
-            }
+            let Some(stored) = names.carried(&upper_names, &name) else { continue };
             let Some(value) = sys::xattr(from, &name)? else { continue };
-            match sys::set_xattr(to, &name, &value, XattrFlags::empty()) {
+            match sys::set_xattr(to, &stored, &value, XattrFlags::empty()) {
                 // What protects the file must come along, everything else where it can.
                 Err(Errno::OPNOTSUPP | Errno::PERM) if !is_protective(&name) => {}
                 other => other?,

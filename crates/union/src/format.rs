@@ -8,10 +8,12 @@
 
 pub(crate) mod index;
 mod origin;
+mod stat_override;
 
 use std::borrow::Cow;
 
 pub(crate) use origin::Origin;
+pub(crate) use stat_override::StatOverride;
 
 /// Longest redirect that the kernel writes, in bytes.
 pub(crate) const REDIRECT_BYTES_MAX: usize = 256;
@@ -66,11 +68,15 @@ impl Prefix {
         name.strip_prefix(self.0).filter(|rest| !rest.starts_with(NESTED))
     }
 
-    /// How a name given through the mount is stored.
-    pub(crate) fn stored(self, name: &[u8]) -> Cow<'_, [u8]> {
+    /// How a name given through the mount is stored; `None` if it cannot be, since it would be taken
+    /// for fuse-overlayfs's own.
+    pub(crate) fn stored(self, name: &[u8]) -> Option<Cow<'_, [u8]>> {
+        if name.starts_with(FOREIGN_PREFIX) {
+            return None;
+        }
         match name.strip_prefix(self.0) {
-            Some(rest) => Cow::Owned([self.0, NESTED, rest].concat()),
-            None => Cow::Borrowed(name),
+            Some(rest) => Some(Cow::Owned([self.0, NESTED, rest].concat())),
+            None => Some(Cow::Borrowed(name)),
         }
     }
 
@@ -86,12 +92,6 @@ impl Prefix {
                 Some(Cow::Owned([self.0, nested].concat()))
             }
         }
-    }
-
-    /// Whether a copy-up takes this attribute of the lower inode along: everything but what tells of
-    /// the lower layer itself.
-    pub(crate) fn is_copied(self, name: &[u8]) -> bool {
-        self.own(name).is_none() && !name.starts_with(FOREIGN_PREFIX)
     }
 
     /// Whether a name marks a directory as opaque in fuse-overlayfs's way.
@@ -169,7 +169,7 @@ mod tests {
         let nested = &b"trusted.overlay.overlay.opaque"[..];
         assert_eq!(prefix.shown(nested).as_deref(), Some(&b"trusted.overlay.opaque"[..]));
         assert_eq!(prefix.own(nested), None);
-        assert!(prefix.is_copied(nested) && !prefix.is_copied(b"trusted.overlay.origin"));
+        assert_eq!(prefix.stored(b"user.fuseoverlayfs.opaque"), None);
     }
 
     /// Goal: redirects that could lead out of a layer are refused.
@@ -192,7 +192,7 @@ mod tests {
             let name = format!("{class}{rest}").into_bytes();
             prop_assume!(!name.starts_with(FOREIGN_PREFIX));
             for prefix in [Prefix::TRUSTED, Prefix::USER] {
-                let stored = prefix.stored(&name);
+                let stored = prefix.stored(&name).unwrap();
                 prop_assert_eq!(prefix.shown(&stored).map(Cow::into_owned), Some(name.clone()));
                 prop_assert_eq!(prefix.own(&stored), None);
             }

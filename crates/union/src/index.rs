@@ -105,6 +105,7 @@ impl Union {
         let entry = sys::open_below(index.directory.as_fd(), &name, flags)?;
         let metacopy = self.layers.prefix.name(suffix::METACOPY);
         let lacks_data = stat.is_regular() && sys::xattr(entry.as_fd(), &metacopy)?.is_some();
+        let stat = self.upper_stat(entry.as_fd())?;
         Ok(Found { stat, is_upper: true, lacks_data, index: Some(name), ..found })
     }
 

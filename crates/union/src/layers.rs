@@ -16,7 +16,7 @@ use rustix::mount::OpenTreeFlags;
 
 use crate::error::UnionError;
 use crate::format::{Opaque, Origin, Prefix, suffix};
-use crate::options::{Options, XattrClass};
+use crate::options::{Options, OwnerXattr, XattrClass};
 use crate::sys::{self, Stat};
 
 use lock::DirectoryLock;
@@ -29,6 +29,9 @@ const OWN: &str = "tsumugi";
 const INCOMPATIBLE: &str = "incompat";
 /// In ours: copies that wait for their name.
 const PENDING: &str = "pending";
+
+/// Owner and mode of the root of an upper directory in which owners are to be kept in attributes.
+const FIRST_OWNER: &[u8] = b"0:0:555";
 
 /// `BTRFS_SUPER_MAGIC` of linux/magic.h.
 const BTRFS_MAGIC: u64 = 0x9123_683e;
@@ -44,6 +47,8 @@ pub(crate) struct Layer {
     pub(crate) holds_whiteouts: bool,
     /// Its file system's number, if it has one.
     pub(crate) uuid: Option<[u8; 16]>,
+    /// The attribute in which it keeps owners, if it does.
+    pub(crate) owners: Option<OwnerXattr>,
 }
 
 /// The upper layer and its work directory.
@@ -60,6 +65,8 @@ pub(crate) struct Upper {
     pub(crate) device: u64,
     /// Whether a clone must be synced before it gets its name (btrfs).
     pub(crate) has_loose_clones: bool,
+    /// The attribute in which owners are kept, if they are.
+    owners: Option<OwnerXattr>,
     _locks: [DirectoryLock; 2],
 }
 
@@ -90,7 +97,7 @@ impl Layers {
         directories: &Directories,
     ) -> Result<Self, UnionError> {
         let mut devices = Vec::new();
-        let upper = match (&options.upper, &options.work, &directories.upper) {
+        let mut upper = match (&options.upper, &options.work, &directories.upper) {
             (Some(upper), Some(work), Some((root, work_root))) => {
                 Some(open_upper((upper, root.as_fd()), (work, work_root.as_fd()))?)
             }
@@ -107,6 +114,10 @@ impl Layers {
         let mut lower = Vec::with_capacity(options.lower.len());
         for (path, root) in options.lower.iter().zip(&directories.lower) {
             lower.push(open_lower(path, root.as_fd(), prefix, &mut devices)?);
+        }
+        if let (Some(upper), Some(path)) = (&mut upper, &options.upper) {
+            upper.owners = owners_of_upper(upper.root.as_fd(), options.owner_xattr, &lower)
+                .map_err(|errno| UnionError::layer("upperdir", path, errno))?;
         }
         let merged_count = lower.len() - options.data_only_count;
         let mut layers = Self { upper, lower, merged_count, prefix, index: None, devices };
@@ -128,6 +139,11 @@ impl Layers {
             return None;
         }
         self.lower.iter().find(|layer| layer.uuid.as_ref() == Some(uuid))
+    }
+
+    /// The attribute in which the upper layer keeps owners, if it does.
+    pub(crate) fn owners(&self) -> Option<OwnerXattr> {
+        self.upper.as_ref().and_then(|upper| upper.owners)
     }
 
     /// The number of the file system that a device is, for inode numbers.
@@ -238,7 +254,38 @@ fn open_lower(
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let root = sys::open_below(root.as_fd(), b"", flags).unwrap_or(root);
     let uuid = ring::file::file_system_uuid(root.as_fd()).ok();
-    Ok(Layer { root, holds_whiteouts, uuid })
+    let owners = detect_owners(root.as_fd()).map_err(error)?;
+    Ok(Layer { root, holds_whiteouts, uuid, owners })
+}
+
+/// The attribute in which a layer keeps owners: its root has it.
+fn detect_owners(root: BorrowedFd<'_>) -> Result<Option<OwnerXattr>, Errno> {
+    OwnerXattr::detect(|name| Ok(sys::xattr(root, name)?.is_some()))
+}
+
+/// The attribute in which the upper layer keeps owners: that which is asked for, or which it has
+/// already. Its root gets it from a lower layer, else the value that fuse-overlayfs begins with.
+fn owners_of_upper(
+    root: BorrowedFd<'_>,
+    asked: Option<OwnerXattr>,
+    lower: &[Layer],
+) -> Result<Option<OwnerXattr>, Errno> {
+    let found = detect_owners(root)?;
+    let form = match (asked, found) {
+        (None, found) => return Ok(found),
+        (Some(OwnerXattr::Containers), Some(OwnerXattr::FuseOverlayfs)) => return Ok(found),
+        (Some(form), found) if found == Some(form) => return Ok(found),
+        (Some(form), _) => form,
+    };
+    let mut value = None;
+    for layer in lower {
+        if let (None, Some(below)) = (&value, layer.owners) {
+            value = sys::xattr(layer.root.as_fd(), below.attribute())?;
+        }
+    }
+    let value = value.unwrap_or_else(|| FIRST_OWNER.to_vec());
+    sys::set_xattr(root, form.attribute(), &value, XattrFlags::empty())?;
+    Ok(Some(form))
 }
 
 fn open_upper(
@@ -270,7 +317,8 @@ fn open_upper(
     clear_work(work.as_fd()).map_err(error)?;
     let kind = rustix::fs::fstatfs(&root).map_err(error)?.f_type;
     let has_loose_clones = kind as u64 == BTRFS_MAGIC;
-    Ok(Upper { root, work_root, work, pending, device, has_loose_clones, _locks: locks })
+    let owners = None;
+    Ok(Upper { root, work_root, work, pending, device, has_loose_clones, owners, _locks: locks })
 }
 
 /// Refuses a work directory in the upper one and the reverse.

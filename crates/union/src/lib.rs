@@ -20,6 +20,7 @@ mod node;
 mod offline;
 mod ops;
 mod options;
+mod owners;
 mod partial;
 mod serve;
 mod status;
@@ -31,7 +32,8 @@ pub use mount::{UnionMount, sync_mount};
 pub use offline::{PartialFile, complete_partial_files, partial_files};
 pub use ops::IOCTL_SYNC;
 pub use options::{
-    FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, RedirectMode, SyncMode, XattrClass,
+    FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, OwnerXattr, RedirectMode, SyncMode,
+    XattrClass,
 };
 pub use serve::{Command, Ending, HandOver, hand_over, run_keeper, run_server};
 pub use status::{IOCTL_STATUS, mount_status};

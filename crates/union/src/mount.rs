@@ -14,7 +14,7 @@ use crate::commit;
 use crate::error::UnionError;
 use crate::layers::Layers;
 use crate::ops::IOCTL_SYNC;
-use crate::options::{FillMode, OptionError, Options};
+use crate::options::{FillMode, Options};
 use crate::partial;
 use crate::tree::{Shared, Union};
 
@@ -96,18 +96,18 @@ impl UnionMount {
 /// Opens the layers and finishes what an earlier process has left.
 pub(crate) fn open(options: Options) -> Result<Rc<Union>, UnionError> {
     options.check()?;
-    refuse_missing(&options)?;
     let layers = Layers::open(&options)?;
     open_layers(options, layers, Rc::new(Shared::default()))
 }
 
 /// Finishes what an earlier process has left in these layers.
 pub(crate) fn open_layers(
-    options: Options,
+    mut options: Options,
     layers: Layers,
     shared: Rc<Shared>,
 ) -> Result<Rc<Union>, UnionError> {
-    refuse_missing(&options)?;
+    // Lists would name other owners than the inode's attribute does.
+    options.no_acl |= layers.owners().is_some();
     let mut store = None;
     if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
         // Before the work files of unfinished publications go.
@@ -122,18 +122,6 @@ pub(crate) fn open_layers(
     Union::new(options, layers, store, shared)
         .map(Rc::new)
         .map_err(|errno| UnionError::layer("top layer", &top, errno))
-}
-
-/// Refuses what is understood and not yet carried out: to ignore it would break a promise.
-pub(crate) fn refuse_missing(options: &Options) -> Result<(), UnionError> {
-    let missing = [(options.keeps_owner_in_xattr, "xattr_permissions")];
-    match missing.iter().find(|(is_asked, _)| *is_asked) {
-        Some((_, option)) => {
-            let reason = "not offered yet (docs/roadmap.md)";
-            Err(OptionError::Unsupported { option: (*option).into(), reason }.into())
-        }
-        None => Ok(()),
-    }
 }
 
 pub(crate) fn mount_options(options: &Options, has_no_upper: bool) -> MountOptions {

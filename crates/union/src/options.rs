@@ -51,6 +51,17 @@ pub enum SyncMode {
     Volatile,
 }
 
+/// The attribute that keeps owner and mode instead of the inode (`xattr_permissions`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnerXattr {
+    /// `security.fuseoverlayfs.override_stat` (1), for the privileged.
+    Security,
+    /// `user.containers.override_stat` (2).
+    Containers,
+    /// `user.fuseoverlayfs.override_stat`, an older form of it that is kept where it is found.
+    FuseOverlayfs,
+}
+
 /// One range of an id mapping: ids `disk..disk+count` of the layers are shown as `shown…`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdRange {
@@ -105,8 +116,8 @@ pub struct Options {
     pub squash_uid: Option<u32>,
     /// Show all files as this group's.
     pub squash_gid: Option<u32>,
-    /// Keep owner and mode in an extended attribute (`xattr_permissions=2`).
-    pub keeps_owner_in_xattr: bool,
+    /// Keep owner and mode in an extended attribute.
+    pub owner_xattr: Option<OwnerXattr>,
     /// Show one link for every file.
     pub static_nlink: bool,
     /// Without POSIX access control lists.
@@ -162,7 +173,7 @@ impl Default for Options {
             gid_map: Vec::new(),
             squash_uid: None,
             squash_gid: None,
-            keeps_owner_in_xattr: false,
+            owner_xattr: None,
             static_nlink: false,
             no_acl: false,
             timeout: Duration::from_hours(24),

@@ -305,13 +305,15 @@ impl Union {
     }
 
     fn stat_itself(&self, node: &Rc<Node>) -> Result<Stat, Errno> {
-        if node.is_in_upper() && !node.is_directory() {
+        if node.is_in_upper() && !node.is_directory() && self.layers.owners().is_none() {
             return self.at_upper(node, sys::stat_at);
         }
         if let Some(partial) = node.partial() {
             return partial.stat();
         }
-        sys::stat_at(self.object(node)?.as_fd(), b"")
+        let object = self.object(node)?;
+        let stat = sys::stat_at(object.as_fd(), b"")?;
+        self.shown_stat(node, object.as_fd(), stat)
     }
 }
 

@@ -155,7 +155,7 @@ impl Union {
             let object = sys::open_below(upper.work.as_fd(), &work_name, flags)?;
             self.set_new(directory.as_fd(), object.as_fd(), make, setting)?;
             self.take_name(directory.as_fd(), name, &work_name, make)?;
-            let stat = sys::stat_at(object.as_fd(), b"")?;
+            let stat = self.upper_stat(object.as_fd())?;
             Ok((stat, backing))
         })();
         if made.is_err() {
@@ -209,7 +209,8 @@ impl Union {
         make: &Make<'_>,
         setting: &Setting<'_>,
     ) -> Result<(), Errno> {
-        let above = sys::stat_at(parent, b"")?;
+        let above = self.upper_stat(parent)?;
+        let found = sys::stat_at(object, b"")?;
         let is_directory = matches!(make, Make::Directory);
         let mut mode = setting.mode & 0o7777;
         let mut gid = self.options.disk_gid(setting.gid);
@@ -219,18 +220,21 @@ impl Union {
                 mode |= libc::S_ISGID;
             }
         }
-        sys::chown(object, Some(self.options.disk_uid(setting.uid)), Some(gid))?;
+        let uid = self.options.disk_uid(setting.uid);
+        let wanted = |mode| Stat { uid, gid, mode: found.kind() | mode, ..found };
         for context in &setting.extensions.security_contexts {
-            sys::set_xattr(object, &context.name, &context.value, XattrFlags::empty())?;
+            let names = self.upper_xattr_names();
+            let name = names.stored(&context.name).ok_or(Errno::PERM)?;
+            sys::set_xattr(object, &name, &context.value, XattrFlags::empty())?;
         }
         if matches!(make, Make::Symlink(_)) {
-            return Ok(());
+            return self.set_owner_and_mode(object, &wanted(0o777));
         }
         let default = if self.options.no_acl { None } else { sys::xattr(parent, acl::DEFAULT)? };
         let inherited = default.as_deref().and_then(|list| acl::inherit(list, mode));
         match (inherited, default) {
             (Some(inherited), Some(default)) => {
-                sys::chmod(object, (mode & 0o7000) | inherited.mode)?;
+                self.set_owner_and_mode(object, &wanted((mode & 0o7000) | inherited.mode))?;
                 let none = XattrFlags::empty();
                 if let Some(access) = inherited.access {
                     sys::set_xattr(object, acl::ACCESS, &access, none)?;
@@ -240,7 +244,7 @@ impl Union {
                 }
                 Ok(())
             }
-            _ => sys::chmod(object, mode & !setting.umask),
+            _ => self.set_owner_and_mode(object, &wanted(mode & !setting.umask)),
         }
     }
 
@@ -275,7 +279,7 @@ impl Union {
         let private = Mode::RUSR | Mode::WUSR;
         let file = rustix::fs::openat(&upper.work, c".", open, private)?;
         self.set_new(directory.as_fd(), file.as_fd(), &Make::File, setting)?;
-        let stat = sys::stat_at(file.as_fd(), b"")?;
+        let stat = self.upper_stat(file.as_fd())?;
         let object = Rc::new(file.try_clone().map_err(crate::commit::errno_of)?);
         let place = Place::Gone { fd: object, is_own: true };
         let node = Rc::new(self.make_node(stat.kind(), self.shown_inode_of(&stat), place));

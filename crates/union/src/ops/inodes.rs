@@ -149,13 +149,13 @@ impl Union {
         if set.uid.is_some() || set.gid.is_some() {
             let uid = set.uid.map(|uid| self.options.disk_uid(uid));
             let gid = set.gid.map(|gid| self.options.disk_gid(gid));
-            sys::chown(object, uid, gid)?;
+            self.set_owner(object, uid, gid)?;
         }
         if set.kill_suid_sgid {
-            drop_privileges(object)?;
+            self.drop_privileges(object)?;
         }
         if let Some(mode) = set.mode {
-            sys::chmod(object, mode)?;
+            self.set_mode(object, mode)?;
         }
         if set.atime.is_some() || set.mtime.is_some() {
             sys::set_times(object, set.atime.map(time), set.mtime.map(time))?;
@@ -172,20 +172,4 @@ pub(crate) fn time(time: SetTime) -> Time {
             Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
         }
     }
-}
-
-/// Drops suid, and sgid where it is one (not a mark of mandatory locking).
-pub(super) fn drop_privileges(object: std::os::fd::BorrowedFd<'_>) -> Result<(), Errno> {
-    let mode = sys::stat_at(object, b"")?.mode;
-    let mut kept = mode & !libc::S_ISUID;
-    if mode & libc::S_IXGRP != 0 {
-        kept &= !libc::S_ISGID;
-    }
-    if kept == mode { Ok(()) } else { sys::chmod(object, kept) }
-}
-
-/// Drops sgid, when an access control list was set by somebody outside of the group.
-pub(super) fn drop_group_privilege(object: std::os::fd::BorrowedFd<'_>) -> Result<(), Errno> {
-    let mode = sys::stat_at(object, b"")?.mode;
-    if mode & libc::S_ISGID == 0 { Ok(()) } else { sys::chmod(object, mode & !libc::S_ISGID) }
 }

@@ -10,7 +10,7 @@ use ring::{Buffer, Segment, Segments};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use super::{Answer, inodes};
+use super::Answer;
 use crate::commit::errno_of;
 use crate::copyup::Keep;
 use crate::files::{Backing, OpenFile};
@@ -91,7 +91,7 @@ impl Union {
             self.note_dirty(node);
             backing.with(|fd| rustix::fs::ftruncate(fd, 0))?;
             if kill_suid_sgid {
-                backing.with(inodes::drop_privileges)?;
+                backing.with(|fd| self.drop_privileges(fd))?;
             }
         }
         Ok(self.keep_open(node, backing, flags))
@@ -158,7 +158,7 @@ impl Union {
         drop(data);
         result.map_err(errno_of)?;
         if write.kill_suid_sgid {
-            backing.with(inodes::drop_privileges)?;
+            backing.with(|fd| self.drop_privileges(fd))?;
         }
         Ok(Response::Written(length))
     }

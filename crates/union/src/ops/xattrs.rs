@@ -18,19 +18,21 @@ const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 impl Union {
     pub(super) async fn on_xattr(self: &Rc<Self>, request: &Request) -> Answer {
         let node = self.node(request.node)?;
-        let prefix = self.layers.prefix;
         match &request.operation {
             Operation::GetXattr { name, size } => {
                 self.check_acl(name)?;
                 let object = self.object(&node)?;
-                let value = sys::xattr(object.as_fd(), &prefix.stored(name))?;
+                let names = self.xattr_names_of(&node);
+                let stored = names.stored(name).ok_or(Errno::NODATA)?;
+                let value = sys::xattr(object.as_fd(), &stored)?;
                 Ok(Response::xattr(&value.ok_or(Errno::NODATA)?, *size))
             }
             Operation::ListXattr { size } => {
                 let object = self.object(&node)?;
+                let names = self.xattr_names_of(&node);
                 let mut list = Vec::new();
                 for name in sys::xattr_names(object.as_fd())? {
-                    if let Some(shown) = prefix.shown(&name) {
+                    if let Some(shown) = names.shown(&name) {
                         list.extend_from_slice(&shown);
                         list.push(0);
                     }
@@ -40,22 +42,27 @@ impl Union {
             Operation::SetXattr { name, value, flags, acl_kill_sgid } => {
                 self.check_acl(name)?;
                 let flags = XattrFlags::from_bits_retain(*flags);
+                let names = self.upper_xattr_names();
+                let stored = names.stored(name).ok_or(Errno::PERM)?;
                 self.make_changeable(&node, Keep::All).await?;
                 self.note_dirty(&node);
                 let object = self.object(&node)?;
-                sys::set_xattr(object.as_fd(), &prefix.stored(name), value, flags)?;
+                sys::set_xattr(object.as_fd(), &stored, value, flags)?;
                 if *acl_kill_sgid {
-                    super::inodes::drop_group_privilege(object.as_fd())?;
+                    self.drop_group_privilege(object.as_fd())?;
                 }
                 Ok(Response::Done)
             }
             Operation::RemoveXattr { name } => {
                 self.check_acl(name)?;
-                let stored = prefix.stored(name);
+                let names = self.xattr_names_of(&node);
+                let stored = names.stored(name).ok_or(Errno::NODATA)?;
                 let object = self.object(&node)?;
                 if sys::xattr(object.as_fd(), &stored)?.is_none() {
                     return Err(Errno::NODATA);
                 }
+                let names = self.upper_xattr_names();
+                let stored = names.stored(name).ok_or(Errno::PERM)?;
                 self.make_changeable(&node, Keep::All).await?;
                 self.note_dirty(&node);
                 sys::remove_xattr(self.object(&node)?.as_fd(), &stored)?;

@@ -5,7 +5,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{FillMode, IdRange, OptionError, Options, RedirectMode, SyncMode, XattrClass, split};
+use super::{
+    FillMode, IdRange, OptionError, Options, OwnerXattr, RedirectMode, SyncMode, XattrClass, split,
+};
 
 /// Options that need no doing: the defaults, what fstab keeps for itself, and what FUSE has anyway.
 const NEUTRAL: &[&str] = &[
@@ -194,9 +196,10 @@ fn set_value(options: &mut Options, key: &str, value: &str) -> Result<(), Option
         "squash_to_uid" => options.squash_uid = Some(number(key, value)? as u32),
         "squash_to_gid" => options.squash_gid = Some(number(key, value)? as u32),
         "xattr_permissions" => {
-            options.keeps_owner_in_xattr = match value {
-                "0" => false,
-                "1" | "2" => true,
+            options.owner_xattr = match value {
+                "0" => None,
+                "1" => Some(OwnerXattr::Security),
+                "2" => Some(OwnerXattr::Containers),
                 _ => return Err(bad(key, value, "0, 1 or 2")),
             }
         }

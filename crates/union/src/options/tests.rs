@@ -21,7 +21,7 @@ fn the_strings_of_real_callers_are_read() {
     let options = parse(podman).unwrap();
     assert_eq!(options.sync, SyncMode::Volatile);
     assert_eq!(options.uid_map[1], IdRange { disk: 1, shown: 100_000, count: 65_536 });
-    assert!(options.keeps_owner_in_xattr && options.no_devices);
+    assert!(options.owner_xattr == Some(OwnerXattr::Containers) && options.no_devices);
 }
 
 /// Goal: what is not known, or cannot be done, is refused by name.

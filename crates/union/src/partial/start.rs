@@ -32,7 +32,8 @@ impl Union {
         // several that is likely.
         let is_linked = stat.nlink > 1;
         // What is never flushed has no mark that keeps the kernel's overlayfs away.
-        let is_excluded = is_privileged || is_linked || store.is_volatile;
+        let has_records = self.layers.owners().is_some();
+        let is_excluded = is_privileged || is_linked || store.is_volatile || has_records;
         if chunk_bytes == 0 || stat.size <= chunk_bytes || is_excluded {
             return Ok(false);
         }
@@ -117,15 +118,14 @@ impl Union {
         lower: BorrowedFd<'_>,
     ) -> Result<Option<Vec<Xattr>>, Errno> {
         let mut xattrs = Vec::new();
+        let (names, upper_names) = (self.xattr_names_of(node), self.upper_xattr_names());
         for name in sys::xattr_names(lower)? {
             if name == CAPABILITY {
                 return Ok(None);
             }
-            if !self.layers.prefix.is_copied(&name) {
-                continue;
-            }
+            let Some(stored) = names.carried(&upper_names, &name) else { continue };
             let Some(value) = sys::xattr(lower, &name)? else { continue };
-            xattrs.push(Xattr { name: name.into(), value: value.into() });
+            xattrs.push(Xattr { name: stored.into(), value: value.into() });
         }
         let name = self.layers.prefix.name(suffix::ORIGIN).into();
         xattrs.push(Xattr { name, value: self.origin_value(node, lower).into() });

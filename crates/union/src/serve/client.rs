@@ -17,7 +17,7 @@ use super::wire::{Channel, DESCRIPTORS_MAX, Packet, Reader, Writer};
 use super::{PROTOCOL, kind, rights};
 use crate::error::UnionError;
 use crate::layers::Directories;
-use crate::mount::{mount_options, refuse_missing};
+use crate::mount::mount_options;
 use crate::options::Options;
 
 /// How often a server that ends is tried again, and how long is waited between.
@@ -54,7 +54,6 @@ pub fn hand_over(
     start: impl Fn(OwnedFd) -> io::Result<()>,
 ) -> Result<HandOver, UnionError> {
     options.check()?;
-    refuse_missing(options)?;
     let directories = Directories::open(options)?;
     let path = match rights::socket_path() {
         Ok(path) => path,

@@ -12,9 +12,11 @@ use smallvec::SmallVec;
 
 use super::{Union, join};
 use crate::format::{
-    NAMED_OPAQUE, NAMED_WHITEOUT, Opaque, Origin, Prefix, Redirect, suffix, whiteout_of,
+    NAMED_OPAQUE, NAMED_WHITEOUT, Opaque, Origin, Prefix, Redirect, StatOverride, suffix,
+    whiteout_of,
 };
 use crate::node::{LowerPart, Node, Place};
+use crate::options::OwnerXattr;
 use crate::sys::{self, Stat};
 
 /// What lies under a name.
@@ -46,6 +48,15 @@ struct Marks {
     /// And of which, as far as it is known.
     origin: Option<Origin>,
     is_whiteout: bool,
+    /// Owner and mode, if the layer keeps them here.
+    owner: Option<StatOverride>,
+}
+
+impl Marks {
+    /// The attributes of what was found, as its layer means them.
+    fn shown(&self, stat: Stat) -> Result<Stat, Errno> {
+        self.owner.map_or(Ok(stat), |owner| owner.apply(stat).ok_or(Errno::INVAL))
+    }
 }
 
 /// Where to look in the next layer.
@@ -203,7 +214,8 @@ impl Union {
         if self.is_whiteout(directory.as_fd(), name, &stat, true)? {
             return Ok(None);
         }
-        let marks = self.marks(directory.as_fd(), name, &stat, true)?;
+        let marks = self.marks(directory.as_fd(), name, &stat, true, self.layers.owners())?;
+        let stat = marks.shown(stat)?;
         let known = |origin: &Origin| Some((origin.value()?, self.layers.original(origin)?));
         let origin = marks.origin.as_ref().and_then(known);
         let index = match &origin {
@@ -316,10 +328,11 @@ impl Union {
             return Ok(false);
         }
         let marks = if stat.is_directory() || stat.is_regular() {
-            self.marks(directory, name, &stat, false)?
+            self.marks(directory, name, &stat, false, self.layers.lower[layer].owners)?
         } else {
             Marks::default()
         };
+        let stat = marks.shown(stat)?;
         search.lower.push(LowerPart {
             layer: layer as u16,
             path: Rc::clone(&place.path),
@@ -384,7 +397,7 @@ impl Union {
         if !in_marked || !stat.is_regular() || stat.size != 0 {
             return Ok(false);
         }
-        Ok(self.marks(directory, name, stat, false)?.is_whiteout)
+        Ok(self.marks(directory, name, stat, false, None)?.is_whiteout)
     }
 
     /// Reads the overlay's own attributes of what was found.
@@ -394,6 +407,7 @@ impl Union {
         name: &[u8],
         stat: &Stat,
         in_upper: bool,
+        owners: Option<OwnerXattr>,
     ) -> Result<Marks, Errno> {
         let mut marks = Marks::default();
         if !stat.is_directory() && !stat.is_regular() && !in_upper {
@@ -407,6 +421,12 @@ impl Union {
         for attribute in sys::xattr_names(object)? {
             if Prefix::is_foreign_opaque(&attribute) {
                 marks.is_opaque |= sys::xattr(object, &attribute)?.as_deref() == Some(b"y");
+            }
+            if owners.is_some_and(|form| attribute == form.attribute())
+                && (stat.is_directory() || stat.is_regular())
+            {
+                let value = sys::xattr(object, &attribute)?.unwrap_or_default();
+                marks.owner = Some(StatOverride::parse(&value).ok_or(Errno::INVAL)?);
             }
             let Some(own) = self.layers.prefix.own(&attribute) else { continue };
             let value = || sys::xattr(object, &attribute).map(Option::unwrap_or_default);
