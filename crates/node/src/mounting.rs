@@ -7,12 +7,14 @@ use client::{Client, ClientConfig, SessionConfig};
 use fuse::{Mounter, TransportChoice, Unmounter};
 use mount::{Mount, MountSettings};
 use protocol::auth::Secret;
-use ring::SocketOptions;
 use ring::local::oneshot;
 use ring::mailbox;
+use ring::{Either, SocketOptions};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the mount's thread needs.
 pub(crate) struct Mounting {
@@ -27,11 +29,19 @@ pub(crate) struct Mounting {
 
 /// Tells the node's main thread how the mount is getting on.
 pub(crate) enum Progress {
-    /// It is mounted and served; this ends it.
-    Mounted(Unmounter),
+    /// It is mounted and served; the first ends it, and the second is told then.
+    Mounted(Unmounter, mailbox::Sender<Unmounted>),
     /// It could not be mounted.
     Failed(String),
 }
+
+/// Tells the mount's thread that its mount point is gone.
+pub(crate) struct Unmounted;
+
+/// How long a mount that was unmounted is served on for those who still have files open, or a copy of
+/// the mount in another mount namespace, as containers have: the kernel ends a mount only with the
+/// last of them.
+const SERVED_ON: Duration = Duration::from_secs(5);
 
 /// How a node mounts.
 fn settings(
@@ -97,12 +107,26 @@ impl Mounting {
             let result = mount.run(serving).await;
             let _ = ended.send(result);
         });
-        if progress.send(Progress::Mounted(unmounter)).await.is_err() {
+        let (unmounted, gone) = mailbox::channel(1);
+        if progress.send(Progress::Mounted(unmounter, unmounted)).await.is_err() {
             return Err("the node is ending".into());
         }
-        let served = end.await.map_err(|_| "serving the mount was aborted".to_owned())?;
+        let served = match ring::race(end, pin!(served_on(gone))).await {
+            Either::First(served) => {
+                let served = served.map_err(|_| "serving the mount was aborted".to_owned())?;
+                served.map_err(|error| error.to_string())
+            }
+            Either::Second(()) => {
+                tracing::warn!(
+                    mountpoint = %self.mountpoint.display(),
+                    "still in use after it was unmounted, by open files or another mount namespace: \
+                     what was written is committed, later calls get ENOTCONN"
+                );
+                Ok(())
+            }
+        };
         let ended = client.end().await;
-        served.map_err(|error| error.to_string())?;
+        served?;
         ended.map_err(|errno| format!("not all data could be committed at the end: {errno}"))
     }
 
@@ -122,4 +146,13 @@ impl Mounting {
             changes: Some(mount.changes()),
         }
     }
+}
+
+/// Completes when a mount was unmounted so long ago that nobody is waited for any more.
+async fn served_on(mut gone: mailbox::Receiver<Unmounted>) {
+    if gone.recv().await.is_none() {
+        // The node's thread waits for the mount's end and is not going to unmount.
+        std::future::pending::<()>().await;
+    }
+    ring::time::sleep(SERVED_ON).await;
 }

@@ -5,7 +5,7 @@ use crate::config::NodeConfig;
 use crate::devices::{NodeDevice, namespace, open_devices};
 use crate::error::NodeError;
 use crate::local::Local;
-use crate::mounting::{Mounting, Progress};
+use crate::mounting::{Mounting, Progress, Unmounted};
 use fuse::Mounter;
 use nvme::Nqn;
 use protocol::auth::Secret;
@@ -211,8 +211,8 @@ async fn serve_mount(
 ) -> Result<(), NodeError> {
     let (sender, mut receiver) = mailbox::channel(4);
     let mut thread = mounting.start(sender)?;
-    let unmounter = match receiver.recv().await {
-        Some(Progress::Mounted(unmounter)) => unmounter,
+    let (unmounter, unmounted) = match receiver.recv().await {
+        Some(Progress::Mounted(unmounter, unmounted)) => (unmounter, unmounted),
         Some(Progress::Failed(error)) => return Err(NodeError::Mount(error)),
         None => return Err(NodeError::Mount("its thread has ended".into())),
     };
@@ -223,6 +223,8 @@ async fn serve_mount(
         Either::Second(ended) => ended,
         Either::First(()) => {
             unmounter.unmount().map_err(|error| NodeError::Mount(error.to_string()))?;
+            // It fails if the thread has ended meanwhile.
+            let _ = unmounted.send(Unmounted).await;
             thread.await
         }
     };
