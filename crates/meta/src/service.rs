@@ -150,6 +150,15 @@ impl Service {
         self.shared.counts()
     }
 
+    /// Checks that all stored records agree with each other and with what is kept in memory; gives a
+    /// sentence for each contradiction. Reads the whole store: for tests.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the store cannot be read.
+    pub fn check(&self) -> Result<Vec<String>, Error> {
+        self.shared.core.borrow().check()
+    }
+
     /// Completes when the service wants to end: an administrator asked for it, or the store failed.
     ///
     /// # Errors

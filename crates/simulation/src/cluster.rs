@@ -57,6 +57,8 @@ pub(crate) struct MetaMachine {
 pub(crate) struct Cluster {
     pub(crate) meta: MetaMachine,
     pub(crate) machines: Vec<Machine>,
+    /// Where an operator sits.
+    pub(crate) operator: Node,
     pub(crate) network: Network,
     /// What services and targets had counted when they were killed.
     counted: RefCell<Counted>,
@@ -79,7 +81,8 @@ pub(crate) struct Counted {
     pub(crate) rewritten_blocks: u64,
 }
 
-fn secret() -> Secret {
+/// The job's secret.
+pub(crate) fn secret() -> Secret {
     Secret::from_hex(&"5a".repeat(32)).expect("64 hexadecimal digits")
 }
 
@@ -120,7 +123,13 @@ impl Cluster {
         let boot = Cell::new(Uuid::from_u128(random.next().into()));
         let meta = MetaMachine { node: meta, store, boot, service: RefCell::default() };
         let network = simulation.network();
-        Rc::new(Cluster { meta, machines, network, counted: RefCell::default() })
+        let operator = simulation.node("operator");
+        Rc::new(Cluster { meta, machines, operator, network, counted: RefCell::default() })
+    }
+
+    /// Where the metadata service listens.
+    pub(crate) fn meta_address(&self) -> SocketAddr {
+        SocketAddr::new(self.meta.node.address(), META_PORT)
     }
 
     /// What the shipped code has counted so far.
@@ -170,6 +179,12 @@ impl Cluster {
             *meta.service.borrow_mut() = Rc::downgrade(&service);
             service.ended().await.expect("the store does not fail");
         }));
+    }
+
+    /// What the metadata service, if it runs, finds wrong with its store.
+    pub(crate) fn check_store(&self) -> Option<Vec<String>> {
+        let service = self.meta.service.borrow().upgrade()?;
+        Some(service.check().unwrap_or_else(|error| vec![error.to_string()]))
     }
 
     /// Kills the metadata service; with a choice, the machine's power goes too.
@@ -227,6 +242,16 @@ impl MetaMachine {
 }
 
 impl Machine {
+    /// Its node's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Whether its device is this one.
+    pub(crate) fn has(&self, uuid: Uuid) -> bool {
+        self.uuid == uuid
+    }
+
     fn count(&self, counted: &mut Counted) {
         for namespace in self.namespaces.borrow().iter() {
             counted.refusals += namespace.counts().refused;

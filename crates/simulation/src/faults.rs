@@ -5,7 +5,6 @@
 //! then. Beside them disks are slow by phases.
 
 use crate::aim::{self, Victim};
-use crate::history::Actor;
 use crate::random::Random;
 use crate::worker::Shared;
 use ring::sim::DiskPace;
@@ -176,14 +175,7 @@ async fn kill_node(
     power: Option<&mut Random>,
     lasting: Duration,
 ) {
-    let machine = &shared.cluster.machines[index];
-    let has_power = power.is_none();
-    shared.cluster.kill_node(index, power);
-    let actor = Actor { machine: index, life: machine.life.get() };
-    shared.history.borrow_mut().killed(actor);
-    if !has_power {
-        shared.history.borrow_mut().node_lost_power();
-    }
+    shared.kill_node(index, power);
     last(shared, lasting).await;
     shared.cluster.start_node(index);
 }

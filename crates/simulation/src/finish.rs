@@ -1,7 +1,8 @@
 //! The end of a run: everything is mended, all clients rest, and what is there is looked at by all.
 
 use crate::history::Actor;
-use crate::worker::{BALLAST, Shared, Worker};
+use crate::operator::Operator;
+use crate::worker::{BALLAST, DIRECTORIES, Shared, Worker};
 use protocol::InodeId;
 use ring::time::{now, sleep};
 use std::rc::Rc;
@@ -26,12 +27,36 @@ pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     for index in 0..cluster.machines.len() {
         on_client(shared, index, |worker| async move { worker.look_at_everything().await }).await;
     }
+    shared.check_store("when all rest");
+    lose_node(shared).await;
     on_client(shared, 0, |worker| async move { worker.remove_everything().await }).await;
     let shared_again = Rc::clone(shared);
     on_client(shared, 1, |worker| async move {
         worker.expect_free(&shared_again, pool, FREED_AFTER).await;
     })
     .await;
+    shared.check_store("without files");
+}
+
+/// A node is taken away and comes back. Where power was lost, other files may be lost too.
+async fn lose_node(shared: &Rc<Shared>) {
+    if shared.plan.faults.node_power {
+        return;
+    }
+    // A slow disk would make reads fail by their deadline.
+    shared.cluster.machines.iter().for_each(|machine| machine.node.set_disk_pace(None));
+    let (lost, reader) = (shared.cluster.machines.len() - 1, 0);
+    let machine = &shared.cluster.machines[reader];
+    let Some(client) = machine.client.borrow().clone() else { return };
+    let actor = Actor { machine: reader, life: machine.life.get() };
+    let worker = Worker::new(shared, client, actor, 0);
+    let read_all = || async {
+        let job = machine.node.spawn(worker.readable_files());
+        job.await.expect("nobody kills it any more")
+    };
+    Operator::new(shared).lose_node(lost, read_all).await;
+    shared.check_store("when a node came back");
+    on_client(shared, lost, |worker| async move { worker.look_at_everything().await }).await;
 }
 
 async fn workers_end(shared: &Rc<Shared>) -> bool {
@@ -83,6 +108,25 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// The path of each file, and whether all of it can be read.
+    async fn readable_files(self) -> Vec<(String, bool)> {
+        let mut found = Vec::new();
+        for (number, parent) in self.directories().into_iter().enumerate() {
+            let directory = number.checked_sub(1).map(|number| format!("{}/", DIRECTORIES[number]));
+            let directory = directory.unwrap_or_default();
+            let mut names = self.list_directory(parent).await.unwrap_or_default();
+            if parent == InodeId::ROOT && self.has_ballast() {
+                names.push((BALLAST.to_owned(), InodeId::ROOT));
+            }
+            for (name, _) in names {
+                if let Some(is_readable) = self.is_readable(parent, &name).await {
+                    found.push((format!("{directory}{name}"), is_readable));
+                }
+            }
+        }
+        found
     }
 
     /// Removes every name.

@@ -136,11 +136,17 @@ pub struct Counts {
     pub rewritten_blocks: u64,
     /// Locks that were certainly held.
     pub locks: u64,
+    /// Checks of the whole store.
+    pub checks: u64,
+    /// Rounds of an operator's questions.
+    pub questions: u64,
+    /// Files of which data was on a node that was taken away.
+    pub files_hit: u64,
 }
 
 impl Counts {
     /// All counts with their names.
-    pub fn named(&self) -> [(&'static str, u64); 14] {
+    pub fn named(&self) -> [(&'static str, u64); 17] {
         [
             ("answered", self.answered),
             ("failed", self.failed),
@@ -156,6 +162,9 @@ impl Counts {
             ("late_commits", self.late_commits),
             ("rewritten_blocks", self.rewritten_blocks),
             ("locks", self.locks),
+            ("checks", self.checks),
+            ("questions", self.questions),
+            ("files_hit", self.files_hit),
         ]
     }
 }
@@ -176,6 +185,9 @@ impl AddAssign for Counts {
         self.late_commits += other.late_commits;
         self.rewritten_blocks += other.rewritten_blocks;
         self.locks += other.locks;
+        self.checks += other.checks;
+        self.questions += other.questions;
+        self.files_hit += other.files_hit;
     }
 }
 

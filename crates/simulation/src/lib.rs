@@ -9,18 +9,21 @@
 //! The FUSE mount is left out: workers call the client's API, as the mount does.
 
 mod aim;
+mod block_path;
 mod check;
 mod cluster;
 mod faults;
 mod finish;
 mod history;
 mod names;
+mod operator;
 mod pattern;
 mod plan;
 mod random;
 mod run;
 mod worker;
 
+pub use block_path::{BlockOutcome, run_block_path};
 pub use history::Counts;
 pub use plan::{Faults, Plan};
 pub use run::{Outcome, run};

@@ -4,8 +4,23 @@
 //! misfortune.
 //! The last line but one sums up what happened, as `counts: name=number ...`.
 
-use simulation::{Counts, Plan, run};
+use simulation::{Counts, Plan, run, run_block_path};
 use std::process::ExitCode;
+
+/// Runs the block path of a seed; answers whether all was well.
+fn block_path_holds(seed: u64, is_verbose: bool, is_logged: bool) -> bool {
+    let outcome = run_block_path(seed, is_logged);
+    let hash = outcome.trace_hash;
+    if is_verbose {
+        println!("seed {seed}, block path: trace {hash:016x}, {:?}", outcome.counts);
+    }
+    let holds = outcome.violations.is_empty();
+    if !holds {
+        println!("seed {seed}, block path, FAILED (trace {hash:016x}):");
+        outcome.violations.iter().for_each(|violation| println!("  {violation}"));
+    }
+    holds
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,12 +41,14 @@ fn main() -> ExitCode {
             println!("seed {seed}: trace {hash:016x}, {:?}, {:?}", outcome.elapsed, outcome.counts);
             println!("seed {seed}: {plan:?}");
         }
-        if !outcome.violations.is_empty() {
-            failed += 1;
+        let mut holds = outcome.violations.is_empty();
+        if !holds {
             println!("seed {seed} FAILED (trace {hash:016x}):");
             outcome.violations.iter().for_each(|violation| println!("  {violation}"));
         }
         counts += outcome.counts;
+        holds &= block_path_holds(seed, is_verbose, is_logged);
+        failed += u64::from(!holds);
     }
     let numbers = counts.named().map(|(name, number)| format!("{name}={number}"));
     println!("counts: {}", numbers.join(" "));

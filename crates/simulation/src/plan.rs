@@ -50,6 +50,8 @@ pub struct Plan {
     pub has_stripes: bool,
     /// Longest that an operation of a slow disk takes; disks are slow by phases. `None`: never.
     pub disk_latency_max: Option<Duration>,
+    /// An operator asks for the pool's state all the time.
+    pub has_operator: bool,
     /// Misfortunes.
     pub faults: Faults,
     /// Misfortunes in a run, if there are any.
@@ -99,6 +101,7 @@ impl Plan {
             spare_bytes: None,
             has_stripes: false,
             disk_latency_max: None,
+            has_operator: false,
             faults,
             fault_count: random.between(2, 6) as usize,
             is_logged: false,
@@ -115,6 +118,7 @@ impl Plan {
             let max_ms = *random.of(&[5, 100, 1_000, longest]);
             plan.disk_latency_max = Some(Duration::from_millis(max_ms));
         }
+        plan.has_operator = random.chance(50);
         plan
     }
 }

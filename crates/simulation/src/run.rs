@@ -5,6 +5,7 @@ use crate::cluster::Cluster;
 use crate::faults;
 use crate::finish::finish;
 use crate::history::{Actor, Counts, History};
+use crate::operator::Operator;
 use crate::plan::{Faults, Plan};
 use crate::random::Random;
 use crate::worker::{BALLAST, DIRECTORIES, Shared, Worker};
@@ -29,7 +30,7 @@ const SLOW_FOR: Duration = Duration::from_mins(5);
 const STRIPE_BYTES: u32 = 64 << 10;
 /// Bytes of one write of the file that takes space up.
 const BALLAST_PIECE_BYTES: u64 = 256 << 10;
-/// Looks at processes between two at what has become certain.
+/// Looks at processes between two at what has become certain, and at the store.
 const EXPIRY_EVERY: u32 = 100;
 
 /// What came of a run.
@@ -82,12 +83,19 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
     let supervisor = ring::spawn(supervise(Rc::clone(&shared)));
     let fault_choices = Random::new(random.next());
     let slow_choices = Random::new(random.next());
+    let questions = shared.plan.has_operator.then(|| {
+        let operator = Operator::new(&shared).run(Random::new(random.next()));
+        shared.cluster.operator.spawn(operator)
+    });
     let slowness = ring::spawn(faults::slow_disks(Rc::clone(&shared), slow_choices));
     faults::run(&shared, fault_choices).await;
     if shared.plan.faults == Faults::default() {
         work_for_a_while(&shared).await;
     }
     slowness.abort();
+    if let Some(questions) = questions {
+        questions.abort();
+    }
     finish(&shared, pool).await;
     supervisor.abort();
     let counted = shared.cluster.counted();
@@ -187,6 +195,7 @@ async fn supervise(shared: Rc<Shared>) {
         turn += 1;
         if turn % EXPIRY_EVERY == 0 {
             shared.history.borrow_mut().expire();
+            shared.check_store("while all work");
         }
         sleep(SUPERVISION).await;
     }

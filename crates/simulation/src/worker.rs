@@ -92,6 +92,26 @@ impl Shared {
             println!("{now:?} tick {tick}: {}", text());
         }
     }
+
+    /// Kills a node's process; with a choice, the machine's power goes too.
+    pub(crate) fn kill_node(&self, index: usize, power: Option<&mut Random>) {
+        let has_power = power.is_none();
+        self.cluster.kill_node(index, power);
+        let actor = Actor { machine: index, life: self.cluster.machines[index].life.get() };
+        let mut history = self.history.borrow_mut();
+        history.killed(actor);
+        if !has_power {
+            history.node_lost_power();
+        }
+    }
+
+    /// Has the metadata service check its whole store.
+    pub(crate) fn check_store(&self, when: &str) {
+        let Some(found) = self.cluster.check_store() else { return };
+        let mut history = self.history.borrow_mut();
+        history.counts.checks += 1;
+        history.violations.extend(found.iter().map(|found| format!("the store, {when}: {found}")));
+    }
 }
 
 impl Worker {

@@ -1,9 +1,13 @@
 //! The simulation's short form, and proof that a seed repeats a run.
 
-use simulation::{Counts, Plan, run};
+use simulation::{Counts, Plan, run, run_block_path};
+use std::collections::BTreeMap;
 
 /// Seeds of the short form.
 const SEEDS: std::ops::Range<u64> = 100..116;
+
+/// Seeds of the block path in the short form.
+const BLOCK_SEEDS: std::ops::Range<u64> = 0..24;
 
 /// What so few seeds need not show.
 const SELDOM: [&str; 1] = ["late_commits"];
@@ -41,6 +45,28 @@ fn seeds_hold() {
     for (name, number) in numbers {
         assert!(number > 0 || SELDOM.contains(&name), "{name} never happened: {numbers:?}");
     }
+}
+
+/// Goal: what a host is answered by a target is right, and what it wrote is there, whatever befalls
+/// their connections and the target; a seed repeats a run here too.
+#[test]
+fn the_block_path_holds() {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in BLOCK_SEEDS {
+        let outcome = run_block_path(seed, false);
+        assert!(outcome.violations.is_empty(), "seed {seed}: {:#?}", outcome.violations);
+        for (name, number) in outcome.counts {
+            *counts.entry(name).or_default() += number;
+        }
+    }
+    println!("{counts:?}");
+    for name in
+        ["requests", "failed", "split", "questions", "events", "reconnects", "writes_lost", "aimed"]
+    {
+        assert!(counts.get(name).is_some_and(|number| *number > 0), "{name}: {counts:?}");
+    }
+    let last = BLOCK_SEEDS.end - 1;
+    assert_eq!(run_block_path(last, false), run_block_path(last, false));
 }
 
 /// Goal: the checker's runs mean something: bytes are written and read, and faults happen.

@@ -14,6 +14,8 @@ use std::time::Duration;
 const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
 /// Offsets at which writes begin are below this, but for appends.
 const OFFSET_MAX: u64 = 200_000;
+/// Bytes of one read where all of a file is read.
+const READ_BYTES: usize = 1 << 20;
 
 impl Worker {
     /// Opens a file, makes it if it is not there, writes some pieces and closes it.
@@ -315,6 +317,21 @@ impl Worker {
     pub(crate) async fn read_whole(&self, inode: InodeId) {
         let file = self.file(inode);
         self.read_range(inode, file, 0, 4 << 20).await;
+    }
+
+    /// Whether all of a file can be read; `None` if there is no such file.
+    pub(crate) async fn is_readable(&self, parent: InodeId, name: &str) -> Option<bool> {
+        let attr = self.client.lookup(parent, name.as_bytes()).await.ok()?;
+        let mut is_readable = true;
+        if attr.kind == FileKind::File {
+            for offset in (0..attr.size).step_by(READ_BYTES) {
+                let read = self.client.read(attr.inode, offset, READ_BYTES, None).await;
+                is_readable &= read.is_ok();
+                self.log(|| format!("{name} at {offset}: {:?}", read.map(drop)));
+            }
+        }
+        self.client.forget(attr.inode, 1);
+        (attr.kind == FileKind::File).then_some(is_readable)
     }
 
     pub(crate) fn has_ballast(&self) -> bool {
