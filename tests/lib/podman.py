@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-PROGRAMS = ["sh", "ls", "cat", "mkdir", "rm", "mv", "cp", "chmod", "stat", "sleep", "tar", "chown"]
+PROGRAMS = ["sh", "ls", "cat", "mkdir", "rm", "mv", "cp", "chmod", "stat", "sleep", "tar", "chown", "wc"]
 # Five steps: installed from local files, modes all over, a directory of a lower layer renamed,
 # something removed, something written.
 STEPS = """FROM localhost/base
