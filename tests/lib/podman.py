@@ -60,11 +60,12 @@ def make_package(at):
 class Podman:
     """Podman with a store of its own in a directory."""
 
-    def __init__(self, base, program):
+    def __init__(self, base, program, *more):
+        """`more` are further lines of the store's configuration."""
         self.base = base
         (base / "storage.conf").write_text(
             f'[storage]\ndriver = "overlay"\ngraphroot = "{base}/graph"\nrunroot = "{base}/run"\n'
-            f'[storage.options.overlay]\nmount_program = "{program}"\n')
+            f'[storage.options.overlay]\nmount_program = "{program}"\n' + "\n".join(more))
         os.environ["CONTAINERS_STORAGE_CONF"] = str(base / "storage.conf")
         # The control groups of this kind of machine are of both versions, which crun refuses.
         self.command = ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
@@ -167,6 +168,26 @@ def check_all(base, program, count):
     finally:
         podman.clean_up()
     assert not unions_left(podman), unions_left(podman)
+
+
+def check_force_mask(base, program):
+    """With `force_mask` files on disk are open to all, and containers see owners and modes of an
+    attribute (`xattr_permissions=2`)."""
+    podman = Podman(base, program, 'force_mask = "shared"')
+    try:
+        podman.import_base()
+        podman.run("--name", "masked", "localhost/base", "sh", "-c",
+                   "chmod 0600 /etc/data; chown 7:8 /etc/data; mkdir -m 0700 /opt/private")
+        upper = Path(podman("inspect", "-f", "{{.GraphDriver.Data.UpperDir}}", "masked").stdout.strip())
+        found = [(os.getxattr(upper / name, "user.containers.override_stat"),
+                  os.stat(upper / name).st_mode & 0o755) for name in ("etc/data", "opt/private")]
+        assert found == [(b"7:8:600", 0o755), (b"0:0:700", 0o755)], found
+        podman("commit", "-q", "masked", "localhost/masked")
+        seen = podman.run("--rm", "localhost/masked", "stat", "-c", "%a:%u:%g", "/etc/data",
+                          "/opt/private")
+        assert seen.stdout.split() == ["600:7:8", "700:0:0"], seen
+    finally:
+        podman.clean_up()
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ struct MountArgs {
     places: Vec<PathBuf>,
 }
 
-/// `tsumugi-union`, as mount(8) and Podman call it.
+/// `tsumugi-union`, as mount(8) and Podman call it, and `fuse-overlayfs`, as Docker does.
 #[derive(Debug, Parser)]
 #[command(name = "tsumugi-union", version)]
 struct MountProgram {
@@ -118,7 +118,7 @@ pub(crate) fn run_by_name(
 ) -> Option<anyhow::Result<ExitCode>> {
     let called = PathBuf::from(args.next()?);
     match called.file_name()?.as_bytes() {
-        b"tsumugi-union" | b"mount.fuse.tsumugi-union" => {
+        b"tsumugi-union" | b"mount.fuse.tsumugi-union" | b"fuse-overlayfs" => {
             super::start_log();
             let args = [OsString::from("tsumugi-union")].into_iter().chain(args);
             Some(mount(&MountProgram::parse_from(args).mount))
