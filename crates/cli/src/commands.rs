@@ -59,7 +59,9 @@ enum Command {
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TSUMUGI_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // A line that standard error does not take is lost: saying so there would panic.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    log.with_writer(std::io::stderr).init();
 }
 
 /// Runs a command.

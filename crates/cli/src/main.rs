@@ -1,5 +1,8 @@
 //! `tsumugi`: one binary for every part of the system.
 
+#[macro_use]
+mod print;
+
 mod commands;
 mod confine;
 mod deploy;
@@ -13,11 +16,14 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let result = commands::union::run_by_name(std::env::args_os())
         .unwrap_or_else(|| commands::run(commands::Cli::parse()));
-    match result {
+    let code = match result {
         Ok(code) => code,
         Err(error) => {
             eprintln!("tsumugi: {error:#}");
-            commands::exit_code_of(&error)
+            return commands::exit_code_of(&error);
         }
-    }
+    };
+    let Some(error) = print::lost() else { return code };
+    eprintln!("tsumugi: cannot print: {error}");
+    ExitCode::FAILURE
 }

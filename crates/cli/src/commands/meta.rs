@@ -6,7 +6,6 @@ use anyhow::{Context, bail};
 use clap::Args;
 use protocol::auth::Secret;
 use ring::Runtime;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -76,7 +75,6 @@ pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
     runtime.block_on(async move {
         let service = Service::start(config)?;
         println!("listening on {}", service.address());
-        std::io::stdout().flush()?;
         let ended = {
             let ended = pin!(service.ended());
             let stopped = pin!(signals::termination(&mut signals));

@@ -10,7 +10,6 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use ring::Runtime;
-use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -184,5 +183,4 @@ fn preparation(path: &Path, all: u64) -> ProgressBar {
 fn say_ready(ready: &Ready) {
     let mount = ready.mount.as_deref().map_or("-".into(), |path| path.display().to_string());
     println!("ready mount {mount} target {}", ready.target);
-    let _ = std::io::stdout().flush();
 }

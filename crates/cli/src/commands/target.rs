@@ -175,12 +175,12 @@ async fn serve(
         },
     };
     let server = Server::start_patiently(&target, &options, LISTEN_PATIENCE).await?;
-    report::started(&server, is_json)?;
+    report::started(&server, is_json);
     while let Some(signal) = signals.recv().await {
         if signal != SIGUSR1 {
             break;
         }
-        report::counts(&target, server.connections(), is_json)?;
+        report::counts(&target, server.connections(), is_json);
     }
     let connections = server.connections();
     server
@@ -188,7 +188,7 @@ async fn serve(
         .await
         .context("a namespace cannot be flushed: its last writes may be lost")?;
     if is_json {
-        report::counts(&target, connections, true)?;
+        report::counts(&target, connections, true);
     }
     Ok(())
 }

@@ -72,7 +72,13 @@ pub(crate) async fn read(args: ReadArgs) -> anyhow::Result<()> {
         buffer.set_len(len);
         let buffer = namespace.read(start, buffer).await?;
         let until = end.min(start + len as u64);
-        output.write_all(&buffer[(at - start) as usize..(until - start) as usize])?;
+        match output.write_all(&buffer[(at - start) as usize..(until - start) as usize]) {
+            // The reader has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Ok(controller.disconnect().await?);
+            }
+            written => written?,
+        }
         at = until;
     }
     output.flush()?;

@@ -2,12 +2,10 @@
 
 use super::size;
 use serde_json::json;
-use std::io::Write;
 use target::{NamespaceCounts, Server, Target};
 
 /// Says where the target listens and what it exports.
-pub(super) fn started(server: &Server, is_json: bool) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+pub(super) fn started(server: &Server, is_json: bool) {
     let subsystems = server.target().subsystems();
     if is_json {
         let line = json!({
@@ -22,17 +20,16 @@ pub(super) fn started(server: &Server, is_json: bool) -> anyhow::Result<()> {
                 })).collect::<Vec<_>>(),
             })).collect::<Vec<_>>(),
         });
-        writeln!(out, "{line}")?;
+        println!("{line}");
     } else {
         for address in server.addresses() {
             for subsystem in &subsystems {
-                writeln!(out, "listening on {address} nqn {}", subsystem.nqn())?;
+                println!("listening on {address} nqn {}", subsystem.nqn());
             }
         }
         for subsystem in &subsystems {
             for namespace in subsystem.namespaces() {
-                writeln!(
-                    out,
+                println!(
                     "{} of {}: {} in blocks of {}{}, uuid {}",
                     namespace.nsid(),
                     subsystem.nqn(),
@@ -40,17 +37,14 @@ pub(super) fn started(server: &Server, is_json: bool) -> anyhow::Result<()> {
                     size::format(1 << namespace.block_shift()),
                     if namespace.is_write_protected() { ", read-only" } else { "" },
                     uuid::Uuid::from_bytes(namespace.uuid()),
-                )?;
+                );
             }
         }
     }
-    out.flush()?;
-    Ok(())
 }
 
 /// Says what was served.
-pub(super) fn counts(target: &Target, connections: usize, is_json: bool) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+pub(super) fn counts(target: &Target, connections: usize, is_json: bool) {
     let all: Vec<(String, u32, NamespaceCounts)> = target
         .subsystems()
         .iter()
@@ -73,13 +67,12 @@ pub(super) fn counts(target: &Target, connections: usize, is_json: bool) -> anyh
             "refused": target.admissions().refused(),
             "namespaces": namespaces,
         });
-        writeln!(out, "{line}")?;
+        println!("{line}");
     } else {
         let controllers = target.controllers().len();
-        writeln!(out, "{connections} connections, {controllers} controllers")?;
+        println!("{connections} connections, {controllers} controllers");
         for (nqn, nsid, counts) in &all {
-            writeln!(
-                out,
+            println!(
                 "namespace {nsid} of {nqn}: {} commands, {} bytes read, {} bytes written, {} \
                  media errors, {} refused",
                 counts.commands,
@@ -87,9 +80,7 @@ pub(super) fn counts(target: &Target, connections: usize, is_json: bool) -> anyh
                 counts.written_remote_bytes + counts.written_local_bytes,
                 counts.media_errors,
                 counts.refused,
-            )?;
+            );
         }
     }
-    out.flush()?;
-    Ok(())
 }
