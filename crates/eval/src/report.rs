@@ -8,6 +8,7 @@ mod export;
 mod figures;
 mod html;
 mod markdown;
+mod png;
 
 use crate::advice::{Card, advise};
 use crate::analysis::{Analysis, Family, Row};
@@ -16,6 +17,7 @@ use crate::guard::Environment;
 use crate::plan::Plan;
 use crate::store::Store;
 use crate::units;
+use png::Painter;
 use std::path::{Path, PathBuf};
 
 pub use figures::Figure;
@@ -71,6 +73,9 @@ impl Report {
             );
             facts.push(("drift of the machine's speed".into(), said));
         }
+        if let Err(reason) = Painter::new() {
+            facts.push(("charts as PNG".into(), format!("not available: {reason}")));
+        }
         facts.push(("plan (BLAKE3)".into(), plan.hash.clone()));
         let missing = store.missing_conditions()?;
         let missing = missing.into_iter().map(|(_, label, reason)| (label, reason)).collect();
@@ -78,23 +83,27 @@ impl Report {
         Ok(Self { plan, analysis, cards, figures, environment, facts, missing })
     }
 
-    /// Writes `report.html`, `report.md`, `results.csv`, `results.json` and the charts as SVG to a
-    /// directory; gives the page's path.
+    /// Writes `report.html`, `report.md`, `results.csv`, `results.json` and the charts as SVG and PNG to
+    /// a directory; gives the page's path.
     pub fn write(&self, directory: &Path) -> Result<PathBuf, Error> {
-        let write = |name: &str, text: String| {
+        let write = |name: &str, bytes: &[u8]| {
             let path = directory.join(name);
-            std::fs::write(&path, text).map_err(Error::io("cannot write", &path))?;
+            std::fs::write(&path, bytes).map_err(Error::io("cannot write", &path))?;
             Ok::<_, Error>(path)
         };
-        write("report.md", markdown::page(self))?;
-        write("results.csv", export::csv(self))?;
-        write("results.json", export::json(self)?)?;
+        write("report.md", markdown::page(self).as_bytes())?;
+        write("results.csv", export::csv(self).as_bytes())?;
+        write("results.json", export::json(self)?.as_bytes())?;
         let charts = directory.join("charts");
         std::fs::create_dir_all(&charts).map_err(Error::io("cannot make", &charts))?;
+        let painter = Painter::new();
         for figure in &self.figures {
-            write(&format!("charts/{}.svg", figure.name), figure.svg.clone())?;
+            write(&format!("charts/{}.svg", figure.name), figure.svg.as_bytes())?;
+            if let Ok(painter) = &painter {
+                write(&format!("charts/{}.png", figure.name), &painter.paint(&figure.svg)?)?;
+            }
         }
-        write("report.html", html::page(self))
+        write("report.html", html::page(self).as_bytes())
     }
 
     /// The report as Markdown.

@@ -131,6 +131,14 @@ fn y_range(panel: &Panel<'_>) -> (f64, f64) {
     }
 }
 
+/// How far each of so many curves is moved aside, lest their intervals cover each other.
+fn beside(count: usize) -> Vec<f64> {
+    const STEP: f64 = 0.06;
+    const ROOM: f64 = 0.5;
+    let step = STEP.min(ROOM / count.max(1) as f64);
+    (0..count).map(|index| (index as f64 - (count as f64 - 1.0) / 2.0) * step).collect()
+}
+
 fn draw_panel(area: &Area<'_>, axis: &Axis, panel: &Panel<'_>) -> Result<(), Error> {
     let (low, high) = y_range(panel);
     let first = axis.ticks.first().map_or(0.0, |tick| tick.0) - 0.4;
@@ -162,23 +170,26 @@ fn draw_panel(area: &Area<'_>, axis: &Axis, panel: &Panel<'_>) -> Result<(), Err
         let line = PathElement::new([(first, 0.0), (last, 0.0)], INK.stroke_width(1));
         chart.draw_series([line]).map_err(wrong)?;
     }
-    for series in panel.series {
-        let line = series.marks.iter().map(|mark| (mark.x, mark.y));
+    let beside = beside(panel.series.len());
+    for (series, aside) in panel.series.iter().zip(&beside) {
+        let line = series.marks.iter().map(|mark| (mark.x + aside, mark.y));
         let style = color(series.style).stroke_width(2);
-        chart.draw_series(LineSeries::new(line, style)).map_err(wrong)?;
-        let bars = series
-            .marks
-            .iter()
-            .map(|mark| ErrorBar::new_vertical(mark.x, mark.low, mark.y, mark.high, style, 7));
+        if series.marks.len() > 1 {
+            chart.draw_series(LineSeries::new(line, style)).map_err(wrong)?;
+        }
+        let bars = series.marks.iter().filter(|mark| mark.low < mark.high).map(|mark| {
+            let x = mark.x + aside;
+            ErrorBar::new_vertical(x, mark.low, mark.y, mark.high, style, 7)
+        });
         chart.draw_series(bars).map_err(wrong)?;
     }
     // Shapes and ticks in pixels of the panel.
     let points: Vec<((i32, i32), usize)> = panel
         .series
         .iter()
-        .flat_map(|series| {
-            series.marks.iter().map(|mark| (chart.backend_coord(&(mark.x, mark.y)), series.style))
-        })
+        .zip(&beside)
+        .flat_map(|(series, aside)| series.marks.iter().map(move |mark| (series, aside, mark)))
+        .map(|(series, aside, mark)| (chart.backend_coord(&(mark.x + aside, mark.y)), series.style))
         .collect();
     let ticks: Vec<((i32, i32), &str)> = axis
         .ticks
@@ -242,7 +253,7 @@ fn symbol(area: &Area<'_>, at: (i32, i32), symbol: Symbol) -> Result<(), Error> 
     .map_err(wrong)
 }
 
-/// All ratios with their intervals; `limit` percent is where rows are cut off.
+/// All ratios with their intervals; `limit` percent is where rows are cut off, with an arrow.
 pub(super) fn forest(rows: &[ForestRow], limit: f64) -> Result<String, Error> {
     const WIDTH: i32 = 900;
     const LABELS: i32 = 430;
@@ -277,9 +288,18 @@ pub(super) fn forest(rows: &[ForestRow], limit: f64) -> Result<String, Error> {
             let y = TOP + ROW * index as i32 + ROW / 2;
             root.draw(&Text::new(row.label.clone(), (LABELS - 12, y), right.clone()))
                 .map_err(wrong)?;
-            let line = [(x(row.low), y), (x(row.high), y)];
-            root.draw(&PathElement::new(line, INK.stroke_width(1))).map_err(wrong)?;
-            symbol(&root, (x(row.value), y), row.symbol)?;
+            if x(row.low) < x(row.high) {
+                let line = [(x(row.low), y), (x(row.high), y)];
+                root.draw(&PathElement::new(line, INK.stroke_width(1))).map_err(wrong)?;
+            }
+            if row.high > high {
+                let right = x(high);
+                let arrow = [(right + 4, y - 5), (right + 11, y), (right + 4, y + 5)];
+                root.draw(&PathElement::new(arrow, INK.stroke_width(2))).map_err(wrong)?;
+            }
+            // What is beyond leaves room for the arrow.
+            let place = x(row.value) - if row.value > high { 8 } else { 0 };
+            symbol(&root, (place, y), row.symbol)?;
         }
         let zero = [(x(0.0), TOP), (x(0.0), bottom)];
         root.draw(&PathElement::new(zero, INK.stroke_width(1))).map_err(wrong)?;
@@ -297,7 +317,7 @@ fn forest_axis(
 ) -> Result<(), Error> {
     let step = [1.0, 2.0, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0, 200.0, 500.0]
         .into_iter()
-        .find(|step| (high - low) / step <= 9.0)
+        .find(|step| (high - low) / step <= 6.5)
         .unwrap_or(1000.0);
     let centred = text(FONT_SIZE).pos(Pos::new(HPos::Center, VPos::Top));
     root.draw(&PathElement::new([(x(low), bottom), (x(high), bottom)], INK)).map_err(wrong)?;

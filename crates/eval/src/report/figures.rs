@@ -85,11 +85,16 @@ fn forest(plan: &Plan, analysis: &Analysis) -> Result<Option<Figure>, Error> {
     let svg = chart::forest(&rows, FOREST_PERCENT_MAX)?;
     let caption = format!(
         "All ratios after {} rounds. Point: geometric mean of the paired ratios; line: 95 % \
-         t-interval{}; verdicts are adjusted for the number of cells per figure (Holm).",
+         t-interval{}; verdicts are adjusted for the number of cells per figure (Holm).{}",
         analysis.rounds,
         match plan.experiment.timing.looks.count() {
             0 | 1 => String::new(),
             looks => format!(", widened for {looks} looks"),
+        },
+        if rows.iter().any(|row| row.high > FOREST_PERCENT_MAX) {
+            " An arrow: it goes beyond the chart; the tables have the numbers."
+        } else {
+            ""
         }
     );
     Ok(Some(Figure { name: "c10-forest".into(), caption, workload: None, svg }))
