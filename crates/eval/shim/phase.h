@@ -108,9 +108,10 @@ static void set(struct phase *phase, const char *key, char *value, int *files)
     } else if (!strcmp(key, "caps")) {
         phase->cap = is_member ? nth(value, world_rank) : 0;
     } else if (!strcmp(key, "file")) {
-        /* One for all, or one per part: parts come before files. */
-        if ((*files)++ == (phase->has_own_files ? phase->part : 0))
+        /* One for all, or one per rank. */
+        if (!*files || *files == world_rank)
             phase->file = value;
+        ++*files;
     } else if (!strcmp(key, "hint")) {
         char *end = strchr(value, ' ');
         if (!end || phase->hints == HINTS_MAX)

@@ -11,7 +11,7 @@ use crate::plan::Plan;
 /// Limits that the rules use; the report shows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
-    /// A3: share of the best bandwidth that counts as good.
+    /// A3, A13: share of the best bandwidth that counts as good.
     pub good_share: f64,
     /// A1: loss that counts as none.
     pub loss_small: f64,
@@ -25,6 +25,8 @@ pub struct Thresholds {
     pub marked_share_max: f64,
     /// A3: fewest block sizes to judge a curve.
     pub sizes_min: usize,
+    /// A13: fewest stripe counts to judge a curve.
+    pub stripes_min: usize,
 }
 
 /// The limits in use.
@@ -36,6 +38,7 @@ pub const THRESHOLDS: Thresholds = Thresholds {
     half_width_max: 0.05,
     marked_share_max: 0.10,
     sizes_min: 3,
+    stripes_min: 2,
 };
 
 impl Thresholds {
@@ -44,8 +47,9 @@ impl Thresholds {
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
         vec![
             ("A1: loss that counts as none", percent(self.loss_small)),
-            ("A3: share of the peak that is good", percent(self.good_share)),
+            ("A3, A13: share of the peak that is good", percent(self.good_share)),
             ("A3: fewest block sizes", self.sizes_min.to_string()),
+            ("A13: fewest stripe counts", self.stripes_min.to_string()),
             ("strong: cells that have to agree", percent(self.strong_share)),
             ("A17: fewest rounds", self.rounds_min.to_string()),
             ("A17: widest half interval", percent(self.half_width_max)),
@@ -75,7 +79,7 @@ impl std::fmt::Debug for Rule {
 }
 
 /// All rules.
-pub const RULES: [Rule; 8] = [
+pub const RULES: &[Rule] = &[
     Rule {
         id: "A1",
         question: "What does remote storage cost against local?",
@@ -119,6 +123,20 @@ pub const RULES: [Rule; 8] = [
         judge: rules::parallel::hints,
     },
     Rule {
+        id: "A13",
+        question: "Over how many devices should a file be striped?",
+        needs: "levels of IOR that differ in their stripe-count alone",
+        change: "more ranks and nodes, more devices, other transfer sizes",
+        judge: rules::stripes::count,
+    },
+    Rule {
+        id: "A14",
+        question: "Which storage for which pattern?",
+        needs: "a comparison with role \"storage\"",
+        change: "another pattern, more ranks, other load on what is shared",
+        judge: rules::parallel::storages,
+    },
+    Rule {
         id: "A17",
         question: "Is this result to be trusted?",
         needs: "runs",
@@ -128,7 +146,7 @@ pub const RULES: [Rule; 8] = [
     Rule {
         id: "A18",
         question: "Was anything served from a cache?",
-        needs: "runs on a device with counters",
+        needs: "runs with direct I/O on a device with counters",
         change: "direct I/O, a working set of twice the memory, another node",
         judge: rules::cache,
     },

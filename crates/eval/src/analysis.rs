@@ -102,12 +102,19 @@ impl Analysis {
         Ok(Self { families, runs, rounds })
     }
 
-    /// Workloads with a comparison that could be decided and is not.
-    pub fn open_workloads(&self) -> BTreeSet<usize> {
+    /// Workloads and conditions of comparisons that could be decided and are not.
+    pub fn open(&self, plan: &Plan) -> BTreeSet<(usize, usize)> {
         let is_open = |family: &&Family| {
             family.missing.is_none() && family.rows.iter().any(|row| !row.verdict.is_decided())
         };
-        self.families.iter().filter(is_open).map(|family| family.workload).collect()
+        let mut open = BTreeSet::new();
+        for family in self.families.iter().filter(is_open) {
+            let comparison = &plan.experiment.comparisons[family.comparison];
+            for levels in [&comparison.baseline, &comparison.other] {
+                open.extend(plan.condition(levels).map(|condition| (family.workload, condition)));
+            }
+        }
+        open
     }
 
     /// Number of judged cells over all families.

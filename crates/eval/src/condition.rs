@@ -7,6 +7,7 @@
 mod container;
 mod file_system;
 mod network;
+mod pool;
 mod storage;
 
 use crate::engine::Stop;
@@ -46,6 +47,8 @@ pub struct Place {
     container: Option<Container>,
     /// The namespace, for engines that are hosts themselves.
     fabric: Option<Fabric>,
+    /// Mounts of one file system, for engines that can use several; the file is in the first.
+    mounts: Vec<PathBuf>,
     owner: Option<Owner>,
 }
 
@@ -101,6 +104,11 @@ impl Place {
     /// The namespace, for engines that are hosts themselves.
     pub fn fabric(&self) -> Option<&Fabric> {
         self.fabric.as_ref()
+    }
+
+    /// Mounts of one file system, for engines that can use several; the directory is in the first.
+    pub fn mounts(&self) -> &[PathBuf] {
+        &self.mounts
     }
 
     /// The scratch directory as the load sees it.
@@ -312,8 +320,8 @@ impl Stage {
             check_striping(directory, &self.program)?;
         }
         let owner = self.owner.clone();
-        let Ready { file, device, fabric } = ready;
-        Ok(Place { file, device, container, fabric, owner })
+        let Ready { file, device, fabric, mounts } = ready;
+        Ok(Place { file, device, container, fabric, mounts, owner })
     }
 
     /// A directory of ours for job files and logs; `None` for engines without storage.

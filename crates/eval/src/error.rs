@@ -21,14 +21,14 @@ pub enum Error {
     #[error("{0}")]
     Toml(String),
     /// A file or device could not be used.
-    #[error("{what} {}: {source}", path.display())]
+    #[error("{what} {}: {cause}", path.display())]
     Io {
         /// What was tried.
         what: &'static str,
         /// On which file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A program could not be run, or failed.
     #[error("{program}: {message}")]
@@ -43,7 +43,7 @@ pub enum Error {
     Refused(String),
     /// The database of results could not be used.
     #[error("results: {0}")]
-    Store(#[from] rusqlite::Error),
+    Store(rusqlite::Error),
     /// The results belong to something else.
     #[error("{0}")]
     Results(String),
@@ -55,13 +55,20 @@ pub enum Error {
     Interrupted,
 }
 
+// Each message has its cause in it: who prints a chain of causes would print it twice.
+impl From<rusqlite::Error> for Error {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
 impl Error {
     /// Makes an I/O error into ours.
     pub(crate) fn io<'a>(
         what: &'static str,
         path: &'a Path,
     ) -> impl FnOnce(io::Error) -> Self + use<'a> {
-        move |source| Self::Io { what, path: path.into(), source }
+        move |cause| Self::Io { what, path: path.into(), cause }
     }
 
     /// A failure of a program.

@@ -19,8 +19,8 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use level::{
-    Backing, ContainerKind, FileSystem, HostSettings, Level, LevelKind, Network, Paced, Runtime,
-    Storage, Subsystem, Synthetic,
+    Backing, ContainerKind, FileSystem, HostSettings, Level, LevelKind, Network, Paced, Pool,
+    Runtime, Storage, Subsystem, Synthetic,
 };
 pub use metric::Metric;
 pub use workload::{Extract, Files, Pattern, Program, Source, Task, Workload};

@@ -9,7 +9,7 @@
 use crate::experiment::{Backing, Experiment, Level, LevelKind, Mode, Storage, Workload};
 use crate::random::Random;
 use crate::units;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// What starting and ending one run costs beside the load itself.
@@ -78,7 +78,7 @@ pub struct Plan {
     pub experiment: Experiment,
     /// Its cells.
     pub cells: Vec<Cell>,
-    /// Its conditions.
+    /// Its conditions: those that a comparison names, or all if there is none.
     pub conditions: Vec<Condition>,
     /// Digest of file and mode: results with another one belong to another plan.
     pub hash: String,
@@ -129,6 +129,10 @@ impl Plan {
                 })
                 .collect();
         }
+        // What no comparison names would be run for nothing.
+        let sides = experiment.comparisons.iter().flat_map(|it| [&it.baseline, &it.other]);
+        let named: BTreeSet<_> = sides.collect();
+        conditions.retain(|levels| named.is_empty() || named.contains(levels));
         let conditions = conditions.into_iter().map(|levels| name(&experiment, levels)).collect();
         let mode = if experiment.mode == Mode::Quick { "quick" } else { "full" };
         let mut hasher = blake3::Hasher::new();
@@ -147,7 +151,7 @@ impl Plan {
         self.conditions.iter().position(|condition| condition.levels == *levels)
     }
 
-    /// All runs of a round in their order.
+    /// All runs of a round in their order, whether they are needed or not.
     pub fn round(&self, round: u32) -> Vec<Step> {
         let mut random = Random::of(self.experiment.seed, u64::from(round));
         let mut cells: Vec<usize> = (0..self.cells.len()).collect();
@@ -188,9 +192,10 @@ impl Plan {
         // Of files that are made for a storage, all is written once; devices are taken as they
         // are.
         let makes_file = |level: &&Level| {
-            use Storage::{Command, Directory, Target};
+            use Storage::{Command, Directory, Pool, Target};
             let LevelKind::Storage(storage) = &level.kind else { return false };
-            matches!(storage, Command { .. } | Directory(_) | Target { backing: Backing::File, .. })
+            let is_file = matches!(storage, Target { backing: Backing::File, .. });
+            is_file || matches!(storage, Command { .. } | Directory(_) | Pool(_))
         };
         let levels = self.experiment.factors.values().flat_map(BTreeMap::values);
         let storages = levels.filter(makes_file).count() as u64;
@@ -221,7 +226,6 @@ fn name(experiment: &Experiment, levels: BTreeMap<String, String>) -> Condition 
 mod tests {
     use super::*;
     use crate::test_support::experiment;
-    use std::collections::BTreeSet;
 
     /// Goal: a round has each cell under each condition once, the conditions of a cell together and
     /// with one seed; rounds differ; the same round is the same again.

@@ -141,7 +141,10 @@ impl<'a> Runner<'a> {
     fn rounds(&mut self, show: &mut dyn FnMut(Event)) -> Result<Ending, Error> {
         let warm_up = self.plan.warm_up_rounds();
         let rule = self.plan.experiment.timing.looks.clone();
-        let mut open: BTreeSet<usize> = (0..self.plan.experiment.workloads.len()).collect();
+        let conditions = self.plan.conditions.len();
+        let mut open: BTreeSet<(usize, usize)> = (0..self.plan.experiment.workloads.len())
+            .flat_map(|workload| (0..conditions).map(move |condition| (workload, condition)))
+            .collect();
         for round in 0..warm_up + rule.rounds_max() {
             if let Some(limit) = self.round(round, &open, show)? {
                 return Ok(Ending::Limit(limit));
@@ -151,7 +154,7 @@ impl<'a> Runner<'a> {
                 continue;
             }
             let analysis = Analysis::of_rounds(self.plan, self.store, Some(round))?;
-            open = analysis.open_workloads();
+            open = analysis.open(self.plan);
             if open.is_empty() {
                 return Ok(Ending::Decided);
             }
@@ -170,14 +173,14 @@ impl<'a> Runner<'a> {
     fn round(
         &mut self,
         round: u32,
-        open: &BTreeSet<usize>,
+        open: &BTreeSet<(usize, usize)>,
         show: &mut dyn FnMut(Event),
     ) -> Result<Option<&'static str>, Error> {
         let steps: Vec<Step> = self
             .plan
             .round(round)
             .into_iter()
-            .filter(|step| open.contains(&self.plan.cells[step.cell].workload))
+            .filter(|step| open.contains(&(self.plan.cells[step.cell].workload, step.condition)))
             .filter(|step| self.is_available(step.condition))
             .collect();
         let pairs = steps.chunk_by(|a, b| a.cell == b.cell);
@@ -198,7 +201,7 @@ impl<'a> Runner<'a> {
                 if let Some(limit) = self.limit()? {
                     return Ok(Some(limit));
                 }
-                show(self.progress(step, open.len()));
+                show(self.progress(step, open));
                 self.step(step, show)?;
             }
         }
@@ -224,16 +227,21 @@ impl<'a> Runner<'a> {
         Ok((self.store.written_bytes()? >= limit).then_some("bytes written"))
     }
 
-    fn progress(&self, step: &Step, open: usize) -> Event {
+    fn progress(&self, step: &Step, open: &BTreeSet<(usize, usize)>) -> Event {
         let timing = &self.plan.experiment.timing;
         let warm_up = self.plan.warm_up_rounds();
         let counted = (step.round + 1).saturating_sub(warm_up);
         let looks = timing.looks.rounds();
         let look = looks.iter().copied().find(|look| *look >= counted).unwrap_or(counted);
-        let available = (0..self.plan.conditions.len()).filter(|&it| self.is_available(it)).count();
-        let share = open as f64 / self.plan.experiment.workloads.len().max(1) as f64;
-        let per_round = (self.plan.cells.len() * available) as f64 * share;
-        let total = (f64::from(warm_up + look) * per_round) as u64;
+        let needed = |cell: &crate::plan::Cell| {
+            let of_cell = open.range((cell.workload, 0)..=(cell.workload, usize::MAX));
+            of_cell.filter(|(_, condition)| self.is_available(*condition)).count()
+        };
+        let per_round: usize = self.plan.cells.iter().map(needed).sum();
+        // Rounds before this one may have had more.
+        let before = self.done.iter().filter(|(round, _, _)| *round < step.round).count() as u64;
+        let rounds_left = u64::from((warm_up + look).saturating_sub(step.round));
+        let total = before + rounds_left * per_round as u64;
         let done = (self.done.len() as u64).min(total);
         let per_run = if self.runs_here >= 3 {
             self.begun.elapsed().as_secs_f64() / f64::from(self.runs_here)

@@ -1,14 +1,16 @@
 //! What each rule looks for.
 
 pub(super) mod parallel;
+pub(super) mod stripes;
 
 use super::{Confidence, Facts, Finding};
 use crate::analysis::{Family, Point, Row};
 use crate::experiment::Metric;
 use crate::guard::Mark;
+use crate::plan::Cell;
 use crate::statistics::{Inconclusive, Verdict, median, median_interval};
 use crate::units;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most lines of evidence on a card; the tables have the rest.
 const EVIDENCE_MAX: usize = 12;
@@ -413,12 +415,18 @@ pub(super) fn trust(facts: &Facts<'_>) -> Finding {
 
 /// A18.
 pub(super) fn cache(facts: &Facts<'_>) -> Finding {
-    let counted: Vec<_> = facts.analysis.runs.iter().filter(|run| !run.is_warm_up).collect();
-    let seen: Vec<_> =
-        counted.iter().filter(|run| !run.marks.contains(&Mark::CacheUnknown)).collect();
+    // What goes through the page cache may well come from there: nothing follows from it.
+    let is_direct = |cell: &Cell| facts.plan.experiment.workloads[cell.workload].is_direct;
+    let direct: BTreeSet<&str> =
+        facts.plan.cells.iter().filter(|it| is_direct(it)).map(|cell| cell.id.as_str()).collect();
+    let counted = facts.analysis.runs.iter().filter(|run| !run.is_warm_up);
+    let seen: Vec<_> = counted
+        .filter(|run| direct.contains(run.cell.as_str()))
+        .filter(|run| !run.marks.contains(&Mark::CacheUnknown))
+        .collect();
     let is_real = facts.plan.experiment.engine != crate::experiment::EngineKind::Synthetic;
     if seen.is_empty() || !is_real {
-        return Finding::not_measured("no run was on a device with counters");
+        return Finding::not_measured("no load with direct I/O ran on a device with counters");
     }
     let mut cells: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for run in seen.iter().filter(|run| run.marks.contains(&Mark::Cached)) {

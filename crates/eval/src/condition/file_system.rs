@@ -66,6 +66,6 @@ impl Stage {
         let made = make_file(&mount.join("file"), file_bytes)?;
         shell("sync")?;
         // What reaches storage is counted there, not at the loop device.
-        Ok(Ready { file: made.file, device: below.device, fabric: None })
+        Ok(Ready::file(made.file, below.device))
     }
 }

@@ -33,6 +33,20 @@ pub(super) struct Ready {
     pub(super) device: Option<(u32, u32)>,
     /// For engines that are hosts themselves; there is no file then.
     pub(super) fabric: Option<Fabric>,
+    /// Mounts of one file system, if it has several; the file is in the first.
+    pub(super) mounts: Vec<PathBuf>,
+}
+
+impl Ready {
+    /// A file, on a device that counts.
+    pub(super) fn file(file: PathBuf, device: Option<(u32, u32)>) -> Self {
+        Self { file, device, fabric: None, mounts: Vec::new() }
+    }
+
+    /// A namespace, for hosts.
+    fn fabric(fabric: Fabric, device: Option<(u32, u32)>) -> Self {
+        Self { file: PathBuf::new(), device, fabric: Some(fabric), mounts: Vec::new() }
+    }
 }
 
 #[derive(Deserialize)]
@@ -95,7 +109,7 @@ impl Stage {
             }
             Storage::Subsystem(subsystem) => {
                 let fabric = Fabric { subsystem: subsystem.clone(), network_namespace: None };
-                Ok(Ok(Ready { file: PathBuf::new(), device: None, fabric: Some(fabric) }))
+                Ok(Ok(Ready::fabric(fabric, None)))
             }
             Storage::Paced(paced) => {
                 // Of the experiment's seed, but another for each device.
@@ -105,6 +119,7 @@ impl Stage {
                 let seed = Random::of(plan.experiment.seed, part).next_u64();
                 Ok(self.enter_paced(options, *paced, own, (bytes, seed)))
             }
+            Storage::Pool(pool) => self.enter_pool(options, pool, own, bytes),
             Storage::Command { enter, leave } => {
                 let mount = own.join("mount");
                 fs::create_dir(&mount).map_err(Error::io("cannot make", &mount))?;
@@ -180,9 +195,8 @@ impl Stage {
             destroy: Some(namespace.uuid.clone()),
         };
         let network_namespace = network.map(|network| network.host);
-        let fabric = Some(Fabric { subsystem, network_namespace });
         // The fabric has no counters; what the target reads is counted by its disk.
-        Ok(Ready { file: PathBuf::new(), device, fabric })
+        Ok(Ready::fabric(Fabric { subsystem, network_namespace }, device))
     }
 
     /// Makes a namespace a file.
@@ -200,7 +214,7 @@ impl Stage {
         attach.args(fabric.arguments());
         let says: AttachSays = self.start(attach)?;
         self.notes.push(format!("{}: {}", own.file_name().unwrap_or_default().display(), says.how));
-        Ok(Ready { file: says.file, device: ready.device, fabric: None })
+        Ok(Ready::file(says.file, ready.device))
     }
 
     /// Starts a device of known speed.
@@ -219,11 +233,20 @@ impl Stage {
         serve.args(["--spread", &paced.spread.to_string()]).arg(&mount);
         let says: AttachSays = self.start(serve)?;
         self.notes.push(format!("{}: {}", own.file_name().unwrap_or_default().display(), says.how));
-        Ok(Ready { file: says.file, device: None, fabric: None })
+        Ok(Ready::file(says.file, None))
     }
 
-    /// Starts a process of ours and takes the line that it prints when it is ready.
-    fn start<T: for<'de> Deserialize<'de>>(&mut self, mut command: Command) -> Result<T, String> {
+    /// Starts a process of ours and takes the JSON that it prints when it is ready.
+    fn start<T: for<'de> Deserialize<'de>>(&mut self, command: Command) -> Result<T, String> {
+        self.start_until(command, |line| serde_json::from_str(line).ok())
+    }
+
+    /// Starts a process of ours; `read` takes the line that it prints when it is ready.
+    pub(super) fn start_until<T>(
+        &mut self,
+        mut command: Command,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, String> {
         let shown = process::shown(&command);
         if let Some(owner) = &self.owner {
             owner.mark_service(&mut command);
@@ -239,7 +262,7 @@ impl Stage {
         std::thread::spawn(move || {
             let mut reader = BufReader::new(stdout);
             let mut line = String::new();
-            // An end or an error leaves the line empty, which is no JSON.
+            // An end or an error leaves the line empty, which nobody takes.
             let _ = reader.read_line(&mut line);
             let _ = sender.send(line);
             let _ = std::io::copy(&mut reader, &mut std::io::sink());
@@ -251,7 +274,7 @@ impl Stage {
             }
         });
         let line = receiver.recv_timeout(READY_PATIENCE).unwrap_or_default();
-        serde_json::from_str(&line).map_err(|_| {
+        read(&line).ok_or_else(|| {
             let said: Vec<String> = complaints.try_iter().collect();
             format!("{shown}: is not ready: {line}{}", said.join(" "))
         })
@@ -283,7 +306,7 @@ pub(super) fn make_file(path: &Path, bytes: u64) -> Result<Ready, Error> {
     }
     file.sync_all().map_err(wrong("cannot write"))?;
     let device = file.metadata().map_err(wrong("cannot use"))?.dev();
-    Ok(Ready { file: path.into(), device: counted(device), fabric: None })
+    Ok(Ready::file(path.into(), counted(device)))
 }
 
 fn device(path: &Path) -> Result<Ready, String> {
@@ -291,11 +314,11 @@ fn device(path: &Path) -> Result<Ready, String> {
     if !metadata.file_type().is_block_device() {
         return Err(format!("{} is no block device", path.display()));
     }
-    Ok(Ready { file: path.into(), device: counted(metadata.rdev()), fabric: None })
+    Ok(Ready::file(path.into(), counted(metadata.rdev())))
 }
 
 /// The device's numbers, if the kernel counts its traffic.
-fn counted(device: u64) -> Option<(u32, u32)> {
+pub(super) fn counted(device: u64) -> Option<(u32, u32)> {
     let numbers = (rustix::fs::major(device), rustix::fs::minor(device));
     crate::guard::device_counters(numbers).map(|_| numbers)
 }

@@ -105,7 +105,11 @@ fn check_size(
     quick: Option<&Placed<RawQuick>>,
     name: &Placed<String>,
 ) -> Result<(), Error> {
-    let conditions: usize = experiment.factors.values().map(BTreeMap::len).product();
+    let named = experiment.comparisons.iter().flat_map(|it| [&it.baseline, &it.other]);
+    let conditions = match named.collect::<BTreeSet<_>>().len() {
+        0 => experiment.factors.values().map(BTreeMap::len).product(),
+        named => named,
+    };
     let points = |load: &Workload| load.block_sizes.len() * load.jobs.len() * load.depths.len();
     let count = conditions * experiment.workloads.iter().map(points).sum::<usize>();
     if experiment.mode == Mode::Quick && count > QUICK_CONDITION_CELLS_MAX {

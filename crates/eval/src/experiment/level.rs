@@ -72,6 +72,8 @@ pub enum Storage {
     Subsystem(Subsystem),
     /// A device of known speed, to test experiments on.
     Paced(Paced),
+    /// Our own file system, of several nodes on this machine.
+    Pool(Pool),
     /// Whatever commands mount at `{directory}`, which is made for it.
     Command {
         /// Shell command that mounts.
@@ -103,6 +105,15 @@ pub struct Subsystem {
     pub namespace: Option<u32>,
     /// One of its names, as consent to lose what is on it.
     pub destroy: Option<String>,
+}
+
+/// A file system of ours on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Nodes, each with a device and a mount.
+    pub nodes: u16,
+    /// Size of each node's device, a file.
+    pub device_bytes: u64,
 }
 
 /// A device that serves at a known rate.

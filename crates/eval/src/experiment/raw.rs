@@ -77,6 +77,8 @@ pub(super) struct RawLevel {
     #[serde(default)]
     pub(super) data_digest: bool,
     pub(super) file_system: Option<Placed<String>>,
+    pub(super) nodes: Option<Placed<u16>>,
+    pub(super) device_size: Option<Placed<String>>,
     pub(super) enter: Option<String>,
     pub(super) leave: Option<String>,
     pub(super) mpi: Option<String>,

@@ -101,6 +101,35 @@ fn experiments_end_when_decided() {
     assert_eq!((ending, analysis.rounds), (Ending::AllRounds, 30));
 }
 
+/// Goal: a condition is run for as long as a comparison with it is open, and never if none names it;
+/// interrupted and resumed, the same are run.
+#[test]
+fn what_is_decided_is_not_run_any_more() {
+    let level = |name: &str, rest: &str| {
+        format!("[factors.storage.{name}]\nkind = \"synthetic\"\n{rest}\n\n")
+    };
+    let levels = level("c", "noise = 0.5") + &level("spare", "") + "[[workload]]\nname = \"seq\"";
+    let compared = "[[comparison]]\nname = \"C/A\"\nbaseline = { storage = \"a\" }\nother = \
+                    { storage = \"c\" }\n\n[[comparison]]\nname = \"B/A\"";
+    let changes = [
+        ("[[workload]]\nname = \"seq\"", levels.as_str()),
+        ("ratio = 1.0", "ratio = 0.5"),
+        ("[[comparison]]\nname = \"B/A\"", compared),
+    ];
+    let plan = plan(&changes, 3);
+    let mut store = Store::in_memory(&plan).unwrap();
+    let stop = Stop::default();
+    let mut engine = Interrupting { left: 100, stop: stop.clone() };
+    assert_eq!(run(&plan, &mut store, &mut engine, &stop), Ending::Interrupted);
+    run(&plan, &mut store, &mut SyntheticEngine, &Stop::default());
+    let rounds = |name: &str| {
+        let runs = store.runs().unwrap().into_iter().filter(|run| run.condition.ends_with(name));
+        runs.map(|run| run.round).collect::<BTreeSet<_>>().len()
+    };
+    assert_eq!([rounds("=a"), rounds("=b"), rounds("=c"), rounds("=spare")], [31, 7, 31, 0]);
+    assert_eq!(plan.estimate().runs_max, 31 * 4 * 3);
+}
+
 /// Ends after so many runs, as Ctrl-C does.
 struct Interrupting {
     left: u32,

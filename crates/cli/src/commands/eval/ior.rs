@@ -332,7 +332,7 @@ impl<'a> Session<'a> {
             (None, None) => Launcher::Ranks(self.args.ranks.into()),
         };
         if let Some(shim) = &self.shim {
-            self.mpi = Some((kind, Mpi::start(kind, shim, &launcher, &self.stop)?));
+            self.mpi = Some((kind, Mpi::start(kind, shim, &launcher, &|_| {}, &self.stop)?));
         }
         Ok(())
     }
@@ -377,8 +377,8 @@ fn print_to(file: &mut Option<std::fs::File>, said: &str) -> anyhow::Result<()> 
     if let Some(file) = file {
         return file.write_all(said.as_bytes()).context("cannot write results");
     }
-    let mut out = std::io::stdout().lock();
-    out.write_all(said.as_bytes()).and_then(|()| out.flush()).context("cannot print")
+    print!("{said}");
+    Ok(())
 }
 
 fn append(path: &Path, is_first: bool, rows: &str) -> anyhow::Result<()> {

@@ -1,32 +1,33 @@
-//! Rules on how ranks share files: A10 (one file or many), A11 (collective or not), A12 (hints).
+//! Rules that weigh one way against another: A10 (one file or many), A11 (collective or not), A12
+//! (hints), A14 (storages).
 //!
-//! All three compare a way with another over cells, and have the same four answers: one way, the
-//! other, the same, or it depends on the transfer size.
+//! All compare over cells, and have the same four answers: one way, the other, the same, or it
+//! depends on the transfer size.
 
 use super::{Told, lines, share, with_role};
 use crate::advice::{Confidence, Facts, Finding};
 use crate::statistics::Verdict;
 use crate::units;
+use std::collections::BTreeMap;
 
 /// What is compared, in words.
-struct Ways {
-    role: &'static str,
+struct Ways<'a> {
     /// The baseline, e.g. "One shared file".
-    baseline: &'static str,
+    baseline: &'a str,
     /// The other, e.g. "A file per rank".
-    other: &'static str,
+    other: &'a str,
     /// What to do for the baseline, and for the other.
-    apply: [&'static str; 2],
+    apply: [&'a str; 2],
     /// The least loss that forbids the other anywhere: hints must do no harm.
     forbids_harm: bool,
 }
 
 /// A10.
 pub(crate) fn own_files(facts: &Facts<'_>) -> Finding {
-    prefer(
+    of_role(
         facts,
+        "own-shared",
         &Ways {
-            role: "own-shared",
             baseline: "One shared file",
             other: "A file per rank",
             apply: [
@@ -41,10 +42,10 @@ pub(crate) fn own_files(facts: &Facts<'_>) -> Finding {
 
 /// A11.
 pub(crate) fn collective(facts: &Facts<'_>) -> Finding {
-    prefer(
+    of_role(
         facts,
+        "collective-independent",
         &Ways {
-            role: "collective-independent",
             baseline: "Independent MPI-IO",
             other: "Collective MPI-IO",
             apply: [
@@ -59,10 +60,10 @@ pub(crate) fn collective(facts: &Facts<'_>) -> Finding {
 
 /// A12.
 pub(crate) fn hints(facts: &Facts<'_>) -> Finding {
-    prefer(
+    of_role(
         facts,
+        "hint",
         &Ways {
-            role: "hint",
             baseline: "The file without the hint",
             other: "The hint",
             apply: ["Leave it as it is.", "Set it; the experiment's file has its name and value."],
@@ -71,15 +72,58 @@ pub(crate) fn hints(facts: &Facts<'_>) -> Finding {
     )
 }
 
-fn prefer(facts: &Facts<'_>, ways: &Ways) -> Finding {
-    let rows = match with_role(facts, ways.role) {
+/// A14: each comparison of two storages is judged by itself.
+pub(crate) fn storages(facts: &Facts<'_>) -> Finding {
+    let rows = match with_role(facts, "storage") {
         Ok(rows) => rows,
         Err(finding) => return finding,
     };
+    let mut comparisons: BTreeMap<usize, Vec<Told<'_>>> = BTreeMap::new();
+    for told in rows {
+        comparisons.entry(told.family.comparison).or_default().push(told);
+    }
+    let label = |levels| match facts.plan.condition(levels) {
+        Some(condition) => facts.plan.conditions[condition].label.clone(),
+        None => "?".into(),
+    };
+    let mut findings = comparisons.iter().map(|(comparison, rows)| {
+        let comparison = &facts.plan.experiment.comparisons[*comparison];
+        let (baseline, other) = (label(&comparison.baseline), label(&comparison.other));
+        let put = |name: &str| format!("Put files of these patterns on: {name}.");
+        let ways = Ways {
+            baseline: &baseline,
+            other: &other,
+            apply: [&put(&baseline), &put(&other)],
+            forbids_harm: false,
+        };
+        prefer(facts, rows, &ways)
+    });
+    let Some(first) = findings.next() else { return Finding::not_measured("no pairs") };
+    findings.fold(first, |mut all, next| {
+        all.claim = format!("{} {}", all.claim, next.claim);
+        if !all.apply.contains(&next.apply) {
+            all.apply = format!("{} {}", all.apply, next.apply);
+        }
+        all.evidence.extend(next.evidence);
+        if all.confidence != next.confidence {
+            all.confidence = Confidence::Moderate;
+        }
+        all
+    })
+}
+
+fn of_role(facts: &Facts<'_>, role: &str, ways: &Ways<'_>) -> Finding {
+    match with_role(facts, role) {
+        Ok(rows) => prefer(facts, &rows, ways),
+        Err(finding) => finding,
+    }
+}
+
+fn prefer(facts: &Facts<'_>, rows: &[Told<'_>], ways: &Ways<'_>) -> Finding {
     let matters = |told: &Told<'_>| told.row.verdict == Verdict::DifferentMatters;
-    let wins = share(&rows, |told| matters(told) && told.gain() > 0.0);
-    let losses = share(&rows, |told| matters(told) && told.gain() < 0.0);
-    let same = share(&rows, |told| told.row.verdict == Verdict::Equivalent);
+    let wins = share(rows, |told| matters(told) && told.gain() > 0.0);
+    let losses = share(rows, |told| matters(told) && told.gain() < 0.0);
+    let same = share(rows, |told| told.row.verdict == Verdict::Equivalent);
     let strong = facts.limits.strong_share;
     let one_sided = |share: f64| match share {
         share if share >= strong => Confidence::Strong,
@@ -90,7 +134,7 @@ fn prefer(facts: &Facts<'_>, ways: &Ways) -> Finding {
     let (baseline, other) = (ways.baseline, ways.other);
     let (confidence, claim, apply) = if same >= 1.0 {
         let claim = format!("{other} and {} are equivalent in all {cells} cells.", lower(baseline));
-        (Confidence::Strong, claim, "Take whichever is simpler.".to_string())
+        (Confidence::Strong, claim, "Take whichever is simpler, cheaper or safer.".to_string())
     } else if wins > 0.0 && losses == 0.0 {
         let claim =
             format!("{other} is faster in {} of {cells} cells, and nowhere slower.", count(wins));
@@ -108,7 +152,7 @@ fn prefer(facts: &Facts<'_>, ways: &Ways) -> Finding {
             count(wins),
             lower(baseline),
             count(losses),
-            crossover(facts, &rows, other, baseline)
+            crossover(facts, rows, other, baseline)
         );
         let apply = if ways.forbids_harm {
             ways.apply[0].to_string()
@@ -120,7 +164,7 @@ fn prefer(facts: &Facts<'_>, ways: &Ways) -> Finding {
         let claim = format!("Nothing is proven about {} yet.", lower(other));
         (Confidence::NoAdvice, claim, "Run the full form for an answer.".to_string())
     };
-    Finding { confidence, claim, evidence: lines(facts, &rows), apply }
+    Finding { confidence, claim, evidence: lines(facts, rows), apply }
 }
 
 /// Where one way takes over from the other, if it does so once, between two transfer sizes.

@@ -1,6 +1,7 @@
 //! Each rule has a case that fires, one that must not, and one that was not measured.
 
 mod parallel;
+mod stripes;
 
 use super::*;
 use crate::advice::{Card, advise};
@@ -14,24 +15,37 @@ use crate::test_support::experiment;
 /// Runs all rounds up to `rounds` and judges; `mark` may add marks.
 fn cards(changes: &[(&str, &str)], rounds: u32, mark: impl Fn(u32) -> Vec<Mark>) -> Vec<Card> {
     let plan = Plan::new(experiment(changes, Mode::Full));
-    let mut store = Store::in_memory(&plan).unwrap();
+    judged(&plan, rounds, mark, |_| 1.0)
+}
+
+/// The same on a plan; `effect` is a factor on the throughput of a run.
+fn judged(
+    plan: &Plan,
+    rounds: u32,
+    mark: impl Fn(u32) -> Vec<Mark>,
+    effect: impl Fn(&Work<'_>) -> f64,
+) -> Vec<Card> {
+    let mut store = Store::in_memory(plan).unwrap();
     for round in 0..rounds {
         for step in plan.round(round) {
             let work = Work {
-                plan: &plan,
+                plan,
                 step: &step,
                 cell: &plan.cells[step.cell],
                 condition: &plan.conditions[step.condition],
                 place: None,
                 ramp: std::time::Duration::ZERO,
             };
-            let outcome: Outcome = SyntheticEngine.run(&work, &Stop::default()).unwrap();
+            let mut outcome: Outcome = SyntheticEngine.run(&work, &Stop::default()).unwrap();
+            for (metric, value) in &mut outcome.metrics {
+                *value *= if metric.is_throughput() { effect(&work) } else { 1.0 };
+            }
             let marks = mark(step.position);
             let facts = RunFacts { step: &step, started_unix_ms: 0, attempts: 1, marks: &marks };
-            store.add(&plan, &facts, Ok(&outcome)).unwrap();
+            store.add(plan, &facts, Ok(&outcome)).unwrap();
         }
     }
-    advise(&plan, &Analysis::of(&plan, &store).unwrap())
+    advise(plan, &Analysis::of(plan, &store).unwrap())
 }
 
 fn card(cards: &[Card], id: &str) -> Card {
@@ -56,6 +70,27 @@ fn a1_remote_cost() {
     let missing = one(&[("role = \"remote-local\"", "role = \"other\"")], "A1");
     assert_eq!(missing.confidence, Confidence::NotMeasured);
     assert!(missing.claim.starts_with("Not measured"));
+}
+
+/// Goal: A1 finds from which block size on a loss ends that was planted below it, and says nothing of
+/// the kind where there is none or it never ends.
+#[test]
+fn a1_threshold() {
+    let many = ("bs = [\"4KiB\", \"1MiB\"]", "bs = [\"4KiB\", \"64KiB\", \"256KiB\", \"1MiB\"]");
+    let quiet = ("noise = 0.02", "noise = 0.005");
+    let plan = Plan::new(experiment(&[many, quiet], Mode::Full));
+    let loses_below = |size: u64| {
+        let effect = |work: &Work<'_>| {
+            let is_remote = work.condition.id.ends_with("=b");
+            if is_remote && work.cell.block_size < size { 0.6 } else { 1.0 }
+        };
+        card(&judged(&plan, 12, |_| vec![], effect), "A1").claim
+    };
+    let claim = loses_below(256 << 10);
+    assert!(claim.contains("seq: from 256 KiB on it loses less than 5 %"), "{claim}");
+    assert!(
+        !loses_below(0).contains("on it loses") && !loses_below(1 << 30).contains("on it loses")
+    );
 }
 
 /// Goal: A2 likewise.
@@ -124,4 +159,7 @@ fn a18_cache() {
     assert_eq!(clean.confidence, Confidence::NoAdvice);
     let blind = card(&cards(&real, 7, |_| vec![Mark::CacheUnknown]), "A18");
     assert_eq!(blind.confidence, Confidence::NotMeasured);
+    let buffered = [&real[..], &[("rw = ", "direct = false\nrw = ")]].concat();
+    let buffered = card(&cards(&buffered, 7, |_| vec![]), "A18");
+    assert_eq!(buffered.confidence, Confidence::NotMeasured, "{buffered:?}");
 }

@@ -15,7 +15,7 @@ use super::parameters::{Api, Parameters};
 use super::phase::{Access, Answer, Order, Phase};
 use super::script::Compat;
 use crate::engine::Stop;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use files::Files;
@@ -118,6 +118,9 @@ pub struct Conductor {
     pub files: Files,
     /// Ends everything between two phases.
     pub stop: Stop,
+    /// Mounts of one file system, which ranks use in turn; files are named in the first. Empty: all
+    /// ranks use the names as they are.
+    pub mounts: Vec<PathBuf>,
 }
 
 /// What goes from phase to phase.
@@ -126,6 +129,7 @@ struct Run<'a> {
     crew: &'a mut dyn Crew,
     files: &'a mut Files,
     stop: &'a Stop,
+    mounts: &'a [PathBuf],
     tell: &'a mut dyn FnMut(Event<'_>),
     begun: Instant,
     /// Transfers of each part, if writing was cut short.
@@ -147,6 +151,7 @@ impl Conductor {
             crew,
             files: &mut self.files,
             stop: &self.stop,
+            mounts: &self.mounts,
             tell,
             begun: Instant::now(),
             outcome: Outcome::default(),
@@ -332,8 +337,7 @@ impl Run<'_> {
             access,
             ranks: it.ranks,
             is_mpiio,
-            // Open MPI's OMPIO refuses names without a directory.
-            files: it.all_files(repetition).into_iter().map(absolute).collect(),
+            files: self.files(&parts, repetition),
             has_own_files: it.is_file_per_process,
             is_new: false,
             block_bytes: it.block_bytes,
@@ -364,15 +368,27 @@ impl Run<'_> {
         }
     }
 
+    /// The file that all ranks share, or that of each, through its mount.
+    fn files(&self, parts: &[usize], repetition: u32) -> Vec<PathBuf> {
+        let is_one = !self.parameters.is_file_per_process && self.mounts.len() < 2;
+        let file = |(rank, part): (usize, &usize)| {
+            // Open MPI's OMPIO refuses names without a directory.
+            let path = absolute(self.parameters.file(*part, repetition));
+            let mut names = names(self.mounts, &path);
+            names.swap_remove(rank % names.len())
+        };
+        parts.iter().enumerate().take(if is_one { 1 } else { parts.len() }).map(file).collect()
+    }
+
     fn save_iterations(&self) -> Result<(), IorError> {
         let Some(path) = &self.parameters.stonewall.status_file else {
             return Ok(());
         };
         let most = self.caps.iter().copied().max().unwrap_or(0);
-        std::fs::write(path, format!("{most}")).map_err(|source| IorError::File {
+        std::fs::write(path, format!("{most}")).map_err(|cause| IorError::File {
             what: "cannot write",
             path: path.clone(),
-            source,
+            cause,
         })
     }
 
@@ -381,11 +397,19 @@ impl Run<'_> {
             return Ok(());
         };
         let wrong =
-            |source| IorError::File { what: "cannot read", path: PathBuf::from(path), source };
+            |cause| IorError::File { what: "cannot read", path: PathBuf::from(path), cause };
         let text = std::fs::read_to_string(path).map_err(wrong)?;
         let most: u64 = text.trim().parse().map_err(std::io::Error::other).map_err(wrong)?;
         self.caps.fill(most);
         Ok(())
+    }
+}
+
+/// What a file in the first mount is called in each.
+pub(super) fn names(mounts: &[PathBuf], path: &Path) -> Vec<PathBuf> {
+    match mounts.first().and_then(|first| path.strip_prefix(first).ok()) {
+        Some(within) => mounts.iter().map(|mount| mount.join(within)).collect(),
+        None => vec![path.into()],
     }
 }
 

@@ -22,16 +22,19 @@ pub enum IorError {
     /// The test cannot be run as it is written.
     #[error("{0}")]
     Parameters(String),
-    /// A file is in the way, or is missing.
-    #[error("{what} {}: {source}", path.display())]
+    /// A file could not be used.
+    #[error("{what} {}: {cause}", path.display())]
     File {
         /// What was tried.
         what: &'static str,
         /// On which file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
+    /// A file is there that no test made.
+    #[error("refused to overwrite {} (useExistingTestFile=1 to allow it)", .0.display())]
+    InTheWay(PathBuf),
     /// A rank failed.
     #[error("rank {rank}: {message}")]
     Rank {

@@ -145,15 +145,18 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    /// Starts ranks of a built shim.
+    /// Starts ranks of a built shim. `mark` may give the launcher, and with it the ranks of this
+    /// machine, something to be found by.
     pub fn start(
         kind: MpiKind,
         shim: &Shim,
         launcher: &Launcher,
+        mark: &dyn Fn(&mut Command),
         stop: &Stop,
     ) -> Result<Self, IorError> {
         let mut command = launch(kind, &shim.path(), launcher)?;
         kind.environment(&mut command);
+        mark(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0);
         let shown = process::shown(&command);

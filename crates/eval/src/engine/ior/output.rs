@@ -2,9 +2,9 @@
 //! search them, JSON and CSV of 4.
 
 mod json;
-mod new;
-mod old;
 mod text;
+mod v2;
+mod v4;
 
 use super::conductor::{Event, Measured};
 use super::parameters::{Format, Parameters};
@@ -112,6 +112,18 @@ fn rows<'a>(parameters: &'a Parameters, measured: &[Measured]) -> Vec<Row<'a>> {
     rows
 }
 
+/// The names of a test's files.
+fn names(it: &Parameters) -> String {
+    it.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join("@")
+}
+
+/// The line that is quoted most.
+fn max(row: &Row<'_>) -> String {
+    let name = if row.access == Access::Write { "Max Write:" } else { "Max Read: " };
+    let max = row.bandwidth.max;
+    format!("{name} {max:.2} MiB/sec ({:.2} MB/sec)\n", max * MIB / MB)
+}
+
 impl Output {
     /// Begins, for all tests of a script.
     pub fn new(compat: Compat, format: Format, command: String) -> Self {
@@ -138,15 +150,15 @@ impl Output {
         self.results.clear();
         self.started = text::now();
         match (self.format, self.compat) {
-            (Format::Csv, _) if self.tests.is_empty() => new::csv_head(),
+            (Format::Csv, _) if self.tests.is_empty() => v4::csv_head(),
             (Format::Json | Format::Csv, _) => String::new(),
-            (Format::Default, Compat::V2) => old::begin(&self.command, parameters, about),
+            (Format::Default, Compat::V2) => v2::begin(&self.command, parameters, about),
             (Format::Default, Compat::V4) => {
                 let mut said = String::new();
                 if self.tests.is_empty() {
-                    said = new::head(&self.began, &self.command);
+                    said = v4::head(&self.began, &self.command);
                 }
-                said + &new::begin(self.tests.len(), &self.started, parameters, about)
+                said + &v4::begin(self.tests.len(), &self.started, parameters, about)
             }
         }
     }
@@ -159,19 +171,19 @@ impl Output {
         }
         if self.format == Format::Csv {
             return match event {
-                Event::Measured(measured) => new::csv_row(parameters, measured),
+                Event::Measured(measured) => v4::csv_row(parameters, measured),
                 _ => String::new(),
             };
         }
         match (event, self.compat) {
             (Event::Measured(measured), Compat::V2) if parameters.verbose >= 2 => {
-                let head = if self.has_table { "" } else { old::TABLE_HEAD };
+                let head = if self.has_table { "" } else { v2::TABLE_HEAD };
                 self.has_table = true;
-                head.to_string() + &old::row(parameters, measured)
+                head.to_string() + &v2::row(parameters, measured)
             }
-            (Event::Measured(measured), Compat::V4) => new::row(parameters, measured),
+            (Event::Measured(measured), Compat::V4) => v4::row(parameters, measured),
             (Event::Removed { repetition, seconds }, Compat::V4) if parameters.verbose >= 1 => {
-                new::removed(*repetition, *seconds)
+                v4::removed(*repetition, *seconds)
             }
             (Event::Checked { access, errors }, _) if *errors > 0 => {
                 format!("WARNING: incorrect data on {} ({errors} errors found).\n", access.name())
@@ -193,10 +205,8 @@ impl Output {
                 String::new()
             }
             (Format::Csv, _) => String::new(),
-            (Format::Default, Compat::V2) => old::summary(parameters, &rows),
-            (Format::Default, Compat::V4) => {
-                new::short_summary(parameters, &rows, self.tests.len())
-            }
+            (Format::Default, Compat::V2) => v2::summary(parameters, &rows),
+            (Format::Default, Compat::V4) => v4::short_summary(parameters, &rows, self.tests.len()),
         };
         self.tests.push(Test { parameters: parameters.clone(), measured: measured.to_vec() });
         said
@@ -219,7 +229,7 @@ impl Output {
             }
             (Format::Csv, _) => String::new(),
             (Format::Default, Compat::V2) => format!("Run finished: {}\n", text::now()),
-            (Format::Default, Compat::V4) => new::summary(&rows),
+            (Format::Default, Compat::V4) => v4::summary(&rows),
         }
     }
 

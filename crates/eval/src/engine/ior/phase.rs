@@ -47,7 +47,7 @@ pub struct Phase {
     pub is_mpiio: bool,
     /// The part that each rank works on.
     pub parts: Vec<usize>,
-    /// One file, or that of each part.
+    /// One file for all, or that of each rank.
     pub files: Vec<PathBuf>,
     /// A file per part.
     pub has_own_files: bool,
@@ -163,7 +163,6 @@ impl Phase {
         }
         let _ = writeln!(text, "deadline {}", self.deadline_s);
         let _ = writeln!(text, "duration-min {}", self.duration_min_s);
-        // Parts come before files: a rank takes the file of its part.
         let _ = writeln!(text, "parts {}", list(&mut self.parts.iter().map(usize::to_string)));
         let _ = writeln!(text, "caps {}", list(&mut self.caps.iter().map(u64::to_string)));
         for file in &self.files {

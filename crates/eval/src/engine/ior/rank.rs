@@ -40,7 +40,7 @@ pub(super) fn run(
     team: &mut impl Team,
 ) -> io::Result<Result<Answer, String>> {
     let part = phase.parts[number];
-    let path = &phase.files[if phase.has_own_files { part } else { 0 }];
+    let path = &phase.files[number % phase.files.len()];
     let offsets = Offsets::of(phase, part);
     let len = phase.transfer_bytes as usize;
     let mut memory = vec![0; len + ALIGNMENT];

@@ -5,13 +5,14 @@
 //! Reading reads files that were written once for the experiment, after what the kernel keeps of them
 //! was dropped. A run whose hints are not read back as they were set does not count.
 
-use super::conductor::{Conductor, Event, Measured};
+use super::conductor::{Conductor, Event, Measured, names};
 use super::crew::{Crew, IorError, Processes, rank_command};
 use super::mpi::{Launcher, Mpi, MpiKind, Shim};
 use super::output::Output;
 use super::parameters::{Api, Parameters};
 use super::script::{Compat, Settings};
 use super::stripe;
+use crate::condition::Place;
 use crate::engine::{Engine, Outcome, Stop, Work};
 use crate::error::Error;
 use crate::experiment::ior::{IorLevel, IorLoad, Stripe};
@@ -20,6 +21,7 @@ use crate::guard::Mark;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const NAME: &str = "ior";
 
@@ -69,9 +71,20 @@ impl IorEngine {
         Self { program, scratch, shims: BTreeMap::new(), prepared: BTreeSet::new() }
     }
 
-    fn crew(&mut self, run: &Run, ranks: usize, stop: &Stop) -> Result<Box<dyn Crew>, Error> {
+    /// Starts ranks; whoever cleans up after us finds them.
+    fn crew(
+        &mut self,
+        run: &Run,
+        ranks: usize,
+        place: &Place,
+        stop: &Stop,
+    ) -> Result<Box<dyn Crew>, Error> {
         let Some(kind) = run.mpi else {
-            let command = || rank_command(&self.program);
+            let command = || {
+                let mut command = rank_command(&self.program);
+                place.mark(&mut command);
+                command
+            };
             let crew = Processes::start(ranks, &command, stop).map_err(|error| wrong(&error))?;
             return Ok(Box::new(crew));
         };
@@ -82,7 +95,8 @@ impl IorEngine {
         let Some(shim) = self.shims.get(&kind) else {
             return Err(Error::program(NAME, "the program of a rank is gone"));
         };
-        let crew = Mpi::start(kind, shim, &Launcher::Ranks(ranks), stop);
+        let mark = |command: &mut Command| place.mark(command);
+        let crew = Mpi::start(kind, shim, &Launcher::Ranks(ranks), &mark, stop);
         Ok(Box::new(crew.map_err(|error| wrong(&error))?))
     }
 
@@ -127,12 +141,12 @@ impl Engine for IorEngine {
         let Task::Ior(ior) = &load.task else {
             return Err(Error::program(NAME, "the load is none of IOR"));
         };
-        let directory =
-            work.place.ok_or_else(|| Error::program(NAME, "needs a storage"))?.directory();
-        let directory = self.stripe(work, directory)?;
+        let place = work.place.ok_or_else(|| Error::program(NAME, "needs a storage"))?;
+        let directory = self.stripe(work, place.directory())?;
         let run = put_together(work, ior, load.is_direct, &directory)?;
-        let mut crew = self.crew(&run, work.cell.jobs as usize, stop)?;
-        let mut conductor = Conductor { stop: stop.clone(), ..Conductor::default() };
+        let mut crew = self.crew(&run, work.cell.jobs as usize, place, stop)?;
+        let mounts = place.mounts().to_vec();
+        let mut conductor = Conductor { stop: stop.clone(), mounts, ..Conductor::default() };
         let result = (|| {
             if !ior.writes {
                 self.prepare(&run, crew.as_mut(), &mut conductor)?;
@@ -255,7 +269,9 @@ fn measure(run: &Run, crew: &mut dyn Crew, conductor: &mut Conductor) -> Result<
         parameters.hints.extend(run.hints.iter().cloned());
     }
     if parameters.uses_existing {
-        forget(&parameters.all_files(0))?;
+        for path in parameters.all_files(0) {
+            forget(&names(&conductor.mounts, &path))?;
+        }
     }
     let mut raw = String::new();
     for note in notes {

@@ -5,13 +5,15 @@ use crate::error::Error;
 use crate::experiment::raw::{Placed, RawLevel};
 use crate::experiment::{
     Backing, ContainerKind, EngineKind, FileSystem, HostSettings, Level, LevelKind, Network, Paced,
-    Runtime, Storage, Subsystem, Synthetic,
+    Pool, Runtime, Storage, Subsystem, Synthetic,
 };
 
 /// The port of NVMe over TCP.
 const PORT_DEFAULT: u16 = 4420;
 const IO_QUEUES_MAX: u16 = 64;
-const KINDS: &str = "directory, block-device, target, nqn, command, paced (storages), native, \
+const POOL_NODES_MAX: u16 = 16;
+const POOL_NODES_DEFAULT: u16 = 2;
+const KINDS: &str = "directory, block-device, target, nqn, pool, command, paced (storages), native, \
                      container (runtimes), host (settings of engine nvme), ior (ways of engine ior) and synthetic";
 
 /// A level, with where its keys are.
@@ -110,6 +112,7 @@ fn storage(at: At<'_>) -> Result<Storage, Error> {
             }
             Storage::Paced(Paced { bytes_per_s, spread })
         }
+        "pool" => Storage::Pool(pool(at)?),
         "command" => Storage::Command {
             enter: raw.enter.clone().ok_or_else(|| at.missing("enter"))?,
             leave: raw.leave.clone().ok_or_else(|| at.missing("leave"))?,
@@ -119,6 +122,20 @@ fn storage(at: At<'_>) -> Result<Storage, Error> {
             return Err(at.source.error(&raw.kind, &at.key("kind"), message));
         }
     })
+}
+
+fn pool(at: At<'_>) -> Result<Pool, Error> {
+    let raw = at.placed.get_ref();
+    let nodes = match &raw.nodes {
+        Some(given) if !(1..=POOL_NODES_MAX).contains(given.get_ref()) => {
+            let message = format!("lies between 1 and {POOL_NODES_MAX}");
+            return Err(at.source.error(given, &at.key("nodes"), message));
+        }
+        given => given.as_ref().map_or(POOL_NODES_DEFAULT, |nodes| *nodes.get_ref()),
+    };
+    let size = raw.device_size.as_ref().ok_or_else(|| at.missing("device-size"))?;
+    let device_bytes = at.source.bytes(size, &at.key("device-size"))?;
+    Ok(Pool { nodes, device_bytes })
 }
 
 /// `address` is ADDRESS or ADDRESS:PORT, with brackets around an IPv6 address that has a port.
@@ -219,8 +236,8 @@ pub(super) fn mismatch(level: &Level, engine: EngineKind) -> Option<String> {
         ),
         LevelKind::Storage(Storage::BlockDevice { .. } | Storage::Paced(_)) if is_files => {
             Some(format!(
-                "engine {:?} works on files: kinds are directory and command, and target with a \
-                 file-system",
+                "engine {:?} works on files: kinds are directory, pool and command, and target \
+                 with a file-system",
                 engine.name()
             ))
         }

@@ -13,7 +13,7 @@ pub struct Files {
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> IorError {
-    move |source| IorError::File { what, path: path.into(), source }
+    move |cause| IorError::File { what, path: path.into(), cause }
 }
 
 impl Files {
@@ -28,11 +28,7 @@ impl Files {
             if self.files.contains(path) {
                 remove(path)?;
             } else if path.symlink_metadata().is_ok() {
-                let source = ErrorKind::AlreadyExists.into();
-                return Err(failed(
-                    "refused to overwrite (useExistingTestFile=1 to allow it)",
-                    path,
-                )(source));
+                return Err(IorError::InTheWay(path.clone()));
             }
         }
         for path in files {

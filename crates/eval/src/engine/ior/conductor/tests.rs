@@ -4,6 +4,7 @@ use super::*;
 use crate::engine::ior::crew::threads::Threads;
 use crate::engine::ior::order::Offsets;
 use crate::engine::ior::script::Settings;
+use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -44,6 +45,7 @@ fn phase_of(parameters: &Parameters) -> Phase {
         crew: &mut crew,
         files: &mut Files::default(),
         stop: &Stop::default(),
+        mounts: &[],
         tell: &mut |_| {},
         begun: Instant::now(),
         outcome: Outcome::default(),
@@ -284,4 +286,111 @@ fn versions_differ_where_they_do() {
     let mut parts = it.reorder.parts(4, 0, 0);
     parts.sort_unstable();
     assert_eq!(parts, [0, 1, 2, 3]);
+}
+
+/// Goal: ranks use the mounts in turn, whichever part they work on; what is made and removed is named
+/// in the first. (Two names of one directory stand for two mounts.)
+#[test]
+fn ranks_use_mounts_in_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let (first, second) = (directory.path().join("first"), directory.path().join("second"));
+    std::fs::create_dir(&first).unwrap();
+    std::os::unix::fs::symlink(&first, &second).unwrap();
+    for own in ["0", "1"] {
+        let reorder = ("reorderTasksRandom", "1");
+        let parameters = small(&first.join("file"), &[("filePerProc", own), reorder]);
+        let mut conductor =
+            Conductor { mounts: vec![first.clone(), second.clone()], ..Conductor::default() };
+        let mut crew = Seen { crew: Threads(3), files: Vec::new() };
+        let outcome = conductor.run(&parameters, &mut crew, &mut |_| {}).unwrap();
+        assert_eq!((outcome.errors, outcome.measured.len()), (0, 2));
+        assert_eq!(crew.files.len(), 6, "{:?}", crew.files);
+        for (rank, path) in crew.files.iter().enumerate() {
+            assert!(path.starts_with(if rank % 3 == 1 { &second } else { &first }), "{path:?}");
+        }
+        assert_eq!(std::fs::read_dir(&first).unwrap().count(), 0);
+    }
+}
+
+/// Keeps the files of phases.
+struct Seen {
+    crew: Threads,
+    files: Vec<PathBuf>,
+}
+
+impl Crew for Seen {
+    fn layout(&self) -> crate::engine::ior::Layout {
+        self.crew.layout()
+    }
+
+    fn describe(&self) -> String {
+        self.crew.describe()
+    }
+
+    fn phase(&mut self, phase: &Phase) -> Result<Reply, IorError> {
+        self.files.extend(phase.files.clone());
+        self.crew.phase(phase)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Goal: random tests, of either version, that are not refused write and read all of their bytes,
+    /// find nothing wrong in them, and leave nothing.
+    #[test]
+    fn random_tests_run(
+        is_old in any::<bool>(),
+        ranks in 1..5_usize,
+        sizes in (1..5_u64, 1..5_u64, 1..4_u64),
+        flags in any::<u32>(),
+        seed in 0..1000_u32,
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file").display().to_string();
+        let (transfers, words, segments) = sizes;
+        let flag = |bit: u32| (flags >> bit & 1).to_string();
+        let settings = [
+            ("testFile", path),
+            ("transferSize", (words * 512).to_string()),
+            ("blockSize", (transfers * words * 512).to_string()),
+            ("segmentCount", segments.to_string()),
+            ("filePerProc", flag(0)),
+            ("uniqueDir", (flags & flags >> 1 & 1).to_string()),
+            ("fsync", flag(2)),
+            ("fsyncPerWrite", flag(3)),
+            ("intraTestBarriers", flag(4)),
+            ("multiFile", flag(5)),
+            ("reorderTasksConstant", flag(6)),
+            ("reorderTasksRandom", flag(7)),
+            ("reorderTasksRandomSeed", seed.to_string()),
+            ("randomOffset", flag(8)),
+            ("setTimeStampSignature", if flag(9) == "1" { "0".into() } else { seed.to_string() }),
+            ("repetitions", (1 + (flags >> 10 & 1)).to_string()),
+            ("taskPerNodeOffset", (flags >> 11 & 3).to_string()),
+            ("writeFile", "1".into()),
+            ("checkWrite", "1".into()),
+            ("readFile", "1".into()),
+            ("checkRead", if is_old { "0".into() } else { flag(13) }),
+        ];
+        let settings: Vec<(&str, &str)> =
+            settings.iter().map(|(keyword, value)| (*keyword, value.as_str())).collect();
+        let compat = if is_old { Compat::V2 } else { Compat::V4 };
+        let mut all = Settings::default();
+        for (keyword, value) in &settings {
+            all.set(keyword, value).unwrap();
+        }
+        // What excludes each other is refused; that is tested above.
+        let Ok((parameters, _)) = Parameters::new(&all, Threads(ranks).layout(), compat) else {
+            return Ok(());
+        };
+        let outcome = run_alone(&parameters).unwrap();
+        prop_assert_eq!(outcome.errors, 0);
+        prop_assert_eq!(outcome.measured.len() as u32, 2 * parameters.repetitions);
+        let bytes = transfers * words * 512 * segments * ranks as u64;
+        for measured in &outcome.measured {
+            prop_assert_eq!(measured.bytes, bytes);
+        }
+        prop_assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
 }

@@ -29,7 +29,7 @@ pub struct Shim {
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> IorError {
-    move |source| IorError::File { what, path: path.into(), source }
+    move |cause| IorError::File { what, path: path.into(), cause }
 }
 
 impl Shim {

@@ -1,8 +1,7 @@
 //! The JSON of version 4: its keys in its order, always valid, and numbers with all their digits.
 
-use super::old::names;
 use super::text;
-use super::{KIB, MB, MIB, Row, new};
+use super::{KIB, MB, MIB, Row, names, v4};
 use crate::engine::ior::conductor::Event;
 use crate::engine::ior::order::Reorder;
 use crate::engine::ior::parameters::Parameters;
@@ -79,7 +78,7 @@ pub(super) fn result(parameters: &Parameters, event: &Event<'_>) -> Option<Objec
             ("bwMiB", (it.bandwidth() / MIB).into()),
             ("blockKiB", (parameters.block_bytes as f64 / KIB).into()),
             ("xferKiB", (parameters.transfer_bytes as f64 / KIB).into()),
-            ("iops", new::operations(parameters, it).into()),
+            ("iops", v4::operations(parameters, it).into()),
             ("latency", it.latency_s.into()),
             ("openTime", it.open_s.into()),
             ("wrRdTime", it.transfer_s.into()),
@@ -110,7 +109,7 @@ pub(super) fn test(
         test.extend(names.into_iter().zip(words.map(Item::Text)));
     }
     test.push(("Parameters", Item::Object(parameters(index, it))));
-    let options = new::options(it, about).into_iter().map(|(key, value)| {
+    let options = v4::options(it, about).into_iter().map(|(key, value)| {
         let is_number = !matches!(key, "GPUDirect" | "apiVersion");
         let whole = value.parse().ok().filter(|_| is_number).map(Item::Whole);
         (key, whole.unwrap_or(Item::Text(value)))

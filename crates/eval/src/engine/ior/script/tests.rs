@@ -2,6 +2,8 @@
 
 use super::super::keywords;
 use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 fn script(body: &str) -> Script {
     parse(&format!("IOR START\n{body}\nIOR STOP\n"), &Settings::default(), None).unwrap()
@@ -149,4 +151,100 @@ fn the_studys_script_is_read() {
     // Settings stay: also that of direct I/O, which MPI-IO does not know.
     assert!(mpiio.is_set("useO_DIRECT") && mpiio.is_set("multiFile") && !mpiio.is_set("fsync"));
     assert_eq!(mpiio.text("hintsFileName"), Some("/scratch/hints"));
+}
+
+/// A line of a random script: what it says, and how it is written.
+#[derive(Clone, Debug)]
+enum Said {
+    Run,
+    Nothing(&'static str),
+    /// Index of the keyword, a number, letters in capitals, blanks.
+    Directives(Vec<(usize, i64, u64, u8)>),
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    let keyword = 0..keywords::KEYWORDS.len();
+    let directive = (keyword, 0..2000_i64, any::<u64>(), 0..8_u8);
+    let nothing = prop::sample::select(vec!["", "   ", "#", "# RUN, api=POSIX", "\t# IOR STOP"]);
+    prop_oneof![
+        2 => Just(Said::Run),
+        1 => nothing.prop_map(Said::Nothing),
+        6 => vec(directive, 1..4).prop_map(Said::Directives),
+    ]
+}
+
+/// The value as it is written, and as it is meant.
+fn value(kind: Kind, number: i64) -> (String, Value) {
+    match kind {
+        Kind::Flag => ((number % 2).to_string(), Value::Number(number % 2)),
+        Kind::Number => (number.to_string(), Value::Number(number)),
+        Kind::Text => (format!("x{number}"), Value::Text(format!("x{number}"))),
+        Kind::Size => {
+            let (unit, shift) =
+                [("", 0), ("k", 10), ("KiB", 10), ("m", 20), ("G", 30)][number as usize % 5];
+            (format!("{number}{unit}"), Value::Number(number << shift))
+        }
+    }
+}
+
+/// A line as somebody might type it.
+fn typed(said: &Said) -> String {
+    let Said::Directives(directives) = said else {
+        return if let Said::Nothing(text) = said { (*text).into() } else { " rUn # now".into() };
+    };
+    let typed = directives.iter().map(|(index, number, capitals, blanks)| {
+        let (name, kind, _) = keywords::KEYWORDS[*index];
+        let letters =
+            name.chars().enumerate().map(|(at, letter)| match capitals >> (at % 64) & 1 {
+                1 => letter.to_ascii_uppercase(),
+                _ => letter.to_ascii_lowercase(),
+            });
+        let blank = |bit: u8| if blanks >> bit & 1 == 1 { " \t" } else { "" };
+        let letters: String = letters.collect();
+        let (value, _) = value(kind, *number);
+        format!("{}{letters}{}={}{value}", blank(0), blank(1), blank(2))
+    });
+    typed.collect::<Vec<_>>().join(",") + " # a comment, with commas = and signs"
+}
+
+proptest! {
+    /// Goal: random scripts of random keywords, cases, blanks and comments give the tests that an
+    /// independent reading of the grammar gives, as either version.
+    #[test]
+    fn random_scripts_are_read(lines in vec(said(), 0..30), is_old in any::<bool>()) {
+        let body: Vec<String> = lines.iter().map(typed).collect();
+        let text = format!("words, = before\nIOR START\n{}\nIOR STOP\nafter", body.join("\n"));
+        let compat = if is_old { Compat::V2 } else { Compat::V4 };
+        let script = parse(&text, &Settings::default(), Some(compat)).unwrap();
+        let (mut now, mut expected) = (BTreeMap::new(), Vec::new());
+        let (mut is_open, mut follows_run) = (false, false);
+        for line in &lines {
+            match line {
+                Said::Nothing(_) => {}
+                Said::Run => {
+                    if !(is_old && follows_run) {
+                        expected.push(Settings(now.clone()));
+                    }
+                    (is_open, follows_run) = (false, true);
+                }
+                Said::Directives(directives) => {
+                    for (index, number, _, _) in directives {
+                        let (name, kind, _) = keywords::KEYWORDS[*index];
+                        now.insert(name.to_string(), value(kind, *number).1);
+                    }
+                    (is_open, follows_run) = (true, false);
+                }
+            }
+        }
+        if is_open || expected.is_empty() {
+            expected.push(Settings(now));
+        }
+        prop_assert_eq!(script.tests, expected);
+    }
+
+    /// Goal: no text makes the reader panic.
+    #[test]
+    fn no_text_is_a_panic(text in "(IOR START\n)?([a-zA-Z=,# \n.0-9é-]|RUN\n|IOR STOP\n|blockSize=){0,60}") {
+        let _ = parse(&text, &Settings::default(), None);
+    }
 }

@@ -1,11 +1,11 @@
 //! The form of 2.10.3.
 
 use super::text::{self, number};
-use super::{KIB, MB, MIB, Row};
+use super::{KIB, MIB, Row, max, names};
 use crate::engine::ior::conductor::Measured;
 use crate::engine::ior::order::Reorder;
 use crate::engine::ior::parameters::{Api, Parameters};
-use crate::engine::ior::phase::{Access, Order};
+use crate::engine::ior::phase::Order;
 use std::fmt::Write as _;
 
 pub(super) const TABLE_HEAD: &str = "\
@@ -75,10 +75,6 @@ fn setup(it: &Parameters, about: &str) -> Vec<(&'static str, String)> {
         all.push(("Using stonewalling", format!(" {} second(s)", it.stonewall.deadline_s)));
     }
     all
-}
-
-pub(super) fn names(it: &Parameters) -> String {
-    it.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join("@")
 }
 
 /// A row of the table of repetitions.
@@ -156,11 +152,4 @@ pub(super) fn summary(it: &Parameters, rows: &[Row<'_>]) -> String {
     }
     text.push('\n');
     text
-}
-
-/// The line that is quoted most.
-pub(super) fn max(row: &Row<'_>) -> String {
-    let name = if row.access == Access::Write { "Max Write:" } else { "Max Read: " };
-    let max = row.bandwidth.max;
-    format!("{name} {max:.2} MiB/sec ({:.2} MB/sec)\n", max * MIB / MB)
 }

@@ -1,8 +1,7 @@
 //! The forms of version 4 for people, and its CSV.
 
-use super::old::{max, names};
 use super::text::{self, number};
-use super::{KIB, MIB, Row};
+use super::{KIB, MIB, Row, max, names};
 use crate::engine::ior::conductor::Measured;
 use crate::engine::ior::order::Reorder;
 use crate::engine::ior::parameters::Parameters;

@@ -1,0 +1,179 @@
+//! A13: the smallest number of devices that is enough, apart for one shared file and files of ranks.
+
+use crate::advice::{Confidence, Facts, Finding};
+use crate::analysis::Point;
+use crate::experiment::ior::{IorLevel, Stripe};
+use crate::experiment::{LevelKind, Metric, Task};
+use crate::plan::Condition;
+use crate::units;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+/// A stripe count, in the order of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Count {
+    /// What the file system does by itself.
+    Default,
+    /// So many.
+    Devices(i32),
+    /// As many as there are.
+    All,
+}
+
+impl From<i32> for Count {
+    fn from(count: i32) -> Self {
+        match count {
+            0 => Self::Default,
+            count if count < 0 => Self::All,
+            count => Self::Devices(count),
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => formatter.write_str("the file system's default"),
+            Self::Devices(1) => formatter.write_str("one device"),
+            Self::Devices(count) => write!(formatter, "{count} devices"),
+            Self::All => formatter.write_str("all devices"),
+        }
+    }
+}
+
+/// A condition that stripes: what it shares with those that differ in the count alone, its count and
+/// its level.
+fn striped<'a>(facts: &Facts<'a>, condition: &Condition) -> Option<(String, Count, &'a IorLevel)> {
+    let mut found = None;
+    let mut shared = String::new();
+    for (factor, name) in &condition.levels {
+        let level = facts.plan.experiment.factors.get(factor)?.get(name)?;
+        if let LevelKind::Ior(level) = &level.kind
+            && let Some(Stripe { count: Some(count), bytes }) = level.stripe
+        {
+            let IorLevel { mpi, options, hints, .. } = level;
+            let _ = write!(shared, "{mpi:?} {options:?} {hints:?} {bytes:?};");
+            found = Some((Count::from(count), level));
+        } else {
+            let _ = write!(shared, "{factor}={name};");
+        }
+    }
+    found.map(|(count, level)| (shared, count, level))
+}
+
+/// What one curve says.
+struct Curve {
+    has_own_files: bool,
+    /// The smallest count that is surely good.
+    enough: Option<Count>,
+    line: String,
+}
+
+/// A13.
+pub(crate) fn count(facts: &Facts<'_>) -> Finding {
+    let mut groups: BTreeMap<String, BTreeMap<Count, usize>> = BTreeMap::new();
+    let mut levels: BTreeMap<String, &IorLevel> = BTreeMap::new();
+    for (index, condition) in facts.plan.conditions.iter().enumerate() {
+        if let Some((shared, count, level)) = striped(facts, condition) {
+            groups.entry(shared.clone()).or_default().insert(count, index);
+            levels.insert(shared, level);
+        }
+    }
+    let mut curves = Vec::new();
+    for (shared, conditions) in &groups {
+        for (workload, load) in facts.plan.experiment.workloads.iter().enumerate() {
+            let own = |options: &BTreeMap<String, String>| {
+                options
+                    .iter()
+                    .any(|(key, value)| key.eq_ignore_ascii_case("filePerProc") && value != "0")
+            };
+            let of_load = matches!(&load.task, Task::Ior(load) if own(&load.options));
+            let has_own_files = of_load || levels.get(shared).is_some_and(|it| own(&it.options));
+            curves.extend(of_workload(facts, conditions, workload, has_own_files));
+        }
+    }
+    if curves.is_empty() {
+        return Finding::not_measured("no way was measured with two stripe counts");
+    }
+    conclude(facts, &curves)
+}
+
+/// The curves of a workload: one for each of its cells.
+fn of_workload(
+    facts: &Facts<'_>,
+    conditions: &BTreeMap<Count, usize>,
+    workload: usize,
+    has_own_files: bool,
+) -> Vec<Curve> {
+    let mut cells: BTreeMap<usize, Vec<(Count, Point)>> = BTreeMap::new();
+    for (count, condition) in conditions {
+        let points = facts.analysis.curve(facts.plan, workload, *condition, Metric::Bandwidth);
+        for point in points.into_iter().filter(|point| point.interval.is_some()) {
+            cells.entry(point.cell).or_default().push((*count, point));
+        }
+    }
+    cells.retain(|_, points| points.len() >= facts.limits.stripes_min);
+    cells.values().filter_map(|points| curve(facts, conditions, points, has_own_files)).collect()
+}
+
+fn curve(
+    facts: &Facts<'_>,
+    conditions: &BTreeMap<Count, usize>,
+    points: &[(Count, Point)],
+    has_own_files: bool,
+) -> Option<Curve> {
+    let (best, peak) = points.iter().max_by(|a, b| a.1.median.total_cmp(&b.1.median))?;
+    let floor = facts.limits.good_share * peak.median;
+    let is_good = |point: &Point| point.interval.is_some_and(|interval| interval.low >= floor);
+    let tail = points.iter().rev().take_while(|(_, point)| is_good(point)).count();
+    let enough = (tail > 0).then(|| points[points.len() - tail].0);
+    let cell = &facts.plan.cells[peak.cell];
+    let rate = |point: &Point| units::significant(point.median / Metric::Bandwidth.unit());
+    let each: Vec<String> =
+        points.iter().map(|(count, point)| format!("{count}: {}", rate(point))).collect();
+    let line = format!(
+        "{} {}, {}: {} MiB/s; enough: {}; n = {}",
+        facts.plan.experiment.workloads[cell.workload].name,
+        cell.label(),
+        facts.plan.conditions[*conditions.get(best)?].label,
+        each.join(", "),
+        enough.map_or("not surely any".into(), |count| count.to_string()),
+        peak.n
+    );
+    Some(Curve { has_own_files, enough, line })
+}
+
+fn conclude(facts: &Facts<'_>, curves: &[Curve]) -> Finding {
+    let mut claims = Vec::new();
+    let mut apply = Vec::new();
+    for (has_own_files, name) in [(false, "One shared file"), (true, "A file per rank")] {
+        let of: Vec<&Curve> =
+            curves.iter().filter(|it| it.has_own_files == has_own_files).collect();
+        let sure: Vec<Count> = of.iter().filter_map(|curve| curve.enough).collect();
+        let Some(most) = sure.iter().max() else { continue };
+        claims.push(format!(
+            "{name}: striped over {most}, {:.0} % of the best bandwidth in {} of {} curves.",
+            100.0 * facts.limits.good_share,
+            sure.len(),
+            of.len()
+        ));
+        apply.push(format!("{name}: stripe over {most}."));
+    }
+    let evidence = curves.iter().map(|curve| curve.line.clone()).collect();
+    if claims.is_empty() {
+        return Finding {
+            confidence: Confidence::NoAdvice,
+            claim: "No stripe count is surely good: intervals are too wide.".into(),
+            evidence,
+            apply: "Run the full form for an answer.".into(),
+        };
+    }
+    let is_sure = curves.iter().all(|curve| curve.enough.is_some());
+    apply.push("Set it on the directory: tsumugi stripe set, or lfs setstripe on Lustre.".into());
+    Finding {
+        confidence: if is_sure { Confidence::Strong } else { Confidence::Moderate },
+        claim: claims.join(" "),
+        evidence,
+        apply: apply.join(" "),
+    }
+}
