@@ -439,6 +439,26 @@ fn flushes_cover_what_was_acknowledged() {
     assert!(lost > 10 && lost < 50, "{lost} of 60 lost");
 }
 
+/// Goal: one connection can be held back alone: another between the same nodes goes on, and what was
+/// held comes when it is let go.
+#[test]
+fn the_connection_that_sends_can_be_held_back_alone() {
+    let Cluster { mut simulation, server, client, network, address } = cluster(1);
+    simulation
+        .run(async move {
+            server.spawn(echo_server(PORT));
+            let large = client.spawn(async move { echo(address, &bytes(40_000)).await.unwrap() });
+            network.hold_back_sender(&client, &server, 1000).await;
+            let small = client.spawn(async move { echo(address, &bytes(10)).await.unwrap() });
+            assert_eq!(small.await.unwrap(), bytes(10));
+            time::sleep(Duration::from_secs(1)).await;
+            assert!(!large.is_finished(), "it is held back");
+            network.let_go(&client, &server);
+            assert_eq!(large.await.unwrap(), bytes(40_000));
+        })
+        .unwrap();
+}
+
 /// Goal: whatever is killed, cut off or reset at whatever moment, every operation ends or times
 /// out, and what was echoed is a prefix of what was sent.
 #[test]

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// How long a moment is waited for; without one, the misfortune strikes anyhow.
-const PATIENCE: Duration = Duration::from_secs(8);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(8);
 /// A piece that carries data of files, in bytes.
-const DATA_BYTES: usize = 2_000;
+pub(crate) const DATA_BYTES: usize = 2_000;
 
 /// Whom a misfortune strikes.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +66,7 @@ fn aims(kind: Fault) -> &'static [Aim] {
             Aim::TargetAnswers,
             Aim::MetaAnswers,
         ],
+        Fault::Straggle => &[Aim::Worker(Doing::Wrote), Aim::Worker(Doing::Commits)],
         Fault::Strand => &[Aim::Data, Aim::Data, Aim::TargetAnswers, Aim::Worker(Doing::Wrote)],
         Fault::NodeKill => &[Aim::Worker(Doing::Commits), Aim::Data, Aim::DiskWrites],
         Fault::MetaKill => {

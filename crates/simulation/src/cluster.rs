@@ -36,6 +36,7 @@ pub(crate) struct Machine {
     config: NodeConfig,
     device_bytes: u64,
     uuid: Uuid,
+    pub(crate) has_device: bool,
     incarnation: Cell<u128>,
     /// The client of the process that runs, once it is up.
     pub(crate) client: RefCell<Option<Rc<Client>>>,
@@ -113,6 +114,7 @@ impl Cluster {
                 config,
                 device_bytes: plan.device_bytes,
                 uuid: Uuid::from_u128(random.next().into()),
+                has_device: !plan.has_guest || index + 1 < plan.nodes,
                 incarnation: Cell::new(random.next().into()),
                 client: RefCell::default(),
                 life: Cell::new(0),
@@ -260,8 +262,8 @@ impl Machine {
 
     /// The process: target, agent and client.
     async fn run(&self) {
-        let device = self.open_device().await;
-        let exports = Exports::start(&self.config, &[device]).await.expect("the target starts");
+        let devices = if self.has_device { vec![self.open_device().await] } else { Vec::new() };
+        let exports = Exports::start(&self.config, &devices).await.expect("the target starts");
         *self.namespaces.borrow_mut() = exports.namespaces().to_vec();
         let _agent = loop {
             match exports.join(&self.config, &secret()).await {

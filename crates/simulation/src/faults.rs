@@ -8,7 +8,9 @@ use crate::aim::{self, Victim};
 use crate::random::Random;
 use crate::worker::Shared;
 use ring::sim::DiskPace;
-use ring::time::{now, sleep};
+use ring::time::{now, sleep, timeout};
+use ring::{Either, race};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,6 +19,11 @@ const AIMED_PERCENT: u64 = 75;
 /// A session that is silent for so long (ms) has been ended, while the admissions of its host at
 /// targets have not lapsed by themselves: only fencing keeps its late writes out.
 const ENDED_NOT_LAPSED_MS: (u64, u64) = (20_500, 34_000);
+/// For so long (ms) a straggler's session is out of contact before its node stops: it has been ended,
+/// while its host has not given its command up.
+const ENDED_NOT_GIVEN_UP_MS: (u64, u64) = (19_000, 19_900);
+/// For so long (ms) a target bears with a host that has stopped, at least.
+const KEPT_ALIVE_MS: (u64, u64) = (500, 2_400);
 /// Longest phase of a slow disk.
 const PHASE_MAX: Duration = Duration::from_secs(4);
 /// Shortest operation of a slow disk.
@@ -34,6 +41,9 @@ pub(crate) enum Fault {
     /// A node with a write on its way is cut off from where it goes and from the metadata service,
     /// or paused, until its session has ended, but not until its admission lapses by itself.
     Strand,
+    /// One connection is stuck with a write on it, and its node cut off from the metadata service, until
+    /// its session has ended; the write arrives before the target has missed its host.
+    Straggle,
     NodePower,
     MetaPower,
 }
@@ -50,6 +60,7 @@ pub(crate) async fn run(shared: &Rc<Shared>, mut random: Random) {
         (enabled.meta_kills, Fault::MetaKill),
         (enabled.holds, Fault::Hold),
         (enabled.strands, Fault::Strand),
+        (enabled.stragglers, Fault::Straggle),
         (enabled.node_power, Fault::NodePower),
         (enabled.meta_power, Fault::MetaPower),
     ] {
@@ -118,6 +129,7 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
             cluster.network.heal_all();
         }
         Fault::Strand => strand(shared, victim, random).await,
+        Fault::Straggle => straggle(shared, victim, random).await,
         Fault::Pause => {
             machine.node.pause();
             last(shared, lasting).await;
@@ -169,6 +181,34 @@ async fn strand(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     machine.node.set_disk_pace(None);
 }
 
+async fn straggle(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
+    let cluster = &shared.cluster;
+    let network = &cluster.network;
+    // One without a device of its own, whose admission there would have to lapse first.
+    let index = if shared.plan.has_guest { shared.plan.nodes - 1 } else { victim.machine };
+    let node = &cluster.machines[index].node;
+    let mut others = cluster.machines.iter().filter(|machine| machine.index != index);
+    let (Some(one), Some(other)) = (others.next(), others.next()) else { return };
+    let to_one = pin!(network.hold_back_sender(node, &one.node, aim::DATA_BYTES));
+    let to_other = pin!(network.hold_back_sender(node, &other.node, aim::DATA_BYTES));
+    let target = match timeout(aim::PATIENCE, race(to_one, to_other)).await {
+        Ok(Either::First(())) => one,
+        Ok(Either::Second(())) => other,
+        Err(_) => return,
+    };
+    network.cut(node, &cluster.meta.node);
+    let (least_ms, most_ms) = ENDED_NOT_GIVEN_UP_MS;
+    last(shared, Duration::from_millis(random.between(least_ms, most_ms))).await;
+    // Neither gives the command up nor tells the target that it lives.
+    node.pause();
+    let (least_ms, most_ms) = KEPT_ALIVE_MS;
+    sleep(Duration::from_millis(random.between(least_ms, most_ms))).await;
+    network.let_go(node, &target.node);
+    sleep(Duration::from_secs(1)).await;
+    node.resume();
+    network.heal_all();
+}
+
 async fn kill_node(
     shared: &Rc<Shared>,
     index: usize,
@@ -196,7 +236,7 @@ pub(crate) async fn slow_disks(shared: Rc<Shared>, mut random: Random) {
             write: usual.write_latency,
             sync: usual.sync_latency,
         };
-        match random.below(4) {
+        match if shared.plan.is_churning { 0 } else { random.below(4) } {
             0 => pace.read = slow_read,
             1 => pace.write = slow_write,
             2 => pace.sync = slow_sync,

@@ -45,7 +45,9 @@ async fn lose_node(shared: &Rc<Shared>) {
     }
     // A slow disk would make reads fail by their deadline.
     shared.cluster.machines.iter().for_each(|machine| machine.node.set_disk_pace(None));
-    let (lost, reader) = (shared.cluster.machines.len() - 1, 0);
+    let reader = 0;
+    let lost = shared.cluster.machines.iter().rposition(|machine| machine.has_device);
+    let Some(lost) = lost.filter(|lost| *lost != reader) else { return };
     let machine = &shared.cluster.machines[reader];
     let Some(client) = machine.client.borrow().clone() else { return };
     let actor = Actor { machine: reader, life: machine.life.get() };

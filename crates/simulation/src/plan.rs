@@ -20,6 +20,8 @@ pub struct Faults {
     pub holds: bool,
     /// A node with a write on its way is cut off or paused until its session has ended.
     pub strands: bool,
+    /// A node's write is stuck on its way to a target until its session has ended, and a little longer.
+    pub stragglers: bool,
     /// A node loses power: unflushed writes are lost or torn.
     pub node_power: bool,
     /// The metadata service's machine loses power: what its store has not synced is lost.
@@ -48,6 +50,11 @@ pub struct Plan {
     pub spare_bytes: Option<u64>,
     /// One directory's files are spread over all devices.
     pub has_stripes: bool,
+    /// The last node has no device: its data is always on others.
+    pub has_guest: bool,
+    /// Workers mostly read few files that others empty and write again, and disks are slow to read:
+    /// freed blocks are wanted while reads of them are under way.
+    pub is_churning: bool,
     /// Longest that an operation of a slow disk takes; disks are slow by phases. `None`: never.
     pub disk_latency_max: Option<Duration>,
     /// An operator asks for the pool's state all the time.
@@ -66,13 +73,14 @@ impl Plan {
         self.faults != Faults::default()
     }
 
-    /// The plan of a seed: a quarter of all seeds goes without faults, others have one kind of
-    /// fault or all.
+    /// The plan of a seed: an eighth of all seeds goes without faults, an eighth churns (without faults,
+    /// or with stragglers), others have one kind of fault or all.
     pub fn of_seed(seed: u64) -> Plan {
         let mut random = Random::new(seed ^ 0x706c_616e);
         let none = Faults::default();
         let faults = match seed % 8 {
-            0 | 4 => none,
+            0 => none,
+            4 => Faults { stragglers: seed % 16 == 4, ..none },
             1 => Faults { resets: true, cuts: true, holds: true, ..none },
             2 => Faults { node_kills: true, ..none },
             3 => Faults { pauses: true, cuts: true, strands: true, ..none },
@@ -86,6 +94,7 @@ impl Plan {
                 meta_kills: true,
                 holds: true,
                 strands: true,
+                stragglers: false,
                 node_power: random.chance(25),
                 meta_power: random.chance(25),
             },
@@ -100,6 +109,8 @@ impl Plan {
             write_max: *random.of(&[6_000, 48_000, 400_000]),
             spare_bytes: None,
             has_stripes: false,
+            has_guest: false,
+            is_churning: false,
             disk_latency_max: None,
             has_operator: false,
             faults,
@@ -118,7 +129,23 @@ impl Plan {
             let max_ms = *random.of(&[5, 100, 1_000, longest]);
             plan.disk_latency_max = Some(Duration::from_millis(max_ms));
         }
+        if seed % 8 == 4 {
+            plan.churn(&mut random);
+        }
         plan.has_operator = random.chance(50);
         plan
+    }
+
+    /// Makes it a plan in which freed blocks are wanted at once.
+    fn churn(&mut self, random: &mut Random) {
+        self.is_churning = true;
+        self.has_guest = self.faults.stragglers;
+        self.workers = 2;
+        self.steps = random.between(30, 60) as usize;
+        self.pause_max = Duration::from_millis(*random.of(&[5, 100]));
+        self.write_max = 400_000;
+        self.device_bytes = 4 << 20;
+        self.spare_bytes = Some(*random.of(&[2 << 20, 3 << 20]));
+        self.disk_latency_max = Some(Duration::from_millis(*random.of(&[1_000, 3_000])));
     }
 }

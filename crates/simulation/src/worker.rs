@@ -23,6 +23,8 @@ const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const LINK_NAMES: [&str; 3] = ["l", "m", "n"];
 /// Directories under the root, besides the root itself. The files of the last may be striped.
 pub(crate) const DIRECTORIES: [&str; 2] = ["left", "right"];
+/// Calls on files that the worker has open: they are there, whatever becomes of their names.
+const OF_OPEN_FILES: [&str; 4] = ["read", "write", "fsync", "close"];
 /// A file that takes space up, and that no worker touches.
 pub(crate) const BALLAST: &str = "ballast";
 /// During a misfortune of so long workers go on, whatever number of steps they have left,
@@ -144,6 +146,14 @@ impl Worker {
     }
 
     async fn step(&mut self) {
+        if self.shared.plan.is_churning {
+            match self.random.below(100) {
+                0..30 => return self.rewrite().await,
+                30..40 => return self.replace().await,
+                40..75 => return self.read_file().await,
+                _ => {}
+            }
+        }
         match self.random.below(100) {
             0..25 => self.write_file().await,
             25..45 => self.read_file().await,
@@ -198,7 +208,8 @@ impl Worker {
     fn place(&mut self) -> (InodeId, String) {
         let directories = self.shared.directories.borrow();
         let parent = *self.random.of(&directories);
-        (parent, (*self.random.of(&NAMES)).to_owned())
+        let names = if self.shared.plan.is_churning { &NAMES[..2] } else { &NAMES };
+        (parent, (*self.random.of(names)).to_owned())
     }
 
     /// As [`Worker::place`], but it may be a link's name.
@@ -220,7 +231,7 @@ impl Worker {
             return;
         }
         history.counts.failed += 1;
-        let is_unlinked = *errno == Errno::ESTALE;
+        let is_unlinked = *errno == Errno::ESTALE && !OF_OPEN_FILES.contains(&what);
         if !self.shared.plan.has_faults() && !is_unlinked {
             let machine = self.actor.machine;
             history

@@ -13,22 +13,23 @@ pub(crate) enum Seen {
     /// A node's disk begins to flush.
     Flush(u32),
     /// A piece of a stream leaves.
-    Send { from: u32, to: u32, bytes: usize },
+    Send { from: u32, to: u32, bytes: usize, stream: u64 },
 }
 
 /// Somebody who waits.
 pub(crate) struct Watch {
-    /// For what; the number of bytes does not count.
+    /// For what; the number of bytes and the stream do not count.
     pub(crate) seen: Seen,
     /// Bytes of a piece at least.
     pub(crate) bytes_min: usize,
-    pub(crate) teller: OneshotSender<()>,
+    /// Is told what has happened.
+    pub(crate) teller: OneshotSender<Seen>,
 }
 
 impl Watch {
     fn waits_for(&self, seen: Seen) -> bool {
         match (self.seen, seen) {
-            (Seen::Send { from, to, .. }, Seen::Send { from: sender, to: receiver, bytes }) => {
+            (Seen::Send { from, to, .. }, Seen::Send { from: sender, to: receiver, bytes, .. }) => {
                 (from, to) == (sender, receiver) && bytes >= self.bytes_min
             }
             (wanted, seen) => wanted == seen,
@@ -45,7 +46,7 @@ impl World {
         let watches = std::mem::take(&mut self.watches);
         for watch in watches {
             if watch.waits_for(seen) {
-                let _ = watch.teller.send(());
+                let _ = watch.teller.send(seen);
             } else if !watch.teller.is_closed() {
                 self.watches.push(watch);
             }

@@ -262,7 +262,8 @@ impl World {
         }
         let (source_node, target_node) = (node, peer_node);
         if let Payload::Data(bytes) = &payload {
-            self.see(Seen::Send { from: node, to: peer_node, bytes: bytes.len() });
+            let bytes = bytes.len();
+            self.see(Seen::Send { from: node, to: peer_node, bytes, stream: source });
         }
         let delivery = Delivery { source, source_node, target, target_node, payload };
         self.plan_at(at_ns, Event::Deliver(delivery));
@@ -364,6 +365,16 @@ impl World {
         }
         for id in hit {
             self.plan(1, Event::Pump(id));
+        }
+    }
+
+    /// From now on what comes over one connection is held back.
+    pub(crate) fn hold_back_stream(&mut self, stream: u64) {
+        let Some(Object::Stream(one)) = self.objects.get_mut(&stream) else { return };
+        one.is_held_back = true;
+        let peer = one.peer;
+        if let Some(Object::Stream(other)) = self.objects.get_mut(&peer) {
+            other.is_held_back = true;
         }
     }
 

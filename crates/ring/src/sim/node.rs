@@ -238,6 +238,18 @@ impl Network {
         world.hold_back(Some((a.id, b.id)), true);
     }
 
+    /// Waits for the next piece of at least so many bytes from one node to another, and holds back from
+    /// there on what its connection carries, as [`hold_back`](Self::hold_back) does with all.
+    pub async fn hold_back_sender(&self, from: &Node, to: &Node, bytes_min: usize) {
+        if let Some(Seen::Send { stream, .. }) =
+            self.seen(Moment::Send { from, to, bytes_min }).await
+        {
+            let mut world = self.world();
+            world.note(17, u64::from(from.id), u64::from(to.id));
+            world.hold_back_stream(stream);
+        }
+    }
+
     /// Delivers what was held back between two nodes.
     pub fn let_go(&self, a: &Node, b: &Node) {
         let mut world = self.world();
@@ -248,17 +260,21 @@ impl Network {
     /// Completes when the next such thing happens; before time goes on, so that whoever waits can
     /// interfere just then.
     pub async fn moment(&self, moment: Moment<'_>) {
+        self.seen(moment).await;
+    }
+
+    async fn seen(&self, moment: Moment<'_>) -> Option<Seen> {
         let (seen, bytes_min) = match moment {
             Moment::Read(node) => (Seen::Read(node.id), 0),
             Moment::Write(node) => (Seen::Write(node.id), 0),
             Moment::Flush(node) => (Seen::Flush(node.id), 0),
             Moment::Send { from, to, bytes_min } => {
-                (Seen::Send { from: from.id, to: to.id, bytes: bytes_min }, bytes_min)
+                (Seen::Send { from: from.id, to: to.id, bytes: bytes_min, stream: 0 }, bytes_min)
             }
         };
         let (teller, told) = oneshot();
         self.world().watches.push(Watch { seen, bytes_min, teller });
-        let _ = told.await;
+        told.await.ok()
     }
 
     /// Breaks all connections between two nodes at once, as a reset does.

@@ -232,6 +232,18 @@ impl Worker {
     pub(super) async fn truncate(&mut self) {
         let Some(inode) = self.some_file().await else { return };
         let size = if self.random.chance(40) { 0 } else { self.random.below(OFFSET_MAX) };
+        self.truncate_to(inode, size).await;
+    }
+
+    /// Empties a file, which others may read just then, and writes to another at once, or to this one.
+    pub(super) async fn rewrite(&mut self) {
+        if let Some(inode) = self.some_file().await {
+            self.truncate_to(inode, 0).await;
+        }
+        self.write_file().await;
+    }
+
+    async fn truncate_to(&self, inode: InodeId, size: u64) {
         let changes = AttrChanges { size: Some(size), ..AttrChanges::default() };
         let index = self.begin_change("truncate", inode, Effect::Truncate { size });
         let result = self.client.truncate(inode, changes).await;
