@@ -122,7 +122,8 @@ impl Union {
 
     /// A node's attributes as they are shown.
     pub(crate) fn attributes(&self, node: &Node, stat: &Stat) -> Attributes {
-        let is_merged = node.is_directory() && node.has_lower();
+        // To count the directories of all layers would mean to list them.
+        let is_uncounted = node.is_directory() && (node.has_lower() || self.options.static_nlink);
         let (major, minor) = stat.rdev;
         Attributes {
             inode: node.inode.get(),
@@ -132,7 +133,7 @@ impl Union {
             mtime: stat.mtime,
             ctime: stat.ctime,
             mode: stat.mode,
-            nlink: if self.options.static_nlink || is_merged { 1 } else { stat.nlink },
+            nlink: if is_uncounted { 1 } else { stat.nlink },
             uid: self.options.shown_uid(stat.uid),
             gid: self.options.shown_gid(stat.gid),
             // The kernel's 32-bit form of a device number.

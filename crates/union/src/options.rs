@@ -118,7 +118,7 @@ pub struct Options {
     pub squash_gid: Option<u32>,
     /// Keep owner and mode in an extended attribute.
     pub owner_xattr: Option<OwnerXattr>,
-    /// Show one link for every file.
+    /// Show one link for every directory.
     pub static_nlink: bool,
     /// Without POSIX access control lists.
     pub no_acl: bool,

@@ -210,6 +210,7 @@ fn set_value(options: &mut Options, key: &str, value: &str) -> Result<(), Option
             }
             options.timeout = Duration::from_secs_f64(seconds.min(TIMEOUT_SECONDS_MAX));
         }
+        "writeback" => options.writeback = switch(key, value)?,
         "fsname" => options.source = Some(value.into()),
         _ => return set_own(options, key, value),
     }

@@ -22,6 +22,8 @@ fn the_strings_of_real_callers_are_read() {
     assert_eq!(options.sync, SyncMode::Volatile);
     assert_eq!(options.uid_map[1], IdRange { disk: 1, shown: 100_000, count: 65_536 });
     assert!(options.owner_xattr == Some(OwnerXattr::Containers) && options.no_devices);
+    assert!(parse("lowerdir=/a,writeback=1").unwrap().writeback);
+    assert!(!parse("lowerdir=/a,writeback,writeback=0").unwrap().writeback);
 }
 
 /// Goal: what is not known, or cannot be done, is refused by name.
@@ -43,6 +45,9 @@ fn the_rest_is_refused_by_name() {
         ("lowerdir=/a,upperdir=/u", "workdir"),
         ("lowerdir=/a,userxattr,redirect_dir=on", "redirect_dir"),
         ("lowerdir=:/a", "lowerdir"),
+        ("lowerdir=/a::/b:/c", "lowerdir"),
+        ("lowerdir=/a:::/b", "lowerdir"),
+        ("lowerdir=/a::", "lowerdir"),
     ] {
         let error = parse(text).unwrap_err().to_string();
         assert!(error.contains(name), "{text}: {error}");
