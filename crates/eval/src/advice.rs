@@ -240,8 +240,9 @@ pub fn advise(plan: &Plan, analysis: &Analysis) -> Vec<Card> {
         largest => format!("blocks of {}, ", range(size(sizes.iter().min()), size(largest))),
     };
     let scope = format!(
-        "this machine and storage, {blocks}{} jobs, {} rounds{}",
+        "this machine and storage, {blocks}{} {}, {} rounds{}",
         range(job(jobs.iter().min()), job(jobs.iter().max())),
+        crate::units::plural(plan.experiment.engine.worker()),
         analysis.rounds,
         if plan.experiment.mode == crate::experiment::Mode::Quick { ", a quick form" } else { "" },
     );

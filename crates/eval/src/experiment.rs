@@ -109,6 +109,15 @@ impl EngineKind {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
 
+    /// What makes its load, several of which a cell has.
+    pub fn worker(self) -> &'static str {
+        match self {
+            Self::Ior => "rank",
+            Self::Metadata => "process",
+            Self::Fio | Self::Nvme | Self::Program | Self::Synthetic => "job",
+        }
+    }
+
     /// Whether its load is operations of a size by jobs at a depth.
     pub fn is_blocks(self) -> bool {
         matches!(self, Self::Fio | Self::Nvme | Self::Synthetic)

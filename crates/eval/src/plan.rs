@@ -26,8 +26,10 @@ pub struct Cell {
     pub workload: usize,
     /// Bytes per operation.
     pub block_size: u64,
-    /// Jobs.
+    /// Jobs, ranks or processes.
     pub jobs: u32,
+    /// Which of these they are.
+    pub worker: &'static str,
     /// Operations under way per job.
     pub depth: u32,
 }
@@ -35,7 +37,7 @@ pub struct Cell {
 impl Cell {
     /// The point for people.
     pub fn label(&self) -> String {
-        let jobs = if self.jobs == 1 { "1 job".into() } else { format!("{} jobs", self.jobs) };
+        let jobs = units::several(self.jobs, self.worker);
         let depth = if self.depth == 1 { String::new() } else { format!(", depth {}", self.depth) };
         let size = match self.block_size {
             0 => String::new(),
@@ -111,7 +113,8 @@ impl Plan {
                 for &jobs in &load.jobs {
                     for &depth in &load.depths {
                         let id = format!("{}/bs={block_size}/jobs={jobs}/depth={depth}", load.name);
-                        cells.push(Cell { id, workload: index, block_size, jobs, depth });
+                        let worker = experiment.engine.worker();
+                        cells.push(Cell { id, workload: index, block_size, jobs, worker, depth });
                     }
                 }
             }
@@ -225,6 +228,7 @@ fn name(experiment: &Experiment, levels: BTreeMap<String, String>) -> Condition 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::EngineKind;
     use crate::test_support::experiment;
 
     /// Goal: a round has each cell under each condition once, the conditions of a cell together and
@@ -245,6 +249,22 @@ mod tests {
             assert_eq!((pair[0].cell, pair[0].seed), (pair[1].cell, pair[1].seed));
             assert_ne!(pair[0].condition, pair[1].condition);
         }
+    }
+
+    /// Goal: a cell says what works in it: jobs, ranks of IOR, processes.
+    #[test]
+    fn workers_have_their_names() {
+        let cell = |jobs, kind: EngineKind| Cell {
+            id: String::new(),
+            workload: 0,
+            block_size: 4096,
+            jobs,
+            worker: kind.worker(),
+            depth: 1,
+        };
+        assert_eq!(cell(1, EngineKind::Fio).label(), "4 KiB, 1 job");
+        assert_eq!(cell(4, EngineKind::Ior).label(), "4 KiB, 4 ranks");
+        assert_eq!(cell(2, EngineKind::Metadata).label(), "4 KiB, 2 processes");
     }
 
     /// Goal: over many rounds each condition comes first about equally often.

@@ -33,6 +33,16 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("{text:?} is no time"))
 }
 
+/// Several of a thing.
+pub fn plural(one: &str) -> String {
+    format!("{one}{}", if one.ends_with('s') { "es" } else { "s" })
+}
+
+/// So many of a thing.
+pub fn several(count: u32, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {}", plural(one)) }
+}
+
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -59,7 +59,7 @@ pub(super) struct Panel<'a> {
 /// The horizontal axis, in powers of two.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
-    pub(super) label: &'static str,
+    pub(super) label: String,
     /// Values that have a tick.
     pub(super) ticks: Vec<(f64, String)>,
 }
@@ -209,7 +209,7 @@ fn draw_panel(area: &Area<'_>, axis: &Axis, panel: &Panel<'_>) -> Result<(), Err
     }
     let (width, height) = area.dim_in_pixel();
     let place = ((width / 2) as i32 + 20, height as i32 - 20);
-    area.draw(&Text::new(axis.label, place, centred)).map_err(wrong)
+    area.draw(&Text::new(axis.label.clone(), place, centred)).map_err(wrong)
 }
 
 /// How a row of a forest plot is drawn.

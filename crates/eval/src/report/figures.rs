@@ -128,9 +128,9 @@ impl Sweep {
             ticks.insert(value, label);
         }
         let label = match self {
-            Self::BlockSize => "block size",
-            Self::Jobs => "jobs",
-            Self::Depth => "operations under way per job",
+            Self::BlockSize => "block size".into(),
+            Self::Jobs => units::plural(plan.experiment.engine.worker()),
+            Self::Depth => "operations under way per job".into(),
         };
         let ticks =
             ticks.into_iter().map(|(value, label)| ((value as f64).log2(), label)).collect();
