@@ -3,6 +3,7 @@
 use crate::coherence::Change;
 use crate::devices::{DeviceUse, Devices, LocalDevices};
 use crate::inode::Inode;
+use crate::removals::Removals;
 use crate::session::{CallCounts, Session, SessionConfig};
 use crate::space::Space;
 use protocol::client::{Answer, Call};
@@ -62,8 +63,7 @@ pub struct Client {
     pub(crate) returns: RefCell<Vec<protocol::lease::Return>>,
     /// Open handles.
     pub(crate) open_files: Cell<usize>,
-    /// Removals of names that are under way, counted before they ask what is open.
-    pub(crate) removals: Cell<usize>,
+    pub(crate) removals: Removals,
     /// Commits that have ended: numbers the last one.
     pub(crate) commits: Cell<u64>,
     /// Whole directories that were fetched: numbers the next one.
@@ -96,7 +96,7 @@ impl Client {
             changes: config.changes,
             returns: RefCell::default(),
             open_files: Cell::new(0),
-            removals: Cell::new(0),
+            removals: Removals::default(),
             commits: Cell::new(0),
             listings: Cell::new(0),
             read_ahead_bytes: Rc::default(),

@@ -64,7 +64,7 @@ impl Client {
         // Counted before anything is asked, so that a recall meanwhile says that it is open, and a
         // removal by this client that begins from now on.
         self.begin_open(&inode);
-        let is_removing = self.removals.get() > 0;
+        let is_removing = self.removals.may_concern(id);
         let told = inode.told();
         let handle = Handle { inode, mode, session: self.session.life.generation(), told };
         let opened = async {

@@ -11,6 +11,7 @@
 //! | `session` | the connection, calls, slots, heart-beats |
 //! | `coherence` | applies grants, recalls and invalidations in the order of the stream |
 //! | `inode`, `entries` | what is known of one inode; of a directory's names |
+//! | `removals` | what may be losing its last name by this client's doing |
 //! | `names` | lookup, create, link, unlink, rename, listings, attributes |
 //! | `files` | open, close, truncate, fallocate, copy, seek |
 //! | `dirty`, `write`, `commit` | gathering written bytes, writing them out, committing them |
@@ -30,6 +31,7 @@ mod inode;
 mod locks;
 mod names;
 mod read;
+mod removals;
 mod rounds;
 mod session;
 mod space;

@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::entries::Known;
 use crate::inode::Inode;
+use crate::removals::Removal;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, Creation, Entry, RenameMode, XattrMode};
 use protocol::{Attr, Errno, InodeId, Rights};
@@ -241,29 +242,35 @@ impl Client {
     /// ENOENT, EISDIR, those of a call.
     pub async fn unlink(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
-        let _removal = Removal::begin(self);
-        self.register_open(parent, name).await?;
+        let mut removal = self.removals.begin();
+        self.register_open(&mut removal, parent, name).await?;
         let call = Call::Unlink { parent, name: name.to_vec() };
         self.removed(call).await
     }
 
     /// Before a name goes: if this client has what it names open, the service must know, for it asks
-    /// only the others. Who opens it from now on sees that a [`Removal`] is under way.
-    async fn register_open(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
-        let known = self.cached_entry(parent, name);
-        let id = match known {
-            Known::Inode(id) => id,
-            Known::Absent => return Ok(()),
+    /// only the others. Who opens it from now on sees that its `removal` is under way.
+    async fn register_open(
+        self: &Rc<Self>,
+        removal: &mut Removal<'_>,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let found = match self.cached_entry(parent, name) {
+            Known::Inode(id) => Some(id),
+            Known::Absent => None,
             Known::Unknown if self.open_files.get() == 0 => return Ok(()),
             Known::Unknown => {
                 let call = Call::Lookup { parent, name: name.to_vec() };
                 match self.session.call(call).await? {
-                    Answer::Entry(attr) => attr.inode,
-                    _ => return Ok(()),
+                    Answer::Entry(attr) => Some(attr.inode),
+                    _ => None,
                 }
             }
         };
-        let Some(inode) = self.known_inode(id) else { return Ok(()) };
+        removal.found(found);
+        let inode = found.and_then(|id| self.known_inode(id));
+        let Some(inode) = inode else { return Ok(()) };
         let is_open = inode.state.borrow().opens > 0;
         if is_open { self.acquire(&inode, Rights::OPEN).await } else { Ok(()) }
     }
@@ -312,9 +319,9 @@ impl Client {
         check_name(from.1)?;
         check_name(to.1)?;
         let replaces = mode == RenameMode::Replace || mode == RenameMode::Whiteout;
-        let _removal = replaces.then(|| Removal::begin(self));
-        if replaces {
-            self.register_open(to.0, to.1).await?;
+        let mut removal = replaces.then(|| self.removals.begin());
+        if let Some(removal) = &mut removal {
+            self.register_open(removal, to.0, to.1).await?;
         }
         let call = Call::Rename {
             parent: from.0,
@@ -440,22 +447,6 @@ impl Client {
     pub async fn remove_xattr(self: &Rc<Self>, id: InodeId, name: &[u8]) -> Result<(), Errno> {
         let call = Call::RemoveXattr { inode: id, name: name.to_vec() };
         self.session.call(call).await.map(drop)
-    }
-}
-
-/// A name may be about to go, and what it names be open in this client without the service's knowledge.
-struct Removal<'a>(&'a Client);
-
-impl<'a> Removal<'a> {
-    fn begin(client: &'a Client) -> Self {
-        client.removals.set(client.removals.get() + 1);
-        Removal(client)
-    }
-}
-
-impl Drop for Removal<'_> {
-    fn drop(&mut self) {
-        self.0.removals.set(self.0.removals.get() - 1);
     }
 }
 

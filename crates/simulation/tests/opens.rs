@@ -176,6 +176,30 @@ fn a_file_opened_after_a_recall_stays() {
     a_file_opened_during_its_removal_stays(2);
 }
 
+/// Goal: an open costs no call because another name is just removed.
+#[test]
+fn an_open_beside_another_removal_costs_no_call() {
+    let scene = async |client: Rc<Client>| {
+        for name in [&b"a"[..], b"b"] {
+            let made = client.create(ROOT, name, SETTING, WRITE).await;
+            client.release(&made.unwrap().0).await.unwrap();
+        }
+        sleep(protocol::times::WRITEBACK * 2).await;
+        let inode = client.lookup(ROOT, b"b").await.unwrap().inode;
+        let acquired = || client.counts().meta.by_kind.get("acquire").copied();
+        let before = acquired();
+        let remover = Rc::clone(&client);
+        let removal = spawn(async move { remover.unlink(ROOT, b"a").await });
+        // It has asked by then, and has no answer.
+        ring::yield_now().await;
+        let (handle, _) = client.open(inode, OpenMode::default()).await.unwrap();
+        assert_eq!(acquired(), before);
+        removal.await.unwrap().unwrap();
+        client.release(&handle).await.unwrap();
+    };
+    play(1, async |stage| stage.on(0, scene).await);
+}
+
 /// Stages a create that is carried out after its caller has given it up, as the metadata service waits
 /// for a session that was cut off: over the same connection, or after that is lost. Then the file is
 /// removed by the client that made it.
