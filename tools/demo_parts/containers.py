@@ -21,7 +21,8 @@ SKIPPED = {"test", "tests", "site-packages", "dist-packages", "ensurepip", "idle
 
 def make_image(image):
     """Makes the image: the interpreter, its library, and the shared libraries they need."""
-    for name in ("bin", "dev", "proc", "sys", "etc", "tmp", "root", "usr/bin", "data"):
+    for name in ("bin", "dev", "proc", "sys", "etc", "tmp", "root", "var/tmp", "usr/bin",
+                 "data"):
         (image / name).mkdir(parents=True, exist_ok=True)
     user = f"user:x:{os.geteuid()}:{os.getegid()}::/tmp:/bin/sh\n"
     for name, text in (("passwd", user), ("group", f"user:x:{os.getegid()}:\n"),
@@ -140,7 +141,10 @@ def _podman_runc(image, data):
 
 
 def _apptainer(image, data):
-    return ["apptainer", "exec", "--containall", "-B", f"{data}:/data", image]
+    # Root's containers would ask for all capabilities, which not every machine's root has; and an
+    # empty home would hide an interpreter that lies in the user's.
+    return ["apptainer", "exec", "--containall", "--no-home", "--no-privs", "-B", f"{data}:/data",
+            image]
 
 
 def _namespaces(image, data):
