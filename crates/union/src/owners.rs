@@ -133,10 +133,25 @@ impl Union {
         let now = sys::stat_at(object, b"")?;
         let is_owned = (now.uid, now.gid) == (stat.uid, stat.gid);
         if !is_owned {
-            sys::chown(object, Some(stat.uid), Some(stat.gid))?;
+            self.give_owner(object, Some(stat.uid), Some(stat.gid))?;
         }
         let is_like = is_owned && now.mode & 0o7777 == stat.mode & 0o7777;
         if kind == libc::S_IFLNK || is_like { Ok(()) } else { sys::chmod(object, stat.mode) }
+    }
+
+    /// Sets an upper inode's own owner. Where all owners are shown as one, none needs to be set that
+    /// cannot be: a user namespace with one id has no others.
+    pub(crate) fn give_owner(
+        &self,
+        object: BorrowedFd<'_>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<(), Errno> {
+        let is_squashed = self.options.squash_uid.is_some() || self.options.squash_gid.is_some();
+        match sys::chown(object, uid, gid) {
+            Err(Errno::INVAL | Errno::PERM) if is_squashed => Ok(()),
+            other => other,
+        }
     }
 
     /// Changes an upper object's owner. As chown(2) does, it takes suid from a file, and sgid where it
@@ -148,7 +163,7 @@ impl Union {
         gid: Option<u32>,
     ) -> Result<(), Errno> {
         if self.layers.owners().is_none() {
-            return sys::chown(object, uid, gid);
+            return self.give_owner(object, uid, gid);
         }
         let now = self.upper_stat(object)?;
         let mode = if now.is_directory() { now.mode } else { without_privileges(now.mode) };

@@ -49,11 +49,11 @@ impl Whole {
 
     /// Gives the work file what the journal knows of the inode, in the order in which none undoes
     /// another.
-    fn give_attributes(&self) -> Result<(), Errno> {
+    fn give_attributes(&self, union: &Union) -> Result<(), Errno> {
         let journal = self.partial.store.journal();
         let file = journal.file(self.partial.file).ok_or(Errno::STALE)?;
         let (attributes, object) = (file.attributes(), self.object.as_fd());
-        sys::chown(object, Some(attributes.uid), Some(attributes.gid))?;
+        union.give_owner(object, Some(attributes.uid), Some(attributes.gid))?;
         sys::chmod(object, attributes.mode)?;
         for xattr in file.xattrs() {
             match sys::set_xattr(object, &xattr.name, &xattr.value, XattrFlags::empty()) {
@@ -173,7 +173,7 @@ impl Union {
 
     /// Gives files what the journal knows of their inodes and makes them durable, all at a time.
     async fn sync_whole(&self, files: &[Whole]) -> Vec<Result<(), Errno>> {
-        let given: Vec<_> = files.iter().map(Whole::give_attributes).collect();
+        let given: Vec<_> = files.iter().map(|whole| whole.give_attributes(self)).collect();
         // An operation goes out when it is made: all of them, before the first is waited for.
         let syncs: Vec<_> = files
             .iter()
