@@ -27,7 +27,7 @@ pub use error::{DecodeError, FuseError};
 pub use ioctl::{read_ioctl, send_ioctl};
 pub use mount::{MountOptions, Mounter, Unmounter, mount_device, serve_mounter, unmount_stale};
 pub use notify::Notifier;
-pub use passthrough::BackingId;
+pub use passthrough::{BackingId, Backings};
 pub use reply::{
     Attributes, Chunks, DirectoryBuffer, DirectoryEntry, Entry, FileSystemStatistics, FileType,
     Lock, Opened, Response, Statx,

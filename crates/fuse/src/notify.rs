@@ -2,8 +2,8 @@
 //!
 //! A notification takes kernel locks that an operation in progress may hold while it waits for our
 //! answer. So it must never be sent by the thread that serves the mount (which then could not
-//! answer), and never by anything that the answer to a request waits for. [`Notifier`] is `Send`
-//! and blocks: use it on a thread of its own.
+//! answer), and never by anything that the answer to a request waits for, except where it says so.
+//! [`Notifier`] is `Send` and blocks: use it on a thread of its own.
 
 use std::io::{self, IoSlice};
 
@@ -39,6 +39,11 @@ impl Notifier {
     ) -> Result<(), FuseError> {
         let out = NotifyInvalInodeOut { ino: node.0, off: offset, len: length };
         self.send("inval_inode", notify::INVAL_INODE, &[out.as_bytes()])
+    }
+
+    /// Drops an inode's cached attributes. Waits for nobody, so that whoever serves the mount may call it.
+    pub fn invalidate_attributes(&self, node: NodeId) -> Result<(), FuseError> {
+        self.invalidate_inode(node, -1, 0)
     }
 
     /// Drops a cached name, and what is cached below it.

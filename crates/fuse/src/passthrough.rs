@@ -37,9 +37,27 @@ impl Drop for Registration {
 #[derive(Debug, Clone)]
 pub struct BackingId(Rc<Registration>);
 
-impl BackingId {
+/// Registers backing files of one mount.
+#[derive(Debug, Clone)]
+pub struct Backings(Handle);
+
+impl Backings {
+    pub(crate) fn new(device: Handle) -> Self {
+        Self(device)
+    }
+
     /// Registers an open file.
-    pub(crate) fn register(device: &Handle, file: BorrowedFd<'_>) -> Result<Self, FuseError> {
+    ///
+    /// # Errors
+    /// [`FuseError::Backing`] without `CAP_SYS_ADMIN`, before Linux 6.9, and for a file on as many
+    /// stacked file systems as `max_stack_depth` says.
+    pub fn register(&self, file: BorrowedFd<'_>) -> Result<BackingId, FuseError> {
+        BackingId::register(&self.0, file)
+    }
+}
+
+impl BackingId {
+    fn register(device: &Handle, file: BorrowedFd<'_>) -> Result<Self, FuseError> {
         let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
         let fd = device.as_fd().map_err(FuseError::Backing)?;
         // SAFETY: the request reads one `fuse_backing_map` through the pointer, which is valid for

@@ -10,7 +10,7 @@
 mod connection;
 mod init;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use ring::Handle;
 use crate::error::FuseError;
 use crate::mount::{Mount, MountOptions, Mounter, Unmounter, set_nonblocking};
 use crate::notify::Notifier;
-use crate::passthrough::BackingId;
+use crate::passthrough::Backings;
 use crate::reply::Response;
 use crate::request::Request;
 use crate::transport::{device, uring};
@@ -239,9 +239,9 @@ impl Session {
         Notifier::new(self.device.clone())
     }
 
-    /// Registers an open file for passthrough.
-    pub fn register_backing(&self, file: BorrowedFd<'_>) -> Result<BackingId, FuseError> {
-        BackingId::register(&self.device, file)
+    /// Registers open files for passthrough.
+    pub fn backings(&self) -> Backings {
+        Backings::new(self.device.clone())
     }
 
     /// Something that unmounts, for another thread (such as one that waits for signals).

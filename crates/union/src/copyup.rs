@@ -57,6 +57,7 @@ impl Union {
             }
             state.is_copying.set(true);
             let result = self.copy_up_file(node, state, keep).await;
+            self.part_from_passed(node);
             state.is_copying.set(false);
             state.copied.notify();
             return result;

@@ -13,6 +13,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::node::{FileState, Node, Place};
+use crate::passthrough::Way;
 use crate::sys;
 use crate::tree::Union;
 
@@ -49,16 +50,18 @@ pub(crate) struct OpenFile {
     pub(crate) for_writing: bool,
     backing: RefCell<Rc<Backing>>,
     version: Cell<u32>,
+    _way: Way,
 }
 
 impl OpenFile {
-    pub(crate) fn new(node: &Rc<Node>, backing: Rc<Backing>, for_writing: bool) -> Self {
+    pub(crate) fn new(node: &Rc<Node>, backing: Rc<Backing>, for_writing: bool, way: Way) -> Self {
         let version = node.file().map_or(0, |state| state.version.get());
         Self {
             node: Rc::clone(node),
             for_writing,
             backing: RefCell::new(backing),
             version: Cell::new(version),
+            _way: way,
         }
     }
 }

@@ -22,6 +22,7 @@ mod ops;
 mod options;
 mod owners;
 mod partial;
+mod passthrough;
 mod serve;
 mod status;
 mod sys;

@@ -67,6 +67,7 @@ impl UnionMount {
 
     /// As [`UnionMount::run`], with requests answered by something around the union.
     pub(crate) async fn run_as<F: FileSystem>(&self, around: Rc<F>) -> Result<(), UnionError> {
+        self.union.passthrough.register_with(self.session.backings(), self.session.notifier());
         self.union.start_filling();
         self.union.start_flushing();
         let served = self.session.run(around).await;
@@ -156,7 +157,13 @@ fn session_options(options: &Options, transport: TransportChoice) -> SessionOpti
     if options.writeback {
         capabilities |= Capabilities::WRITEBACK_CACHE;
     }
-    SessionOptions { capabilities, transport, ..SessionOptions::default() }
+    // Only root can have backing files, and the kernel does not gather writes besides.
+    let may_pass = rustix::process::geteuid().is_root() && !options.writeback;
+    if may_pass {
+        capabilities |= Capabilities::PASSTHROUGH;
+    }
+    let max_stack_depth = u32::from(may_pass);
+    SessionOptions { capabilities, transport, max_stack_depth, ..SessionOptions::default() }
 }
 
 /// Waits until everything that was copied up in a mounted union has its name and is durable.

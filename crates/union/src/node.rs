@@ -16,6 +16,7 @@ use crate::commit::Pending;
 use crate::index::Indexed;
 use crate::layers::LayerIndex;
 use crate::partial::Partial;
+use crate::passthrough::Passed;
 use crate::sys::Fd;
 
 /// A part of a node in a lower layer.
@@ -82,6 +83,12 @@ pub(crate) struct FileState {
     /// The backing files that are open, shared by all handles.
     pub(crate) readable: RefCell<Weak<crate::files::Backing>>,
     pub(crate) writable: RefCell<Weak<crate::files::Backing>>,
+    /// The lower file that the kernel reads itself, while any handle is open so.
+    pub(crate) passed: RefCell<Weak<Passed>>,
+    /// Lives while any handle is open that is served.
+    pub(crate) served: RefCell<Weak<()>>,
+    /// Numbers that it had, and by which the kernel knows it still.
+    pub(crate) former_ids: RefCell<Vec<u64>>,
 }
 
 /// What a node has by its type.
@@ -96,8 +103,9 @@ pub(crate) enum State {
 /// One inode of the merged tree.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Its number towards the kernel; never used again.
-    pub(crate) id: u64,
+    /// Its number towards the kernel; never used again. It gets another one when its data moves while
+    /// the kernel reads it itself ([`crate::passthrough`]).
+    pub(crate) id: Cell<u64>,
     /// File type (`S_IFMT` bits).
     pub(crate) kind: u32,
     /// The inode number that stat(2) shows.
@@ -125,7 +133,7 @@ impl Node {
             _ => State::Other,
         };
         Self {
-            id,
+            id: Cell::new(id),
             kind,
             inode: Cell::new(inode),
             lookups: Cell::new(0),
@@ -136,6 +144,12 @@ impl Node {
             lower_nlink: Cell::new(0),
             indexed: OnceCell::new(),
         }
+    }
+
+    /// Whether the kernel has references to it.
+    pub(crate) fn is_known(&self) -> bool {
+        let has_former = |state: &FileState| !state.former_ids.borrow().is_empty();
+        self.lookups.get() > 0 || self.file().is_some_and(has_former)
     }
 
     pub(crate) fn is_directory(&self) -> bool {

@@ -14,7 +14,9 @@ pub use inodes::IOCTL_SYNC;
 use std::rc::Rc;
 use std::time::Duration;
 
-use fuse::{Attributes, Entry, FileSystem, Negotiated, NodeId, Operation, Request, Response};
+use fuse::{
+    Attributes, Capabilities, Entry, FileSystem, Negotiated, NodeId, Operation, Request, Response,
+};
 use rustix::io::Errno;
 
 use crate::format::NAMED_WHITEOUT;
@@ -32,6 +34,7 @@ type Answer = Result<Response, Errno>;
 impl FileSystem for Union {
     fn init(&self, negotiated: &Negotiated) {
         tracing::debug!(transport = ?negotiated.transport, "the union is mounted");
+        self.passthrough.agree(negotiated.capabilities.contains(Capabilities::PASSTHROUGH));
     }
 
     async fn handle(self: Rc<Self>, request: Request) -> Response {
@@ -101,7 +104,7 @@ impl Union {
     pub(crate) fn entry(&self, node: &Rc<Node>, stat: &Stat) -> Entry {
         self.refer(node);
         Entry {
-            node: NodeId(node.id),
+            node: NodeId(node.id.get()),
             generation: 0,
             entry_valid: self.options.timeout,
             attributes_valid: self.options.timeout,
@@ -142,9 +145,13 @@ impl Union {
         }
     }
 
-    fn attributes_answer(&self, node: &Rc<Node>) -> Answer {
+    /// A node's attributes, for who knows it by this number.
+    fn attributes_answer(&self, id: NodeId, node: &Rc<Node>) -> Answer {
         let stat = self.stat(node)?;
         let attributes = self.attributes(node, &stat);
-        Ok(Response::Attributes { attributes, valid: self.options.timeout })
+        // The kernel hears of changes by the present number only.
+        let is_present = id.0 == node.id.get();
+        let valid = if is_present { self.options.timeout } else { Duration::ZERO };
+        Ok(Response::Attributes { attributes, valid })
     }
 }

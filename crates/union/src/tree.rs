@@ -23,6 +23,7 @@ use crate::layers::{Layers, Upper};
 use crate::node::{LowerPart, Node, Place};
 use crate::options::Options;
 use crate::partial::Store;
+use crate::passthrough::Passthrough;
 use crate::sys::{self, Fd, Stat};
 
 pub(crate) use listing::Listing;
@@ -67,6 +68,7 @@ pub(crate) struct Union {
     pub(crate) layers: Layers,
     /// The index of hard links; none without `index=on`.
     pub(crate) index: Option<Index>,
+    pub(crate) passthrough: Passthrough,
     pub(crate) shared: Rc<Shared>,
     pub(crate) root: Rc<Node>,
     pub(crate) nodes: RefCell<HashMap<u64, Rc<Node>>>,
@@ -110,10 +112,11 @@ impl Union {
         }
         root.lookups.set(1);
         let root = Rc::new(root);
-        let nodes = HashMap::from([(root.id, Rc::clone(&root))]);
+        let nodes = HashMap::from([(root.id.get(), Rc::clone(&root))]);
         Ok(Self {
             options,
             index: layers.index.take().map(Index::new),
+            passthrough: Passthrough::default(),
             layers,
             shared,
             root,
@@ -139,14 +142,20 @@ impl Union {
 
     /// A node that the kernel knows.
     pub(crate) fn node(&self, id: fuse::NodeId) -> Result<Rc<Node>, Errno> {
-        self.nodes.borrow().get(&id.0).cloned().ok_or(Errno::STALE)
+        let known = self.nodes.borrow().get(&id.0).cloned();
+        known.or_else(|| self.passthrough.former(id)).ok_or(Errno::STALE)
     }
 
     /// Makes a node; it is dropped unless somebody keeps it.
     pub(crate) fn make_node(&self, kind: u32, inode: u64, place: Place) -> Node {
+        Node::new(self.new_number(), kind, inode, place)
+    }
+
+    /// A number that no node had.
+    pub(crate) fn new_number(&self) -> u64 {
         let id = self.next_node.get();
         self.next_node.set(id + 1);
-        Node::new(id, kind, inode, place)
+        id
     }
 
     /// The number that the next node gets.
@@ -159,7 +168,7 @@ impl Union {
         let lookups = node.lookups.get();
         node.lookups.set(lookups + 1);
         if lookups == 0 {
-            self.nodes.borrow_mut().insert(node.id, Rc::clone(node));
+            self.nodes.borrow_mut().insert(node.id.get(), Rc::clone(node));
             if let Some(book) = self.book.get() {
                 book.note_names(node);
             }
@@ -169,10 +178,13 @@ impl Union {
     /// Takes references of the kernel back.
     pub(crate) fn forget(&self, id: fuse::NodeId, count: u64) {
         let mut nodes = self.nodes.borrow_mut();
-        let Some(node) = nodes.get(&id.0) else { return };
+        let Some(node) = nodes.get(&id.0) else {
+            drop(nodes);
+            return self.forget_former(id, count);
+        };
         let left = node.lookups.get().saturating_sub(count);
         node.lookups.set(left);
-        if left == 0 && node.id != fuse::NodeId::ROOT.0 {
+        if left == 0 && id.0 != fuse::NodeId::ROOT.0 {
             let node = nodes.remove(&id.0);
             drop(nodes);
             if let Some(book) = self.book.get() {

@@ -119,22 +119,22 @@ impl Union {
         if dirty.is_empty() {
             self.waiting.flusher.changed.notify();
         }
-        dirty.insert(node.id, Rc::clone(node));
+        dirty.insert(node.id.get(), Rc::clone(node));
     }
 
     /// A file is about to be synced: what was changed before needs no other sync.
     pub(crate) fn forget_dirty(&self, node: &Node) {
-        self.dirty.borrow_mut().remove(&node.id);
+        self.dirty.borrow_mut().remove(&node.id.get());
     }
 
     /// Waits until a file is not being flushed unasked. Answers the error with which it could not be,
     /// once.
     pub(crate) async fn flushed(&self, node: &Node) -> Result<(), Errno> {
         let flusher = &self.waiting.flusher;
-        while flusher.current.borrow().contains(&node.id) {
+        while flusher.current.borrow().contains(&node.id.get()) {
             flusher.flushed.notified().await;
         }
-        flusher.failed.borrow_mut().remove(&node.id).map_or(Ok(()), Err)
+        flusher.failed.borrow_mut().remove(&node.id.get()).map_or(Ok(()), Err)
     }
 
     /// Notes that a directory has a name that is not known to be durable.
@@ -169,7 +169,7 @@ impl Union {
         let mut result = Ok(());
         for files in files.chunks(FILES_AT_A_TIME) {
             let current = &self.waiting.flusher.current;
-            current.borrow_mut().extend(files.iter().map(|node| node.id));
+            current.borrow_mut().extend(files.iter().map(|node| node.id.get()));
             result = self.flush_files(files).await.and(result);
             current.borrow_mut().clear();
             self.waiting.flusher.flushed.notify();
@@ -204,7 +204,7 @@ impl Union {
             if let Err(errno) = sync.await.map_err(errno_of) {
                 let mut failed = self.waiting.flusher.failed.borrow_mut();
                 if failed.len() < NOTED_MAX {
-                    failed.insert(node.id, errno);
+                    failed.insert(node.id.get(), errno);
                 }
                 result = Err(errno);
             }

@@ -117,7 +117,8 @@ impl Union {
             // The kernel's knowledge was old: without O_EXCL an existing file is as good.
             Err(Errno::EXIST) if flags & libc::O_EXCL as u32 == 0 => {
                 let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
-                let opened = self.open(&node, flags, false).await?;
+                let backing = self.open(&node, flags, false).await?;
+                let opened = self.keep_open(&node, backing, flags, false);
                 let stat = self.stat(&node)?;
                 Ok(Response::Created(self.entry(&node, &stat), opened))
             }
@@ -130,7 +131,7 @@ impl Union {
         if let Some(state) = node.file() {
             *state.writable.borrow_mut() = Rc::downgrade(&backing);
         }
-        self.keep_open(node, backing, flags)
+        self.keep_open(node, backing, flags, false)
     }
 
     async fn make_named(

@@ -78,7 +78,7 @@ impl Union {
         let entry = self.entry(&node, &stat);
         let is_in = buffer.push_plus(Some(&entry), listed);
         if !is_in {
-            self.forget(fuse::NodeId(node.id), 1);
+            self.forget(fuse::NodeId(node.id.get()), 1);
         }
         Ok(is_in)
     }

@@ -23,8 +23,11 @@ impl Union {
     pub(super) async fn on_inode(self: &Rc<Self>, request: &Request) -> Answer {
         let node = self.node(request.node)?;
         match &request.operation {
-            Operation::GetAttributes { .. } => self.attributes_answer(&node),
-            Operation::SetAttributes(set) => self.set_attributes(&node, set).await,
+            Operation::GetAttributes { .. } => self.attributes_answer(request.node, &node),
+            Operation::SetAttributes(set) => {
+                self.set_attributes(&node, set).await?;
+                self.attributes_answer(request.node, &node)
+            }
             Operation::ReadLink => {
                 let object = self.object(&node)?;
                 let target = rustix::fs::readlinkat(&object, c"", Vec::new())?;
@@ -126,7 +129,11 @@ impl Union {
         }))
     }
 
-    async fn set_attributes(self: &Rc<Self>, node: &Rc<Node>, set: &SetAttributes) -> Answer {
+    async fn set_attributes(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        set: &SetAttributes,
+    ) -> Result<(), Errno> {
         // Partial files have no suid and sgid that could be dropped.
         let is_inode_changed = set.uid.is_some() || set.gid.is_some() || set.mode.is_some();
         let keep = match set.size {
@@ -137,7 +144,7 @@ impl Union {
         self.make_changeable(node, keep).await?;
         let is_done = self.set_partial(node, set, is_inode_changed).await?;
         if is_done {
-            return self.attributes_answer(node);
+            return Ok(());
         }
         if let Some(size) = set.size {
             let backing = self.backing(node, true)?;
@@ -160,7 +167,7 @@ impl Union {
         if set.atime.is_some() || set.mtime.is_some() {
             sys::set_times(object, set.atime.map(time), set.mtime.map(time))?;
         }
-        self.attributes_answer(node)
+        Ok(())
     }
 }
 

@@ -25,7 +25,15 @@ impl Union {
         match request.operation {
             Operation::Open { flags, kill_suid_sgid } => {
                 let node = self.node(request.node)?;
-                Ok(Response::Opened(self.open(&node, flags, kill_suid_sgid).await?))
+                let for_writing =
+                    flags as i32 & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY;
+                let is_direct = self.is_left_behind(request.node, request.pid, for_writing)?;
+                let backing = self.open(&node, flags, kill_suid_sgid).await?;
+                if !is_direct && node.id.get() != request.node.0 {
+                    // The kernel looks the name up anew and finds the number that the node has now.
+                    return Err(Errno::STALE);
+                }
+                Ok(Response::Opened(self.keep_open(&node, backing, flags, is_direct)))
             }
             Operation::Read(read) => self.read(read).await,
             Operation::Write(write) => self.write(write).await,
@@ -69,12 +77,13 @@ impl Union {
         }
     }
 
+    /// Readies a node to be open with these flags.
     pub(super) async fn open(
         self: &Rc<Self>,
         node: &Rc<Node>,
         flags: u32,
         kill_suid_sgid: bool,
-    ) -> Result<Opened, Errno> {
+    ) -> Result<Rc<Backing>, Errno> {
         let bits = flags as i32;
         let truncates = bits & libc::O_TRUNC != 0;
         let for_writing = bits & libc::O_ACCMODE != libc::O_RDONLY;
@@ -83,8 +92,7 @@ impl Union {
             self.make_changeable(node, keep).await?;
         }
         if truncates && self.truncate_partial(node, 0).await? {
-            let backing = self.backing(node, for_writing)?;
-            return Ok(self.keep_open(node, backing, flags));
+            return self.backing(node, for_writing);
         }
         let backing = self.backing(node, for_writing || truncates)?;
         if truncates {
@@ -94,23 +102,34 @@ impl Union {
                 backing.with(|fd| self.drop_privileges(fd))?;
             }
         }
-        Ok(self.keep_open(node, backing, flags))
+        Ok(backing)
     }
 
-    /// Makes a handle of an open file.
-    pub(super) fn keep_open(&self, node: &Rc<Node>, backing: Rc<Backing>, flags: u32) -> Opened {
+    /// Makes a handle of an open file; with `is_direct` one past the kernel's cache.
+    pub(super) fn keep_open(
+        &self,
+        node: &Rc<Node>,
+        backing: Rc<Backing>,
+        flags: u32,
+        is_direct: bool,
+    ) -> Opened {
         let for_writing = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        let open = Rc::new(OpenFile::new(node, backing, for_writing));
+        let way = self.way(node, &backing, for_writing || is_direct);
+        let passed = way.backing_id();
+        let open = Rc::new(OpenFile::new(node, backing, for_writing, way));
         let handle = FileHandle(self.files.borrow_mut().insert(open) as u64);
-        // The data changes through this mount only, so that what is cached stays true.
-        let mut open_flags = OpenFlags::KEEP_CACHE;
-        if flags as i32 & libc::O_DIRECT != 0 {
-            open_flags = OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES;
-        }
+        let mut open_flags = if passed.is_some() {
+            OpenFlags::PASSTHROUGH
+        } else if is_direct || flags as i32 & libc::O_DIRECT != 0 {
+            OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
+        } else {
+            // The data changes through this mount only, so that what is cached stays true.
+            OpenFlags::KEEP_CACHE
+        };
         if !self.options.writeback {
             open_flags |= OpenFlags::NOFLUSH;
         }
-        Opened { handle, flags: open_flags, backing: None }
+        Opened { handle, flags: open_flags, backing: passed }
     }
 
     fn open_file(&self, handle: FileHandle) -> Result<Rc<OpenFile>, Errno> {

@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 use super::keeper::{Gone, Keeper};
 use crate::files::OpenFile;
 use crate::node::{Node, Place};
+use crate::passthrough::{Passed, Way};
 use crate::sys;
 use crate::tree::Union;
 
@@ -35,6 +36,8 @@ const NAME_AT: usize = 18;
 const NODE_AT: usize = SLOT_BYTES - 8;
 /// Bytes of a handle's slot; those of files and directories alternate.
 const HANDLE_BYTES: usize = 8;
+/// In a handle's slot: the kernel reads the file itself.
+const PASSED: u64 = 1 << 63;
 /// References that a restored node is taken to have: nobody knows how many the kernel holds, and it
 /// gives all of them back at once.
 const LOOKUPS_RESTORED: u64 = 1 << 40;
@@ -44,7 +47,7 @@ const NODES_SKIPPED: u64 = 1 << 16;
 /// What kind of handle a number is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandleKind {
-    File { for_writing: bool },
+    File { for_writing: bool, is_passed: bool },
     Directory,
 }
 
@@ -111,25 +114,33 @@ impl Book {
 
     /// Notes the names of a node as they are now, instead of earlier ones.
     pub(crate) fn note_names(&self, node: &Node) {
-        let old = self.slots.borrow_mut().of.remove(&node.id).unwrap_or_default();
-        for link in node.links.borrow().iter() {
-            self.add_name(node, link.parent.id, &link.name);
-        }
-        for slot in old {
-            self.clear(slot);
+        for id in ids_of(node) {
+            let old = self.slots.borrow_mut().of.remove(&id).unwrap_or_default();
+            for link in node.links.borrow().iter() {
+                self.add_name_of(id, node, (link.parent.id.get(), &link.name));
+            }
+            for slot in old {
+                self.clear(slot);
+            }
         }
     }
 
     /// Notes a further name of a node.
     pub(crate) fn add_name(&self, node: &Node, parent: u64, name: &[u8]) {
+        for id in ids_of(node) {
+            self.add_name_of(id, node, (parent, name));
+        }
+    }
+
+    fn add_name_of(&self, id: u64, node: &Node, (parent, name): (u64, &[u8])) {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.free.pop().unwrap_or_else(|| {
             slots.count += 1;
             slots.count - 1
         });
-        slots.of.entry(node.id).or_default().push(slot);
+        slots.of.entry(id).or_default().push(slot);
         drop(slots);
-        let bytes = encode(node.id, parent, node.inode.get(), name);
+        let bytes = encode(id, parent, node.inode.get(), name);
         self.write(self.pages.names.as_fd(), &bytes, u64::from(slot) * SLOT_BYTES as u64);
     }
 
@@ -147,7 +158,8 @@ impl Book {
     /// Notes a handle.
     pub(crate) fn open(&self, handle: u64, kind: HandleKind, node: u64) {
         let flags = match kind {
-            HandleKind::File { for_writing: true } => 0b11,
+            HandleKind::File { for_writing: true, .. } => 0b11,
+            HandleKind::File { is_passed: true, .. } => PASSED | 0b01,
             _ => 0b01,
         };
         self.set_handle(handle, kind, (node << 2) | flags);
@@ -169,8 +181,10 @@ impl Book {
     pub(crate) fn note_gone(&self, node: &Node) {
         let place = node.place.borrow();
         let Place::Gone { fd, is_own } = &*place else { return };
-        if node.file().is_some() && self.gone.borrow_mut().insert(node.id) {
-            self.keeper.keep_gone(self.mount, node.id, *is_own, fd.as_fd());
+        for id in ids_of(node).into_iter().filter(|_| node.file().is_some()) {
+            if self.gone.borrow_mut().insert(id) {
+                self.keeper.keep_gone(self.mount, id, *is_own, fd.as_fd());
+            }
         }
     }
 
@@ -207,8 +221,11 @@ impl Book {
             self.gone.borrow_mut().insert(node);
             restore_gone(union, node, is_own, descriptor)?;
         }
+        let handles = read_all(self.pages.handles.as_fd())?;
+        let passed: HashSet<u64> = passed_nodes(&handles);
         let mut left: Vec<u64> = of.keys().copied().collect();
-        left.sort_unstable();
+        // A number by which a file is passed may be a former one: the other comes first.
+        left.sort_unstable_by_key(|id| (passed.contains(id), *id));
         loop {
             let before = left.len();
             left.retain(|node| !of.get(node).is_some_and(|noted| restore_one(union, *node, noted)));
@@ -224,7 +241,8 @@ impl Book {
         }
         union.set_next_node(highest + NODES_SKIPPED);
         self.take_slots(union, names.len() / SLOT_BYTES);
-        self.restore_handles(union)
+        restore_handles(union, &handles, &passed);
+        Ok(())
     }
 
     /// Begins with empty slots, and notes the nodes that were restored.
@@ -242,35 +260,58 @@ impl Book {
             self.clear(slot);
         }
     }
+}
 
-    fn restore_handles(&self, union: &Union) -> Result<(), Errno> {
-        let mut files = Vec::new();
-        let mut listings = Vec::new();
-        let bytes = read_all(self.pages.handles.as_fd())?;
-        for (index, value) in bytes.as_chunks::<HANDLE_BYTES>().0.iter().enumerate() {
-            let value = u64::from_le_bytes(*value);
-            if value & 1 == 0 {
-                continue;
-            }
-            let (handle, for_writing) = (index / 2, value & 2 != 0);
-            if index % 2 == 1 {
-                listings.push((handle, Rc::default()));
-                continue;
-            }
-            let opened = union
-                .node(fuse::NodeId(value >> 2))
-                .and_then(|node| Ok((union.backing(&node, for_writing)?, node)));
-            match opened {
-                Ok((backing, node)) => {
-                    files.push((handle, Rc::new(OpenFile::new(&node, backing, for_writing))));
-                }
-                Err(errno) => tracing::error!(%errno, handle, "an open file is lost"),
-            }
+/// Opens the handles that an earlier server has noted.
+fn restore_handles(union: &Union, bytes: &[u8], passed: &HashSet<u64>) {
+    let mut files = Vec::new();
+    let mut listings = Vec::new();
+    let passed: HashMap<u64, Rc<Passed>> = passed
+        .iter()
+        .filter_map(|id| Some((*id, union.restore_passed(fuse::NodeId(*id))?)))
+        .collect();
+    for (index, value) in bytes.as_chunks::<HANDLE_BYTES>().0.iter().enumerate() {
+        let value = u64::from_le_bytes(*value);
+        if value & 1 == 0 {
+            continue;
         }
-        *union.files.borrow_mut() = Slab::from_iter(files);
-        *union.listings.borrow_mut() = Slab::from_iter(listings);
-        Ok(())
+        let (handle, for_writing) = (index / 2, value & 2 != 0);
+        if index % 2 == 1 {
+            listings.push((handle, Rc::default()));
+            continue;
+        }
+        let id = (value & !PASSED) >> 2;
+        let opened = union
+            .node(fuse::NodeId(id))
+            .and_then(|node| Ok((union.backing(&node, for_writing)?, node)));
+        match opened {
+            Ok((backing, node)) => {
+                let known = passed.get(&id).filter(|_| value & PASSED != 0);
+                let way = match known {
+                    Some(passed) => Way::Passed(Rc::clone(passed)),
+                    None => union.way(&node, &backing, true),
+                };
+                files.push((handle, Rc::new(OpenFile::new(&node, backing, for_writing, way))));
+            }
+            Err(errno) => tracing::error!(%errno, handle, "an open file is lost"),
+        }
     }
+    *union.files.borrow_mut() = Slab::from_iter(files);
+    *union.listings.borrow_mut() = Slab::from_iter(listings);
+}
+
+/// All numbers by which the kernel knows a node.
+fn ids_of(node: &Node) -> SmallVec<[u64; 2]> {
+    let former = node.file().map(|state| state.former_ids.borrow().clone());
+    let own = (node.lookups.get() > 0).then(|| node.id.get());
+    own.into_iter().chain(former.into_iter().flatten()).collect()
+}
+
+/// The nodes of handles that are passed.
+fn passed_nodes(handles: &[u8]) -> HashSet<u64> {
+    let values = handles.as_chunks::<HANDLE_BYTES>().0.iter().map(|it| u64::from_le_bytes(*it));
+    let passed = values.filter(|value| value & (PASSED | 1) == PASSED | 1);
+    passed.map(|value| (value & !PASSED) >> 2).collect()
 }
 
 /// Makes a node of a descriptor.
@@ -293,7 +334,11 @@ fn restore_one(union: &Union, id: u64, noted: &[Noted]) -> bool {
         let Ok(parent) = union.node(fuse::NodeId(noted.parent)) else { continue };
         union.set_next_node(id);
         let found = match union.lookup(&parent, &noted.name) {
-            Ok(Some((node, _))) if node.id == id => node,
+            Ok(Some((node, _))) if node.id.get() == id => node,
+            // Known by another number already, of which there are several for what was passed.
+            Ok(Some((node, _))) if *is_exact && node.inode.get() == noted.inode => {
+                return union.restore_former(&node, id, LOOKUPS_RESTORED);
+            }
             _ => continue,
         };
         // A further name of the node that was found first is noted by the lookup itself.

@@ -81,7 +81,10 @@ impl Served {
             Operation::OpenDirectory { .. } => Subject::OpeningDirectory { node: request.node.0 },
             Operation::Release(release) => {
                 // Both kinds of file have the same slot.
-                Subject::Closing(release.handle.0, HandleKind::File { for_writing: false })
+                Subject::Closing(
+                    release.handle.0,
+                    HandleKind::File { for_writing: false, is_passed: false },
+                )
             }
             Operation::ReleaseDirectory(release) => {
                 Subject::Closing(release.handle.0, HandleKind::Directory)
@@ -96,17 +99,20 @@ impl Served {
             (Subject::Names(nodes), _) => {
                 for node in nodes.into_iter().flatten() {
                     // Whoever has no references any more has been forgotten meanwhile.
-                    if node.lookups.get() > 0 {
+                    if node.is_known() {
                         book.note_names(&node);
                         book.note_gone(&node);
                     }
                 }
             }
             (Subject::Opening { node, for_writing }, Response::Opened(opened)) => {
-                book.open(opened.handle.0, HandleKind::File { for_writing }, node);
+                let is_passed = opened.backing.is_some();
+                book.open(opened.handle.0, HandleKind::File { for_writing, is_passed }, node);
             }
             (Subject::Opening { for_writing, .. }, Response::Created(entry, opened)) => {
-                book.open(opened.handle.0, HandleKind::File { for_writing }, entry.node.0);
+                let is_passed = opened.backing.is_some();
+                let kind = HandleKind::File { for_writing, is_passed };
+                book.open(opened.handle.0, kind, entry.node.0);
                 if let Ok(node) = self.union.node(entry.node) {
                     book.note_gone(&node);
                 }

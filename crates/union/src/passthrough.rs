@@ -1,0 +1,233 @@
+//! Passthrough: what runs is read by the kernel itself, from the lower file.
+//!
+//! The kernel wants all handles of an inode to be open in one way: to one backing file, or served by
+//! us and cached. So a file is *passed* from an open for reading that finds no served handle until
+//! the last such handle is closed. What is passed are lower files that somebody may execute: programs
+//! and libraries, which are mapped, and whose memory all unions of a lower layer then share. Not the
+//! others: a passed handle goes on reading the lower file when the file is copied up, and who follows a
+//! growing log must not. Never what is written, partial or waiting, whose bytes are not in one file.
+//!
+//! When a passed file is copied up, its node gets a new number. Old handles and mappings go on with
+//! the lower file, as those of the kernel's overlayfs that are mapped do. Who opens it by the old
+//! number is told `ESTALE`: the kernel then looks the name up anew, and opens what has the new one.
+//! Only who has no name to look up (`/proc/self/fd/N`) comes again with the old number. When no passed
+//! handle is open any more it may read, past the kernel's cache; not write, which would leave what the
+//! kernel has cached by the new number as it was.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::{Rc, Weak};
+
+use fuse::{BackingId, Backings, NodeId, Notifier};
+use rustix::io::Errno;
+
+use crate::files::Backing;
+use crate::node::{Node, Place};
+use crate::sys::{self, Stat};
+use crate::tree::Union;
+
+/// Somebody may execute it.
+const EXECUTABLE: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
+
+/// A file that the kernel reads itself. One that an earlier server has passed has no name any more.
+#[derive(Debug)]
+pub(crate) struct Passed(Option<BackingId>);
+
+/// How a handle is open; lives as long as it.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// The kernel reads the file itself.
+    Passed(Rc<Passed>),
+    /// We read and write it.
+    Served { _use: Rc<()> },
+}
+
+impl Way {
+    /// What the kernel is to be told.
+    pub(crate) fn backing_id(&self) -> Option<BackingId> {
+        match self {
+            Self::Passed(passed) => passed.0.clone(),
+            Self::Served { .. } => None,
+        }
+    }
+}
+
+/// What the kernel knows by a number that is its node's no more.
+#[derive(Debug)]
+struct Former {
+    node: Rc<Node>,
+    lookups: Cell<u64>,
+    /// Lives while a passed handle is open.
+    passed: Weak<Passed>,
+    /// The thread that was told last to look the name up anew.
+    told: Cell<u32>,
+}
+
+/// What of a union is passed.
+#[derive(Debug, Default)]
+pub(crate) struct Passthrough {
+    kernel: OnceCell<(Backings, Notifier)>,
+    is_agreed: Cell<bool>,
+    /// File systems whose files cannot be passed.
+    refused: RefCell<HashSet<u64>>,
+    former: RefCell<HashMap<u64, Former>>,
+}
+
+impl Passthrough {
+    /// Says where files are registered, and who is told that numbers are left.
+    pub(crate) fn register_with(&self, backings: Backings, notifier: Notifier) {
+        let _ = self.kernel.set((backings, notifier));
+    }
+
+    /// Says whether the kernel takes backing files.
+    pub(crate) fn agree(&self, is_agreed: bool) {
+        self.is_agreed.set(is_agreed);
+    }
+
+    /// The node that had a number.
+    pub(crate) fn former(&self, id: NodeId) -> Option<Rc<Node>> {
+        self.former.borrow().get(&id.0).map(|former| Rc::clone(&former.node))
+    }
+
+    fn register(&self, backing: &Backing, stat: &Stat) -> Option<BackingId> {
+        let (backings, _) = self.kernel.get()?;
+        if self.refused.borrow().contains(&stat.device) {
+            return None;
+        }
+        let registered = backing.file.handle().as_fd().map(|fd| backings.register(fd)).ok()?;
+        match registered {
+            Ok(id) => Some(id),
+            Err(error) => {
+                tracing::debug!(%error, "files of this layer are served");
+                self.refused.borrow_mut().insert(stat.device);
+                None
+            }
+        }
+    }
+}
+
+impl Union {
+    /// In which way a new handle is open. All are passed while one is.
+    pub(crate) fn way(&self, node: &Rc<Node>, backing: &Backing, must_be_served: bool) -> Way {
+        let Some(state) = node.file() else { return Way::Served { _use: Rc::default() } };
+        let known = state.served.borrow().upgrade();
+        if !must_be_served && known.is_none() {
+            if let Some(passed) = state.passed.borrow().upgrade() {
+                return Way::Passed(passed);
+            }
+            if let Some(stat) = self.may_pass(node, backing)
+                && let Some(id) = self.passthrough.register(backing, &stat)
+            {
+                let passed = Rc::new(Passed(Some(id)));
+                *state.passed.borrow_mut() = Rc::downgrade(&passed);
+                return Way::Passed(passed);
+            }
+        }
+        let served = known.unwrap_or_default();
+        *state.served.borrow_mut() = Rc::downgrade(&served);
+        Way::Served { _use: served }
+    }
+
+    /// The attributes of a file that may be passed.
+    fn may_pass(&self, node: &Rc<Node>, backing: &Backing) -> Option<Stat> {
+        let is_lower = matches!(*node.place.borrow(), Place::Lower) && !node.has_data_apart();
+        if !is_lower || !self.passthrough.is_agreed.get() {
+            return None;
+        }
+        let stat = backing.with(|fd| self.shown_stat(node, fd, sys::stat_at(fd, b"")?));
+        stat.ok().filter(|stat| stat.mode & EXECUTABLE != 0)
+    }
+
+    /// A file was copied up: who has it passed keeps what was there, under the old number.
+    pub(crate) fn part_from_passed(&self, node: &Rc<Node>) {
+        if node.is_changeable() {
+            self.leave_number(node);
+        }
+    }
+
+    /// Gives a node a new number if it is passed under the one that it has.
+    fn leave_number(&self, node: &Rc<Node>) {
+        let Some(state) = node.file() else { return };
+        let passed = state.passed.take();
+        if passed.strong_count() > 0 {
+            let (id, lookups) = (node.id.get(), node.lookups.replace(0));
+            self.nodes.borrow_mut().remove(&id);
+            node.id.set(self.new_number());
+            self.add_former(node, id, (lookups, passed));
+            let notifier = self.passthrough.kernel.get().map(|(_, notifier)| notifier);
+            let told = notifier.map(|notifier| notifier.invalidate_attributes(NodeId(id)));
+            if let Some(Err(error)) = told {
+                tracing::debug!(%error, "the kernel keeps attributes of a former number");
+            }
+        }
+    }
+
+    /// Lets a node be known by a number that is not its own.
+    fn add_former(&self, node: &Rc<Node>, id: u64, (lookups, passed): (u64, Weak<Passed>)) {
+        let Some(state) = node.file() else { return };
+        state.former_ids.borrow_mut().push(id);
+        let node = Rc::clone(node);
+        let former = Former { node, lookups: Cell::new(lookups), passed, told: Cell::new(0) };
+        self.passthrough.former.borrow_mut().insert(id, former);
+    }
+
+    /// Takes references of the kernel to a former number back.
+    pub(crate) fn forget_former(&self, id: NodeId, count: u64) {
+        let mut all = self.passthrough.former.borrow_mut();
+        let Some(former) = all.get(&id.0) else { return };
+        former.lookups.set(former.lookups.get().saturating_sub(count));
+        if former.lookups.get() > 0 {
+            return;
+        }
+        let former = all.remove(&id.0);
+        drop(all);
+        if let Some(state) = former.as_ref().and_then(|former| former.node.file()) {
+            state.former_ids.borrow_mut().retain(|&known| known != id.0);
+        }
+        if let Some(book) = self.book.get() {
+            book.forget(id.0);
+        }
+    }
+
+    /// Whether an open by a former number is one for reading that has no name to look up: only that
+    /// comes again from the same thread.
+    ///
+    /// # Errors
+    /// `ESTALE` makes the kernel look the name up anew.
+    pub(crate) fn is_left_behind(
+        &self,
+        id: NodeId,
+        caller: u32,
+        for_writing: bool,
+    ) -> Result<bool, Errno> {
+        let all = self.passthrough.former.borrow();
+        let Some(former) = all.get(&id.0) else { return Ok(false) };
+        let is_again = former.told.replace(caller) == caller && caller != 0;
+        if is_again && !for_writing && former.passed.strong_count() == 0 {
+            former.told.set(0);
+            return Ok(true);
+        }
+        Err(Errno::STALE)
+    }
+
+    /// Lets the kernel go on knowing a node by a number that an earlier server gave it. Answers whether
+    /// it can be known so.
+    pub(crate) fn restore_former(&self, node: &Rc<Node>, id: u64, lookups: u64) -> bool {
+        self.add_former(node, id, (lookups, Weak::new()));
+        node.file().is_some()
+    }
+
+    /// Goes on with a file that an earlier server has passed: nobody knows by what name the kernel has
+    /// it, so that no further handle can be passed, and the number becomes a former one.
+    pub(crate) fn restore_passed(&self, id: NodeId) -> Option<Rc<Passed>> {
+        let passed = Rc::new(Passed(None));
+        if let Some(former) = self.passthrough.former.borrow_mut().get_mut(&id.0) {
+            former.passed = Rc::downgrade(&passed);
+            return Some(passed);
+        }
+        let node = self.node(id).ok()?;
+        *node.file()?.passed.borrow_mut() = Rc::downgrade(&passed);
+        self.leave_number(&node);
+        Some(passed)
+    }
+}
