@@ -33,6 +33,7 @@ pub mod thread;
 pub mod time;
 mod timers;
 mod uring;
+pub mod usage;
 
 pub use buffer::{Buffer, Shared};
 pub use chunk::{Chunk, Inline, Segment, Segments};
@@ -42,5 +43,5 @@ pub use handle::{Handle, UringCmd};
 pub use net::{SocketOptions, TcpListener, TcpStream};
 pub use operation::Op;
 pub use region::{Region, RegionSlice};
-pub use runtime::{Config, Runtime};
+pub use runtime::{Config, Runtime, submissions};
 pub use select::{Either, Either3, race, race3};

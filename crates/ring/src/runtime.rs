@@ -1,6 +1,6 @@
 //! The loop: run ready tasks, submit, reap, sleep.
 
-use crate::context::{Context, Driver, Entered};
+use crate::context::{Context, Driver, Entered, with_context};
 use crate::executor::Executor;
 use crate::sim::EPOCH_NS;
 use crate::slots::Slots;
@@ -243,6 +243,18 @@ fn uring_of(context: &Context) -> &RefCell<Uring> {
         Driver::Uring(uring) => uring,
         Driver::Sim(_) => unreachable!("a runtime is made on a ring"),
     }
+}
+
+/// System calls of this thread's ring so far that submitted something: numbers of entries (those of the
+/// reactor itself included), and how often it were so many. Empty in a simulation.
+///
+/// # Panics
+/// If the thread has no reactor.
+pub fn submissions() -> Vec<(usize, u64)> {
+    with_context(|context| match &context.driver {
+        Driver::Uring(uring) => uring.borrow().submissions(),
+        Driver::Sim(_) => Vec::new(),
+    })
 }
 
 impl Context {

@@ -44,6 +44,8 @@ pub(crate) struct Uring {
     kick_armed: bool,
     /// The runtime ends: the eventfd is not read any more.
     is_closing: bool,
+    /// System calls by the number of entries that they submitted.
+    submissions: Vec<u64>,
 }
 
 fn user_data(key: u32, generation: u32) -> u64 {
@@ -70,6 +72,7 @@ impl Uring {
             kick_count: Box::new(0),
             kick_armed: false,
             is_closing: false,
+            submissions: Vec::new(),
         };
         Ok((uring, kick))
     }
@@ -143,7 +146,27 @@ impl Uring {
         }
     }
 
-    fn submit(&self) -> io::Result<usize> {
+    /// System calls so far that submitted something: entries, and how often it were so many.
+    pub(crate) fn submissions(&self) -> Vec<(usize, u64)> {
+        let counts = self.submissions.iter().copied().enumerate();
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
+    fn count_submission(&mut self) {
+        let entries = match &mut self.ring {
+            Ring::Normal(ring) => ring.submission().len(),
+            Ring::Wide(ring) => ring.submission().len(),
+        };
+        if entries > 0 {
+            if entries >= self.submissions.len() {
+                self.submissions.resize(entries + 1, 0);
+            }
+            self.submissions[entries] += 1;
+        }
+    }
+
+    fn submit(&mut self) -> io::Result<usize> {
+        self.count_submission();
         match &self.ring {
             Ring::Normal(ring) => ring.submit(),
             Ring::Wide(ring) => ring.submit(),
@@ -165,6 +188,7 @@ impl Uring {
     /// Submits everything and works completions off, without waiting.
     pub(crate) fn enter(&mut self) -> io::Result<()> {
         self.flush_backlog();
+        self.count_submission();
         let result = match &self.ring {
             Ring::Normal(ring) => enter_now(ring),
             Ring::Wide(ring) => enter_now(ring),
@@ -176,6 +200,7 @@ impl Uring {
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.arm_kick();
         self.flush_backlog();
+        self.count_submission();
         let result = match timeout {
             None => match &self.ring {
                 Ring::Normal(ring) => ring.submit_and_wait(1),
