@@ -1,4 +1,5 @@
-//! The block device trait and its layers: file, memory, fault injection, a log for power-cut tests.
+//! The block device trait and its layers: file, memory, one queue for all threads, fault injection, a
+//! log for power-cut tests.
 //!
 //! A [`Device`] is used by one thread; its I/O goes to that thread's ring. What several threads
 //! share is a [`Backing`], from which each attaches a device of its own. I/O futures are an enum,
@@ -6,6 +7,7 @@
 //! so that layers stack without generics.
 
 mod device;
+mod elevator;
 mod error;
 mod fault;
 mod file;
@@ -17,6 +19,7 @@ mod memory;
 mod zeroes;
 
 pub use device::{Backing, Device, DiscardEffect, Geometry};
+pub use elevator::{Elevator, ElevatorOptions};
 pub use error::{Access, Error};
 pub use fault::{Fault, FaultCounts, FaultPlan};
 pub use file::{FileBacking, FileOptions, create};
