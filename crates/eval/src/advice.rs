@@ -27,6 +27,36 @@ pub struct Thresholds {
     pub sizes_min: usize,
     /// A13: fewest stripe counts to judge a curve.
     pub stripes_min: usize,
+    /// A4: share of the best throughput that counts as all of it.
+    pub knee_share: f64,
+    /// A4: fewest numbers of operations under way to judge a curve.
+    pub knee_points_min: usize,
+    /// A4, A8: R² from which on a model is shown.
+    pub model_r2_min: f64,
+    /// A4: factor by which the tail latency of one operation may grow.
+    pub knee_tail: f64,
+    /// A4: largest difference of N and rate × latency, relative.
+    pub little_max: f64,
+    /// A6: share of link or device that is all of it.
+    pub bound_share: f64,
+    /// A6: share of one CPU that is all of it, and what softirqs may take of one.
+    pub cpu_share: f64,
+    /// A6: see `cpu_share`.
+    pub softirq_share: f64,
+    /// A6: share of all CPUs below which they are not what is lacking.
+    pub cpu_idle_share: f64,
+    /// A6: factor by which latency may have grown while each operation still works for itself.
+    pub latency_flat: f64,
+    /// A7: fewest rates to give a slope.
+    pub rates_min: usize,
+    /// A7: R² from which on a slope is given.
+    pub slope_r2_min: f64,
+    /// A8: fewest batch sizes.
+    pub batches_min: usize,
+    /// A8: factor of the cost of the largest batch that counts as no more than it.
+    pub batch_cost: f64,
+    /// A8: factor by which the tail latency of single operations may grow.
+    pub batch_tail: f64,
 }
 
 /// The limits in use.
@@ -39,6 +69,21 @@ pub const THRESHOLDS: Thresholds = Thresholds {
     marked_share_max: 0.10,
     sizes_min: 3,
     stripes_min: 2,
+    knee_share: 0.95,
+    knee_points_min: 6,
+    model_r2_min: 0.95,
+    knee_tail: 2.0,
+    little_max: 0.05,
+    bound_share: 0.90,
+    cpu_share: 0.90,
+    softirq_share: 0.80,
+    cpu_idle_share: 0.50,
+    latency_flat: 1.10,
+    rates_min: 5,
+    slope_r2_min: 0.98,
+    batches_min: 3,
+    batch_cost: 1.05,
+    batch_tail: 1.10,
 };
 
 impl Thresholds {
@@ -50,6 +95,21 @@ impl Thresholds {
             ("A3, A13: share of the peak that is good", percent(self.good_share)),
             ("A3: fewest block sizes", self.sizes_min.to_string()),
             ("A13: fewest stripe counts", self.stripes_min.to_string()),
+            ("A4: share of the best that is all of it", percent(self.knee_share)),
+            ("A4: fewest products of jobs and depth", self.knee_points_min.to_string()),
+            ("A4, A8: R² of a model that is shown", self.model_r2_min.to_string()),
+            ("A4: growth of the tail of one operation", self.knee_tail.to_string()),
+            ("A4: difference of N and rate × latency", percent(self.little_max)),
+            ("A6: share of link or device that is all of it", percent(self.bound_share)),
+            ("A6: share of one CPU that is all of it", percent(self.cpu_share)),
+            ("A6: softirqs' share of one CPU that is all of it", percent(self.softirq_share)),
+            ("A6: share of all CPUs that is little", percent(self.cpu_idle_share)),
+            ("A6: growth of latency that is none", self.latency_flat.to_string()),
+            ("A7: fewest rates", self.rates_min.to_string()),
+            ("A7: R² of a slope that is given", self.slope_r2_min.to_string()),
+            ("A8: fewest batch sizes", self.batches_min.to_string()),
+            ("A8: growth of cost that is none", self.batch_cost.to_string()),
+            ("A8: growth of the tail that is none", self.batch_tail.to_string()),
             ("strong: cells that have to agree", percent(self.strong_share)),
             ("A17: fewest rounds", self.rounds_min.to_string()),
             ("A17: widest half interval", percent(self.half_width_max)),
@@ -100,6 +160,41 @@ pub const RULES: &[Rule] = &[
         needs: "bandwidth at three or more block sizes",
         change: "more jobs or depth (smaller blocks get good), a longer way (larger ones needed)",
         judge: rules::transfer_size,
+    },
+    Rule {
+        id: "A4",
+        question: "How many operations under way are enough?",
+        needs: "six or more products of jobs and depth, with bandwidth or IOPS",
+        change: "another device, a longer way, larger blocks, other jobs beside it",
+        judge: rules::depth::knee,
+    },
+    Rule {
+        id: "A5",
+        question: "More jobs, or more depth?",
+        needs: "cells with the same product of jobs and depth",
+        change: "more CPUs, another engine, a device with fewer queues",
+        judge: rules::depth::jobs_or_depth,
+    },
+    Rule {
+        id: "A6",
+        question: "What is the limit?",
+        needs: "CPU shares of the runs, or a rate of the link",
+        change: "a faster link, device or CPU, more operations under way",
+        judge: rules::bound::limit,
+    },
+    Rule {
+        id: "A7",
+        question: "What CPU time does an operation cost?",
+        needs: "five or more rates that were held (engine \"rate\")",
+        change: "another kernel, driver or transport, larger blocks, other batches",
+        judge: rules::cost::per_operation,
+    },
+    Rule {
+        id: "A8",
+        question: "Which batch is large enough?",
+        needs: "three or more batch sizes, 1 among them, at a rate that was held (engine \"rate\")",
+        change: "another rate, a device that answers later, cheaper system calls",
+        judge: rules::cost::batch,
     },
     Rule {
         id: "A10",

@@ -8,8 +8,10 @@ mod container;
 mod file_system;
 mod network;
 mod pool;
+mod steps;
 mod storage;
 
+use crate::cpu::Service;
 use crate::engine::Stop;
 use crate::engine::ior::check_striping;
 use crate::error::Error;
@@ -65,8 +67,7 @@ impl Fabric {
     /// Arguments of `tsumugi nvme` that name it, with the consent to write if there is one.
     pub fn arguments(&self) -> Vec<String> {
         let subsystem = &self.subsystem;
-        let mut words =
-            vec!["-a".into(), subsystem.address.clone(), "-s".into(), subsystem.port.to_string()];
+        let mut words = self.reach();
         words.extend(["-n".into(), subsystem.nqn.clone()]);
         if let Some(namespace) = subsystem.namespace {
             words.extend(["--namespace-id".into(), namespace.to_string()]);
@@ -74,6 +75,14 @@ impl Fabric {
         if let Some(name) = &subsystem.destroy {
             words.extend(["--destroy".into(), name.clone()]);
         }
+        words
+    }
+
+    /// Arguments of `tsumugi nvme` that lead to the target.
+    fn reach(&self) -> Vec<String> {
+        let subsystem = &self.subsystem;
+        let mut words =
+            vec!["-a".into(), subsystem.address.clone(), "-s".into(), subsystem.port.to_string()];
         if let Some(path) = &self.network_namespace {
             words.extend(["--network-namespace".into(), path.display().to_string()]);
         }
@@ -169,6 +178,7 @@ pub struct Stage {
     program: PathBuf,
     /// Processes to end, in the order they were started.
     children: Vec<Child>,
+    services: Vec<Service>,
     /// Commands to run at the end.
     leave: Vec<String>,
     owner: Option<Owner>,
@@ -193,6 +203,7 @@ impl Stage {
             striped: BTreeSet::new(),
             program: options.program.clone(),
             children: Vec::new(),
+            services: Vec::new(),
             leave: Vec::new(),
             owner: None,
             directory: None,
@@ -226,6 +237,11 @@ impl Stage {
                             let below = below.clone();
                             ready = stage.enter_file_system(&below, kind, &own, file_bytes);
                         }
+                        if let Some(fabric) = ready.as_ref().ok().and_then(|it| it.fabric.as_ref())
+                        {
+                            let said = steps::steps(&options.program, fabric);
+                            stage.notes.push(format!("{name}: {said}"));
+                        }
                         stage.storages.insert(name.clone(), ready);
                     }
                     LevelKind::Runtime(Runtime::Native) => {
@@ -239,7 +255,7 @@ impl Stage {
                         stage.runtimes.insert(name.clone(), found.map(Some));
                     }
                     LevelKind::Ior(level) => stage.enter_ior(name, level),
-                    LevelKind::Synthetic(_) | LevelKind::Host(_) => {}
+                    LevelKind::Synthetic(_) | LevelKind::Host(_) | LevelKind::Queue(_) => {}
                 }
             }
         }
@@ -322,6 +338,11 @@ impl Stage {
         let owner = self.owner.clone();
         let Ready { file, device, fabric, mounts } = ready;
         Ok(Place { file, device, container, fabric, mounts, owner })
+    }
+
+    /// Processes that stand as long as the conditions do, for their CPU time.
+    pub fn services(&self) -> &[Service] {
+        &self.services
     }
 
     /// A directory of ours for job files and logs; `None` for engines without storage.

@@ -5,6 +5,7 @@ pub mod ior;
 pub mod metadata;
 pub mod nvme;
 pub mod program;
+pub mod rate;
 pub mod synthetic;
 
 use crate::condition::Place;
@@ -73,6 +74,15 @@ pub struct Outcome {
     pub job: String,
     /// What the engine said, as it said it.
     pub raw: String,
+}
+
+impl Outcome {
+    /// Operations of the whole load, those of the ramp included: as the engine counted them, else from
+    /// their rate.
+    pub fn operations(&self) -> f64 {
+        let rate = self.metrics.get(&Metric::Iops).copied().unwrap_or_default();
+        self.further.get("ios_all").copied().unwrap_or(rate * self.load_seconds)
+    }
 }
 
 /// Makes load.

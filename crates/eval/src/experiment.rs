@@ -20,10 +20,10 @@ use std::time::Duration;
 
 pub use level::{
     Backing, ContainerKind, FileSystem, HostSettings, Level, LevelKind, Network, Paced, Pool,
-    Runtime, Storage, Subsystem, Synthetic,
+    QueuePolicy, Runtime, Storage, Subsystem, Synthetic,
 };
 pub use metric::Metric;
-pub use workload::{Extract, Files, Pattern, Program, Source, Task, Workload};
+pub use workload::{Extract, Files, Pattern, Program, Rate, Source, Task, Workload};
 
 /// Most condition-cells of a quick form.
 pub const QUICK_CONDITION_CELLS_MAX: usize = 20;
@@ -83,6 +83,8 @@ pub enum EngineKind {
     Fio,
     /// Our own host's load on a namespace, without a kernel device.
     Nvme,
+    /// Our own load at a fixed rate.
+    Rate,
     /// Any command, with values parsed from what it says.
     Program,
     /// Files made, looked at, read and removed by many processes, as mdtest does.
@@ -98,6 +100,7 @@ impl EngineKind {
     pub const ALL: &[(&'static str, Self)] = &[
         ("fio", Self::Fio),
         ("nvme", Self::Nvme),
+        ("rate", Self::Rate),
         ("program", Self::Program),
         ("metadata", Self::Metadata),
         ("ior", Self::Ior),
@@ -114,13 +117,13 @@ impl EngineKind {
         match self {
             Self::Ior => "rank",
             Self::Metadata => "process",
-            Self::Fio | Self::Nvme | Self::Program | Self::Synthetic => "job",
+            Self::Fio | Self::Nvme | Self::Rate | Self::Program | Self::Synthetic => "job",
         }
     }
 
     /// Whether its load is operations of a size by jobs at a depth.
     pub fn is_blocks(self) -> bool {
-        matches!(self, Self::Fio | Self::Nvme | Self::Synthetic)
+        matches!(self, Self::Fio | Self::Nvme | Self::Rate | Self::Synthetic)
     }
 }
 
@@ -144,6 +147,8 @@ pub struct Limits {
     pub time: Option<Duration>,
     /// Bytes written by runs.
     pub written_bytes: Option<u64>,
+    /// Bytes per second that the link between load and storage carries: what no run can exceed.
+    pub link_bytes_per_s: Option<u64>,
 }
 
 /// Largest ratios that do not matter, as log-ratios.

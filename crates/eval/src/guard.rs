@@ -5,6 +5,7 @@
 //! cache, not settled); noise from elsewhere is marked and counted in the report, but not dropped:
 //! pairing deals with it, and dropping runs by their look would bias what is left.
 
+use crate::cpu::{Accounting, Cgroup};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -113,6 +114,8 @@ pub enum Mark {
     OtherTraffic,
     /// Operations under way, from rate and latency (Little), are not what was asked for.
     Little,
+    /// The rate that was asked for was not reached.
+    Saturated,
 }
 
 impl Mark {
@@ -133,6 +136,7 @@ impl Mark {
             Self::Steal => "CPU time stolen by the hypervisor",
             Self::OtherTraffic => "other traffic on the device",
             Self::Little => "rate × latency is not what was under way",
+            Self::Saturated => "the rate was not reached",
         }
     }
 }
@@ -206,6 +210,11 @@ impl Environment {
             ("CPUs".into(), format!("{cpus} × {}", model.unwrap_or_else(|| "unknown".into()))),
             ("memory".into(), memory.unwrap_or_default().trim().to_string()),
             ("CPU governor".into(), or_none(governor)),
+            ("CPU accounting".into(), Accounting::of_this_machine().label()),
+            (
+                "CPU time of cgroup".into(),
+                or_none(Cgroup::of_this_process().map(|it| it.label()).unwrap_or_default()),
+            ),
         ];
         facts.extend(data_facts(data));
         Self { facts }

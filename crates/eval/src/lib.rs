@@ -3,6 +3,7 @@
 pub mod advice;
 pub mod analysis;
 pub mod condition;
+pub mod cpu;
 pub mod engine;
 mod error;
 pub mod experiment;

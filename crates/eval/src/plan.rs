@@ -6,7 +6,9 @@
 //! machine does meanwhile. A round's order follows from the seed and the round's number alone, so an
 //! experiment that was interrupted goes on exactly as it would have.
 
-use crate::experiment::{Backing, Experiment, Level, LevelKind, Mode, Storage, Workload};
+use crate::experiment::{
+    Backing, Experiment, Level, LevelKind, Mode, QueuePolicy, Storage, Workload,
+};
 use crate::random::Random;
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +34,10 @@ pub struct Cell {
     pub worker: &'static str,
     /// Operations under way per job.
     pub depth: u32,
+    /// Operations per second that are asked for; 0 is as many as go.
+    pub rate: u64,
+    /// Operations that are submitted together.
+    pub batch: u32,
 }
 
 impl Cell {
@@ -43,7 +49,13 @@ impl Cell {
             0 => String::new(),
             size => units::bytes(size) + ", ",
         };
-        format!("{size}{jobs}{depth}")
+        let rate = match self.rate {
+            0 => String::new(),
+            rate => format!(", {rate} IOPS"),
+        };
+        let batch =
+            if self.batch <= 1 { String::new() } else { format!(", batches of {}", self.batch) };
+        format!("{size}{jobs}{depth}{rate}{batch}")
     }
 }
 
@@ -109,15 +121,7 @@ impl Plan {
     pub fn new(experiment: Experiment) -> Self {
         let mut cells = Vec::new();
         for (index, load) in experiment.workloads.iter().enumerate() {
-            for &block_size in &load.block_sizes {
-                for &jobs in &load.jobs {
-                    for &depth in &load.depths {
-                        let id = format!("{}/bs={block_size}/jobs={jobs}/depth={depth}", load.name);
-                        let worker = experiment.engine.worker();
-                        cells.push(Cell { id, workload: index, block_size, jobs, worker, depth });
-                    }
-                }
-            }
+            cells.extend(points(index, load, experiment.engine.worker()));
         }
         let mut conditions = vec![BTreeMap::new()];
         for (factor, levels) in &experiment.factors {
@@ -147,6 +151,33 @@ impl Plan {
     /// The workload of a cell.
     pub fn workload(&self, cell: usize) -> &Workload {
         &self.experiment.workloads[self.cells[cell].workload]
+    }
+
+    /// Whether a condition has neither a device nor a shared queue, so that its runs show what the load
+    /// itself takes.
+    pub fn is_null(&self, condition: usize) -> bool {
+        let kinds = self.conditions[condition].levels.iter().filter_map(|(factor, level)| {
+            let level = self.experiment.factors.get(factor)?.get(level)?;
+            Some(&level.kind)
+        });
+        let mut is_null = false;
+        for kind in kinds {
+            match kind {
+                LevelKind::Storage(Storage::Null) => is_null = true,
+                LevelKind::Queue(QueuePolicy::Elevator) => return false,
+                _ => {}
+            }
+        }
+        is_null
+    }
+
+    /// Whether a condition has a device at all.
+    pub fn has_device(&self, condition: usize) -> bool {
+        let levels = &self.conditions[condition].levels;
+        !levels.iter().any(|(factor, level)| {
+            let level = self.experiment.factors.get(factor).and_then(|it| it.get(level));
+            level.is_some_and(|it| matches!(it.kind, LevelKind::Storage(Storage::Null)))
+        })
     }
 
     /// Index of the condition with these levels.
@@ -213,6 +244,37 @@ impl Plan {
     }
 }
 
+/// The cells of a workload.
+fn points(workload: usize, load: &Workload, worker: &'static str) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for &block_size in &load.block_sizes {
+        for &jobs in &load.jobs {
+            for &depth in &load.depths {
+                for &rate in &load.rates {
+                    for &batch in &load.batches {
+                        let mut id =
+                            format!("{}/bs={block_size}/jobs={jobs}/depth={depth}", load.name);
+                        if rate > 0 {
+                            id = format!("{id}/rate={rate}/batch={batch}");
+                        }
+                        cells.push(Cell {
+                            id,
+                            workload,
+                            block_size,
+                            jobs,
+                            worker,
+                            depth,
+                            rate,
+                            batch,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    cells
+}
+
 fn name(experiment: &Experiment, levels: BTreeMap<String, String>) -> Condition {
     let pairs: Vec<String> = levels.iter().map(|(f, l)| format!("{f}={l}")).collect();
     let labels: Vec<&str> = levels
@@ -261,6 +323,8 @@ mod tests {
             jobs,
             worker: kind.worker(),
             depth: 1,
+            rate: 0,
+            batch: 1,
         };
         assert_eq!(cell(1, EngineKind::Fio).label(), "4 KiB, 1 job");
         assert_eq!(cell(4, EngineKind::Ior).label(), "4 KiB, 4 ranks");

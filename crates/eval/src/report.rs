@@ -4,6 +4,7 @@
 //! HTML needs no network and no script: charts are SVG in the page, data is linked from within it.
 
 mod chart;
+mod cost;
 mod export;
 mod figures;
 mod html;

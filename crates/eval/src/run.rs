@@ -7,6 +7,7 @@
 
 use crate::analysis::Analysis;
 use crate::condition::{Place, Stage};
+use crate::cpu::Meter;
 use crate::engine::{Engine, Outcome, Stop, Work};
 use crate::error::Error;
 use crate::experiment::{EngineKind, Metric};
@@ -23,6 +24,8 @@ const ATTEMPTS_MAX: u32 = 3;
 const FAILURES_MAX: u32 = 3;
 /// Relative difference between jobs and rate × latency that is worth a mark (Little's law).
 const LITTLE_MAX: f64 = 0.05;
+/// How long the machine is watched before each round, to know what it does without a load.
+const IDLE_LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// What happens, for whoever shows it.
 #[derive(Clone, Debug)]
@@ -82,6 +85,10 @@ pub struct Runner<'a> {
     done: BTreeSet<(u32, String, String)>,
     runs_here: u32,
     failures: BTreeMap<usize, u32>,
+    /// `None` without storage, which costs no CPU time.
+    meter: Option<Meter>,
+    /// CPU seconds by second that the machine used before a round.
+    idle: Option<f64>,
 }
 
 impl std::fmt::Debug for Runner<'_> {
@@ -122,6 +129,8 @@ impl<'a> Runner<'a> {
             done,
             runs_here: 0,
             failures: BTreeMap::new(),
+            meter: (!is_synthetic).then(|| Meter::new(stage.services().to_vec())),
+            idle: None,
         })
     }
 
@@ -183,6 +192,7 @@ impl<'a> Runner<'a> {
             .filter(|step| open.contains(&(self.plan.cells[step.cell].workload, step.condition)))
             .filter(|step| self.is_available(step.condition))
             .collect();
+        self.idle = None;
         let pairs = steps.chunk_by(|a, b| a.cell == b.cell);
         for pair in pairs {
             let cell = &self.plan.cells[pair[0].cell].id;
@@ -308,8 +318,19 @@ impl<'a> Runner<'a> {
             ramp,
         };
         let device = place.and_then(Place::device);
+        if let (None, Some(meter)) = (self.idle, &self.meter) {
+            self.idle = idle_cpus(meter, self.plan.experiment.timing.run);
+        }
         let before = Look::now(device);
-        let result = self.engine.run(&work, &self.stop);
+        let cpu_before = self.meter.as_ref().map(Meter::look);
+        let mut result = self.engine.run(&work, &self.stop);
+        if let (Some(meter), Some(before), Ok(outcome)) = (&self.meter, &cpu_before, &mut result) {
+            let spent = meter.spent(before, &meter.look());
+            outcome.further.extend(spent.samples());
+            outcome.further.insert("cpu_operations".into(), outcome.operations());
+            outcome.metrics.extend(spent.metrics(self.idle, outcome));
+            outcome.further.extend(self.idle.map(|idle| ("cpu_idle_busy".to_string(), idle)));
+        }
         let after = Look::now(device);
         let marks = match &result {
             Ok(_) if self.plan.experiment.engine == EngineKind::Synthetic => Vec::new(),
@@ -337,7 +358,9 @@ impl<'a> Runner<'a> {
             Steadiness::Unknown => marks.push(Mark::SteadinessUnknown),
         }
         let value = |metric| outcome.metrics.get(&metric).copied();
-        if let (Some(rate), Some(latency)) = (value(Metric::Iops), value(Metric::Latency)) {
+        let is_closed = work.cell.rate == 0;
+        let pair = value(Metric::Iops).zip(value(Metric::Latency)).filter(|_| is_closed);
+        if let Some((rate, latency)) = pair {
             let asked = f64::from(work.cell.jobs * work.cell.depth);
             if (rate * latency / 1e6 / asked - 1.0).abs() > LITTLE_MAX {
                 marks.push(Mark::Little);
@@ -345,6 +368,14 @@ impl<'a> Runner<'a> {
         }
         marks
     }
+}
+
+/// CPU seconds by second that the machine uses while no run is made.
+fn idle_cpus(meter: &Meter, run: Duration) -> Option<f64> {
+    let before = meter.look();
+    std::thread::sleep(run.min(IDLE_LOOK_MAX));
+    let spent = meter.spent(&before, &meter.look());
+    spent.busy.map(|busy| busy.seconds / spent.seconds)
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@
 //! 1987), which gives four answers, see [`Verdict`]. The median with its order-statistic interval
 //! stands beside the t-interval: a difference that only the mean sees comes from outliers.
 
+mod fit;
 mod interval;
 mod sequential;
 mod steady;
 mod student;
 mod verdict;
 
+pub use fit::{Line, Usl};
 pub use interval::{
     Interval, deviation, mean, median, median_interval, quantile, t_interval, welch_interval,
 };

@@ -9,6 +9,7 @@ mod ior;
 mod mdtest;
 mod paced;
 mod progress;
+mod rate;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
@@ -18,6 +19,7 @@ use eval::engine::ior::IorEngine;
 use eval::engine::metadata::MetadataEngine;
 use eval::engine::nvme::NvmeEngine;
 use eval::engine::program::ProgramEngine;
+use eval::engine::rate::RateEngine;
 use eval::engine::synthetic::SyntheticEngine;
 use eval::engine::{Engine, Stop, Work};
 use eval::experiment::{EngineKind, Experiment, Mode};
@@ -74,6 +76,16 @@ Examples:
     /// Serve a device of known speed.
     #[command(hide = true)]
     Paced(paced::PacedArgs),
+    /// Load files or devices at a fixed rate, and tell latency and CPU time per request.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval rate --rate 20000 --bs 8KiB --batch 4 --runtime 10 /scratch/file
+  tsumugi eval rate --rate 20000 --units 192 --numjobs 2 --queue elevator --json /scratch/file
+  tsumugi eval rate --rate 20000 --batch 4 null       # what the generator itself takes
+
+Requests are due at fixed times, whatever became of earlier ones; latency counts from then. Writing needs
+--overwrite for files, and --destroy SERIAL for block devices.")]
+    Rate(rate::RateArgs),
     /// Run an experiment, and write its report.
     #[command(after_help = "\
 Examples:
@@ -151,6 +163,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
         EvalCommand::Mdtest(args) => mdtest::run(args),
         EvalCommand::MdtestWorker(args) => mdtest::run_worker(args),
         EvalCommand::Paced(args) => paced::run(args),
+        EvalCommand::Rate(args) => rate::run(args),
         EvalCommand::Run(args) => experiment(args),
         EvalCommand::Plan(args) => show_plan(args),
         EvalCommand::Report(args) => {
@@ -309,6 +322,7 @@ fn measure(plan: &Plan, store: &mut Store, stage: &Stage, stop: &Stop) -> anyhow
     let mut engine: Box<dyn Engine> = match (plan.experiment.engine, stage.scratch()) {
         (EngineKind::Fio, Some(scratch)) => Box::new(FioEngine::new(scratch)?),
         (EngineKind::Nvme, Some(_)) => Box::new(NvmeEngine::new(std::env::current_exe()?)),
+        (EngineKind::Rate, Some(_)) => Box::new(RateEngine::new(std::env::current_exe()?)),
         (EngineKind::Program, Some(scratch)) => Box::new(ProgramEngine::new(scratch)),
         (EngineKind::Metadata, Some(scratch)) => {
             Box::new(MetadataEngine::new(std::env::current_exe()?, scratch))

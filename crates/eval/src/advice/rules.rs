@@ -1,5 +1,8 @@
 //! What each rule looks for.
 
+pub(super) mod bound;
+pub(super) mod cost;
+pub(super) mod depth;
 pub(super) mod parallel;
 pub(super) mod stripes;
 
@@ -46,6 +49,43 @@ impl Told<'_> {
             units::percent(self.row.evidence.mean),
             self.row.evidence.n,
             self.row.verdict
+        )
+    }
+}
+
+impl Facts<'_> {
+    /// A condition's value in a cell by round.
+    fn by_round(&self, cell: usize, condition: usize, metric: Metric) -> BTreeMap<u32, f64> {
+        self.samples(cell, condition, metric.name())
+    }
+
+    /// The same of any stored value.
+    fn samples(&self, cell: usize, condition: usize, name: &str) -> BTreeMap<u32, f64> {
+        let (cell, condition) = (&self.plan.cells[cell].id, &self.plan.conditions[condition].id);
+        let runs = self.analysis.runs.iter();
+        runs.filter(|run| run.is_usable() && run.cell == *cell && run.condition == *condition)
+            .filter_map(|run| Some((run.round, *run.samples.get(name)?)))
+            .filter(|(_, value)| value.is_finite())
+            .collect()
+    }
+
+    /// Median over rounds.
+    fn median_of(&self, cell: usize, condition: usize, metric: Metric) -> Option<f64> {
+        let values: Vec<f64> = self.by_round(cell, condition, metric).into_values().collect();
+        (!values.is_empty()).then(|| median(&values))
+    }
+
+    /// Bandwidth or IOPS, whichever a workload is compared by.
+    fn throughput(&self, workload: usize) -> Option<Metric> {
+        let metrics = &self.plan.experiment.workloads[workload].metrics;
+        [Metric::Bandwidth, Metric::Iops].into_iter().find(|metric| metrics.contains(metric))
+    }
+
+    /// Name of a workload and a condition, for evidence.
+    fn name(&self, workload: usize, condition: usize) -> String {
+        format!(
+            "{}, {}",
+            self.plan.experiment.workloads[workload].name, self.plan.conditions[condition].label
         )
     }
 }

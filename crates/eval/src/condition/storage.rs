@@ -2,6 +2,7 @@
 
 use super::network::{Network, TARGET_ADDRESS};
 use super::{Fabric, Stage, StageOptions};
+use crate::cpu::Service;
 use crate::error::Error;
 use crate::experiment::{
     Backing, EngineKind, Network as NetworkKind, Paced, Storage, Subsystem, Workload,
@@ -27,7 +28,7 @@ const PIECE_BYTES: usize = 1 << 20;
 const NQN: &str = "nqn.2026-01.io.tsumugi:eval";
 
 /// A storage that can be worked on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ready {
     pub(super) file: PathBuf,
     pub(super) device: Option<(u32, u32)>,
@@ -111,6 +112,8 @@ impl Stage {
                 let fabric = Fabric { subsystem: subsystem.clone(), network_namespace: None };
                 Ok(Ok(Ready::fabric(fabric, None)))
             }
+            // What it is stands in the load's own process.
+            Storage::Null | Storage::Memory => Ok(Ok(Ready::default())),
             Storage::Paced(paced) => {
                 // Of the experiment's seed, but another for each device.
                 let name = blake3::hash(own.file_name().unwrap_or_default().as_encoded_bytes());
@@ -253,6 +256,7 @@ impl Stage {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let child = command.spawn().map_err(|error| format!("{shown}: {error}"))?;
+        self.services.push(Service { name: service_name(&command), pid: child.id() });
         self.children.push(child);
         let child: &mut Child = self.children.last_mut().ok_or("no child")?;
         let (sender, receiver) = mpsc::channel();
@@ -279,6 +283,12 @@ impl Stage {
             format!("{shown}: is not ready: {line}{}", said.join(" "))
         })
     }
+}
+
+/// What a command of ours is: its last word before the options.
+fn service_name(command: &Command) -> String {
+    let words = command.get_args().map(|word| word.to_string_lossy());
+    words.take_while(|word| !word.starts_with('-')).last().unwrap_or_default().into_owned()
 }
 
 /// Runs a shell command to its end.

@@ -110,7 +110,10 @@ fn check_size(
         0 => experiment.factors.values().map(BTreeMap::len).product(),
         named => named,
     };
-    let points = |load: &Workload| load.block_sizes.len() * load.jobs.len() * load.depths.len();
+    let points = |load: &Workload| {
+        let rates = load.rates.len() * load.batches.len();
+        load.block_sizes.len() * load.jobs.len() * load.depths.len() * rates
+    };
     let count = conditions * experiment.workloads.iter().map(points).sum::<usize>();
     if experiment.mode == Mode::Quick && count > QUICK_CONDITION_CELLS_MAX {
         let message = format!(
@@ -184,6 +187,11 @@ fn timing(
 fn limits(source: Source, raw: &RawLimits) -> Result<Limits, Error> {
     Ok(Limits {
         time: raw.time.as_ref().map(|it| source.time(it, "limits.time")).transpose()?,
+        link_bytes_per_s: raw
+            .link_rate
+            .as_ref()
+            .map(|it| source.bytes(it, "limits.link-rate"))
+            .transpose()?,
         written_bytes: raw
             .written
             .as_ref()

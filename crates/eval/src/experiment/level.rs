@@ -40,6 +40,8 @@ pub enum LevelKind {
     Runtime(Runtime),
     /// Settings of our own NVMe host, for its engine.
     Host(HostSettings),
+    /// How jobs come to a device, for the engine of fixed rates.
+    Queue(QueuePolicy),
     /// A way to do it, for the engine of IOR.
     Ior(super::ior::IorLevel),
     /// A known effect, for the synthetic engine.
@@ -74,6 +76,10 @@ pub enum Storage {
     Paced(Paced),
     /// Our own file system, of several nodes on this machine.
     Pool(Pool),
+    /// A device that does nothing, for the engine of fixed rates: what its load itself takes.
+    Null,
+    /// The load's own memory, for the engine of fixed rates.
+    Memory,
     /// Whatever commands mount at `{directory}`, which is made for it.
     Command {
         /// Shell command that mounts.
@@ -81,6 +87,26 @@ pub enum Storage {
         /// Shell command that unmounts.
         leave: String,
     },
+}
+
+/// How several jobs come to one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueuePolicy {
+    /// A queue for each job.
+    Direct,
+    /// One queue for all jobs, sorted and merged behind a lock: an emulated single queue.
+    Elevator,
+}
+
+impl QueuePolicy {
+    /// All of them, with the names they have in files.
+    pub const ALL: [(&'static str, Self); 2] =
+        [("direct", Self::Direct), ("elevator", Self::Elevator)];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
 }
 
 /// What our target's namespace is made of.

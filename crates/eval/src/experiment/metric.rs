@@ -15,6 +15,12 @@ pub enum Metric {
     LatencyP99,
     /// CPU time of the load's own processes per operation, µs.
     CpuPerIo,
+    /// CPU time of the whole machine, less what it used before, in percent of all CPUs.
+    MachineCpu,
+    /// The same per operation, µs.
+    MachineCpuPerIo,
+    /// The same per GiB that was moved, s.
+    CpuPerGib,
     /// Seconds that a command took.
     Time,
     /// A program's own figure, of which more is better.
@@ -37,6 +43,9 @@ impl Metric {
         ("latency", Self::Latency),
         ("latency-p99", Self::LatencyP99),
         ("cpu-per-io", Self::CpuPerIo),
+        ("machine-cpu", Self::MachineCpu),
+        ("machine-cpu-per-io", Self::MachineCpuPerIo),
+        ("cpu-per-gib", Self::CpuPerGib),
         ("time", Self::Time),
         ("score", Self::Score),
         ("create-rate", Self::CreateRate),
@@ -44,6 +53,9 @@ impl Metric {
         ("read-rate", Self::ReadRate),
         ("remove-rate", Self::RemoveRate),
     ];
+
+    /// CPU time of the whole machine, which is measured beside every run.
+    pub const OF_MACHINE: [Self; 3] = [Self::MachineCpu, Self::MachineCpuPerIo, Self::CpuPerGib];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -58,6 +70,9 @@ impl Metric {
             Self::Latency => "mean latency",
             Self::LatencyP99 => "p99 latency",
             Self::CpuPerIo => "CPU per I/O",
+            Self::MachineCpu => "CPU of the machine",
+            Self::MachineCpuPerIo => "CPU of the machine per I/O",
+            Self::CpuPerGib => "CPU of the machine per GiB",
             Self::Time => "time",
             Self::Score => "score",
             Self::CreateRate => "create rate",
@@ -75,6 +90,9 @@ impl Metric {
             Self::Latency => "mean latency (µs)",
             Self::LatencyP99 => "p99 latency (µs)",
             Self::CpuPerIo => "CPU of the load per I/O (µs)",
+            Self::MachineCpu => "CPU of the machine (%)",
+            Self::MachineCpuPerIo => "CPU of the machine per I/O (µs)",
+            Self::CpuPerGib => "CPU of the machine per GiB (s)",
             Self::Time => "time (s)",
             Self::Score => "score",
             Self::CreateRate => "creates per second",
@@ -86,12 +104,17 @@ impl Metric {
 
     /// Whether more is better.
     pub fn is_throughput(self) -> bool {
-        !matches!(self, Self::Latency | Self::LatencyP99 | Self::CpuPerIo | Self::Time)
+        !self.is_rough() && self != Self::Time
     }
 
     /// Whether it has the wider margin, of latencies and CPU time.
     pub fn is_rough(self) -> bool {
-        matches!(self, Self::Latency | Self::LatencyP99 | Self::CpuPerIo)
+        matches!(self, Self::Latency | Self::LatencyP99) || self.is_cpu()
+    }
+
+    /// Whether it is CPU time.
+    pub fn is_cpu(self) -> bool {
+        matches!(self, Self::CpuPerIo) || Self::OF_MACHINE.contains(&self)
     }
 
     /// What one of the report's units is in the database's.

@@ -45,6 +45,7 @@ pub(super) struct RawTiming {
 pub(super) struct RawLimits {
     pub(super) time: Option<Placed<String>>,
     pub(super) written: Option<Placed<String>>,
+    pub(super) link_rate: Option<Placed<String>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -70,6 +71,7 @@ pub(super) struct RawLevel {
     pub(super) spread: Option<Placed<f64>>,
     pub(super) io_queues: Option<Placed<u16>>,
     pub(super) poll_us: Option<u64>,
+    pub(super) policy: Option<Placed<String>>,
     #[serde(default)]
     pub(super) cpus: Vec<u16>,
     #[serde(default)]
@@ -103,6 +105,9 @@ pub(super) struct RawWorkload {
     pub(super) bs: Option<Placed<Vec<String>>>,
     pub(super) jobs: Option<Placed<Vec<u32>>>,
     pub(super) depth: Option<Placed<Vec<u32>>>,
+    pub(super) rate: Option<Placed<Vec<u32>>>,
+    pub(super) batch: Option<Placed<Vec<u32>>>,
+    pub(super) units: Option<Placed<u32>>,
     pub(super) metrics: Placed<Vec<String>>,
     pub(super) direct: Option<bool>,
     pub(super) command: Option<Placed<Vec<String>>>,

@@ -18,6 +18,10 @@ pub struct Workload {
     pub jobs: Vec<u32>,
     /// Operations under way per job.
     pub depths: Vec<u32>,
+    /// Operations per second, of loads at a fixed rate; else 0.
+    pub rates: Vec<u64>,
+    /// Operations that are submitted together, of loads at a fixed rate.
+    pub batches: Vec<u32>,
     /// What is compared.
     pub metrics: Vec<Metric>,
     /// Whether pages are bypassed (O_DIRECT).
@@ -29,12 +33,23 @@ pub struct Workload {
 pub enum Task {
     /// Reads or writes blocks.
     Blocks(Pattern),
+    /// The same at a fixed rate.
+    Rate(Rate),
     /// Runs a command.
     Program(Program),
     /// Makes and removes files.
     Files(Files),
     /// What IOR does.
     Ior(super::ior::IorLoad),
+}
+
+/// A load at a fixed rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// What each operation does.
+    pub pattern: Pattern,
+    /// Logical units that the operations go over in turn.
+    pub units: u32,
 }
 
 /// A command with what is read from its output.
@@ -88,13 +103,18 @@ pub struct Files {
 impl Workload {
     /// The pattern of blocks, if it is of blocks.
     pub fn pattern(&self) -> Option<Pattern> {
-        if let Task::Blocks(pattern) = &self.task { Some(*pattern) } else { None }
+        match &self.task {
+            Task::Blocks(pattern) => Some(*pattern),
+            Task::Rate(rate) => Some(rate.pattern),
+            _ => None,
+        }
     }
 
     /// Whether it writes.
     pub fn writes(&self) -> bool {
         match &self.task {
             Task::Blocks(pattern) => pattern.writes(),
+            Task::Rate(rate) => rate.pattern.writes(),
             Task::Program(program) => program.writes,
             Task::Files(_) => true,
             Task::Ior(load) => load.writes,
@@ -107,6 +127,9 @@ impl Workload {
             Task::Blocks(pattern) => {
                 let how = if self.is_direct { "direct I/O" } else { "through the page cache" };
                 format!("pattern {}, {how}", pattern.name())
+            }
+            Task::Rate(rate) => {
+                format!("pattern {} at a fixed rate over {} units", rate.pattern.name(), rate.units)
             }
             Task::Program(program) => format!("command: {}", program.command.join(" ")),
             Task::Ior(load) => {
@@ -141,15 +164,18 @@ pub enum Pattern {
     RandomRead,
     /// Random writes.
     RandomWrite,
+    /// Random reads and writes, half of each.
+    RandomMixed,
 }
 
 impl Pattern {
     /// All of them, with fio's names.
-    pub const ALL: [(&'static str, Self); 4] = [
+    pub const ALL: [(&'static str, Self); 5] = [
         ("read", Self::Read),
         ("write", Self::Write),
         ("randread", Self::RandomRead),
         ("randwrite", Self::RandomWrite),
+        ("randrw", Self::RandomMixed),
     ];
 
     /// fio's name.
@@ -159,6 +185,6 @@ impl Pattern {
 
     /// Whether it writes.
     pub fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::RandomWrite)
+        matches!(self, Self::Write | Self::RandomWrite | Self::RandomMixed)
     }
 }

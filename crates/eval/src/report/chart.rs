@@ -4,8 +4,12 @@
 //! has a shape of its own. Ink and grid are drawn in two fixed colours, which the page replaces by
 //! variables so that charts follow light and dark.
 
+mod forest;
+mod heat;
+
 use crate::error::Error;
 use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -28,6 +32,10 @@ const FONT: &str = "sans-serif";
 const FONT_SIZE: i32 = 16;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+pub(super) use forest::{ForestRow, Symbol, forest};
+pub(super) use heat::{HeatPanel, heat};
 
 /// A value with its interval at a place.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +62,24 @@ pub(super) struct Panel<'a> {
     pub(super) series: &'a [Series],
     /// Half of the band around 0 (in percent), for ratio panels; their axis shows 0.
     pub(super) band: Option<f64>,
+    /// What lies below this curve is shaded.
+    pub(super) shade: &'a [Mark],
+    /// Dashed curves with an axis of their own on the right, from 0 as the left one.
+    pub(super) right: Option<Right<'a>>,
+}
+
+/// A second vertical axis.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Right<'a> {
+    pub(super) label: &'a str,
+    pub(super) series: &'a [Series],
+}
+
+impl<'a> Panel<'a> {
+    /// Curves on one axis from 0.
+    pub(super) fn of(y_label: &'a str, series: &'a [Series]) -> Self {
+        Self { y_label, series, band: None, shade: &[], right: None }
+    }
 }
 
 /// The horizontal axis, in powers of two.
@@ -115,7 +141,7 @@ fn shape(area: &Area<'_>, at: (i32, i32), style: usize) -> Result<(), Error> {
 
 /// Range of values with room around it; from 0 for what is measured.
 fn y_range(panel: &Panel<'_>) -> (f64, f64) {
-    let marks = panel.series.iter().flat_map(|series| &series.marks);
+    let marks = panel.series.iter().flat_map(|series| &series.marks).chain(panel.shade);
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
     for mark in marks {
         low = low.min(mark.low);
@@ -148,6 +174,7 @@ fn draw_panel(area: &Area<'_>, axis: &Axis, panel: &Panel<'_>) -> Result<(), Err
         .margin_right(16)
         .x_label_area_size(42)
         .y_label_area_size(68)
+        .right_y_label_area_size(if panel.right.is_some() { 68 } else { 0 })
         .build_cartesian_2d(first..last, low..high)
         .map_err(wrong)?;
     chart
@@ -170,173 +197,110 @@ fn draw_panel(area: &Area<'_>, axis: &Axis, panel: &Panel<'_>) -> Result<(), Err
         let line = PathElement::new([(first, 0.0), (last, 0.0)], INK.stroke_width(1));
         chart.draw_series([line]).map_err(wrong)?;
     }
-    let beside = beside(panel.series.len());
-    for (series, aside) in panel.series.iter().zip(&beside) {
-        let line = series.marks.iter().map(|mark| (mark.x + aside, mark.y));
+    if let (Some(start), Some(end)) = (panel.shade.first(), panel.shade.last()) {
+        let top = panel.shade.iter().map(|mark| (mark.x, mark.y));
+        let around: Vec<(f64, f64)> = top.chain([(end.x, 0.0), (start.x, 0.0)]).collect();
+        chart.draw_series([Polygon::new(around, BAND.filled())]).map_err(wrong)?;
+    }
+    for (series, aside) in panel.series.iter().zip(beside(panel.series.len())) {
+        let moved: Vec<Mark> =
+            series.marks.iter().map(|mark| Mark { x: mark.x + aside, ..*mark }).collect();
         let style = color(series.style).stroke_width(2);
-        if series.marks.len() > 1 {
+        if moved.len() > 1 {
+            let line = moved.iter().map(|mark| (mark.x, mark.y));
             chart.draw_series(LineSeries::new(line, style)).map_err(wrong)?;
         }
-        let bars = series.marks.iter().filter(|mark| mark.low < mark.high).map(|mark| {
-            let x = mark.x + aside;
-            ErrorBar::new_vertical(x, mark.low, mark.y, mark.high, style, 7)
-        });
-        chart.draw_series(bars).map_err(wrong)?;
+        error_bars(&mut chart, &moved, style)?;
+        shapes(area, &chart, &moved, series.style)?;
     }
-    // Shapes and ticks in pixels of the panel.
-    let points: Vec<((i32, i32), usize)> = panel
-        .series
-        .iter()
-        .zip(&beside)
-        .flat_map(|(series, aside)| series.marks.iter().map(move |mark| (series, aside, mark)))
-        .map(|(series, aside, mark)| (chart.backend_coord(&(mark.x + aside, mark.y)), series.style))
-        .collect();
-    let ticks: Vec<((i32, i32), &str)> = axis
-        .ticks
-        .iter()
-        .map(|(at, label)| (chart.backend_coord(&(*at, low)), label.as_str()))
-        .collect();
-    let (left, top) = area.get_base_pixel();
-    let here = |(x, y): (i32, i32)| (x - left, y - top);
-    for (at, style) in points {
-        shape(area, here(at), style)?;
+    if let Some(right) = panel.right {
+        draw_right(area, &mut chart, right, (last, high))?;
     }
+    draw_x_axis(area, &chart, axis, low)
+}
+
+fn error_bars(chart: &mut Chart<'_, '_>, marks: &[Mark], style: ShapeStyle) -> Result<(), Error> {
+    let bars = marks
+        .iter()
+        .filter(|mark| mark.low < mark.high)
+        .map(|mark| ErrorBar::new_vertical(mark.x, mark.low, mark.y, mark.high, style, 7));
+    chart.draw_series(bars).map(drop).map_err(wrong)
+}
+
+/// A place of the chart in pixels of the panel.
+fn pixel(area: &Area<'_>, chart: &Chart<'_, '_>, at: (f64, f64)) -> (i32, i32) {
+    let ((x, y), (left, top)) = (chart.backend_coord(&at), area.get_base_pixel());
+    (x - left, y - top)
+}
+
+fn shapes(
+    area: &Area<'_>,
+    chart: &Chart<'_, '_>,
+    marks: &[Mark],
+    style: usize,
+) -> Result<(), Error> {
+    for mark in marks {
+        shape(area, pixel(area, chart, (mark.x, mark.y)), style)?;
+    }
+    Ok(())
+}
+
+/// Curves of the right axis, drawn on the left one at its scale, and the axis itself, in the colour of
+/// the curves if they have one.
+fn draw_right(
+    area: &Area<'_>,
+    chart: &mut Chart<'_, '_>,
+    right: Right<'_>,
+    (last, high): (f64, f64),
+) -> Result<(), Error> {
+    const TICKS: i32 = 5;
+    let marks = right.series.iter().flat_map(|series| &series.marks);
+    let most = marks.map(|mark| mark.high).fold(f64::MIN_POSITIVE, f64::max) * 1.08;
+    let scale = high / most;
+    for series in right.series {
+        let scaled: Vec<Mark> = series
+            .marks
+            .iter()
+            .map(|mark| Mark {
+                x: mark.x,
+                y: mark.y * scale,
+                low: mark.low * scale,
+                high: mark.high * scale,
+            })
+            .collect();
+        let style = color(series.style).stroke_width(2);
+        let line = scaled.iter().map(|mark| (mark.x, mark.y));
+        chart.draw_series(DashedLineSeries::new(line, 6, 4, style)).map_err(wrong)?;
+        error_bars(chart, &scaled, style)?;
+        shapes(area, chart, &scaled, series.style)?;
+    }
+    let ink = match right.series {
+        [one] => color(one.style),
+        _ => INK,
+    };
+    let style = text(FONT_SIZE).color(&ink).pos(Pos::new(HPos::Left, VPos::Center));
+    let (bottom, top) = (pixel(area, chart, (last, 0.0)), pixel(area, chart, (last, high)));
+    area.draw(&PathElement::new([bottom, top], ink)).map_err(wrong)?;
+    for tick in 0..=TICKS {
+        let value = most * f64::from(tick) / f64::from(TICKS);
+        let (x, y) = pixel(area, chart, (last, value * scale));
+        area.draw(&PathElement::new([(x, y), (x + 4, y)], ink)).map_err(wrong)?;
+        let label = Text::new(crate::units::tick(value), (x + 7, y), style.clone());
+        area.draw(&label).map_err(wrong)?;
+    }
+    let turned = text(FONT_SIZE).color(&ink).transform(FontTransform::Rotate90);
+    let place = (area.dim_in_pixel().0 as i32 - 8, top.1 + 6);
+    area.draw(&Text::new(right.label.to_string(), place, turned)).map_err(wrong)
+}
+
+fn draw_x_axis(area: &Area<'_>, chart: &Chart<'_, '_>, axis: &Axis, low: f64) -> Result<(), Error> {
     let centred = text(FONT_SIZE).pos(Pos::new(HPos::Center, VPos::Top));
-    for (at, label) in ticks {
-        let (x, y) = here(at);
+    for (at, label) in &axis.ticks {
+        let (x, y) = pixel(area, chart, (*at, low));
         area.draw(&PathElement::new([(x, y), (x, y + 5)], INK)).map_err(wrong)?;
-        area.draw(&Text::new(label.to_string(), (x, y + 7), centred.clone())).map_err(wrong)?;
+        area.draw(&Text::new(label.clone(), (x, y + 7), centred.clone())).map_err(wrong)?;
     }
     let (width, height) = area.dim_in_pixel();
     let place = ((width / 2) as i32 + 20, height as i32 - 20);
     area.draw(&Text::new(axis.label.clone(), place, centred)).map_err(wrong)
-}
-
-/// How a row of a forest plot is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Symbol {
-    Equivalent,
-    Matters,
-    Small,
-    Inconclusive,
-}
-
-/// A row of a forest plot: percent, with interval.
-#[derive(Clone, Debug)]
-pub(super) struct ForestRow {
-    pub(super) label: String,
-    pub(super) value: f64,
-    pub(super) low: f64,
-    pub(super) high: f64,
-    pub(super) symbol: Symbol,
-    /// Largest percent that does not matter.
-    pub(super) margin: f64,
-}
-
-const SYMBOLS: [(Symbol, &str); 4] = [
-    (Symbol::Equivalent, "equivalent"),
-    (Symbol::Matters, "different, matters"),
-    (Symbol::Small, "different, small"),
-    (Symbol::Inconclusive, "inconclusive"),
-];
-
-fn symbol(area: &Area<'_>, at: (i32, i32), symbol: Symbol) -> Result<(), Error> {
-    match symbol {
-        Symbol::Equivalent => area.draw(&Circle::new(at, 5, OKABE_ITO[2].filled())),
-        Symbol::Matters => {
-            let corners = [(at.0 - 5, at.1 - 5), (at.0 + 5, at.1 + 5)];
-            area.draw(&Rectangle::new(corners, OKABE_ITO[1].filled()))
-        }
-        Symbol::Small => area.draw(&TriangleMarker::new(at, 6, OKABE_ITO[4].filled())),
-        Symbol::Inconclusive => area.draw(&Circle::new(at, 5, INK.stroke_width(1))),
-    }
-    .map_err(wrong)
-}
-
-/// All ratios with their intervals; `limit` percent is where rows are cut off, with an arrow.
-pub(super) fn forest(rows: &[ForestRow], limit: f64) -> Result<String, Error> {
-    const WIDTH: i32 = 900;
-    const LABELS: i32 = 430;
-    const ROW: i32 = 24;
-    const TOP: i32 = 30;
-    let height = TOP + ROW * rows.len() as i32 + 50;
-    let (low, high) = rows.iter().fold((-10.0_f64, 10.0_f64), |(low, high), row| {
-        (low.min(row.low.max(-limit)), high.max(row.high.min(limit)))
-    });
-    let room = 0.04 * (high - low);
-    let (low, high) = (low - room, high + room);
-    let scale = f64::from(WIDTH - LABELS - 20) / (high - low);
-    let x = |percent: f64| LABELS + ((percent.clamp(low, high) - low) * scale) as i32;
-    let mut svg = String::new();
-    {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32));
-        let root = root.into_drawing_area();
-        for (index, (kind, label)) in SYMBOLS.iter().enumerate() {
-            let at = (30 + 190 * index as i32, 14);
-            symbol(&root, at, *kind)?;
-            root.draw(&Text::new(*label, (at.0 + 12, 8), text(FONT_SIZE))).map_err(wrong)?;
-        }
-        let bottom = TOP + ROW * rows.len() as i32;
-        for (index, row) in rows.iter().enumerate() {
-            let top = TOP + ROW * index as i32;
-            let least = 100.0 * (1.0 / (1.0 + row.margin / 100.0) - 1.0);
-            let band = [(x(least), top), (x(row.margin), top + ROW)];
-            root.draw(&Rectangle::new(band, BAND.filled())).map_err(wrong)?;
-        }
-        let right = text(FONT_SIZE).pos(Pos::new(HPos::Right, VPos::Center));
-        for (index, row) in rows.iter().enumerate() {
-            let y = TOP + ROW * index as i32 + ROW / 2;
-            root.draw(&Text::new(row.label.clone(), (LABELS - 12, y), right.clone()))
-                .map_err(wrong)?;
-            if x(row.low) < x(row.high) {
-                let line = [(x(row.low), y), (x(row.high), y)];
-                root.draw(&PathElement::new(line, INK.stroke_width(1))).map_err(wrong)?;
-            }
-            if row.high > high {
-                let right = x(high);
-                let arrow = [(right + 4, y - 5), (right + 11, y), (right + 4, y + 5)];
-                root.draw(&PathElement::new(arrow, INK.stroke_width(2))).map_err(wrong)?;
-            }
-            // What is beyond leaves room for the arrow.
-            let place = x(row.value) - if row.value > high { 8 } else { 0 };
-            symbol(&root, (place, y), row.symbol)?;
-        }
-        let zero = [(x(0.0), TOP), (x(0.0), bottom)];
-        root.draw(&PathElement::new(zero, INK.stroke_width(1))).map_err(wrong)?;
-        forest_axis(&root, (low, high), bottom, x)?;
-        root.present().map_err(wrong)?;
-    }
-    Ok(svg)
-}
-
-fn forest_axis(
-    root: &Area<'_>,
-    (low, high): (f64, f64),
-    bottom: i32,
-    x: impl Fn(f64) -> i32,
-) -> Result<(), Error> {
-    let step = [1.0, 2.0, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0, 200.0, 500.0]
-        .into_iter()
-        .find(|step| (high - low) / step <= 6.5)
-        .unwrap_or(1000.0);
-    let centred = text(FONT_SIZE).pos(Pos::new(HPos::Center, VPos::Top));
-    root.draw(&PathElement::new([(x(low), bottom), (x(high), bottom)], INK)).map_err(wrong)?;
-    let mut tick = (low / step).ceil() * step;
-    while tick <= high {
-        root.draw(&PathElement::new([(x(tick), bottom), (x(tick), bottom + 5)], INK))
-            .map_err(wrong)?;
-        let sign = if tick > 0.0 {
-            "+"
-        } else if tick < 0.0 {
-            "−"
-        } else {
-            ""
-        };
-        let label = format!("{sign}{} %", tick.abs());
-        root.draw(&Text::new(label, (x(tick), bottom + 8), centred.clone())).map_err(wrong)?;
-        tick += step;
-    }
-    let place = (x(f64::midpoint(low, high)), bottom + 28);
-    let label = "change from the baseline, with 95 % interval (grey: does not matter)";
-    root.draw(&Text::new(label, place, centred)).map_err(wrong)
 }

@@ -11,7 +11,7 @@ pub(super) fn csv(report: &Report) -> String {
     let runs = &report.analysis.runs;
     let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.samples.keys()).collect();
     let mut text = String::from(
-        "round,position,warm_up,workload,block_size,jobs,depth,condition,seed,usable,marks,error",
+        "round,position,warm_up,workload,block_size,jobs,depth,rate,batch,condition,seed,usable,marks,error",
     );
     for name in &names {
         let _ = write!(text, ",{name}");
@@ -19,14 +19,15 @@ pub(super) fn csv(report: &Report) -> String {
     text.push('\n');
     for run in runs {
         let cell = report.plan.cells.iter().find(|cell| cell.id == run.cell);
-        let (load, size, jobs, depth) = cell.map_or(("", 0, 0, 0), |cell| {
-            let name = report.plan.experiment.workloads[cell.workload].name.as_str();
-            (name, cell.block_size, cell.jobs, cell.depth)
+        let load =
+            cell.map_or("", |cell| report.plan.experiment.workloads[cell.workload].name.as_str());
+        let point = cell.map_or(String::new(), |it| {
+            format!("{},{},{},{},{}", it.block_size, it.jobs, it.depth, it.rate, it.batch)
         });
         let marks: Vec<&str> = run.marks.iter().map(crate::guard::Mark::label).collect();
         let _ = write!(
             text,
-            "{},{},{},{},{size},{jobs},{depth},{},{},{},{},{}",
+            "{},{},{},{},{point},{},{},{},{},{}",
             run.round,
             run.position,
             run.is_warm_up,
@@ -69,6 +70,7 @@ pub(super) fn json(report: &Report) -> Result<String, Error> {
                     "comparison": experiment.comparisons[family.comparison].name,
                     "workload": experiment.workloads[family.workload].name,
                     "block_size": cell.block_size, "jobs": cell.jobs, "depth": cell.depth,
+                    "rate": cell.rate, "batch": cell.batch,
                     "metric": family.metric.name(),
                     "ratio": row.evidence.mean.exp(),
                     "ratio_median": row.evidence.median.exp(),

@@ -1,13 +1,16 @@
 //! Which charts a report has, and what is in them.
 //!
 //! C10: the forest plot of all ratios. C1: a metric against block size, per condition, with the
-//! ratios below. C2: IOPS and tail latency against jobs, or depth. A workload that varies none has
-//! a table only.
+//! ratios below. C2: IOPS and tail latency against jobs, or depth. C4: throughput over jobs and depth.
+//! C5: bandwidth and CPU time over block size. C6: CPU time and latency over the rate, or the batch. A
+//! workload that varies none has a table only.
+
+mod grid;
 
 use super::chart::{self, Axis, ForestRow, Mark, Panel, Series, Symbol};
 use crate::analysis::{Analysis, Family};
 use crate::error::Error;
-use crate::experiment::Metric;
+use crate::experiment::{Metric, Workload};
 use crate::plan::{Cell, Plan};
 use crate::statistics::Verdict;
 use crate::units;
@@ -34,18 +37,36 @@ pub(super) fn draw(plan: &Plan, analysis: &Analysis) -> Result<Vec<Figure>, Erro
     let mut figures = Vec::new();
     figures.extend(forest(plan, analysis)?);
     for (index, load) in plan.experiment.workloads.iter().enumerate() {
-        let sweep = if load.block_sizes.len() > 1 {
-            Sweep::BlockSize
-        } else if load.jobs.len() > 1 {
-            Sweep::Jobs
-        } else if load.depths.len() > 1 {
-            Sweep::Depth
-        } else {
-            continue;
-        };
-        figures.extend(curves(plan, analysis, index, sweep)?);
+        for sweep in sweeps(load) {
+            figures.extend(curves(plan, analysis, index, sweep)?);
+        }
+        figures.extend(grid::maps(plan, analysis, index)?);
+        figures.extend(grid::bandwidth_and_cpu(plan, analysis, index)?);
     }
     Ok(figures)
+}
+
+/// What curves of a workload run over.
+fn sweeps(load: &Workload) -> Vec<Sweep> {
+    if load.rates != [0] {
+        let many_jobs = load.jobs.len() > 1;
+        let rates = load.batches.iter().filter(|_| load.rates.len() > 1);
+        let rates = rates.flat_map(|batch| load.jobs.iter().map(|jobs| Sweep::Rate(*batch, *jobs)));
+        return rates
+            .chain((load.batches.len() > 1).then_some(Sweep::Batch))
+            .chain(many_jobs.then_some(Sweep::Jobs))
+            .collect();
+    }
+    let first = if load.block_sizes.len() > 1 {
+        Some(Sweep::BlockSize)
+    } else if load.jobs.len() > 1 {
+        Some(Sweep::Jobs)
+    } else if load.depths.len() > 1 {
+        Some(Sweep::Depth)
+    } else {
+        None
+    };
+    first.into_iter().collect()
 }
 
 fn percent(log_ratio: f64) -> f64 {
@@ -106,6 +127,10 @@ enum Sweep {
     BlockSize,
     Jobs,
     Depth,
+    /// At this batch, with so many jobs.
+    Rate(u32, u32),
+    /// At the highest rate.
+    Batch,
 }
 
 impl Sweep {
@@ -114,6 +139,8 @@ impl Sweep {
             Self::BlockSize => cell.block_size,
             Self::Jobs => u64::from(cell.jobs),
             Self::Depth => u64::from(cell.depth),
+            Self::Rate(..) => cell.rate,
+            Self::Batch => u64::from(cell.batch),
         }
     }
 
@@ -123,7 +150,7 @@ impl Sweep {
             let value = self.value(cell);
             let label = match self {
                 Self::BlockSize => units::bytes(value),
-                Self::Jobs | Self::Depth => value.to_string(),
+                _ => value.to_string(),
             };
             ticks.insert(value, label);
         }
@@ -131,6 +158,8 @@ impl Sweep {
             Self::BlockSize => "block size".into(),
             Self::Jobs => units::plural(plan.experiment.engine.worker()),
             Self::Depth => "operations under way per job".into(),
+            Self::Rate(..) => "IOPS that were asked for".into(),
+            Self::Batch => "operations per submission".into(),
         };
         let ticks =
             ticks.into_iter().map(|(value, label)| ((value as f64).log2(), label)).collect();
@@ -138,12 +167,43 @@ impl Sweep {
     }
 }
 
-/// Cells that differ in what the axis shows only: those with the smallest other settings.
+/// Cells that differ in what the axis shows only: those with the smallest other settings, and the
+/// highest rate.
 fn is_on_axis(plan: &Plan, cell: &Cell, sweep: Sweep) -> bool {
     let load = &plan.experiment.workloads[cell.workload];
     let first = |values: &[u32]| values.first().copied();
+    if let Sweep::Rate(batch, jobs) = sweep {
+        return cell.batch == batch && cell.jobs == jobs;
+    }
     let depth = sweep == Sweep::Depth || first(&load.depths) == Some(cell.depth);
-    depth && (sweep == Sweep::Jobs || first(&load.jobs) == Some(cell.jobs))
+    let rate = load.rates.iter().max() == Some(&cell.rate);
+    let batch = sweep == Sweep::Batch || first(&load.batches) == Some(cell.batch);
+    depth && rate && batch && (sweep == Sweep::Jobs || first(&load.jobs) == Some(cell.jobs))
+}
+
+impl Sweep {
+    /// Which chart of the list it is, and what is fixed along it.
+    fn name(self) -> (&'static str, String) {
+        match self {
+            Self::BlockSize => ("c1", String::new()),
+            Self::Jobs | Self::Depth => ("c2", String::new()),
+            Self::Rate(batch, jobs) => ("c6", format!("-batch{batch}-jobs{jobs}")),
+            Self::Batch => ("c6", "-batches".into()),
+        }
+    }
+
+    /// The same for people.
+    fn fixed(self) -> String {
+        match self {
+            Self::Rate(batch, jobs) => format!(", batches of {batch}, jobs {jobs}"),
+            _ => String::new(),
+        }
+    }
+}
+
+/// The condition whose device does nothing: what the load itself takes.
+fn null_condition(plan: &Plan) -> Option<usize> {
+    (0..plan.conditions.len()).find(|condition| plan.is_null(*condition))
 }
 
 fn curves(
@@ -163,18 +223,34 @@ fn curves(
     if values.iter().all(|(_, series)| series.is_empty()) {
         return Ok(Vec::new());
     }
+    let null = null_condition(plan);
+    let shade = |series: &'_ [Series]| {
+        let own = series.iter().find(|series| Some(series.style) == null);
+        own.map_or(Vec::new(), |series| series.marks.clone())
+    };
+    let shades: Vec<Vec<Mark>> = values
+        .iter()
+        .map(|(metric, series)| if metric.is_cpu() { shade(series) } else { Vec::new() })
+        .collect();
     let mut panels: Vec<Panel<'_>> = values
         .iter()
-        .map(|(metric, series)| Panel { y_label: metric.label(), series, band: None })
+        .zip(&shades)
+        .map(|((metric, series), shade)| Panel { shade, ..Panel::of(metric.label(), series) })
         .collect();
     let n = smallest_n(plan, analysis, workload);
-    let name = |kind: &str| format!("{kind}-{}", load.name);
-    let kind = if sweep == Sweep::BlockSize { "c1" } else { "c2" };
+    let (kind, part) = sweep.name();
+    let name = |kind: &str| format!("{kind}-{}{part}", load.name);
     let mut figures = vec![Figure {
         name: name(kind),
         caption: format!(
-            "{}: medians over rounds with 95 % order-statistic intervals, n ≥ {n}.",
-            load.name
+            "{}{}: medians over rounds with 95 % order-statistic intervals, n ≥ {n}{}.",
+            load.name,
+            sweep.fixed(),
+            if shades.iter().all(Vec::is_empty) {
+                ""
+            } else {
+                "; shaded: the load's own CPU time, on a device that does nothing"
+            }
         ),
         workload: Some(workload),
         svg: chart::curves(&axis, &panels)?,
@@ -184,7 +260,7 @@ fn curves(
     if !ratios.is_empty() {
         let band = percent(plan.experiment.margins.of(*first));
         let label = format!("change of {} (%)", first.word());
-        let panel = Panel { y_label: &label, series: &ratios, band: Some(band) };
+        let panel = Panel { band: Some(band), ..Panel::of(&label, &ratios) };
         figures.push(Figure {
             name: name(&format!("{kind}-ratio")),
             caption: format!(

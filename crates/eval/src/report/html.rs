@@ -96,6 +96,7 @@ fn workloads(page: &mut String, report: &Report) {
         }
         parts::values(page, report, index);
         parts::ratios(page, report, index);
+        parts::costs(page, report, index);
         page.push_str("</section>\n");
     }
 }

@@ -1,6 +1,6 @@
 //! The report as Markdown.
 
-use super::Report;
+use super::{Report, cost};
 use crate::experiment::Mode;
 use crate::units;
 use std::fmt::Write as _;
@@ -37,6 +37,7 @@ pub(super) fn page(report: &Report) -> String {
             );
         }
     }
+    costs(&mut text, report);
     text.push_str("\n## Advice\n\n");
     for card in &report.cards {
         let _ = writeln!(
@@ -53,4 +54,20 @@ pub(super) fn page(report: &Report) -> String {
         let _ = writeln!(text, "* {name}: {value}");
     }
     text
+}
+
+/// What runs cost in CPU time, where that was looked at.
+fn costs(text: &mut String, report: &Report) {
+    for (index, load) in report.plan.experiment.workloads.iter().enumerate() {
+        let rows = cost::rows(report, index);
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "\n## CPU time: {}\n\n{}.\n", load.name, cost::CAPTION);
+        let _ = writeln!(text, "| {} |", cost::HEAD.join(" | "));
+        let _ = writeln!(text, "|{}", " --- |".repeat(cost::HEAD.len()));
+        for row in rows {
+            let _ = writeln!(text, "| {} |", row.join(" | "));
+        }
+    }
 }

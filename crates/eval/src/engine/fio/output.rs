@@ -56,6 +56,9 @@ pub fn parse(text: &str, pattern: Pattern) -> Result<Outcome, Error> {
     if job.error != 0 {
         return Err(Error::program("fio", format!("the job failed with error {}", job.error)));
     }
+    if pattern == Pattern::RandomMixed {
+        return Err(wrong("reads and writes at once have no figures of both together".into()));
+    }
     let side = if pattern.writes() { &job.write } else { &job.read };
     if side.total_ios == 0 {
         return Err(Error::program("fio", "no operation was done in the measured time"));

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::experiment::raw::{Placed, RawLevel};
 use crate::experiment::{
     Backing, ContainerKind, EngineKind, FileSystem, HostSettings, Level, LevelKind, Network, Paced,
-    Pool, Runtime, Storage, Subsystem, Synthetic,
+    Pool, QueuePolicy, Runtime, Storage, Subsystem, Synthetic,
 };
 
 /// The port of NVMe over TCP.
@@ -14,7 +14,9 @@ const IO_QUEUES_MAX: u16 = 64;
 const POOL_NODES_MAX: u16 = 16;
 const POOL_NODES_DEFAULT: u16 = 2;
 const KINDS: &str = "directory, block-device, target, nqn, pool, command, paced (storages), native, \
-                     container (runtimes), host (settings of engine nvme), ior (ways of engine ior) and synthetic";
+                     container (runtimes), host (settings of engine nvme), null, memory (storages of \
+                     engine rate), queue (policies of engine rate), ior (ways of engine ior) and \
+                     synthetic";
 
 /// A level, with where its keys are.
 #[derive(Clone, Copy)]
@@ -64,6 +66,10 @@ pub(super) fn level(
         "native" => LevelKind::Runtime(Runtime::Native),
         "container" => LevelKind::Runtime(container(at)?),
         "host" => LevelKind::Host(host(at)?),
+        "queue" => {
+            let given = raw.policy.as_ref().ok_or_else(|| at.missing("policy"))?;
+            LevelKind::Queue(source.choose(given, &at.key("policy"), &QueuePolicy::ALL)?)
+        }
         "ior" => {
             LevelKind::Ior(super::ior::level(raw).map_err(|why| at.source.error(placed, key, why))?)
         }
@@ -113,6 +119,8 @@ fn storage(at: At<'_>) -> Result<Storage, Error> {
             Storage::Paced(Paced { bytes_per_s, spread })
         }
         "pool" => Storage::Pool(pool(at)?),
+        "null" => Storage::Null,
+        "memory" => Storage::Memory,
         "command" => Storage::Command {
             enter: raw.enter.clone().ok_or_else(|| at.missing("enter"))?,
             leave: raw.leave.clone().ok_or_else(|| at.missing("leave"))?,
@@ -210,6 +218,7 @@ pub(super) fn mismatch(level: &Level, engine: EngineKind) -> Option<String> {
         return Some(message.into());
     }
     let is_nvme = engine == EngineKind::Nvme;
+    let is_rate = engine == EngineKind::Rate;
     let is_files = matches!(engine, EngineKind::Metadata | EngineKind::Ior);
     let is_ior = engine == EngineKind::Ior;
     match &level.kind {
@@ -219,8 +228,11 @@ pub(super) fn mismatch(level: &Level, engine: EngineKind) -> Option<String> {
         LevelKind::Ior(_) if !is_ior => {
             Some(format!("goes with engine \"ior\", not with {:?}", engine.name()))
         }
-        LevelKind::Runtime(Runtime::Container(_)) if is_ior => {
-            Some("engine \"ior\" runs natively".into())
+        LevelKind::Runtime(Runtime::Container(_)) if is_ior || is_rate => {
+            Some(format!("engine {:?} runs natively", engine.name()))
+        }
+        LevelKind::Storage(Storage::Null | Storage::Memory) | LevelKind::Queue(_) if !is_rate => {
+            Some(format!("goes with engine \"rate\", not with {:?}", engine.name()))
         }
         LevelKind::Storage(Storage::Subsystem(_) | Storage::Target { .. })
         | LevelKind::Host(_)

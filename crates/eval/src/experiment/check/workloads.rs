@@ -4,7 +4,8 @@ use super::{Source, find};
 use crate::error::Error;
 use crate::experiment::raw::{Placed, RawExtract, RawWorkload};
 use crate::experiment::{
-    EngineKind, Extract, Files, Metric, Pattern, Program, Source as ValueSource, Task, Workload,
+    EngineKind, Extract, Files, Metric, Pattern, Program, Rate, Source as ValueSource, Task,
+    Workload,
 };
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,9 @@ const JOBS_MAX: u32 = 1024;
 const PROCESSES_MAX: u32 = 256;
 const DEPTH_MAX: u32 = 4096;
 const BLOCK_BYTES_MAX: u64 = 1 << 30;
+const RATE_MAX: u32 = 100_000_000;
+const BATCH_MAX: u32 = 1024;
+const UNITS_MAX: u32 = 65_536;
 const ITEMS_MAX: u32 = 10_000_000;
 const FILE_WRITE_BYTES_MAX: u64 = 1 << 30;
 const TIMEOUT_DEFAULT: Duration = Duration::from_mins(10);
@@ -34,11 +38,15 @@ pub(super) fn workloads(
             let message = format!("there is another workload {:?}", load.name);
             return Err(source.error(placed, "workload.name", message));
         }
-        let jobs = u64::from(load.jobs.iter().copied().max().unwrap_or(1));
+        let jobs = match load.task {
+            // Units have parts of the file, and jobs share them.
+            Task::Rate(rate) => u64::from(rate.units),
+            _ => u64::from(load.jobs.iter().copied().max().unwrap_or(1)),
+        };
         let block = load.block_sizes.iter().copied().max().unwrap_or(1);
         if engine.is_blocks() && file_bytes / jobs < block {
             let message = format!(
-                "{} cannot be shared by {jobs} jobs with blocks of {} (workload {:?})",
+                "{} cannot be shared by {jobs} jobs or units with blocks of {} (workload {:?})",
                 units::bytes(file_bytes),
                 units::bytes(block),
                 load.name
@@ -87,6 +95,8 @@ impl At<'_> {
             block_sizes: self.block_sizes()?,
             jobs: self.counts(raw.jobs.as_ref(), "jobs", jobs_max)?,
             depths: self.counts(raw.depth.as_ref(), "depth", DEPTH_MAX)?,
+            rates: self.rates()?,
+            batches: self.counts(raw.batch.as_ref(), "batch", BATCH_MAX)?,
             metrics,
             is_direct: match self.engine {
                 // Only POSIX knows it there.
@@ -94,8 +104,14 @@ impl At<'_> {
                 engine => raw.direct.unwrap_or(true) && engine.is_blocks(),
             },
         };
-        if load.block_sizes.is_empty() || load.jobs.is_empty() || load.depths.is_empty() {
-            return Err(self.error(self.placed, "bs, jobs, depth", "each needs a value"));
+        let is_empty = load.block_sizes.is_empty()
+            || load.jobs.is_empty()
+            || load.depths.is_empty()
+            || load.rates.is_empty()
+            || load.batches.is_empty();
+        if is_empty {
+            let what = "bs, jobs, depth, rate, batch";
+            return Err(self.error(self.placed, what, "each needs a value"));
         }
         Ok(load)
     }
@@ -124,13 +140,19 @@ impl At<'_> {
             }
             EngineKind::Fio | EngineKind::Nvme | EngineKind::Synthetic => {
                 use Metric::{Bandwidth, CpuPerIo, Iops, Latency, LatencyP99};
-                let rw = raw.rw.as_ref().ok_or_else(|| self.missing("rw"))?;
-                let pattern = self.source.choose(rw, &self.key("rw"), &Pattern::ALL)?;
+                let pattern = self.pattern()?;
                 (Task::Blocks(pattern), &[Bandwidth, Iops, Latency, LatencyP99, CpuPerIo])
             }
+            EngineKind::Rate => {
+                use Metric::{Bandwidth, CpuPerIo, Iops, Latency, LatencyP99};
+                let rate = Rate { pattern: self.pattern()?, units: self.units()? };
+                (Task::Rate(rate), &[Bandwidth, Iops, Latency, LatencyP99, CpuPerIo])
+            }
         };
-        if let Some(unknown) = metrics.iter().find(|metric| !known.contains(metric)) {
-            let names: Vec<_> = known.iter().map(|metric| metric.name()).collect();
+        let of_machine: &[Metric] = if self.engine.is_blocks() { &Metric::OF_MACHINE } else { &[] };
+        let is_known = |metric: &&Metric| known.contains(metric) || of_machine.contains(metric);
+        if let Some(unknown) = metrics.iter().find(|metric| !is_known(metric)) {
+            let names: Vec<_> = known.iter().chain(of_machine).map(|it| it.name()).collect();
             let message = format!(
                 "engine {:?} does not measure {}: there are {}",
                 self.engine.name(),
@@ -140,6 +162,35 @@ impl At<'_> {
             return Err(self.error(&raw.metrics, "metrics", message));
         }
         Ok(task)
+    }
+
+    fn pattern(self) -> Result<Pattern, Error> {
+        let rw = self.placed.get_ref().rw.as_ref().ok_or_else(|| self.missing("rw"))?;
+        self.source.choose(rw, &self.key("rw"), &Pattern::ALL)
+    }
+
+    /// Logical units of a load at a fixed rate.
+    fn units(self) -> Result<u32, Error> {
+        match &self.placed.get_ref().units {
+            Some(units) if !(1..=UNITS_MAX).contains(units.get_ref()) => {
+                Err(self.error(units, "units", format!("lies between 1 and {UNITS_MAX}")))
+            }
+            units => Ok(units.as_ref().map_or(1, |units| *units.get_ref())),
+        }
+    }
+
+    /// Rates of a load at fixed rates; of others the one that means none.
+    fn rates(self) -> Result<Vec<u64>, Error> {
+        let given = self.placed.get_ref().rate.as_ref();
+        match (self.engine, given) {
+            (EngineKind::Rate, None) => Err(self.missing("rate")),
+            (EngineKind::Rate, given) => {
+                let rates = self.counts(given, "rate", RATE_MAX)?;
+                Ok(rates.into_iter().map(u64::from).collect())
+            }
+            (_, Some(given)) => Err(self.error(given, "rate", "goes with engine \"rate\"")),
+            (_, None) => Ok(vec![0]),
+        }
     }
 
     fn block_sizes(self) -> Result<Vec<u64>, Error> {

@@ -1,6 +1,6 @@
 //! Parts of the page.
 
-use crate::report::{Figure, Report, chart};
+use crate::report::{Figure, Report, chart, cost};
 use crate::statistics::Verdict;
 use crate::units;
 use plotters::style::RGBColor;
@@ -125,6 +125,32 @@ pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
             escape(source)
         );
     }
+}
+
+/// What runs cost in CPU time, where that was looked at.
+pub(super) fn costs(page: &mut String, report: &Report, workload: usize) {
+    let rows = cost::rows(report, workload);
+    if rows.is_empty() {
+        return;
+    }
+    let _ = write!(
+        page,
+        "<div class=\"scroll\"><table class=\"sortable\">\n<caption>{}</caption>\n<tr>",
+        escape(cost::CAPTION)
+    );
+    for name in cost::HEAD {
+        let _ = write!(page, "<th>{}</th>", escape(name));
+    }
+    page.push_str("</tr>\n");
+    for row in rows {
+        page.push_str("<tr>");
+        for (index, field) in row.iter().enumerate() {
+            let tag = if index == 0 { "th" } else { "td" };
+            let _ = write!(page, "<{tag}>{}</{tag}>", escape(field));
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</table></div>\n");
 }
 
 /// The cards.

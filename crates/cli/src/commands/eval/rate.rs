@@ -1,0 +1,251 @@
+//! `tsumugi eval rate`: open-loop load at a fixed rate, over many files or parts of them.
+//!
+//! Requests are due at times that follow from the rate alone, in batches of `--batch`; each batch is
+//! one submission (one system call, on a file). A request that is late is not put off: it is sent as
+//! soon as possible, and its latency counts from when it was due. Each job is a thread with a ring of
+//! its own that sleeps until the next batch is due or something completes; nothing spins unless
+//! `--poll-us` says so. So CPU time per request is the storage stack's, and what the generator itself
+//! takes is what the device `null` takes, which does nothing at all.
+
+mod device;
+mod job;
+mod report;
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, ValueEnum};
+use device::{DeviceSpec, Queue};
+use eval::units::parse_bytes;
+use job::{Control, Job, JobResult, Load};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often the end is looked for.
+const WATCH_PERIOD: Duration = Duration::from_millis(20);
+/// From when all jobs are ready until the first request is due.
+const START_DELAY: Duration = Duration::from_millis(5);
+
+/// Kinds of load, as in fio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Mode {
+    /// Sequential reads in each unit
+    Read,
+    /// Sequential writes in each unit
+    Write,
+    /// Random reads
+    Randread,
+    /// Random writes
+    Randwrite,
+    /// Random reads and writes, half of each
+    Randrw,
+}
+
+impl Mode {
+    fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Randwrite | Self::Randrw)
+    }
+
+    fn is_random(self) -> bool {
+        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct RateArgs {
+    /// What to work on: files or block devices, `null` (does nothing) or `memory:SIZE`
+    #[arg(required = true, value_name = "DEVICE")]
+    devices: Vec<DeviceSpec>,
+    /// Requests per second, all jobs together
+    #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    rate: u64,
+    /// Kind of load
+    #[arg(long, value_enum, default_value_t = Mode::Randread)]
+    rw: Mode,
+    /// Size of a request
+    #[arg(long, value_name = "BYTES", default_value = "8KiB", value_parser = parse_bytes)]
+    bs: u64,
+    /// Requests that are due, and submitted, together
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    batch: u32,
+    /// Logical units: equal parts of the devices, which requests visit in turn [default: one per
+    /// device]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    units: Option<u32>,
+    /// Threads, each with a ring of its own
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    numjobs: u32,
+    /// Requests under way per job at most; more are late
+    #[arg(long, value_name = "N", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    iodepth_max: u32,
+    /// Queue of each device: `direct` (each job its own) or `elevator` (one for all jobs, sorted and
+    /// merged behind a lock, as for rotating disks)
+    #[arg(long, value_enum, default_value_t = Queue::Direct)]
+    queue: Queue,
+    /// Seconds to measure
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    runtime: f64,
+    /// Seconds of load before measuring begins
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    ramp_time: f64,
+    /// Seed of offsets
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Spin up to so many microseconds for completions before sleeping
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    poll_us: u64,
+    /// CPUs to pin the jobs to, in turn, e.g. 0,1
+    #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Through the page cache
+    #[arg(long)]
+    buffered: bool,
+    /// Write: the contents of these files are lost
+    #[arg(long)]
+    overwrite: bool,
+    /// Confirm writes to a block device by its serial number
+    #[arg(long, value_name = "SERIAL")]
+    destroy: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the load.
+pub(super) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
+    }
+    let load = Arc::new(load(args)?);
+    let control = Arc::new(Control::new(args.numjobs));
+    let config = ring::Config {
+        entries: args.batch.max(256),
+        poll: Duration::from_micros(args.poll_us),
+        ..ring::Config::default()
+    };
+    let mut handles = Vec::new();
+    for index in 0..args.numjobs {
+        let job = Job { index, load: Arc::clone(&load), control: Arc::clone(&control) };
+        let name = format!("rate-{index}");
+        handles.push(ring::thread::spawn(&name, &config, move || job::run(job))?);
+    }
+    let measured = watch(args, &control, &is_interrupted)?;
+    let mut results: Vec<JobResult> = Vec::new();
+    let mut failure = None;
+    for handle in handles {
+        match handle.join().context("a job died")? {
+            Ok(result) => results.push(result),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    report::print(args, &measured, results)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the devices and checks that the load is possible.
+fn load(args: &RateArgs) -> anyhow::Result<Load> {
+    if args.rw.writes() {
+        device::check_writable(&args.devices, args.overwrite, args.destroy.as_deref())?;
+    }
+    let mut backings = Vec::new();
+    for spec in &args.devices {
+        backings.push(device::open(spec, args.queue, args.buffered, args.bs)?);
+    }
+    let count = backings.len() as u32;
+    let units = args.units.unwrap_or(count);
+    ensure!(units >= count, "--units {units} is less than one for each of {count} devices");
+    let mut parts = Vec::new();
+    for index in 0..units {
+        // Units of a device are spread over the turn, so that neighbours in time are on others.
+        let device = (index % count) as usize;
+        let of_device = units / count + u32::from(index % count < units % count);
+        let geometry = backings[device].geometry();
+        let block = u64::from(geometry.block_size);
+        if args.bs == 0 || !args.bs.is_multiple_of(block) || args.bs > 1 << 30 {
+            bail!("--bs has to be a multiple of the block size, {block}, and at most 1GiB");
+        }
+        let requests = geometry.size() / u64::from(of_device) / args.bs;
+        ensure!(
+            requests > 0,
+            "{} is too small for {of_device} units of {} bytes",
+            args.devices[device],
+            args.bs
+        );
+        let start = u64::from(index / count) * requests * args.bs;
+        parts.push(job::Unit { device, start, requests });
+    }
+    Ok(Load { args: args.clone(), backings, units: parts })
+}
+
+/// What the run as a whole took.
+struct Measured {
+    seconds: f64,
+    cpu_seconds: f64,
+    /// Requests that completed in it.
+    ios: u64,
+    /// By the second, whole seconds only.
+    series: Vec<u64>,
+    is_interrupted: bool,
+}
+
+/// Has all jobs begin together, and measures.
+fn watch(
+    args: &RateArgs,
+    control: &Control,
+    is_interrupted: &AtomicBool,
+) -> anyhow::Result<Measured> {
+    let seconds = |name: &str, value: f64| {
+        Duration::try_from_secs_f64(value).with_context(|| format!("--{name} {value}"))
+    };
+    let (ramp, runtime) =
+        (seconds("ramp-time", args.ramp_time)?, seconds("runtime", args.runtime)?);
+    let is_over = || is_interrupted.load(Ordering::Relaxed) || control.is_stopping();
+    let wait_until = |moment: ring::time::Instant| {
+        while !is_over() && ring::time::now() < moment {
+            std::thread::sleep(WATCH_PERIOD.min(moment.since(ring::time::now())));
+        }
+    };
+    while !is_over() && control.ready() < args.numjobs {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let begin = ring::time::now() + START_DELAY;
+    let (start, end) = (begin + ramp, begin + ramp + runtime);
+    control.begin(begin, start, end);
+    wait_until(start);
+    let (done_before, cpu_before, from) = (control.done(), cpu_seconds(), ring::time::now());
+    let mut series = Vec::new();
+    let mut counted = done_before;
+    loop {
+        let next = from + Duration::from_secs(series.len() as u64 + 1);
+        wait_until(next.min(end));
+        if is_over() || next > end {
+            break;
+        }
+        let done = control.done();
+        series.push(done - counted);
+        counted = done;
+    }
+    wait_until(end);
+    let (done, cpu, to) = (control.done(), cpu_seconds(), ring::time::now());
+    control.stop();
+    Ok(Measured {
+        seconds: to.since(from).as_secs_f64(),
+        cpu_seconds: cpu - cpu_before,
+        ios: done - done_before,
+        series,
+        is_interrupted: is_interrupted.load(Ordering::Relaxed),
+    })
+}
+
+/// CPU time of all threads of this process.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

@@ -1,0 +1,121 @@
+//! What a run came to, as text or JSON.
+
+use super::job::JobResult;
+use super::{Measured, RateArgs};
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Share of the rate below which it was not held.
+const SATURATED_BELOW: f64 = 0.99;
+
+struct Sum {
+    latency_ns: Histogram<u64>,
+    service_ns: Histogram<u64>,
+    lateness_ns: Histogram<u64>,
+    submissions: BTreeMap<usize, u64>,
+    ios_all: u64,
+    unfinished: u32,
+    timer_slack_ns: u64,
+}
+
+fn sum(results: Vec<JobResult>) -> anyhow::Result<Sum> {
+    let mut results = results.into_iter();
+    let Some(first) = results.next() else { anyhow::bail!("no job has a result") };
+    let mut sum = Sum {
+        latency_ns: first.latency_ns,
+        service_ns: first.service_ns,
+        lateness_ns: first.lateness_ns,
+        submissions: first.submissions.into_iter().collect(),
+        ios_all: first.ios_all,
+        unfinished: first.unfinished,
+        timer_slack_ns: first.timer_slack_ns,
+    };
+    for result in results {
+        sum.latency_ns.add(&result.latency_ns)?;
+        sum.service_ns.add(&result.service_ns)?;
+        sum.lateness_ns.add(&result.lateness_ns)?;
+        for (size, count) in result.submissions {
+            *sum.submissions.entry(size).or_default() += count;
+        }
+        sum.ios_all += result.ios_all;
+        sum.unfinished += result.unfinished;
+        sum.timer_slack_ns = sum.timer_slack_ns.max(result.timer_slack_ns);
+    }
+    Ok(sum)
+}
+
+/// The figures of a histogram, in µs.
+fn figures(histogram: &Histogram<u64>) -> [(&'static str, f64); 5] {
+    let us = |ns: u64| ns as f64 / 1e3;
+    let at = |quantile: f64| us(histogram.value_at_quantile(quantile));
+    [
+        ("avg", histogram.mean() / 1e3),
+        ("p50", at(0.5)),
+        ("p99", at(0.99)),
+        ("p99.9", at(0.999)),
+        ("max", us(histogram.max())),
+    ]
+}
+
+fn object(histogram: &Histogram<u64>) -> Value {
+    figures(histogram).into_iter().map(|(name, value)| (name.to_string(), json!(value))).collect()
+}
+
+/// Prints the outcome.
+pub(super) fn print(
+    args: &RateArgs,
+    measured: &Measured,
+    results: Vec<JobResult>,
+) -> anyhow::Result<()> {
+    let sum = sum(results)?;
+    let seconds = measured.seconds.max(f64::MIN_POSITIVE);
+    let iops = measured.ios as f64 / seconds;
+    let cpu_us = measured.cpu_seconds * 1e6 / measured.ios.max(1) as f64;
+    let cpu_percent = measured.cpu_seconds / seconds * 100.0;
+    let is_saturated = iops < SATURATED_BELOW * args.rate as f64;
+    let mode = format!("{:?}", args.rw).to_lowercase();
+    if args.json {
+        let said = json!({
+            "rw": mode, "bs": args.bs, "rate": args.rate, "batch": args.batch,
+            "numjobs": args.numjobs, "units": args.units.unwrap_or(args.devices.len() as u32), "seconds": measured.seconds,
+            "is_interrupted": measured.is_interrupted, "ios": measured.ios,
+            "ios_all": sum.ios_all, "iops": iops, "is_saturated": is_saturated,
+            "latency_us": object(&sum.latency_ns), "service_us": object(&sum.service_ns),
+            "lateness_us": object(&sum.lateness_ns),
+            "submissions": sum.submissions.iter().collect::<Vec<_>>(),
+            "cpu_us_per_io": cpu_us, "cpu_percent": cpu_percent, "unfinished": sum.unfinished,
+            "timer_slack_ns": sum.timer_slack_ns, "series": measured.series,
+        });
+        println!("{said}");
+        return Ok(());
+    }
+    println!(
+        "{mode} bs {} rate {} batch {} numjobs {}: {seconds:.2} s{}",
+        args.bs,
+        args.rate,
+        args.batch,
+        args.numjobs,
+        if measured.is_interrupted { ", interrupted" } else { "" },
+    );
+    let held = if is_saturated { ": the rate was NOT held" } else { "" };
+    println!("  {iops:.0} IOPS, {:.2} % of the rate{held}", 100.0 * iops / args.rate as f64);
+    for (name, histogram) in [
+        ("latency from when it was due", &sum.latency_ns),
+        ("latency from its submission", &sum.service_ns),
+        ("lateness of the generator", &sum.lateness_ns),
+    ] {
+        let shown = figures(histogram).map(|(name, value)| format!("{name} {value:.1}"));
+        println!("  {name}, us: {}", shown.join(", "));
+    }
+    let submitted: u64 = sum.submissions.iter().map(|(size, count)| *size as u64 * count).sum();
+    let calls: u64 = sum.submissions.values().sum();
+    if calls > 0 {
+        println!("  requests per system call: {:.2}", submitted as f64 / calls as f64);
+    }
+    println!("  CPU of this process: {cpu_us:.2} us per I/O, {cpu_percent:.0} %");
+    if sum.unfinished > 0 {
+        println!("  not answered at the end: {}", sum.unfinished);
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! A6: what the best run of each load is limited by.
+
+use crate::advice::{Confidence, Facts, Finding};
+use crate::experiment::Metric;
+use crate::statistics::median;
+use crate::units;
+
+/// A limit that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    Link,
+    Device,
+    Cpu,
+    Latency,
+    Unknown,
+}
+
+impl Bound {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Link => "the link",
+            Self::Device => "the device",
+            Self::Cpu => "a CPU",
+            Self::Latency => "latency: too few operations are under way",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    fn apply(self) -> &'static str {
+        match self {
+            Self::Link => "Only a faster link, or less over it, helps.",
+            Self::Device => "Only a faster device, or more of them, helps.",
+            Self::Cpu => {
+                "Spread the load over more cores and queues, raise block or batch size, or move \
+                 work off the CPU."
+            }
+            Self::Latency => "Raise depth or jobs.",
+            Self::Unknown => "See the shares in the evidence.",
+        }
+    }
+}
+
+/// A6.
+pub(crate) fn limit(facts: &Facts<'_>) -> Finding {
+    let mut found = Vec::new();
+    let mut evidence = Vec::new();
+    for (workload, load) in facts.plan.experiment.workloads.iter().enumerate() {
+        if !matches!(load.rates.as_slice(), [0]) {
+            // A load at a fixed rate has that limit.
+            continue;
+        }
+        for condition in 0..facts.plan.conditions.len() {
+            if let Some((bound, line)) = judge(facts, workload, condition) {
+                found.push(bound);
+                evidence.push(line);
+            }
+        }
+    }
+    evidence.truncate(super::EVIDENCE_MAX);
+    let Some(first) = found.first().copied() else {
+        return Finding::not_measured("no run has CPU shares, and no rate of a link is given");
+    };
+    let known = found.iter().filter(|bound| **bound != Bound::Unknown).count();
+    if known == 0 {
+        return Finding {
+            confidence: Confidence::NoAdvice,
+            claim: "Neither link, device, CPU nor latency is seen to be the limit.".into(),
+            evidence,
+            apply: Bound::Unknown.apply().into(),
+        };
+    }
+    if found.iter().all(|bound| *bound == first) {
+        return Finding {
+            confidence: Confidence::Strong,
+            claim: format!("The best of each load is limited by {}.", first.word()),
+            evidence,
+            apply: first.apply().into(),
+        };
+    }
+    let counted: Vec<String> =
+        [Bound::Link, Bound::Device, Bound::Cpu, Bound::Latency, Bound::Unknown]
+            .into_iter()
+            .filter_map(|bound| {
+                let count = found.iter().filter(|it| **it == bound).count();
+                (count > 0).then(|| format!("{} ({count})", bound.word()))
+            })
+            .collect();
+    Finding {
+        confidence: Confidence::Moderate,
+        claim: format!("Limits differ by load: {}.", counted.join(", ")),
+        evidence,
+        apply: "See the evidence for the load that is most like your program.".into(),
+    }
+}
+
+fn judge(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<(Bound, String)> {
+    let limits = facts.limits;
+    let curve = facts.analysis.curve(facts.plan, workload, condition, Metric::Bandwidth);
+    let best = curve.iter().max_by(|a, b| a.median.total_cmp(&b.median))?;
+    let sample = |name: &str| {
+        let values: Vec<f64> = facts.samples(best.cell, condition, name).into_values().collect();
+        (!values.is_empty()).then(|| median(&values))
+    };
+    let link = facts.plan.experiment.limits.link_bytes_per_s.map(|rate| best.median / rate as f64);
+    let device = local_peak(facts, workload, condition).map(|peak| best.median / peak);
+    let (core, softirq) = (sample("cpu_busiest_share"), sample("cpu_busiest_softirq_share"));
+    let machine = sample(Metric::MachineCpu.name()).map(|percent| percent / 100.0);
+    if link.is_none() && core.is_none() {
+        return None;
+    }
+    let reaches = |share: Option<f64>, limit: f64| share.is_some_and(|share| share >= limit);
+    let growth = latency_growth(facts, best.cell, condition);
+    let is_flat = growth.is_some_and(|growth| growth <= limits.latency_flat)
+        && machine.is_some_and(|share| share < limits.cpu_idle_share);
+    let bound = if reaches(link, limits.bound_share) {
+        Bound::Link
+    } else if reaches(device, limits.bound_share) {
+        Bound::Device
+    } else if reaches(core, limits.cpu_share) || reaches(softirq, limits.softirq_share) {
+        Bound::Cpu
+    } else if is_flat {
+        Bound::Latency
+    } else {
+        Bound::Unknown
+    };
+    let percent = |share: Option<f64>| {
+        share.map_or("not available".into(), |share| format!("{:.0} %", 100.0 * share))
+    };
+    let line = format!(
+        "{}, {}: {} MiB/s: {}. Of the link {}, of the device by itself {}, busiest CPU {}, softirqs \
+         {}, all CPUs {}, latency {} that of the fewest operations",
+        facts.name(workload, condition),
+        facts.plan.cells[best.cell].label(),
+        units::significant(best.median / Metric::Bandwidth.unit()),
+        bound.word(),
+        percent(link),
+        percent(device),
+        percent(core),
+        percent(softirq),
+        percent(machine),
+        growth.map_or("not comparable with".into(), |growth| format!("{growth:.2} ×")),
+    );
+    Some((bound, line))
+}
+
+/// The best bandwidth of the local condition that this remote one is compared with.
+fn local_peak(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<f64> {
+    let comparisons = facts.plan.experiment.comparisons.iter();
+    let local = comparisons
+        .filter(|it| it.role.as_deref() == Some("remote-local"))
+        .find(|it| facts.plan.condition(&it.other) == Some(condition))
+        .and_then(|it| facts.plan.condition(&it.baseline))?;
+    let curve = facts.analysis.curve(facts.plan, workload, local, Metric::Bandwidth);
+    curve.iter().map(|point| point.median).max_by(f64::total_cmp)
+}
+
+/// Latency of a cell by that of the cell with the fewest operations under way, of the same block size.
+fn latency_growth(facts: &Facts<'_>, cell: usize, condition: usize) -> Option<f64> {
+    let it = &facts.plan.cells[cell];
+    let n = |cell: usize| facts.plan.cells[cell].jobs * facts.plan.cells[cell].depth;
+    let same = (0..facts.plan.cells.len()).filter(|other| {
+        let other = &facts.plan.cells[*other];
+        other.workload == it.workload && other.block_size == it.block_size
+    });
+    let fewest = same.min_by_key(|other| n(*other)).filter(|other| n(*other) < n(cell))?;
+    let latency = |cell| facts.median_of(cell, condition, Metric::Latency);
+    Some(latency(cell)? / latency(fewest)?)
+}

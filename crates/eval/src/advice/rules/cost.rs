@@ -1,0 +1,387 @@
+//! Rules on CPU time at fixed rates: A7 (what an operation costs), A8 (which batch is large enough).
+//!
+//! A7 fits busy = a + c · rate in each round. The slope c leaves out what is there at any rate; what the
+//! load's own generator takes is taken off as the slope on a device that does nothing, if there is such a
+//! condition. Busy is the machine's (samples, neighbours included) and, apart, the scheduler's exact time
+//! of the load, the services and the kernel's threads.
+
+use crate::advice::{Confidence, Facts, Finding};
+use crate::experiment::Metric;
+use crate::guard::Mark;
+use crate::statistics::{ALPHA, Line, Verdict, judge_family, median, median_interval, t_interval};
+use crate::store::Run;
+use crate::units;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Largest ratio of costs that does not matter: ± 10 %.
+const COST_MARGIN: f64 = 1.10;
+const MICROSECONDS: f64 = 1e6;
+
+/// Whose time is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// All of the machine.
+    Machine,
+    /// The load, the services and the threads of the kernel.
+    Tasks,
+}
+
+impl Whose {
+    /// CPU seconds by second of a run.
+    fn busy(self, run: &Run) -> Option<f64> {
+        let value = |name: &str| run.samples.get(name).copied();
+        let seconds = match self {
+            Self::Machine => value("cpu_busy_s")?,
+            Self::Tasks => {
+                let services: f64 = run
+                    .samples
+                    .iter()
+                    .filter(|(name, _)| name.starts_with("cpu_service_"))
+                    .map(|(_, value)| value)
+                    .sum();
+                value("cpu_load_s")? + services + value("cpu_kernel_threads_s").unwrap_or_default()
+            }
+        };
+        Some(seconds / value("cpu_wall_s")?)
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Machine => "whole machine",
+            Self::Tasks => "load, services and threads of the kernel",
+        }
+    }
+}
+
+/// What is the same along a curve over rates: workload, block size, jobs, batch.
+type Shape = (usize, u64, u32, u32);
+
+/// Cost over rates of one condition.
+struct Curve {
+    shape: Shape,
+    condition: usize,
+    /// Slopes by round, in µs per operation.
+    slopes: BTreeMap<u32, f64>,
+    /// Through the medians over rounds, in CPU seconds by second.
+    line: Line,
+    rates: usize,
+}
+
+/// Runs that held their rate.
+fn held<'a>(facts: &Facts<'a>, condition: usize) -> impl Iterator<Item = (usize, &'a Run)> {
+    let id = &facts.plan.conditions[condition].id;
+    let cells: BTreeMap<&str, usize> =
+        facts.plan.cells.iter().enumerate().map(|(index, it)| (it.id.as_str(), index)).collect();
+    let runs = facts.analysis.runs.iter();
+    runs.filter(move |run| run.condition == *id && run.is_usable())
+        .filter(|run| !run.marks.contains(&Mark::Saturated))
+        .filter_map(move |run| Some((*cells.get(run.cell.as_str())?, run)))
+}
+
+fn curves(facts: &Facts<'_>, whose: Whose) -> Vec<Curve> {
+    let mut all = Vec::new();
+    for condition in 0..facts.plan.conditions.len() {
+        // By shape, then round, then rate: (achieved rate, busy).
+        type Points = BTreeMap<u64, (f64, f64)>;
+        let mut shapes: BTreeMap<Shape, BTreeMap<u32, Points>> = BTreeMap::new();
+        for (index, run) in held(facts, condition) {
+            let cell = &facts.plan.cells[index];
+            let (Some(iops), Some(busy)) = (run.value(Metric::Iops), whose.busy(run)) else {
+                continue;
+            };
+            if cell.rate > 0 {
+                let shape = (cell.workload, cell.block_size, cell.jobs, cell.batch);
+                let rounds = shapes.entry(shape).or_default();
+                rounds.entry(run.round).or_default().insert(cell.rate, (iops, busy));
+            }
+        }
+        for (shape, mut rounds) in shapes {
+            rounds.retain(|_, points| points.len() >= facts.limits.rates_min);
+            let slope = |points: &Points| {
+                let points: Vec<(f64, f64)> = points.values().copied().collect();
+                Line::fit(&points).map(|line| MICROSECONDS * line.slope)
+            };
+            let slopes: BTreeMap<u32, f64> =
+                rounds.iter().filter_map(|(round, it)| Some((*round, slope(it)?))).collect();
+            let medians = medians(&rounds);
+            if let (Some(line), false) = (Line::fit(&medians), slopes.is_empty()) {
+                all.push(Curve { shape, condition, slopes, line, rates: medians.len() });
+            }
+        }
+    }
+    all
+}
+
+/// Medians over rounds, by rate.
+fn medians(rounds: &BTreeMap<u32, BTreeMap<u64, (f64, f64)>>) -> Vec<(f64, f64)> {
+    let rates: BTreeSet<u64> = rounds.values().flat_map(|points| points.keys().copied()).collect();
+    let of = |rate: u64, value: fn(&(f64, f64)) -> f64| {
+        let values: Vec<f64> =
+            rounds.values().filter_map(|points| points.get(&rate).map(value)).collect();
+        median(&values)
+    };
+    rates.into_iter().map(|rate| (of(rate, |it| it.0), of(rate, |it| it.1))).collect()
+}
+
+/// Slopes without the generator's, by round; and whether that was measured.
+fn net(facts: &Facts<'_>, curve: &Curve, all: &[Curve]) -> (BTreeMap<u32, f64>, Option<f64>) {
+    let null = all.iter().find(|it| it.shape == curve.shape && facts.plan.is_null(it.condition));
+    let Some(null) = null else { return (curve.slopes.clone(), None) };
+    let rounds = curve
+        .slopes
+        .iter()
+        .filter_map(|(round, slope)| Some((*round, slope - null.slopes.get(round)?)));
+    let own: Vec<f64> = null.slopes.values().copied().collect();
+    (rounds.collect(), Some(median(&own)))
+}
+
+/// A7.
+pub(crate) fn per_operation(facts: &Facts<'_>) -> Finding {
+    let machine = curves(facts, Whose::Machine);
+    let tasks = curves(facts, Whose::Tasks);
+    if machine.is_empty() && tasks.is_empty() {
+        return Finding::not_measured("no condition has enough rates that were held");
+    }
+    let mut evidence = Vec::new();
+    for (whose, all) in [(Whose::Machine, &machine), (Whose::Tasks, &tasks)] {
+        for curve in all.iter().filter(|curve| !facts.plan.is_null(curve.condition)) {
+            evidence.push(line(facts, whose, curve, all));
+        }
+    }
+    let is_straight = |all: &[Curve]| {
+        let real = || all.iter().filter(|curve| !facts.plan.is_null(curve.condition));
+        real().count() > 0 && real().all(|curve| curve.line.r_squared >= facts.limits.slope_r2_min)
+    };
+    let (whose, all) = if is_straight(&machine) {
+        (Whose::Machine, &machine)
+    } else if is_straight(&tasks) {
+        (Whose::Tasks, &tasks)
+    } else {
+        evidence.truncate(super::EVIDENCE_MAX);
+        return Finding {
+            confidence: Confidence::NoAdvice,
+            claim: format!(
+                "CPU time is no straight line over the rate (R² below {}): see the curve.",
+                facts.limits.slope_r2_min
+            ),
+            evidence,
+            apply: "Read the cost at your own rate off the curve.".into(),
+        };
+    };
+    compared(facts, whose, all, evidence)
+}
+
+fn line(facts: &Facts<'_>, whose: Whose, curve: &Curve, all: &[Curve]) -> String {
+    let (net, own) = net(facts, curve, all);
+    let slopes: Vec<f64> = net.into_values().collect();
+    let interval = t_interval(&slopes, 1.0 - ALPHA).map_or(String::new(), |it| {
+        format!(" ({} … {})", units::significant(it.low), units::significant(it.high))
+    });
+    let (workload, size, jobs, batch) = curve.shape;
+    let straight = if curve.line.r_squared >= facts.limits.slope_r2_min {
+        format!("c = {} µs per operation{interval}", units::significant(median(&slopes)))
+    } else {
+        "no slope".into()
+    };
+    format!(
+        "{}, {}, jobs {jobs}, batch {batch}, {}: {straight}, a = {} CPUs, R² = {:.3} over {} rates, \
+         n = {}; generator {}",
+        facts.name(workload, curve.condition),
+        units::bytes(size),
+        whose.label(),
+        units::significant(curve.line.intercept),
+        curve.line.r_squared,
+        curve.rates,
+        slopes.len(),
+        own.map_or("not measured, so it is in c".into(), |own| {
+            format!("{} µs, taken off", units::significant(own))
+        }),
+    )
+}
+
+/// The slopes of the experiment's comparisons.
+fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<String>) -> Finding {
+    let mut named = Vec::new();
+    let mut ratios = Vec::new();
+    for comparison in &facts.plan.experiment.comparisons {
+        let condition = |levels| facts.plan.condition(levels);
+        let (Some(base), Some(other)) =
+            (condition(&comparison.baseline), condition(&comparison.other))
+        else {
+            continue;
+        };
+        for baseline in all.iter().filter(|it| it.condition == base && !facts.plan.is_null(base)) {
+            let is_other = |it: &&Curve| it.condition == other && it.shape == baseline.shape;
+            let Some(with) = all.iter().find(is_other) else { continue };
+            let ((base, _), (with, _)) = (net(facts, baseline, all), net(facts, with, all));
+            let ratio = |(round, c): (&u32, &f64)| Some((c / base.get(round)?).ln());
+            let found: Vec<f64> =
+                with.iter().filter_map(ratio).filter(|ratio| ratio.is_finite()).collect();
+            let (_, _, jobs, batch) = baseline.shape;
+            named.push(format!("{} (jobs {jobs}, batch {batch})", comparison.name));
+            ratios.push(found);
+        }
+    }
+    let looks = facts.plan.experiment.timing.looks.count();
+    let judged = judge_family(&ratios, COST_MARGIN.ln(), looks, ALPHA);
+    let mut decided = Vec::new();
+    for (name, (it, verdict)) in named.iter().zip(&judged) {
+        let said = format!("{name}: slope {}, n = {}: {verdict}", units::percent(it.mean), it.n);
+        if verdict.is_decided() {
+            decided.push((said.clone(), *verdict));
+        }
+        evidence.insert(0, said);
+    }
+    evidence.truncate(super::EVIDENCE_MAX);
+    let costs: Vec<String> = all
+        .iter()
+        .filter(|curve| !facts.plan.is_null(curve.condition))
+        .map(|curve| {
+            let slopes: Vec<f64> = net(facts, curve, all).0.into_values().collect();
+            let label = &facts.plan.conditions[curve.condition].label;
+            format!("{label} {} µs", units::significant(median(&slopes)))
+        })
+        .take(4)
+        .collect();
+    let matters = decided.iter().find(|(_, verdict)| *verdict == Verdict::DifferentMatters);
+    let claim = format!(
+        "An operation costs ({}): {}{}.",
+        whose.label(),
+        costs.join(", "),
+        matters.map_or(String::new(), |(said, _)| format!("; {said}"))
+    );
+    let confidence = match (named.is_empty(), decided.len() == named.len()) {
+        (false, true) => Confidence::Strong,
+        (false, false) if decided.is_empty() => Confidence::NoAdvice,
+        _ => Confidence::Moderate,
+    };
+    let apply = if matters.is_some() {
+        "Where CPU time is short, take the cheaper one."
+    } else {
+        "Count that much CPU time per operation when you plan cores."
+    };
+    Finding { confidence, claim, evidence, apply: apply.into() }
+}
+
+/// A8.
+pub(crate) fn batch(facts: &Facts<'_>) -> Finding {
+    let mut found = Vec::new();
+    let mut evidence = Vec::new();
+    let mut judged = 0;
+    for condition in (0..facts.plan.conditions.len()).filter(|it| facts.plan.has_device(*it)) {
+        for (_, cells) in by_rate(facts) {
+            if let Some((batch, line)) = smallest(facts, condition, &cells) {
+                judged += 1;
+                found.extend(batch);
+                evidence.push(line);
+            }
+        }
+    }
+    if judged == 0 {
+        return Finding::not_measured("no rate was held with enough batch sizes");
+    }
+    evidence.truncate(super::EVIDENCE_MAX);
+    let Some(largest) = found.iter().copied().max() else {
+        return Finding {
+            confidence: Confidence::NoAdvice,
+            claim:
+                "No batch is both cheap and prompt: larger ones save CPU time and raise the tail."
+                    .into(),
+            evidence,
+            apply: "Weigh CPU time against latency by the curve.".into(),
+        };
+    };
+    let is_sure = found.len() == judged && found.iter().all(|batch| *batch == largest);
+    Finding {
+        confidence: if is_sure { Confidence::Strong } else { Confidence::Moderate },
+        claim: format!(
+            "Batches of {largest} cost no more than larger ones, with a tail as of single operations, \
+             in {} of {judged} curves.",
+            found.len()
+        ),
+        evidence,
+        apply: format!("Submit {largest} operations per system call where they come together."),
+    }
+}
+
+/// Cells that differ in batch only: the highest rate of each that all batches held comes last.
+fn by_rate(facts: &Facts<'_>) -> BTreeMap<(usize, u64, u32, u64), BTreeMap<u32, usize>> {
+    let mut all: BTreeMap<(usize, u64, u32, u64), BTreeMap<u32, usize>> = BTreeMap::new();
+    for (index, cell) in facts.plan.cells.iter().enumerate().filter(|(_, cell)| cell.rate > 0) {
+        let key = (cell.workload, cell.block_size, cell.jobs, cell.rate);
+        all.entry(key).or_default().insert(cell.batch, index);
+    }
+    all
+}
+
+fn smallest(
+    facts: &Facts<'_>,
+    condition: usize,
+    cells: &BTreeMap<u32, usize>,
+) -> Option<(Option<u32>, String)> {
+    let limits = facts.limits;
+    let null = (0..facts.plan.conditions.len()).find(|it| facts.plan.is_null(*it));
+    let mut costs: BTreeMap<u32, f64> = BTreeMap::new();
+    let mut tails: BTreeMap<u32, f64> = BTreeMap::new();
+    let mut rounds = usize::MAX;
+    for (batch, cell) in cells {
+        let runs: Vec<&Run> =
+            held(facts, condition).filter(|(index, _)| index == cell).map(|(_, run)| run).collect();
+        let values = |metric| runs.iter().filter_map(|run| run.value(metric)).collect::<Vec<f64>>();
+        let (cost, tail) = (values(Metric::CpuPerIo), values(Metric::LatencyP99));
+        if cost.is_empty() || tail.is_empty() {
+            continue;
+        }
+        let own = null.and_then(|null| facts.median_of(*cell, null, Metric::CpuPerIo));
+        costs.insert(*batch, median(&cost) - own.unwrap_or_default());
+        tails.insert(*batch, median(&tail));
+        // Fewer rounds than have an interval are no evidence.
+        rounds = rounds.min(if median_interval(&cost, 0.95).is_some() { cost.len() } else { 0 });
+    }
+    let is_enough = costs.len() >= limits.batches_min && rounds > 0 && tails.contains_key(&1);
+    let (_, last) = costs.last_key_value().filter(|_| is_enough)?;
+    let tail_max = limits.batch_tail * tails.get(&1)?;
+    let is_good =
+        |batch: &&u32| costs[*batch] <= limits.batch_cost * last && tails[*batch] <= tail_max;
+    let batch = costs.keys().find(is_good).copied();
+    let points: Vec<(f64, f64)> =
+        costs.iter().map(|(batch, cost)| (1.0 / f64::from(*batch), *cost)).collect();
+    let model = Line::fit(&points).filter(|line| line.r_squared >= limits.model_r2_min);
+    let model = model.map_or("no model fits".into(), |line| {
+        format!(
+            "c = {} + {} / b µs, R² = {:.3}",
+            units::significant(line.intercept),
+            units::significant(line.slope),
+            line.r_squared
+        )
+    });
+    let shown: Vec<String> = costs
+        .iter()
+        .map(|(batch, cost)| {
+            let cell = cells[batch];
+            let achieved: Vec<f64> =
+                facts.samples(cell, condition, "batch_achieved").into_values().collect();
+            let achieved = if achieved.is_empty() {
+                String::new()
+            } else {
+                format!(" (achieved {:.1})", median(&achieved))
+            };
+            format!(
+                "{batch}{achieved}: {} µs, p99 {:.0} µs",
+                units::significant(*cost),
+                tails[batch]
+            )
+        })
+        .collect();
+    let cell = &facts.plan.cells[*cells.values().next()?];
+    let line = format!(
+        "{}, {}, {} IOPS, jobs {}: {}; {model}; the generator's own time is {}; n ≥ {rounds}",
+        facts.name(cell.workload, condition),
+        units::bytes(cell.block_size),
+        cell.rate,
+        cell.jobs,
+        shown.join(", "),
+        if null.is_some() { "taken off" } else { "in it" },
+    );
+    Some((batch, line))
+}

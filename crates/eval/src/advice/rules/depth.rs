@@ -1,0 +1,302 @@
+//! Rules on operations under way: A4 (how many are enough), A5 (by jobs or by depth).
+//!
+//! N is jobs × depth. A closed load keeps N operations under way, so that N = rate × latency (Little) is
+//! a check of the measurement itself, and throughput over N has a knee.
+
+use crate::advice::{Confidence, Facts, Finding};
+use crate::experiment::Metric;
+use crate::statistics::{Usl, Verdict, judge_family, median, median_interval};
+use crate::units;
+use std::collections::BTreeMap;
+
+/// Throughput over N of one condition at one block size.
+struct Curve {
+    workload: usize,
+    condition: usize,
+    block_size: u64,
+    /// By N: the cells with it.
+    cells: BTreeMap<u32, Vec<usize>>,
+}
+
+/// All curves of loads that are closed and tell bandwidth or IOPS.
+fn curves(facts: &Facts<'_>) -> Vec<Curve> {
+    let mut all: BTreeMap<(usize, usize, u64), BTreeMap<u32, Vec<usize>>> = BTreeMap::new();
+    for (index, cell) in facts.plan.cells.iter().enumerate().filter(|(_, cell)| cell.rate == 0) {
+        let Some(metric) = facts.throughput(cell.workload) else { continue };
+        for condition in 0..facts.plan.conditions.len() {
+            if facts.median_of(index, condition, metric).is_some() {
+                let curve = all.entry((cell.workload, condition, cell.block_size)).or_default();
+                curve.entry(cell.jobs * cell.depth).or_default().push(index);
+            }
+        }
+    }
+    all.into_iter()
+        .map(|((workload, condition, block_size), cells)| Curve {
+            workload,
+            condition,
+            block_size,
+            cells,
+        })
+        .collect()
+}
+
+impl Curve {
+    /// The median of a metric at an N, over its cells.
+    fn at(&self, facts: &Facts<'_>, n: u32, metric: Metric) -> Option<f64> {
+        let cells = self.cells.get(&n)?;
+        let values: Vec<f64> = cells
+            .iter()
+            .filter_map(|cell| facts.median_of(*cell, self.condition, metric))
+            .collect();
+        (!values.is_empty()).then(|| median(&values))
+    }
+
+    /// Largest relative difference of N and rate × latency.
+    fn little(&self, facts: &Facts<'_>) -> Option<f64> {
+        let differences: Vec<f64> = self
+            .cells
+            .keys()
+            .filter_map(|&n| {
+                let rate = self.at(facts, n, Metric::Iops)?;
+                let latency = self.at(facts, n, Metric::Latency)?;
+                Some((rate * latency / 1e6 / f64::from(n) - 1.0).abs())
+            })
+            .collect();
+        differences.into_iter().max_by(f64::total_cmp)
+    }
+
+    /// Whether throughput at an N is surely as good as wanted.
+    fn is_sure(&self, facts: &Facts<'_>, n: u32, metric: Metric, floor: f64) -> bool {
+        let cells = self.cells.get(&n).map_or(&[][..], Vec::as_slice);
+        cells.iter().any(|cell| {
+            let values: Vec<f64> =
+                facts.by_round(*cell, self.condition, metric).into_values().collect();
+            median_interval(&values, 0.95).is_some_and(|interval| interval.low >= floor)
+        })
+    }
+}
+
+/// What is said of a curve.
+struct Knee {
+    /// The N to take, if there is one; whether it is sure.
+    n: Option<(u32, bool)>,
+    is_faulty: bool,
+    line: String,
+}
+
+/// A4.
+pub(crate) fn knee(facts: &Facts<'_>) -> Finding {
+    let long = |curve: &Curve| curve.cells.len() >= facts.limits.knee_points_min;
+    let knees: Vec<Knee> = curves(facts)
+        .iter()
+        .filter(|it| long(it))
+        .filter_map(|curve| judge(facts, curve))
+        .collect();
+    if knees.is_empty() {
+        return Finding::not_measured("no curve has enough products of jobs and depth");
+    }
+    let evidence = knees.iter().map(|knee| knee.line.clone()).collect();
+    let found: Vec<(u32, bool)> = knees.iter().filter_map(|knee| knee.n).collect();
+    let faulty = knees.iter().filter(|knee| knee.is_faulty).count();
+    if found.is_empty() {
+        let claim = if faulty > 0 {
+            "The measurement is faulty: rate × latency is not what was under way.".into()
+        } else {
+            "No number of operations gives the best throughput within the limit of its tail.".into()
+        };
+        let apply = "See the curves: throughput has to be weighed against latency.".into();
+        return Finding { confidence: Confidence::NoAdvice, claim, evidence, apply };
+    }
+    let is_strong =
+        faulty == 0 && found.len() == knees.len() && found.iter().all(|(_, is_sure)| *is_sure);
+    let most = found.iter().map(|(n, _)| *n).max().unwrap_or_default();
+    let claim = format!(
+        "{most} operations under way reach {:.0} % of the best throughput in {} of {} curves.",
+        100.0 * facts.limits.knee_share,
+        found.len(),
+        knees.len()
+    );
+    Finding {
+        confidence: if is_strong { Confidence::Strong } else { Confidence::Moderate },
+        claim,
+        evidence,
+        apply: format!("Keep about {most} operations under way, jobs × depth; more only wait."),
+    }
+}
+
+fn judge(facts: &Facts<'_>, curve: &Curve) -> Option<Knee> {
+    let limits = facts.limits;
+    let metric = facts.throughput(curve.workload)?;
+    let points: Vec<(u32, f64)> =
+        curve.cells.keys().filter_map(|&n| Some((n, curve.at(facts, n, metric)?))).collect();
+    let best = points.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let first = points.first()?.0;
+    let tail = |n: u32| curve.at(facts, n, Metric::LatencyP99);
+    // Only the tail of one operation by itself is a measure.
+    let tail_max = (first == 1).then(|| tail(1)).flatten().map(|p99| limits.knee_tail * p99);
+    let floor = limits.knee_share * best.1;
+    let is_good = |&(n, x): &(u32, f64)| {
+        x >= floor && tail_max.is_none_or(|most| tail(n).is_none_or(|p99| p99 <= most))
+    };
+    let little = curve.little(facts);
+    let is_faulty = little.is_some_and(|it| it > limits.little_max);
+    let found = points.iter().copied().find(is_good).filter(|_| !is_faulty);
+    let n = found.map(|(n, _)| (n, curve.is_sure(facts, n, metric, floor)));
+    let model = Usl::fit(&points.iter().map(|(n, x)| (f64::from(*n), *x)).collect::<Vec<_>>());
+    let model = match model.filter(|law| law.r_squared >= limits.model_r2_min) {
+        Some(law) => {
+            let last = points.last()?.0;
+            let is_inside = |peak: &f64| (f64::from(first)..=f64::from(last)).contains(peak);
+            let peak = law
+                .peak()
+                .filter(is_inside)
+                .map_or("outside of what was measured".into(), |it| format!("at N = {it:.0}"));
+            format!(
+                "scalability law: contention σ = {:.4}, coherence κ = {:.6}, peak {peak}, R² = {:.3}",
+                law.sigma, law.kappa, law.r_squared
+            )
+        }
+        None => "no model fits".into(),
+    };
+    let tail_said = match (tail_max, found.and_then(|(n, _)| tail(n))) {
+        (Some(most), Some(p99)) => format!("p99 {p99:.0} of at most {most:.0} µs"),
+        (Some(most), None) => format!("p99 is to be at most {most:.0} µs"),
+        (None, _) => "p99 of one operation was not measured".into(),
+    };
+    Some(Knee {
+        n,
+        is_faulty,
+        line: format!(
+            "{}, {}: best {} ({}) at N = {}; enough from N = {}; {tail_said}; {model}; N against \
+             rate × latency: {}",
+            facts.name(curve.workload, curve.condition),
+            units::bytes(curve.block_size),
+            units::significant(best.1 / metric.unit()),
+            metric.label(),
+            best.0,
+            found.map_or("none".into(), |(n, _)| n.to_string()),
+            little.map_or("not available".into(), |it| format!("{:.1} %", 100.0 * it)),
+        ),
+    })
+}
+
+/// A pair of cells with the same N: the one with more jobs, and the one with more depth.
+struct Pair {
+    line: String,
+    verdict: Verdict,
+    /// Log-ratio of throughput, more jobs against more depth.
+    mean: f64,
+    /// Log-ratio of CPU time per operation.
+    cpu: Option<f64>,
+}
+
+/// A5.
+pub(crate) fn jobs_or_depth(facts: &Facts<'_>) -> Finding {
+    let pairs = pairs(facts);
+    if pairs.is_empty() {
+        return Finding::not_measured("no two cells have the same product");
+    }
+    let count = |is: &dyn Fn(&Pair) -> bool| pairs.iter().filter(|pair| is(pair)).count();
+    let jobs = count(&|it| it.verdict == Verdict::DifferentMatters && it.mean > 0.0);
+    let depth = count(&|it| it.verdict == Verdict::DifferentMatters && it.mean < 0.0);
+    let same = count(&|it| it.verdict == Verdict::Equivalent);
+    let all = pairs.len();
+    let is_most = |count: usize| count as f64 >= facts.limits.strong_share * all as f64;
+    let evidence = pairs.iter().map(|pair| pair.line.clone()).take(super::EVIDENCE_MAX).collect();
+    let more = |count: usize, what: &str| {
+        let confidence = if is_most(count) { Confidence::Strong } else { Confidence::Moderate };
+        let claim = format!(
+            "More {what} is faster in {count} of {all} pairs of the same product, never slower."
+        );
+        (confidence, claim, format!("Raise {what} first."))
+    };
+    let (confidence, claim, apply) = match (jobs, depth) {
+        (0, 0) if is_most(same) => {
+            let costs: Vec<f64> = pairs.iter().filter_map(|pair| pair.cpu).collect();
+            let cheaper = match median(&costs) {
+                _ if costs.is_empty() => "Take whichever is simpler.".into(),
+                cost if cost > 0.0 => {
+                    format!("Take depth: jobs take {} CPU time per I/O.", units::percent(cost))
+                }
+                cost => format!("Take jobs: they take {} CPU time per I/O.", units::percent(cost)),
+            };
+            let claim = format!("Jobs and depth are equivalent in {same} of {all} pairs.");
+            (Confidence::Strong, claim, cheaper)
+        }
+        (jobs, 0) if jobs > 0 => more(jobs, "jobs"),
+        (0, depth) if depth > 0 => more(depth, "depth"),
+        (0, 0) => {
+            let claim = "Nothing is proven about jobs against depth yet.".into();
+            (Confidence::NoAdvice, claim, "Run the full form for an answer.".into())
+        }
+        (jobs, depth) => {
+            let claim = format!(
+                "It depends: more jobs is faster in {jobs} of {all} pairs, more depth in {depth}."
+            );
+            (
+                Confidence::Moderate,
+                claim,
+                "Choose by the pair that is most like your program.".into(),
+            )
+        }
+    };
+    Finding { confidence, claim, evidence, apply }
+}
+
+fn pairs(facts: &Facts<'_>) -> Vec<Pair> {
+    let mut found = Vec::new();
+    for curve in curves(facts) {
+        let Some(metric) = facts.throughput(curve.workload) else { continue };
+        for (n, cells) in &curve.cells {
+            let jobs = |cell: &usize| facts.plan.cells[*cell].jobs;
+            let (Some(few), Some(many)) =
+                (cells.iter().copied().min_by_key(jobs), cells.iter().copied().max_by_key(jobs))
+            else {
+                continue;
+            };
+            if jobs(&few) < jobs(&many) {
+                found.push((*n, curve.workload, curve.condition, metric, few, many));
+            }
+        }
+    }
+    let ratios = |condition, metric, few, many| -> Vec<f64> {
+        let (few, many): (BTreeMap<u32, f64>, _) =
+            (facts.by_round(few, condition, metric), facts.by_round(many, condition, metric));
+        let ratio = |(round, value): (&u32, &f64)| Some((value / few.get(round)?).ln());
+        many.iter().filter_map(ratio).filter(|ratio| ratio.is_finite()).collect()
+    };
+    let all: Vec<Vec<f64>> = found
+        .iter()
+        .map(|(_, _, condition, metric, few, many)| ratios(*condition, *metric, *few, *many))
+        .collect();
+    let margin = facts.plan.experiment.margins.throughput;
+    let looks = facts.plan.experiment.timing.looks.count();
+    let judged = judge_family(&all, margin, looks, crate::statistics::ALPHA);
+    found
+        .iter()
+        .zip(judged)
+        .map(|(&(n, workload, condition, metric, few, many), (evidence, verdict))| {
+            let cpu = ratios(condition, Metric::CpuPerIo, few, many);
+            let cpu = (!cpu.is_empty()).then(|| median(&cpu));
+            let interval = evidence.interval.map_or(String::new(), |it| {
+                format!(" ({} … {})", units::percent(it.low), units::percent(it.high))
+            });
+            let shape = |cell: usize| {
+                let cell = &facts.plan.cells[cell];
+                format!("{} × {}", cell.jobs, cell.depth)
+            };
+            let line = format!(
+                "{}, {}, N = {n}: {} against {}: {} {}{interval}, n = {}: {verdict}; CPU per I/O {}",
+                facts.name(workload, condition),
+                units::bytes(facts.plan.cells[few].block_size),
+                shape(many),
+                shape(few),
+                metric.word(),
+                units::percent(evidence.mean),
+                evidence.n,
+                cpu.map_or("not available".into(), units::percent),
+            );
+            Pair { line, verdict, mean: evidence.mean, cpu }
+        })
+        .collect()
+}

@@ -1,0 +1,175 @@
+//! What runs cost in CPU time, as a table: by whom it was used, and of what the machine did.
+//!
+//! Columns of processes are the scheduler's, exact; those of the machine are samples and carry the error
+//! of one run. What is not available is said so: it is never 0.
+
+use super::Report;
+use crate::statistics::median;
+use crate::store::Run;
+use crate::units;
+
+const NOT_AVAILABLE: &str = "not available";
+
+/// Names of the columns.
+pub(super) const HEAD: [&str; 13] = [
+    "cell",
+    "condition",
+    "load, µs/I/O",
+    "services, µs/I/O",
+    "kernel threads, µs/I/O",
+    "user, %",
+    "system, %",
+    "irq, %",
+    "softirq, %",
+    "steal, %",
+    "machine less idle, µs/I/O",
+    "less the generator, µs/I/O",
+    "machine less idle, s/GiB",
+];
+
+/// What the numbers are.
+pub(super) const CAPTION: &str = "CPU time: medians over rounds. Load, services and threads of the kernel by the scheduler (exact); \
+     user (with nice) to steal in percent of all CPUs by /proc/stat, ± the error of sampling in one run \
+     (95 %); the machine's busy time less what it used before the round, and less what the load takes on \
+     a device that does nothing";
+
+/// The rows of a workload; none if CPU time was not looked at.
+pub(super) fn rows(report: &Report, workload: usize) -> Vec<Vec<String>> {
+    let plan = &report.plan;
+    let mut rows = Vec::new();
+    for cell in plan.cells.iter().filter(|cell| cell.workload == workload) {
+        let runs = |condition: usize| -> Vec<&Run> {
+            let id = &plan.conditions[condition].id;
+            let all = report.analysis.runs.iter().filter(|run| run.is_usable());
+            all.filter(|run| run.cell == cell.id && run.condition == *id)
+                .filter(|run| run.samples.contains_key("cpu_wall_s"))
+                .collect()
+        };
+        let null = (0..plan.conditions.len()).find(|it| plan.is_null(*it));
+        let generator = null.and_then(|null| middle(&runs(null), machine));
+        for (condition, it) in plan.conditions.iter().enumerate() {
+            let runs = runs(condition);
+            if runs.is_empty() {
+                continue;
+            }
+            let mut row = vec![cell.label(), it.label.clone()];
+            row.extend(row_of(&runs, generator.filter(|_| Some(condition) != null)));
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+fn row_of(runs: &[&Run], generator: Option<f64>) -> Vec<String> {
+    let per_io = |seconds: fn(&Run) -> Option<f64>| {
+        middle(runs, |run| Some(1e6 * seconds(run)? / operations(run)?))
+    };
+    let machine = middle(runs, machine);
+    let mut row = vec![
+        shown(per_io(|run| value(run, "cpu_load_s"))),
+        shown(per_io(services)),
+        shown(per_io(|run| value(run, "cpu_kernel_threads_s"))),
+    ];
+    row.push(share(runs, &["user", "nice"]));
+    for column in ["system", "irq", "softirq", "steal"] {
+        row.push(share(runs, &[column]));
+    }
+    row.push(shown(machine));
+    let net = machine.zip(generator).map(|(all, own)| all - own);
+    row.push(shown(net));
+    row.push(shown(middle(runs, |run| value(run, "cpu-per-gib"))));
+    row
+}
+
+fn value(run: &Run, name: &str) -> Option<f64> {
+    run.samples.get(name).copied()
+}
+
+fn operations(run: &Run) -> Option<f64> {
+    value(run, "cpu_operations").filter(|count| *count > 0.0)
+}
+
+fn machine(run: &Run) -> Option<f64> {
+    value(run, "machine-cpu-per-io")
+}
+
+/// Of all services together; none stood if there is none.
+fn services(run: &Run) -> Option<f64> {
+    let all = run.samples.iter().filter(|(name, _)| name.starts_with("cpu_service_"));
+    all.map(|(_, value)| *value).reduce(|sum, value| sum + value)
+}
+
+fn middle(runs: &[&Run], value: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = runs.iter().filter_map(|run| value(run)).collect();
+    (!values.is_empty()).then(|| median(&values))
+}
+
+fn shown(value: Option<f64>) -> String {
+    value.map_or(NOT_AVAILABLE.into(), units::significant)
+}
+
+/// Percent of all CPUs in columns together, with the error; the first has to be there.
+fn share(runs: &[&Run], columns: &[&str]) -> String {
+    let percent = |run: &Run, ending: &str| {
+        let all = value(run, "cpu_wall_s")? * value(run, "cpu_count")?;
+        let of = |column: &&str| value(run, &format!("cpu_{column}{ending}"));
+        of(columns.first()?)?;
+        Some(100.0 * columns.iter().filter_map(of).sum::<f64>() / all)
+    };
+    let (part, error) =
+        (middle(runs, |run| percent(run, "_s")), middle(runs, |run| percent(run, "_error_s")));
+    match part.zip(error) {
+        Some((part, error)) => format!("{part:.1} ± {error:.1}"),
+        None => NOT_AVAILABLE.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(samples: &[(&str, f64)]) -> Run {
+        Run {
+            round: 1,
+            position: 0,
+            is_warm_up: false,
+            cell: String::new(),
+            condition: String::new(),
+            seed: 0,
+            error: None,
+            marks: Vec::new(),
+            command: String::new(),
+            job: String::new(),
+            samples: samples.iter().map(|(name, value)| ((*name).to_string(), *value)).collect(),
+        }
+    }
+
+    /// Goal: times are per operation, shares carry their error, the generator is taken off, and what the
+    /// kernel does not count is not available.
+    #[test]
+    fn costs_are_told_with_their_errors() {
+        let run = run(&[
+            ("cpu_wall_s", 2.0),
+            ("cpu_count", 2.0),
+            ("cpu_operations", 1000.0),
+            ("cpu_load_s", 0.01),
+            ("cpu_service_target_s", 0.02),
+            ("cpu_service_attach_s", 0.03),
+            ("cpu_user_s", 1.0),
+            ("cpu_user_error_s", 0.1),
+            ("cpu_nice_s", 0.2),
+            ("cpu_nice_error_s", 0.1),
+            ("cpu_system_s", 0.4),
+            ("cpu_system_error_s", 0.04),
+            ("machine-cpu-per-io", 80.0),
+        ]);
+        let row = row_of(&[&run], Some(5.0));
+        let not = NOT_AVAILABLE;
+        let told =
+            ["10.0", "50.0", not, "30.0 ± 5.0", "10.0 ± 1.0", not, not, not, "80.0", "75.0", not];
+        let told: Vec<String> = told.iter().map(|it| (*it).to_string()).collect();
+        assert_eq!(row, told);
+        assert_eq!(row.len() + 2, HEAD.len());
+        assert_eq!(row_of(&[&run], None)[9], not);
+    }
+}
