@@ -142,6 +142,9 @@ class Cluster:
         return path
 
     def __enter__(self):
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            # A test that is stopped takes its processes down, too.
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
             self.meta.start()
             self.address = self.meta.wait_ready().split()[-1]

@@ -193,7 +193,10 @@ impl Container {
                 command.arg(self.owner.image());
             }
             ContainerKind::Apptainer => {
-                command.args(["exec", "--containall", "-B", &data_bind, "-B", &scratch_bind]);
+                // Root's containers would ask for all capabilities, which not every machine's root has;
+                // an empty home would hide programs that lie in the user's.
+                command.args(["exec", "--containall", "--no-home", "--no-privs"]);
+                command.args(["-B", &data_bind, "-B", &scratch_bind]);
                 command.args(["--pwd", SCRATCH]).arg(&self.image);
             }
             ContainerKind::Namespaces => {
