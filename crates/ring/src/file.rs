@@ -142,6 +142,18 @@ impl File {
         })
     }
 
+    /// Writes what is dirty to the device and waits for it. Nothing is durable by it; a sync afterwards
+    /// has only metadata left to do, so that the syncs of many files find themselves in one commit of
+    /// the file system. Nothing happens in a simulation.
+    ///
+    /// What writing met is told here, **and not by a sync of this file afterwards**: the kernel tells
+    /// an open file description of an error once.
+    pub fn write_back(&self) -> Op<io::Result<()>> {
+        Op::submit(&self.handle, Operation::WriteBack, |completion| {
+            Step::Done(completion.into_result().map(drop))
+        })
+    }
+
     /// `fallocate(2)` with its `FALLOC_FL_*` mode; on a block device it discards or zeroes.
     pub fn fallocate(&self, mode: i32, offset: u64, len: u64) -> Op<io::Result<()>> {
         Op::submit(&self.handle, Operation::Allocate { mode, offset, len }, |completion| {
@@ -157,12 +169,10 @@ impl File {
         }
     }
 
-    /// Writes what is dirty to the device and waits for it, blocking this thread: for threads that
-    /// do nothing else. Nothing is durable by it; a sync afterwards has only metadata left to do, so
-    /// that the syncs of many files find themselves in one commit of the file system.
+    /// As [`File::write_back`], blocking this thread: for threads that do nothing else.
     ///
     /// # Errors
-    /// What writing met; a sync tells it again.
+    /// What writing met; a sync of this file afterwards does not tell it again.
     pub fn write_back_blocking(&self) -> io::Result<()> {
         identity::write_back(self.handle.as_fd()?)
     }

@@ -36,6 +36,8 @@ pub(crate) enum Operation {
     WriteOne { chunk: Chunk, offset: u64, skip: usize },
     /// Make data durable; with `data` only what is needed to read it again.
     Sync { data: bool },
+    /// Write what is dirty to the device and wait for it, without making it durable.
+    WriteBack,
     /// `fallocate(2)`.
     Allocate { mode: i32, offset: u64, len: u64 },
     /// Wait for poll events.

@@ -71,6 +71,13 @@ pub(super) fn build(slot: &mut Slot) -> Built {
                 if *data { types::FsyncFlags::DATASYNC } else { types::FsyncFlags::empty() };
             opcode::Fsync::new(types::Fd(fd)).flags(flags).build()
         }
+        Operation::WriteBack => {
+            let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+                | libc::SYNC_FILE_RANGE_WRITE
+                | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+            // A length of 0 reaches to the end of the file.
+            opcode::SyncFileRange::new(types::Fd(fd), 0).flags(flags).build()
+        }
         Operation::Allocate { mode, offset, len } => {
             opcode::Fallocate::new(types::Fd(fd), *len).offset(*offset).mode(*mode).build()
         }
