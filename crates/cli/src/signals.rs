@@ -1,34 +1,53 @@
-//! Signals as messages to a reactor.
+//! Signals as events of a reactor, without a thread for them.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
 use anyhow::Context;
-use ring::mailbox::{Receiver, channel};
+use ring::Handle;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
 
-/// Signals that may wait to be looked at.
-const SIGNALS_MAX: usize = 16;
+/// Signals that have come, and those that come. When it is dropped, these are ignored.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    delivery: SignalDelivery<UnixStream, SignalOnly>,
+    /// Readable when one has come.
+    socket: Handle,
+    waiting: VecDeque<i32>,
+}
 
-/// SIGINT and SIGTERM as they come, one message each, and `further` ones too.
-pub(crate) fn watch(further: &[i32]) -> anyhow::Result<Receiver<i32>> {
+/// SIGINT and SIGTERM, and `further` ones too: from now on they do nothing but be told.
+pub(crate) fn watch(further: &[i32]) -> anyhow::Result<Signals> {
     let numbers = [SIGINT, SIGTERM].iter().chain(further);
-    let mut signals =
-        signal_hook::iterator::Signals::new(numbers).context("cannot watch for signals")?;
-    let (sender, receiver) = channel(SIGNALS_MAX);
-    let forward = move || {
-        for signal in signals.forever() {
-            // A full mailbox has enough of them already.
-            let _ = sender.try_send(signal);
+    let (read, write) = UnixStream::pair().context("cannot make a socket for signals")?;
+    let socket = read.try_clone().context("cannot make a socket for signals")?;
+    let socket = Handle::from_fd(OwnedFd::from(socket));
+    let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, numbers)
+        .context("cannot watch for signals")?;
+    Ok(Signals { delivery, socket, waiting: VecDeque::new() })
+}
+
+impl Signals {
+    /// The next signal, waiting for it; several of one number may be told as one. Dropping the future
+    /// loses nothing.
+    pub(crate) async fn recv(&mut self) -> i32 {
+        loop {
+            self.waiting.extend(self.delivery.pending());
+            if let Some(signal) = self.waiting.pop_front() {
+                return signal;
+            }
+            if let Err(error) = self.socket.poll_readable().await {
+                tracing::error!(%error, "signals come no more");
+                return std::future::pending().await;
+            }
         }
-    };
-    let thread = std::thread::Builder::new().name("signals".into()).spawn(forward);
-    thread.context("cannot start a thread for signals")?;
-    Ok(receiver)
+    }
 }
 
 /// Completes with the first SIGINT or SIGTERM.
-pub(crate) async fn termination(signals: &mut Receiver<i32>) {
-    while let Some(signal) = signals.recv().await {
-        if matches!(signal, SIGINT | SIGTERM) {
-            return;
-        }
-    }
+pub(crate) async fn termination(signals: &mut Signals) {
+    while !matches!(signals.recv().await, SIGINT | SIGTERM) {}
 }

@@ -9,12 +9,12 @@ mod namespace;
 mod report;
 mod size;
 
+use crate::signals::Signals;
 use anyhow::{Context, bail};
 use clap::Args;
 use config::{Settings, SubsystemSettings};
 use namespace::NamespaceSettings;
 use nvme::{Nqn, Nsid};
-use ring::mailbox::Receiver;
 use ring::{Runtime, SocketOptions};
 use signal_hook::consts::SIGUSR1;
 use std::collections::BTreeSet;
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
 async fn serve(
     settings: &Settings,
     runtime: ring::Config,
-    mut signals: Receiver<i32>,
+    mut signals: Signals,
     is_json: bool,
 ) -> anyhow::Result<()> {
     let limits = Limits {
@@ -176,10 +176,7 @@ async fn serve(
     };
     let server = Server::start_patiently(&target, &options, LISTEN_PATIENCE).await?;
     report::started(&server, is_json);
-    while let Some(signal) = signals.recv().await {
-        if signal != SIGUSR1 {
-            break;
-        }
+    while signals.recv().await == SIGUSR1 {
         report::counts(&target, server.connections(), is_json);
     }
     let connections = server.connections();

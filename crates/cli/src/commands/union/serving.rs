@@ -91,8 +91,8 @@ pub(super) fn serve() -> anyhow::Result<ExitCode> {
         ring::Runtime::new(&ring::Config::default()).context("cannot start the reactor")?;
     let ending = runtime.block_on(async {
         drop(ring::spawn(async move {
-            while let Some(signal) = signals.recv().await {
-                let command = match signal {
+            loop {
+                let command = match signals.recv().await {
                     SIGHUP => ::union::Command::Replace,
                     _ => ::union::Command::End,
                 };
