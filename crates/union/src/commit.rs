@@ -14,7 +14,6 @@
 mod dirty;
 mod marks;
 mod recover;
-mod write_back;
 
 pub(crate) use recover::recover;
 
@@ -28,6 +27,7 @@ use ring::time::Instant;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
+use crate::copier::Copier;
 use crate::files::Backing;
 use crate::node::{Node, Place};
 use crate::sys::{self, Fd};
@@ -35,7 +35,6 @@ use crate::tree::Union;
 
 use dirty::Flusher;
 use marks::Marks;
-use write_back::WriteBack;
 
 /// A copy that waits for its data to be durable.
 #[derive(Debug)]
@@ -124,7 +123,7 @@ pub(crate) struct Committer {
     is_running: Cell<bool>,
     is_urgent: Cell<bool>,
     woken: Notify,
-    pub(crate) write_back: WriteBack,
+    pub(crate) copier: Copier,
     pub(crate) history: crate::status::History,
     pub(crate) filling: crate::partial::Worker,
 }
@@ -139,6 +138,11 @@ struct Waiting {
 }
 
 impl Committer {
+    /// One that a thread makes durable for.
+    pub(crate) fn with_copier(copier: Copier) -> Self {
+        Self { copier, ..Self::default() }
+    }
+
     /// Lets a copy wait for the next batch.
     pub(crate) fn add(self: &Rc<Self>, union: &Rc<Union>, node: &Rc<Node>, pending: Rc<Pending>) {
         self.bytes.set(self.bytes.get() + pending.bytes);
@@ -222,7 +226,7 @@ impl Committer {
                 live.push(waiting);
             }
         }
-        let synced = sync_data(&self.write_back, &live).await;
+        let synced = sync_data(&self.copier, &live).await;
         let mut named: Vec<Named> = Vec::new();
         let mut times = KeptTimes::default();
         for (waiting, result) in live.into_iter().zip(synced) {
@@ -282,24 +286,13 @@ fn note_named(named: &mut Vec<Named>, waiting: Waiting, parents: Vec<Rc<Node>>) 
 }
 
 /// Flushes the data of every copy, all at a time.
-async fn sync_data(write_back: &WriteBack, batch: &[Waiting]) -> Vec<Result<(), Errno>> {
+async fn sync_data(copier: &Copier, batch: &[Waiting]) -> Vec<Result<(), Errno>> {
     let whole = batch.iter().find(|waiting| waiting.union.options.sync_whole_file_system);
     if let Some(waiting) = whole {
         let result = sync_file_system(&waiting.union).await;
         return batch.iter().map(|_| result).collect();
     }
-    // First all data goes to the device, with no commit of a journal between; then every file is
-    // synced, all at a time, and finds itself in the same commit as the others.
-    let files = batch.iter().map(|waiting| waiting.pending.backing.file.clone()).collect();
-    write_back.run(files).await;
-    // An operation goes out when it is made: all of them, before the first is waited for.
-    let syncs: Vec<_> =
-        batch.iter().map(|waiting| waiting.pending.backing.file.sync_all()).collect();
-    let mut results = Vec::with_capacity(syncs.len());
-    for sync in syncs {
-        results.push(sync.await.map_err(errno_of));
-    }
-    results
+    copier.sync(batch.iter().map(|waiting| waiting.pending.backing.file.clone()).collect()).await
 }
 
 /// `syncfs(2)` on a thread of its own, since it may take seconds.

@@ -1,22 +1,23 @@
 //! Copy-up: before its first change, a lower inode becomes one of the upper layer.
 //!
-//! Directories, links and devices are small and copied at once. A regular file's data is copied in
-//! steps through the reactor, so that a large one stalls nobody; meanwhile whoever wants to change
+//! Directories, links and devices are small and copied at once. A regular file's data is copied by a
+//! thread of its own ([`crate::copier`]), so that it stalls nobody; meanwhile whoever wants to change
 //! the same file waits for the one copy, and everybody else goes on. The copy is used at once and
 //! handed to the committer, except where nothing needs to be made durable first: a clone, whose
 //! extents the file system logs like the name itself; a file of no bytes; or a volatile union.
 
-mod data;
 mod metacopy;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ring::file::FileHandle;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::commit::{Pending, keeping_times};
+use crate::commit::{Pending, errno_of, keeping_times};
+use crate::copier::{Copied, Copy, To};
 use crate::files::{self, Backing};
 use crate::format::{Origin, suffix};
 use crate::layers::LayerIndex;
@@ -200,45 +201,47 @@ impl Union {
             files::moved(state);
             return Ok(());
         }
-        let name = self.work_name();
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        // Nobody else comes into that directory.
-        let mode = Mode::from_raw_mode(stat.mode & 0o777);
-        let copy = rustix::fs::openat(&upper.pending, &name, flags, mode)?;
-        let result = self.fill_copy(node, state, keep, (lower, stat), (copy, &name)).await;
-        if result.is_err() {
-            let _ = rustix::fs::unlinkat(&upper.pending, &name, AtFlags::empty());
-        }
-        result
-    }
-
-    async fn fill_copy(
-        self: &Rc<Self>,
-        node: &Rc<Node>,
-        state: &FileState,
-        keep: Keep,
-        (lower, stat): (OwnedFd, Stat),
-        (copy, name): (OwnedFd, &[u8]),
-    ) -> Result<(), Errno> {
-        let upper = self.upper()?;
         let length = match keep {
             Keep::All | Keep::Written => stat.size,
             Keep::First(length) => stat.size.min(length),
         };
-        let file = copy.try_clone().map_err(crate::commit::errno_of)?;
-        let backing = Backing::new(copy, true);
+        let name = self.work_name();
+        let to = To::New {
+            directory: Arc::clone(&upper.pending),
+            name: name.clone(),
+            // Nobody else comes into that directory.
+            mode: stat.mode & 0o777,
+        };
         let source = Backing::new(lower, false);
-        let size = source.with(|lower| sys::stat_at(lower, b""))?.size;
-        let is_clone = data::copy(&source.file, &backing.file, length, size).await?;
+        let writes_back = self.options.sync != SyncMode::Volatile;
+        let copy = Copy::new(source.file.clone(), length, to, writes_back);
+        let copied = self.shared.committer.copier.copy(copy).await?;
+        let placed = self.place_copy(node, state, (&source, &stat), copied, (&name, length));
+        if placed.is_err() {
+            let _ = rustix::fs::unlinkat(&upper.pending, &name, AtFlags::empty());
+        }
+        placed
+    }
+
+    /// Gives a copy the attributes of the original and makes it the node's place.
+    fn place_copy(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        state: &FileState,
+        (source, stat): (&Backing, &Stat),
+        Copied { file, is_clone }: Copied,
+        (name, length): (&[u8], u64),
+    ) -> Result<(), Errno> {
+        let upper = self.upper()?;
+        let backing = Backing::of(file, true);
+        let file = backing.with(|fd| fd.try_clone_to_owned().map_err(errno_of))?;
         let apart = if node.has_data_apart() { Some(self.object(node)?) } else { None };
         let entry = source.with(|lower| {
             let original = apart.as_ref().map_or(lower, |object| object.as_fd());
-            self.copy_attributes(node, (original, &stat), file.as_fd())?;
-            self.mark_origin(node, (original, &stat), file.as_fd())?;
-            self.prepare_entry(node, (original, &stat), file.as_fd())
+            self.copy_attributes(node, (original, stat), file.as_fd())?;
+            self.mark_origin(node, (original, stat), file.as_fd())?;
+            self.prepare_entry(node, (original, stat), file.as_fd())
         })?;
-
-        // Waiting is over: from here on the tree is as it is.
         let file = Rc::new(file);
         let Some(link) = node.link() else {
             rustix::fs::unlinkat(&upper.pending, name, AtFlags::empty())?;

@@ -26,7 +26,12 @@ pub(crate) struct Backing {
 
 impl Backing {
     pub(crate) fn new(fd: OwnedFd, is_writable: bool) -> Rc<Self> {
-        Rc::new(Self { file: File::from_handle(Handle::from_fd(fd)), is_writable })
+        Self::of(File::from_handle(Handle::from_fd(fd)), is_writable)
+    }
+
+    /// The backing of a file that is open.
+    pub(crate) fn of(file: File, is_writable: bool) -> Rc<Self> {
+        Rc::new(Self { file, is_writable })
     }
 
     /// Whether it may be written.

@@ -9,6 +9,7 @@ mod lock;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -60,7 +61,7 @@ pub(crate) struct Upper {
     /// Where new things are made before they get their name.
     pub(crate) work: OwnedFd,
     /// Where copies wait for their name.
-    pub(crate) pending: OwnedFd,
+    pub(crate) pending: Arc<OwnedFd>,
     /// The file system's device number.
     pub(crate) device: u64,
     /// Whether a clone must be synced before it gets its name (btrfs).
@@ -305,7 +306,7 @@ fn open_upper(
     ];
     let work = make_directory(work_root.as_fd(), WORK).map_err(error)?;
     let own = make_directory(work_root.as_fd(), OWN).map_err(error)?;
-    let pending = make_directory(own.as_fd(), PENDING).map_err(error)?;
+    let pending = Arc::new(make_directory(own.as_fd(), PENDING).map_err(error)?);
     let device = sys::stat_at(root.as_fd(), b"").map_err(error)?.device;
     if device != sys::stat_at(work.as_fd(), b"").map_err(error)?.device {
         return Err(UnionError::UpperAndWork {

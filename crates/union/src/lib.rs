@@ -7,6 +7,7 @@
 
 mod acl;
 mod commit;
+mod copier;
 mod copyup;
 mod error;
 mod files;

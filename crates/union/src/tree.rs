@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use slab::Slab;
 
 use crate::commit::Committer;
+use crate::copier::Copier;
 use crate::files::OpenFile;
 use crate::index::Index;
 use crate::layers::{Layers, Upper};
@@ -59,6 +60,14 @@ impl OpenDirectories {
 pub(crate) struct Shared {
     pub(crate) open_directories: OpenDirectories,
     pub(crate) committer: Rc<Committer>,
+}
+
+impl Shared {
+    /// Of unions whose files a thread copies.
+    pub(crate) fn with_copier(copier: Copier) -> Self {
+        let committer = Rc::new(Committer::with_copier(copier));
+        Self { open_directories: OpenDirectories::default(), committer }
+    }
 }
 
 /// One mounted union.

@@ -16,7 +16,6 @@ use ring::local::Notify;
 
 use rustix::io::Errno;
 
-use super::errno_of;
 use crate::node::Node;
 use crate::options::SyncMode;
 use crate::tree::Union;
@@ -197,11 +196,10 @@ impl Union {
             }
         }
         let files = backings.iter().map(|(_, backing)| backing.file.clone()).collect();
-        self.shared.committer.write_back.run(files).await;
-        let syncs: Vec<_> = backings.iter().map(|(_, backing)| backing.file.sync_all()).collect();
+        let synced = self.shared.committer.copier.sync(files).await;
         let mut result = Ok(());
-        for (sync, (node, _)) in syncs.into_iter().zip(&backings) {
-            if let Err(errno) = sync.await.map_err(errno_of) {
+        for (synced, (node, _)) in synced.into_iter().zip(&backings) {
+            if let Err(errno) = synced {
                 let mut failed = self.waiting.flusher.failed.borrow_mut();
                 if failed.len() < NOTED_MAX {
                     failed.insert(node.id.get(), errno);

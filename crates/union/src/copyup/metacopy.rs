@@ -10,8 +10,11 @@ use std::rc::Rc;
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::{Keep, data};
+use ring::{File, Handle};
+
+use super::Keep;
 use crate::commit::errno_of;
+use crate::copier::{Copy, To};
 use crate::files::{self, Backing};
 use crate::format::suffix;
 use crate::node::{FileState, Node, Place};
@@ -41,9 +44,10 @@ impl Union {
             Keep::All | Keep::Written => stat.size,
             Keep::First(length) => stat.size.min(length),
         };
-        let source = Backing::new(lower, false);
-        let size = source.with(|lower| sys::stat_at(lower, b""))?.size;
-        data::copy(&source.file, &backing.file, length, size).await?;
+        let writes_back = self.options.sync != SyncMode::Volatile;
+        let source = File::from_handle(Handle::from_fd(lower));
+        let copy = Copy::new(source, length, To::Existing(backing.file.clone()), writes_back);
+        self.shared.committer.copier.copy(copy).await?;
         backing.with(|upper| {
             if let Some(value) = capability {
                 sys::set_xattr(upper, CAPABILITY, &value, XattrFlags::empty())?;

@@ -256,24 +256,27 @@ impl Union {
         if files.is_empty() {
             return;
         }
-        // Before anybody has to wait for it. Errors are told by the syncs that follow.
-        let written = move || {
-            for file in &files {
-                drop(file.write_back_blocking());
-            }
-            Ok(())
+        // Before anybody has to wait for it. The kernel tells an error here, and not to the sync.
+        let write = move || {
+            let write = |file: &ring::File| file.write_back_blocking().map_err(errno_of);
+            Ok(files.iter().map(write).collect::<Vec<_>>())
         };
         let worker = &self.shared.committer.filling;
-        let _ = worker.run(written).await;
+        let written = worker.run(write).await;
+        let written = written.unwrap_or_else(|errno| vec![Err(errno); batch.len()]);
         filler.quiet().await;
         let (mut ready, mut wanted) = (Vec::with_capacity(batch.len()), Vec::new());
-        for filled in batch {
+        for (filled, written) in batch.into_iter().zip(written) {
             if !is_partial(&filled.whole.node, &filled.whole.partial) {
                 self.remove_fill_file(&filled.whole.partial);
                 continue;
             }
             filled.whole.partial.is_completing.set(true);
-            match filled.catch_up(worker).await {
+            let caught_up = match written {
+                Ok(()) => filled.catch_up(worker).await,
+                Err(errno) => Err(errno),
+            };
+            match caught_up {
                 Ok(()) => {
                     ready.push(filled.whole);
                     wanted.push(filled.wanted);

@@ -21,6 +21,7 @@ use super::keeper::{Keeper, Kept, ToKeep};
 use super::wire::{Channel, Packet, Reader, Writer};
 use super::worker::{Event, Order, Worker, events};
 use super::{PROTOCOL, kind, rights};
+use crate::copier::Copier;
 use crate::layers::{Directories, Layers};
 use crate::options::{LOWER_LAYERS_MAX, Options};
 
@@ -84,8 +85,18 @@ pub async fn run_server(
 ) -> io::Result<Ending> {
     let (sender, inbox) = events();
     let count = std::thread::available_parallelism().map_or(1, usize::from);
-    let workers: io::Result<Vec<_>> =
-        (0..count).map(|index| Worker::start(index, sender.clone())).collect();
+    // With the threads that serve, this one among them, and one that fills: two a core.
+    let copiers: Vec<_> =
+        std::iter::repeat_with(Copier::default).take(count.saturating_sub(1).max(1)).collect();
+    let workers: io::Result<Vec<_>> = (0..count)
+        .map(|index| {
+            let (copier, sender) = (copiers[index % copiers.len()].clone(), sender.clone());
+            match index {
+                0 => Ok(Worker::start_here(copier, sender)),
+                _ => Worker::start(index, copier, sender),
+            }
+        })
+        .collect();
     drop(sender);
     let (keeper, kept) = Keeper::connect(keeper)?;
     let first = kept.iter().map(|kept| kept.id + 1).max().unwrap_or(1);

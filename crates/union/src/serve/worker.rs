@@ -1,4 +1,4 @@
-//! A thread of the server: the unions that belong to it, on one reactor.
+//! A serving thread: the unions that belong to it, on one reactor. The server's main thread is one.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -9,6 +9,7 @@ use ring::mailbox::{Receiver, Sender, channel};
 use super::book::{Book, Pages};
 use super::keeper::{Gone, Keeper};
 use super::served::Served;
+use crate::copier::Copier;
 use crate::error::UnionError;
 use crate::layers::Layers;
 use crate::mount::{UnionMount, open_layers};
@@ -52,11 +53,22 @@ pub(super) struct Worker {
 }
 
 impl Worker {
+    /// Lets this thread serve, too.
+    pub(super) fn start_here(copier: Copier, events: Sender<Event>) -> Self {
+        let (orders, inbox) = channel(MESSAGES_MAX);
+        drop(ring::spawn(work(inbox, copier, events)));
+        Self { orders }
+    }
+
     /// Starts a thread.
-    pub(super) fn start(index: usize, events: Sender<Event>) -> std::io::Result<Self> {
+    pub(super) fn start(
+        index: usize,
+        copier: Copier,
+        events: Sender<Event>,
+    ) -> std::io::Result<Self> {
         let (orders, inbox) = channel(MESSAGES_MAX);
         let config = ring::Config { sqe128: false, ..ring::Config::default() };
-        let run = move || work(inbox, events);
+        let run = move || work(inbox, copier, events);
         drop(ring::thread::spawn(&format!("union-{index}"), &config, run)?);
         Ok(Self { orders })
     }
@@ -67,8 +79,8 @@ pub(super) fn events() -> (Sender<Event>, Receiver<Event>) {
     channel(MESSAGES_MAX)
 }
 
-async fn work(mut inbox: Receiver<Order>, events: Sender<Event>) {
-    let shared = Rc::new(Shared::default());
+async fn work(mut inbox: Receiver<Order>, copier: Copier, events: Sender<Event>) {
+    let shared = Rc::new(Shared::with_copier(copier));
     while let Some(order) = inbox.recv().await {
         let (shared, events) = (Rc::clone(&shared), events.clone());
         drop(ring::spawn(async move {

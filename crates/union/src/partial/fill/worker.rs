@@ -8,15 +8,13 @@ use std::cell::{Cell, RefCell};
 
 use ring::File;
 use ring::mailbox::{self, Receiver, Sender};
-use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use crate::commit::errno_of;
+use crate::copier::copy_range;
 
 /// Calls that may wait: each union that fills has one under way at a time.
 const CALLS_MAX: usize = 64;
-/// Bytes that are copied through memory at a time, where the kernel does not copy.
-const BUFFER_BYTES: usize = 256 << 10;
 
 type Call = Box<dyn FnOnce() + Send>;
 
@@ -101,110 +99,8 @@ impl Step {
     pub(super) fn run(self) -> Result<u64, Errno> {
         let from = self.from.handle().as_fd().map_err(errno_of)?;
         let to = self.to.handle().as_fd().map_err(errno_of)?;
-        let mut end = self.position + self.length;
-        let mut at = self.position;
-        if self.keeps_holes {
-            match rustix::fs::seek(from, SeekFrom::Data(at)) {
-                Ok(data) if data >= end => return Ok(self.length),
-                Ok(data) => {
-                    at = at.max(data);
-                    let hole = rustix::fs::seek(from, SeekFrom::Hole(at)).unwrap_or(end);
-                    end = end.min(hole);
-                }
-                Err(Errno::NXIO) => return Ok(self.length),
-                // A file system that knows of no holes.
-                Err(_) => {}
-            }
-        }
-        while at < end {
-            let to_offset = self.offset + (at - self.position);
-            let left = (end - at) as usize;
-            let (mut source, mut target) = (at, to_offset);
-            let copied =
-                rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), left);
-            let count = match copied {
-                Ok(0) => return Err(Errno::IO),
-                Ok(count) => count as u64,
-                Err(Errno::INTR) => 0,
-                Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {
-                    through_memory(from, at, to, to_offset, left)?
-                }
-                Err(errno) => return Err(errno),
-            };
-            at += count;
-        }
-        self.to.start_write_back(self.offset, end - self.position);
-        Ok(end - self.position)
-    }
-}
-
-/// Copies at most a buffer's bytes.
-fn through_memory(
-    from: std::os::fd::BorrowedFd<'_>,
-    at: u64,
-    to: std::os::fd::BorrowedFd<'_>,
-    to_offset: u64,
-    left: usize,
-) -> Result<u64, Errno> {
-    let mut buffer = vec![0; left.min(BUFFER_BYTES)];
-    let count = rustix::io::pread(from, &mut buffer[..], at)?;
-    if count == 0 {
-        // It has become shorter.
-        return Err(Errno::IO);
-    }
-    let mut written = 0;
-    while written < count {
-        match rustix::io::pwrite(to, &buffer[written..count], to_offset + written as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(more) => written += more,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(count as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::os::fd::OwnedFd;
-    use std::os::unix::fs::FileExt;
-
-    fn ring_file(file: &std::fs::File) -> File {
-        File::from_handle(ring::Handle::from_fd(OwnedFd::from(file.try_clone().unwrap())))
-    }
-
-    // Goal: steps of any size over a file with holes make a copy with the same bytes, each step
-    // standing for at least one byte.
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
-        #[test]
-        fn steps_copy_everything(
-            extents in prop::collection::vec((0u64..40, 1u64..9, 1u8..255), 0..8),
-            step in 1u64..50_000,
-            keeps_holes: bool,
-        ) {
-            let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
-            let size = 50 * 4096;
-            from.set_len(size).unwrap();
-            to.set_len(size).unwrap();
-            for (start, blocks, byte) in extents {
-                from.write_all_at(&vec![byte; (blocks * 4096) as usize], start * 4096).unwrap();
-            }
-            let mut at = 0;
-            while at < size {
-                let length = step.min(size - at);
-                let (from, to) = (ring_file(&from), ring_file(&to));
-                let step = Step { from, position: at, to, offset: at, length, keeps_holes };
-                let done = step.run().unwrap();
-                prop_assert!(done > 0 && done <= length);
-                at += done;
-            }
-            let (mut one, mut two) = (vec![0; size as usize], vec![1; size as usize]);
-            from.read_exact_at(&mut one, 0).unwrap();
-            to.read_exact_at(&mut two, 0).unwrap();
-            prop_assert_eq!(one, two);
-        }
+        let done = copy_range(from, self.position, to, self.offset, self.length, self.keeps_holes)?;
+        self.to.start_write_back(self.offset, done);
+        Ok(done)
     }
 }
