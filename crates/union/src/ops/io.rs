@@ -53,6 +53,7 @@ impl Union {
                 }
                 let backing = self.writable_backing(&open)?;
                 let done = backing.file.fallocate(mode as i32, offset, length).await;
+                self.note_dirty(&open.node);
                 done.map(|()| Response::Done).map_err(errno_of)
             }
             Operation::Lseek { handle, offset, whence } => {
@@ -136,9 +137,9 @@ impl Union {
         self.files.borrow().get(handle.0 as usize).cloned().ok_or(Errno::BADF)
     }
 
-    /// The backing of a file that is about to be changed.
+    /// The backing of a file that is about to be changed. That it was is to be noted when it has been:
+    /// a sync that began before does not stand for the change.
     fn writable_backing(self: &Rc<Self>, open: &OpenFile) -> Result<Rc<Backing>, Errno> {
-        self.note_dirty(&open.node);
         let backing = self.backing_of(open)?;
         if backing.is_writable() { Ok(backing) } else { self.backing(&open.node, true) }
     }
@@ -175,6 +176,7 @@ impl Union {
         let length = write.data.len() as u32;
         let (result, data) = backing.file.write_at(write.data, write.offset).await;
         drop(data);
+        self.note_dirty(&open.node);
         result.map_err(errno_of)?;
         if write.kill_suid_sgid {
             backing.with(|fd| self.drop_privileges(fd))?;
@@ -189,6 +191,7 @@ impl Union {
             return Err(Errno::OPNOTSUPP);
         }
         let from = self.backing_of(&from)?;
+        self.note_dirty(&to.node);
         let to = self.writable_backing(&to)?;
         let (mut offset_in, mut offset_out) = (copy.offset_in, copy.offset_out);
         let length = copy.length.min(COPY_STEP_BYTES) as usize;
