@@ -28,7 +28,10 @@ const NOTED_MAX: usize = 4096;
 /// How what was changed gets to be flushed.
 #[derive(Debug, Default)]
 pub(super) struct Flusher {
-    /// Something was changed since nothing was noted, or the end is near.
+    /// Something was changed since the last flush began. The calls of `changed` alone do not tell: a
+    /// pause hears them too.
+    is_due: Cell<bool>,
+    /// A flush is due, or the end is near.
     changed: Notify,
     /// Some files' flush has ended.
     flushed: Notify,
@@ -40,6 +43,14 @@ pub(super) struct Flusher {
     /// Files that could not be made durable unasked: whoever asks next is told, once. At most
     /// [`NOTED_MAX`].
     failed: RefCell<HashMap<u64, Errno>>,
+}
+
+impl Flusher {
+    /// There is something to flush.
+    fn wake(&self) {
+        self.is_due.set(true);
+        self.changed.notify();
+    }
 }
 
 impl Union {
@@ -54,11 +65,14 @@ impl Union {
         drop(ring::spawn(async move {
             let flusher = &union.waiting.flusher;
             while !flusher.is_ending.get() {
-                flusher.changed.notified().await;
+                while !flusher.is_due.get() && !flusher.is_ending.get() {
+                    flusher.changed.notified().await;
+                }
                 union.pause(union.options.batch_time).await;
                 if flusher.is_ending.get() {
                     break;
                 }
+                flusher.is_due.set(false);
                 let start = ring::time::now();
                 let committed = union.commit_partials().await;
                 if let Err(errno) = union.flush_dirty().await.and(committed) {
@@ -94,7 +108,7 @@ impl Union {
 
     /// Notes that a partial file was changed, of which the journal knows.
     pub(crate) fn note_partial_change(&self) {
-        self.waiting.flusher.changed.notify();
+        self.waiting.flusher.wake();
     }
 
     /// Notes that a file was changed.
@@ -116,7 +130,7 @@ impl Union {
     fn note(&self, node: &Rc<Node>) {
         let mut dirty = self.dirty.borrow_mut();
         if dirty.is_empty() {
-            self.waiting.flusher.changed.notify();
+            self.waiting.flusher.wake();
         }
         dirty.insert(node.id.get(), Rc::clone(node));
     }
