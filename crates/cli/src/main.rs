@@ -6,6 +6,7 @@ mod print;
 mod commands;
 mod confine;
 mod deploy;
+mod load;
 mod one_file;
 mod signals;
 mod staging;

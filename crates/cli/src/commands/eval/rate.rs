@@ -11,11 +11,12 @@ mod device;
 mod job;
 mod report;
 
-use anyhow::{Context, bail, ensure};
-use clap::{Args, ValueEnum};
+use crate::load::{self, Mode};
+use anyhow::{bail, ensure};
+use clap::Args;
 use device::{DeviceSpec, Queue};
 use eval::units::parse_bytes;
-use job::{Control, Job, JobResult, Load};
+use job::{Control, Job, Load};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,31 +27,6 @@ const WATCH_PERIOD: Duration = Duration::from_millis(20);
 /// From when all jobs are ready until the first request is due.
 const START_DELAY: Duration = Duration::from_millis(5);
 
-/// Kinds of load, as in fio.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Mode {
-    /// Sequential reads in each unit
-    Read,
-    /// Sequential writes in each unit
-    Write,
-    /// Random reads
-    Randread,
-    /// Random writes
-    Randwrite,
-    /// Random reads and writes, half of each
-    Randrw,
-}
-
-impl Mode {
-    fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::Randwrite | Self::Randrw)
-    }
-
-    fn is_random(self) -> bool {
-        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
-    }
-}
-
 #[derive(Clone, Debug, Args)]
 pub(super) struct RateArgs {
     /// What to work on: files or block devices, `null` (does nothing) or `memory:SIZE`
@@ -59,7 +35,7 @@ pub(super) struct RateArgs {
     /// Requests per second, all jobs together
     #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     rate: u64,
-    /// Kind of load
+    /// Kind of load; `randrw` is half reads
     #[arg(long, value_enum, default_value_t = Mode::Randread)]
     rw: Mode,
     /// Size of a request
@@ -116,11 +92,8 @@ pub(super) struct RateArgs {
 
 /// Runs the load.
 pub(super) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
-    let is_interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
-    }
-    let load = Arc::new(load(args)?);
+    let is_interrupted = load::interrupted()?;
+    let load = Arc::new(load_of(args)?);
     let control = Arc::new(Control::new(args.numjobs));
     let config = ring::Config {
         entries: args.batch.max(256),
@@ -134,23 +107,13 @@ pub(super) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
         handles.push(ring::thread::spawn(&name, &config, move || job::run(job))?);
     }
     let measured = watch(args, &control, &is_interrupted)?;
-    let mut results: Vec<JobResult> = Vec::new();
-    let mut failure = None;
-    for handle in handles {
-        match handle.join().context("a job died")? {
-            Ok(result) => results.push(result),
-            Err(error) => failure = failure.or(Some(error)),
-        }
-    }
-    if let Some(error) = failure {
-        return Err(error);
-    }
+    let results = load::join(handles)?;
     report::print(args, &measured, results)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Opens the devices and checks that the load is possible.
-fn load(args: &RateArgs) -> anyhow::Result<Load> {
+fn load_of(args: &RateArgs) -> anyhow::Result<Load> {
     if args.rw.writes() {
         device::check_writable(&args.devices, args.overwrite, args.destroy.as_deref())?;
     }
@@ -201,11 +164,8 @@ fn watch(
     control: &Control,
     is_interrupted: &AtomicBool,
 ) -> anyhow::Result<Measured> {
-    let seconds = |name: &str, value: f64| {
-        Duration::try_from_secs_f64(value).with_context(|| format!("--{name} {value}"))
-    };
     let (ramp, runtime) =
-        (seconds("ramp-time", args.ramp_time)?, seconds("runtime", args.runtime)?);
+        (load::seconds("ramp-time", args.ramp_time)?, load::seconds("runtime", args.runtime)?);
     let is_over = || is_interrupted.load(Ordering::Relaxed) || control.is_stopping();
     let wait_until = |moment: ring::time::Instant| {
         while !is_over() && ring::time::now() < moment {
@@ -219,7 +179,7 @@ fn watch(
     let (start, end) = (begin + ramp, begin + ramp + runtime);
     control.begin(begin, start, end);
     wait_until(start);
-    let (done_before, cpu_before, from) = (control.done(), cpu_seconds(), ring::time::now());
+    let (done_before, cpu_before, from) = (control.done(), load::cpu_seconds(), ring::time::now());
     let mut series = Vec::new();
     let mut counted = done_before;
     loop {
@@ -233,7 +193,7 @@ fn watch(
         counted = done;
     }
     wait_until(end);
-    let (done, cpu, to) = (control.done(), cpu_seconds(), ring::time::now());
+    let (done, cpu, to) = (control.done(), load::cpu_seconds(), ring::time::now());
     control.stop();
     Ok(Measured {
         seconds: to.since(from).as_secs_f64(),
@@ -242,10 +202,4 @@ fn watch(
         series,
         is_interrupted: is_interrupted.load(Ordering::Relaxed),
     })
-}
-
-/// CPU time of all threads of this process.
-fn cpu_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

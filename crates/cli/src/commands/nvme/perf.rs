@@ -8,9 +8,10 @@ mod job;
 mod report;
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy, parse_bytes};
-use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
-use job::{Job, JobResult, Plan};
+use crate::load::{self, Mode};
+use anyhow::bail;
+use clap::Args;
+use job::{Job, Plan};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,38 +19,13 @@ use std::time::Duration;
 /// How often the end of the run is looked for.
 const WATCH_PERIOD: Duration = Duration::from_millis(20);
 
-/// Kinds of load, as in fio.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
-    /// Sequential reads
-    Read,
-    /// Sequential writes
-    Write,
-    /// Random reads
-    Randread,
-    /// Random writes
-    Randwrite,
-    /// Random reads and writes, see --rwmixread
-    Randrw,
-}
-
-impl Mode {
-    fn writes(self) -> bool {
-        matches!(self, Self::Write | Self::Randwrite | Self::Randrw)
-    }
-
-    fn is_random(self) -> bool {
-        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
-    }
-}
-
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PerfArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Kind of load
+    /// Kind of load; of `randrw` --rwmixread says the mix
     #[arg(long, visible_alias = "readwrite", value_enum, default_value_t = Mode::Randread)]
     rw: Mode,
     /// Percent of reads for --rw randrw
@@ -106,10 +82,7 @@ pub(crate) struct PerfArgs {
 pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
     args.connect.raise_queue_size(args.iodepth);
     let plan = plan(&args)?;
-    let is_interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
-    }
+    let is_interrupted = load::interrupted()?;
     let control = Arc::new(job::Control::new(args.numjobs));
     let mut handles = Vec::new();
     for index in 0..args.numjobs {
@@ -125,17 +98,7 @@ pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
         handles.push(ring::thread::spawn(&name, &config, move || job::run(job))?);
     }
     let measured = watch(&args, &control, &is_interrupted)?;
-    let mut results: Vec<JobResult> = Vec::new();
-    let mut failure = None;
-    for handle in handles {
-        match handle.join().context("a job died")? {
-            Ok(result) => results.push(result),
-            Err(error) => failure = failure.or(Some(error)),
-        }
-    }
-    if let Some(error) = failure {
-        return Err(error);
-    }
+    let results = load::join(handles)?;
     report::print(&args, &measured, results)
 }
 
@@ -177,11 +140,8 @@ fn watch(
     control: &job::Control,
     is_interrupted: &AtomicBool,
 ) -> anyhow::Result<Measured> {
-    let seconds = |name: &str, value: f64| {
-        Duration::try_from_secs_f64(value).with_context(|| format!("--{name} {value}"))
-    };
     let (ramp, runtime) =
-        (seconds("ramp-time", args.ramp_time)?, seconds("runtime", args.runtime)?);
+        (load::seconds("ramp-time", args.ramp_time)?, load::seconds("runtime", args.runtime)?);
     let is_over = || is_interrupted.load(Ordering::Relaxed) || control.is_stopping();
     let wait = |duration: Duration| {
         let start = ring::time::now();
@@ -193,7 +153,7 @@ fn watch(
         std::thread::sleep(Duration::from_millis(1));
     }
     wait(ramp);
-    let (start, cpu_start) = (ring::time::now(), cpu_seconds());
+    let (start, cpu_start) = (ring::time::now(), load::cpu_seconds());
     control.measure();
     let mut series = Vec::new();
     let mut counted = 0;
@@ -206,14 +166,8 @@ fn watch(
             counted = done;
         }
     }
-    let (took, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds() - cpu_start);
+    let (took, cpu) = (start.elapsed().as_secs_f64(), load::cpu_seconds() - cpu_start);
     control.stop();
     let is_interrupted = is_interrupted.load(Ordering::Relaxed);
     Ok(Measured { seconds: took, cpu_seconds: cpu, series, is_interrupted })
-}
-
-/// CPU time of all threads of this process.
-fn cpu_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

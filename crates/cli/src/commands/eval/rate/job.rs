@@ -1,6 +1,7 @@
 //! One thread of load.
 
 use super::RateArgs;
+use crate::load::{self, Done, Mode, Spread};
 use block::{Backing, Device};
 use hdrhistogram::Histogram;
 use ring::local::Notify;
@@ -47,20 +48,15 @@ pub(super) struct Control {
     ready: AtomicU32,
     /// In ns: first request, first measured one, end; 0 until they are known.
     times: [AtomicU64; 3],
-    /// Completed requests of each job, on cache lines of their own.
-    done: Vec<Count>,
+    /// Completed requests of each job.
+    done: Done,
     is_stopping: AtomicBool,
 }
-
-/// A count that one thread writes and another looks at.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Count(AtomicU64);
 
 impl Control {
     /// For so many jobs.
     pub(super) fn new(jobs: u32) -> Self {
-        Self { done: (0..jobs).map(|_| Count::default()).collect(), ..Self::default() }
+        Self { done: Done::new(jobs as usize), ..Self::default() }
     }
 
     pub(super) fn ready(&self) -> u32 {
@@ -82,7 +78,7 @@ impl Control {
 
     /// Requests of all jobs that completed.
     pub(super) fn done(&self) -> u64 {
-        self.done.iter().map(|count| count.0.load(Ordering::Relaxed)).sum()
+        self.done.sum()
     }
 
     pub(super) fn stop(&self) {
@@ -131,7 +127,7 @@ struct State {
     service_ns: RefCell<Histogram<u64>>,
     /// Something has completed.
     completed: Notify,
-    random: Cell<u64>,
+    random: Spread,
     payload: Shared,
 }
 
@@ -147,7 +143,7 @@ pub(super) async fn run(job: Job) -> anyhow::Result<JobResult> {
 }
 
 async fn load(job: Job) -> anyhow::Result<JobResult> {
-    pin(&job)?;
+    load::pin(&job.load.args.cpus, job.index as usize)?;
     rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS))?;
     let timer_slack_ns = rustix::thread::current_timer_slack()?;
     let state = Rc::new(State::new(job)?);
@@ -185,19 +181,6 @@ async fn load(job: Job) -> anyhow::Result<JobResult> {
     })
 }
 
-fn pin(job: &Job) -> anyhow::Result<()> {
-    let cpus = &job.load.args.cpus;
-    if cpus.is_empty() {
-        return Ok(());
-    }
-    let cpu = cpus[job.index as usize % cpus.len()];
-    let mut set = rustix::thread::CpuSet::new();
-    anyhow::ensure!(cpu < rustix::thread::CpuSet::MAX_CPU, "--cpus: there is no CPU {cpu}");
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|error| anyhow::anyhow!("--cpus: cannot run on CPU {cpu}: {error}"))
-}
-
 fn histogram() -> anyhow::Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, TIME_NS_MAX, 3)?)
 }
@@ -205,7 +188,7 @@ fn histogram() -> anyhow::Result<Histogram<u64>> {
 impl State {
     fn new(job: Job) -> anyhow::Result<Self> {
         let args = &job.load.args;
-        let seed = args.seed.wrapping_add(u64::from(job.index).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let seed = load::seed_of_job(args.seed, job.index.into());
         let mut random = eval::random::Random::new(seed);
         let mut payload = Buffer::zeroed(args.bs as usize);
         for chunk in payload.chunks_exact_mut(8) {
@@ -220,20 +203,10 @@ impl State {
             latency_ns: RefCell::new(histogram()?),
             service_ns: RefCell::new(histogram()?),
             completed: Notify::new(),
-            random: Cell::new(random.next_u64() | 1),
+            random: Spread::new(random.next_u64()),
             payload: payload.freeze(),
             job,
         })
-    }
-
-    /// xorshift64*: cheap and good enough to spread requests.
-    fn random(&self) -> u64 {
-        let mut x = self.random.get();
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        self.random.set(x);
-        x.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
     fn is_measured(&self, due: Instant) -> bool {
@@ -246,7 +219,7 @@ impl State {
         let args = &self.job.load.args;
         let device = &self.devices[unit.device];
         let is_write = match args.rw {
-            super::Mode::Randrw => self.random() >> 63 == 1,
+            Mode::Randrw => self.random.next() >> 63 == 1,
             mode => mode.writes(),
         };
         self.in_flight.set(self.in_flight.get() + 1);
@@ -264,8 +237,7 @@ impl State {
         let done = now();
         self.in_flight.set(self.in_flight.get() - 1);
         self.ios.set(self.ios.get() + 1);
-        let done_of_job = &self.job.control.done[self.job.index as usize].0;
-        done_of_job.store(self.ios.get(), Ordering::Relaxed);
+        self.job.control.done.set(self.job.index as usize, self.ios.get());
         if let Some(error) = error {
             self.failure.borrow_mut().get_or_insert(error);
             self.job.control.stop();
@@ -357,7 +329,7 @@ impl Generator {
             self.turn += 1;
             let unit = state.job.load.units[index];
             let request = if args.rw.is_random() {
-                ((u128::from(state.random()) * u128::from(unit.requests)) >> 64) as u64
+                state.random.below(unit.requests)
             } else {
                 let request = self.next[index];
                 self.next[index] = if request + 1 >= unit.requests { 0 } else { request + 1 };

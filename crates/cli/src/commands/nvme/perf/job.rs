@@ -1,7 +1,8 @@
 //! One thread of load.
 
 use super::super::{Mismatch, pattern};
-use super::{Mode, PerfArgs};
+use super::PerfArgs;
+use crate::load::{self, Done, Mode, Spread};
 use hdrhistogram::Histogram;
 use host::{Controller, Namespace};
 use nvme::Nsid;
@@ -29,23 +30,18 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct Control {
     connected: AtomicU64,
-    /// Measured requests of each job so far, on cache lines of their own.
-    done: Vec<Count>,
+    /// Measured requests of each job so far.
+    done: Done,
     is_measuring: AtomicBool,
     is_stopping: AtomicBool,
 }
-
-/// A count that one thread writes and another looks at.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Count(AtomicU64);
 
 impl Control {
     /// For so many jobs.
     pub(crate) fn new(jobs: u16) -> Self {
         Self {
             connected: AtomicU64::new(0),
-            done: (0..jobs).map(|_| Count::default()).collect(),
+            done: Done::new(jobs.into()),
             is_measuring: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
         }
@@ -53,7 +49,7 @@ impl Control {
 
     /// Measured requests of all jobs so far.
     pub(crate) fn done(&self) -> u64 {
-        self.done.iter().map(|count| count.0.load(Ordering::Relaxed)).sum()
+        self.done.sum()
     }
 
     pub(crate) fn connected(&self) -> u64 {
@@ -99,7 +95,7 @@ struct State {
     latency_ns: RefCell<Histogram<u64>>,
     /// The next sequential request of this job.
     next: Cell<u64>,
-    random: Cell<u64>,
+    random: Spread,
     /// Which requests were written, if they are to be read back.
     written: RefCell<Vec<bool>>,
     /// What writes carry if nobody verifies them.
@@ -118,7 +114,7 @@ pub(crate) async fn run(job: Job) -> anyhow::Result<JobResult> {
 }
 
 async fn load(job: Job) -> anyhow::Result<JobResult> {
-    pin(&job)?;
+    load::pin(&job.args.cpus, job.index as usize)?;
     let controller = Controller::connect(job.args.connect.options()?).await?;
     let namespace = Namespace::open(&controller, job.plan.nsid).await?;
     let state = Rc::new(State::new(job, namespace)?);
@@ -165,22 +161,9 @@ async fn load(job: Job) -> anyhow::Result<JobResult> {
     Ok(result)
 }
 
-fn pin(job: &Job) -> anyhow::Result<()> {
-    let cpus = &job.args.cpus;
-    if cpus.is_empty() {
-        return Ok(());
-    }
-    let cpu = cpus[job.index as usize % cpus.len()];
-    let mut set = rustix::thread::CpuSet::new();
-    anyhow::ensure!(cpu < rustix::thread::CpuSet::MAX_CPU, "--cpus: there is no CPU {cpu}");
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|error| anyhow::anyhow!("--cpus: cannot run on CPU {cpu}: {error}"))
-}
-
 impl State {
     fn new(job: Job, namespace: Namespace) -> anyhow::Result<Self> {
-        let seed = job.args.seed.wrapping_add(job.index.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
+        let seed = load::seed_of_job(job.args.seed, job.index);
         let verifies_writes = job.args.verify && job.args.rw.writes();
         let written = vec![false; if verifies_writes { job.plan.requests as usize } else { 0 }];
         let mut payload = Buffer::zeroed(job.args.bs as usize);
@@ -192,27 +175,17 @@ impl State {
             writes: Cell::new(0),
             latency_ns: RefCell::new(Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?),
             next: Cell::new(next),
-            random: Cell::new(seed),
+            random: Spread::new(seed),
             written: RefCell::new(written),
             payload: payload.freeze(),
             job,
         })
     }
 
-    /// xorshift64*: cheap and good enough to spread requests.
-    fn random(&self) -> u64 {
-        let mut x = self.random.get();
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        self.random.set(x);
-        x.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
     fn next_request(&self) -> u64 {
         let requests = self.job.plan.requests;
         if self.job.args.rw.is_random() {
-            return ((u128::from(self.random()) * u128::from(requests)) >> 64) as u64;
+            return self.random.below(requests);
         }
         let request = self.next.get();
         self.next.set(if request + 1 >= requests { 0 } else { request + 1 });
@@ -223,7 +196,7 @@ impl State {
         match self.job.args.rw {
             Mode::Read | Mode::Randread => false,
             Mode::Write | Mode::Randwrite => true,
-            Mode::Randrw => self.random() % 100 >= u64::from(self.job.args.rwmixread),
+            Mode::Randrw => self.random.next() % 100 >= u64::from(self.job.args.rwmixread),
         }
     }
 
@@ -249,8 +222,7 @@ impl State {
             if control.is_measuring.load(Ordering::Relaxed) {
                 let count = if is_write { &self.writes } else { &self.reads };
                 count.set(count.get() + 1);
-                let done = &control.done[self.job.index as usize].0;
-                done.store(self.reads.get() + self.writes.get(), Ordering::Relaxed);
+                control.done.set(self.job.index as usize, self.reads.get() + self.writes.get());
                 self.latency_ns.borrow_mut().saturating_record(latency_ns);
             }
             // With writes under way nobody knows what a read of the same place has to find.
