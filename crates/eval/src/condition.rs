@@ -6,12 +6,14 @@
 
 mod container;
 mod file_system;
+mod instances;
 mod network;
 mod pool;
 mod steps;
 mod storage;
 
 use crate::cpu::Service;
+use crate::crowd::Shares;
 use crate::engine::Stop;
 use crate::engine::ior::check_striping;
 use crate::error::Error;
@@ -24,8 +26,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::Ready;
+
+pub use instances::Instances;
 
 const END_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -51,6 +56,8 @@ pub struct Place {
     fabric: Option<Fabric>,
     /// Mounts of one file system, for engines that can use several; the file is in the first.
     mounts: Vec<PathBuf>,
+    /// What gives instances a directory each; `None` is plain directories.
+    shares: Option<Arc<dyn Shares>>,
     owner: Option<Owner>,
 }
 
@@ -336,8 +343,8 @@ impl Stage {
             check_striping(directory, &self.program)?;
         }
         let owner = self.owner.clone();
-        let Ready { file, device, fabric, mounts } = ready;
-        Ok(Place { file, device, container, fabric, mounts, owner })
+        let Ready { file, device, fabric, mounts, shares } = ready;
+        Ok(Place { file, device, container, fabric, mounts, shares, owner })
     }
 
     /// Processes that stand as long as the conditions do, for their CPU time.

@@ -2,8 +2,10 @@
 
 pub mod advice;
 pub mod analysis;
+mod clock;
 pub mod condition;
 pub mod cpu;
+pub mod crowd;
 pub mod engine;
 mod error;
 pub mod experiment;

@@ -108,6 +108,18 @@ fn wait(
     }
 }
 
+/// Ends children and their groups, all of them within `patience`.
+pub fn end_all(children: Vec<&mut Child>, patience: Duration) {
+    for child in &children {
+        let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
+    }
+    let until = Instant::now() + patience;
+    for child in children {
+        // Whoever cannot be waited for is no child of ours any more.
+        let _ = end(child, until.saturating_duration_since(Instant::now()));
+    }
+}
+
 /// Ends a child and its group.
 pub fn end(child: &mut Child, patience: Duration) -> std::io::Result<ExitStatus> {
     let group = Pid::from_child(child);

@@ -3,6 +3,7 @@
 use super::network::{Network, TARGET_ADDRESS};
 use super::{Fabric, Stage, StageOptions};
 use crate::cpu::Service;
+use crate::crowd::Shares;
 use crate::error::Error;
 use crate::experiment::{
     Backing, EngineKind, Network as NetworkKind, Paced, Storage, Subsystem, Workload,
@@ -19,7 +20,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// How long a target or a host may take to be ready.
@@ -36,17 +37,19 @@ pub(super) struct Ready {
     pub(super) fabric: Option<Fabric>,
     /// Mounts of one file system, if it has several; the file is in the first.
     pub(super) mounts: Vec<PathBuf>,
+    /// What gives instances a directory each, if it is more than plain directories.
+    pub(super) shares: Option<Arc<dyn Shares>>,
 }
 
 impl Ready {
     /// A file, on a device that counts.
     pub(super) fn file(file: PathBuf, device: Option<(u32, u32)>) -> Self {
-        Self { file, device, fabric: None, mounts: Vec::new() }
+        Self { file, device, ..Self::default() }
     }
 
     /// A namespace, for hosts.
     fn fabric(fabric: Fabric, device: Option<(u32, u32)>) -> Self {
-        Self { file: PathBuf::new(), device, fabric: Some(fabric), mounts: Vec::new() }
+        Self { device, fabric: Some(fabric), ..Self::default() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! One process of the load: waits for a phase's name on its input, does it, and answers with the
 //! times at which it began and ended, by the machine's monotonic clock, which all processes share.
 
+use crate::clock::now_ns;
 use crate::experiment::Files;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -73,11 +74,6 @@ impl std::str::FromStr for Answer {
         });
         numbers.ok_or_else(|| format!("{line:?} is no answer"))
     }
-}
-
-fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Where a process's files lie.
