@@ -59,9 +59,9 @@ equal() {
     [ -n "$1" ] && [ "$1" = "$2" ]
 }
 
-# wait_until COMMAND...: tries for up to a minute, as emulated kernels are slow.
+# wait_until COMMAND...: tries for five minutes, as emulated kernels are slow, more so on a busy machine.
 wait_until() {
-    wait_tries=600
+    wait_tries=3000
     until "$@"; do
         wait_tries=$((wait_tries - 1))
         [ $wait_tries -gt 0 ] || return 1
