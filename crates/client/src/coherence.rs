@@ -235,7 +235,7 @@ impl Client {
                 self.set_entry(*parent, name, Some(attr.inode), fresh);
             }
             (
-                Call::Unlink { parent, name } | Call::Rmdir { parent, name },
+                Call::Unlink { parent, name, .. } | Call::Rmdir { parent, name },
                 Answer::Removed { inode: removed, left },
             ) => {
                 match left {

@@ -5,7 +5,7 @@ use crate::entries::Known;
 use crate::inode::Inode;
 use crate::removals::Removal;
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, Creation, Entry, RenameMode, XattrMode};
+use protocol::client::{Answer, Call, Creation, Entry, OpenTold, RenameMode, XattrMode};
 use protocol::{Attr, Errno, InodeId, Rights};
 use std::rc::Rc;
 
@@ -243,23 +243,24 @@ impl Client {
     pub async fn unlink(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
         let mut removal = self.removals.begin();
-        self.register_open(&mut removal, parent, name).await?;
-        let call = Call::Unlink { parent, name: name.to_vec() };
+        let told = self.register_open(&mut removal, parent, name).await?;
+        let call = Call::Unlink { parent, name: name.to_vec(), told };
         self.removed(call).await
     }
 
     /// Before a name goes: if this client has what it names open, the service must know, for it asks
-    /// only the others. Who opens it from now on sees that its `removal` is under way.
+    /// only the others. Who opens it from now on sees that its `removal` is under way. Answers what has
+    /// been told: if the name names something else by the time it goes, this client is asked.
     async fn register_open(
         self: &Rc<Self>,
         removal: &mut Removal<'_>,
         parent: InodeId,
         name: &[u8],
-    ) -> Result<(), Errno> {
+    ) -> Result<OpenTold, Errno> {
         let found = match self.cached_entry(parent, name) {
             Known::Inode(id) => Some(id),
             Known::Absent => None,
-            Known::Unknown if self.open_files.get() == 0 => return Ok(()),
+            Known::Unknown if self.open_files.get() == 0 => return Ok(OpenTold::OfAny),
             Known::Unknown => {
                 let call = Call::Lookup { parent, name: name.to_vec() };
                 match self.session.call(call).await? {
@@ -269,10 +270,14 @@ impl Client {
             }
         };
         removal.found(found);
-        let inode = found.and_then(|id| self.known_inode(id));
-        let Some(inode) = inode else { return Ok(()) };
-        let is_open = inode.state.borrow().opens > 0;
-        if is_open { self.acquire(&inode, Rights::OPEN).await } else { Ok(()) }
+        let Some(id) = found else { return Ok(OpenTold::OfNone) };
+        if let Some(inode) = self.known_inode(id) {
+            let is_open = inode.state.borrow().opens > 0;
+            if is_open {
+                self.acquire(&inode, Rights::OPEN).await?;
+            }
+        }
+        Ok(OpenTold::Of(id))
     }
 
     /// `rmdir(2)`.
@@ -320,15 +325,17 @@ impl Client {
         check_name(to.1)?;
         let replaces = mode == RenameMode::Replace || mode == RenameMode::Whiteout;
         let mut removal = replaces.then(|| self.removals.begin());
-        if let Some(removal) = &mut removal {
-            self.register_open(removal, to.0, to.1).await?;
-        }
+        let told = match &mut removal {
+            Some(removal) => self.register_open(removal, to.0, to.1).await?,
+            None => OpenTold::OfNone,
+        };
         let call = Call::Rename {
             parent: from.0,
             name: from.1.to_vec(),
             new_parent: to.0,
             new_name: to.1.to_vec(),
             mode,
+            told,
         };
         match self.session.call(call).await? {
             Answer::Renamed { moved, other, replaced } => {

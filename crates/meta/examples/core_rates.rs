@@ -5,7 +5,7 @@
 
 use meta::store::FjallStore;
 use meta::tree::{Boot, Context, Core};
-use protocol::client::{Answer, Call, Creation, Response, Slot};
+use protocol::client::{Answer, Call, Creation, OpenTold, Response, Slot};
 use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
 use protocol::{
     AllocationId, DeviceId, Extent, ExtentList, Generation, HostId, Incarnation, InodeId, Place,
@@ -242,11 +242,15 @@ fn data_rates(bench: &mut Bench) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
     for i in 0..FILES {
         let name = format!("file-32-{i:08}").into_bytes();
-        bench.call(&Call::Unlink { parent: InodeId::ROOT, name })?;
+        bench.call(&Call::Unlink { parent: InodeId::ROOT, name, told: OpenTold::OfAny })?;
     }
     report("unlinks, 32 per commit", FILES, begin);
     for name in ["strided-1", "strided-32", "interleaved"] {
-        bench.call(&Call::Unlink { parent: InodeId::ROOT, name: name.as_bytes().to_vec() })?;
+        bench.call(&Call::Unlink {
+            parent: InodeId::ROOT,
+            name: name.as_bytes().to_vec(),
+            told: OpenTold::OfAny,
+        })?;
     }
     let begin = Instant::now();
     let mut steps = 0;

@@ -47,19 +47,22 @@ pub struct CallId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AskId(pub u64);
 
-/// What a call needs of other sessions before it may be executed.
+/// What a call needs of sessions, other ones but for [`Demand::Tell`], before it may be executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// They hold none of these rights over the inode.
     Give(InodeId, Rights),
     /// They have forgotten these entries of the directory, and its attributes.
     Forget(InodeId, Vec<Name>),
+    /// The call's own session holds no rights over the inode but OPEN: by the answers to their recall it
+    /// has said whether it has it open.
+    Tell(InodeId),
 }
 
 impl Demand {
     fn inode(&self) -> InodeId {
         match self {
-            Demand::Give(inode, _) | Demand::Forget(inode, _) => *inode,
+            Demand::Give(inode, _) | Demand::Forget(inode, _) | Demand::Tell(inode) => *inode,
         }
     }
 
@@ -68,6 +71,7 @@ impl Demand {
         match self {
             Demand::Give(_, rights) => *rights,
             Demand::Forget(..) => Rights::READ,
+            Demand::Tell(_) => Rights::NONE,
         }
     }
 }

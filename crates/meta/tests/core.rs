@@ -10,7 +10,7 @@ use meta::store::{CrashPoint, MemoryStore, Store};
 use meta::tree::{ConflictKind, Core, SlotState};
 use proptest::prelude::*;
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, Response, Slot};
+use protocol::client::{Answer, Call, OpenTold, Response, Slot};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::space::NewAllocation;
 use protocol::{
@@ -112,7 +112,7 @@ fn open_files_outlive_their_names() {
     let inode = fixture.file("a");
     fixture.write(inode, 0, 100);
     fixture.open.push((inode, fixture.session));
-    let call = Call::Unlink { parent: InodeId::ROOT, name: b"a".to_vec() };
+    let call = Call::Unlink { parent: InodeId::ROOT, name: b"a".to_vec(), told: OpenTold::OfAny };
     assert_eq!(fixture.call(&call), Ok(Answer::Removed { inode, left: None }));
     fixture.core.flush().unwrap();
     fixture.reopen(CrashPoint::Process);
@@ -139,7 +139,7 @@ fn late_openers_keep_what_has_no_name() {
     let mut fixture = Fixture::new();
     let inode = fixture.file("a");
     fixture.open.push((inode, fixture.session));
-    let call = Call::Unlink { parent: InodeId::ROOT, name: b"a".to_vec() };
+    let call = Call::Unlink { parent: InodeId::ROOT, name: b"a".to_vec(), told: OpenTold::OfAny };
     fixture.call(&call).unwrap();
     let other = fixture.other_session();
     fixture.core.note_open(other, inode).unwrap();
@@ -314,7 +314,7 @@ fn conflicts_are_those_of_the_table() {
     let inode = fixture.file("a");
     let parent = InodeId::ROOT;
     let all = Rights::READ | Rights::WRITE | Rights::SIZE | Rights::OPEN;
-    let unlink = Call::Unlink { parent, name: b"a".to_vec() };
+    let unlink = Call::Unlink { parent, name: b"a".to_vec(), told: OpenTold::OfAny };
     let rights = |fixture: &Fixture, call: &Call| {
         let found = fixture.core.conflicts(fixture.session, call).unwrap();
         let of = found.into_iter().filter(|conflict| conflict.inode == inode);
@@ -329,7 +329,7 @@ fn conflicts_are_those_of_the_table() {
     let grow = common::commit(inode, Generation(0), vec![], vec![extent(0, 5, block, 0)]);
     let read_size = ConflictKind::Recall(Rights::READ | Rights::SIZE);
     assert_eq!(rights(&fixture, &grow), [read_size]);
-    let missing = Call::Unlink { parent, name: b"none".to_vec() };
+    let missing = Call::Unlink { parent, name: b"none".to_vec(), told: OpenTold::OfAny };
     assert_eq!(fixture.core.conflicts(fixture.session, &missing), Ok(Vec::new()));
     let nowhere = common::create(InodeId(99), "x");
     assert_eq!(fixture.core.conflicts(fixture.session, &nowhere), Ok(Vec::new()));
@@ -383,7 +383,8 @@ fn listing_is_stable_under_removal() {
         }
         // One that was seen goes, one that was not, and a new one comes.
         for name in [seen[0].clone(), format!("f{:02}", 49 - round).into_bytes()] {
-            let _ = fixture.call(&Call::Unlink { parent: InodeId::ROOT, name });
+            let _ =
+                fixture.call(&Call::Unlink { parent: InodeId::ROOT, name, told: OpenTold::OfAny });
         }
         fixture.file(&format!("new{round}"));
     }
@@ -433,7 +434,7 @@ proptest! {
         let _ = fixture.call(&common::create(parent, "new"));
         let device = DeviceId(0);
         let _ = fixture.call(&Call::LeaseSpace { device, wanted_bytes: 1 });
-        let _ = fixture.call(&Call::Unlink { parent, name: b"a".to_vec() });
+        let _ = fixture.call(&Call::Unlink { parent, name: b"a".to_vec(), told: OpenTold::OfAny });
         fixture.core.ended_through(fixture.session, FreeEpoch(u64::MAX));
         let _ = fixture.core.sync();
         for _ in 0..10 {

@@ -5,7 +5,7 @@
 mod support;
 
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, Push, Request};
+use protocol::client::{Answer, Call, OpenTold, Push, Request};
 use protocol::lease::Return;
 use protocol::{Errno, InodeId, LeaseStamp, Rights};
 use support::*;
@@ -61,7 +61,7 @@ fn sessions_see_each_others_changes() {
         let changes = AttrChanges { mode: Some(0o600), ..AttrChanges::default() };
         a.call(Call::SetAttr { inode: file.inode, changes }).await.unwrap();
         assert!(!b.rights(file.inode).contains(Rights::READ), "READ was recalled");
-        let unlink = Call::Unlink { parent: ROOT, name: b"x".to_vec() };
+        let unlink = Call::Unlink { parent: ROOT, name: b"x".to_vec(), told: OpenTold::OfAny };
         a.call(unlink).await.unwrap();
         assert_eq!(b.lookup(ROOT, "x").await, Ok(None));
     });
@@ -147,7 +147,9 @@ fn an_unlinked_open_file_is_kept_and_then_reclaimed() {
                 reply.take().unwrap().send(&answer).unwrap();
             }
         });
-        a.call(Call::Unlink { parent: ROOT, name: b"t".to_vec() }).await.unwrap();
+        a.call(Call::Unlink { parent: ROOT, name: b"t".to_vec(), told: OpenTold::OfAny })
+            .await
+            .unwrap();
         let left = attr(b.call(Call::GetAttr(file.inode)).await).unwrap();
         assert_eq!(left.nlink, 0);
         let stamp = LeaseStamp(u64::MAX);
@@ -157,7 +159,9 @@ fn an_unlinked_open_file_is_kept_and_then_reclaimed() {
         assert_eq!(b.call(Call::GetAttr(file.inode)).await, Err(Errno::ESTALE));
         // And by the end of the session.
         let file = b.create_with(ROOT, "u", Rights::OPEN).await.unwrap();
-        a.call(Call::Unlink { parent: ROOT, name: b"u".to_vec() }).await.unwrap();
+        a.call(Call::Unlink { parent: ROOT, name: b"u".to_vec(), told: OpenTold::OfAny })
+            .await
+            .unwrap();
         attr(a.call(Call::GetAttr(file.inode)).await).unwrap();
         b.call(Call::End).await.unwrap();
         assert_eq!(a.call(Call::GetAttr(file.inode)).await, Err(Errno::ESTALE));

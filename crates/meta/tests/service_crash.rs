@@ -8,7 +8,7 @@ use meta::service::{Service, StoreChoice, Times};
 use meta::store::{CrashPoint, MemoryStore};
 use meta::tree::{Boot, Core};
 use protocol::auth::{Role, Secret};
-use protocol::client::{Answer, Call, Request, Response, Slot};
+use protocol::client::{Answer, Call, OpenTold, Request, Response, Slot};
 use protocol::connection::{Event, Limits, Peer};
 use protocol::frame::{self, Kind};
 use protocol::{Errno, FreeEpoch, HostId, InodeId, Rights};
@@ -268,6 +268,7 @@ fn samples() -> Vec<Call> {
         new_parent: ROOT,
         new_name: b"b".to_vec(),
         mode: RenameMode::Exchange,
+        told: OpenTold::OfAny,
     };
     let xattr = Call::SetXattr {
         inode,
@@ -297,7 +298,7 @@ fn samples() -> Vec<Call> {
         Call::Reclaim { held: vec![(inode, Rights(14))], done: true },
         Call::Heartbeat { ended_through: FreeEpoch(1) },
         Call::Admit(device),
-        Call::Unlink { parent: ROOT, name },
+        Call::Unlink { parent: ROOT, name, told: OpenTold::OfAny },
         Call::Devices,
         Call::PoolUse,
         Call::Sync(None),

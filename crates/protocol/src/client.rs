@@ -67,6 +67,30 @@ pub enum RenameMode {
     WhiteoutNoReplace,
 }
 
+/// Which opens a session has told of that removes a name. The service asks only the other sessions
+/// whether they have open what loses its last name, and the caller too where the name names something
+/// else by then than the caller has looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OpenTold {
+    /// Of all opens, whatever the name names.
+    OfAny,
+    /// Of those of this inode: it is what the name named.
+    Of(InodeId),
+    /// Of none: the name named nothing.
+    OfNone,
+}
+
+impl OpenTold {
+    /// Whether an open of this inode would have been told.
+    pub fn covers(self, inode: InodeId) -> bool {
+        match self {
+            OpenTold::OfAny => true,
+            OpenTold::Of(told) => told == inode,
+            OpenTold::OfNone => false,
+        }
+    }
+}
+
 /// `setxattr(2)` flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum XattrMode {
@@ -211,6 +235,8 @@ pub enum Call {
         parent: InodeId,
         /// The name.
         name: Name,
+        /// Which opens of its own the caller has told of.
+        told: OpenTold,
     },
     /// `rmdir(2)` → [`Answer::Removed`].
     Rmdir {
@@ -231,6 +257,8 @@ pub enum Call {
         new_name: Name,
         /// What happens to the new name's present owner.
         mode: RenameMode,
+        /// Which opens of its own, of what is replaced, the caller has told of.
+        told: OpenTold,
     },
 
     /// One extended attribute → [`Answer::Bytes`], or ENODATA.

@@ -6,12 +6,12 @@
 mod stage;
 
 use block::FaultPlan;
-use client::{Client, OpenMode, Setting};
+use client::{Client, Handle, OpenMode, Setting};
 use protocol::client::RenameMode;
 use protocol::{Errno, InodeId};
 use ring::time::{sleep, timeout};
 use ring::{Buffer, Chunk, spawn};
-use stage::play;
+use stage::{Stage, play};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -174,6 +174,87 @@ fn a_file_opened_during_its_own_clients_removal_stays() {
 #[test]
 fn a_file_opened_after_a_recall_stays() {
     a_file_opened_during_its_removal_stays(2);
+}
+
+/// What an open file has to have: the bytes that were written, and room for more.
+async fn is_there(client: Rc<Client>, handle: Handle) {
+    client.write(&handle, 5000, bytes(1), false).await.unwrap();
+    client.fsync(handle.inode()).await.expect("it is lost");
+    let read = client.read(handle.inode(), 0, 10_000, None).await.unwrap();
+    assert!(read.iter().flat_map(Chunk::as_slice).all(|byte| *byte == 1), "zeros");
+    client.release(&handle).await.unwrap();
+}
+
+/// Makes a file, and lets its open be forgotten.
+async fn make(client: &Rc<Client>, name: &[u8]) -> InodeId {
+    let (handle, attr) = client.create(ROOT, name, SETTING, WRITE).await.unwrap();
+    client.write(&handle, 0, bytes(1), false).await.unwrap();
+    client.release(&handle).await.unwrap();
+    sleep(protocol::times::WRITEBACK * 2).await;
+    attr.inode
+}
+
+/// Goal: an open file that one worker renames over a name which another of the same client is just
+/// removing is there for as long as it is open: the removal has told of what had the name before.
+#[test]
+fn an_open_file_that_is_renamed_to_a_name_being_removed_stays() {
+    let scene = async |client: Rc<Client>| {
+        make(&client, b"a").await;
+        let inode = make(&client, b"b").await;
+        let (handle, _) = client.open(inode, WRITE).await.unwrap();
+        let (renamer, remover) = (Rc::clone(&client), Rc::clone(&client));
+        let rename = spawn(async move {
+            renamer.rename((ROOT, b"b"), (ROOT, b"a"), RenameMode::Replace).await
+        });
+        // It has asked by then, and has no answer.
+        ring::yield_now().await;
+        let removal = spawn(async move { remover.unlink(ROOT, b"a").await });
+        assert_eq!(rename.await.unwrap().unwrap().moved, inode);
+        removal.await.unwrap().unwrap();
+        assert_eq!(client.lookup(ROOT, b"a").await.map(drop), Err(Errno::ENOENT));
+        is_there(client, handle).await;
+    };
+    play(1, async |stage| stage.on(0, scene).await);
+}
+
+/// One client renames `b` over `a`, which another removes meanwhile; that one opens `b` for writing
+/// when the rename has asked for everybody's rights over it. Both wait for a third one, which reads `a`.
+/// Answers whether what was renamed is removed, and not what it replaced.
+async fn rename_beside_a_removal(stage: &Stage) -> bool {
+    let replaced = stage.on(0, async |reader| make(&reader, b"a").await).await;
+    let renamed = stage.on(1, async |renamer| make(&renamer, b"b").await).await;
+    stage.on(0, async move |reader| reader.read(replaced, 0, 1, None).await.unwrap()).await;
+    let (delay_ppm, delay_max) = (1_000_000, RECALL_LASTS);
+    stage.device.set_plan(FaultPlan { delay_ppm, delay_max, ..FaultPlan::default() });
+    let read = stage.begin(0, async move |reader| reader.read(replaced, 0, 5000, None).await);
+    sleep(Duration::from_millis(5)).await;
+    let rename = stage.begin(1, async |renamer| {
+        renamer.rename((ROOT, b"b"), (ROOT, b"a"), RenameMode::Replace).await
+    });
+    sleep(Duration::from_millis(5)).await;
+    let open = async move |opener: Rc<Client>| opener.open(renamed, WRITE).await.unwrap().0;
+    let handle = stage.on(2, open).await;
+    let removal = stage.begin(2, async |remover| remover.unlink(ROOT, b"a").await);
+    read.await.unwrap().unwrap();
+    assert_eq!(rename.await.unwrap().unwrap().moved, renamed);
+    removal.await.unwrap().unwrap();
+    stage.device.set_plan(FaultPlan::default());
+    stage.on(2, async move |client| is_there(client, handle).await).await;
+    let left = stage.on(0, async |client| client.unlink(ROOT, b"a").await).await;
+    left == Err(Errno::ENOENT)
+}
+
+/// Goal: so is one that another client renames, and that was opened for writing meanwhile: nobody asks
+/// for what was opened after the rename had asked.
+#[test]
+fn a_file_opened_while_others_rename_it_to_a_name_being_removed_stays() {
+    play(3, async |stage| {
+        let mut removed_after = 0;
+        for _ in 0..10 {
+            removed_after += u32::from(rename_beside_a_removal(&stage).await);
+        }
+        assert!(removed_after > 0, "the removal never came after the rename");
+    });
 }
 
 /// Goal: an open costs no call because another name is just removed.

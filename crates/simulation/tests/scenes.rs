@@ -8,6 +8,7 @@ mod stage;
 
 use block::{Backing, Device, Fault, FaultPlan, Geometry, Incarnation, IoFuture, MemoryBacking};
 use client::{Client, OpenMode, Setting};
+use protocol::attr::AttrChanges;
 use protocol::client::FallocateMode;
 use protocol::{Errno, InodeId};
 use ring::time::{sleep, timeout};
@@ -177,6 +178,39 @@ fn a_close_tells_what_a_recall_could_not_commit() {
         let closed = stage.on(0, async move |client| client.release(&handle).await).await;
         assert_eq!(closed, Err(Errno::EIO));
     });
+}
+
+/// Goal: what is written and not committed when another client makes the file longer, or punches a range
+/// beside it, is part of the file: the recall is answered when it is committed, as a commit that comes
+/// later is of an older truncate generation and dropped.
+#[test]
+fn what_is_written_when_a_file_is_cut_is_committed_before() {
+    for is_punch in [false, true] {
+        play(2, async |stage| {
+            let write = async |writer: Rc<Client>| {
+                let (handle, _) = writer.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+                writer.write(&handle, 0, bytes(7), false).await.unwrap();
+                handle
+            };
+            let handle = stage.on(0, write).await;
+            let inode = handle.inode();
+            let cut = async move |other: Rc<Client>| {
+                if is_punch {
+                    other.fallocate(inode, 5000, 5000, FallocateMode::Punch).await.unwrap();
+                } else {
+                    let changes = AttrChanges { size: Some(10_000), ..AttrChanges::default() };
+                    other.truncate(inode, changes).await.unwrap();
+                }
+            };
+            stage.on(1, cut).await;
+            stage.on(0, async move |writer| writer.release(&handle).await.unwrap()).await;
+            let read =
+                async move |reader: Rc<Client>| reader.read(inode, 0, 5000, None).await.unwrap();
+            let found = stage.on(1, read).await;
+            let mut found = found.iter().flat_map(Chunk::as_slice);
+            assert!(found.by_ref().take(5000).eq(&[7; 5000]), "what was written is lost");
+        });
+    }
 }
 
 /// Goal: a write for which each device has too little left fails, even if all together have enough

@@ -28,6 +28,7 @@ impl Leases {
             is_clear &= match demand {
                 Demand::Give(inode, rights) => self.demand_rights(call, session, *inode, *rights),
                 Demand::Forget(inode, names) => self.demand_forget(call, session, *inode, names),
+                Demand::Tell(inode) => self.demand_telling(call, session, *inode),
             };
         }
         for (inode, rights) in wants {
@@ -138,13 +139,28 @@ impl Leases {
             .map(|h| (h.session, h.rights & rights))
             .collect();
         for (holder, held) in &others {
-            for class in CLASSES {
-                if held.intersects(class) {
-                    self.recall(Some(call), *holder, inode, *held & class);
-                }
-            }
+            self.recall_by_class(call, *holder, inode, *held);
         }
         others.is_empty()
+    }
+
+    /// Whether the call's session is known to have the inode open, or holds nothing by which it may
+    /// have opened it untold; else that is recalled.
+    fn demand_telling(&mut self, call: CallId, session: SessionId, inode: InodeId) -> bool {
+        let held = self.rights(session, inode);
+        if held.is_empty() || held.contains(Rights::OPEN) {
+            return true;
+        }
+        self.recall_by_class(call, session, inode, held);
+        false
+    }
+
+    fn recall_by_class(&mut self, call: CallId, holder: SessionId, inode: InodeId, rights: Rights) {
+        for class in CLASSES {
+            if rights.intersects(class) {
+                self.recall(Some(call), holder, inode, rights & class);
+            }
+        }
     }
 
     /// Recalls rights of one class, unless that is under way already, for a call that then waits.

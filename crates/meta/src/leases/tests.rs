@@ -39,6 +39,28 @@ fn a_conflicting_call_waits_for_the_recall() {
     assert!(leases.grant(session(3), I, READ).is_some());
 }
 
+/// Goal: a call asks its own session for what it may have opened untold, until it says OPEN or holds
+/// nothing.
+#[test]
+fn a_call_asks_its_own_session_for_untold_opens() {
+    for kept in [OPEN, Rights::NONE] {
+        let mut leases = table();
+        leases.grant(session(1), I, READ | WRITE).unwrap();
+        let demands = [Demand::Tell(I)];
+        assert_eq!(leases.clear(CallId(1), session(1), &demands, &[]), Clearance::Wait);
+        let asks = leases.take_outbox();
+        assert_eq!(asks.len(), 2, "READ by a message of its own");
+        assert!(leases.grant(session(2), I, READ).is_some(), "nothing is barred");
+        for ask in asks {
+            assert_eq!(ask.session, session(1));
+            leases.answered(ask.id, kept);
+        }
+        assert_eq!(leases.take_ready(), vec![CallId(1)]);
+        assert_eq!(leases.clear(CallId(1), session(1), &demands, &[]), Clearance::Clear);
+        assert_eq!(leases.rights(session(1), I), kept);
+    }
+}
+
 /// Goal: READ is recalled by a message of its own, so that it never waits for a commit.
 #[test]
 fn read_is_recalled_apart_from_write() {

@@ -275,6 +275,7 @@ fn demands_of(conflicts: Vec<Conflict>) -> Vec<Demand> {
     let demand = |conflict: Conflict| match conflict.kind {
         ConflictKind::Recall(rights) => Demand::Give(conflict.inode, rights),
         ConflictKind::Invalidate(names) => Demand::Forget(conflict.inode, names),
+        ConflictKind::AskCaller => Demand::Tell(conflict.inode),
     };
     conflicts.into_iter().map(demand).collect()
 }

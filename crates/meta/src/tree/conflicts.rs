@@ -5,7 +5,7 @@ use super::rename::Rename;
 use super::transaction::Transaction;
 use crate::records::Inode;
 use crate::store::Error;
-use protocol::client::{Call, FallocateMode, Name, RenameMode};
+use protocol::client::{Call, FallocateMode, Name, OpenTold, RenameMode};
 use protocol::{Errno, Extent, FileKind, InodeId, Rights, SessionId};
 
 /// What is to be asked of those who hold something.
@@ -16,6 +16,8 @@ pub enum ConflictKind {
     /// Forget these entries of the directory, and its attributes (or, where many hold it, give READ
     /// back).
     Invalidate(Vec<Name>),
+    /// Say whether it is open: asked of the caller, that has not.
+    AskCaller,
 }
 
 /// Rights over an inode that stand against a call.
@@ -38,10 +40,14 @@ fn invalidate(inode: InodeId, names: Vec<Name>) -> Conflict {
     Conflict { inode, kind: ConflictKind::Invalidate(names) }
 }
 
-/// What losing one name recalls over an inode.
-fn losing_name(inode: &Inode) -> Conflict {
+/// What losing one name, by a call that has told of these opens, recalls over an inode.
+fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
+    let id = inode.attr.inode;
     let is_last = inode.attr.nlink <= 1 || inode.attr.kind == FileKind::Directory;
-    recall(inode.attr.inode, if is_last { Core::ALL } else { Rights::READ })
+    conflicts.push(recall(id, if is_last { Core::ALL } else { Rights::READ }));
+    if is_last && inode.attr.kind != FileKind::Directory && !told.covers(id) {
+        conflicts.push(Conflict { inode: id, kind: ConflictKind::AskCaller });
+    }
 }
 
 impl Core {
@@ -83,12 +89,13 @@ impl Transaction<'_> {
                 }
                 vec![recall(*inode, Rights::READ), invalidate(*parent, vec![name.clone()])]
             }
-            Call::Unlink { parent, name } | Call::Rmdir { parent, name } => {
-                self.removal_conflicts(*parent, name, matches!(call, Call::Rmdir { .. }))?
+            Call::Unlink { parent, name, told } => {
+                self.removal_conflicts(*parent, name, Some(*told))?
             }
-            Call::Rename { parent, name, new_parent, new_name, mode } => {
+            Call::Rmdir { parent, name } => self.removal_conflicts(*parent, name, None)?,
+            Call::Rename { parent, name, new_parent, new_name, mode, told } => {
                 let (parent, new_parent, mode) = (*parent, *new_parent, *mode);
-                self.rename_conflicts(Rename { parent, name, new_parent, new_name, mode })?
+                self.rename_conflicts(Rename { parent, name, new_parent, new_name, mode }, *told)?
             }
             Call::Commit { inode, generation, extents, .. } => {
                 let file = self.inode(*inode)?;
@@ -118,23 +125,26 @@ impl Transaction<'_> {
         })
     }
 
+    /// Of an unlink, with the opens it has told of, or of an rmdir.
     fn removal_conflicts(
         &self,
         parent: InodeId,
         name: &Name,
-        is_rmdir: bool,
+        unlink: Option<OpenTold>,
     ) -> Result<Vec<Conflict>, Error> {
         self.directory(parent)?;
         let Some(dentry) = self.dentry(parent, name)? else { return Ok(Vec::new()) };
         let inode = self.named_inode(dentry.inode)?;
         let is_directory = inode.attr.kind == FileKind::Directory;
-        if is_directory != is_rmdir || (is_directory && inode.attr.size > 0) {
+        if is_directory == unlink.is_some() || (is_directory && inode.attr.size > 0) {
             return Ok(Vec::new());
         }
-        Ok(vec![invalidate(parent, vec![name.clone()]), losing_name(&inode)])
+        let mut conflicts = vec![invalidate(parent, vec![name.clone()])];
+        losing_name(&mut conflicts, &inode, unlink.unwrap_or(OpenTold::OfAny));
+        Ok(conflicts)
     }
 
-    fn rename_conflicts(&self, rename: Rename<'_>) -> Result<Vec<Conflict>, Error> {
+    fn rename_conflicts(&self, rename: Rename<'_>, told: OpenTold) -> Result<Vec<Conflict>, Error> {
         let (found, is_noop) = self.find_rename(rename)?;
         if is_noop {
             return Ok(Vec::new());
@@ -150,10 +160,10 @@ impl Transaction<'_> {
         };
         conflicts.push(recall(found.moved.attr.inode, Rights::READ));
         if let Some((present, _)) = &found.present {
-            conflicts.push(match rename.mode {
-                RenameMode::Exchange => recall(present.attr.inode, Rights::READ),
-                _ => losing_name(present),
-            });
+            match rename.mode {
+                RenameMode::Exchange => conflicts.push(recall(present.attr.inode, Rights::READ)),
+                _ => losing_name(&mut conflicts, present, told),
+            }
         }
         Ok(conflicts)
     }

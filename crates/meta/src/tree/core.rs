@@ -297,9 +297,9 @@ impl Transaction<'_> {
                 Ok(outcome.granting(attr.inode, *rights))
             }
             Call::Link { inode, parent, name } => self.link(context, *inode, *parent, name),
-            Call::Unlink { parent, name } => self.remove_name(context, *parent, name, false),
+            Call::Unlink { parent, name, .. } => self.remove_name(context, *parent, name, false),
             Call::Rmdir { parent, name } => self.remove_name(context, *parent, name, true),
-            Call::Rename { parent, name, new_parent, new_name, mode } => {
+            Call::Rename { parent, name, new_parent, new_name, mode, .. } => {
                 let (parent, new_parent, mode) = (*parent, *new_parent, *mode);
                 self.rename(context, Rename { parent, name, new_parent, new_name, mode })
             }

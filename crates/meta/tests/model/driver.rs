@@ -6,7 +6,9 @@ use meta::store::{CrashPoint, MemoryStore};
 use meta::tree::{Boot, Context, Core};
 use proptest::sample::Index;
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, Creation, FallocateMode, Name, RenameMode, XattrMode};
+use protocol::client::{
+    Answer, Call, Creation, FallocateMode, Name, OpenTold, RenameMode, XattrMode,
+};
 use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
 use protocol::{
     AllocationId, Attr, DeviceId, Errno, Extent, ExtentList, FreeEpoch, HostId, Incarnation,
@@ -218,7 +220,7 @@ impl Driver {
                 let answer = self.call(&if *is_rmdir {
                     Call::Rmdir { parent, name: name.clone() }
                 } else {
-                    Call::Unlink { parent, name: name.clone() }
+                    Call::Unlink { parent, name: name.clone(), told: OpenTold::OfAny }
                 });
                 let wanted = self.state.model.remove(parent, &name, *is_rmdir);
                 assert_eq!(answer.map(|_| ()), wanted);
@@ -246,6 +248,7 @@ impl Driver {
             new_parent: to.0,
             new_name: to.1.clone(),
             mode,
+            told: OpenTold::OfAny,
         };
         let answer = self.call(&call);
         let whiteout = match &answer {
