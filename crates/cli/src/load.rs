@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use clap::ValueEnum;
+use hdrhistogram::Histogram;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -126,6 +127,13 @@ pub(crate) fn join<T>(
 /// The seconds that were given to `--NAME`.
 pub(crate) fn seconds(name: &str, value: f64) -> anyhow::Result<Duration> {
     Duration::try_from_secs_f64(value).with_context(|| format!("--{name} {value}"))
+}
+
+/// Upper ends and counts of all buckets that are not empty, to two digits.
+pub(crate) fn coarse(latency: &Histogram<u64>) -> anyhow::Result<Vec<(u64, u64)>> {
+    let mut coarse = Histogram::<u64>::new_with_bounds(1, latency.high(), 2)?;
+    coarse.add(latency)?;
+    Ok(coarse.iter_recorded().map(|it| (it.value_iterated_to(), it.count_at_value())).collect())
 }
 
 /// CPU time of all threads of this process.

@@ -6,7 +6,9 @@
 mod rules;
 
 use crate::analysis::Analysis;
+use crate::messages::{Language, Message};
 use crate::plan::Plan;
+use std::fmt::Display;
 
 /// Limits that the rules use; the report shows them.
 #[derive(Clone, Copy, Debug)]
@@ -124,11 +126,11 @@ pub struct Rule {
     /// Its number, e.g. "A1".
     pub id: &'static str,
     /// What it answers.
-    pub question: &'static str,
+    pub question: Message,
     /// What has to be measured for it.
-    pub needs: &'static str,
+    pub needs: Message,
     /// What would change the answer.
-    pub change: &'static str,
+    pub change: Message,
     judge: fn(&Facts<'_>) -> Finding,
 }
 
@@ -142,107 +144,107 @@ impl std::fmt::Debug for Rule {
 pub const RULES: &[Rule] = &[
     Rule {
         id: "A1",
-        question: "What does remote storage cost against local?",
-        needs: "a comparison with role \"remote-local\"",
-        change: "another network, another device, larger blocks, more operations under way",
+        question: Message::A1Question,
+        needs: Message::A1Needs,
+        change: Message::A1Change,
         judge: rules::remote_cost,
     },
     Rule {
         id: "A2",
-        question: "What does a container cost?",
-        needs: "a comparison with role \"container-native\"",
-        change: "another runtime, image on another file system, seccomp or cgroup limits",
+        question: Message::A2Question,
+        needs: Message::A2Needs,
+        change: Message::A2Change,
         judge: rules::container_cost,
     },
     Rule {
         id: "A3",
-        question: "Which is the smallest good transfer size?",
-        needs: "bandwidth at three or more block sizes",
-        change: "more jobs or depth (smaller blocks get good), a longer way (larger ones needed)",
+        question: Message::A3Question,
+        needs: Message::A3Needs,
+        change: Message::A3Change,
         judge: rules::transfer_size,
     },
     Rule {
         id: "A4",
-        question: "How many operations under way are enough?",
-        needs: "six or more products of jobs and depth, with bandwidth or IOPS",
-        change: "another device, a longer way, larger blocks, other jobs beside it",
+        question: Message::A4Question,
+        needs: Message::A4Needs,
+        change: Message::A4Change,
         judge: rules::depth::knee,
     },
     Rule {
         id: "A5",
-        question: "More jobs, or more depth?",
-        needs: "cells with the same product of jobs and depth",
-        change: "more CPUs, another engine, a device with fewer queues",
+        question: Message::A5Question,
+        needs: Message::A5Needs,
+        change: Message::A5Change,
         judge: rules::depth::jobs_or_depth,
     },
     Rule {
         id: "A6",
-        question: "What is the limit?",
-        needs: "CPU shares of the runs, or a rate of the link",
-        change: "a faster link, device or CPU, more operations under way",
+        question: Message::A6Question,
+        needs: Message::A6Needs,
+        change: Message::A6Change,
         judge: rules::bound::limit,
     },
     Rule {
         id: "A7",
-        question: "What CPU time does an operation cost?",
-        needs: "five or more rates that were held (engine \"rate\")",
-        change: "another kernel, driver or transport, larger blocks, other batches",
+        question: Message::A7Question,
+        needs: Message::A7Needs,
+        change: Message::A7Change,
         judge: rules::cost::per_operation,
     },
     Rule {
         id: "A8",
-        question: "Which batch is large enough?",
-        needs: "three or more batch sizes, 1 among them, at a rate that was held (engine \"rate\")",
-        change: "another rate, a device that answers later, cheaper system calls",
+        question: Message::A8Question,
+        needs: Message::A8Needs,
+        change: Message::A8Change,
         judge: rules::cost::batch,
     },
     Rule {
         id: "A10",
-        question: "One shared file, or a file per rank?",
-        needs: "a comparison with role \"own-shared\"",
-        change: "more ranks and nodes, striping, a file system that locks shared files",
+        question: Message::A10Question,
+        needs: Message::A10Needs,
+        change: Message::A10Change,
         judge: rules::parallel::own_files,
     },
     Rule {
         id: "A11",
-        question: "Collective or independent MPI-IO?",
-        needs: "a comparison with role \"collective-independent\"",
-        change: "smaller or interleaved records, more nodes, another number of aggregators",
+        question: Message::A11Question,
+        needs: Message::A11Needs,
+        change: Message::A11Change,
         judge: rules::parallel::collective,
     },
     Rule {
         id: "A12",
-        question: "Does the hint pay?",
-        needs: "a comparison with role \"hint\"",
-        change: "another pattern, another MPI-IO, another file system",
+        question: Message::A12Question,
+        needs: Message::A12Needs,
+        change: Message::A12Change,
         judge: rules::parallel::hints,
     },
     Rule {
         id: "A13",
-        question: "Over how many devices should a file be striped?",
-        needs: "levels of IOR that differ in their stripe-count alone",
-        change: "more ranks and nodes, more devices, other transfer sizes",
+        question: Message::A13Question,
+        needs: Message::A13Needs,
+        change: Message::A13Change,
         judge: rules::stripes::count,
     },
     Rule {
         id: "A14",
-        question: "Which storage for which pattern?",
-        needs: "a comparison with role \"storage\"",
-        change: "another pattern, more ranks, other load on what is shared",
+        question: Message::A14Question,
+        needs: Message::A14Needs,
+        change: Message::A14Change,
         judge: rules::parallel::storages,
     },
     Rule {
         id: "A17",
-        question: "Is this result to be trusted?",
-        needs: "runs",
-        change: "more rounds, longer runs, a quieter machine",
+        question: Message::A17Question,
+        needs: Message::A17Needs,
+        change: Message::A17Change,
         judge: rules::trust,
     },
     Rule {
         id: "A18",
-        question: "Was anything served from a cache?",
-        needs: "runs with direct I/O on a device with counters",
-        change: "direct I/O, a working set of twice the memory, another node",
+        question: Message::A18Question,
+        needs: Message::A18Needs,
+        change: Message::A18Change,
         judge: rules::cache,
     },
 ];
@@ -262,13 +264,18 @@ pub enum Confidence {
 
 impl Confidence {
     /// For people.
-    pub fn label(self) -> &'static str {
+    pub fn message(self) -> Message {
         match self {
-            Self::Strong => "strong",
-            Self::Moderate => "moderate",
-            Self::NoAdvice => "no advice",
-            Self::NotMeasured => "not measured",
+            Self::Strong => Message::Strong,
+            Self::Moderate => Message::Moderate,
+            Self::NoAdvice => Message::NoAdvice,
+            Self::NotMeasured => Message::NotMeasured,
         }
+    }
+
+    /// The same in English.
+    pub fn label(self) -> &'static str {
+        self.message().english()
     }
 }
 
@@ -306,7 +313,7 @@ pub struct Card {
     /// Its number.
     pub id: &'static str,
     /// What it answers.
-    pub question: &'static str,
+    pub question: Message,
     /// How sure it is.
     pub confidence: Confidence,
     /// The answer, or why there is none.
@@ -318,38 +325,23 @@ pub struct Card {
     /// For what the answer holds.
     pub scope: String,
     /// What would change it.
-    pub change: &'static str,
+    pub change: Message,
 }
 
-/// Judges all rules.
-pub fn advise(plan: &Plan, analysis: &Analysis) -> Vec<Card> {
+/// Judges all rules; what frames their findings is in a language, the findings are in English.
+pub fn advise(plan: &Plan, analysis: &Analysis, language: Language) -> Vec<Card> {
     let facts = Facts { plan, analysis, limits: THRESHOLDS };
-    let sizes: Vec<u64> = plan.cells.iter().map(|cell| cell.block_size).collect();
-    let jobs: Vec<u32> = plan.cells.iter().map(|cell| cell.jobs).collect();
-    let range =
-        |low: String, high: String| if low == high { low } else { format!("{low} to {high}") };
-    let size = |size: Option<&u64>| crate::units::bytes(size.copied().unwrap_or_default());
-    let job = |jobs: Option<&u32>| jobs.copied().unwrap_or_default().to_string();
-    let blocks = match sizes.iter().max() {
-        Some(0) | None => String::new(),
-        largest => format!("blocks of {}, ", range(size(sizes.iter().min()), size(largest))),
-    };
-    let scope = format!(
-        "this machine and storage, {blocks}{} {}, {} rounds{}",
-        range(job(jobs.iter().min()), job(jobs.iter().max())),
-        crate::units::plural(plan.experiment.engine.worker()),
-        analysis.rounds,
-        if plan.experiment.mode == crate::experiment::Mode::Quick { ", a quick form" } else { "" },
-    );
+    let scope = scope(&facts, language);
     RULES
         .iter()
         .map(|rule| {
             let mut finding = (rule.judge)(&facts);
             if finding.confidence == Confidence::NotMeasured {
-                finding.claim =
-                    format!("Not measured: {}. It needs {}.", finding.claim, rule.needs);
-                finding.apply =
-                    format!("tsumugi eval run with an experiment that has {}", rule.needs);
+                let needs = language.text(rule.needs);
+                let values: [(&str, &dyn Display); 2] =
+                    [("why", &finding.claim), ("needs", &needs)];
+                finding.claim = language.say(Message::NotMeasuredClaim, &values);
+                finding.apply = language.say(Message::NotMeasuredApply, &[("needs", &needs)]);
             }
             Card {
                 id: rule.id,
@@ -363,4 +355,34 @@ pub fn advise(plan: &Plan, analysis: &Analysis) -> Vec<Card> {
             }
         })
         .collect()
+}
+
+/// For what all answers hold.
+fn scope(facts: &Facts<'_>, language: Language) -> String {
+    let (plan, cells) = (facts.plan, &facts.plan.cells);
+    let range = |low: String, high: String| {
+        if low == high {
+            return low;
+        }
+        language.say(Message::RangeOf, &[("low", &low), ("high", &high)])
+    };
+    let sizes = cells.iter().map(|cell| cell.block_size);
+    let blocks = match sizes.clone().min().zip(sizes.max()) {
+        None | Some((_, 0)) => String::new(),
+        Some((least, most)) => {
+            let range = range(crate::units::bytes(least), crate::units::bytes(most));
+            language.say(Message::ScopeBlocks, &[("range", &range)])
+        }
+    };
+    let jobs = cells.iter().map(|cell| cell.jobs);
+    let [least, most] =
+        [jobs.clone().min(), jobs.max()].map(|jobs| jobs.unwrap_or_default().to_string());
+    let workers = language.plural(plan.experiment.engine.worker());
+    let workers = format!("{} {workers}", range(least, most));
+    let is_quick = plan.experiment.mode == crate::experiment::Mode::Quick;
+    let quick = if is_quick { language.text(Message::ScopeQuick) } else { "" };
+    let rounds = facts.analysis.rounds;
+    let values: [(&str, &dyn Display); 4] =
+        [("blocks", &blocks), ("workers", &workers), ("rounds", &rounds), ("quick", &quick)];
+    language.say(Message::Scope, &values)
 }

@@ -128,6 +128,17 @@ impl Analysis {
         rows.filter(|row| row.verdict.is_decided()).count()
     }
 
+    /// The best bandwidth of the local condition that this remote one is compared with.
+    pub fn local_peak(&self, plan: &Plan, workload: usize, condition: usize) -> Option<f64> {
+        let comparisons = plan.experiment.comparisons.iter();
+        let local = comparisons
+            .filter(|it| it.role.as_deref() == Some("remote-local"))
+            .find(|it| plan.condition(&it.other) == Some(condition))
+            .and_then(|it| plan.condition(&it.baseline))?;
+        let curve = self.curve(plan, workload, local, Metric::Bandwidth);
+        curve.iter().map(|point| point.median).max_by(f64::total_cmp)
+    }
+
     /// The values of a condition over the cells of a workload.
     pub fn curve(
         &self,

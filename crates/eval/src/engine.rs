@@ -7,6 +7,7 @@ pub mod nvme;
 pub mod program;
 pub mod rate;
 pub mod synthetic;
+pub(crate) mod tail;
 
 use crate::condition::Place;
 use crate::error::Error;

@@ -12,6 +12,7 @@ mod raw;
 mod workload;
 
 use crate::error::Error;
+use crate::messages::{Language, Message};
 use crate::statistics::LookRule;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -52,6 +53,8 @@ pub struct Experiment {
     pub question: String,
     /// Where the idea comes from, to be shown beside our own figures.
     pub source: Option<String>,
+    /// The language that its page is in unless another is asked for.
+    pub language: Language,
     /// What makes the load.
     pub engine: EngineKind,
     /// Seed of orders and offsets.
@@ -113,11 +116,11 @@ impl EngineKind {
     }
 
     /// What makes its load, several of which a cell has.
-    pub fn worker(self) -> &'static str {
+    pub fn worker(self) -> Message {
         match self {
-            Self::Ior => "rank",
-            Self::Metadata => "process",
-            Self::Fio | Self::Nvme | Self::Rate | Self::Program | Self::Synthetic => "job",
+            Self::Ior => Message::Rank,
+            Self::Metadata => Message::Process,
+            Self::Fio | Self::Nvme | Self::Rate | Self::Program | Self::Synthetic => Message::Job,
         }
     }
 

@@ -6,6 +6,7 @@
 //! pairing deals with it, and dropping runs by their look would bias what is left.
 
 use crate::cpu::{Accounting, Cgroup};
+use crate::messages::Message;
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -125,19 +126,24 @@ impl Mark {
     }
 
     /// For people.
-    pub fn label(&self) -> &'static str {
+    pub fn message(&self) -> Message {
         match self {
-            Self::Cached => "served from a cache",
-            Self::Transient => "had not settled",
-            Self::CacheUnknown => "no device counter",
-            Self::Hints => "a hint was not taken",
-            Self::SteadinessUnknown => "too short to see whether it settled",
-            Self::OtherLoad => "other load on the CPUs",
-            Self::Steal => "CPU time stolen by the hypervisor",
-            Self::OtherTraffic => "other traffic on the device",
-            Self::Little => "rate × latency is not what was under way",
-            Self::Saturated => "the rate was not reached",
+            Self::Cached => Message::MarkCached,
+            Self::Transient => Message::MarkTransient,
+            Self::CacheUnknown => Message::MarkCacheUnknown,
+            Self::Hints => Message::MarkHints,
+            Self::SteadinessUnknown => Message::MarkSteadinessUnknown,
+            Self::OtherLoad => Message::MarkOtherLoad,
+            Self::Steal => Message::MarkSteal,
+            Self::OtherTraffic => Message::MarkOtherTraffic,
+            Self::Little => Message::MarkLittle,
+            Self::Saturated => Message::MarkSaturated,
         }
+    }
+
+    /// The same in English.
+    pub fn label(&self) -> &'static str {
+        self.message().english()
     }
 }
 

@@ -10,6 +10,7 @@
 use crate::analysis::Analysis;
 use crate::error::Error;
 use crate::experiment::Metric;
+use crate::messages::Language;
 use crate::plan::{Cell, Plan};
 use crate::statistics::{ALPHA, Inconclusive, Interval, Verdict, mean, welch_interval};
 use crate::store::Store;
@@ -170,7 +171,11 @@ fn reasons(first: &Results, second: &Results) -> Vec<String> {
     }
     for load in &a.workloads {
         if let Some(other) = b.workloads.iter().find(|it| it.name == load.name) {
-            differ(&format!("workload {}", load.name), load.describe(), other.describe());
+            differ(
+                &format!("workload {}", load.name),
+                load.describe(Language::English),
+                other.describe(Language::English),
+            );
         }
     }
     reasons

@@ -11,6 +11,7 @@ mod error;
 pub mod experiment;
 pub mod guard;
 pub mod history;
+pub mod messages;
 pub mod own;
 pub mod plan;
 pub mod process;

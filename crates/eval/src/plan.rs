@@ -9,9 +9,11 @@
 use crate::experiment::{
     Backing, Experiment, Level, LevelKind, Mode, QueuePolicy, Storage, Workload,
 };
+use crate::messages::{Language, Message};
 use crate::random::Random;
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::time::Duration;
 
 /// What starting and ending one run costs beside the load itself.
@@ -31,7 +33,7 @@ pub struct Cell {
     /// Jobs, ranks or processes.
     pub jobs: u32,
     /// Which of these they are.
-    pub worker: &'static str,
+    pub worker: Message,
     /// Operations under way per job.
     pub depth: u32,
     /// Operations per second that are asked for; 0 is as many as go.
@@ -41,20 +43,24 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// The point for people.
+    /// The point for people, in English.
     pub fn label(&self) -> String {
-        let jobs = units::several(self.jobs, self.worker);
-        let depth = if self.depth == 1 { String::new() } else { format!(", depth {}", self.depth) };
+        self.label_in(Language::English)
+    }
+
+    /// The point for people.
+    pub fn label_in(&self, language: Language) -> String {
+        let jobs = language.several(self.jobs, self.worker);
         let size = match self.block_size {
             0 => String::new(),
             size => units::bytes(size) + ", ",
         };
-        let rate = match self.rate {
-            0 => String::new(),
-            rate => format!(", {rate} IOPS"),
+        let part = |is_told: bool, message, name, value: &dyn Display| {
+            if is_told { language.say(message, &[(name, value)]) } else { String::new() }
         };
-        let batch =
-            if self.batch <= 1 { String::new() } else { format!(", batches of {}", self.batch) };
+        let depth = part(self.depth != 1, Message::CellDepth, "depth", &self.depth);
+        let rate = part(self.rate != 0, Message::CellRate, "rate", &self.rate);
+        let batch = part(self.batch > 1, Message::CellBatch, "batch", &self.batch);
         format!("{size}{jobs}{depth}{rate}{batch}")
     }
 }
@@ -245,7 +251,7 @@ impl Plan {
 }
 
 /// The cells of a workload.
-fn points(workload: usize, load: &Workload, worker: &'static str) -> Vec<Cell> {
+fn points(workload: usize, load: &Workload, worker: Message) -> Vec<Cell> {
     let mut cells = Vec::new();
     for &block_size in &load.block_sizes {
         for &jobs in &load.jobs {

@@ -14,11 +14,13 @@ mod png;
 use crate::advice::{Card, advise};
 use crate::analysis::{Analysis, Family, Row};
 use crate::error::Error;
-use crate::guard::Environment;
+use crate::guard::{Environment, Mark};
+use crate::messages::{Language, Message};
 use crate::plan::Plan;
 use crate::store::Store;
 use crate::units;
 use png::Painter;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 pub use figures::Figure;
@@ -26,6 +28,8 @@ pub use figures::Figure;
 /// All that a report says.
 #[derive(Debug)]
 pub struct Report {
+    /// The language of what is said; what rules found is in English.
+    pub language: Language,
     /// The plan.
     pub plan: Plan,
     /// What the results say.
@@ -43,45 +47,23 @@ pub struct Report {
 }
 
 impl Report {
-    /// Makes a report of results.
+    /// Makes a report of results, in the language of their experiment.
     pub fn of(store: &Store) -> Result<Self, Error> {
+        Self::in_language(store, None)
+    }
+
+    /// Makes a report of results in a language; `None` is that of their experiment.
+    pub fn in_language(store: &Store, language: Option<Language>) -> Result<Self, Error> {
         let plan = store.plan()?;
+        let language = language.unwrap_or(plan.experiment.language);
         let analysis = Analysis::of(&plan, store)?;
-        let cards = advise(&plan, &analysis);
-        let figures = figures::draw(&plan, &analysis)?;
-        let mut facts = Vec::new();
-        for (key, name) in [
-            ("ending", "ended because"),
-            ("engine", "load by"),
-            ("tsumugi", "tsumugi"),
-            ("started", "begun (UTC)"),
-            ("run_seconds", "seconds"),
-            ("conditions", "conditions"),
-        ] {
-            if let Some(value) = store.get(key)? {
-                facts.push((name.into(), value));
-            }
-        }
-        if let Some(drift) = analysis.drift(&plan) {
-            let percent = units::percent;
-            let said = format!(
-                "{} from the first to the last of {} rounds ({} … {}){}",
-                percent(drift.change),
-                drift.rounds,
-                percent(drift.interval.low),
-                percent(drift.interval.high),
-                if drift.is_seen() { "; pairs are immune to it" } else { "; none is seen" },
-            );
-            facts.push(("drift of the machine's speed".into(), said));
-        }
-        if let Err(reason) = Painter::new() {
-            facts.push(("charts as PNG".into(), format!("not available: {reason}")));
-        }
-        facts.push(("plan (BLAKE3)".into(), plan.hash.clone()));
+        let cards = advise(&plan, &analysis, language);
+        let figures = figures::draw(&plan, &analysis, (store, language))?;
+        let facts = facts(store, &plan, &analysis, (&figures, language))?;
         let missing = store.missing_conditions()?;
         let missing = missing.into_iter().map(|(_, label, reason)| (label, reason)).collect();
         let environment = store.environment()?;
-        Ok(Self { plan, analysis, cards, figures, environment, facts, missing })
+        Ok(Self { language, plan, analysis, cards, figures, environment, facts, missing })
     }
 
     /// Writes `report.html`, `report.md`, `results.csv`, `results.json` and the charts as SVG and PNG to
@@ -100,7 +82,10 @@ impl Report {
         let painter = Painter::new();
         for figure in &self.figures {
             write(&format!("charts/{}.svg", figure.name), figure.svg.as_bytes())?;
-            if let Ok(painter) = &painter {
+            // What has no font is told in the facts.
+            if let Some(painter) =
+                painter.as_ref().ok().filter(|it| it.lacks(&figure.svg).is_none())
+            {
                 write(&format!("charts/{}.png", figure.name), &painter.paint(&figure.svg)?)?;
             }
         }
@@ -118,15 +103,19 @@ impl Report {
         let interval = row.evidence.interval.map_or(String::new(), |interval| {
             format!(" ({} … {})", units::percent(interval.low), units::percent(interval.high))
         });
-        format!(
-            "{}: {}, {}: {} {}{interval}, n = {}: {}",
-            experiment.comparisons[family.comparison].name,
-            experiment.workloads[family.workload].name,
-            self.plan.cells[row.cell].label(),
-            family.metric.word(),
-            units::percent(row.evidence.mean),
-            row.evidence.n,
-            row.verdict
+        let language = self.language;
+        language.say(
+            Message::VerdictSentence,
+            &[
+                ("comparison", &experiment.comparisons[family.comparison].name),
+                ("workload", &experiment.workloads[family.workload].name),
+                ("cell", &self.plan.cells[row.cell].label_in(language)),
+                ("metric", &language.text(family.metric.message())),
+                ("change", &units::percent(row.evidence.mean)),
+                ("interval", &interval),
+                ("n", &row.evidence.n),
+                ("verdict", &row.verdict.label(language)),
+            ],
         )
     }
 
@@ -138,27 +127,83 @@ impl Report {
                 .condition(levels)
                 .map_or("?", |condition| self.plan.conditions[condition].label.as_str())
         };
-        format!(
-            "{}: {} against {} (baseline)",
-            comparison.name,
-            label(&comparison.other),
-            label(&comparison.baseline)
+        self.language.say(
+            Message::ComparisonOf,
+            &[
+                ("name", &comparison.name),
+                ("other", &label(&comparison.other)),
+                ("baseline", &label(&comparison.baseline)),
+            ],
         )
     }
 
-    /// Runs by what keeps them out of verdicts or is worth knowing: label and count.
-    fn marks(&self) -> Vec<(&'static str, usize, bool)> {
-        let mut counts: Vec<(&'static str, usize, bool)> = Vec::new();
+    /// How much is decided, in a sentence.
+    fn decided(&self) -> String {
+        let (decided, all) = (self.analysis.decided_count(), self.analysis.rows_count());
+        let rounds = self.analysis.rounds;
+        let values: [(&str, &dyn Display); 3] =
+            [("decided", &decided), ("all", &all), ("rounds", &rounds)];
+        self.language.say(Message::DecidedOf, &values)
+    }
+
+    /// What keeps runs out of verdicts or is worth knowing, with the number of runs.
+    fn marks(&self) -> Vec<(&Mark, usize)> {
+        let mut counts: Vec<(&Mark, usize)> = Vec::new();
         for mark in
             self.analysis.runs.iter().filter(|run| !run.is_warm_up).flat_map(|run| &run.marks)
         {
-            match counts.iter_mut().find(|(label, _, _)| *label == mark.label()) {
-                Some((_, count, _)) => *count += 1,
-                None => counts.push((mark.label(), 1, mark.excludes())),
+            match counts.iter_mut().find(|(known, _)| *known == mark) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((mark, 1)),
             }
         }
         counts
     }
+}
+
+/// What is told of an experiment beside its machine: name and value.
+fn facts(
+    store: &Store,
+    plan: &Plan,
+    analysis: &Analysis,
+    (figures, language): (&[Figure], Language),
+) -> Result<Vec<(String, String)>, Error> {
+    let mut facts = Vec::new();
+    for (key, name) in [
+        ("ending", Message::FactEnding),
+        ("engine", Message::FactEngine),
+        ("tsumugi", Message::FactVersion),
+        ("started", Message::FactStarted),
+        ("run_seconds", Message::FactSeconds),
+        ("conditions", Message::FactConditions),
+    ] {
+        if let Some(value) = store.get(key)? {
+            facts.push((name, language.of_stored(&value)));
+        }
+    }
+    if let Some(drift) = analysis.drift(plan) {
+        let seen = if drift.is_seen() { Message::DriftSeen } else { Message::DriftUnseen };
+        let said = language.say(
+            seen,
+            &[
+                ("change", &units::percent(drift.change)),
+                ("rounds", &drift.rounds),
+                ("low", &units::percent(drift.interval.low)),
+                ("high", &units::percent(drift.interval.high)),
+            ],
+        );
+        facts.push((Message::FactDrift, said));
+    }
+    let lacks = match Painter::new() {
+        Ok(painter) => figures.iter().find_map(|figure| painter.lacks(&figure.svg)),
+        Err(reason) => Some(reason),
+    };
+    if let Some(reason) = lacks {
+        let said = language.say(Message::PngNotAvailable, &[("reason", &reason)]);
+        facts.push((Message::FactPng, said));
+    }
+    facts.push((Message::FactPlan, plan.hash.clone()));
+    Ok(facts.into_iter().map(|(name, value)| (language.text(name).into(), value)).collect())
 }
 
 #[cfg(test)]

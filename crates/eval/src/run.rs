@@ -12,6 +12,7 @@ use crate::engine::{Engine, Outcome, Stop, Work};
 use crate::error::Error;
 use crate::experiment::{EngineKind, Metric};
 use crate::guard::{Claim, Look, Mark, marks};
+use crate::messages::Message;
 use crate::plan::{Plan, RUN_OVERHEAD, Step};
 use crate::statistics::{Steadiness, steadiness};
 use crate::store::{RunFacts, Store};
@@ -55,20 +56,35 @@ pub enum Ending {
     /// The last look has been taken.
     AllRounds,
     /// A limit of the experiment was reached.
-    Limit(&'static str),
+    Limit(Limit),
     /// The user ended it.
     Interrupted,
 }
 
+/// Limits of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Time.
+    Time,
+    /// Bytes that runs have written.
+    Written,
+}
+
 impl Ending {
     /// For the report.
-    pub fn label(self) -> String {
+    pub fn message(self) -> Message {
         match self {
-            Self::Decided => "every comparison was decided".into(),
-            Self::AllRounds => "all rounds were run".into(),
-            Self::Limit(which) => format!("the limit of {which} was reached"),
-            Self::Interrupted => "it was interrupted".into(),
+            Self::Decided => Message::EndedDecided,
+            Self::AllRounds => Message::EndedAllRounds,
+            Self::Limit(Limit::Time) => Message::EndedTime,
+            Self::Limit(Limit::Written) => Message::EndedWritten,
+            Self::Interrupted => Message::EndedInterrupted,
         }
+    }
+
+    /// The same in English, as it is stored.
+    pub fn label(self) -> &'static str {
+        self.message().english()
     }
 }
 
@@ -143,7 +159,7 @@ impl<'a> Runner<'a> {
             Err(Error::Interrupted) => Ending::Interrupted,
             other => other?,
         };
-        self.store.set("ending", &ending.label())?;
+        self.store.set("ending", ending.label())?;
         Ok(ending)
     }
 
@@ -184,7 +200,7 @@ impl<'a> Runner<'a> {
         round: u32,
         open: &BTreeSet<(usize, usize)>,
         show: &mut dyn FnMut(Event),
-    ) -> Result<Option<&'static str>, Error> {
+    ) -> Result<Option<Limit>, Error> {
         let steps: Vec<Step> = self
             .plan
             .round(round)
@@ -227,14 +243,14 @@ impl<'a> Runner<'a> {
         (step.round, self.plan.cells[step.cell].id.clone(), condition)
     }
 
-    fn limit(&self) -> Result<Option<&'static str>, Error> {
+    fn limit(&self) -> Result<Option<Limit>, Error> {
         let limits = &self.plan.experiment.limits;
         let elapsed = self.earlier + self.begun.elapsed();
         if limits.time.is_some_and(|limit| elapsed > limit) {
-            return Ok(Some("time"));
+            return Ok(Some(Limit::Time));
         }
         let Some(limit) = limits.written_bytes else { return Ok(None) };
-        Ok((self.store.written_bytes()? >= limit).then_some("bytes written"))
+        Ok((self.store.written_bytes()? >= limit).then_some(Limit::Written))
     }
 
     fn progress(&self, step: &Step, open: &BTreeSet<(usize, usize)>) -> Event {

@@ -18,6 +18,6 @@ pub use interval::{
     Interval, deviation, mean, median, median_interval, quantile, t_interval, welch_interval,
 };
 pub use sequential::{LOOKS_DEFAULT, LookRule};
-pub use steady::{Steadiness, steadiness};
+pub use steady::{Steadiness, steadiness, steady_window};
 pub use student::{quantile as t_quantile, survival as t_survival};
 pub use verdict::{ALPHA, Evidence, Inconclusive, Verdict, holm, judge_family};

@@ -85,6 +85,21 @@ impl Run {
     }
 }
 
+/// What a run kept beside its values.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    /// Round, from 0.
+    pub(crate) round: u32,
+    /// Cell by name.
+    pub(crate) cell: String,
+    /// Condition by name.
+    pub(crate) condition: String,
+    /// Bytes per second, second by second.
+    pub(crate) series: Vec<f64>,
+    /// What the engine printed.
+    pub(crate) raw: String,
+}
+
 /// What is stored about a run beside its outcome.
 #[derive(Clone, Debug)]
 pub struct RunFacts<'a> {
@@ -134,7 +149,11 @@ impl Store {
         std::fs::metadata(path).map_err(Error::io("cannot open", path))?;
         let connection = Connection::open(path)?;
         connection.execute_batch("PRAGMA foreign_keys = ON")?;
-        let store = Self { connection };
+        Self::known(Self { connection }, path)
+    }
+
+    /// The database, if this program knows its format.
+    fn known(store: Self, path: &Path) -> Result<Self, Error> {
         match store.get("format")?.as_deref() {
             Some(FORMAT) => Ok(store),
             found => Err(Error::Results(format!(
@@ -287,6 +306,26 @@ impl Store {
             })
         })?;
         Ok(runs.collect::<Result<_, _>>()?)
+    }
+
+    /// What the runs that count kept beside their values, in the order they were made.
+    pub(crate) fn each_kept(&self, mut each: impl FnMut(Kept)) -> Result<(), Error> {
+        let mut statement = self.connection.prepare(
+            "SELECT round, cell, condition, series, raw FROM run
+                WHERE NOT is_warm_up AND error IS NULL ORDER BY round, position",
+        )?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let series: String = row.get(3)?;
+            each(Kept {
+                round: row.get(0)?,
+                cell: row.get(1)?,
+                condition: row.get(2)?,
+                series: serde_json::from_str(&series).unwrap_or_default(),
+                raw: row.get(4)?,
+            });
+        }
+        Ok(())
     }
 
     /// Runs that were made, as (round, cell, condition).

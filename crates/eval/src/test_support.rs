@@ -1,6 +1,11 @@
 //! An experiment for tests, on the synthetic engine.
 
+use crate::condition::{Stage, StageOptions};
+use crate::engine::{Stop, synthetic::SyntheticEngine};
 use crate::experiment::{Experiment, Mode};
+use crate::plan::Plan;
+use crate::run::Runner;
+use crate::store::Store;
 
 /// Two conditions, two workloads with two cells each.
 pub(crate) const TEXT: &str = r#"
@@ -60,4 +65,13 @@ pub(crate) fn text(changes: &[(&str, &str)]) -> String {
 /// The experiment with replacements in its text.
 pub(crate) fn experiment(changes: &[(&str, &str)], mode: Mode) -> Experiment {
     Experiment::parse(&text(changes), mode).unwrap()
+}
+
+/// Runs a plan of the synthetic engine to its end.
+pub(crate) fn run_synthetic(plan: &Plan, store: &mut Store) {
+    let options = StageOptions { data: "/".into(), program: "/".into() };
+    let stage = Stage::enter(plan, &options, &Stop::default()).unwrap();
+    let mut engine = SyntheticEngine;
+    let mut runner = Runner::new(plan, store, &mut engine, &stage, Stop::default()).unwrap();
+    runner.run(&mut |_| {}).unwrap();
 }

@@ -24,6 +24,7 @@ use eval::engine::synthetic::SyntheticEngine;
 use eval::engine::{Engine, Stop, Work};
 use eval::experiment::{EngineKind, Experiment, Mode};
 use eval::guard::Environment;
+use eval::messages::Language;
 use eval::plan::Plan;
 use eval::report::Report;
 use eval::run::{Ending, Runner};
@@ -98,7 +99,7 @@ Ctrl-C ends it; what was measured is kept, and --resume goes on. Exit codes: 0 d
     /// Show what an experiment would run, how long it takes and what it writes.
     Plan(PlanArgs),
     /// Write the report of results again.
-    Report(ResultsArgs),
+    Report(ReportArgs),
     /// Print the verdicts of results, or what changed between two.
     #[command(after_help = "\
 Examples:
@@ -150,9 +151,18 @@ struct ReapArgs {
 }
 
 #[derive(Debug, Args)]
-struct ResultsArgs {
+struct ReportArgs {
     /// Directory of results
     results: PathBuf,
+    /// Language of page and charts [default: the experiment's]
+    #[arg(long, value_parser = language, value_name = "en|ja")]
+    language: Option<Language>,
+}
+
+/// A language by its code.
+fn language(code: &str) -> Result<Language, String> {
+    let codes: Vec<&str> = Language::ALL.iter().map(|(code, _)| *code).collect();
+    Language::of_code(code).ok_or_else(|| format!("there are {}", codes.join(" and ")))
 }
 
 /// Runs a command.
@@ -167,7 +177,8 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
         EvalCommand::Run(args) => experiment(args),
         EvalCommand::Plan(args) => show_plan(args),
         EvalCommand::Report(args) => {
-            let page = open(&args.results)?.write(&args.results)?;
+            let store = Store::open(&database(&args.results))?;
+            let page = Report::in_language(&store, args.language)?.write(&args.results)?;
             println!("{}", page.display());
             Ok(ExitCode::SUCCESS)
         }

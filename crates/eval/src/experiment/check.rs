@@ -12,6 +12,7 @@ use super::{
     QUICK_CONDITION_CELLS_MAX, ROUNDS_MAX, Timing, Workload,
 };
 use crate::error::Error;
+use crate::messages::Language;
 use crate::statistics::LookRule;
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +79,8 @@ pub(super) fn check(raw: RawExperiment, text: &str, mode: Mode) -> Result<Experi
     };
     let file_bytes = source.bytes(file_size, table)?;
     let workloads = workloads::workloads(source, listed, engine, (file_size, file_bytes))?;
+    let language = raw.language.as_ref();
+    let language = language.map(|it| source.choose(it, "language", Language::ALL)).transpose()?;
     let experiment = Experiment {
         name: raw.name.get_ref().clone(),
         engine,
@@ -93,6 +96,7 @@ pub(super) fn check(raw: RawExperiment, text: &str, mode: Mode) -> Result<Experi
         title: raw.title,
         question: raw.question,
         source: raw.source,
+        language: language.unwrap_or_default(),
         text: text.into(),
     };
     check_size(source, &experiment, raw.quick.as_ref(), &raw.name)?;

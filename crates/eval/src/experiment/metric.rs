@@ -1,5 +1,6 @@
 //! What is measured and compared: names, units, and which way is better.
 
+use crate::messages::Message;
 use serde::Serialize;
 
 /// What is measured and compared.
@@ -63,43 +64,52 @@ impl Metric {
     }
 
     /// How reports call it in a sentence.
-    pub fn word(self) -> &'static str {
+    pub fn message(self) -> Message {
         match self {
-            Self::Bandwidth => "bandwidth",
-            Self::Iops => "IOPS",
-            Self::Latency => "mean latency",
-            Self::LatencyP99 => "p99 latency",
-            Self::CpuPerIo => "CPU per I/O",
-            Self::MachineCpu => "CPU of the machine",
-            Self::MachineCpuPerIo => "CPU of the machine per I/O",
-            Self::CpuPerGib => "CPU of the machine per GiB",
-            Self::Time => "time",
-            Self::Score => "score",
-            Self::CreateRate => "create rate",
-            Self::StatRate => "stat rate",
-            Self::ReadRate => "read rate",
-            Self::RemoveRate => "remove rate",
+            Self::Bandwidth => Message::Bandwidth,
+            Self::Iops => Message::Iops,
+            Self::Latency => Message::Latency,
+            Self::LatencyP99 => Message::LatencyP99,
+            Self::CpuPerIo => Message::CpuPerIo,
+            Self::MachineCpu => Message::MachineCpu,
+            Self::MachineCpuPerIo => Message::MachineCpuPerIo,
+            Self::CpuPerGib => Message::CpuPerGib,
+            Self::Time => Message::Time,
+            Self::Score => Message::Score,
+            Self::CreateRate => Message::CreateRate,
+            Self::StatRate => Message::StatRate,
+            Self::ReadRate => Message::ReadRate,
+            Self::RemoveRate => Message::RemoveRate,
         }
     }
 
     /// How reports call it, with its unit.
-    pub fn label(self) -> &'static str {
+    pub fn message_with_unit(self) -> Message {
         match self {
-            Self::Bandwidth => "bandwidth (MiB/s)",
-            Self::Iops => "IOPS",
-            Self::Latency => "mean latency (µs)",
-            Self::LatencyP99 => "p99 latency (µs)",
-            Self::CpuPerIo => "CPU of the load per I/O (µs)",
-            Self::MachineCpu => "CPU of the machine (%)",
-            Self::MachineCpuPerIo => "CPU of the machine per I/O (µs)",
-            Self::CpuPerGib => "CPU of the machine per GiB (s)",
-            Self::Time => "time (s)",
-            Self::Score => "score",
-            Self::CreateRate => "creates per second",
-            Self::StatRate => "stats per second",
-            Self::ReadRate => "reads per second",
-            Self::RemoveRate => "removes per second",
+            Self::Bandwidth => Message::BandwidthUnit,
+            Self::Latency => Message::LatencyUnit,
+            Self::LatencyP99 => Message::LatencyP99Unit,
+            Self::CpuPerIo => Message::CpuPerIoUnit,
+            Self::MachineCpu => Message::MachineCpuUnit,
+            Self::MachineCpuPerIo => Message::MachineCpuPerIoUnit,
+            Self::CpuPerGib => Message::CpuPerGibUnit,
+            Self::Time => Message::TimeUnit,
+            Self::CreateRate => Message::CreateRateUnit,
+            Self::StatRate => Message::StatRateUnit,
+            Self::ReadRate => Message::ReadRateUnit,
+            Self::RemoveRate => Message::RemoveRateUnit,
+            Self::Iops | Self::Score => self.message(),
         }
+    }
+
+    /// How advice calls it in a sentence.
+    pub fn word(self) -> &'static str {
+        self.message().english()
+    }
+
+    /// How advice calls it, with its unit.
+    pub fn label(self) -> &'static str {
+        self.message_with_unit().english()
     }
 
     /// Whether more is better.

@@ -16,6 +16,7 @@ pub(super) struct RawExperiment {
     pub(super) title: String,
     pub(super) question: String,
     pub(super) source: Option<String>,
+    pub(super) language: Option<Placed<String>>,
     pub(super) engine: Placed<String>,
     #[serde(default)]
     pub(super) seed: u64,

@@ -1,8 +1,10 @@
 //! Workloads: what the load does, at which points, and what of it is compared.
 
 use super::Metric;
+use crate::messages::{Language, Message};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 /// A load at one or more points.
@@ -122,34 +124,47 @@ impl Workload {
     }
 
     /// What it does, for people.
-    pub fn describe(&self) -> String {
+    pub fn describe(&self, language: Language) -> String {
         match &self.task {
             Task::Blocks(pattern) => {
-                let how = if self.is_direct { "direct I/O" } else { "through the page cache" };
-                format!("pattern {}, {how}", pattern.name())
+                let message = if self.is_direct {
+                    Message::LoadBlocksDirect
+                } else {
+                    Message::LoadBlocksCached
+                };
+                language.say(message, &[("pattern", &pattern.name())])
             }
             Task::Rate(rate) => {
-                format!("pattern {} at a fixed rate over {} units", rate.pattern.name(), rate.units)
+                let values: [(&str, &dyn Display); 2] =
+                    [("pattern", &rate.pattern.name()), ("units", &rate.units)];
+                language.say(Message::LoadRate, &values)
             }
-            Task::Program(program) => format!("command: {}", program.command.join(" ")),
+            Task::Program(program) => {
+                language.say(Message::LoadProgram, &[("command", &program.command.join(" "))])
+            }
             Task::Ior(load) => {
                 let options = load.options.iter().map(|(key, value)| format!(", {key}={value}"));
-                let what = if load.writes { "write" } else { "read" };
-                format!("IOR {what}{}", options.collect::<String>())
+                let message =
+                    if load.writes { Message::LoadIorWrite } else { Message::LoadIorRead };
+                language.say(message, &[("options", &options.collect::<String>())])
             }
-            Task::Files(files) => format!(
-                "{} files per process, {}, {} bytes written to each{}{}",
-                files.items,
-                if files.has_own_directories { "own directories" } else { "one shared directory" },
-                files.write_bytes,
-                if files.syncs { ", made durable" } else { "" },
-                if files.shifts {
-                    "; each process looks at, reads and removes its neighbour's"
-                } else {
-                    ""
-                },
-            ),
+            Task::Files(files) => files.describe(language),
         }
+    }
+}
+
+impl Files {
+    fn describe(&self, language: Language) -> String {
+        let message =
+            if self.has_own_directories { Message::LoadFilesOwn } else { Message::LoadFilesShared };
+        let mut said =
+            language.say(message, &[("items", &self.items), ("bytes", &self.write_bytes)]);
+        for (is_so, message) in
+            [(self.syncs, Message::LoadFilesSynced), (self.shifts, Message::LoadFilesShifted)]
+        {
+            said.push_str(if is_so { language.text(message) } else { "" });
+        }
+        said
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod forest;
 mod heat;
+mod plane;
 
 use crate::error::Error;
 use plotters::coord::Shift;
@@ -36,6 +37,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 
 pub(super) use forest::{ForestRow, Symbol, forest};
 pub(super) use heat::{HeatPanel, heat};
+pub(super) use plane::{Dot, Join, Plot, Scale, Trail, plots};
 
 /// A value with its interval at a place.
 #[derive(Clone, Copy, Debug)]

@@ -4,34 +4,27 @@
 //! of one run. What is not available is said so: it is never 0.
 
 use super::Report;
+use crate::messages::{Language, Message};
 use crate::statistics::median;
 use crate::store::Run;
 use crate::units;
 
-const NOT_AVAILABLE: &str = "not available";
-
 /// Names of the columns.
-pub(super) const HEAD: [&str; 13] = [
-    "cell",
-    "condition",
-    "load, µs/I/O",
-    "services, µs/I/O",
-    "kernel threads, µs/I/O",
-    "user, %",
-    "system, %",
-    "irq, %",
-    "softirq, %",
-    "steal, %",
-    "machine less idle, µs/I/O",
-    "less the generator, µs/I/O",
-    "machine less idle, s/GiB",
+pub(super) const HEAD: [Message; 13] = [
+    Message::ColumnCell,
+    Message::ColumnCondition,
+    Message::CostLoad,
+    Message::CostServices,
+    Message::CostKernelThreads,
+    Message::CostUser,
+    Message::CostSystem,
+    Message::CostIrq,
+    Message::CostSoftirq,
+    Message::CostSteal,
+    Message::CostMachine,
+    Message::CostLessGenerator,
+    Message::CostPerGib,
 ];
-
-/// What the numbers are.
-pub(super) const CAPTION: &str = "CPU time: medians over rounds. Load, services and threads of the kernel by the scheduler (exact); \
-     user (with nice) to steal in percent of all CPUs by /proc/stat, ± the error of sampling in one run \
-     (95 %); the machine's busy time less what it used before the round, and less what the load takes on \
-     a device that does nothing";
 
 /// The rows of a workload; none if CPU time was not looked at.
 pub(super) fn rows(report: &Report, workload: usize) -> Vec<Vec<String>> {
@@ -52,15 +45,19 @@ pub(super) fn rows(report: &Report, workload: usize) -> Vec<Vec<String>> {
             if runs.is_empty() {
                 continue;
             }
-            let mut row = vec![cell.label(), it.label.clone()];
-            row.extend(row_of(&runs, generator.filter(|_| Some(condition) != null)));
+            let mut row = vec![cell.label_in(report.language), it.label.clone()];
+            let generator = generator.filter(|_| Some(condition) != null);
+            row.extend(row_of(&runs, generator, report.language));
             rows.push(row);
         }
     }
     rows
 }
 
-fn row_of(runs: &[&Run], generator: Option<f64>) -> Vec<String> {
+fn row_of(runs: &[&Run], generator: Option<f64>, language: Language) -> Vec<String> {
+    let shown = |value: Option<f64>| {
+        value.map_or(language.text(Message::NotAvailable).into(), units::significant)
+    };
     let per_io = |seconds: fn(&Run) -> Option<f64>| {
         middle(runs, |run| Some(1e6 * seconds(run)? / operations(run)?))
     };
@@ -70,9 +67,9 @@ fn row_of(runs: &[&Run], generator: Option<f64>) -> Vec<String> {
         shown(per_io(services)),
         shown(per_io(|run| value(run, "cpu_kernel_threads_s"))),
     ];
-    row.push(share(runs, &["user", "nice"]));
+    row.push(share(runs, &["user", "nice"], language));
     for column in ["system", "irq", "softirq", "steal"] {
-        row.push(share(runs, &[column]));
+        row.push(share(runs, &[column], language));
     }
     row.push(shown(machine));
     let net = machine.zip(generator).map(|(all, own)| all - own);
@@ -104,12 +101,8 @@ fn middle(runs: &[&Run], value: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
     (!values.is_empty()).then(|| median(&values))
 }
 
-fn shown(value: Option<f64>) -> String {
-    value.map_or(NOT_AVAILABLE.into(), units::significant)
-}
-
 /// Percent of all CPUs in columns together, with the error; the first has to be there.
-fn share(runs: &[&Run], columns: &[&str]) -> String {
+fn share(runs: &[&Run], columns: &[&str], language: Language) -> String {
     let percent = |run: &Run, ending: &str| {
         let all = value(run, "cpu_wall_s")? * value(run, "cpu_count")?;
         let of = |column: &&str| value(run, &format!("cpu_{column}{ending}"));
@@ -120,7 +113,7 @@ fn share(runs: &[&Run], columns: &[&str]) -> String {
         (middle(runs, |run| percent(run, "_s")), middle(runs, |run| percent(run, "_error_s")));
     match part.zip(error) {
         Some((part, error)) => format!("{part:.1} ± {error:.1}"),
-        None => NOT_AVAILABLE.into(),
+        None => language.text(Message::NotAvailable).into(),
     }
 }
 
@@ -163,13 +156,13 @@ mod tests {
             ("cpu_system_error_s", 0.04),
             ("machine-cpu-per-io", 80.0),
         ]);
-        let row = row_of(&[&run], Some(5.0));
-        let not = NOT_AVAILABLE;
+        let row = row_of(&[&run], Some(5.0), Language::English);
+        let not = "not available";
         let told =
             ["10.0", "50.0", not, "30.0 ± 5.0", "10.0 ± 1.0", not, not, not, "80.0", "75.0", not];
         let told: Vec<String> = told.iter().map(|it| (*it).to_string()).collect();
         assert_eq!(row, told);
         assert_eq!(row.len() + 2, HEAD.len());
-        assert_eq!(row_of(&[&run], None)[9], not);
+        assert_eq!(row_of(&[&run], None, Language::English)[9], not);
     }
 }

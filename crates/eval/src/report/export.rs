@@ -88,10 +88,10 @@ pub(super) fn json(report: &Report) -> Result<String, Error> {
         .iter()
         .map(|card| {
             json!({
-                "rule": card.id, "question": card.question,
+                "rule": card.id, "question": card.question.english(),
                 "confidence": card.confidence.label(), "claim": card.claim,
                 "evidence": card.evidence, "apply": card.apply, "scope": card.scope,
-                "change": card.change,
+                "change": card.change.english(),
             })
         })
         .collect();

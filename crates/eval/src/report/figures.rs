@@ -2,19 +2,28 @@
 //!
 //! C10: the forest plot of all ratios. C1: a metric against block size, per condition, with the
 //! ratios below. C2: IOPS and tail latency against jobs, or depth. C4: throughput over jobs and depth.
-//! C5: bandwidth and CPU time over block size. C6: CPU time and latency over the rate, or the batch. A
-//! workload that varies none has a table only.
+//! C5: bandwidth and CPU time over block size. C6: CPU time and latency over the rate, or the batch. C3:
+//! latency over IOPS. C8: bandwidth over transfer size, a panel for each number of ranks. C9: bandwidth
+//! under its roofs. C11: runs second by second. C12: the distribution of latency. A workload that varies
+//! none has the last two and a table.
 
 mod grid;
+mod multiples;
+mod roofline;
+mod traces;
 
 use super::chart::{self, Axis, ForestRow, Mark, Panel, Series, Symbol};
 use crate::analysis::{Analysis, Family};
 use crate::error::Error;
 use crate::experiment::{Metric, Workload};
+use crate::messages::{Language, Message};
 use crate::plan::{Cell, Plan};
 use crate::statistics::Verdict;
+use crate::store::Store;
 use crate::units;
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use traces::Traces;
 
 /// Rows that differ more are drawn at the border of the forest plot.
 const FOREST_PERCENT_MAX: f64 = 300.0;
@@ -32,16 +41,64 @@ pub struct Figure {
     pub svg: String,
 }
 
+/// What charts are of, and the language of their words.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    plan: &'a Plan,
+    analysis: &'a Analysis,
+    language: Language,
+    traces: &'a Traces,
+}
+
+impl Source<'_> {
+    /// The name of a metric with its unit.
+    fn unit(self, metric: Metric) -> &'static str {
+        self.language.text(metric.message_with_unit())
+    }
+
+    /// The cells of a workload, at most so many, and what a caption says if there are more.
+    fn cells(self, workload: usize, most: usize) -> (Vec<usize>, String) {
+        let all = (0..self.plan.cells.len()).filter(|it| self.plan.cells[*it].workload == workload);
+        let mut cells: Vec<usize> = all.collect();
+        let count = cells.len();
+        cells.truncate(most);
+        let values: [(&str, &dyn Display); 2] = [("shown", &most), ("all", &count)];
+        let cut = if count > most {
+            self.language.say(Message::SomeCells, &values)
+        } else {
+            String::new()
+        };
+        (cells, cut)
+    }
+
+    /// A legend of conditions, each in its colour and shape.
+    fn legend(self, conditions: impl IntoIterator<Item = usize>) -> Vec<(String, usize)> {
+        let label = |it: usize| (self.plan.conditions[it].label.clone(), it);
+        conditions.into_iter().map(label).collect()
+    }
+}
+
 /// All charts of a report.
-pub(super) fn draw(plan: &Plan, analysis: &Analysis) -> Result<Vec<Figure>, Error> {
+pub(super) fn draw(
+    plan: &Plan,
+    analysis: &Analysis,
+    (store, language): (&Store, Language),
+) -> Result<Vec<Figure>, Error> {
+    let traces = &Traces::of(plan, analysis, store)?;
+    let source = Source { plan, analysis, language, traces };
     let mut figures = Vec::new();
-    figures.extend(forest(plan, analysis)?);
+    figures.extend(forest(source)?);
     for (index, load) in plan.experiment.workloads.iter().enumerate() {
         for sweep in sweeps(load) {
-            figures.extend(curves(plan, analysis, index, sweep)?);
+            figures.extend(curves(source, index, sweep)?);
         }
-        figures.extend(grid::maps(plan, analysis, index)?);
-        figures.extend(grid::bandwidth_and_cpu(plan, analysis, index)?);
+        figures.extend(grid::maps(source, index)?);
+        figures.extend(grid::bandwidth_and_cpu(source, index)?);
+        figures.extend(multiples::latency_over_rate(source, index)?);
+        figures.extend(multiples::by_ranks(source, index)?);
+        figures.extend(roofline::roofs(source, index)?);
+        figures.extend(traces::by_second(source, index)?);
+        figures.extend(traces::distributions(source, index)?);
     }
     Ok(figures)
 }
@@ -73,19 +130,22 @@ fn percent(log_ratio: f64) -> f64 {
     100.0 * log_ratio.exp_m1()
 }
 
-fn forest(plan: &Plan, analysis: &Analysis) -> Result<Option<Figure>, Error> {
+fn forest(source: Source<'_>) -> Result<Option<Figure>, Error> {
+    let Source { plan, analysis, language, .. } = source;
     let mut rows = Vec::new();
     for family in &analysis.families {
         for row in &family.rows {
             let Some(interval) = row.evidence.interval else { continue };
             let interval = interval.map(percent);
             rows.push(ForestRow {
-                label: format!(
-                    "{}: {} {}, {}",
-                    plan.experiment.comparisons[family.comparison].name,
-                    plan.experiment.workloads[family.workload].name,
-                    plan.cells[row.cell].label(),
-                    family.metric.word()
+                label: language.say(
+                    Message::ForestRow,
+                    &[
+                        ("comparison", &plan.experiment.comparisons[family.comparison].name),
+                        ("workload", &plan.experiment.workloads[family.workload].name),
+                        ("cell", &plan.cells[row.cell].label_in(language)),
+                        ("metric", &language.text(family.metric.message())),
+                    ],
                 ),
                 value: percent(row.evidence.mean),
                 low: interval.low,
@@ -103,21 +163,16 @@ fn forest(plan: &Plan, analysis: &Analysis) -> Result<Option<Figure>, Error> {
     if rows.is_empty() {
         return Ok(None);
     }
-    let svg = chart::forest(&rows, FOREST_PERCENT_MAX)?;
-    let caption = format!(
-        "All ratios after {} rounds. Point: geometric mean of the paired ratios; line: 95 % \
-         t-interval{}; verdicts are adjusted for the number of cells per figure (Holm).{}",
-        analysis.rounds,
-        match plan.experiment.timing.looks.count() {
-            0 | 1 => String::new(),
-            looks => format!(", widened for {looks} looks"),
-        },
-        if rows.iter().any(|row| row.high > FOREST_PERCENT_MAX) {
-            " An arrow: it goes beyond the chart; the tables have the numbers."
-        } else {
-            ""
-        }
-    );
+    let svg = chart::forest(&rows, FOREST_PERCENT_MAX, language)?;
+    let widened = match plan.experiment.timing.looks.count() {
+        0 | 1 => String::new(),
+        looks => language.say(Message::ForestWidened, &[("looks", &looks)]),
+    };
+    let is_beyond = rows.iter().any(|row| row.high > FOREST_PERCENT_MAX);
+    let beyond = if is_beyond { language.text(Message::ForestBeyond) } else { "" };
+    let values: [(&str, &dyn Display); 3] =
+        [("rounds", &analysis.rounds), ("widened", &widened), ("beyond", &beyond)];
+    let caption = language.say(Message::ForestCaption, &values);
     Ok(Some(Figure { name: "c10-forest".into(), caption, workload: None, svg }))
 }
 
@@ -144,7 +199,8 @@ impl Sweep {
         }
     }
 
-    fn axis(self, plan: &Plan, workload: usize) -> Axis {
+    fn axis(self, source: Source<'_>, workload: usize) -> Axis {
+        let Source { plan, language, .. } = source;
         let mut ticks = BTreeMap::new();
         for cell in plan.cells.iter().filter(|cell| cell.workload == workload) {
             let value = self.value(cell);
@@ -155,11 +211,11 @@ impl Sweep {
             ticks.insert(value, label);
         }
         let label = match self {
-            Self::BlockSize => "block size".into(),
-            Self::Jobs => units::plural(plan.experiment.engine.worker()),
-            Self::Depth => "operations under way per job".into(),
-            Self::Rate(..) => "IOPS that were asked for".into(),
-            Self::Batch => "operations per submission".into(),
+            Self::BlockSize => language.text(Message::AxisBlockSize).into(),
+            Self::Jobs => language.plural(plan.experiment.engine.worker()),
+            Self::Depth => language.text(Message::AxisDepth).into(),
+            Self::Rate(..) => language.text(Message::AxisRate).into(),
+            Self::Batch => language.text(Message::AxisBatch).into(),
         };
         let ticks =
             ticks.into_iter().map(|(value, label)| ((value as f64).log2(), label)).collect();
@@ -193,9 +249,11 @@ impl Sweep {
     }
 
     /// The same for people.
-    fn fixed(self) -> String {
+    fn fixed(self, language: Language) -> String {
         match self {
-            Self::Rate(batch, jobs) => format!(", batches of {batch}, jobs {jobs}"),
+            Self::Rate(batch, jobs) => {
+                language.say(Message::CurvesFixed, &[("batch", &batch), ("jobs", &jobs)])
+            }
             _ => String::new(),
         }
     }
@@ -206,14 +264,10 @@ fn null_condition(plan: &Plan) -> Option<usize> {
     (0..plan.conditions.len()).find(|condition| plan.is_null(*condition))
 }
 
-fn curves(
-    plan: &Plan,
-    analysis: &Analysis,
-    workload: usize,
-    sweep: Sweep,
-) -> Result<Vec<Figure>, Error> {
+fn curves(source: Source<'_>, workload: usize, sweep: Sweep) -> Result<Vec<Figure>, Error> {
+    let Source { plan, analysis, language, .. } = source;
     let load = &plan.experiment.workloads[workload];
-    let axis = sweep.axis(plan, workload);
+    let axis = sweep.axis(source, workload);
     let values: Vec<(Metric, Vec<Series>)> = load
         .metrics
         .iter()
@@ -232,46 +286,59 @@ fn curves(
         .iter()
         .map(|(metric, series)| if metric.is_cpu() { shade(series) } else { Vec::new() })
         .collect();
-    let mut panels: Vec<Panel<'_>> = values
+    let panels: Vec<Panel<'_>> = values
         .iter()
         .zip(&shades)
-        .map(|((metric, series), shade)| Panel { shade, ..Panel::of(metric.label(), series) })
+        .map(|((metric, series), shade)| Panel { shade, ..Panel::of(source.unit(*metric), series) })
         .collect();
-    let n = smallest_n(plan, analysis, workload);
     let (kind, part) = sweep.name();
-    let name = |kind: &str| format!("{kind}-{}{part}", load.name);
+    let is_shaded = !shades.iter().all(Vec::is_empty);
+    let shaded = if is_shaded { language.text(Message::CurvesShaded) } else { "" };
+    let caption = language.say(
+        Message::CurvesCaption,
+        &[
+            ("workload", &load.name),
+            ("fixed", &sweep.fixed(language)),
+            ("n", &smallest_n(plan, analysis, workload)),
+            ("shaded", &shaded),
+        ],
+    );
     let mut figures = vec![Figure {
-        name: name(kind),
-        caption: format!(
-            "{}{}: medians over rounds with 95 % order-statistic intervals, n ≥ {n}{}.",
-            load.name,
-            sweep.fixed(),
-            if shades.iter().all(Vec::is_empty) {
-                ""
-            } else {
-                "; shaded: the load's own CPU time, on a device that does nothing"
-            }
-        ),
+        name: format!("{kind}-{}{part}", load.name),
+        caption,
         workload: Some(workload),
         svg: chart::curves(&axis, &panels)?,
     }];
-    panels.clear();
-    let ratios = ratios(plan, analysis, workload, *first, sweep);
-    if !ratios.is_empty() {
-        let band = percent(plan.experiment.margins.of(*first));
-        let label = format!("change of {} (%)", first.word());
-        let panel = Panel { band: Some(band), ..Panel::of(&label, &ratios) };
-        figures.push(Figure {
-            name: name(&format!("{kind}-ratio")),
-            caption: format!(
-                "{}: paired ratios with 95 % intervals; the band of ± {band:.0} % does not matter.",
-                load.name
-            ),
-            workload: Some(workload),
-            svg: chart::curves(&axis, &[panel])?,
-        });
-    }
+    figures.extend(ratio_curves(source, workload, *first, sweep)?);
     Ok(figures)
+}
+
+/// The ratios of a workload's comparisons along a sweep.
+fn ratio_curves(
+    source: Source<'_>,
+    workload: usize,
+    metric: Metric,
+    sweep: Sweep,
+) -> Result<Option<Figure>, Error> {
+    let Source { plan, analysis, language, .. } = source;
+    let ratios = ratios(plan, analysis, workload, metric, sweep);
+    if ratios.is_empty() {
+        return Ok(None);
+    }
+    let name = &plan.experiment.workloads[workload].name;
+    let band = percent(plan.experiment.margins.of(metric));
+    let word = language.text(metric.message());
+    let label = language.say(Message::AxisChangeOf, &[("metric", &word)]);
+    let panel = Panel { band: Some(band), ..Panel::of(&label, &ratios) };
+    let values: [(&str, &dyn Display); 2] =
+        [("workload", name), ("band", &format_args!("{band:.0}"))];
+    let (kind, part) = sweep.name();
+    Ok(Some(Figure {
+        name: format!("{kind}-ratio-{name}{part}"),
+        caption: language.say(Message::RatiosOfCaption, &values),
+        workload: Some(workload),
+        svg: chart::curves(&sweep.axis(source, workload), &[panel])?,
+    }))
 }
 
 fn smallest_n(plan: &Plan, analysis: &Analysis, workload: usize) -> usize {

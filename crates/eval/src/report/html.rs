@@ -3,39 +3,54 @@
 mod parts;
 
 use super::{Report, export};
-use crate::experiment::Mode;
+use crate::experiment::{EngineKind, Mode};
+use crate::messages::{Language, Message};
 use parts::{escape, picture};
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 const STYLE: &str = include_str!("html/style.css");
 const SORT: &str = include_str!("html/sort.js");
 
+/// A page around its body; `head` is what it has in its head beside the title.
+fn shell(language: Language, title: &str, head: &str, body: &str) -> String {
+    let (code, title) = (language.code(), escape(title));
+    format!(
+        "<!doctype html>\n<html lang=\"{code}\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n{head}<title>{title}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n\
+         <script>\n{SORT}</script>\n</body>\n</html>\n"
+    )
+}
+
 /// The whole page.
 pub(super) fn page(report: &Report) -> String {
     let experiment = &report.plan.experiment;
-    let title = escape(&experiment.title);
+    shell(report.language, &experiment.title, "", &body(report))
+}
+
+/// What is in the page.
+fn body(report: &Report) -> String {
+    let (experiment, language) = (&report.plan.experiment, report.language);
     let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n\
-         <p class=\"question\">{}</p>\n",
+        "<h1>{}</h1>\n<p class=\"question\">{}</p>\n",
+        escape(&experiment.title),
         escape(&experiment.question)
     );
-    if experiment.mode == Mode::Quick {
-        page.push_str(
-            "<p class=\"notice\"><strong>Quick form.</strong> Few cells and short runs, for a \
-             first look: it may well say <em>inconclusive</em>, and its numbers are no \
-             reference.</p>\n",
-        );
+    let is_synthetic = experiment.engine == EngineKind::Synthetic;
+    for (is_so, what, means) in [
+        (experiment.mode == Mode::Quick, Message::QuickForm, Message::QuickFormMeans),
+        (is_synthetic, Message::SyntheticForm, Message::SyntheticFormMeans),
+    ] {
+        if is_so {
+            let (what, means) = (language.text(what), language.text(means));
+            let _ = writeln!(page, "<p class=\"notice\"><strong>{what}</strong> {means}</p>");
+        }
     }
-    if experiment.engine == crate::experiment::EngineKind::Synthetic {
-        page.push_str(
-            "<p class=\"notice\"><strong>Synthetic.</strong> No storage was measured: the \
-             numbers were drawn from a known truth.</p>\n",
-        );
-    }
+    let heading = language.text(Message::Verdicts);
+    let _ = writeln!(page, "<section>\n<h2>{heading}</h2>");
     verdicts(&mut page, report);
+    page.push_str("</section>\n");
     for figure in report.figures.iter().filter(|figure| figure.workload.is_none()) {
         picture(&mut page, figure);
     }
@@ -44,27 +59,18 @@ pub(super) fn page(report: &Report) -> String {
     parts::environment(&mut page, report);
     data(&mut page, report);
     parts::commands(&mut page, report);
-    let _ = write!(page, "</main>\n<script>\n{SORT}</script>\n</body>\n</html>\n");
     page
 }
 
 /// What was decided, in sentences.
 fn verdicts(page: &mut String, report: &Report) {
-    page.push_str("<section>\n<h2>Verdicts</h2>\n");
+    let language = report.language;
     for (label, reason) in &report.missing {
-        let _ = writeln!(
-            page,
-            "<p class=\"notice\"><strong>Not available:</strong> {}: {}</p>",
-            escape(label),
-            escape(reason)
-        );
+        let said =
+            language.say(Message::NotAvailableBecause, &[("what", label), ("reason", reason)]);
+        let _ = writeln!(page, "<p class=\"notice\">{}</p>", escape(&said));
     }
-    let (decided, all) = (report.analysis.decided_count(), report.analysis.rows_count());
-    let _ = writeln!(
-        page,
-        "<p>{decided} of {all} comparisons are decided after {} rounds.</p>",
-        report.analysis.rounds
-    );
+    let _ = writeln!(page, "<p>{}</p>", escape(&report.decided()));
     for index in 0..report.plan.experiment.comparisons.len() {
         let _ = writeln!(page, "<h3>{}</h3>", escape(&report.comparison(index)));
         let families = report.analysis.families.iter().filter(|family| family.comparison == index);
@@ -72,8 +78,9 @@ fn verdicts(page: &mut String, report: &Report) {
         for family in families {
             if let Some(reason) = &family.missing {
                 let load = &report.plan.experiment.workloads[family.workload].name;
-                let _ =
-                    writeln!(lines, "<li>{}: not measured ({})</li>", escape(load), escape(reason));
+                let values: [(&str, &dyn Display); 2] = [("workload", load), ("reason", reason)];
+                let said = language.say(Message::NotMeasuredLoad, &values);
+                let _ = writeln!(lines, "<li>{}</li>", escape(&said));
             }
             for row in &family.rows {
                 let class = parts::class(row.verdict);
@@ -83,14 +90,13 @@ fn verdicts(page: &mut String, report: &Report) {
         }
         let _ = writeln!(page, "<ul class=\"verdicts\">\n{lines}</ul>");
     }
-    page.push_str("</section>\n");
 }
 
 /// A figure and a table per workload.
 fn workloads(page: &mut String, report: &Report) {
     for (index, load) in report.plan.experiment.workloads.iter().enumerate() {
         let _ = writeln!(page, "<section>\n<h2>{}</h2>", escape(&load.name));
-        let _ = writeln!(page, "<p>{}.</p>", escape(&load.describe()));
+        let _ = writeln!(page, "<p>{}.</p>", escape(&load.describe(report.language)));
         for figure in report.figures.iter().filter(|figure| figure.workload == Some(index)) {
             picture(page, figure);
         }
@@ -103,25 +109,24 @@ fn workloads(page: &mut String, report: &Report) {
 
 /// The data, to be taken out of the page without a network or a script.
 fn data(page: &mut String, report: &Report) {
-    page.push_str("<section>\n<h2>Data</h2>\n<p>All of it is in this page: ");
+    let text = |message| report.language.text(message);
+    let (heading, lead) = (text(Message::Data), text(Message::DataInPage));
+    let _ = write!(page, "<section>\n<h2>{heading}</h2>\n<p>{lead} ");
     let csv = export::csv(report);
     let json = export::json(report).unwrap_or_default();
     let experiment = &report.plan.experiment;
     let links = [
-        ("results.csv", "every run (CSV)", "text/csv", csv),
-        ("results.json", "verdicts and advice (JSON)", "application/json", json),
-        ("experiment.toml", "the experiment (TOML)", "application/toml", experiment.text.clone()),
+        ("results.csv", Message::DataRuns, "text/csv", csv),
+        ("results.json", Message::DataVerdicts, "application/json", json),
+        ("experiment.toml", Message::DataExperiment, "application/toml", experiment.text.clone()),
     ];
-    for (index, (file, label, kind, text)) in links.iter().enumerate() {
-        let data = export::base64(text.as_bytes());
-        let comma = if index == 0 { "" } else { ", " };
+    for (index, (file, label, kind, content)) in links.iter().enumerate() {
+        let data = export::base64(content.as_bytes());
+        let (comma, label) = (if index == 0 { "" } else { ", " }, text(*label));
         let _ = write!(
             page,
             "{comma}<a download=\"{file}\" href=\"data:{kind};base64,{data}\">{label}</a>"
         );
     }
-    page.push_str(
-        ". The database beside it (results.sqlite) also holds what every run printed.</p>\n\
-         </section>\n",
-    );
+    let _ = writeln!(page, ".</p>\n<p>{}</p>\n</section>", text(Message::DataBeside));
 }

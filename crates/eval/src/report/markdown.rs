@@ -2,23 +2,38 @@
 
 use super::{Report, cost};
 use crate::experiment::Mode;
+use crate::messages::Message;
 use crate::units;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 /// The page.
 pub(super) fn page(report: &Report) -> String {
-    let experiment = &report.plan.experiment;
+    let (experiment, language) = (&report.plan.experiment, report.language);
+    let said = |message| language.text(message);
     let mut text = format!("# {}\n\n{}\n\n", experiment.title, experiment.question);
     if experiment.mode == Mode::Quick {
-        text.push_str(
-            "**Quick form**: few cells and short runs for a first look; it may well say \
-             inconclusive.\n\n",
-        );
+        let (what, means) = (said(Message::QuickForm), said(Message::QuickFormMeans));
+        let _ = writeln!(text, "**{what}** {means}\n");
     }
     for (label, reason) in &report.missing {
-        let _ = writeln!(text, "*Not available*: {label}: {reason}\n");
+        let values: [(&str, &dyn Display); 2] = [("what", label), ("reason", reason)];
+        let _ = writeln!(text, "*{}*\n", language.say(Message::NotAvailableBecause, &values));
     }
-    text.push_str("## Verdicts\n\n| comparison | workload | cell | metric | change | 95 % interval | n | verdict |\n| --- | --- | --- | --- | ---: | --- | ---: | --- |\n");
+    let head = [
+        Message::ColumnComparison,
+        Message::ColumnWorkload,
+        Message::ColumnCell,
+        Message::ColumnMetric,
+        Message::ColumnChange,
+        Message::ColumnInterval,
+    ];
+    let _ = writeln!(
+        text,
+        "## {}\n\n| {} | n | {} |\n| --- | --- | --- | --- | ---: | --- | ---: | --- |",
+        said(Message::Verdicts),
+        head.map(said).join(" | "),
+        said(Message::ColumnVerdict)
+    );
     for family in &report.analysis.families {
         for row in &family.rows {
             let interval = row.evidence.interval.map_or("–".into(), |interval| {
@@ -29,27 +44,27 @@ pub(super) fn page(report: &Report) -> String {
                 "| {} | {} | {} | {} | {} | {interval} | {} | {} |",
                 experiment.comparisons[family.comparison].name,
                 experiment.workloads[family.workload].name,
-                report.plan.cells[row.cell].label(),
-                family.metric.word(),
+                report.plan.cells[row.cell].label_in(language),
+                said(family.metric.message()),
                 units::percent(row.evidence.mean),
                 row.evidence.n,
-                row.verdict
+                row.verdict.label(language)
             );
         }
     }
     costs(&mut text, report);
-    text.push_str("\n## Advice\n\n");
+    let _ = writeln!(text, "\n## {}\n", said(Message::Advice));
     for card in &report.cards {
         let _ = writeln!(
             text,
             "* **{} {}** ({}) {}",
             card.id,
-            card.question,
-            card.confidence.label(),
+            said(card.question),
+            said(card.confidence.message()),
             card.claim
         );
     }
-    text.push_str("\n## Environment and method\n\n");
+    let _ = writeln!(text, "\n## {}\n", said(Message::Method));
     for (name, value) in report.facts.iter().chain(&report.environment.facts) {
         let _ = writeln!(text, "* {name}: {value}");
     }
@@ -58,13 +73,16 @@ pub(super) fn page(report: &Report) -> String {
 
 /// What runs cost in CPU time, where that was looked at.
 fn costs(text: &mut String, report: &Report) {
+    let language = report.language;
     for (index, load) in report.plan.experiment.workloads.iter().enumerate() {
         let rows = cost::rows(report, index);
         if rows.is_empty() {
             continue;
         }
-        let _ = writeln!(text, "\n## CPU time: {}\n\n{}.\n", load.name, cost::CAPTION);
-        let _ = writeln!(text, "| {} |", cost::HEAD.join(" | "));
+        let heading = language.say(Message::CpuTime, &[("workload", &load.name)]);
+        let caption = language.text(Message::CostCaption);
+        let head = cost::HEAD.map(|name| language.text(name)).join(" | ");
+        let _ = writeln!(text, "\n## {heading}\n\n{caption}.\n\n| {head} |");
         let _ = writeln!(text, "|{}", " --- |".repeat(cost::HEAD.len()));
         for row in rows {
             let _ = writeln!(text, "| {} |", row.join(" | "));

@@ -1,20 +1,15 @@
 //! A report of a synthetic experiment: complete, self-contained, and in every form.
 
 use super::*;
-use crate::condition::{Stage, StageOptions};
-use crate::engine::{Stop, synthetic::SyntheticEngine};
+use crate::engine::Outcome;
 use crate::experiment::Mode;
-use crate::run::Runner;
-use crate::test_support::experiment;
+use crate::store::RunFacts;
+use crate::test_support::{experiment, run_synthetic};
 
 fn report(changes: &[(&str, &str)], mode: Mode) -> Report {
     let plan = Plan::new(experiment(changes, mode));
     let mut store = Store::in_memory(&plan).unwrap();
-    let options = StageOptions { data: "/".into(), program: "/".into() };
-    let stage = Stage::enter(&plan, &options, &Stop::default()).unwrap();
-    let mut engine = SyntheticEngine;
-    let mut runner = Runner::new(&plan, &mut store, &mut engine, &stage, Stop::default()).unwrap();
-    runner.run(&mut |_| {}).unwrap();
+    run_synthetic(&plan, &mut store);
     Report::of(&store).unwrap()
 }
 
@@ -87,6 +82,67 @@ fn depths_have_charts() {
     let report = report(&changes, Mode::Full);
     let figure = report.figures.iter().find(|figure| figure.name == "c2-rand").unwrap();
     assert!(figure.svg.contains("operations under way per job"), "{}", figure.svg);
+}
+
+/// Goal: the experiment's language is that of page, charts and Markdown, and no English heading is left.
+#[test]
+fn reports_have_their_language() {
+    let changes = [("engine = \"synthetic\"", "engine = \"synthetic\"\nlanguage = \"ja\"")];
+    let report = report(&changes, Mode::Quick);
+    let (page, markdown) = (html::page(&report), report.markdown());
+    assert!(page.contains("<html lang=\"ja\">"));
+    for part in
+        ["<h2>判定</h2>", "<h2>助言</h2>", "簡易版", "4 KiB, 1 ジョブ", "帯域幅 (MiB/s)", "確信度"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(markdown.contains("## 判定") && markdown.contains("| 同等 |"), "{markdown}");
+    for heading in [Message::Verdicts, Message::Advice, Message::Method, Message::Confidence] {
+        assert!(!page.contains(&format!(">{}<", heading.english())), "{heading:?}");
+    }
+    let curves = report.figures.iter().find(|figure| figure.name == "c1-seq").unwrap();
+    assert!(curves.svg.contains("ブロックサイズ") && !curves.svg.contains("block size"));
+}
+
+/// Goal: each chart of the list is drawn where its data is, and nowhere else.
+#[test]
+fn charts_are_drawn_where_their_data_is() {
+    let changes = [
+        ("jobs = [1, 4]", "jobs = [1, 2, 4]\ndepth = [1, 4]"),
+        (
+            "bs = [\"4KiB\", \"1MiB\"]\njobs = [4]",
+            "bs = [\"4KiB\", \"64KiB\", \"1MiB\"]\njobs = [1, 4]",
+        ),
+        ("[factors.storage.a]", "[limits]\nlink-rate = \"1GiB\"\n\n[factors.storage.a]"),
+    ];
+    let plan = Plan::new(experiment(&changes, Mode::Full));
+    let mut store = Store::in_memory(&plan).unwrap();
+    run_synthetic(&plan, &mut store);
+    let names = |store: &Store| -> Vec<String> {
+        let report = Report::of(store).unwrap();
+        report.figures.iter().map(|figure| figure.name.clone()).collect()
+    };
+    let without = names(&store);
+    for name in ["c3-rand-4KiB", "c8-seq", "c9-seq", "c9-rand", "c4-rand-4KiB"] {
+        assert!(without.iter().any(|it| it == name), "{name}: {without:?}");
+    }
+    assert!(!without.iter().any(|name| name.starts_with("c11") || name.starts_with("c12")));
+    // One more round, whose runs tell more.
+    let outcome = Outcome {
+        series: vec![1e6, 2e6, 2e6, 2e6, 2e6, 2e6],
+        raw: r#"{"histogram_ns":[[1000,5000],[8000,5000]]}"#.into(),
+        ..Outcome::default()
+    };
+    for step in plan.round(999) {
+        let facts = RunFacts { step: &step, started_unix_ms: 0, attempts: 1, marks: &[] };
+        store.add(&plan, &facts, Ok(&outcome)).unwrap();
+    }
+    let report = Report::of(&store).unwrap();
+    let figure = |name: &str| report.figures.iter().find(|it| it.name == name).unwrap();
+    assert!(figure("c11-seq").caption.contains("n = 12 runs"), "{}", figure("c11-seq").caption);
+    assert!(figure("c12-rand").svg.contains("0.1 %"), "{}", figure("c12-rand").svg);
+    let roof = figure("c9-seq");
+    assert!(roof.caption.contains("the link (level: 1024 MiB/s)"), "{}", roof.caption);
 }
 
 /// Goal: base64 as RFC 4648 has it.

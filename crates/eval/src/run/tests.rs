@@ -216,6 +216,6 @@ fn limits_end() {
     let plan = plan(&[("rw = \"read\"", "rw = \"write\""), ("[timing]", limits)], 5);
     let mut store = Store::in_memory(&plan).unwrap();
     let ending = run(&plan, &mut store, &mut SyntheticEngine, &Stop::default());
-    assert_eq!(ending, Ending::Limit("bytes written"));
+    assert_eq!(ending, Ending::Limit(Limit::Written));
     assert!(store.written_bytes().unwrap() >= 1 << 30);
 }

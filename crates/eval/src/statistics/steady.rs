@@ -6,6 +6,7 @@
 
 use super::mean;
 use serde::Serialize;
+use std::ops::Range;
 
 const WINDOWS: usize = 5;
 const EXCURSION_MAX: f64 = 0.20;
@@ -27,14 +28,19 @@ pub enum Steadiness {
     Unknown,
 }
 
+/// The part of a series of this length that is checked; `None` if it is too short.
+///
+/// What does not fill a window is left out at the start, where a run is least settled.
+pub fn steady_window(length: usize) -> Option<Range<usize>> {
+    let window = length / WINDOWS;
+    (window > 0).then(|| length - window * WINDOWS..length)
+}
+
 /// Checks a series of equally long intervals.
 pub fn steadiness(series: &[f64]) -> Steadiness {
+    let Some(checked) = steady_window(series.len()) else { return Steadiness::Unknown };
+    let series = &series[checked];
     let length = series.len() / WINDOWS;
-    if length == 0 {
-        return Steadiness::Unknown;
-    }
-    // What does not fill a window is left out at the start, where a run is least settled.
-    let series = &series[series.len() - length * WINDOWS..];
     let windows: Vec<f64> = series.chunks_exact(length).map(mean).collect();
     let centre = mean(&windows);
     if centre <= 0.0 {

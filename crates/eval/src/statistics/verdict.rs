@@ -15,6 +15,7 @@
 //! side. If it does not, the difference hangs on a few outliers and the answer is *inconclusive*.
 
 use super::{Interval, deviation, mean, median, median_interval, student, t_interval};
+use crate::messages::{Language, Message};
 use serde::Serialize;
 
 /// The error that an experiment may make per figure: 5 %.
@@ -85,23 +86,28 @@ impl Verdict {
     }
 }
 
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Verdict {
+    /// For people.
+    pub fn label(self, language: Language) -> String {
         match self {
-            Self::Equivalent => formatter.write_str("equivalent"),
-            Self::DifferentMatters => formatter.write_str("different, matters"),
-            Self::DifferentSmall => formatter.write_str("different, small"),
+            Self::Equivalent => language.text(Message::Equivalent).into(),
+            Self::DifferentMatters => language.text(Message::DifferentMatters).into(),
+            Self::DifferentSmall => language.text(Message::DifferentSmall).into(),
             Self::Inconclusive(Inconclusive::NeedsMore(Some(more))) => {
-                write!(formatter, "inconclusive, need about {more} more")
+                language.say(Message::NeedsMore, &[("more", &more)])
             }
             Self::Inconclusive(Inconclusive::NeedsMore(None)) => {
-                write!(formatter, "inconclusive, need more than {ROUNDS_NEEDED_MAX} rounds")
+                language.say(Message::NeedsMany, &[("most", &ROUNDS_NEEDED_MAX)])
             }
-            Self::Inconclusive(Inconclusive::Outliers) => {
-                formatter.write_str("inconclusive (outliers)")
-            }
-            Self::Inconclusive(Inconclusive::NoData) => formatter.write_str("no usable data"),
+            Self::Inconclusive(Inconclusive::Outliers) => language.text(Message::Outliers).into(),
+            Self::Inconclusive(Inconclusive::NoData) => language.text(Message::NoData).into(),
         }
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.label(Language::English))
     }
 }
 

@@ -102,7 +102,8 @@ fn judge(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<(Bound,
         (!values.is_empty()).then(|| median(&values))
     };
     let link = facts.plan.experiment.limits.link_bytes_per_s.map(|rate| best.median / rate as f64);
-    let device = local_peak(facts, workload, condition).map(|peak| best.median / peak);
+    let device = facts.analysis.local_peak(facts.plan, workload, condition);
+    let device = device.map(|peak| best.median / peak);
     let (core, softirq) = (sample("cpu_busiest_share"), sample("cpu_busiest_softirq_share"));
     let machine = sample(Metric::MachineCpu.name()).map(|percent| percent / 100.0);
     if link.is_none() && core.is_none() {
@@ -141,17 +142,6 @@ fn judge(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<(Bound,
         growth.map_or("not comparable with".into(), |growth| format!("{growth:.2} ×")),
     );
     Some((bound, line))
-}
-
-/// The best bandwidth of the local condition that this remote one is compared with.
-fn local_peak(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<f64> {
-    let comparisons = facts.plan.experiment.comparisons.iter();
-    let local = comparisons
-        .filter(|it| it.role.as_deref() == Some("remote-local"))
-        .find(|it| facts.plan.condition(&it.other) == Some(condition))
-        .and_then(|it| facts.plan.condition(&it.baseline))?;
-    let curve = facts.analysis.curve(facts.plan, workload, local, Metric::Bandwidth);
-    curve.iter().map(|point| point.median).max_by(f64::total_cmp)
 }
 
 /// Latency of a cell by that of the cell with the fewest operations under way, of the same block size.

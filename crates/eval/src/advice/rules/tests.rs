@@ -9,6 +9,7 @@ use crate::advice::{Card, advise};
 use crate::analysis::Analysis;
 use crate::engine::{Engine, Outcome, Stop, Work, synthetic::SyntheticEngine};
 use crate::experiment::Mode;
+use crate::messages::Language;
 use crate::plan::Plan;
 use crate::store::{RunFacts, Store};
 use crate::test_support::experiment;
@@ -46,7 +47,7 @@ fn judged(
             store.add(plan, &facts, Ok(&outcome)).unwrap();
         }
     }
-    advise(plan, &Analysis::of(plan, &store).unwrap())
+    advise(plan, &Analysis::of(plan, &store).unwrap(), Language::English)
 }
 
 fn card(cards: &[Card], id: &str) -> Card {

@@ -2,6 +2,7 @@
 
 use super::{Area, BAND, FONT_SIZE, INK, OKABE_ITO, text, wrong};
 use crate::error::Error;
+use crate::messages::{Language, Message};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -26,11 +27,11 @@ pub(in crate::report) struct ForestRow {
     pub(in crate::report) margin: f64,
 }
 
-const SYMBOLS: [(Symbol, &str); 4] = [
-    (Symbol::Equivalent, "equivalent"),
-    (Symbol::Matters, "different, matters"),
-    (Symbol::Small, "different, small"),
-    (Symbol::Inconclusive, "inconclusive"),
+const SYMBOLS: [(Symbol, Message); 4] = [
+    (Symbol::Equivalent, Message::Equivalent),
+    (Symbol::Matters, Message::DifferentMatters),
+    (Symbol::Small, Message::DifferentSmall),
+    (Symbol::Inconclusive, Message::Inconclusive),
 ];
 
 fn symbol(area: &Area<'_>, at: (i32, i32), symbol: Symbol) -> Result<(), Error> {
@@ -47,7 +48,11 @@ fn symbol(area: &Area<'_>, at: (i32, i32), symbol: Symbol) -> Result<(), Error> 
 }
 
 /// All ratios with their intervals; `limit` percent is where rows are cut off, with an arrow.
-pub(in crate::report) fn forest(rows: &[ForestRow], limit: f64) -> Result<String, Error> {
+pub(in crate::report) fn forest(
+    rows: &[ForestRow],
+    limit: f64,
+    language: Language,
+) -> Result<String, Error> {
     const WIDTH: i32 = 900;
     const LABELS: i32 = 430;
     const ROW: i32 = 24;
@@ -67,7 +72,8 @@ pub(in crate::report) fn forest(rows: &[ForestRow], limit: f64) -> Result<String
         for (index, (kind, label)) in SYMBOLS.iter().enumerate() {
             let at = (30 + 190 * index as i32, 14);
             symbol(&root, at, *kind)?;
-            root.draw(&Text::new(*label, (at.0 + 12, 8), text(FONT_SIZE))).map_err(wrong)?;
+            let label = language.text(*label);
+            root.draw(&Text::new(label, (at.0 + 12, 8), text(FONT_SIZE))).map_err(wrong)?;
         }
         let bottom = TOP + ROW * rows.len() as i32;
         for (index, row) in rows.iter().enumerate() {
@@ -96,7 +102,7 @@ pub(in crate::report) fn forest(rows: &[ForestRow], limit: f64) -> Result<String
         }
         let zero = [(x(0.0), TOP), (x(0.0), bottom)];
         root.draw(&PathElement::new(zero, INK.stroke_width(1))).map_err(wrong)?;
-        forest_axis(&root, (low, high), bottom, x)?;
+        forest_axis(&root, (low, high), bottom, x, language)?;
         root.present().map_err(wrong)?;
     }
     Ok(svg)
@@ -107,6 +113,7 @@ fn forest_axis(
     (low, high): (f64, f64),
     bottom: i32,
     x: impl Fn(f64) -> i32,
+    language: Language,
 ) -> Result<(), Error> {
     let step = [1.0, 2.0, 5.0, 10.0, 20.0, 25.0, 50.0, 100.0, 200.0, 500.0]
         .into_iter()
@@ -130,6 +137,6 @@ fn forest_axis(
         tick += step;
     }
     let place = (x(f64::midpoint(low, high)), bottom + 28);
-    let label = "change from the baseline, with 95 % interval (grey: does not matter)";
+    let label = language.text(Message::AxisForest);
     root.draw(&Text::new(label, place, centred)).map_err(wrong)
 }

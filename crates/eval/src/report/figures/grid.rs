@@ -1,10 +1,10 @@
 //! Charts over jobs and depth: heat maps of throughput (C4), and bandwidth with CPU time (C5).
 
-use super::{Figure, Sweep, chart};
-use crate::analysis::{Analysis, Point};
+use super::{Figure, Source, Sweep, chart};
+use crate::analysis::Point;
 use crate::error::Error;
 use crate::experiment::Metric;
-use crate::plan::Plan;
+use crate::messages::Message;
 use crate::report::chart::{HeatPanel, Mark, Panel, Right, Series};
 use crate::units;
 
@@ -12,11 +12,8 @@ use crate::units;
 const PANELS_MAX: usize = 8;
 
 /// A map per condition, a figure per block size.
-pub(super) fn maps(
-    plan: &Plan,
-    analysis: &Analysis,
-    workload: usize,
-) -> Result<Vec<Figure>, Error> {
+pub(super) fn maps(source: Source<'_>, workload: usize) -> Result<Vec<Figure>, Error> {
+    let Source { plan, analysis, language, .. } = source;
     let load = &plan.experiment.workloads[workload];
     let metric = [Metric::Bandwidth, Metric::Iops].into_iter().find(|it| load.metrics.contains(it));
     let (Some(metric), true, true) = (metric, load.jobs.len() > 1, load.depths.len() > 1) else {
@@ -49,14 +46,20 @@ pub(super) fn maps(
         }
         figures.push(Figure {
             name: format!("c4-{}-{}", load.name, file_name(size)),
-            caption: format!(
-                "{}, {}: {} by jobs and depth, and its share of the best: medians over rounds.",
-                load.name,
-                units::bytes(size),
-                metric.label()
+            caption: language.say(
+                Message::HeatCaption,
+                &[
+                    ("workload", &load.name),
+                    ("size", &units::bytes(size)),
+                    ("metric", &source.unit(metric)),
+                ],
             ),
             workload: Some(workload),
-            svg: chart::heat(&panels, "operations under way per job", "jobs")?,
+            svg: chart::heat(
+                &panels,
+                language.text(Message::AxisDepth),
+                &language.plural(Message::Job),
+            )?,
         });
     }
     Ok(figures)
@@ -68,18 +71,15 @@ fn file_name(size: u64) -> String {
 
 /// Bandwidth on the left and CPU time on the right over block size, a panel per jobs and depth, a figure
 /// per condition.
-pub(super) fn bandwidth_and_cpu(
-    plan: &Plan,
-    analysis: &Analysis,
-    workload: usize,
-) -> Result<Vec<Figure>, Error> {
+pub(super) fn bandwidth_and_cpu(source: Source<'_>, workload: usize) -> Result<Vec<Figure>, Error> {
+    let Source { plan, analysis, language, .. } = source;
     let load = &plan.experiment.workloads[workload];
     let wanted = [Metric::Bandwidth, Metric::MachineCpu];
     let has_all = wanted.iter().all(|metric| load.metrics.contains(metric));
     if !has_all || load.block_sizes.len() < 2 {
         return Ok(Vec::new());
     }
-    let axis = Sweep::BlockSize.axis(plan, workload);
+    let axis = Sweep::BlockSize.axis(source, workload);
     let shapes: Vec<(u32, u32)> = load
         .jobs
         .iter()
@@ -90,20 +90,22 @@ pub(super) fn bandwidth_and_cpu(
     for (condition, it) in plan.conditions.iter().enumerate() {
         let [bandwidth, cpu] = wanted.map(|metric| {
             let curve = analysis.curve(plan, workload, condition, metric);
-            let of = |shape: &(u32, u32)| series(plan, &curve, metric, *shape);
+            let of = |shape: &(u32, u32)| series(source, &curve, metric, *shape);
             shapes.iter().map(of).collect::<Vec<_>>()
         });
         if bandwidth.iter().all(|series| series.marks.is_empty()) {
             continue;
         }
-        let labels: Vec<String> =
-            shapes.iter().map(|(jobs, depth)| format!("{jobs} × {depth}: MiB/s")).collect();
+        let label = |(jobs, depth): &(u32, u32)| {
+            language.say(Message::PanelBandwidth, &[("jobs", jobs), ("depth", depth)])
+        };
+        let labels: Vec<String> = shapes.iter().map(label).collect();
         let panels: Vec<Panel<'_>> = labels
             .iter()
             .zip(bandwidth.iter().zip(&cpu))
             .map(|(label, (left, right))| Panel {
                 right: Some(Right {
-                    label: Metric::MachineCpu.label(),
+                    label: source.unit(Metric::MachineCpu),
                     series: std::slice::from_ref(right),
                 }),
                 ..Panel::of(label, std::slice::from_ref(left))
@@ -111,10 +113,9 @@ pub(super) fn bandwidth_and_cpu(
             .collect();
         figures.push(Figure {
             name: format!("c5-{}-{condition}", load.name),
-            caption: format!(
-                "{}, {}: bandwidth (left, solid) and CPU time of the whole machine (right, dashed), by \
-                 jobs × depth; both axes begin at 0. Medians over rounds with 95 % intervals.",
-                load.name, it.label
+            caption: language.say(
+                Message::BandwidthCpuCaption,
+                &[("workload", &load.name), ("condition", &it.label)],
             ),
             workload: Some(workload),
             svg: chart::curves(&axis, &panels)?,
@@ -123,8 +124,13 @@ pub(super) fn bandwidth_and_cpu(
     Ok(figures)
 }
 
-fn series(plan: &Plan, curve: &[Point], metric: Metric, (jobs, depth): (u32, u32)) -> Series {
-    let unit = metric.unit();
+fn series(
+    source: Source<'_>,
+    curve: &[Point],
+    metric: Metric,
+    (jobs, depth): (u32, u32),
+) -> Series {
+    let (plan, unit) = (source.plan, metric.unit());
     let mut marks: Vec<Mark> = curve
         .iter()
         .filter(|point| {
@@ -143,5 +149,5 @@ fn series(plan: &Plan, curve: &[Point], metric: Metric, (jobs, depth): (u32, u32
         .collect();
     marks.sort_by(|a, b| a.x.total_cmp(&b.x));
     let style = usize::from(metric.is_cpu());
-    Series { label: metric.label().into(), style, marks }
+    Series { label: source.unit(metric).into(), style, marks }
 }

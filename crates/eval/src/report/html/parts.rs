@@ -1,11 +1,14 @@
 //! Parts of the page.
 
+use crate::advice::Confidence;
+use crate::experiment::Workload;
+use crate::messages::Message;
 use crate::report::{Figure, Report, chart, cost};
 use crate::statistics::Verdict;
 use crate::units;
 use plotters::style::RGBColor;
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 /// Text as HTML takes it.
 pub(super) fn escape(text: &str) -> String {
@@ -53,19 +56,17 @@ pub(super) fn values(page: &mut String, report: &Report, workload: usize) {
         let curves: Vec<_> = (0..plan.conditions.len())
             .map(|condition| report.analysis.curve(plan, workload, condition, metric))
             .collect();
-        let _ = writeln!(
-            page,
-            "<div class=\"scroll\"><table class=\"sortable\">\n<caption>{}: median over rounds</caption>\n<tr>\
-             <th>cell</th>",
-            escape(metric.label())
-        );
+        let name = report.language.text(metric.message_with_unit());
+        let caption = report.language.say(Message::ValuesCaption, &[("metric", &name)]);
+        open_table(page, &caption);
+        column(page, report, Message::ColumnCell);
         for condition in &plan.conditions {
             let _ = write!(page, "<th>{}</th>", escape(&condition.label));
         }
         page.push_str("</tr>\n");
         for (index, cell) in plan.cells.iter().enumerate().filter(|(_, it)| it.workload == workload)
         {
-            let _ = write!(page, "<tr><th>{}</th>", escape(&cell.label()));
+            let _ = write!(page, "<tr><th>{}</th>", escape(&cell.label_in(report.language)));
             for curve in &curves {
                 let value = curve.iter().find(|point| point.cell == index);
                 let shown = value
@@ -82,11 +83,24 @@ pub(super) fn values(page: &mut String, report: &Report, workload: usize) {
 pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
     let plan = &report.plan;
     let load = &plan.experiment.workloads[workload];
-    page.push_str(
-        "<div class=\"scroll\"><table class=\"sortable\">\n<caption>changes from the baseline</caption>\n<tr>\
-         <th>comparison</th><th>cell</th><th>metric</th><th>mean</th><th>95 % interval</th>\
-         <th>median</th><th>n</th><th>verdict</th></tr>\n",
-    );
+    if !report.analysis.families.iter().any(|it| it.workload == workload && !it.rows.is_empty()) {
+        return;
+    }
+    let language = report.language;
+    open_table(page, language.text(Message::RatiosCaption));
+    for name in [
+        Message::ColumnComparison,
+        Message::ColumnCell,
+        Message::ColumnMetric,
+        Message::ColumnMean,
+        Message::ColumnInterval,
+        Message::ColumnMedian,
+    ] {
+        column(page, report, name);
+    }
+    page.push_str("<th>n</th>");
+    column(page, report, Message::ColumnVerdict);
+    page.push_str("</tr>\n");
     for family in report.analysis.families.iter().filter(|it| it.workload == workload) {
         let name = &plan.experiment.comparisons[family.comparison].name;
         for row in &family.rows {
@@ -99,17 +113,37 @@ pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
                 "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{interval}</td><td>{}</td>\
                  <td>{}</td><td class=\"{}\">{}</td></tr>",
                 escape(name),
-                escape(&plan.cells[row.cell].label()),
-                family.metric.word(),
+                escape(&plan.cells[row.cell].label_in(language)),
+                language.text(family.metric.message()),
                 units::percent(evidence.mean),
                 units::percent(evidence.median),
                 evidence.n,
                 class(row.verdict),
-                row.verdict
+                row.verdict.label(language)
             );
         }
     }
     page.push_str("</table></div>\n");
+    published(page, report, load);
+}
+
+/// Begins a table that sorts; its head row is open.
+fn open_table(page: &mut String, caption: &str) {
+    let _ = write!(
+        page,
+        "<div class=\"scroll\"><table class=\"sortable\">\n<caption>{}</caption>\n<tr>",
+        escape(caption)
+    );
+}
+
+/// A field of the head row.
+fn column(page: &mut String, report: &Report, name: Message) {
+    let _ = write!(page, "<th>{}</th>", escape(report.language.text(name)));
+}
+
+/// What was published of a workload.
+fn published(page: &mut String, report: &Report, load: &Workload) {
+    let (plan, language) = (&report.plan, report.language);
     let mut published = String::new();
     for comparison in &plan.experiment.comparisons {
         if let Some(text) = comparison.published.get(&load.name) {
@@ -117,13 +151,10 @@ pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
         }
     }
     if !published.is_empty() {
-        let source = plan.experiment.source.as_deref().unwrap_or("published before");
-        let _ = writeln!(
-            page,
-            "<p>What was published, on other hardware ({}): compare the shape, not the \
-             numbers.</p>\n<ul>\n{published}</ul>",
-            escape(source)
-        );
+        let source = plan.experiment.source.as_deref();
+        let source = source.unwrap_or(language.text(Message::PublishedBefore));
+        let said = escape(&language.say(Message::Published, &[("source", &source)]));
+        let _ = writeln!(page, "<p>{said}</p>\n<ul>\n{published}</ul>");
     }
 }
 
@@ -133,13 +164,9 @@ pub(super) fn costs(page: &mut String, report: &Report, workload: usize) {
     if rows.is_empty() {
         return;
     }
-    let _ = write!(
-        page,
-        "<div class=\"scroll\"><table class=\"sortable\">\n<caption>{}</caption>\n<tr>",
-        escape(cost::CAPTION)
-    );
+    open_table(page, report.language.text(Message::CostCaption));
     for name in cost::HEAD {
-        let _ = write!(page, "<th>{}</th>", escape(name));
+        column(page, report, name);
     }
     page.push_str("</tr>\n");
     for row in rows {
@@ -155,20 +182,27 @@ pub(super) fn costs(page: &mut String, report: &Report, workload: usize) {
 
 /// The cards.
 pub(super) fn advice(page: &mut String, report: &Report) {
-    page.push_str("<section>\n<h2>Advice</h2>\n<div class=\"cards\">\n");
+    let text = |message| report.language.text(message);
+    let heading = text(Message::Advice);
+    let _ = writeln!(page, "<section>\n<h2>{heading}</h2>\n<div class=\"cards\">");
     for card in &report.cards {
-        let label = card.confidence.label();
+        // What a rule found is in English, what frames it in the page's language.
+        let is_found = card.confidence != Confidence::NotMeasured;
+        let english = if is_found { " lang=\"en\"" } else { "" };
         let _ = writeln!(
             page,
-            "<article class=\"card {}\">\n<h3>{} · {}</h3>\n<p class=\"claim\">{}</p>\n\
-             <p><strong>Confidence:</strong> {label}</p>",
-            label.replace(' ', "-"),
+            "<article class=\"card {}\">\n<h3>{} · {}</h3>\n<p class=\"claim\"{english}>{}</p>\n\
+             <p><strong>{}</strong> {}</p>",
+            card.confidence.label().replace(' ', "-"),
             card.id,
-            escape(card.question),
-            escape(&card.claim)
+            escape(text(card.question)),
+            escape(&card.claim),
+            text(Message::Confidence),
+            text(card.confidence.message()),
         );
         if !card.evidence.is_empty() {
-            page.push_str("<details open><summary>Evidence</summary>\n<ul>\n");
+            let evidence = text(Message::Evidence);
+            let _ = writeln!(page, "<details open><summary>{evidence}</summary>\n<ul lang=\"en\">");
             for line in &card.evidence {
                 let _ = writeln!(page, "<li>{}</li>", escape(line));
             }
@@ -176,11 +210,14 @@ pub(super) fn advice(page: &mut String, report: &Report) {
         }
         let _ = writeln!(
             page,
-            "<p><strong>Apply:</strong> {}</p>\n<p><strong>Holds for:</strong> {}</p>\n\
-             <p><strong>Would change it:</strong> {}</p>\n</article>",
+            "<p><strong>{}</strong> <span{english}>{}</span></p>\n<p><strong>{}</strong> {}</p>\n\
+             <p><strong>{}</strong> {}</p>\n</article>",
+            text(Message::Apply),
             escape(&card.apply),
+            text(Message::HoldsFor),
             escape(&card.scope),
-            escape(card.change)
+            text(Message::WouldChange),
+            escape(text(card.change))
         );
     }
     page.push_str("</div>\n</section>\n");
@@ -188,39 +225,43 @@ pub(super) fn advice(page: &mut String, report: &Report) {
 
 /// How it was measured, on what, and what was left out.
 pub(super) fn environment(page: &mut String, report: &Report) {
-    let experiment = &report.plan.experiment;
-    page.push_str("<section>\n<h2>Method and environment</h2>\n");
+    let (experiment, language) = (&report.plan.experiment, report.language);
+    let timing = &experiment.timing;
+    let percent = |margin: f64| format!("{:.0}", 100.0 * margin.exp_m1());
+    let method = language.say(
+        Message::MethodText,
+        &[
+            ("warm_up", &timing.warm_up_rounds),
+            ("throughput", &percent(experiment.margins.throughput)),
+            ("latency", &percent(experiment.margins.latency)),
+            ("run", &units::seconds(timing.run.as_secs_f64())),
+            ("ramp", &units::seconds(timing.ramp.as_secs_f64())),
+        ],
+    );
+    let counted: Vec<_> = report.analysis.runs.iter().filter(|run| !run.is_warm_up).collect();
+    let unused = counted.iter().filter(|run| !run.is_usable()).count();
+    let values: [(&str, &dyn Display); 2] = [("all", &counted.len()), ("unused", &unused)];
     let _ = writeln!(
         page,
-        "<p>Each round runs every cell under every condition once: the cells in random order, \
-         the conditions of a cell one right after the other in random order, with the same \
-         offsets. The first {} rounds warm up and are not counted. Ratios are paired by round; \
-         intervals are Student's on their logarithms. <em>Equivalent</em>: the 90 % interval \
-         lies within the margin (two one-sided tests); <em>different</em>: no difference is \
-         excluded at 95 %, by mean and median; <em>matters</em>: so is everything within the \
-         margin. Margins: ± {:.0} % of bandwidth and IOPS, ± {:.0} % of latency. A run takes {} \
-         after {} of ramp.</p>",
-        experiment.timing.warm_up_rounds,
-        100.0 * experiment.margins.throughput.exp_m1(),
-        100.0 * experiment.margins.latency.exp_m1(),
-        units::seconds(experiment.timing.run.as_secs_f64()),
-        units::seconds(experiment.timing.ramp.as_secs_f64()),
+        "<section>\n<h2>{}</h2>\n<p>{}</p>\n<p>{}</p>\n<ul>",
+        language.text(Message::Method),
+        escape(&method),
+        escape(&language.say(Message::RunsCounted, &values))
     );
-    let counted = report.analysis.runs.iter().filter(|run| !run.is_warm_up).count();
-    let unusable =
-        report.analysis.runs.iter().filter(|run| !run.is_warm_up && !run.is_usable()).count();
-    let _ =
-        writeln!(page, "<p>{counted} runs were counted, {unusable} of them not used.</p>\n<ul>");
-    for (label, count, excludes) in report.marks() {
-        let what = if excludes { "left out" } else { "marked" };
-        let _ = writeln!(page, "<li>{count} runs {what}: {}</li>", escape(label));
+    for (mark, count) in report.marks() {
+        let how = if mark.excludes() { Message::RunsLeftOut } else { Message::RunsMarked };
+        let label = language.text(mark.message());
+        let values: [(&str, &dyn Display); 2] = [("count", &count), ("mark", &label)];
+        let _ = writeln!(page, "<li>{}</li>", escape(&language.say(how, &values)));
     }
     page.push_str("</ul>\n<table class=\"facts\">\n");
     for (name, value) in report.facts.iter().chain(&report.environment.facts) {
         let _ = writeln!(page, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));
     }
-    page.push_str(
-        "</table>\n<details><summary>Thresholds of the advice</summary>\n<table class=\"facts\">\n",
+    let thresholds = language.text(Message::Thresholds);
+    let _ = writeln!(
+        page,
+        "</table>\n<details><summary>{thresholds}</summary>\n<table class=\"facts\" lang=\"en\">"
     );
     for (name, value) in crate::advice::THRESHOLDS.table() {
         let _ = writeln!(page, "<tr><th>{name}</th><td>{value}</td></tr>");
@@ -230,21 +271,24 @@ pub(super) fn environment(page: &mut String, report: &Report) {
 
 /// What to type to get the same again.
 pub(super) fn commands(page: &mut String, report: &Report) {
+    let text = |message| report.language.text(message);
     let experiment = &report.plan.experiment;
     let quick = if experiment.mode == crate::experiment::Mode::Quick { " --quick" } else { "" };
     let _ = writeln!(
         page,
-        "<section>\n<h2>Commands</h2>\n<p>All of it again:</p>\n<pre>tsumugi eval \
-         run{quick} experiment.toml</pre>\n<p>One run of each condition and cell, as it was \
-         executed; job files, where there are some, are for any fio.</p>\n<details><summary>Job files and \
-         commands</summary>"
+        "<section>\n<h2>{}</h2>\n<p>{}</p>\n<pre>tsumugi eval run{quick} experiment.toml</pre>\n\
+         <p>{}</p>\n<details><summary>{}</summary>",
+        text(Message::Commands),
+        text(Message::CommandsAgain),
+        text(Message::CommandsRuns),
+        text(Message::CommandsFiles)
     );
     let mut seen = BTreeSet::new();
     for run in report.analysis.runs.iter().filter(|run| run.is_usable()) {
         if seen.insert((&run.condition, &run.cell)) {
             let job = match run.job.as_str() {
                 "" => String::new(),
-                job => format!("\n# job file:\n{}", escape(job)),
+                job => format!("\n{}\n{}", text(Message::JobFile), escape(job)),
             };
             let _ = writeln!(page, "<pre>{}{job}</pre>", escape(&run.command));
         }

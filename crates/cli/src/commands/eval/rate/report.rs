@@ -2,6 +2,7 @@
 
 use super::job::JobResult;
 use super::{Measured, RateArgs};
+use crate::load;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -86,6 +87,7 @@ pub(super) fn print(
             "submissions": sum.submissions.iter().collect::<Vec<_>>(),
             "cpu_us_per_io": cpu_us, "cpu_percent": cpu_percent, "unfinished": sum.unfinished,
             "timer_slack_ns": sum.timer_slack_ns, "series": measured.series,
+            "histogram_ns": load::coarse(&sum.latency_ns)?,
         });
         println!("{said}");
         return Ok(());

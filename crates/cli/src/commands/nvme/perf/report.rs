@@ -3,6 +3,7 @@
 use super::super::print_json;
 use super::job::JobResult;
 use super::{Measured, PerfArgs};
+use crate::load;
 use hdrhistogram::Histogram;
 use serde_json::json;
 
@@ -35,13 +36,6 @@ fn sum(results: Vec<JobResult>) -> anyhow::Result<Sum> {
     Ok(sum)
 }
 
-/// Upper ends and counts of all buckets that are not empty, to two digits.
-fn coarse(latency: &Histogram<u64>) -> anyhow::Result<Vec<(u64, u64)>> {
-    let mut coarse = Histogram::<u64>::new_with_bounds(1, latency.high(), 2)?;
-    coarse.add(latency)?;
-    Ok(coarse.iter_recorded().map(|it| (it.value_iterated_to(), it.count_at_value())).collect())
-}
-
 /// Prints the outcome.
 pub(super) fn print(
     args: &PerfArgs,
@@ -72,7 +66,7 @@ pub(super) fn print(
             "reconnects": sum.reconnects, "verified": sum.verified, "series": measured.series,
         });
         if args.histogram {
-            said["histogram_ns"] = json!(coarse(latency)?);
+            said["histogram_ns"] = json!(load::coarse(latency)?);
         }
         return print_json(&said);
     }

@@ -110,7 +110,7 @@ fn planted(
             store.add(&plan, &facts, Ok(&outcome)).unwrap();
         }
     }
-    card(&advise(&plan, &Analysis::of(&plan, &store).unwrap()), id)
+    card(&advise(&plan, &Analysis::of(&plan, &store).unwrap(), Language::English), id)
 }
 
 const LAW: Usl = Usl { lambda: 10_000.0, sigma: 0.05, kappa: 0.0004, r_squared: 1.0 };
