@@ -11,6 +11,7 @@ mod error;
 pub mod experiment;
 pub mod guard;
 pub mod history;
+pub mod live;
 pub mod messages;
 pub mod own;
 pub mod plan;
@@ -19,6 +20,7 @@ pub mod random;
 pub mod report;
 pub mod run;
 pub mod safety;
+pub mod serve;
 pub mod statistics;
 pub mod store;
 #[cfg(test)]

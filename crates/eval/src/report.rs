@@ -7,7 +7,7 @@ mod chart;
 mod cost;
 mod export;
 mod figures;
-mod html;
+pub(crate) mod html;
 mod markdown;
 mod png;
 
@@ -90,6 +90,33 @@ impl Report {
             }
         }
         write("report.html", html::page(self).as_bytes())
+    }
+
+    /// The plan and the verdicts alone, which are had soon.
+    pub(crate) fn verdicts(store: &Store, language: Language) -> Result<Self, Error> {
+        let plan = store.plan()?;
+        let analysis = Analysis::of(&plan, store)?;
+        let missing = store.missing_conditions()?;
+        Ok(Self {
+            language,
+            plan,
+            analysis,
+            cards: Vec::new(),
+            figures: Vec::new(),
+            environment: store.environment()?,
+            facts: Vec::new(),
+            missing: missing.into_iter().map(|(_, label, reason)| (label, reason)).collect(),
+        })
+    }
+
+    /// Every run with all its values, as CSV.
+    pub(crate) fn csv(&self) -> String {
+        export::csv(self)
+    }
+
+    /// Verdicts and advice, as JSON.
+    pub(crate) fn json(&self) -> Result<String, Error> {
+        export::json(self)
     }
 
     /// The report as Markdown.

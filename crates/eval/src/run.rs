@@ -16,6 +16,7 @@ use crate::messages::Message;
 use crate::plan::{Plan, RUN_OVERHEAD, Step};
 use crate::statistics::{Steadiness, steadiness};
 use crate::store::{RunFacts, Store};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -46,6 +47,25 @@ pub enum Event {
     },
     /// Something worth a line.
     Note(String),
+}
+
+/// How far an experiment is: the run that was begun last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Round, from 1; 0 is warming up.
+    pub round: u32,
+    /// Cell by name.
+    pub cell: String,
+    /// Condition by name.
+    pub condition: String,
+    /// Runs that are done.
+    pub done: u64,
+    /// Runs up to the next look.
+    pub total: u64,
+    /// About how long until the next look.
+    pub seconds_left: f64,
+    /// When it began.
+    pub begun_unix_ms: i64,
 }
 
 /// How it ended.
@@ -227,7 +247,7 @@ impl<'a> Runner<'a> {
                 if let Some(limit) = self.limit()? {
                     return Ok(Some(limit));
                 }
-                show(self.progress(step, open));
+                show(self.announce(&self.progress(step, open), step)?);
                 self.step(step, show)?;
             }
         }
@@ -253,7 +273,7 @@ impl<'a> Runner<'a> {
         Ok((self.store.written_bytes()? >= limit).then_some(Limit::Written))
     }
 
-    fn progress(&self, step: &Step, open: &BTreeSet<(usize, usize)>) -> Event {
+    fn progress(&self, step: &Step, open: &BTreeSet<(usize, usize)>) -> Progress {
         let timing = &self.plan.experiment.timing;
         let warm_up = self.plan.warm_up_rounds();
         let counted = (step.round + 1).saturating_sub(warm_up);
@@ -274,16 +294,31 @@ impl<'a> Runner<'a> {
         } else {
             (timing.run + timing.ramp + RUN_OVERHEAD).as_secs_f64()
         };
-        let cell = &self.plan.cells[step.cell];
-        let workload = &self.plan.experiment.workloads[cell.workload].name;
-        let condition = &self.plan.conditions[step.condition].label;
-        Event::Begin {
+        let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Progress {
             round: counted,
-            what: format!("{workload} {}: {condition}", cell.label()),
+            cell: self.plan.cells[step.cell].id.clone(),
+            condition: self.plan.conditions[step.condition].id.clone(),
             done,
             total,
             seconds_left: (total - done) as f64 * per_run,
+            begun_unix_ms: begun.as_millis() as i64,
         }
+    }
+
+    /// Tells that a run begins, whoever looks, and keeps it for those who look at the database.
+    fn announce(&self, progress: &Progress, step: &Step) -> Result<Event, Error> {
+        self.store.set_progress(progress)?;
+        let cell = &self.plan.cells[step.cell];
+        let workload = &self.plan.experiment.workloads[cell.workload].name;
+        let condition = &self.plan.conditions[step.condition].label;
+        Ok(Event::Begin {
+            round: progress.round,
+            what: format!("{workload} {}: {condition}", cell.label()),
+            done: progress.done,
+            total: progress.total,
+            seconds_left: progress.seconds_left,
+        })
     }
 
     /// Makes one run and keeps it.

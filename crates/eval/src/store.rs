@@ -13,12 +13,18 @@ use crate::error::Error;
 use crate::experiment::{Experiment, Metric, Mode};
 use crate::guard::{Environment, Mark};
 use crate::plan::{Plan, Step};
-use rusqlite::{Connection, OptionalExtension, params};
+use crate::run::Progress;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 /// Version of the tables.
 const FORMAT: &str = "1";
+
+/// How long a run waits for somebody who reads, before it fails.
+const BUSY_PATIENCE: Duration = Duration::from_mins(1);
 
 const TABLES: &str = "
     CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -118,6 +124,7 @@ impl Store {
     pub fn create(path: &Path, plan: &Plan) -> Result<Self, Error> {
         std::fs::File::create_new(path).map_err(Error::io("cannot make", path))?;
         let store = Self { connection: Connection::open(path)? };
+        store.connection.busy_timeout(BUSY_PATIENCE)?;
         store.begin(plan)?;
         Ok(store)
     }
@@ -149,7 +156,25 @@ impl Store {
         std::fs::metadata(path).map_err(Error::io("cannot open", path))?;
         let connection = Connection::open(path)?;
         connection.execute_batch("PRAGMA foreign_keys = ON")?;
+        connection.busy_timeout(BUSY_PATIENCE)?;
         Self::known(Self { connection }, path)
+    }
+
+    /// Opens a database that somebody else may be writing, to look at it.
+    pub fn open_to_read(path: &Path) -> Result<Self, Error> {
+        std::fs::metadata(path).map_err(Error::io("cannot open", path))?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        Self::known(Self { connection }, path)
+    }
+
+    /// A whole copy in a file without a name, whatever is written meanwhile.
+    pub fn copy(&self) -> Result<File, Error> {
+        let wrong = |cause| Error::io("cannot copy to", &std::env::temp_dir())(cause);
+        let copy = tempfile::NamedTempFile::new().map_err(wrong)?;
+        let path = copy.path().to_string_lossy();
+        self.connection.execute("VACUUM INTO ?1", [path.as_ref()])?;
+        copy.reopen().map_err(wrong)
     }
 
     /// The database, if this program knows its format.
@@ -196,6 +221,16 @@ impl Store {
     pub fn get(&self, key: &str) -> Result<Option<String>, Error> {
         let query = "SELECT value FROM meta WHERE key = ?1";
         Ok(self.connection.query_row(query, [key], |row| row.get(0)).optional()?)
+    }
+
+    /// Keeps how far the experiment is.
+    pub fn set_progress(&self, progress: &Progress) -> Result<(), Error> {
+        self.set("progress", &serde_json::to_string(progress).unwrap_or_default())
+    }
+
+    /// How far the experiment is, or was.
+    pub fn progress(&self) -> Result<Option<Progress>, Error> {
+        Ok(self.get("progress")?.and_then(|text| serde_json::from_str(&text).ok()))
     }
 
     /// The machine that was measured.

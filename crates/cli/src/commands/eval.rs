@@ -10,6 +10,7 @@ mod mdtest;
 mod paced;
 mod progress;
 mod rate;
+mod serve;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
@@ -24,6 +25,7 @@ use eval::engine::synthetic::SyntheticEngine;
 use eval::engine::{Engine, Stop, Work};
 use eval::experiment::{EngineKind, Experiment, Mode};
 use eval::guard::Environment;
+use eval::live::Claim;
 use eval::messages::Language;
 use eval::plan::Plan;
 use eval::report::Report;
@@ -100,6 +102,16 @@ Ctrl-C ends it; what was measured is kept, and --resume goes on. Exit codes: 0 d
     Plan(PlanArgs),
     /// Write the report of results again.
     Report(ReportArgs),
+    /// Show experiments in a browser: stored ones, and those that run.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval serve                          # all results below this directory
+  tsumugi eval serve --language ja results
+  ssh -L 8080:127.0.0.1:8080 NODE             # from elsewhere, then http://127.0.0.1:8080/
+
+It listens on this machine alone unless --listen says otherwise, changes nothing, and ends with Ctrl-C.
+To look at a run costs CPU time on the machine that it measures.")]
+    Serve(serve::ServeArgs),
     /// Print the verdicts of results, or what changed between two.
     #[command(after_help = "\
 Examples:
@@ -182,6 +194,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
             println!("{}", page.display());
             Ok(ExitCode::SUCCESS)
         }
+        EvalCommand::Serve(args) => serve::run(args),
         EvalCommand::Compare(args) => compare::run(args),
         EvalCommand::Reap(args) => {
             if eval::own::wait_and_reclaim(&args.directory)? {
@@ -266,6 +279,7 @@ fn experiment(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let name = format!("{}{ending}", plan.experiment.name);
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from(name));
     std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    let _claim = Claim::on(&out.join(DATABASE))?;
     let mut store = open_store(&out, &plan, args)?;
     let stop = Stop::default();
     for signal in [SIGINT, SIGTERM] {

@@ -13,6 +13,7 @@ mod roofline;
 mod traces;
 
 use super::chart::{self, Axis, ForestRow, Mark, Panel, Series, Symbol};
+use super::png::Painter;
 use crate::analysis::{Analysis, Family};
 use crate::error::Error;
 use crate::experiment::{Metric, Workload};
@@ -39,6 +40,17 @@ pub struct Figure {
     pub workload: Option<usize>,
     /// The drawing.
     pub svg: String,
+}
+
+impl Figure {
+    /// The drawing as PNG, if the fonts here have its signs.
+    pub(crate) fn png(&self) -> Result<Vec<u8>, Error> {
+        let painter = Painter::new().map_err(Error::Chart)?;
+        match painter.lacks(&self.svg) {
+            Some(reason) => Err(Error::Chart(reason)),
+            None => painter.paint(&self.svg),
+        }
+    }
 }
 
 /// What charts are of, and the language of their words.

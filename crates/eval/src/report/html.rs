@@ -5,14 +5,15 @@ mod parts;
 use super::{Report, export};
 use crate::experiment::{EngineKind, Mode};
 use crate::messages::{Language, Message};
-use parts::{escape, picture};
+pub(crate) use parts::escape;
+use parts::picture;
 use std::fmt::{Display, Write as _};
 
 const STYLE: &str = include_str!("html/style.css");
 const SORT: &str = include_str!("html/sort.js");
 
 /// A page around its body; `head` is what it has in its head beside the title.
-fn shell(language: Language, title: &str, head: &str, body: &str) -> String {
+pub(crate) fn shell(language: Language, title: &str, head: &str, body: &str) -> String {
     let (code, title) = (language.code(), escape(title));
     format!(
         "<!doctype html>\n<html lang=\"{code}\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -30,7 +31,7 @@ pub(super) fn page(report: &Report) -> String {
 }
 
 /// What is in the page.
-fn body(report: &Report) -> String {
+pub(crate) fn body(report: &Report) -> String {
     let (experiment, language) = (&report.plan.experiment, report.language);
     let mut page = format!(
         "<h1>{}</h1>\n<p class=\"question\">{}</p>\n",
@@ -63,7 +64,7 @@ fn body(report: &Report) -> String {
 }
 
 /// What was decided, in sentences.
-fn verdicts(page: &mut String, report: &Report) {
+pub(crate) fn verdicts(page: &mut String, report: &Report) {
     let language = report.language;
     for (label, reason) in &report.missing {
         let said =

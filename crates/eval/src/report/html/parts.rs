@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
 
 /// Text as HTML takes it.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

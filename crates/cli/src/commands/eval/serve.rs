@@ -1,0 +1,46 @@
+//! `tsumugi eval serve`: experiments in a browser.
+
+use anyhow::Context;
+use clap::Args;
+use eval::messages::Language;
+use eval::serve::Site;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// Databases of results, or directories at or below which there are some
+    #[arg(value_name = "DB|DIR", default_value = ".")]
+    places: Vec<PathBuf>,
+    /// Address and port; port 0 is any that is free
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// Language of the pages [default: each experiment's own]
+    #[arg(long, value_parser = super::language, value_name = "en|ja")]
+    language: Option<Language>,
+}
+
+/// Serves until SIGINT or SIGTERM.
+pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    for place in &args.places {
+        std::fs::metadata(place).with_context(|| format!("cannot look at {}", place.display()))?;
+    }
+    let listener = TcpListener::bind(args.listen)
+        .with_context(|| format!("cannot listen at {}", args.listen))?;
+    let address = listener.local_addr().context("cannot tell where it listens")?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context("cannot watch for signals")?;
+    }
+    if !address.ip().is_loopback() {
+        eprintln!("whoever reaches {address} can see all results: there is no password");
+    }
+    println!("http://{address}/");
+    Site::new(args.places.clone(), args.language).serve(&listener, &stop)?;
+    Ok(ExitCode::SUCCESS)
+}
