@@ -3,6 +3,7 @@
 use crate::coherence::Change;
 use crate::devices::{DeviceUse, Devices, LocalDevices};
 use crate::inode::Inode;
+use crate::read::Memory;
 use crate::removals::Removals;
 use crate::session::{CallCounts, Session, SessionConfig};
 use crate::space::Space;
@@ -68,8 +69,8 @@ pub struct Client {
     pub(crate) commits: Cell<u64>,
     /// Whole directories that were fetched: numbers the next one.
     pub(crate) listings: Cell<u64>,
-    /// Bytes that are read ahead of readers.
-    pub(crate) read_ahead_bytes: Rc<Cell<u64>>,
+    /// Memory of what is read ahead of readers.
+    pub(crate) read_ahead: Rc<Memory>,
     closed: Cell<bool>,
 }
 
@@ -99,7 +100,7 @@ impl Client {
             removals: Removals::default(),
             commits: Cell::new(0),
             listings: Cell::new(0),
-            read_ahead_bytes: Rc::default(),
+            read_ahead: Rc::default(),
             closed: Cell::new(false),
         });
         let handler: Rc<dyn crate::session::Handler> = client.clone();

@@ -16,7 +16,7 @@ use crate::extent_map::Run;
 use crate::inode::Inode;
 use crate::session::ReadGuard;
 use crate::space::Allocated;
-pub(crate) use ahead::Ahead;
+pub(crate) use ahead::{Ahead, Memory};
 use command::{Command, Fetched};
 use protocol::client::{Answer, Call};
 use protocol::{Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights};

@@ -10,13 +10,17 @@
 //! not in any piece: a file with dirty data is not read ahead, and a piece older than the file's last
 //! commit is not used.
 //!
+//! Large pieces are read into huge pages, which a device fills with one command; what has been
+//! answered from is used again.
+//!
 //! [`State`]: crate::inode::State
 
 use crate::client::Client;
 use crate::inode::Inode;
+use crate::read::command::Fetched;
 use protocol::{FILE_SIZE_MAX_BYTES, InodeId};
 use ring::local::Notify;
-use ring::{Chunk, Shared};
+use ring::{Chunk, Region, RegionSlice};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -36,6 +40,15 @@ const STREAK_BYTES_MAX: u64 = 8 << 20;
 
 /// Most bytes that one client keeps for all its readers.
 const KEPT_BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of a piece's memory in huge pages.
+const ROOM_BYTES: usize = 1 << 20;
+
+/// Smallest piece that gets such memory.
+const ROOM_PIECE_BYTES_MIN: u64 = 512 << 10;
+
+/// Most rooms that are kept while nothing is in them.
+const IDLE_ROOMS_MAX: usize = 8;
 
 /// How a file is read, and what was read ahead.
 #[derive(Debug, Default)]
@@ -57,21 +70,55 @@ struct Piece {
     content: RefCell<Content>,
     /// Told when the content is there, or has failed.
     done: Notify,
-    /// The client's count, which this is part of while it lives.
-    kept: Rc<Cell<u64>>,
+    /// Where its bytes lie, if it is large.
+    room: Option<Region>,
+    /// The client's, which this is part of while it lives.
+    memory: Rc<Memory>,
+}
+
+/// What one client uses for what it reads ahead.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Bytes of all pieces.
+    kept: Cell<u64>,
+    /// Rooms of pieces that are gone; answers may still be sent from some.
+    rooms: RefCell<Vec<Region>>,
+}
+
+impl Memory {
+    /// Memory for a piece of so many bytes, unless ordinary memory is as good.
+    fn room(&self, length: u64) -> Option<Region> {
+        if !(ROOM_PIECE_BYTES_MIN..=ROOM_BYTES as u64).contains(&length) {
+            return None;
+        }
+        let mut rooms = self.rooms.borrow_mut();
+        if let Some(free) = rooms.iter().rposition(Region::is_unique) {
+            return Some(rooms.swap_remove(free));
+        }
+        // Without it the piece is read into buffers.
+        let mut made = Region::in_huge_pages(ROOM_BYTES).ok()?;
+        let room = made.pop();
+        rooms.append(&mut made);
+        room
+    }
 }
 
 #[derive(Debug)]
 enum Content {
     Coming,
-    Here(Vec<Shared>),
+    Here(Vec<Fetched>),
     /// It could not be read, or may not be used: the reader reads for itself, and is told why.
     Failed,
 }
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.kept.set(self.kept.get() - (self.range.end - self.range.start));
+        let memory = &self.memory;
+        memory.kept.set(memory.kept.get() - (self.range.end - self.range.start));
+        let mut rooms = memory.rooms.borrow_mut();
+        if rooms.len() < IDLE_ROOMS_MAX {
+            rooms.extend(self.room.take());
+        }
     }
 }
 
@@ -154,15 +201,23 @@ impl Piece {
     }
 }
 
+/// A chunk that can be answered from more than once.
+fn lasting(chunk: Chunk) -> Fetched {
+    match chunk {
+        Chunk::Region(slice) => Fetched::Placed(slice),
+        chunk => Fetched::Own(chunk.into_shared()),
+    }
+}
+
 /// A range of what a list of chunks holds.
-fn cut(chunks: &[Shared], range: Range<usize>) -> Vec<Chunk> {
+fn cut(chunks: &[Fetched], range: Range<usize>) -> Vec<Chunk> {
     let mut at = 0;
     let mut parts = Vec::new();
     for chunk in chunks {
         let start = range.start.clamp(at, at + chunk.len());
         let end = range.end.clamp(at, at + chunk.len());
         if start < end {
-            parts.push(Chunk::Shared(chunk.slice(start - at..end - at)));
+            parts.push(chunk.range(start - at, end - start));
         }
         at += chunk.len();
     }
@@ -189,29 +244,30 @@ impl Client {
         let Some(held) = self.hold_cached(inode, range.start, range.end) else { return };
         let range = range.start..range.end.min(held.size);
         let length = range.end.saturating_sub(range.start);
-        let kept = self.read_ahead_bytes.get() + length;
+        let kept = self.read_ahead.kept.get() + length;
         if length == 0 || kept > KEPT_BYTES_MAX {
             return;
         }
         let Ok(parts) = self.plan(inode, range.clone(), &held.runs) else { return };
-        self.read_ahead_bytes.set(kept);
+        self.read_ahead.kept.set(kept);
+        let room = self.read_ahead.room(length);
+        let place: Option<RegionSlice> = room.as_ref().map(|room| room.range(0, room.len()));
         let piece = Rc::new(Piece {
             range,
             last_commit: inode.last_commit.get(),
             content: RefCell::new(Content::Coming),
             done: Notify::new(),
-            kept: Rc::clone(&self.read_ahead_bytes),
+            room,
+            memory: Rc::clone(&self.read_ahead),
         });
         inode.state.borrow_mut().ahead.pieces.push_back(Rc::clone(&piece));
         let (client, validity) = (Rc::clone(self), self.validity());
         ring::spawn(async move {
-            let chunks = client.carry_out(parts, None).await;
+            let chunks = client.carry_out(parts, place.as_ref()).await;
             drop(held);
             let is_good = client.still_holds(&validity);
             let content = match chunks {
-                Ok(chunks) if is_good => {
-                    Content::Here(chunks.into_iter().map(Chunk::into_shared).collect())
-                }
+                Ok(chunks) if is_good => Content::Here(chunks.into_iter().map(lasting).collect()),
                 _ => Content::Failed,
             };
             piece.content.replace(content);
@@ -255,10 +311,15 @@ mod tests {
     }
 
     fn piece(range: Range<u64>, bytes: &[u8]) -> Rc<Piece> {
-        let chunks = bytes.chunks(3).map(|part| Buffer::copy_from(part).freeze()).collect();
-        let kept = Rc::new(Cell::new(range.end - range.start));
-        let (content, done) = (RefCell::new(Content::Here(chunks)), Notify::new());
-        Rc::new(Piece { range, last_commit: 0, content, done, kept })
+        let memory = Rc::new(Memory::default());
+        memory.kept.set(range.end - range.start);
+        let (content, done) = (RefCell::new(Content::Here(in_threes(bytes))), Notify::new());
+        Rc::new(Piece { range, last_commit: 0, content, done, room: None, memory })
+    }
+
+    /// Bytes in chunks of three.
+    fn in_threes(bytes: &[u8]) -> Vec<Fetched> {
+        bytes.chunks(3).map(|part| Fetched::Own(Buffer::copy_from(part).freeze())).collect()
     }
 
     /// Goal: the window grows with what was read in order, up to its most, each byte asked for once.
@@ -324,8 +385,10 @@ mod tests {
     #[test]
     fn parts_are_cut_at_any_byte() {
         let bytes: Vec<u8> = (0..20).collect();
-        let chunks: Vec<Shared> =
-            bytes.chunks(3).map(|part| Buffer::copy_from(part).freeze()).collect();
+        let mut chunks = in_threes(&bytes);
+        let region = Region::new(20).unwrap();
+        region.copy_in(0, &bytes);
+        chunks[3] = lasting(region.slice(9, 3));
         for start in 0..=20 {
             for end in start..=20 {
                 let found = cut(&chunks, start..end);
@@ -333,5 +396,39 @@ mod tests {
                 assert_eq!(found, &bytes[start..end]);
             }
         }
+    }
+
+    /// Goal: memory is used again once nobody sends from it, and not before; small pieces get none.
+    #[test]
+    fn rooms_are_used_again_when_they_are_free() {
+        let memory = Memory::default();
+        assert!(memory.room(4 * KIB).is_none() && memory.room(2 * MIB).is_none());
+        let room = memory.room(MIB).unwrap();
+        let address = |room: &Region| room.range(0, 1).as_slice().as_ptr().addr();
+        let first = address(&room);
+        let answer = room.slice(0, 10);
+        memory.rooms.borrow_mut().push(room);
+        let others: Vec<_> = (0..4).map(|_| memory.room(MIB).unwrap()).collect();
+        assert!(others.iter().all(|other| address(other) != first));
+        drop(answer);
+        let spare = memory.rooms.borrow().len();
+        let rooms: Vec<_> = (0..spare).map(|_| memory.room(MIB).unwrap()).collect();
+        assert!(rooms.iter().any(|room| address(room) == first));
+    }
+
+    /// Goal: a piece that is dropped gives its memory back, as much as is kept.
+    #[test]
+    fn dropped_pieces_leave_a_few_rooms() {
+        let memory = Rc::new(Memory::default());
+        let make = |index: u64| {
+            let range = index * MIB..(index + 1) * MIB;
+            memory.kept.set(memory.kept.get() + MIB);
+            let (content, done) = (RefCell::new(Content::Coming), Notify::new());
+            let (room, memory) = (memory.room(MIB), Rc::clone(&memory));
+            assert!(room.is_some());
+            Piece { range, last_commit: 0, content, done, room, memory }
+        };
+        drop((0..20).map(make).collect::<Vec<_>>());
+        assert_eq!((memory.kept.get(), memory.rooms.borrow().len()), (0, IDLE_ROOMS_MAX));
     }
 }

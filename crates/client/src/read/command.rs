@@ -29,6 +29,14 @@ pub(super) enum Fetched {
 }
 
 impl Fetched {
+    /// Bytes in all.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Own(shared) => shared.len(),
+            Self::Placed(slice) => slice.len(),
+        }
+    }
+
     /// A part of it.
     pub(super) fn range(&self, start: usize, length: usize) -> Chunk {
         match self {
