@@ -68,7 +68,16 @@ impl Handle {
 
     /// Completes when the descriptor is readable, or has failed or hung up, with the poll events.
     pub fn poll_readable(&self) -> Op<io::Result<u32>> {
-        Op::submit(self, Operation::Poll(libc::POLLIN as u32), |completion| {
+        self.poll(libc::POLLIN)
+    }
+
+    /// The same when the descriptor takes something to write.
+    pub fn poll_writable(&self) -> Op<io::Result<u32>> {
+        self.poll(libc::POLLOUT)
+    }
+
+    fn poll(&self, event: libc::c_short) -> Op<io::Result<u32>> {
+        Op::submit(self, Operation::Poll(event as u32), |completion| {
             Step::Done(completion.into_result().map(|n| n as u32))
         })
     }
