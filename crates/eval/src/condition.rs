@@ -163,7 +163,7 @@ impl Place {
 fn programs(plan: &Plan, options: &StageOptions) -> Vec<PathBuf> {
     let mut programs: Vec<PathBuf> = match plan.experiment.engine {
         EngineKind::Fio => vec!["fio".into()],
-        EngineKind::Metadata => vec![options.program.clone()],
+        EngineKind::Metadata | EngineKind::Ffsb => vec![options.program.clone()],
         _ => Vec::new(),
     };
     for load in &plan.experiment.workloads {

@@ -94,6 +94,8 @@ pub enum EngineKind {
     Metadata,
     /// IOR's tests, on POSIX and MPI-IO.
     Ior,
+    /// FFSB's profiles, by one instance or many.
+    Ffsb,
     /// No storage at all: numbers drawn from a known truth, to test the way from plan to report.
     Synthetic,
 }
@@ -107,6 +109,7 @@ impl EngineKind {
         ("program", Self::Program),
         ("metadata", Self::Metadata),
         ("ior", Self::Ior),
+        ("ffsb", Self::Ffsb),
         ("synthetic", Self::Synthetic),
     ];
 
@@ -119,6 +122,7 @@ impl EngineKind {
     pub fn worker(self) -> Message {
         match self {
             Self::Ior => Message::Rank,
+            Self::Ffsb => Message::Instance,
             Self::Metadata => Message::Process,
             Self::Fio | Self::Nvme | Self::Rate | Self::Program | Self::Synthetic => Message::Job,
         }

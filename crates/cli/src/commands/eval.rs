@@ -5,6 +5,7 @@
 //! alone repeats the experiment.
 
 mod compare;
+mod ffsb;
 mod ior;
 mod mdtest;
 mod paced;
@@ -15,6 +16,7 @@ mod serve;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use eval::condition::{Stage, StageOptions};
+use eval::engine::ffsb::FfsbEngine;
 use eval::engine::fio::{FioEngine, job_file};
 use eval::engine::ior::IorEngine;
 use eval::engine::metadata::MetadataEngine;
@@ -52,6 +54,22 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, Subcommand)]
 enum EvalCommand {
+    /// Run an FFSB profile, of version 5 or 6, as it is: alone, or in many containers at once.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval ffsb profile
+  tsumugi eval ffsb --directory /scratch --time 10 --json profile
+  tsumugi eval ffsb --containers 16 --directory /scratch profile
+  tsumugi eval ffsb --containers 4 --runtime podman --directory /scratch profile
+
+Files are made in new directories below the profile's locations, or below --directory; nothing that is there
+is changed or removed, as FFSB itself would. A profile with reuse=1 that only reads uses the files that are
+at its locations. In containers each instance has a directory of its own; all begin together when the
+last one has its files.")]
+    Ffsb(ffsb::FfsbArgs),
+    /// Be an instance of an FFSB profile.
+    #[command(hide = true)]
+    FfsbInstance(ffsb::InstanceArgs),
     /// Run an IOR script, or IOR's options, of version 2.10.3 or 4, as they are.
     #[command(after_help = "\
 Examples:
@@ -180,6 +198,8 @@ fn language(code: &str) -> Result<Language, String> {
 /// Runs a command.
 pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
+        EvalCommand::Ffsb(args) => ffsb::run(args),
+        EvalCommand::FfsbInstance(args) => ffsb::run_instance(args),
         EvalCommand::Ior(args) => ior::run(args),
         EvalCommand::IorRank => ior::rank(),
         EvalCommand::Mdtest(args) => mdtest::run(args),
@@ -351,6 +371,9 @@ fn measure(plan: &Plan, store: &mut Store, stage: &Stage, stop: &Stop) -> anyhow
         (EngineKind::Program, Some(scratch)) => Box::new(ProgramEngine::new(scratch)),
         (EngineKind::Metadata, Some(scratch)) => {
             Box::new(MetadataEngine::new(std::env::current_exe()?, scratch))
+        }
+        (EngineKind::Ffsb, Some(scratch)) => {
+            Box::new(FfsbEngine::new(std::env::current_exe()?, scratch))
         }
         (EngineKind::Ior, Some(scratch)) => {
             Box::new(IorEngine::new(std::env::current_exe()?, scratch))

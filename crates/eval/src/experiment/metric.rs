@@ -34,6 +34,12 @@ pub enum Metric {
     ReadRate,
     /// Files removed per second.
     RemoveRate,
+    /// Operations per second of all instances together.
+    OpsTotal,
+    /// Operations per second of an instance, mean over all.
+    OpsPerContainer,
+    /// Jain's index of what instances reached, from 1/n to 1.
+    Fairness,
 }
 
 impl Metric {
@@ -53,6 +59,9 @@ impl Metric {
         ("stat-rate", Self::StatRate),
         ("read-rate", Self::ReadRate),
         ("remove-rate", Self::RemoveRate),
+        ("ops-total", Self::OpsTotal),
+        ("ops-per-container", Self::OpsPerContainer),
+        ("fairness", Self::Fairness),
     ];
 
     /// CPU time of the whole machine, which is measured beside every run.
@@ -80,6 +89,9 @@ impl Metric {
             Self::StatRate => Message::StatRate,
             Self::ReadRate => Message::ReadRate,
             Self::RemoveRate => Message::RemoveRate,
+            Self::OpsTotal => Message::OpsTotal,
+            Self::OpsPerContainer => Message::OpsPerContainer,
+            Self::Fairness => Message::Fairness,
         }
     }
 
@@ -98,6 +110,9 @@ impl Metric {
             Self::StatRate => Message::StatRateUnit,
             Self::ReadRate => Message::ReadRateUnit,
             Self::RemoveRate => Message::RemoveRateUnit,
+            Self::OpsTotal => Message::OpsTotalUnit,
+            Self::OpsPerContainer => Message::OpsPerContainerUnit,
+            Self::Fairness => Message::FairnessUnit,
             Self::Iops | Self::Score => self.message(),
         }
     }

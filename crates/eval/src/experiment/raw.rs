@@ -119,6 +119,9 @@ pub(super) struct RawWorkload {
     pub(super) writes: Option<bool>,
     #[serde(default)]
     pub(super) options: BTreeMap<String, toml::Value>,
+    pub(super) profile: Option<Placed<String>>,
+    pub(super) compat: Option<Placed<u32>>,
+    pub(super) containers: Option<Placed<Vec<u32>>>,
     pub(super) items: Option<Placed<u32>>,
     pub(super) write_bytes: Option<Placed<String>>,
     pub(super) own_directories: Option<bool>,

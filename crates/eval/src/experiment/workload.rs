@@ -1,6 +1,7 @@
 //! Workloads: what the load does, at which points, and what of it is compared.
 
 use super::Metric;
+use crate::engine::ffsb::ProfileLoad;
 use crate::messages::{Language, Message};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -43,6 +44,8 @@ pub enum Task {
     Files(Files),
     /// What IOR does.
     Ior(super::ior::IorLoad),
+    /// What an FFSB profile says.
+    Ffsb(ProfileLoad),
 }
 
 /// A load at a fixed rate.
@@ -118,7 +121,8 @@ impl Workload {
             Task::Blocks(pattern) => pattern.writes(),
             Task::Rate(rate) => rate.pattern.writes(),
             Task::Program(program) => program.writes,
-            Task::Files(_) => true,
+            // Profiles make their files in any case.
+            Task::Files(_) | Task::Ffsb(_) => true,
             Task::Ior(load) => load.writes,
         }
     }
@@ -142,6 +146,7 @@ impl Workload {
             Task::Program(program) => {
                 language.say(Message::LoadProgram, &[("command", &program.command.join(" "))])
             }
+            Task::Ffsb(load) => language.say(Message::LoadFfsb, &[("groups", &load.describe())]),
             Task::Ior(load) => {
                 let options = load.options.iter().map(|(key, value)| format!(", {key}={value}"));
                 let message =

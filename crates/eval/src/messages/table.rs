@@ -25,6 +25,7 @@ messages! {
     // What makes load, one of it.
     Job: "job", "ジョブ";
     Rank: "rank", "ランク";
+    Instance: "instance", "インスタンス";
     Process: "process", "プロセス";
 
     // Points of a plan.
@@ -39,6 +40,7 @@ messages! {
     LoadProgram: "command: {command}", "コマンド: {command}";
     LoadIorWrite: "IOR write{options}", "IOR 書き込み{options}";
     LoadIorRead: "IOR read{options}", "IOR 読み出し{options}";
+    LoadFfsb: "FFSB profile, threads × operations with their weights: {groups}", "FFSB プロファイル、スレッド数 × 操作と重み: {groups}";
     LoadFilesOwn: "{items} files per process, own directories, {bytes} bytes written to each", "プロセスごとに {items} ファイル、個別のディレクトリ、各ファイルに {bytes} バイト書き込み";
     LoadFilesShared: "{items} files per process, one shared directory, {bytes} bytes written to each", "プロセスごとに {items} ファイル、共有ディレクトリ 1 個、各ファイルに {bytes} バイト書き込み";
     LoadFilesSynced: ", made durable", "、永続化あり";
@@ -59,6 +61,9 @@ messages! {
     StatRate: "stat rate", "stat レート";
     ReadRate: "read rate", "読み出しレート";
     RemoveRate: "remove rate", "削除レート";
+    OpsTotal: "operations of all instances", "全インスタンスの操作数";
+    OpsPerContainer: "operations per instance", "インスタンスあたりの操作数";
+    Fairness: "fairness", "公平性";
 
     // Metrics with their units; those that have none are above.
     BandwidthUnit: "bandwidth (MiB/s)", "帯域幅 (MiB/s)";
@@ -73,6 +78,9 @@ messages! {
     StatRateUnit: "stats per second", "毎秒の stat 数";
     ReadRateUnit: "reads per second", "毎秒の読み出し数";
     RemoveRateUnit: "removes per second", "毎秒の削除数";
+    OpsTotalUnit: "operations per second, all instances", "全インスタンスの毎秒の操作数";
+    OpsPerContainerUnit: "operations per second and instance", "インスタンスあたり毎秒の操作数";
+    FairnessUnit: "fairness (Jain's index)", "公平性 (Jain の指数)";
 
     // Verdicts.
     Equivalent: "equivalent", "同等";

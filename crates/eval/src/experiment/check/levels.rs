@@ -219,7 +219,7 @@ pub(super) fn mismatch(level: &Level, engine: EngineKind) -> Option<String> {
     }
     let is_nvme = engine == EngineKind::Nvme;
     let is_rate = engine == EngineKind::Rate;
-    let is_files = matches!(engine, EngineKind::Metadata | EngineKind::Ior);
+    let is_files = matches!(engine, EngineKind::Metadata | EngineKind::Ior | EngineKind::Ffsb);
     let is_ior = engine == EngineKind::Ior;
     match &level.kind {
         LevelKind::Storage(Storage::Subsystem(_)) | LevelKind::Host(_) if !is_nvme => {

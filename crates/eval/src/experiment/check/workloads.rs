@@ -1,6 +1,8 @@
 //! Workloads: which keys each engine takes.
 
 use super::{Source, find};
+use crate::crowd::INSTANCES_MAX;
+use crate::engine::ffsb::{Compat, ProfileLoad};
 use crate::error::Error;
 use crate::experiment::raw::{Placed, RawExtract, RawWorkload};
 use crate::experiment::{
@@ -93,7 +95,7 @@ impl At<'_> {
             name: raw.name.clone(),
             task: self.task(&metrics)?,
             block_sizes: self.block_sizes()?,
-            jobs: self.counts(raw.jobs.as_ref(), "jobs", jobs_max)?,
+            jobs: self.jobs(jobs_max)?,
             depths: self.counts(raw.depth.as_ref(), "depth", DEPTH_MAX)?,
             rates: self.rates()?,
             batches: self.counts(raw.batch.as_ref(), "batch", BATCH_MAX)?,
@@ -133,6 +135,14 @@ impl At<'_> {
                 use Metric::{CreateRate, ReadRate, RemoveRate, StatRate};
                 (Task::Files(self.files()?), &[CreateRate, StatRate, ReadRate, RemoveRate])
             }
+            EngineKind::Ffsb => {
+                use Metric::{Bandwidth, Fairness, Latency, LatencyP99, OpsPerContainer, OpsTotal};
+                let load = self.profile()?;
+                (
+                    Task::Ffsb(load),
+                    &[OpsTotal, OpsPerContainer, Fairness, Bandwidth, Latency, LatencyP99],
+                )
+            }
             EngineKind::Ior => {
                 let load = super::ior::load(raw);
                 let load = load.map_err(|why| self.error(self.placed, "options", why))?;
@@ -162,6 +172,45 @@ impl At<'_> {
             return Err(self.error(&raw.metrics, "metrics", message));
         }
         Ok(task)
+    }
+
+    /// Jobs, ranks, processes, or instances: an FFSB profile's threads are its own.
+    fn jobs(self, max: u32) -> Result<Vec<u32>, Error> {
+        let raw = self.placed.get_ref();
+        let is_ffsb = self.engine == EngineKind::Ffsb;
+        match (&raw.jobs, &raw.containers) {
+            (Some(jobs), _) if is_ffsb => {
+                Err(self.error(jobs, "jobs", "the profile says it: write containers"))
+            }
+            (_, Some(containers)) if !is_ffsb => {
+                let message = format!("engine {:?} has none", self.engine.name());
+                Err(self.error(containers, "containers", message))
+            }
+            (None, Some(_)) => self.counts(raw.containers.as_ref(), "containers", INSTANCES_MAX),
+            _ => self.counts(raw.jobs.as_ref(), "jobs", max),
+        }
+    }
+
+    /// An FFSB profile.
+    fn profile(self) -> Result<ProfileLoad, Error> {
+        let raw = self.placed.get_ref();
+        let given = raw.profile.as_ref().ok_or_else(|| self.missing("profile"))?;
+        let compat = match raw.compat.as_ref().map(|it| *it.get_ref()) {
+            None => None,
+            Some(5) => Some(Compat::V5),
+            Some(6) => Some(Compat::V6),
+            Some(_) => return Err(self.error(given, "compat", "is 5 or 6")),
+        };
+        let load = ProfileLoad::new(given.get_ref(), compat);
+        let load = load.map_err(|why| self.error(given, "profile", why.to_string()))?;
+        if load.profile.callout.is_some() {
+            let message = "callout is not run in experiments: take it out";
+            return Err(self.error(given, "profile", message));
+        }
+        if load.profile.groups.is_empty() {
+            return Err(self.error(given, "profile", "needs a [threadgroup]"));
+        }
+        Ok(load)
     }
 
     fn pattern(self) -> Result<Pattern, Error> {
