@@ -74,7 +74,12 @@ impl Painter {
         let family = fonts.faces().find_map(|face| face.families.first());
         let family = family.ok_or("the font has no name")?.0.clone();
         fonts.set_sans_serif_family(family);
-        Ok(Self { options: Options { fontdb: fonts.into(), ..Options::default() } })
+        let mut options = Options { fontdb: fonts.into(), ..Options::default() };
+        // As the resolver would do it, without a warning for each text.
+        options.font_resolver.select_fallback = Box::new(|_, used, fonts| {
+            fonts.faces().map(|face| face.id).find(|face| !used.contains(face))
+        });
+        Ok(Self { options })
     }
 
     fn tree(&self, svg: &str) -> Result<Tree, Error> {

@@ -53,7 +53,7 @@ pub(super) fn index(rows: &[String], is_cut: bool, is_live: bool, language: Lang
     if rows.is_empty() {
         let _ = writeln!(page, "<p>{}</p>", escape(language.text(Message::NoExperiments)));
     } else {
-        page.push_str("<div class=\"scroll\"><table class=\"sortable\">\n<tr>");
+        page.push_str("<div class=\"scroll\"><table class=\"sortable index\">\n<tr>");
         for name in [
             Message::ColumnExperiment,
             Message::ColumnState,

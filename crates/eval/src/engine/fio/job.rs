@@ -41,7 +41,7 @@ pub fn job_file(work: &Work<'_>, file: &Path, scratch: &Path) -> JobFile {
          randrepeat=0\n\
          randseed={}\n\
          allow_file_create=0\n\
-         percentile_list=50:95:99:99.9\n",
+         percentile_list=1:10:30:50:70:90:95:99:99.5:99.9:99.95:99.99:99.999\n",
         cell.id,
         work.condition.id,
         work.step.round,

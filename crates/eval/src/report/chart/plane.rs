@@ -19,6 +19,21 @@ const BELOW: i32 = 50;
 /// About how wide a letter is, for labels that must not touch.
 const LETTER: i32 = 8;
 
+/// Fewest ticks of a logarithmic axis.
+const TICKS_MIN: usize = 3;
+/// Where a decade has ticks, from few to many: the first that gives enough.
+const DECADE_PARTS: [&[f64]; 2] = [&[1.0], &[1.0, 2.0, 5.0]];
+
+/// Round values at even distances from one value to another, some six of them.
+fn even(low: f64, high: f64) -> impl Iterator<Item = f64> {
+    const COUNT: f64 = 6.0;
+    let size = 10_f64.powf(((high - low) / COUNT).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|it| it * size);
+    let step = step.into_iter().find(|step| (high - low) / step <= COUNT).unwrap_or(high - low);
+    let (first, last) = ((low / step).ceil() as i64, (high / step).floor() as i64);
+    (first..=last).map(move |it| step * it as f64)
+}
+
 /// An axis.
 #[derive(Clone, Debug)]
 pub(in crate::report) struct Scale {
@@ -32,14 +47,8 @@ pub(in crate::report) struct Scale {
 impl Scale {
     /// From 0 to somewhat above the largest value.
     pub(in crate::report) fn linear(label: &str, most: f64) -> Self {
-        const TICKS: f64 = 5.0;
         let high = (1.08 * most).max(f64::MIN_POSITIVE);
-        let size = 10_f64.powf((high / TICKS).log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|it| it * size);
-        let step = step.into_iter().find(|step| high / step <= TICKS).unwrap_or(high);
-        let count = (high / step).floor() as u32;
-        let ticks = (0..=count).map(|it| step * f64::from(it));
-        let ticks = ticks.map(|value| (value, units::tick(value))).collect();
+        let ticks = even(0.0, high).map(|value| (value, units::tick(value))).collect();
         Self { label: label.into(), ticks, low: 0.0, high }
     }
 
@@ -55,11 +64,19 @@ impl Scale {
         }
         let room = 0.06 * (high - low).max(0.5);
         let (low, high) = (low - room, high + room);
-        let parts: &[f64] = if high - low > 2.2 { &[1.0] } else { &[1.0, 2.0, 5.0] };
-        let decades = low.floor() as i32..=high.ceil() as i32;
-        let ticks = decades.flat_map(|decade| parts.iter().map(move |it| it * 10_f64.powi(decade)));
-        let ticks = ticks.map(|value| (value.log10(), units::tick(value)));
-        let ticks = ticks.filter(|(place, _)| (low..=high).contains(place)).collect();
+        let ticks = |parts: &[f64]| -> Vec<(f64, String)> {
+            let decades = low.floor() as i32..=high.ceil() as i32;
+            let values =
+                decades.flat_map(|decade| parts.iter().map(move |it| it * 10_f64.powi(decade)));
+            let ticks = values.map(|value| (value.log10(), units::tick(value)));
+            ticks.filter(|(place, _)| (low..=high).contains(place)).collect()
+        };
+        let mut decades = DECADE_PARTS.iter().map(|parts| ticks(parts));
+        let close = || {
+            let values = even(10_f64.powf(low), 10_f64.powf(high));
+            values.map(|value| (value.log10(), units::tick(value))).collect()
+        };
+        let ticks = decades.find(|it| it.len() >= TICKS_MIN).unwrap_or_else(close);
         Self { label: label.into(), ticks, low, high }
     }
 
@@ -269,14 +286,15 @@ mod tests {
     fn ticks_say_values() {
         for most in [0.003, 0.9, 7.0, 12_345.0] {
             let scale = Scale::linear("", most);
-            assert!((3..=6).contains(&scale.ticks.len()), "{most}: {:?}", scale.ticks);
+            assert!((3..=7).contains(&scale.ticks.len()), "{most}: {:?}", scale.ticks);
             assert!(scale.ticks.iter().all(|tick| tick.0 <= scale.high) && scale.high > most);
         }
         let decades = Scale::decimal("", [5.0, 20_000.0].into_iter());
         let said: Vec<&str> = decades.ticks.iter().map(|tick| tick.1.as_str()).collect();
         assert_eq!(said, ["10", "100", "1000", "10 k"]);
         let close = Scale::decimal("", [90.0, 110.0].into_iter());
-        assert_eq!(close.ticks.iter().map(|tick| tick.1.as_str()).collect::<Vec<_>>(), ["100"]);
+        assert!(close.ticks.len() >= TICKS_MIN, "{:?}", close.ticks);
+        assert!(close.ticks.iter().any(|tick| tick.1 == "100"), "{:?}", close.ticks);
         assert!(Scale::decimal("", std::iter::empty()).high > 0.0);
     }
 

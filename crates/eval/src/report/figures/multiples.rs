@@ -28,6 +28,9 @@ fn value(point: &Point, metric: Metric) -> (f64, (f64, f64)) {
 pub(super) fn latency_over_rate(source: Source<'_>, workload: usize) -> Result<Vec<Figure>, Error> {
     let load = &source.plan.experiment.workloads[workload];
     let mut figures = Vec::new();
+    if !load.metrics.contains(&Metric::Iops) {
+        return Ok(figures);
+    }
     for &size in &load.block_sizes {
         let metrics = [Metric::Latency, Metric::LatencyP99];
         let trails = metrics.map(|metric| rate_trails(source, (workload, size), metric));

@@ -61,7 +61,7 @@ impl Traces {
     }
 
     fn add(&mut self, (cell, condition): (usize, usize), marks: &[Mark], kept: &Kept) {
-        if steady_window(kept.series.len()).is_some() {
+        if kept.series.len() > 1 {
             let has_settled = !marks.contains(&Mark::Transient);
             let series = kept.series.clone();
             self.seconds.push(Second { cell, condition, series, has_settled });
