@@ -112,6 +112,24 @@ fn rows<'a>(parameters: &'a Parameters, measured: &[Measured]) -> Vec<Row<'a>> {
     rows
 }
 
+/// What both versions append to a line of their summaries: tasks, tasks per node, repetitions, own
+/// files, reordering (constant, offset, random, seed), segments, sizes of block and transfer.
+fn row_settings(it: &Parameters) -> [String; 11] {
+    [
+        it.ranks.to_string(),
+        it.per_node.to_string(),
+        it.repetitions.to_string(),
+        u8::from(it.is_file_per_process).to_string(),
+        u8::from(it.reorders_constant).to_string(),
+        it.task_offset.to_string(),
+        it.reorders_random.to_string(),
+        it.reorder_seed.to_string(),
+        it.segments.to_string(),
+        it.block_bytes.to_string(),
+        it.transfer_bytes.to_string(),
+    ]
+}
+
 /// The names of a test's files.
 fn names(it: &Parameters) -> String {
     it.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join("@")

@@ -1,7 +1,7 @@
 //! The form of 2.10.3.
 
 use super::text::{self, number};
-use super::{KIB, MIB, Row, max, names};
+use super::{KIB, MIB, Row, max, names, row_settings};
 use crate::engine::ior::conductor::Measured;
 use crate::engine::ior::order::Reorder;
 use crate::engine::ior::parameters::{Api, Parameters};
@@ -125,24 +125,8 @@ pub(super) fn summary(it: &Parameters, rows: &[Row<'_>]) -> String {
             row.seconds_mean
         );
         if it.verbose >= 1 {
-            let _ = write!(
-                text,
-                "{} {} {} {} {} {} {} {} {} {} {} {} {} {} ",
-                it.ranks,
-                it.per_node,
-                it.repetitions,
-                u8::from(it.is_file_per_process),
-                u8::from(it.reorders_constant),
-                it.task_offset,
-                it.reorders_random,
-                it.reorder_seed,
-                it.segments,
-                it.block_bytes,
-                it.transfer_bytes,
-                row.bytes,
-                it.number,
-                it.api.name()
-            );
+            let settings = row_settings(it).join(" ");
+            let _ = write!(text, "{settings} {} {} {} ", row.bytes, it.number, it.api.name());
         }
         text.push_str("EXCEL\n");
     }

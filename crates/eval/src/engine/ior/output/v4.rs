@@ -1,7 +1,7 @@
 //! The forms of version 4 for people, and its CSV.
 
 use super::text::{self, number};
-use super::{KIB, MIB, Row, max, names};
+use super::{KIB, MIB, Row, max, names, row_settings};
 use crate::engine::ior::conductor::Measured;
 use crate::engine::ior::order::Reorder;
 use crate::engine::ior::parameters::Parameters;
@@ -103,22 +103,28 @@ pub(super) fn operations(parameters: &Parameters, measured: &Measured) -> f64 {
     measured.bytes as f64 / parameters.transfer_bytes as f64 / measured.transfer_s
 }
 
+/// The figures of a row, as the table and the CSV have them.
+fn columns(parameters: &Parameters, measured: &Measured) -> [f64; 9] {
+    [
+        measured.bandwidth() / MIB,
+        operations(parameters, measured),
+        measured.latency_s,
+        parameters.block_bytes as f64 / KIB,
+        parameters.transfer_bytes as f64 / KIB,
+        measured.open_s,
+        measured.transfer_s,
+        measured.close_s,
+        measured.total_s,
+    ]
+}
+
 /// A row of the table of repetitions.
 pub(super) fn row(parameters: &Parameters, measured: &Measured) -> String {
     let mut text = format!("{:<10}", measured.access.name());
-    for (value, gap) in [
-        (measured.bandwidth() / MIB, " "),
-        (operations(parameters, measured), " "),
-        (measured.latency_s, "  "),
-        (parameters.block_bytes as f64 / KIB, " "),
-        (parameters.transfer_bytes as f64 / KIB, " "),
-        (measured.open_s, " "),
-        (measured.transfer_s, " "),
-        (measured.close_s, " "),
-        (measured.total_s, " "),
-    ] {
+    for (index, value) in columns(parameters, measured).into_iter().enumerate() {
         text.push_str(&number(value));
-        text.push_str(gap);
+        // The column of latencies is wider by one.
+        text.push_str(if index == 2 { "  " } else { " " });
     }
     let _ = writeln!(text, "{:<4}", measured.repetition);
     text
@@ -189,24 +195,12 @@ fn summary_row(index: usize, row: &Row<'_>) -> String {
         Some((seconds, rate)) => write!(text, "{seconds:10.2} {rate:13.2} "),
         None => write!(text, "{:>10} {:>13} ", "NA", "NA"),
     };
-    let _ = writeln!(
-        text,
-        "{index:5} {:6} {:3} {:4} {:3} {:5} {:8} {:9} {:4} {:6} {:8} {:8} {:9.1} {:>3} {:6}",
-        it.ranks,
-        it.per_node,
-        it.repetitions,
-        u8::from(it.is_file_per_process),
-        u8::from(it.reorders_constant),
-        it.task_offset,
-        it.reorders_random,
-        it.reorder_seed,
-        it.segments,
-        it.block_bytes,
-        it.transfer_bytes,
-        row.bytes as f64 / MIB,
-        it.api.name(),
-        it.number
-    );
+    let _ = write!(text, "{index:5} ");
+    for (value, width) in row_settings(it).iter().zip([6, 3, 4, 3, 5, 8, 9, 4, 6, 8, 8]) {
+        let _ = write!(text, "{value:>width$} ");
+    }
+    let size = row.bytes as f64 / MIB;
+    let _ = writeln!(text, "{size:9.1} {:>3} {:6}", it.api.name(), it.number);
     text
 }
 
@@ -219,18 +213,7 @@ pub(super) fn csv_head() -> String {
 
 /// A row of the CSV.
 pub(super) fn csv_row(parameters: &Parameters, measured: &Measured) -> String {
-    let values = [
-        measured.bandwidth() / MIB,
-        operations(parameters, measured),
-        measured.latency_s,
-        parameters.block_bytes as f64 / KIB,
-        parameters.transfer_bytes as f64 / KIB,
-        measured.open_s,
-        measured.transfer_s,
-        measured.close_s,
-        measured.total_s,
-    ];
-    let values: Vec<String> = values.iter().map(|value| format!("{value:.4}")).collect();
+    let values = columns(parameters, measured).map(|value| format!("{value:.4}"));
     let (name, ranks, repetition) = (measured.access.name(), parameters.ranks, measured.repetition);
     format!("{name},{},{ranks},{repetition}\n", values.join(","))
 }
