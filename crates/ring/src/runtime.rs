@@ -40,11 +40,15 @@ pub struct Config {
     pub poll: Duration,
     /// 128-byte submission entries, for [`Handle::uring_cmd`](crate::Handle::uring_cmd).
     pub sqe128: bool,
+    /// Most threads on which the kernel carries out this thread's operations on files that wait
+    /// (syncs above all); 0 for the kernel's own bound, four for each CPU. Syncs that wait for one
+    /// flush of the disk share it only if they wait at the same time.
+    pub blocking_max: u32,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { entries: 256, poll: Duration::ZERO, sqe128: false }
+        Self { entries: 256, poll: Duration::ZERO, sqe128: false, blocking_max: 0 }
     }
 }
 

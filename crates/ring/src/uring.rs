@@ -63,6 +63,14 @@ impl Uring {
         } else {
             Ring::Normal(build(IoUring::builder(), entries)?)
         };
+        if config.blocking_max > 0 {
+            // For regular files; of the other kind stays what there is.
+            let mut most = [config.blocking_max, 0];
+            match &ring {
+                Ring::Normal(ring) => ring.submitter().register_iowq_max_workers(&mut most)?,
+                Ring::Wide(ring) => ring.submitter().register_iowq_max_workers(&mut most)?,
+            }
+        }
         let flags = rustix::event::EventfdFlags::CLOEXEC;
         let kick = Arc::new(rustix::event::eventfd(0, flags)?);
         let uring = Self {
