@@ -3,16 +3,18 @@
 //! A copy is used from the moment it is made; until its data is on the disk it lies in
 //! `WORKDIR/tsumugi/pending/` and the lower file keeps its place in the layers, so that a crash
 //! shows the old file or the whole copy and nothing else. One committer serves all unions of a
-//! thread: it lets copies gather (by number, bytes and time), makes them durable with concurrent
-//! syncs, whose journal commits the file system merges, renames them, and makes the names durable.
+//! thread: it lets copies gather (by number, bytes and time), makes them durable together, renames
+//! them, and makes the names durable ([`batch`]).
 //!
 //! A process that is killed loses nothing: when a copy is complete, its path is noted with the boot and
 //! the mount that it lies on ([`marks`]). The next union on the same mount, whose page cache still has
 //! what was written, finishes them ([`recover`]); after a reboot or a new mount they are discarded,
 //! since nobody knows which of their bytes reached the disk.
 
+mod batch;
 mod dirty;
 mod marks;
+mod names;
 mod recover;
 
 pub(crate) use recover::recover;
@@ -22,9 +24,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use ring::local::Notify;
+use ring::local::{Notify, Semaphore};
 use ring::time::Instant;
-use rustix::fs::{AtFlags, OFlags};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::copier::Copier;
@@ -120,12 +122,27 @@ struct Limits {
 pub(crate) struct Committer {
     queue: RefCell<Vec<Waiting>>,
     bytes: Cell<u64>,
+    batches: Batches,
     is_running: Cell<bool>,
     is_urgent: Cell<bool>,
     woken: Notify,
     pub(crate) copier: Copier,
     pub(crate) history: crate::status::History,
     pub(crate) filling: crate::partial::Worker,
+}
+
+/// Batches that are made durable at a time: while one waits for the disk the next ones gather, and
+/// their syncs share its flushes.
+const BATCHES_MAX: usize = 4;
+
+/// Places for them.
+#[derive(Debug)]
+struct Batches(Semaphore);
+
+impl Default for Batches {
+    fn default() -> Self {
+        Self(Semaphore::new(BATCHES_MAX))
+    }
 }
 
 #[derive(Debug)]
@@ -180,18 +197,24 @@ impl Committer {
         result
     }
 
-    async fn run(&self) {
+    async fn run(self: &Rc<Self>) {
         while let Some((first, limits)) = self.first() {
             let deadline = first + limits.time;
             while !self.is_full(limits) && ring::time::now() < deadline {
                 let more = std::pin::pin!(self.woken.notified());
                 let _ = ring::race(more, ring::time::sleep_until(deadline)).await;
             }
+            // What is added meanwhile comes along.
+            let turn = self.batches.0.acquire(1).await;
             self.is_urgent.set(false);
             let batch = self.take(limits.files);
-            let (count, begin) = (batch.len(), ring::time::now());
-            self.commit(batch).await;
-            self.history.note(count, ring::time::now() - begin);
+            let committer = Rc::clone(self);
+            drop(ring::spawn(async move {
+                let (count, begin) = (batch.len(), ring::time::now());
+                committer.commit(batch).await;
+                committer.history.note(count, ring::time::now() - begin);
+                drop(turn);
+            }));
         }
         self.is_running.set(false);
     }
@@ -215,43 +238,6 @@ impl Committer {
             || self.bytes.get() >= limits.bytes
     }
 
-    /// Makes a batch durable, gives it its names, and makes these durable.
-    async fn commit(&self, batch: Vec<Waiting>) {
-        let mut live = Vec::with_capacity(batch.len());
-        for waiting in batch {
-            if waiting.pending.is_cancelled.get() {
-                waiting.pending.end(Ok(()));
-            } else {
-                waiting.union.forget_dirty(&waiting.node);
-                live.push(waiting);
-            }
-        }
-        let synced = sync_data(&self.copier, &live).await;
-        let mut named: Vec<Named> = Vec::new();
-        let mut times = KeptTimes::default();
-        for (waiting, result) in live.into_iter().zip(synced) {
-            let Waiting { union, node, pending, .. } = &waiting;
-            let published = result.and_then(|()| union.publish(node, pending, &mut times));
-            match published {
-                Ok(parents) => note_named(&mut named, waiting, parents),
-                Err(errno) => {
-                    tracing::error!(%errno, "a copied-up file could not be made durable");
-                    waiting.union.last_error.note("making a copy durable", errno);
-                    waiting.union.forget_waiting(&waiting.pending);
-                    waiting.pending.end(Err(errno));
-                }
-            }
-        }
-        times.restore();
-        for Named { union, parents, copies } in named {
-            let result = union.sync_directories(parents).await;
-            for pending in copies {
-                union.forget_waiting(&pending);
-                pending.end(result);
-            }
-        }
-    }
-
     fn take(&self, files_max: usize) -> Vec<Waiting> {
         let mut queue = self.queue.borrow_mut();
         let count = queue.len().min(files_max);
@@ -260,48 +246,6 @@ impl Committer {
         self.bytes.set(self.bytes.get() - bytes);
         batch
     }
-}
-
-/// What of a batch belongs to one union and has its names.
-struct Named {
-    union: Rc<Union>,
-    parents: Vec<Rc<Node>>,
-    copies: Vec<Rc<Pending>>,
-}
-
-fn note_named(named: &mut Vec<Named>, waiting: Waiting, parents: Vec<Rc<Node>>) {
-    let Waiting { pending, union, .. } = waiting;
-    let at = named.iter().position(|group| Rc::ptr_eq(&group.union, &union));
-    let at = at.unwrap_or_else(|| {
-        named.push(Named { union, parents: Vec::new(), copies: Vec::new() });
-        named.len() - 1
-    });
-    let group = &mut named[at];
-    group.copies.push(pending);
-    for parent in parents {
-        if !group.parents.iter().any(|known| Rc::ptr_eq(known, &parent)) {
-            group.parents.push(parent);
-        }
-    }
-}
-
-/// Flushes the data of every copy, all at a time.
-async fn sync_data(copier: &Copier, batch: &[Waiting]) -> Vec<Result<(), Errno>> {
-    let whole = batch.iter().find(|waiting| waiting.union.options.sync_whole_file_system);
-    if let Some(waiting) = whole {
-        let result = sync_file_system(&waiting.union).await;
-        return batch.iter().map(|_| result).collect();
-    }
-    copier.sync(batch.iter().map(|waiting| waiting.pending.backing.file.clone()).collect()).await
-}
-
-/// `syncfs(2)` on a thread of its own, since it may take seconds.
-async fn sync_file_system(union: &Rc<Union>) -> Result<(), Errno> {
-    let root = union.upper()?.root.try_clone().map_err(errno_of)?;
-    let config = ring::Config { entries: 8, ..ring::Config::default() };
-    let sync = move || async move { rustix::fs::syncfs(root) };
-    let thread = ring::thread::spawn("syncfs", &config, sync).map_err(errno_of)?;
-    thread.await.unwrap_or(Err(Errno::IO))
 }
 
 /// The system's number of an error of the reactor.
@@ -359,45 +303,6 @@ impl Union {
         self.note_new_name(&link.parent);
         self.set_impure(&link.parent)?;
         Ok(vec![link.parent])
-    }
-
-    /// Makes the names of directories durable, and of those above them that are new too.
-    pub(crate) async fn sync_directories(&self, directories: Vec<Rc<Node>>) -> Result<(), Errno> {
-        let mut to_sync: Vec<Rc<Node>> = Vec::new();
-        for mut directory in directories {
-            loop {
-                let state = directory.directory().ok_or(Errno::NOTDIR)?;
-                if state.has_new_names.replace(false) {
-                    to_sync.push(Rc::clone(&directory));
-                }
-                let Some(link) = directory.link() else { break };
-                directory = link.parent;
-            }
-        }
-        let sync = |directory: BorrowedFd<'_>| {
-            let open = sys::open_below(directory, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
-            Ok::<_, Errno>(ring::File::from_handle(ring::Handle::from_fd(open)).sync_all())
-        };
-        let mut syncs = Vec::with_capacity(to_sync.len());
-        for directory in &to_sync {
-            syncs.push(sync(self.upper_part(directory)?.as_fd())?);
-        }
-        let mut result = Ok(());
-        if let Some(index) = &self.index
-            && index.has_new_names.replace(false)
-            && let Err(error) = sync(index.directory.as_fd())?.await
-        {
-            index.has_new_names.set(true);
-            result = Err(errno_of(error));
-        }
-        for (sync, directory) in syncs.into_iter().zip(&to_sync) {
-            if let Err(error) = sync.await {
-                // Not durable: whoever asks next is told so again.
-                self.note_new_name(directory);
-                result = Err(errno_of(error));
-            }
-        }
-        result
     }
 }
 

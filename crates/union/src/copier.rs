@@ -2,24 +2,24 @@
 //! durable.
 //!
 //! A serving thread answers everybody; whatever stops it stops all its unions. So making a copy's file
-//! and copying its bytes are one [`Copy`], carried out here. Copies take turns of a few hundred microseconds, so that a large one makes nobody wait
-//! ([`copy`]).
+//! and copying its bytes are one [`Copy`], carried out here. Copies take turns of a few hundred
+//! microseconds, so that a large one makes nobody wait ([`copy`]).
 //!
-//! Syncs go through this thread's reactor, for a reason of their own: the kernel carries a thread's
-//! buffered writes and syncs out in one queue, and whoever writes would wait for the syncs that came
-//! before.
+//! Syncs go through this thread's reactor ([`sync`]), for reasons of their own: the kernel carries a
+//! thread's buffered writes and syncs out in one queue, and whoever writes would wait for the syncs that
+//! came before; and what all unions of several threads want durable meets here.
 
 mod copy;
 mod range;
+mod sync;
 
-use std::collections::VecDeque;
+use std::cell::{Cell, RefCell};
 use std::io;
-use std::pin::pin;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ring::File;
-use ring::local::Semaphore;
 use ring::mailbox::{self, Receiver, Sender};
 use rustix::io::Errno;
 
@@ -27,11 +27,15 @@ use crate::commit::errno_of;
 
 pub(crate) use copy::{Copied, Copy, To};
 pub(crate) use range::copy_range;
+pub(crate) use sync::{Goal, ToSync, Way};
+
+use sync::Syncs;
 
 /// Orders that may wait; who sends more waits for room.
 const ORDERS_MAX: usize = 1024;
-/// Syncs of files that are in flight at a time over all orders.
-const SYNCS_MAX: usize = 256;
+/// Threads of the kernel for syncs and what else waits: as many as a batch has files, so that these
+/// share flushes of the disk.
+const BLOCKING_MAX: u32 = 64;
 /// How long the last copy is kept from its way to the disk, for the write that it was made for.
 const LAST_TIME_MAX: Duration = Duration::from_millis(2);
 
@@ -45,7 +49,7 @@ pub(crate) struct Copier {
 /// then it is not needed.
 enum Order {
     Copy(Copy, Sender<Result<Copied, Errno>>),
-    Sync(Vec<File>, Sender<Vec<Result<(), Errno>>>),
+    Sync(Vec<ToSync>, Way, Goal, Sender<Vec<Result<(), Errno>>>),
 }
 
 impl Copier {
@@ -56,15 +60,19 @@ impl Copier {
         wait.recv().await.unwrap_or(Err(Errno::IO))
     }
 
-    /// Makes files durable, all at a time: first all data goes to the device, with no commit of the
-    /// file system's journal between, and then they find themselves in one. Answers in their order.
-    pub(crate) async fn sync(&self, files: Vec<File>) -> Vec<Result<(), Errno>> {
+    /// Makes files of one file system durable, all at a time. Answers in their order.
+    pub(crate) async fn sync(
+        &self,
+        files: Vec<ToSync>,
+        way: Way,
+        goal: Goal,
+    ) -> Vec<Result<(), Errno>> {
         let count = files.len();
         if count == 0 {
             return Vec::new();
         }
         let (answer, mut wait) = mailbox::channel(1);
-        if let Err(errno) = self.send(Order::Sync(files, answer)).await {
+        if let Err(errno) = self.send(Order::Sync(files, way, goal, answer)).await {
             return vec![Err(errno); count];
         }
         wait.recv().await.unwrap_or_else(|| vec![Err(Errno::IO); count])
@@ -81,100 +89,86 @@ impl Copier {
             return Ok(sender.clone());
         }
         let (sender, receiver) = mailbox::channel(ORDERS_MAX);
-        let config = ring::Config::default();
+        let config = ring::Config { blocking_max: BLOCKING_MAX, ..ring::Config::default() };
         ring::thread::spawn("union-copy", &config, move || serve(receiver))?;
         Ok(orders.insert(sender).clone())
     }
 }
 
-/// A copy that is not at its end.
-struct Job {
-    copy: Copy,
-    answer: Sender<Result<Copied, Errno>>,
-}
-
+/// Works orders off. The end: all who could want something are gone.
 async fn serve(mut orders: Receiver<Order>) {
-    let syncs = Semaphore::new(SYNCS_MAX);
-    let mut jobs: VecDeque<Job> = VecDeque::new();
-    // The last copy: not on its way to the disk yet.
-    let mut last = None;
-    loop {
-        let order = if jobs.is_empty() {
-            // The end: all who could want something are gone.
-            let Some(order) = next_order(&mut orders, &mut last).await else { return };
-            Some(order)
-        } else {
-            orders.try_recv().ok()
-        };
+    let desk = Rc::new(Desk::default());
+    while let Some(order) = orders.recv().await {
+        let desk = Rc::clone(&desk);
         match order {
-            Some(Order::Copy(copy, answer)) => jobs.push_back(Job { copy, answer }),
-            Some(Order::Sync(files, answer)) => {
+            Order::Copy(copy, answer) => {
+                drop(ring::spawn(async move { desk.carry_out(copy, &answer).await }));
+            }
+            Order::Sync(files, way, goal, answer) => {
                 // It may be among them; and its file must not be held open beyond its union's end.
-                send_off(&mut last);
-                let syncs = syncs.clone();
+                desk.last.send_off();
                 drop(ring::spawn(async move {
-                    let _ = answer.try_send(sync_all(&syncs, files).await);
+                    let _ = answer.try_send(desk.syncs.sync(&files, &way, goal).await);
                 }));
             }
-            None => {}
-        }
-        if let Some(job) = jobs.pop_front() {
-            take_turn(job, &mut jobs, &mut last);
-            // What was ordered meanwhile, and syncs that have come to an end.
-            ring::yield_now().await;
         }
     }
 }
 
-/// The next order, when nothing else is to be done.
-async fn next_order(orders: &mut Receiver<Order>, last: &mut Option<File>) -> Option<Order> {
-    if last.is_some() {
-        let next = pin!(orders.recv());
-        match ring::race(next, ring::time::sleep(LAST_TIME_MAX)).await {
-            ring::Either::First(order) => return order,
-            ring::Either::Second(()) => send_off(last),
-        }
-    }
-    orders.recv().await
+/// What copies and syncs of this thread share.
+#[derive(Default)]
+struct Desk {
+    syncs: Syncs,
+    last: Last,
 }
 
-/// Starts to write a copy back.
-fn send_off(last: &mut Option<File>) {
-    if let Some(file) = last.take() {
-        file.start_write_back(0, 0);
-    }
-}
-
-/// One step of a copy, which goes to the end of the queue if it is not done.
-fn take_turn(mut job: Job, jobs: &mut VecDeque<Job>, last: &mut Option<File>) {
-    match job.copy.step() {
-        Ok(None) => jobs.push_back(job),
-        Ok(Some(copied)) => {
-            let file = (job.copy.writes_back && !copied.is_clone).then(|| copied.file.clone());
-            // Before anything that may take long: somebody waits.
-            let _ = job.answer.try_send(Ok(copied));
-            send_off(last);
-            *last = file;
-        }
-        Err(errno) => {
-            job.copy.give_up();
-            let _ = job.answer.try_send(Err(errno));
+impl Desk {
+    /// A copy from its beginning to its end, in steps; others have their turns between these.
+    async fn carry_out(&self, mut copy: Copy, answer: &Sender<Result<Copied, Errno>>) {
+        let outcome = loop {
+            match copy.step() {
+                Ok(None) => ring::yield_now().await,
+                Ok(Some(copied)) => break Ok(copied),
+                Err(errno) => {
+                    copy.give_up();
+                    break Err(errno);
+                }
+            }
+        };
+        let to_write = outcome.as_ref().ok().filter(|copied| copy.writes_back && !copied.is_clone);
+        let to_write = to_write.map(|copied| copied.file.clone());
+        // Before anything that may take long: somebody waits.
+        let _ = answer.try_send(outcome);
+        if let Some(file) = to_write {
+            self.last.keep(file).await;
         }
     }
 }
 
-/// Makes files durable. An error of writing data back is one of the sync: it is told once.
-async fn sync_all(syncs: &Semaphore, files: Vec<File>) -> Vec<Result<(), Errno>> {
-    let _permit = syncs.acquire(files.len().min(SYNCS_MAX)).await;
-    // An operation goes out when it is made: all of them, before the first is waited for.
-    let writes: Vec<_> = files.iter().map(File::write_back).collect();
-    let mut results = Vec::with_capacity(files.len());
-    for write in writes {
-        results.push(write.await.map_err(errno_of));
+/// The copy that was made last, if it is not on its way to the disk yet.
+#[derive(Default)]
+struct Last {
+    file: RefCell<Option<File>>,
+    count: Cell<u64>,
+}
+
+impl Last {
+    /// Keeps a copy back for some time, and sends the one before off.
+    async fn keep(&self, file: File) {
+        self.send_off();
+        *self.file.borrow_mut() = Some(file);
+        let count = self.count.get() + 1;
+        self.count.set(count);
+        ring::time::sleep(LAST_TIME_MAX).await;
+        if self.count.get() == count {
+            self.send_off();
+        }
     }
-    let syncs: Vec<_> = files.iter().map(File::sync_all).collect();
-    for (sync, result) in syncs.into_iter().zip(&mut results) {
-        *result = result.and(sync.await.map_err(errno_of));
+
+    /// Starts to write it back.
+    fn send_off(&self) {
+        if let Some(file) = self.file.take() {
+            file.start_write_back(0, 0);
+        }
     }
-    results
 }

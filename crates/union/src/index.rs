@@ -36,11 +36,14 @@ pub(crate) struct Index {
     pub(crate) directory: Fd,
     /// Whether entries were made that are not known to be durable.
     pub(crate) has_new_names: Cell<bool>,
+    /// How many are just making such entries durable.
+    pub(crate) names_syncing: Cell<u32>,
 }
 
 impl Index {
     pub(crate) fn new(directory: std::os::fd::OwnedFd) -> Self {
-        Self { directory: Rc::new(directory), has_new_names: Cell::new(false) }
+        let directory = Rc::new(directory);
+        Self { directory, has_new_names: Cell::new(false), names_syncing: Cell::new(0) }
     }
 }
 

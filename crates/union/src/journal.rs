@@ -103,6 +103,11 @@ impl<S: Storage> Journal<S> {
         self.log.durable
     }
 
+    /// Whether a segment was made whose name is not known to be durable: the next one waits for it.
+    pub fn has_new_segment(&self) -> bool {
+        self.log.dirt.names > self.log.dirt.names_synced
+    }
+
     /// The storage, for its owner's own questions.
     pub fn storage(&self) -> &S {
         &self.log.storage

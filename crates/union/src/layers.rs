@@ -6,6 +6,7 @@
 //! Upper and work directory stay on their own mount, since a rename does not cross mounts.
 
 mod lock;
+mod ordered;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -15,6 +16,7 @@ use rustix::fs::{CWD, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
 
+use crate::copier::Way;
 use crate::error::UnionError;
 use crate::format::{Opaque, Origin, Prefix, suffix};
 use crate::options::{Options, OwnerXattr, XattrClass};
@@ -64,6 +66,8 @@ pub(crate) struct Upper {
     pub(crate) pending: Arc<OwnedFd>,
     /// The file system's device number.
     pub(crate) device: u64,
+    /// How files and directories become durable.
+    pub(crate) way: Way,
     /// Whether a clone must be synced before it gets its name (btrfs).
     pub(crate) has_loose_clones: bool,
     /// The attribute in which owners are kept, if they are.
@@ -319,7 +323,27 @@ fn open_upper(
     let kind = rustix::fs::fstatfs(&root).map_err(error)?.f_type;
     let has_loose_clones = kind as u64 == BTRFS_MAGIC;
     let owners = None;
-    Ok(Upper { root, work_root, work, pending, device, has_loose_clones, owners, _locks: locks })
+    let way = way_of(&pending, device).map_err(error)?;
+    Ok(Upper {
+        root,
+        work_root,
+        work,
+        pending,
+        device,
+        way,
+        has_loose_clones,
+        owners,
+        _locks: locks,
+    })
+}
+
+/// How files on the file system of the waiting copies become durable.
+fn way_of(pending: &OwnedFd, device: u64) -> Result<Way, Errno> {
+    if !ordered::is_proven(pending.as_fd(), device) {
+        return Ok(Way::Each);
+    }
+    let mark = pending.try_clone().map_err(crate::commit::errno_of)?;
+    Ok(Way::Commit { device, mark: ring::File::from_handle(ring::Handle::from_fd(mark)) })
 }
 
 /// Refuses a work directory in the upper one and the reverse.

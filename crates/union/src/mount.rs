@@ -112,7 +112,7 @@ pub(crate) fn open_layers(
     let mut store = None;
     if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
         // Before the work files of unfinished publications go.
-        let opened = partial::open(upper, &options)?;
+        let opened = partial::open(upper, &options, &shared.committer.copier)?;
         let is_filling = options.fill == FillMode::Background;
         let is_kept = |name: &[u8]| is_filling && opened.is_filling(name);
         commit::recover(upper, is_kept)

@@ -65,6 +65,8 @@ pub(crate) struct DirectoryState {
     pub(crate) parts: RefCell<SmallVec<[Option<Fd>; 2]>>,
     /// Whether names in it were made by us and not yet made durable.
     pub(crate) has_new_names: Cell<bool>,
+    /// How many are just making such names durable.
+    pub(crate) names_syncing: Cell<u32>,
     /// Whether the upper part is known to bear the mark that origins of other inodes lie in it.
     pub(crate) is_impure: Cell<bool>,
 }

@@ -31,6 +31,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::commit::errno_of;
+use crate::copier::{Copier, Goal, ToSync, Way};
 use crate::error::UnionError;
 use crate::files::Backing;
 use crate::journal::{self, Directory, FileId, Journal, JournalError, LowerIdentity, ParentKey};
@@ -51,6 +52,8 @@ const CLEAN_BYTES: u64 = 1 << 20;
 pub(crate) struct Store {
     journal: RefCell<Journal<Directory>>,
     is_volatile: bool,
+    copier: Copier,
+    way: Way,
     is_syncing: Cell<bool>,
     synced: Notify,
     /// Directories of new copies, whose names are to be durable with them; a flush is due if there
@@ -96,7 +99,11 @@ impl Drop for Partial {
 
 impl Store {
     /// Opens the journal of a work directory, recovering what is there.
-    pub(crate) fn open(upper: &Upper, options: &Options) -> Result<Self, JournalError> {
+    pub(crate) fn open(
+        upper: &Upper,
+        options: &Options,
+        copier: &Copier,
+    ) -> Result<Self, JournalError> {
         let chunk_bytes = u64::from(options.chunk_bytes);
         let options_of_journal = journal::Options { chunk_bytes, ..journal::Options::default() };
         let directory = lock(upper)?;
@@ -113,6 +120,8 @@ impl Store {
         Ok(Self {
             journal: RefCell::new(journal),
             is_volatile: options.sync == SyncMode::Volatile,
+            copier: copier.clone(),
+            way: upper.way.clone(),
             is_syncing: Cell::new(false),
             synced: Notify::new(),
             parents: RefCell::default(),
@@ -151,6 +160,11 @@ impl Store {
         self.journal().status()
     }
 
+    /// Whether a flush would spare whoever fills this segment the wait for its name.
+    fn wants_early_flush(&self) -> bool {
+        !self.is_volatile && !self.is_syncing.get() && self.journal().has_new_segment()
+    }
+
     /// Waits until everything recorded so far is durable. Whoever comes while a flush goes on waits
     /// for the next one, which stands for all of them.
     pub(crate) async fn commit(&self) -> Result<(), Errno> {
@@ -169,7 +183,7 @@ impl Store {
             return Ok(());
         }
         self.is_syncing.set(true);
-        let flushed = flush(&ticket).await;
+        let flushed = self.flush(&ticket).await;
         self.is_syncing.set(false);
         let mut journal = self.journal_mut();
         let result = match flushed {
@@ -188,6 +202,19 @@ impl Store {
         self.synced.notify();
         result
     }
+
+    /// All flushes of a ticket, at a time.
+    async fn flush(&self, ticket: &journal::Ticket<Arc<OwnedFd>>) -> Result<(), Errno> {
+        let mut files = Vec::with_capacity(ticket.data.len() + ticket.names.len());
+        for handle in &ticket.data {
+            files.push(ToSync::Data(file_of(handle)?));
+        }
+        for handle in &ticket.names {
+            files.push(ToSync::Names(file_of(handle)?));
+        }
+        let results = self.copier.sync(files, self.way.clone(), Goal::Durable).await;
+        results.into_iter().collect()
+    }
 }
 
 /// Takes the journal's lock, waiting for a process that is just ending.
@@ -204,22 +231,6 @@ fn lock(upper: &Upper) -> Result<Directory, JournalError> {
             other => return other,
         }
     }
-}
-
-/// All flushes of a ticket, at a time.
-async fn flush(ticket: &journal::Ticket<Arc<OwnedFd>>) -> Result<(), Errno> {
-    let mut syncs = Vec::with_capacity(ticket.data.len() + ticket.names.len());
-    for handle in &ticket.data {
-        syncs.push(file_of(handle)?.sync_data());
-    }
-    for handle in &ticket.names {
-        syncs.push(file_of(handle)?.sync_all());
-    }
-    let mut result = Ok(());
-    for sync in syncs {
-        result = sync.await.map_err(errno_of).and(result);
-    }
-    result
 }
 
 /// A segment as a file of the reactor.
@@ -365,6 +376,19 @@ impl Partial {
 }
 
 impl Union {
+    /// Makes a new segment of the journal durable before it is full.
+    pub(crate) fn flush_new_segment(&self) {
+        let Some(store) = self.store.as_ref().filter(|store| store.wants_early_flush()) else {
+            return;
+        };
+        let store = Rc::clone(store);
+        drop(ring::spawn(async move {
+            if let Err(errno) = store.commit().await {
+                tracing::error!(%errno, "partial copies could not be made durable");
+            }
+        }));
+    }
+
     /// Makes what was recorded of partial files durable.
     pub(crate) async fn commit_partials(self: &Rc<Self>) -> Result<(), Errno> {
         let Some(store) = &self.store else { return Ok(()) };
@@ -386,9 +410,13 @@ impl Union {
 }
 
 /// Opens the store of a union that has an upper directory.
-pub(crate) fn open(upper: &Upper, options: &Options) -> Result<Rc<Store>, UnionError> {
+pub(crate) fn open(
+    upper: &Upper,
+    options: &Options,
+    copier: &Copier,
+) -> Result<Rc<Store>, UnionError> {
     let path = options.work.clone().unwrap_or_default();
-    let store = Store::open(upper, options);
+    let store = Store::open(upper, options, copier);
     store.map(Rc::new).map_err(|source| UnionError::Journal { path, source })
 }
 

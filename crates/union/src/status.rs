@@ -12,6 +12,8 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::copier::Way;
+use crate::options::SyncMode;
 use crate::tree::Union;
 
 /// On the root: answers what [`mount_status`] gives. `_IOR('u', 0x52, char[2048])`
@@ -67,11 +69,12 @@ impl Union {
         };
         format!(
             "{{\"pending\":{},\"partial\":{partial},\"unfilled_bytes\":{unfilled},\
-             \"stored_bytes\":{stored},\"damaged\":{damaged},\"unsynced\":{},\"batches\":{},\
+             \"stored_bytes\":{stored},\"damaged\":{damaged},\"unsynced\":{},\"durable_by\":\"{}\",\"batches\":{},\
              \"batch_copies\":{},\"batch_last_ms\":{:.3},\"batch_longest_ms\":{:.3},\
              \"open_files\":{},\"nodes\":{},\"is_kept\":{},\"server\":{},\"last_error\":{error}}}",
             self.waiting.count(),
             self.dirty.borrow().len(),
+            self.durable_by(),
             history.batches.get(),
             history.files.get(),
             history.last.get().as_secs_f64() * 1e3,
@@ -81,6 +84,20 @@ impl Union {
             self.book.get().is_some(),
             std::process::id(),
         )
+    }
+}
+
+impl Union {
+    /// What makes a batch durable: one commit of the upper file system's journal for all, one syncfs(2),
+    /// or a sync of each file.
+    fn durable_by(&self) -> &'static str {
+        match &self.layers.upper {
+            _ if self.options.sync == SyncMode::Volatile => "nothing",
+            None => "nothing",
+            Some(_) if self.options.sync_whole_file_system => "syncfs",
+            Some(upper) if matches!(upper.way, Way::Commit { .. }) => "commit",
+            Some(_) => "files",
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! System calls on layers, by descriptor, in this crate's words.
 //!
 //! Extended attributes and modes of what is only held by an `O_PATH` descriptor are reached through
-//! `/proc/self/fd/N`: the kernel has no other way that takes such descriptors. Everything here is a
+//! `/proc/self/fd/N`: the kernel has no other way that takes such descriptors. What is really open is
+//! asked directly, which saves a walk through /proc. Everything here is a
 //! short call on metadata and blocks no longer than a local file system does.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -143,8 +144,15 @@ pub(crate) fn reopen(object: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, E
 
 /// An extended attribute of an object; `None` if it has none of this name or cannot have any.
 pub(crate) fn xattr(object: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
-    let path = proc_path(object);
-    read_growing(|buffer| rustix::fs::getxattr(&path, name, buffer)).or_else(|errno| match errno {
+    let found = match read_growing(|buffer| rustix::fs::fgetxattr(object, name, buffer)) {
+        // `O_PATH`
+        Err(Errno::BADF) => {
+            let path = proc_path(object);
+            read_growing(|buffer| rustix::fs::getxattr(&path, name, buffer))
+        }
+        other => other,
+    };
+    found.or_else(|errno| match errno {
         Errno::NODATA | Errno::OPNOTSUPP => Ok(None),
         errno => Err(errno),
     })
@@ -152,8 +160,13 @@ pub(crate) fn xattr(object: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Vec<u8
 
 /// The names of an object's extended attributes.
 pub(crate) fn xattr_names(object: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
-    let path = proc_path(object);
-    let list = read_growing(|buffer| rustix::fs::listxattr(&path, buffer));
+    let list = match read_growing(|buffer| rustix::fs::flistxattr(object, buffer)) {
+        Err(Errno::BADF) => {
+            let path = proc_path(object);
+            read_growing(|buffer| rustix::fs::listxattr(&path, buffer))
+        }
+        other => other,
+    };
     let list = match list {
         Ok(list) => list.unwrap_or_default(),
         Err(Errno::OPNOTSUPP) => Vec::new(),
@@ -185,7 +198,11 @@ pub(crate) fn set_xattr(
     value: &[u8],
     flags: XattrFlags,
 ) -> Result<(), Errno> {
-    rustix::fs::setxattr(proc_path(object), name, value, flags)
+    match rustix::fs::fsetxattr(object, name, value, flags) {
+        // `O_PATH`
+        Err(Errno::BADF) => rustix::fs::setxattr(proc_path(object), name, value, flags),
+        other => other,
+    }
 }
 
 /// Removes an extended attribute.

@@ -16,6 +16,8 @@ use ring::local::Notify;
 
 use rustix::io::Errno;
 
+use crate::copier::{Goal, ToSync};
+use crate::files::Backing;
 use crate::node::Node;
 use crate::options::SyncMode;
 use crate::tree::Union;
@@ -48,8 +50,9 @@ pub(super) struct Flusher {
 impl Flusher {
     /// There is something to flush.
     fn wake(&self) {
-        self.is_due.set(true);
-        self.changed.notify();
+        if !self.is_due.replace(true) {
+            self.changed.notify();
+        }
     }
 }
 
@@ -109,6 +112,7 @@ impl Union {
     /// Notes that a partial file was changed, of which the journal knows.
     pub(crate) fn note_partial_change(&self) {
         self.waiting.flusher.wake();
+        self.flush_new_segment();
     }
 
     /// Notes that a file was changed.
@@ -209,8 +213,9 @@ impl Union {
                 Err(errno) => return Err(errno),
             }
         }
-        let files = backings.iter().map(|(_, backing)| backing.file.clone()).collect();
-        let synced = self.shared.committer.copier.sync(files).await;
+        let file = |(_, backing): &(_, Rc<Backing>)| ToSync::File(backing.file.clone());
+        let (files, way) = (backings.iter().map(file).collect(), self.upper()?.way.clone());
+        let synced = self.shared.committer.copier.sync(files, way, Goal::Durable).await;
         let mut result = Ok(());
         for (synced, (node, _)) in synced.into_iter().zip(&backings) {
             if let Err(errno) = synced {

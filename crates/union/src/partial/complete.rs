@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::{Partial, failed, has_name, key_of, shown_time};
 use crate::commit::{errno_of, keeping_times};
+use crate::copier::{Goal, ToSync};
 use crate::files;
 use crate::journal::{Directory, Journal, JournalError, ParentKey, Source, Stage};
 use crate::layers::Upper;
@@ -174,26 +175,20 @@ impl Union {
     /// Gives files what the journal knows of their inodes and makes them durable, all at a time.
     async fn sync_whole(&self, files: &[Whole]) -> Vec<Result<(), Errno>> {
         let given: Vec<_> = files.iter().map(|whole| whole.give_attributes(self)).collect();
-        // An operation goes out when it is made: all of them, before the first is waited for.
-        let syncs: Vec<_> = files
-            .iter()
-            .zip(&given)
-            .map(|(whole, given)| {
-                let is_needed = given.is_ok()
-                    && whole.node.link().is_some()
-                    && !whole.partial.store.is_volatile;
-                is_needed.then(|| whole.file.sync_all())
-            })
-            .collect();
-        let mut results = Vec::with_capacity(files.len());
-        for (given, sync) in given.into_iter().zip(syncs) {
-            let synced = match sync {
-                Some(sync) => sync.await.map_err(errno_of),
-                None => Ok(()),
-            };
-            results.push(given.and(synced));
-        }
-        results
+        let is_needed = |(whole, given): &(&Whole, &Result<(), Errno>)| {
+            let is_named = whole.node.link().is_some();
+            given.is_ok() && is_named && !whole.partial.store.is_volatile
+        };
+        let needed = files.iter().zip(&given).filter(is_needed);
+        let needed: Vec<_> = needed.map(|(whole, _)| ToSync::File(whole.file.clone())).collect();
+        let Ok(upper) = self.upper() else { return vec![Err(Errno::ROFS); files.len()] };
+        let copier = &self.shared.committer.copier;
+        let synced = copier.sync(needed, upper.way.clone(), Goal::Nameable).await;
+        let mut synced = synced.into_iter();
+        let result = |one: (&Whole, &Result<(), Errno>)| {
+            if is_needed(&one) { synced.next().unwrap_or(Err(Errno::IO)) } else { *one.1 }
+        };
+        files.iter().zip(&given).map(result).collect()
     }
 
     /// Gives a file its name in the upper directory. Answers the directory; none if the file has no

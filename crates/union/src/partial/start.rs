@@ -10,6 +10,7 @@ use super::{Partial, Store, failed, identity, key_of, now, time};
 use crate::format::suffix;
 use crate::journal::{Attributes, Creation, JournalError, Kind, Name, Xattr};
 use crate::node::{Link, Node, Place};
+use crate::options::FillMode;
 use crate::sys::{self, Stat};
 use crate::tree::Union;
 
@@ -34,7 +35,13 @@ impl Union {
         // What is never flushed has no mark that keeps the kernel's overlayfs away.
         let has_records = self.layers.owners().is_some();
         let is_excluded = is_privileged || is_linked || store.is_volatile || has_records;
-        if chunk_bytes == 0 || stat.size <= chunk_bytes || is_excluded {
+        // What is made whole soon anyway costs less in one copy, if it is small. What stays as it is costs
+        // a record this way, and a file with a sync of its own the other way.
+        let whole_max = match self.options.fill {
+            FillMode::Keep => 0,
+            FillMode::Background | FillMode::Unmount => chunk_bytes,
+        };
+        if chunk_bytes == 0 || stat.size <= whole_max || is_excluded {
             return Ok(false);
         }
         if self.can_clone(store, lower.as_fd(), stat)? {

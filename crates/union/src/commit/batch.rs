@@ -1,0 +1,168 @@
+//! A batch of copies: made durable together, named, and their names made durable.
+//!
+//! Where one commit of the file system's journal stands for all that was done before it, the copies' data
+//! need only have been written when they are named: the commit that makes the names durable comes after
+//! it, and is the only one of the batch. Elsewhere all files are synced at a time, and then all
+//! directories, of all unions that have copies in the batch.
+
+use std::rc::Rc;
+
+use rustix::io::Errno;
+
+use super::{Committer, KeptTimes, Pending, Waiting, errno_of};
+use crate::copier::{Copier, Goal, ToSync, Way};
+use crate::node::Node;
+use crate::tree::Union;
+
+/// What of a batch belongs to one union and has its names.
+struct Named {
+    union: Rc<Union>,
+    parents: Vec<Rc<Node>>,
+    copies: Vec<Rc<Pending>>,
+}
+
+impl Committer {
+    /// Makes a batch durable, gives it its names, and makes these durable.
+    pub(super) async fn commit(&self, batch: Vec<Waiting>) {
+        let mut live = Vec::with_capacity(batch.len());
+        for waiting in batch {
+            if waiting.pending.is_cancelled.get() {
+                waiting.pending.end(Ok(()));
+            } else {
+                waiting.union.forget_dirty(&waiting.node);
+                live.push(waiting);
+            }
+        }
+        let synced = make_nameable(&self.copier, &live).await;
+        // Nothing waits between the renames and taking their directories up: nobody sees a name that
+        // he would not find to be new.
+        let mut groups = Vec::new();
+        for Named { union, parents, copies } in name_all(live, synced) {
+            match union.take_new_names(parents) {
+                Ok(names) => groups.push((union, names, copies)),
+                Err(errno) => end_all(&union, copies, Err(errno)),
+            }
+        }
+        let mut files = Vec::new();
+        for (union, names, _) in &mut groups {
+            let way = way_of(union);
+            files.extend(names.files.drain(..).map(|file| (way.clone(), file)));
+        }
+        let mut results = sync_by_ways(&self.copier, files, Goal::Durable).await.into_iter();
+        for (union, names, copies) in groups {
+            let own: Vec<_> = results.by_ref().take(names.count()).collect();
+            let result = union.end_new_names(&names, &own);
+            end_all(&union, copies, result);
+        }
+    }
+}
+
+fn end_all(union: &Union, copies: Vec<Rc<Pending>>, result: Result<(), Errno>) {
+    for pending in copies {
+        union.forget_waiting(&pending);
+        pending.end(result);
+    }
+}
+
+fn way_of(union: &Union) -> Way {
+    union.upper().map_or(Way::Each, |upper| upper.way.clone())
+}
+
+/// Gives copies their names. Those that cannot have one are ended.
+fn name_all(batch: Vec<Waiting>, synced: Vec<Result<(), Errno>>) -> Vec<Named> {
+    let mut named: Vec<Named> = Vec::new();
+    let mut times = KeptTimes::default();
+    for (waiting, result) in batch.into_iter().zip(synced) {
+        let Waiting { union, node, pending, .. } = &waiting;
+        let published = result.and_then(|()| union.publish(node, pending, &mut times));
+        match published {
+            Ok(parents) => note_named(&mut named, waiting, parents),
+            Err(errno) => {
+                tracing::error!(%errno, "a copied-up file could not be made durable");
+                waiting.union.last_error.note("making a copy durable", errno);
+                waiting.union.forget_waiting(&waiting.pending);
+                waiting.pending.end(Err(errno));
+            }
+        }
+    }
+    times.restore();
+    named
+}
+
+fn note_named(named: &mut Vec<Named>, waiting: Waiting, parents: Vec<Rc<Node>>) {
+    let Waiting { pending, union, .. } = waiting;
+    let at = named.iter().position(|group| Rc::ptr_eq(&group.union, &union));
+    let at = at.unwrap_or_else(|| {
+        named.push(Named { union, parents: Vec::new(), copies: Vec::new() });
+        named.len() - 1
+    });
+    let group = &mut named[at];
+    group.copies.push(pending);
+    for parent in parents {
+        if !group.parents.iter().any(|known| Rc::ptr_eq(known, &parent)) {
+            group.parents.push(parent);
+        }
+    }
+}
+
+/// Sees to it that no copy's name can be durable without its data.
+async fn make_nameable(copier: &Copier, batch: &[Waiting]) -> Vec<Result<(), Errno>> {
+    let mut results = vec![Ok(()); batch.len()];
+    let mut whole: Vec<(u64, Result<(), Errno>)> = Vec::new();
+    let (mut indexes, mut files) = (Vec::new(), Vec::new());
+    for (index, Waiting { union, pending, .. }) in batch.iter().enumerate() {
+        if !union.options.sync_whole_file_system {
+            indexes.push(index);
+            files.push((way_of(union), ToSync::File(pending.backing.file.clone())));
+            continue;
+        }
+        let device = union.upper().map_or(0, |upper| upper.device);
+        let known = whole.iter().find(|(known, _)| *known == device).map(|(_, result)| *result);
+        results[index] = if let Some(result) = known {
+            result
+        } else {
+            let result = sync_file_system(union).await;
+            whole.push((device, result));
+            result
+        };
+    }
+    let synced = sync_by_ways(copier, files, Goal::Nameable).await;
+    for (index, result) in indexes.into_iter().zip(synced) {
+        results[index] = result;
+    }
+    results
+}
+
+/// Syncs files that may lie on several file systems. Answers in their order.
+async fn sync_by_ways(
+    copier: &Copier,
+    files: Vec<(Way, ToSync)>,
+    goal: Goal,
+) -> Vec<Result<(), Errno>> {
+    let mut results = vec![Err(Errno::IO); files.len()];
+    let mut groups: Vec<(Way, Vec<usize>, Vec<ToSync>)> = Vec::new();
+    for (index, (way, file)) in files.into_iter().enumerate() {
+        let known = groups.iter().position(|(known, ..)| known.is_same(&way));
+        let at = known.unwrap_or_else(|| {
+            groups.push((way, Vec::new(), Vec::new()));
+            groups.len() - 1
+        });
+        groups[at].1.push(index);
+        groups[at].2.push(file);
+    }
+    for (way, indexes, files) in groups {
+        for (index, result) in indexes.into_iter().zip(copier.sync(files, way, goal).await) {
+            results[index] = result;
+        }
+    }
+    results
+}
+
+/// `syncfs(2)` on a thread of its own, since it may take seconds.
+async fn sync_file_system(union: &Union) -> Result<(), Errno> {
+    let root = union.upper()?.root.try_clone().map_err(errno_of)?;
+    let config = ring::Config { entries: 8, ..ring::Config::default() };
+    let sync = move || async move { rustix::fs::syncfs(root) };
+    let thread = ring::thread::spawn("syncfs", &config, sync).map_err(errno_of)?;
+    thread.await.unwrap_or(Err(Errno::IO))
+}

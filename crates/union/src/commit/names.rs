@@ -1,0 +1,119 @@
+//! Making names durable: of directories, of those above them that are new too, and of the index.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::copier::{Goal, ToSync, Way};
+use crate::node::Node;
+use crate::sys;
+use crate::tree::Union;
+
+/// Directories with names that are just being made durable. Whoever has taken them up tells what came
+/// of it by [`Union::end_new_names`]; until then they count as not durable for everybody else.
+#[derive(Debug, Default)]
+pub(super) struct NewNames {
+    directories: Vec<Rc<Node>>,
+    has_index: bool,
+    /// What is to be synced: the index first.
+    pub(super) files: Vec<ToSync>,
+}
+
+impl NewNames {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.directories.len() + usize::from(self.has_index)
+    }
+}
+
+impl Union {
+    /// Makes the names of directories durable, and of those above them that are new too.
+    pub(crate) async fn sync_directories(&self, directories: Vec<Rc<Node>>) -> Result<(), Errno> {
+        let mut names = self.take_new_names(directories)?;
+        let files = std::mem::take(&mut names.files);
+        if files.is_empty() {
+            return Ok(());
+        }
+        let way = self.upper()?.way.clone();
+        let results = self.shared.committer.copier.sync(files, way, Goal::Durable).await;
+        self.end_new_names(&names, &results)
+    }
+
+    /// Takes up the names of directories that are not durable.
+    pub(super) fn take_new_names(&self, directories: Vec<Rc<Node>>) -> Result<NewNames, Errno> {
+        let mut names = NewNames::default();
+        if let Some(index) = &self.index
+            && (index.has_new_names.replace(false) || index.names_syncing.get() > 0)
+        {
+            index.names_syncing.set(index.names_syncing.get() + 1);
+            names.has_index = true;
+        }
+        for mut directory in directories {
+            loop {
+                let state = directory.directory().ok_or(Errno::NOTDIR)?;
+                let is_known = names.directories.iter().any(|known| Rc::ptr_eq(known, &directory));
+                // What others are just syncing is not durable yet either.
+                let is_due = state.has_new_names.replace(false) || state.names_syncing.get() > 0;
+                if is_due && !is_known {
+                    state.names_syncing.set(state.names_syncing.get() + 1);
+                    names.directories.push(Rc::clone(&directory));
+                }
+                let Some(link) = directory.link() else { break };
+                directory = link.parent;
+            }
+        }
+        match self.files_of(&names) {
+            Ok(files) => Ok(NewNames { files, ..names }),
+            Err(errno) => {
+                self.end_new_names(&names, &vec![Err(errno); names.count()]).map(|()| names)
+            }
+        }
+    }
+
+    fn files_of(&self, names: &NewNames) -> Result<Vec<ToSync>, Errno> {
+        let file = |directory: BorrowedFd<'_>| {
+            if let Way::Commit { mark, .. } = &self.upper()?.way {
+                return Ok(ToSync::Names(mark.clone()));
+            }
+            let open = sys::open_below(directory, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;
+            Ok(ToSync::Names(ring::File::from_handle(ring::Handle::from_fd(open))))
+        };
+        let mut files = Vec::with_capacity(names.directories.len() + 1);
+        if let Some(index) = self.index.as_ref().filter(|_| names.has_index) {
+            files.push(file(index.directory.as_fd())?);
+        }
+        for directory in &names.directories {
+            files.push(file(self.upper_part(directory)?.as_fd())?);
+        }
+        Ok(files)
+    }
+
+    /// Takes note of what syncing has come to. What is not durable is so for whoever asks next.
+    pub(super) fn end_new_names(
+        &self,
+        names: &NewNames,
+        results: &[Result<(), Errno>],
+    ) -> Result<(), Errno> {
+        let mut results = results.iter();
+        let mut outcome = Ok(());
+        if let Some(index) = self.index.as_ref().filter(|_| names.has_index) {
+            index.names_syncing.set(index.names_syncing.get() - 1);
+            let result = *results.next().unwrap_or(&Err(Errno::IO));
+            index.has_new_names.set(index.has_new_names.get() || result.is_err());
+            outcome = result;
+        }
+        for directory in &names.directories {
+            let result = *results.next().unwrap_or(&Err(Errno::IO));
+            if let Some(state) = directory.directory() {
+                state.names_syncing.set(state.names_syncing.get() - 1);
+            }
+            if result.is_err() {
+                self.note_new_name(directory);
+            }
+            outcome = outcome.and(result);
+        }
+        outcome
+    }
+}
