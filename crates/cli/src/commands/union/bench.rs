@@ -12,6 +12,7 @@ mod condition;
 mod container;
 mod counters;
 mod files;
+mod ground;
 mod report;
 mod run;
 
@@ -25,7 +26,7 @@ use clap::{Args, ValueEnum};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use condition::Condition;
-use files::Lower;
+use ground::Grounds;
 use report::Row;
 
 pub(super) use container::{ContainerArgs, run as run_container};
@@ -116,13 +117,14 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let place = files::Place::new(&directory)?;
     let plan = args.plan(&place)?;
     let count = args.files.unwrap_or(if args.quick { 96 } else { args.set.files_default() });
-    let lower = Lower::make(&place, args.set, count, args.seed, &stopped)?;
-    let runs = run::all(&plan, &place, &lower, args.json, &stopped)?;
+    let files = (args.set, count, args.seed);
+    let grounds = Grounds::make(&place, &plan.conditions, files, &stopped)?;
+    let runs = run::all(&plan, &grounds, args.json, &stopped)?;
     let rows = Row::of(&runs);
     if args.json {
         rows.iter().try_for_each(report::print_json)?;
-    } else {
-        report::print(&rows, &lower);
+    } else if let Some(lower) = grounds.lower() {
+        report::print(&rows, lower);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use super::files::Place;
+use super::ground::{FileSystem, run};
 
 /// Longest wait for what is filled in the background.
 const FILL_WAIT_MAX: Duration = Duration::from_mins(15);
@@ -29,6 +30,12 @@ pub(super) enum Condition {
     Background,
     /// Ours with chunk=0: copies whole files
     Whole,
+    /// The kernel's overlayfs on xfs with reflinks, on a loop device
+    Reflink,
+    /// Ours on the same
+    ReflinkOurs,
+    /// No overlay: a btrfs snapshot for each container, on a loop device
+    BtrfsSnapshot,
 }
 
 impl Condition {
@@ -41,8 +48,9 @@ impl Condition {
             tracing::warn!(
                 "the kernel has no overlayfs: nothing to compare with (modprobe overlay)"
             );
-            all.retain(|condition| !matches!(condition, Self::Kernel | Self::KernelVolatile));
+            all.retain(|condition| !condition.is_kernels());
         }
+        all.retain(|condition| condition.file_system().is_available(&systems));
         let runs = Command::new("fuse-overlayfs")
             .arg("--version")
             .current_dir(place.root())
@@ -64,45 +72,72 @@ impl Condition {
             Self::Keep => "keep",
             Self::Background => "background",
             Self::Whole => "whole",
+            Self::Reflink => "reflink",
+            Self::ReflinkOurs => "reflink-ours",
+            Self::BtrfsSnapshot => "btrfs-snapshot",
         }
     }
 
+    /// What it works on.
+    pub(super) fn file_system(self) -> FileSystem {
+        match self {
+            Self::Reflink | Self::ReflinkOurs => FileSystem::Xfs,
+            Self::BtrfsSnapshot => FileSystem::Btrfs,
+            _ => FileSystem::Here,
+        }
+    }
+
+    fn is_kernels(self) -> bool {
+        matches!(self, Self::Kernel | Self::KernelVolatile | Self::Reflink)
+    }
+
     fn is_ours(self) -> bool {
-        matches!(self, Self::Keep | Self::Background | Self::Whole)
+        matches!(self, Self::Keep | Self::Background | Self::Whole | Self::ReflinkOurs)
     }
 
     /// Mounts the directories that are below `at` in the caller's mount namespace.
     pub(super) fn mount(self, lower: &Path, at: &Path) -> anyhow::Result<()> {
+        if self == Self::BtrfsSnapshot {
+            let mount = at.join("mount");
+            std::fs::remove_dir(&mount).context("cannot make room for a snapshot")?;
+            let mut command = Command::new("btrfs");
+            return run(command.args(["subvolume", "snapshot"]).arg(lower).arg(mount));
+        }
         let (upper, work) = (at.join("upper"), at.join("work"));
         let layers = ::union::Options::layers_text(&[lower], Some((&upper, &work)));
         let mut options = layers;
         options.push(match self {
-            Self::Kernel | Self::FuseOverlayfs => "",
+            Self::Kernel | Self::FuseOverlayfs | Self::Reflink | Self::ReflinkOurs => "",
             Self::KernelVolatile => ",volatile",
             Self::Keep => ",chunk=64K,fill=keep",
             Self::Background => ",chunk=64K,fill=background,fill_rate=0,fill_free=0",
             Self::Whole => ",chunk=0",
+            Self::BtrfsSnapshot => bail!("a snapshot is not mounted"),
         });
         let mut command = match self {
-            Self::Kernel | Self::KernelVolatile => {
+            _ if self.is_kernels() => {
                 let mut command = Command::new("mount");
                 command.args(["-t", "overlay", "overlay"]);
                 command
             }
             Self::FuseOverlayfs => Command::new("fuse-overlayfs"),
-            Self::Keep | Self::Background | Self::Whole => {
+            _ => {
                 let program = std::env::current_exe().context("cannot find this program")?;
                 let mut command = Command::new(program);
                 command.arg("union");
                 command
             }
         };
-        command.arg("-o").arg(options).arg(at.join("mount")).stdout(Stdio::null());
-        let status = command.status().context("cannot start what mounts")?;
-        if !status.success() {
-            bail!("mounting {} failed ({status})", self.name());
+        run(command.arg("-o").arg(options).arg(at.join("mount")))
+            .with_context(|| format!("cannot mount {}", self.name()))
+    }
+
+    /// Takes the mount down, where there is one.
+    pub(super) fn unmount(self, at: &Path) -> anyhow::Result<()> {
+        if self == Self::BtrfsSnapshot {
+            return Ok(());
         }
-        Ok(())
+        run(Command::new("umount").arg(at.join("mount")))
     }
 
     /// Waits until what was written is durable, as far as the mount can be asked, and whole, if it

@@ -7,7 +7,7 @@ use std::io::{BufRead, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -81,13 +81,8 @@ pub(super) const FINISH: &str = "finish";
 pub(in crate::commands::union) fn run(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
     args.condition.mount(&args.lower, &args.at)?;
     let done = serve(args);
-    let status = Command::new("umount").arg(args.at.join("mount")).status();
-    let status = status.context("cannot run umount")?;
-    done?;
-    if !status.success() {
-        bail!("unmounting failed ({status})");
-    }
-    Ok(ExitCode::SUCCESS)
+    let unmounted = args.condition.unmount(&args.at);
+    done.and(unmounted).map(|()| ExitCode::SUCCESS)
 }
 
 fn serve(args: &ContainerArgs) -> anyhow::Result<()> {

@@ -5,6 +5,10 @@ use std::path::Path;
 
 use anyhow::Context;
 
+use super::condition::Condition;
+use super::files::Place;
+use super::ground::FileSystem;
+
 /// Counters of the disk below a directory, since it was started.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Disk {
@@ -41,8 +45,42 @@ impl Disk {
     }
 }
 
+/// How the bytes that a run has added are counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Room {
+    /// By the blocks of the files in the containers' directories.
+    Files,
+    /// By what the file system had in use before: files that share blocks count them all.
+    Used(u64),
+}
+
+impl Room {
+    /// Before a run.
+    pub(super) fn of(condition: Condition, place: &Place) -> anyhow::Result<Self> {
+        match condition.file_system() {
+            FileSystem::Here => Ok(Self::Files),
+            FileSystem::Xfs | FileSystem::Btrfs => used_bytes(place.root()).map(Self::Used),
+        }
+    }
+
+    /// What it has added.
+    pub(super) fn taken(self, place: &Place) -> anyhow::Result<u64> {
+        match self {
+            Self::Files => allocated_bytes(&place.containers()),
+            Self::Used(before) => Ok(used_bytes(place.root())?.saturating_sub(before)),
+        }
+    }
+}
+
+/// Bytes in use of a file system.
+fn used_bytes(directory: &Path) -> anyhow::Result<u64> {
+    let found = rustix::fs::statvfs(directory);
+    let found = found.with_context(|| format!("cannot ask about {}", directory.display()))?;
+    Ok((found.f_blocks - found.f_bfree) * found.f_frsize)
+}
+
 /// Bytes that the files below a directory have on the disk.
-pub(super) fn allocated_bytes(directory: &Path) -> anyhow::Result<u64> {
+fn allocated_bytes(directory: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     let mut left = vec![directory.to_owned()];
     while let Some(path) = left.pop() {

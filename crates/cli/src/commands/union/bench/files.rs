@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::ground::FileSystem;
 use super::{Set, Stopped, check_stopped};
 
 /// Smallest and largest file of the study, in bytes.
@@ -98,13 +99,12 @@ impl Lower {
     /// Makes the files, of random bytes.
     pub(super) fn make(
         place: &Place,
-        set: Set,
-        count: usize,
-        seed: u64,
+        system: FileSystem,
+        (set, count, seed): (Set, usize, u64),
         stopped: &Stopped,
     ) -> anyhow::Result<Self> {
         let path = place.lower();
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        system.make_lower(&path)?;
         let mut random = Random::new(seed);
         let mut step = vec![0; STEP_BYTES];
         for part in step.chunks_exact_mut(8) {

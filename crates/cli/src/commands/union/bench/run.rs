@@ -12,8 +12,9 @@ use serde::Serialize;
 
 use super::condition::Condition;
 use super::container::{Answer, ContainerArgs, FINISH, WRITE, is_ready};
-use super::counters::{Disk, allocated_bytes};
+use super::counters::{Disk, Room};
 use super::files::{Lower, Place, progress};
+use super::ground::Grounds;
 use super::{Plan, Stopped, check_stopped, report};
 
 /// How long a container is waited for before it is looked whether all is to end.
@@ -47,8 +48,7 @@ pub(super) struct Run {
 /// All runs, conditions taking turns.
 pub(super) fn all(
     plan: &Plan,
-    place: &Place,
-    lower: &Lower,
+    grounds: &Grounds<'_>,
     is_json: bool,
     stopped: &Stopped,
 ) -> anyhow::Result<Vec<Run>> {
@@ -62,7 +62,9 @@ pub(super) fn all(
                 let condition = plan.conditions[(at + round) % plan.conditions.len()];
                 check_stopped(stopped)?;
                 bar.set_message(format!("runs, {} by {containers}", condition.name()));
-                let found = one(plan, place, lower, (condition, containers, round), stopped);
+                let (place, lower) = grounds.of(condition)?;
+                let on = (place, lower, grounds.disk());
+                let found = one(plan, on, (condition, containers, round), stopped);
                 place.remove_containers()?;
                 let run = found.with_context(|| {
                     format!("{} with {containers} containers", condition.name())
@@ -81,8 +83,7 @@ pub(super) fn all(
 
 fn one(
     plan: &Plan,
-    place: &Place,
-    lower: &Lower,
+    (place, lower, disk): (&Place, &Lower, &Path),
     (condition, containers, round): (Condition, usize, usize),
     stopped: &Stopped,
 ) -> anyhow::Result<Run> {
@@ -98,7 +99,8 @@ fn one(
         let Answer::Mounted = container.hear(stopped)? else { bail!("a container is confused") };
     }
     place.sync()?;
-    let before = Disk::below(place.root());
+    let room = Room::of(condition, place)?;
+    let before = Disk::below(disk);
     let start = Instant::now();
     started.iter_mut().try_for_each(|container| container.tell(WRITE))?;
     let (mut latencies_ns, mut rates) = (Vec::new(), Vec::with_capacity(containers));
@@ -116,8 +118,8 @@ fn one(
     }
     place.sync()?;
     let durable = start.elapsed().as_secs_f64();
-    let disk = before.zip(Disk::below(place.root())).map(|(before, after)| after.since(before));
-    let upper_bytes = allocated_bytes(&place.containers())?;
+    let disk = before.zip(Disk::below(disk)).map(|(before, after)| after.since(before));
+    let upper_bytes = room.taken(place)?;
     for container in started {
         container.end()?;
     }

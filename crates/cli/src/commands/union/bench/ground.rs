@@ -1,0 +1,167 @@
+//! The file systems that runs take place on: the one that is measured, and others on loop devices whose
+//! images lie on it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use super::condition::Condition;
+use super::files::{Lower, Place};
+use super::{Set, Stopped};
+
+/// Size of an image; what is not used takes no room.
+const IMAGE_BYTES: u64 = 48 << 30;
+
+/// A kind of file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileSystem {
+    /// That of the bench's directory.
+    Here,
+    /// xfs with reflinks, on a loop device.
+    Xfs,
+    /// btrfs, on a loop device.
+    Btrfs,
+}
+
+impl FileSystem {
+    /// Whether it can be had here.
+    pub(super) fn is_available(self, systems: &str) -> bool {
+        let Some(program) = self.mkfs().first().copied() else { return true };
+        let is_known = systems.lines().any(|line| line == format!("\t{}", self.name()));
+        let version =
+            Command::new(program).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        is_known && version.is_ok_and(|status| status.success())
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Here => "here",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+        }
+    }
+
+    /// What makes it, before the image's name.
+    fn mkfs(self) -> &'static [&'static str] {
+        match self {
+            Self::Here => &[],
+            Self::Xfs => &["mkfs.xfs", "-q", "-m", "reflink=1"],
+            Self::Btrfs => &["mkfs.btrfs", "-q"],
+        }
+    }
+
+    /// Makes the directory of the lower files: one that snapshots can be made of, where there are any.
+    pub(super) fn make_lower(self, path: &Path) -> anyhow::Result<()> {
+        if self == Self::Btrfs {
+            let mut command = Command::new("btrfs");
+            return run(command.args(["subvolume", "create"]).arg(path));
+        }
+        std::fs::create_dir(path).with_context(|| format!("cannot make {}", path.display()))
+    }
+}
+
+/// Runs a command that says nothing if all is well.
+pub(super) fn run(command: &mut Command) -> anyhow::Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let status = command.stdout(Stdio::null()).status();
+    let status = status.with_context(|| format!("cannot run {name}"))?;
+    if !status.success() {
+        bail!("{name} failed ({status})");
+    }
+    Ok(())
+}
+
+/// A file system on a loop device, unmounted when it is dropped; the device goes with it.
+#[derive(Debug)]
+struct LoopDevice {
+    at: PathBuf,
+}
+
+impl LoopDevice {
+    fn make(system: FileSystem, directory: &Path) -> anyhow::Result<Self> {
+        let image = directory.join(format!("{}.image", system.name()));
+        let at = directory.join(system.name());
+        std::fs::create_dir(&at).with_context(|| format!("cannot make {}", at.display()))?;
+        let file = File::create(&image).and_then(|file| file.set_len(IMAGE_BYTES));
+        file.with_context(|| format!("cannot make {}", image.display()))?;
+        let [program, options @ ..] = system.mkfs() else { bail!("there is nothing to make") };
+        run(Command::new(program).args(options).arg(&image))?;
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at))?;
+        Ok(Self { at })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        if let Err(error) = run(Command::new("umount").arg(&self.at)) {
+            tracing::warn!(%error, path = %self.at.display(), "what the bench mounted stays mounted");
+        }
+    }
+}
+
+/// Where a condition's runs take place. What is dropped first comes first.
+#[derive(Debug)]
+pub(super) struct Ground {
+    system: FileSystem,
+    pub(super) lower: Lower,
+    /// None of its own on the file system of the bench's directory.
+    place: Option<Place>,
+    _device: Option<LoopDevice>,
+}
+
+/// All file systems that conditions ask for, each with the same lower files.
+#[derive(Debug)]
+pub(super) struct Grounds<'a> {
+    here: &'a Place,
+    all: Vec<Ground>,
+}
+
+impl<'a> Grounds<'a> {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// If a program is missing, or there is no room.
+    pub(super) fn make(
+        here: &'a Place,
+        conditions: &[Condition],
+        (set, count, seed): (Set, usize, u64),
+        stopped: &Stopped,
+    ) -> anyhow::Result<Self> {
+        let mut all: Vec<Ground> = Vec::new();
+        for system in conditions.iter().map(|condition| condition.file_system()) {
+            if all.iter().any(|known| known.system == system) {
+                continue;
+            }
+            let (mut place, mut device) = (None, None);
+            if system != FileSystem::Here {
+                let made = LoopDevice::make(system, here.root())?;
+                place = Some(Place::new(&made.at)?);
+                device = Some(made);
+            }
+            let on = place.as_ref().unwrap_or(here);
+            let lower = Lower::make(on, system, (set, count, seed), stopped)?;
+            all.push(Ground { system, lower, place, _device: device });
+        }
+        Ok(Self { here, all })
+    }
+
+    /// Where a condition's runs take place.
+    pub(super) fn of(&self, condition: Condition) -> anyhow::Result<(&Place, &Lower)> {
+        let system = condition.file_system();
+        let ground = self.all.iter().find(|ground| ground.system == system);
+        let ground = ground.context("a condition without a file system")?;
+        Ok((ground.place.as_ref().unwrap_or(self.here), &ground.lower))
+    }
+
+    /// The files that there are everywhere.
+    pub(super) fn lower(&self) -> Option<&Lower> {
+        self.all.first().map(|ground| &ground.lower)
+    }
+
+    /// A directory on the disk that is measured.
+    pub(super) fn disk(&self) -> &Path {
+        self.here.root()
+    }
+}
