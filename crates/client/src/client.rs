@@ -8,8 +8,9 @@ use crate::removals::Removals;
 use crate::session::{CallCounts, Session, SessionConfig};
 use crate::space::Space;
 use protocol::client::{Answer, Call};
+use protocol::lease::Return;
 use protocol::space::PoolUse;
-use protocol::{Errno, InodeId, SessionId};
+use protocol::{Errno, InodeId, Rights, SessionId};
 use ring::local::Semaphore;
 use ring::time::sleep;
 use std::cell::{Cell, RefCell};
@@ -61,7 +62,7 @@ pub struct Client {
     pub(crate) dirty_inodes: RefCell<BTreeMap<InodeId, Rc<Inode>>>,
     pub(crate) changes: Option<Box<dyn Fn(Change)>>,
     /// Rights of forgotten inodes, to be given back together.
-    pub(crate) returns: RefCell<Vec<protocol::lease::Return>>,
+    pub(crate) returns: RefCell<Vec<Return>>,
     /// Open handles.
     pub(crate) open_files: Cell<usize>,
     pub(crate) removals: Removals,
@@ -201,10 +202,30 @@ impl Client {
     pub(crate) async fn give_back(self: &Rc<Self>) {
         let returns = self.returns.take();
         for part in returns.chunks(1024) {
-            if let Err(error) = self.session.call(Call::GiveBack(part.to_vec())).await {
+            let part: Vec<_> = part.iter().filter_map(|back| self.still_due(*back)).collect();
+            if part.is_empty() {
+                continue;
+            }
+            if let Err(error) = self.session.call(Call::GiveBack(part)).await {
                 tracing::debug!(%error, "rights could not be given back");
             }
         }
+    }
+
+    /// What is given back, but not OPEN if the inode was opened again since it was closed: a recall may
+    /// have been answered meanwhile, by which the service knows of that open.
+    fn still_due(&self, mut back: Return) -> Option<Return> {
+        if let Some(inode) = self.known_inode(back.inode)
+            && back.rights.contains(Rights::OPEN)
+        {
+            let mut state = inode.state.borrow_mut();
+            // One that was forgotten in between, and knows of no stamp, tells of its open anew.
+            if state.is_open() && state.stamp >= back.stamp {
+                back.rights = back.rights - Rights::OPEN;
+                state.rights |= Rights::OPEN;
+            }
+        }
+        (!back.rights.is_empty()).then_some(back)
     }
 
     /// Forgets an inode if nobody uses it.

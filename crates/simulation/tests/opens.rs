@@ -257,6 +257,27 @@ fn a_file_opened_while_others_rename_it_to_a_name_being_removed_stays() {
     });
 }
 
+/// Goal: a file that is closed, opened again at once and then removed by another client is there for as
+/// long as it is open: that it was closed is not told any more (seed 20160).
+#[test]
+fn a_file_that_is_opened_again_at_once_stays() {
+    play(2, async |stage| {
+        let reopen = async |opener: Rc<Client>| {
+            let (handle, attr) = opener.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            opener.write(&handle, 0, bytes(1), false).await.unwrap();
+            opener.release(&handle).await.unwrap();
+            opener.open(attr.inode, WRITE).await.unwrap().0
+        };
+        let handle = stage.on(0, reopen).await;
+        stage.on(1, async |remover| remover.unlink(ROOT, b"a").await.unwrap()).await;
+        sleep(protocol::times::WRITEBACK * 2).await;
+        let before = stage.on(1, async |other| inodes(&other).await).await;
+        stage.on(0, async move |client| is_there(client, handle).await).await;
+        sleep(protocol::times::WRITEBACK * 4).await;
+        assert_eq!(stage.on(1, async |other| inodes(&other).await).await, before - 1);
+    });
+}
+
 /// Goal: an open costs no call because another name is just removed.
 #[test]
 fn an_open_beside_another_removal_costs_no_call() {
