@@ -33,7 +33,7 @@ pub struct Thresholds {
     pub knee_share: f64,
     /// A4: fewest numbers of operations under way to judge a curve.
     pub knee_points_min: usize,
-    /// A4, A8: R² from which on a model is shown.
+    /// A4, A8, A9: R² from which on a model is shown.
     pub model_r2_min: f64,
     /// A4: factor by which the tail latency of one operation may grow.
     pub knee_tail: f64,
@@ -53,6 +53,8 @@ pub struct Thresholds {
     pub rates_min: usize,
     /// A7: R² from which on a slope is given.
     pub slope_r2_min: f64,
+    /// A9: fewest numbers of threads.
+    pub threads_min: usize,
     /// A8: fewest batch sizes.
     pub batches_min: usize,
     /// A8: factor of the cost of the largest batch that counts as no more than it.
@@ -83,6 +85,7 @@ pub const THRESHOLDS: Thresholds = Thresholds {
     latency_flat: 1.10,
     rates_min: 5,
     slope_r2_min: 0.98,
+    threads_min: 3,
     batches_min: 3,
     batch_cost: 1.05,
     batch_tail: 1.10,
@@ -99,7 +102,7 @@ impl Thresholds {
             ("A13: fewest stripe counts", self.stripes_min.to_string()),
             ("A4: share of the best that is all of it", percent(self.knee_share)),
             ("A4: fewest products of jobs and depth", self.knee_points_min.to_string()),
-            ("A4, A8: R² of a model that is shown", self.model_r2_min.to_string()),
+            ("A4, A8, A9: R² of a model that is shown", self.model_r2_min.to_string()),
             ("A4: growth of the tail of one operation", self.knee_tail.to_string()),
             ("A4: difference of N and rate × latency", percent(self.little_max)),
             ("A6: share of link or device that is all of it", percent(self.bound_share)),
@@ -112,6 +115,7 @@ impl Thresholds {
             ("A8: fewest batch sizes", self.batches_min.to_string()),
             ("A8: growth of cost that is none", self.batch_cost.to_string()),
             ("A8: growth of the tail that is none", self.batch_tail.to_string()),
+            ("A9: fewest numbers of threads", self.threads_min.to_string()),
             ("strong: cells that have to agree", percent(self.strong_share)),
             ("A17: fewest rounds", self.rounds_min.to_string()),
             ("A17: widest half interval", percent(self.half_width_max)),
@@ -197,6 +201,13 @@ pub const RULES: &[Rule] = &[
         needs: Message::A8Needs,
         change: Message::A8Change,
         judge: rules::cost::batch,
+    },
+    Rule {
+        id: "A9",
+        question: Message::A9Question,
+        needs: Message::A9Needs,
+        change: Message::A9Change,
+        judge: rules::queues::one_or_many,
     },
     Rule {
         id: "A10",

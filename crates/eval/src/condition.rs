@@ -7,21 +7,27 @@
 mod container;
 mod file_system;
 mod instances;
+mod iscsi;
 mod network;
 mod pool;
+mod scheduler;
 mod steps;
 mod storage;
 
-use crate::cpu::Service;
+use crate::cpu::{Group, Service, hosts};
 use crate::crowd::Shares;
 use crate::engine::Stop;
 use crate::engine::ior::check_striping;
 use crate::error::Error;
 use crate::experiment::ior::IorLevel;
-use crate::experiment::{ContainerKind, EngineKind, LevelKind, Runtime, Subsystem, Task};
+use crate::experiment::{
+    ContainerKind, EngineKind, Level, LevelKind, Runtime, Storage, Subsystem, Task,
+};
 use crate::own::{OwnDirectory, Owner, mounts_below, reclaim_below};
 use crate::plan::{Condition, Plan};
+use crate::units;
 use container::Container;
+use scheduler::Scheduler;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -54,10 +60,14 @@ pub struct Place {
     container: Option<Container>,
     /// The namespace, for engines that are hosts themselves.
     fabric: Option<Fabric>,
+    /// The logical unit, for engines that are initiators themselves.
+    unit: Option<LogicalUnit>,
     /// Mounts of one file system, for engines that can use several; the file is in the first.
     mounts: Vec<PathBuf>,
     /// What gives instances a directory each; `None` is plain directories.
     shares: Option<Arc<dyn Shares>>,
+    /// The kernel's, of its block device.
+    scheduler: Option<Scheduler>,
     owner: Option<Owner>,
 }
 
@@ -70,7 +80,35 @@ pub struct Fabric {
     pub network_namespace: Option<PathBuf>,
 }
 
+/// A logical unit of an iSCSI target.
+#[derive(Clone, Debug)]
+pub struct LogicalUnit {
+    /// Address and port of the portal.
+    pub portal: std::net::SocketAddr,
+    /// The target's name.
+    pub target: String,
+    /// Number of the unit.
+    pub lun: u16,
+}
+
+impl LogicalUnit {
+    /// As libiscsi's programs take it.
+    pub fn url(&self) -> String {
+        format!("iscsi://{}/{}/{}", self.portal, self.target, self.lun)
+    }
+}
+
 impl Fabric {
+    /// As `tsumugi eval rate` takes it.
+    pub fn url(&self) -> String {
+        let Subsystem { address, port, nqn, .. } = &self.subsystem;
+        if address.contains(':') {
+            format!("nvme://[{address}]:{port}/{nqn}")
+        } else {
+            format!("nvme://{address}:{port}/{nqn}")
+        }
+    }
+
     /// Arguments of `tsumugi nvme` that name it, with the consent to write if there is one.
     pub fn arguments(&self) -> Vec<String> {
         let subsystem = &self.subsystem;
@@ -122,6 +160,11 @@ impl Place {
         self.fabric.as_ref()
     }
 
+    /// The logical unit, for engines that are initiators themselves.
+    pub fn unit(&self) -> Option<&LogicalUnit> {
+        self.unit.as_ref()
+    }
+
     /// Mounts of one file system, for engines that can use several; the directory is in the first.
     pub fn mounts(&self) -> &[PathBuf] {
         &self.mounts
@@ -151,6 +194,16 @@ impl Place {
         if let Some(owner) = &self.owner {
             owner.mark(command);
         }
+    }
+
+    /// What counts the container's CPU time, if there is one.
+    pub fn group(&self) -> Option<&Group> {
+        self.container.as_ref()?.group()
+    }
+
+    /// Makes ready what conditions on one device do not share; to be called before each run.
+    pub fn prepare(&self) -> Result<(), Error> {
+        self.scheduler.as_ref().map_or(Ok(()), Scheduler::set)
     }
 
     /// Numbers of the device whose counters show what reaches storage.
@@ -188,6 +241,12 @@ pub struct Stage {
     services: Vec<Service>,
     /// Commands to run at the end.
     leave: Vec<String>,
+    /// The file of a target that a target of the other kind is to share: that is made by tgt, or not.
+    unshared: Option<(bool, Ready)>,
+    /// Of devices whose schedulers conditions set: those that they had.
+    schedulers: BTreeMap<(u32, u32), Scheduler>,
+    /// Schedulers that levels name.
+    named_schedulers: BTreeMap<String, String>,
     owner: Option<Owner>,
     directory: Option<OwnDirectory>,
     /// Waits for our death, to clean up after us.
@@ -212,6 +271,9 @@ impl Stage {
             children: Vec::new(),
             services: Vec::new(),
             leave: Vec::new(),
+            unshared: None,
+            schedulers: BTreeMap::new(),
+            named_schedulers: BTreeMap::new(),
             owner: None,
             directory: None,
             reaper: None,
@@ -221,6 +283,13 @@ impl Stage {
         };
         if plan.experiment.engine == EngineKind::Synthetic {
             return Ok(stage);
+        }
+        for host in &plan.experiment.cpu_hosts {
+            let asked = hosts::ask(host).map(|it| units::several(it.cpus() as u32, "CPU"));
+            stage.notes.push(match asked {
+                Ok(cpus) => format!("{host}: {cpus}, looked at by ssh"),
+                Err(why) => format!("{host}: CPU time is not available: {why}"),
+            });
         }
         let path = stage.own_directory(options)?;
         let scratch = path.join("scratch");
@@ -234,22 +303,7 @@ impl Stage {
                 std::fs::create_dir(&own).map_err(Error::io("cannot make", &own))?;
                 match &level.kind {
                     LevelKind::Storage(storage) => {
-                        let file_bytes = plan.experiment.file_bytes;
-                        let bytes = match level.file_system {
-                            Some(_) => file_system::storage_bytes(file_bytes),
-                            None => file_bytes,
-                        };
-                        let mut ready = stage.enter_storage(plan, options, storage, &own, bytes)?;
-                        if let (Some(kind), Ok(below)) = (level.file_system, &ready) {
-                            let below = below.clone();
-                            ready = stage.enter_file_system(&below, kind, &own, file_bytes);
-                        }
-                        if let Some(fabric) = ready.as_ref().ok().and_then(|it| it.fabric.as_ref())
-                        {
-                            let said = steps::steps(&options.program, fabric);
-                            stage.notes.push(format!("{name}: {said}"));
-                        }
-                        stage.storages.insert(name.clone(), ready);
+                        stage.enter_storage_level(plan, options, (name, level, storage), &own)?;
                     }
                     LevelKind::Runtime(Runtime::Native) => {
                         stage.runtimes.insert(name.clone(), Ok(None));
@@ -267,6 +321,37 @@ impl Stage {
             }
         }
         Ok(stage)
+    }
+
+    /// A storage with what its level puts on it.
+    fn enter_storage_level(
+        &mut self,
+        plan: &Plan,
+        options: &StageOptions,
+        (name, level, storage): (&str, &Level, &Storage),
+        own: &Path,
+    ) -> Result<(), Error> {
+        let file_bytes = plan.experiment.file_bytes;
+        let bytes = match level.file_system {
+            Some(_) => file_system::storage_bytes(file_bytes),
+            None => file_bytes,
+        };
+        let mut ready = self.enter_storage(plan, options, storage, own, bytes)?;
+        if let (Some(kind), Ok(below)) = (level.file_system, &ready) {
+            let below = below.clone();
+            ready = self.enter_file_system(&below, kind, own, file_bytes);
+        }
+        if let (Some(scheduler), Ok(found)) = (&level.scheduler, &ready) {
+            let found = found.clone();
+            ready = self.enter_scheduler(&found, scheduler).map(|()| found);
+            self.named_schedulers.insert(name.into(), scheduler.clone());
+        }
+        if let Some(fabric) = ready.as_ref().ok().and_then(|it| it.fabric.as_ref()) {
+            let said = steps::steps(&options.program, fabric);
+            self.notes.push(format!("{name}: {said}"));
+        }
+        self.storages.insert(name.into(), ready);
+        Ok(())
     }
 
     /// Makes the experiment's directory, after cleaning up what dead experiments left beside it, and
@@ -299,7 +384,17 @@ impl Stage {
             return Err("there is no directory for an image".into());
         };
         let scratch = directory.path().join("scratch");
-        let found = Container::find(kinds, own, &scratch, programs, owner)?;
+        let mut found = Container::find(kinds, own, &scratch, programs, owner)?;
+        let level = own.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match found.count(&format!("{}-{level}", owner.group()), &scratch) {
+            Ok(leave) => {
+                directory.note_leave(&leave).map_err(|error| error.to_string())?;
+                self.leave.push(leave);
+            }
+            Err(why) => {
+                self.notes.push(format!("{level}: CPU time by container is not available: {why}"));
+            }
+        }
         if let Some(program) = found.keeps_containers() {
             directory.note_runtime(program).map_err(|error| error.to_string())?;
         }
@@ -329,10 +424,12 @@ impl Stage {
     /// Where a condition's runs work, or why it is not available.
     pub fn place(&self, condition: &Condition) -> Result<Place, String> {
         let mut ready = None;
+        let mut named = None;
         let mut container = None;
         for level in condition.levels.values() {
             if let Some(storage) = self.storages.get(level) {
                 ready = Some(storage.clone()?);
+                named = self.named_schedulers.get(level);
             } else if let Some(runtime) = self.runtimes.get(level) {
                 container.clone_from(&runtime.clone()?);
             }
@@ -343,8 +440,9 @@ impl Stage {
             check_striping(directory, &self.program)?;
         }
         let owner = self.owner.clone();
-        let Ready { file, device, fabric, mounts, shares } = ready;
-        Ok(Place { file, device, container, fabric, mounts, shares, owner })
+        let scheduler = self.scheduler(&ready, named.map(String::as_str));
+        let Ready { file, device, fabric, unit, mounts, shares, .. } = ready;
+        Ok(Place { file, device, container, fabric, unit, mounts, shares, scheduler, owner })
     }
 
     /// Processes that stand as long as the conditions do, for their CPU time.

@@ -9,13 +9,18 @@
 
 mod accounting;
 mod cgroup;
+mod group;
+pub mod hosts;
 mod processes;
 mod stat;
 
 pub use accounting::{Accounting, Counting};
 pub use cgroup::Cgroup;
+pub use group::Group;
 pub use processes::Service;
 pub use stat::{Column, Machine};
+
+use hosts::{HostSpent, Hosts};
 
 use crate::engine::Outcome;
 use crate::experiment::Metric;
@@ -38,6 +43,8 @@ pub struct Meter {
     accounting: Accounting,
     cgroup: Option<Cgroup>,
     services: Vec<Service>,
+    /// Other machines.
+    hosts: Vec<String>,
 }
 
 /// Counters at one moment.
@@ -47,6 +54,7 @@ pub struct Look {
     machine: Machine,
     times: Times,
     cgroup: Option<Duration>,
+    hosts: Hosts,
 }
 
 /// What was used between two looks.
@@ -72,15 +80,18 @@ pub struct Spent {
     pub kernel: Option<f64>,
     /// CPU seconds of our cgroup.
     pub cgroup: Option<f64>,
+    /// Of other machines, by name.
+    pub hosts: BTreeMap<String, HostSpent>,
 }
 
 impl Meter {
-    /// A meter for this machine, with services that stand.
-    pub fn new(services: Vec<Service>) -> Self {
+    /// A meter for this machine, with services that stand, and for others.
+    pub fn new(services: Vec<Service>, hosts: Vec<String>) -> Self {
         Self {
             accounting: Accounting::of_this_machine(),
             cgroup: Cgroup::of_this_process(),
             services,
+            hosts,
         }
     }
 
@@ -94,9 +105,21 @@ impl Meter {
         self.cgroup.as_ref()
     }
 
-    /// Looks at the counters.
-    pub fn look(&self) -> Look {
+    /// Looks at the counters before something, others' first: asking them costs time here too.
+    pub fn before(&self) -> Look {
+        let hosts = hosts::look(&self.hosts);
+        Look { hosts, ..self.look() }
+    }
+
+    /// Looks at the counters after something, others' last.
+    pub fn after(&self) -> Look {
+        let look = self.look();
+        Look { hosts: hosts::look(&self.hosts), ..look }
+    }
+
+    fn look(&self) -> Look {
         Look {
+            hosts: Hosts::new(),
             at: Instant::now(),
             machine: Machine::now(),
             times: Times::now(&self.services),
@@ -133,6 +156,7 @@ impl Meter {
                 .collect(),
             kernel: to.times.kernel_since(&from.times),
             cgroup: difference(from.cgroup, to.cgroup),
+            hosts: hosts::spent(&from.hosts, &to.hosts),
         }
     }
 
@@ -163,11 +187,11 @@ impl Meter {
 
 impl Spent {
     /// CPU time of the machine for what a run moved, less `idle` (CPU seconds by second without it).
-    /// What is not more than that has no value.
+    /// What is not more than that by the error of its sampling has no value.
     pub fn metrics(&self, idle: Option<f64>, outcome: &Outcome) -> BTreeMap<Metric, f64> {
         let (Some(busy), Some(idle)) = (self.busy, idle) else { return BTreeMap::new() };
         let seconds = busy.seconds - idle * self.seconds;
-        if seconds <= 0.0 {
+        if seconds <= busy.error {
             return BTreeMap::new();
         }
         let bytes_per_s = outcome.read_bytes_per_s + outcome.written_bytes_per_s;
@@ -207,6 +231,11 @@ impl Spent {
             ("cpu_busiest_softirq_share", self.busiest_softirq),
         ] {
             samples.extend(value.map(|value| (name.to_string(), value)));
+        }
+        for (name, it) in &self.hosts {
+            samples.insert(format!("cpu_host_{name}_wall_s"), it.seconds);
+            samples.insert(format!("cpu_host_{name}_busy_s"), it.busy.seconds);
+            samples.insert(format!("cpu_host_{name}_error_s"), it.busy.error);
         }
         samples.extend(
             self.services.iter().map(|(name, value)| (format!("cpu_service_{name}_s"), *value)),

@@ -5,6 +5,7 @@ pub mod fio;
 pub mod ior;
 pub mod metadata;
 pub mod nvme;
+mod ours;
 pub mod program;
 pub mod rate;
 pub mod synthetic;

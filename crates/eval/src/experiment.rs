@@ -69,6 +69,8 @@ pub struct Experiment {
     pub limits: Limits,
     /// What counts as the same.
     pub margins: Margins,
+    /// Other machines whose CPU time is looked at, as ssh calls them.
+    pub cpu_hosts: Vec<String>,
     /// The factors with their levels; a condition has one level of each.
     pub factors: BTreeMap<String, BTreeMap<String, Level>>,
     /// The loads.

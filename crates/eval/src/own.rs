@@ -63,6 +63,11 @@ impl Owner {
         format!("{CONTAINER_LABEL}:{}", self.0)
     }
 
+    /// How names of its cgroups begin.
+    pub fn group(&self) -> String {
+        format!("{CONTAINER_LABEL}-{}", self.0)
+    }
+
     /// The label of its containers.
     pub fn label(&self) -> String {
         format!("{CONTAINER_LABEL}={}", self.0)

@@ -232,10 +232,10 @@ impl Plan {
         // Of files that are made for a storage, all is written once; devices are taken as they
         // are.
         let makes_file = |level: &&Level| {
-            use Storage::{Command, Directory, Pool, Target};
+            use Storage::{Command, Directory, Iscsi, Pool, Target};
             let LevelKind::Storage(storage) = &level.kind else { return false };
             let is_file = matches!(storage, Target { backing: Backing::File, .. });
-            is_file || matches!(storage, Command { .. } | Directory(_) | Pool(_))
+            is_file || matches!(storage, Command { .. } | Directory(_) | Iscsi { .. } | Pool(_))
         };
         let levels = self.experiment.factors.values().flat_map(BTreeMap::values);
         let storages = levels.filter(makes_file).count() as u64;
@@ -260,7 +260,7 @@ fn points(workload: usize, load: &Workload, worker: Message) -> Vec<Cell> {
                     for &batch in &load.batches {
                         let mut id =
                             format!("{}/bs={block_size}/jobs={jobs}/depth={depth}", load.name);
-                        if rate > 0 {
+                        if rate > 0 || batch > 1 {
                             id = format!("{id}/rate={rate}/batch={batch}");
                         }
                         cells.push(Cell {

@@ -7,7 +7,7 @@
 
 use crate::analysis::Analysis;
 use crate::condition::{Place, Stage};
-use crate::cpu::Meter;
+use crate::cpu::{Meter, Spent};
 use crate::engine::{Engine, Outcome, Stop, Work};
 use crate::error::Error;
 use crate::experiment::{EngineKind, Metric};
@@ -123,8 +123,8 @@ pub struct Runner<'a> {
     failures: BTreeMap<usize, u32>,
     /// `None` without storage, which costs no CPU time.
     meter: Option<Meter>,
-    /// CPU seconds by second that the machine used before a round.
-    idle: Option<f64>,
+    /// What the machine and others used before a round, by no run.
+    idle: Option<Spent>,
 }
 
 impl std::fmt::Debug for Runner<'_> {
@@ -165,7 +165,8 @@ impl<'a> Runner<'a> {
             done,
             runs_here: 0,
             failures: BTreeMap::new(),
-            meter: (!is_synthetic).then(|| Meter::new(stage.services().to_vec())),
+            meter: (!is_synthetic)
+                .then(|| Meter::new(stage.services().to_vec(), plan.experiment.cpu_hosts.clone())),
             idle: None,
         })
     }
@@ -369,18 +370,32 @@ impl<'a> Runner<'a> {
             ramp,
         };
         let device = place.and_then(Place::device);
-        if let (None, Some(meter)) = (self.idle, &self.meter) {
-            self.idle = idle_cpus(meter, self.plan.experiment.timing.run);
+        if let (None, Some(meter)) = (&self.idle, &self.meter) {
+            self.idle = Some(idle(meter, self.plan.experiment.timing.run));
+        }
+        if let Err(error) = place.map_or(Ok(()), Place::prepare) {
+            return (Err(error), Vec::new());
         }
         let before = Look::now(device);
-        let cpu_before = self.meter.as_ref().map(Meter::look);
+        let cpu_before = self.meter.as_ref().map(Meter::before);
+        let group = || Some(place?.group()?.cgroup().used()?.as_secs_f64());
+        let group_before = group();
         let mut result = self.engine.run(&work, &self.stop);
         if let (Some(meter), Some(before), Ok(outcome)) = (&self.meter, &cpu_before, &mut result) {
-            let spent = meter.spent(before, &meter.look());
+            let spent = meter.spent(before, &meter.after());
             outcome.further.extend(spent.samples());
+            let of_container = group().zip(group_before).map(|(after, before)| after - before);
+            outcome.further.extend(of_container.map(|s| ("cpu_container_s".to_string(), s)));
             outcome.further.insert("cpu_operations".into(), outcome.operations());
-            outcome.metrics.extend(spent.metrics(self.idle, outcome));
-            outcome.further.extend(self.idle.map(|idle| ("cpu_idle_busy".to_string(), idle)));
+            let idle = self.idle.as_ref();
+            let busy = idle.and_then(|idle| Some(idle.busy?.seconds / idle.seconds));
+            outcome.metrics.extend(spent.metrics(busy, outcome));
+            outcome.further.extend(busy.map(|busy| ("cpu_idle_busy".to_string(), busy)));
+            let hosts = idle.into_iter().flat_map(|idle| &idle.hosts);
+            let by_second = hosts.map(|(name, it)| {
+                (format!("cpu_host_{name}_idle_busy"), it.busy.seconds / it.seconds)
+            });
+            outcome.further.extend(by_second);
         }
         let after = Look::now(device);
         let marks = match &result {
@@ -421,12 +436,11 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// CPU seconds by second that the machine uses while no run is made.
-fn idle_cpus(meter: &Meter, run: Duration) -> Option<f64> {
-    let before = meter.look();
+/// What is used while no run is made.
+fn idle(meter: &Meter, run: Duration) -> Spent {
+    let before = meter.before();
     std::thread::sleep(run.min(IDLE_LOOK_MAX));
-    let spent = meter.spent(&before, &meter.look());
-    spent.busy.map(|busy| busy.seconds / spent.seconds)
+    meter.spent(&before, &meter.after())
 }
 
 #[cfg(test)]

@@ -100,11 +100,17 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
+/// Changes that are larger say nothing by their size.
+const PERCENT_MAX: f64 = 100_000.0;
+
 /// A log-ratio as signed percent: `+3.2 %`.
 pub fn percent(log_ratio: f64) -> String {
     let value = 100.0 * log_ratio.exp_m1();
     if !value.is_finite() {
         return "–".into();
+    }
+    if value > PERCENT_MAX {
+        return format!("over +{PERCENT_MAX:.0} %");
     }
     let sign = if value < 0.0 { '−' } else { '+' };
     let size = value.abs();
@@ -139,6 +145,7 @@ mod tests {
         );
         assert_eq!(percent(1.05_f64.ln()), "+5.0 %");
         assert_eq!(percent(0.5_f64.ln()), "−50 %");
+        assert_eq!(percent(20.0), "over +100000 %");
         assert_eq!((significant(1234.5), significant(0.01234)), ("1234".into(), "0.0123".into()));
     }
 }

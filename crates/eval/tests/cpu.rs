@@ -44,8 +44,8 @@ fn known_amounts_are_found() {
         command
     };
     let mut service = burner(300).spawn().unwrap();
-    let meter = Meter::new(vec![Service { name: "target".into(), pid: service.id() }]);
-    let before = meter.look();
+    let meter = Meter::new(vec![Service { name: "target".into(), pid: service.id() }], Vec::new());
+    let before = meter.before();
     let (mut input, output) = (service.stdin.take().unwrap(), service.stdout.take().unwrap());
     writeln!(input, "go").unwrap();
     let mut lines = BufReader::new(output).lines();
@@ -61,7 +61,7 @@ fn known_amounts_are_found() {
         .status()
         .unwrap();
     assert!(done.success());
-    let spent = meter.spent(&before, &meter.look());
+    let spent = meter.spent(&before, &meter.after());
     drop(input);
     service.wait().unwrap();
     let near = |value: f64, known: f64| (known..known + 0.15).contains(&value);

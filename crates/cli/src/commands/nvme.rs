@@ -3,7 +3,7 @@
 //! Flags are spelled as in nvme-cli (connection) and fio (load). Nothing here needs privileges or a
 //! kernel module: the host is in this process.
 
-mod args;
+pub(crate) mod args;
 mod attach;
 mod check;
 mod pattern;
@@ -124,7 +124,8 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Option<ExitCode> {
     }
 }
 
-fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+/// Runs a future on a reactor of its own.
+pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     Runtime::new(&ring::Config::default())?.block_on(future)
 }
 

@@ -4,6 +4,7 @@ pub(super) mod bound;
 pub(super) mod cost;
 pub(super) mod depth;
 pub(super) mod parallel;
+pub(super) mod queues;
 pub(super) mod stripes;
 
 use super::{Confidence, Facts, Finding};
@@ -11,12 +12,19 @@ use crate::analysis::{Family, Point, Row};
 use crate::experiment::Metric;
 use crate::guard::Mark;
 use crate::plan::Cell;
-use crate::statistics::{Inconclusive, Verdict, median, median_interval};
+use crate::statistics::{Inconclusive, Interval, Verdict, median, median_interval};
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most lines of evidence on a card; the tables have the rest.
 const EVIDENCE_MAX: usize = 12;
+
+/// The interval of a log-ratio, behind its value.
+fn interval(interval: Option<Interval>) -> String {
+    interval.map_or(String::new(), |it| {
+        format!(" ({} … {})", units::percent(it.low), units::percent(it.high))
+    })
+}
 
 /// A row with what is needed to talk about it.
 #[derive(Clone, Copy)]
@@ -37,9 +45,7 @@ impl Told<'_> {
 
     fn line(&self, facts: &Facts<'_>) -> String {
         let cell = &facts.plan.cells[self.row.cell];
-        let interval = self.row.evidence.interval.map_or(String::new(), |interval| {
-            format!(" ({} … {})", units::percent(interval.low), units::percent(interval.high))
-        });
+        let interval = interval(self.row.evidence.interval);
         format!(
             "{}, {} {}: {} {}{interval}, n = {}: {}",
             facts.plan.experiment.comparisons[self.family.comparison].name,

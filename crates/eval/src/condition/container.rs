@@ -4,6 +4,7 @@
 //! names, so that the comparison is of the container and of nothing else. The directory with the
 //! file is bound to `/data`.
 
+use crate::cpu::Group;
 use crate::engine::Stop;
 use crate::error::Error;
 use crate::experiment::ContainerKind;
@@ -36,6 +37,8 @@ pub(super) struct Container {
     /// What the image holds, by the names that loads call them.
     programs: BTreeMap<PathBuf, Program>,
     owner: Owner,
+    /// Counts its CPU time.
+    group: Option<Group>,
 }
 
 /// A program in the image.
@@ -85,6 +88,7 @@ impl Container {
                 image: image.clone(),
                 programs: programs.clone(),
                 owner: owner.clone(),
+                group: None,
             };
             match container.import().and_then(|()| container.probe(scratch)) {
                 Ok(()) => return Ok(container),
@@ -92,6 +96,30 @@ impl Container {
             }
         }
         Err(complaints.join("; "))
+    }
+
+    /// Has its CPU time counted by a group of ours; why that cannot be, if it cannot.
+    pub(super) fn count(&mut self, name: &str, scratch: &Path) -> Result<String, String> {
+        let group = Group::make(name)?;
+        let leave = group.leave();
+        self.group = Some(group);
+        let counted = self.probe(scratch).and_then(|()| {
+            let used = self.group.as_ref().and_then(|group| group.cgroup().used());
+            let is_counted = used.is_some_and(|used| !used.is_zero());
+            is_counted.then_some(()).ok_or_else(|| "its processes run elsewhere".to_string())
+        });
+        if let Err(why) = counted {
+            self.group = None;
+            // What cannot be removed is empty and harmless.
+            let _ = process::output("sh", &["-c", &leave]);
+            return Err(why);
+        }
+        Ok(leave)
+    }
+
+    /// What counts its CPU time.
+    pub(super) fn group(&self) -> Option<&Group> {
+        self.group.as_ref()
     }
 
     /// Makes the image known to a runtime that keeps images of its own.
@@ -181,14 +209,12 @@ impl Container {
                 command.arg(&self.image).arg("--");
             }
             ContainerKind::Podman => {
-                command.args(["run", "--rm", "--network=none", "--log-driver=none"]);
-                command.args(["--label", &self.owner.label()]);
+                self.run_options(&mut command);
                 command.args(["-v", &data_bind, "-v", &scratch_bind, "-w", SCRATCH, "--rootfs"]);
                 command.arg(&self.image);
             }
             ContainerKind::Docker => {
-                command.args(["run", "--rm", "--network=none", "--log-driver=none"]);
-                command.args(["--label", &self.owner.label()]);
+                self.run_options(&mut command);
                 command.args(["-v", &data_bind, "-v", &scratch_bind, "-w", SCRATCH]);
                 command.arg(self.owner.image());
             }
@@ -214,12 +240,24 @@ impl Container {
             // Charliecloud wants to know it.
             command.env("USER", "user");
         }
-        command
+        match &self.group {
+            Some(group) if self.keeps_containers().is_none() => group.enter(&command),
+            _ => command,
+        }
+    }
+
+    /// What Podman and Docker have in common.
+    fn run_options(&self, command: &mut Command) {
+        command.args(["run", "--rm", "--network=none", "--log-driver=none"]);
+        command.args(["--label", &self.owner.label()]);
+        if let Some(group) = &self.group {
+            command.args(["--cgroup-parent", group.path()]);
+        }
     }
 }
 
 /// A program by its path, or by its name in `PATH`.
-fn which(program: &Path) -> Option<PathBuf> {
+pub(super) fn which(program: &Path) -> Option<PathBuf> {
     if program.is_absolute() {
         return program.is_file().then(|| program.into());
     }

@@ -4,7 +4,7 @@
 //! what the kernel's file system gets, as on a remote disk. Root only.
 
 use super::Stage;
-use super::storage::{Ready, make_file, shell};
+use super::storage::{self, Ready, make_file, shell};
 use crate::error::Error;
 use crate::experiment::FileSystem;
 use crate::process;
@@ -45,6 +45,8 @@ impl Stage {
         let options = ["--find", "--show", "--direct-io=on", "--sector-size=4096", &file];
         let device = process::output("losetup", &options)?.trim().to_string();
         self.leave.push(format!("losetup --detach {device}"));
+        let queue =
+            storage::device(Path::new(&device)).map_err(|why| Error::program("losetup", why))?;
         match kind {
             // Tables are written now, not by a thread during the runs; discarding would punch holes
             // into the file below.
@@ -66,6 +68,6 @@ impl Stage {
         let made = make_file(&mount.join("file"), file_bytes)?;
         shell("sync")?;
         // What reaches storage is counted there, not at the loop device.
-        Ok(Ready::file(made.file, below.device))
+        Ok(Ready { queue: queue.queue, ..Ready::file(made.file, below.device) })
     }
 }

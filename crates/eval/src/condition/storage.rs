@@ -1,7 +1,7 @@
 //! Making storages ready: a file that is written once beforehand, wherever it lies.
 
 use super::network::{Network, TARGET_ADDRESS};
-use super::{Fabric, Stage, StageOptions};
+use super::{Fabric, LogicalUnit, Stage, StageOptions};
 use crate::cpu::Service;
 use crate::crowd::Shares;
 use crate::error::Error;
@@ -24,7 +24,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// How long a target or a host may take to be ready.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const READY_PATIENCE: Duration = Duration::from_secs(30);
 const PIECE_BYTES: usize = 1 << 20;
 const NQN: &str = "nqn.2026-01.io.tsumugi:eval";
 
@@ -35,6 +35,10 @@ pub(super) struct Ready {
     pub(super) device: Option<(u32, u32)>,
     /// For engines that are hosts themselves; there is no file then.
     pub(super) fabric: Option<Fabric>,
+    /// For engines that are initiators themselves; there is no file then either.
+    pub(super) unit: Option<LogicalUnit>,
+    /// The block device of its own, whose scheduler may be set.
+    pub(super) queue: Option<(u32, u32)>,
     /// Mounts of one file system, if it has several; the file is in the first.
     pub(super) mounts: Vec<PathBuf>,
     /// What gives instances a directory each, if it is more than plain directories.
@@ -100,16 +104,20 @@ impl Stage {
             Storage::Target { directory, network, backing } => {
                 let backing = match backing {
                     Backing::File => {
-                        let directory = self.directory_for(directory.as_deref(), own)?;
-                        let made = make_file(&directory.join("namespace"), bytes)?;
+                        let made = self.exported_file(directory.as_deref(), own, bytes, false)?;
                         (format!("file:{}", made.file.display()), made.device)
                     }
                     Backing::Memory => (format!("memory:{bytes}"), None),
                 };
-                let is_attached = plan.experiment.engine != EngineKind::Nvme;
+                let is_attached =
+                    !matches!(plan.experiment.engine, EngineKind::Nvme | EngineKind::Rate);
                 Ok(self.enter_target(options, backing, *network, own).and_then(|ready| {
                     if is_attached { self.attach(options, ready, own) } else { Ok(ready) }
                 }))
+            }
+            Storage::Iscsi { directory } => {
+                let file = self.exported_file(directory.as_deref(), own, bytes, true)?;
+                Ok(self.enter_iscsi(options, &file, own))
             }
             Storage::Subsystem(subsystem) => {
                 let fabric = Fabric { subsystem: subsystem.clone(), network_namespace: None };
@@ -141,6 +149,29 @@ impl Stage {
                 Ok(make_file(&mount.join("file"), bytes).map_err(|error| error.to_string()))
             }
         }
+    }
+
+    /// A file for a target. A target of ours and one of tgt share theirs, so that both are measured on
+    /// the same file.
+    fn exported_file(
+        &mut self,
+        asked: Option<&Path>,
+        own: &Path,
+        bytes: u64,
+        is_of_tgt: bool,
+    ) -> Result<Ready, Error> {
+        let is_other = |(is_of_tgt_there, _): &mut (bool, Ready)| *is_of_tgt_there != is_of_tgt;
+        if asked.is_none()
+            && let Some((_, file)) = self.unshared.take_if(is_other)
+        {
+            return Ok(file);
+        }
+        let directory = self.directory_for(asked, own)?;
+        let made = make_file(&directory.join("namespace"), bytes)?;
+        if asked.is_none() {
+            self.unshared = Some((is_of_tgt, made.clone()));
+        }
+        Ok(made)
     }
 
     /// `own`, or a new directory of ours below the one that is asked for.
@@ -322,16 +353,21 @@ pub(super) fn make_file(path: &Path, bytes: u64) -> Result<Ready, Error> {
     Ok(Ready::file(path.into(), counted(device)))
 }
 
-fn device(path: &Path) -> Result<Ready, String> {
+pub(super) fn device(path: &Path) -> Result<Ready, String> {
     let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     if !metadata.file_type().is_block_device() {
         return Err(format!("{} is no block device", path.display()));
     }
-    Ok(Ready::file(path.into(), counted(metadata.rdev())))
+    let ready = Ready::file(path.into(), counted(metadata.rdev()));
+    Ok(Ready { queue: Some(numbers(metadata.rdev())), ..ready })
+}
+
+fn numbers(device: u64) -> (u32, u32) {
+    (rustix::fs::major(device), rustix::fs::minor(device))
 }
 
 /// The device's numbers, if the kernel counts its traffic.
 pub(super) fn counted(device: u64) -> Option<(u32, u32)> {
-    let numbers = (rustix::fs::major(device), rustix::fs::minor(device));
+    let numbers = numbers(device);
     crate::guard::device_counters(numbers).map(|_| numbers)
 }

@@ -25,9 +25,8 @@ impl Cgroup {
 
     /// The cgroup that a process is in.
     pub fn of_process(pid: u32) -> Option<Self> {
-        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        find(&groups, &mounts).into_iter().find(|group| group.used().is_some())
+        let found = groups_of(pid).into_iter().filter(|it| !is_root(it));
+        found.map(|(group, _)| group).find(|group| group.used().is_some())
     }
 
     /// The file that is read.
@@ -56,8 +55,21 @@ impl Cgroup {
     }
 }
 
-/// Where a process's CPU time may be, the best first, from its `/proc/PID/cgroup` and a `mountinfo`.
-fn find(groups: &str, mounts: &str) -> Vec<Cgroup> {
+/// Whether it is the root of version 2.
+fn is_root((group, path): &(Cgroup, String)) -> bool {
+    matches!(group, Cgroup::V2(_)) && path == "/"
+}
+
+/// The groups of a process, the root of version 2 too, with their paths in their hierarchies; of both
+/// versions, version 2 first.
+pub(super) fn groups_of(pid: u32) -> Vec<(Cgroup, String)> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    find(&groups, &mounts)
+}
+
+/// The same from a process's `/proc/PID/cgroup` and a `mountinfo`.
+fn find(groups: &str, mounts: &str) -> Vec<(Cgroup, String)> {
     let mut found = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':');
@@ -66,16 +78,17 @@ fn find(groups: &str, mounts: &str) -> Vec<Cgroup> {
         else {
             continue;
         };
-        if number == "0" && controllers.is_empty() && path != "/" {
-            let file = |it: PathBuf| Cgroup::V2(it.join("cpu.stat"));
-            found.extend(mounted(mounts, "cgroup2", None, path).map(file));
+        let path = path.to_string();
+        if number == "0" && controllers.is_empty() {
+            let file = |it: PathBuf| (Cgroup::V2(it.join("cpu.stat")), path.clone());
+            found.extend(mounted(mounts, "cgroup2", None, &path).map(file));
         } else if controllers.split(',').any(|name| name == "cpuacct") {
-            let file = |it: PathBuf| Cgroup::V1(it.join("cpuacct.usage"));
-            found.extend(mounted(mounts, "cgroup", Some("cpuacct"), path).map(file));
+            let file = |it: PathBuf| (Cgroup::V1(it.join("cpuacct.usage")), path.clone());
+            found.extend(mounted(mounts, "cgroup", Some("cpuacct"), &path).map(file));
         }
     }
-    // Of both, the one that is no root; else version 1, whose root counts all tasks.
-    found.sort_by_key(|group| matches!(group, Cgroup::V1(_)));
+    // The root of version 2 is left out by who counts; that of version 1 counts all tasks.
+    found.sort_by_key(|(group, _)| matches!(group, Cgroup::V1(_)));
     found
 }
 
@@ -110,7 +123,8 @@ mod tests {
     #[test]
     fn groups_are_found() {
         let path = |groups: &str, mounts: &str| {
-            find(groups, mounts).first().map(|it| it.path().display().to_string())
+            let found = find(groups, mounts).into_iter().find(|it| !is_root(it));
+            found.map(|(it, _)| it.path().display().to_string())
         };
         let file = |text: &str| Some(text.to_string());
         assert_eq!(

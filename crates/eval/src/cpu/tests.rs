@@ -95,6 +95,8 @@ fn values_are_per_operation_without_what_was_there_before() {
     assert!(is(Metric::MachineCpu, 25.0), "{metrics:?}");
     assert!(is(Metric::MachineCpuPerIo, 1000.0) && is(Metric::CpuPerGib, 2.0), "{metrics:?}");
     assert!(spent.metrics(Some(1.5), &outcome).is_empty());
+    // 0.08 s, which is less than its error.
+    assert!(spent.metrics(Some(1.46), &outcome).is_empty());
     assert!(spent.metrics(None, &outcome).is_empty());
     let blind = Spent { busy: None, ..spent };
     assert!(blind.metrics(Some(0.5), &outcome).is_empty());

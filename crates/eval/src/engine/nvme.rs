@@ -1,22 +1,16 @@
 //! Our own host's load on a namespace: no kernel device, no file system, no FUSE in between.
 //!
-//! One `tsumugi nvme perf` per run, so that its CPU time is that of the load alone and a crash of it
-//! is one failed run. Levels of kind `host` set queue pairs, polling, CPUs and digests; the cell
+//! One `tsumugi nvme perf` per run. Levels of kind `host` set queue pairs, polling, CPUs and digests; the cell
 //! sets jobs (threads with a controller each), depth and size.
 
+use super::ours::{self, Times};
 use super::{Engine, Outcome, Stop, Work};
 use crate::error::Error;
 use crate::experiment::{HostSettings, LevelKind, Metric, Pattern};
-use crate::process::{self, Finished};
 use serde::Deserialize;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
 
-/// How long a load that was told to end may take.
-const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How much longer than its load a run may take: connecting, and draining a slow namespace.
-const RUN_PATIENCE: Duration = Duration::from_mins(1);
+const NAME: &str = "tsumugi nvme perf";
 
 /// The engine.
 #[derive(Clone, Debug)]
@@ -33,21 +27,11 @@ struct Said {
     writes: u64,
     bs: u64,
     iops: f64,
-    latency_us: Latency,
+    latency_us: Times,
     cpu_us_per_io: f64,
     reconnects: u64,
     #[serde(default)]
     series: Vec<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Latency {
-    avg: f64,
-    p50: f64,
-    p99: f64,
-    #[serde(rename = "p99.9")]
-    p999: f64,
-    max: f64,
 }
 
 impl NvmeEngine {
@@ -106,7 +90,7 @@ fn arguments(work: &Work<'_>, pattern: Pattern) -> Vec<String> {
 
 /// Reads what `tsumugi nvme perf --json` says.
 fn parse(text: &str) -> Result<Outcome, Error> {
-    let wrong = |why: &str| Error::program("tsumugi nvme perf", why);
+    let wrong = |why: &str| Error::program(NAME, why);
     let whole: serde_json::Value =
         serde_json::from_str(text).map_err(|error| wrong(&error.to_string()))?;
     let raw = whole.to_string();
@@ -152,26 +136,14 @@ impl Engine for NvmeEngine {
     }
 
     fn run(&mut self, work: &Work<'_>, stop: &Stop) -> Result<Outcome, Error> {
-        let wrong = |why: &str| Error::program("tsumugi nvme perf", why);
+        let wrong = |why: &str| Error::program(NAME, why);
         let place = work.place.ok_or_else(|| wrong("needs a storage"))?;
         let fabric = place.fabric().ok_or_else(|| wrong("needs a namespace"))?;
         let pattern = work.plan.workload(work.step.cell).pattern();
         let pattern = pattern.ok_or_else(|| wrong("the load has no pattern"))?;
-        let mut command = Command::new(&self.program);
-        command.args(arguments(work, pattern)).args(fabric.arguments());
-        place.mark(&mut command);
-        let shown = process::shown(&command);
-        let patience = work.plan.experiment.timing.run + work.ramp + RUN_PATIENCE;
-        let Finished { status, stdout, stderr } =
-            process::run(&mut command, stop, patience, END_PATIENCE)?;
-        if !status.success() {
-            let tail: String = stderr.trim().chars().take(2000).collect();
-            return Err(wrong(&format!("{status}: {tail}")));
-        }
-        let mut outcome = parse(&stdout)?;
-        outcome.load_seconds += work.ramp.as_secs_f64();
-        outcome.command = shown;
-        Ok(outcome)
+        let mut words = arguments(work, pattern);
+        words.extend(fabric.arguments());
+        ours::run(NAME, (&self.program, words), work, stop, parse)
     }
 }
 
@@ -180,6 +152,7 @@ mod tests {
     use super::*;
     use crate::experiment::{Experiment, Mode};
     use crate::plan::Plan;
+    use std::time::Duration;
 
     const TEXT: &str = r#"
 name = "n"

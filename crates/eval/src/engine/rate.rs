@@ -1,23 +1,18 @@
-//! Load at a fixed rate, over many units: `tsumugi eval rate`, one per run.
+//! Load at a fixed rate, or in a closed loop, over many units: `tsumugi eval rate`, one per run.
 //!
-//! The rate is held whatever becomes of the operations, so that CPU time per operation can be looked at
+//! A rate is held whatever becomes of the operations, so that CPU time per operation can be looked at
 //! by rate. A run that does not reach 99 % of its rate is marked: it counts as measured, but not for what
 //! CPU time grows with.
 
+use super::ours::{self, Times};
 use super::{Engine, Outcome, Stop, Work};
+use crate::condition::Place;
 use crate::error::Error;
 use crate::experiment::{LevelKind, Metric, Pattern, QueuePolicy, Storage, Task};
 use crate::guard::Mark;
-use crate::process::{self, Finished};
 use serde::Deserialize;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
 
-/// How long a load that was told to end may take.
-const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How much longer than its load a run may take.
-const RUN_PATIENCE: Duration = Duration::from_mins(1);
 const NAME: &str = "tsumugi eval rate";
 
 /// The engine.
@@ -43,16 +38,6 @@ struct Said {
     cpu_us_per_io: f64,
     unfinished: u64,
     series: Vec<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Times {
-    avg: f64,
-    p50: f64,
-    p99: f64,
-    #[serde(rename = "p99.9")]
-    p999: f64,
-    max: f64,
 }
 
 impl RateEngine {
@@ -88,7 +73,11 @@ fn arguments(work: &Work<'_>) -> Result<Vec<String>, Error> {
     let (device, queue) = levels(work);
     let mut words: Vec<String> = vec!["eval".into(), "rate".into(), "--json".into()];
     let mut option = |name: &str, value: String| words.extend([format!("--{name}"), value]);
-    option("rate", work.cell.rate.to_string());
+    if work.cell.rate > 0 {
+        option("rate", work.cell.rate.to_string());
+    } else {
+        option("iodepth-max", work.cell.depth.max(work.cell.batch).to_string());
+    }
     option("batch", work.cell.batch.to_string());
     option("units", rate.units.to_string());
     option("numjobs", work.cell.jobs.to_string());
@@ -98,25 +87,46 @@ fn arguments(work: &Work<'_>) -> Result<Vec<String>, Error> {
     option("runtime", work.plan.experiment.timing.run.as_secs_f64().to_string());
     option("ramp-time", work.ramp.as_secs_f64().to_string());
     option("seed", work.step.seed.to_string());
-    let factors = work.plan.experiment.factors.values().flat_map(|levels| levels.values());
-    for level in factors {
-        if let LevelKind::Storage(Storage::BlockDevice { destroy: Some(serial), .. }) = &level.kind
-        {
-            option("destroy", serial.clone());
-        }
-    }
-    if rate.pattern.writes() && rate.pattern != Pattern::Read {
+    if rate.pattern.writes() {
         words.push("--overwrite".into());
     }
     if !work.plan.workload(work.step.cell).is_direct {
         words.push("--buffered".into());
     }
-    words.push(match (device, work.place) {
-        (Some(device), _) => device,
-        (None, Some(place)) => place.inside_file().display().to_string(),
-        (None, None) => "FILE".into(),
+    words.extend(match (device, work.place) {
+        (Some(device), _) => vec![device],
+        (None, Some(place)) => storage(work, place),
+        (None, None) => vec!["FILE".into()],
     });
     Ok(words)
+}
+
+/// The storage, after the options that it needs.
+fn storage(work: &Work<'_>, place: &Place) -> Vec<String> {
+    let destroy = |name: &str| vec!["--destroy".to_string(), name.into()];
+    if let Some(unit) = place.unit() {
+        // It is one that we have just made.
+        return [destroy(&unit.target), vec![unit.url()]].concat();
+    }
+    if let Some(fabric) = place.fabric() {
+        let mut words = fabric.subsystem.destroy.as_deref().map_or(Vec::new(), destroy);
+        if let Some(path) = &fabric.network_namespace {
+            words.extend(["--network-namespace".into(), path.display().to_string()]);
+        }
+        words.push(fabric.url());
+        return words;
+    }
+    let factors = &work.plan.experiment.factors;
+    let level = |(factor, level): (&String, &String)| factors.get(factor)?.get(level);
+    let mut words = Vec::new();
+    for level in work.condition.levels.iter().filter_map(level) {
+        if let LevelKind::Storage(Storage::BlockDevice { destroy: Some(serial), .. }) = &level.kind
+        {
+            words.extend(destroy(serial));
+        }
+    }
+    words.push(place.inside_file().display().to_string());
+    words
 }
 
 /// Reads what `tsumugi eval rate --json` says.
@@ -186,27 +196,16 @@ impl Engine for RateEngine {
 
     fn run(&mut self, work: &Work<'_>, stop: &Stop) -> Result<Outcome, Error> {
         let wrong = |why: &str| Error::program(NAME, why);
-        let place = work.place.ok_or_else(|| wrong("needs a storage"))?;
         let pattern = work.plan.workload(work.step.cell).pattern();
         let pattern = pattern.ok_or_else(|| wrong("the load has no pattern"))?;
-        let mut command = Command::new(&self.program);
-        command.args(arguments(work)?);
-        place.mark(&mut command);
-        let shown = process::shown(&command);
-        let patience = work.plan.experiment.timing.run + work.ramp + RUN_PATIENCE;
-        let Finished { status, stdout, stderr } =
-            process::run(&mut command, stop, patience, END_PATIENCE)?;
-        if !status.success() {
-            let tail: String = stderr.trim().chars().take(2000).collect();
-            return Err(wrong(&format!("{status}: {tail}")));
-        }
-        let mut outcome = parse(&stdout, pattern)?;
-        if levels(work).0.is_some() {
-            // Only the reactor's own entries go to the kernel.
+        let words = arguments(work)?;
+        let mut outcome =
+            ours::run(NAME, (&self.program, words), work, stop, |text| parse(text, pattern))?;
+        let is_file = work.place.is_some_and(|it| it.fabric().is_none() && it.unit().is_none());
+        if !is_file || levels(work).0.is_some() {
+            // Elsewhere entries of the ring are no requests.
             outcome.further.remove("batch_achieved");
         }
-        outcome.load_seconds += work.ramp.as_secs_f64();
-        outcome.command = shown;
         Ok(outcome)
     }
 }

@@ -90,6 +90,7 @@ pub(super) fn check(raw: RawExperiment, text: &str, mode: Mode) -> Result<Experi
         timing: timing(source, &raw.timing, mode, quick)?,
         limits: limits(source, &raw.limits)?,
         margins: margins(source, &raw.margins)?,
+        cpu_hosts: cpu_hosts(source, &raw.cpu.hosts)?,
         comparisons: comparisons(source, &raw.comparison, &factors)?,
         factors,
         workloads,
@@ -101,6 +102,13 @@ pub(super) fn check(raw: RawExperiment, text: &str, mode: Mode) -> Result<Experi
     };
     check_size(source, &experiment, raw.quick.as_ref(), &raw.name)?;
     Ok(experiment)
+}
+
+fn cpu_hosts(source: Source, raw: &[Placed<String>]) -> Result<Vec<String>, Error> {
+    match raw.iter().find(|host| !crate::cpu::hosts::is_name(host.get_ref())) {
+        Some(host) => Err(source.error(host, "cpu.hosts", "is no name for ssh, like user@host")),
+        None => Ok(raw.iter().map(|host| host.get_ref().clone()).collect()),
+    }
 }
 
 fn check_size(

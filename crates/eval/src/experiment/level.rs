@@ -12,6 +12,8 @@ pub struct Level {
     pub kind: LevelKind,
     /// A file system of its own on it, for storages that are files.
     pub file_system: Option<FileSystem>,
+    /// The kernel's scheduler of its block device, for storages that have one of their own.
+    pub scheduler: Option<String>,
 }
 
 /// File systems that can be put on a storage.
@@ -69,6 +71,12 @@ pub enum Storage {
         network: Network,
         /// What the namespace is made of.
         backing: Backing,
+    },
+    /// A file exported by an iSCSI target (tgt) over the loopback device, for the engine of fixed
+    /// rates: what stands beside [`Storage::Target`] on the same file.
+    Iscsi {
+        /// Where the target's file is made (default: as for a directory).
+        directory: Option<PathBuf>,
     },
     /// A subsystem that somebody else's target exports, for the engine `nvme`.
     Subsystem(Subsystem),

@@ -26,6 +26,8 @@ pub(super) struct RawExperiment {
     pub(super) limits: RawLimits,
     #[serde(default)]
     pub(super) margins: RawMargins,
+    #[serde(default)]
+    pub(super) cpu: RawCpu,
     pub(super) factors: BTreeMap<String, BTreeMap<String, Placed<RawLevel>>>,
     pub(super) workload: Vec<Placed<RawWorkload>>,
     pub(super) comparison: Vec<Placed<RawComparison>>,
@@ -47,6 +49,13 @@ pub(super) struct RawLimits {
     pub(super) time: Option<Placed<String>>,
     pub(super) written: Option<Placed<String>>,
     pub(super) link_rate: Option<Placed<String>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawCpu {
+    #[serde(default)]
+    pub(super) hosts: Vec<Placed<String>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -80,6 +89,7 @@ pub(super) struct RawLevel {
     #[serde(default)]
     pub(super) data_digest: bool,
     pub(super) file_system: Option<Placed<String>>,
+    pub(super) scheduler: Option<Placed<String>>,
     pub(super) nodes: Option<Placed<u16>>,
     pub(super) device_size: Option<Placed<String>>,
     pub(super) enter: Option<String>,

@@ -126,6 +126,9 @@ messages! {
     Published: "What was published, on other hardware ({source}): compare the shape, not the numbers.", "別のハードウェアで発表された値（{source}）。数値ではなく傾向を比べること。";
     CpuTime: "CPU time: {workload}", "CPU 時間: {workload}";
     CostLoad: "load, µs/I/O", "負荷, µs/I/O";
+    CostContainer: "container, µs/I/O", "コンテナ, µs/I/O";
+    CostNone: "none", "なし";
+    CostOtherMachines: "other machines less idle, µs/I/O", "他のマシン（アイドル分を除く）, µs/I/O";
     CostServices: "services, µs/I/O", "サービス, µs/I/O";
     CostKernelThreads: "kernel threads, µs/I/O", "カーネルスレッド, µs/I/O";
     CostUser: "user, %", "user（ユーザー）, %";
@@ -136,7 +139,7 @@ messages! {
     CostMachine: "machine less idle, µs/I/O", "マシン（アイドル時分を除く）, µs/I/O";
     CostLessGenerator: "less the generator, µs/I/O", "負荷生成器分も除く, µs/I/O";
     CostPerGib: "machine less idle, s/GiB", "マシン（アイドル時分を除く）, s/GiB";
-    CostCaption: "CPU time: medians over rounds. Load, services and threads of the kernel by the scheduler (exact); user (with nice) to steal in percent of all CPUs by /proc/stat, ± the error of sampling in one run (95 %); the machine's busy time less what it used before the round, and less what the load takes on a device that does nothing", "CPU 時間: ラウンドの中央値。負荷・サービス・カーネルスレッドはスケジューラによる（正確）。user（nice を含む）から steal までは /proc/stat による全 CPU に対する割合で、± は 1 回の実行での標本誤差 (95 %)。マシンの稼働時間は、ラウンド前の使用分を、さらに何もしないデバイスでの負荷自体の使用分を除く";
+    CostCaption: "CPU time: medians over rounds. Load, container (its cgroup), services and threads of the kernel by the scheduler (exact); user (with nice) to steal in percent of all CPUs by /proc/stat, ± the error of sampling in one run (95 %); the machine's busy time less what it used before the round, and less what the load takes on a device that does nothing", "CPU 時間: ラウンドの中央値。負荷・コンテナ（その cgroup）・サービス・カーネルスレッドはスケジューラによる（正確）。user（nice を含む）から steal までは /proc/stat による全 CPU に対する割合で、± は 1 回の実行での標本誤差 (95 %)。マシンの稼働時間は、ラウンド前の使用分を、さらに何もしないデバイスでの負荷自体の使用分を除く";
 
     // Cards.
     Confidence: "Confidence:", "確信度:";
@@ -178,6 +181,9 @@ messages! {
     A8Question: "Which batch is large enough?", "バッチはどの大きさで足りるか。";
     A8Needs: "three or more batch sizes, 1 among them, at a rate that was held (engine \"rate\")", "維持できたレートでの、1 を含む 3 種類以上のバッチサイズ（エンジン \"rate\"）";
     A8Change: "another rate, a device that answers later, cheaper system calls", "別のレート、応答の遅いデバイス、より軽いシステムコール";
+    A9Question: "One queue for all cores, or one for each?", "全コアで 1 つのキューか、コアごとのキューか";
+    A9Needs: "a comparison with role \"queue\" in a closed loop by three or more numbers of jobs", "閉ループで 3 つ以上のジョブ数による役割 \"queue\" の比較";
+    A9Change: "more CPUs, a device that gains by sorting, larger batches, another scheduler", "CPU の増加、並べ替えが効くデバイス、より大きなバッチ、別のスケジューラ";
     A10Question: "One shared file, or a file per rank?", "共有ファイル 1 個か、ランクごとのファイルか。";
     A10Needs: "a comparison with role \"own-shared\"", "role が \"own-shared\" の比較";
     A10Change: "more ranks and nodes, striping, a file system that locks shared files", "より多いランクとノード、ストライピング、共有ファイルをロックするファイルシステム";

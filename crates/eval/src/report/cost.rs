@@ -10,12 +10,14 @@ use crate::store::Run;
 use crate::units;
 
 /// Names of the columns.
-pub(super) const HEAD: [Message; 13] = [
+pub(super) const HEAD: [Message; 15] = [
     Message::ColumnCell,
     Message::ColumnCondition,
     Message::CostLoad,
+    Message::CostContainer,
     Message::CostServices,
     Message::CostKernelThreads,
+    Message::CostOtherMachines,
     Message::CostUser,
     Message::CostSystem,
     Message::CostIrq,
@@ -64,8 +66,10 @@ fn row_of(runs: &[&Run], generator: Option<f64>, language: Language) -> Vec<Stri
     let machine = middle(runs, machine);
     let mut row = vec![
         shown(per_io(|run| value(run, "cpu_load_s"))),
-        shown(per_io(services)),
+        shown(per_io(|run| value(run, "cpu_container_s"))),
+        per_io(services).map_or(language.text(Message::CostNone).into(), units::significant),
         shown(per_io(|run| value(run, "cpu_kernel_threads_s"))),
+        shown(per_io(others)),
     ];
     row.push(share(runs, &["user", "nice"], language));
     for column in ["system", "irq", "softirq", "steal"] {
@@ -94,6 +98,19 @@ fn machine(run: &Run) -> Option<f64> {
 fn services(run: &Run) -> Option<f64> {
     let all = run.samples.iter().filter(|(name, _)| name.starts_with("cpu_service_"));
     all.map(|(_, value)| *value).reduce(|sum, value| sum + value)
+}
+
+/// Of all other machines together, less what they use without a load; each has to be known.
+fn others(run: &Run) -> Option<f64> {
+    let busy =
+        |name: &String| Some(name.strip_prefix("cpu_host_")?.strip_suffix("_busy_s")?.to_string());
+    let hosts: Vec<String> = run.samples.keys().filter_map(busy).collect();
+    let net = |host: &String| {
+        let of = |what: &str| value(run, &format!("cpu_host_{host}_{what}"));
+        Some(of("busy_s")? - of("idle_busy")? * of("wall_s")?)
+    };
+    let all: Option<Vec<f64>> = hosts.iter().map(net).collect();
+    all.filter(|all| !all.is_empty()).map(|all| all.iter().sum())
 }
 
 fn middle(runs: &[&Run], value: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
@@ -146,8 +163,12 @@ mod tests {
             ("cpu_count", 2.0),
             ("cpu_operations", 1000.0),
             ("cpu_load_s", 0.01),
+            ("cpu_container_s", 0.02),
             ("cpu_service_target_s", 0.02),
             ("cpu_service_attach_s", 0.03),
+            ("cpu_host_a_busy_s", 0.5),
+            ("cpu_host_a_wall_s", 2.0),
+            ("cpu_host_a_idle_busy", 0.2),
             ("cpu_user_s", 1.0),
             ("cpu_user_error_s", 0.1),
             ("cpu_nice_s", 0.2),
@@ -156,13 +177,30 @@ mod tests {
             ("cpu_system_error_s", 0.04),
             ("machine-cpu-per-io", 80.0),
         ]);
-        let row = row_of(&[&run], Some(5.0), Language::English);
+        let row_of = |run: &Run, own| row_of(&[run], own, Language::English);
+        let row = row_of(&run, Some(5.0));
         let not = "not available";
-        let told =
-            ["10.0", "50.0", not, "30.0 ± 5.0", "10.0 ± 1.0", not, not, not, "80.0", "75.0", not];
+        let told = [
+            "10.0",
+            "20.0",
+            "50.0",
+            not,
+            "100.0",
+            "30.0 ± 5.0",
+            "10.0 ± 1.0",
+            not,
+            not,
+            not,
+            "80.0",
+            "75.0",
+            not,
+        ];
         let told: Vec<String> = told.iter().map(|it| (*it).to_string()).collect();
         assert_eq!(row, told);
         assert_eq!(row.len() + 2, HEAD.len());
-        assert_eq!(row_of(&[&run], None, Language::English)[9], not);
+        assert_eq!(row_of(&run, None)[11], not);
+        let alone = Run { samples: [("cpu_operations".to_string(), 9.0)].into(), ..run };
+        let row = row_of(&alone, None);
+        assert_eq!((row[2].as_str(), row[4].as_str()), ("none", not));
     }
 }

@@ -1,5 +1,7 @@
 //! `tsumugi eval rate`: open-loop load at a fixed rate, over many files or parts of them.
 //!
+//! Without a rate the loop is closed: as many requests as `--iodepth-max` allows are always under way.
+//!
 //! Requests are due at times that follow from the rate alone, in batches of `--batch`; each batch is
 //! one submission (one system call, on a file). A request that is late is not put off: it is sent as
 //! soon as possible, and its latency counts from when it was due. Each job is a thread with a ring of
@@ -14,9 +16,10 @@ mod report;
 use crate::load::{self, Mode};
 use anyhow::{bail, ensure};
 use clap::Args;
-use device::{DeviceSpec, Queue};
+use device::{DeviceSpec, Queue, Source};
 use eval::units::parse_bytes;
 use job::{Control, Job, Load};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,12 +32,14 @@ const START_DELAY: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct RateArgs {
-    /// What to work on: files or block devices, `null` (does nothing) or `memory:SIZE`
+    /// What to work on: files or block devices, `null` (does nothing), `memory:SIZE`,
+    /// `nvme://ADDRESS:PORT/NQN` or `iscsi://ADDRESS:PORT/TARGET/LUN` (by libiscsi)
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<DeviceSpec>,
-    /// Requests per second, all jobs together
+    /// Requests per second, all jobs together [default: as many as --iodepth-max requests under way
+    /// give]
     #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    rate: u64,
+    rate: Option<u64>,
     /// Kind of load; `randrw` is half reads
     #[arg(long, value_enum, default_value_t = Mode::Randread)]
     rw: Mode,
@@ -82,9 +87,13 @@ pub(super) struct RateArgs {
     /// Write: the contents of these files are lost
     #[arg(long)]
     overwrite: bool,
-    /// Confirm writes to a block device by its serial number
-    #[arg(long, value_name = "SERIAL")]
+    /// Confirm writes: to a block device by its serial number, to a namespace by a name of it, to a
+    /// logical unit by its target's name
+    #[arg(long, value_name = "NAME")]
     destroy: Option<String>,
+    /// Network namespace for the sockets of nvme:// devices, e.g. /run/netns/node1
+    #[arg(long, value_name = "PATH")]
+    network_namespace: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -114,14 +123,10 @@ pub(super) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
 
 /// Opens the devices and checks that the load is possible.
 fn load_of(args: &RateArgs) -> anyhow::Result<Load> {
-    if args.rw.writes() {
-        device::check_writable(&args.devices, args.overwrite, args.destroy.as_deref())?;
-    }
-    let mut backings = Vec::new();
-    for spec in &args.devices {
-        backings.push(device::open(spec, args.queue, args.buffered, args.bs)?);
-    }
-    let count = backings.len() as u32;
+    let sources: anyhow::Result<Vec<Source>> =
+        args.devices.iter().map(|spec| Source::open(spec, args)).collect();
+    let sources = sources?;
+    let count = sources.len() as u32;
     let units = args.units.unwrap_or(count);
     ensure!(units >= count, "--units {units} is less than one for each of {count} devices");
     let mut parts = Vec::new();
@@ -129,7 +134,7 @@ fn load_of(args: &RateArgs) -> anyhow::Result<Load> {
         // Units of a device are spread over the turn, so that neighbours in time are on others.
         let device = (index % count) as usize;
         let of_device = units / count + u32::from(index % count < units % count);
-        let geometry = backings[device].geometry();
+        let geometry = sources[device].geometry();
         let block = u64::from(geometry.block_size);
         if args.bs == 0 || !args.bs.is_multiple_of(block) || args.bs > 1 << 30 {
             bail!("--bs has to be a multiple of the block size, {block}, and at most 1GiB");
@@ -144,7 +149,7 @@ fn load_of(args: &RateArgs) -> anyhow::Result<Load> {
         let start = u64::from(index / count) * requests * args.bs;
         parts.push(job::Unit { device, start, requests });
     }
-    Ok(Load { args: args.clone(), backings, units: parts })
+    Ok(Load { args: args.clone(), sources, units: parts })
 }
 
 /// What the run as a whole took.

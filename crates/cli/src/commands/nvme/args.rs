@@ -79,7 +79,7 @@ pub(crate) struct ConnectArgs {
 }
 
 /// Which namespace.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct NamespaceArgs {
     /// Namespace [default: the only one there is]
     #[arg(long, visible_alias = "nsid", value_name = "NSID")]

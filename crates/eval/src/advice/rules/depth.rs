@@ -278,9 +278,7 @@ fn pairs(facts: &Facts<'_>) -> Vec<Pair> {
         .map(|(&(n, workload, condition, metric, few, many), (evidence, verdict))| {
             let cpu = ratios(condition, Metric::CpuPerIo, few, many);
             let cpu = (!cpu.is_empty()).then(|| median(&cpu));
-            let interval = evidence.interval.map_or(String::new(), |it| {
-                format!(" ({} … {})", units::percent(it.low), units::percent(it.high))
-            });
+            let interval = super::interval(evidence.interval);
             let shape = |cell: usize| {
                 let cell = &facts.plan.cells[cell];
                 format!("{} × {}", cell.jobs, cell.depth)

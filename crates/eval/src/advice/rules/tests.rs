@@ -2,6 +2,7 @@
 
 mod cpu;
 mod parallel;
+mod queues;
 mod stripes;
 
 use super::*;

@@ -14,8 +14,8 @@ const IO_QUEUES_MAX: u16 = 64;
 const POOL_NODES_MAX: u16 = 16;
 const POOL_NODES_DEFAULT: u16 = 2;
 const KINDS: &str = "directory, block-device, target, nqn, pool, command, paced (storages), native, \
-                     container (runtimes), host (settings of engine nvme), null, memory (storages of \
-                     engine rate), queue (policies of engine rate), ior (ways of engine ior) and \
+                     container (runtimes), host (settings of engine nvme), null, memory, iscsi (storages \
+                     of engine rate), queue (policies of engine rate), ior (ways of engine ior) and \
                      synthetic";
 
 /// A level, with where its keys are.
@@ -82,8 +82,30 @@ pub(super) fn level(
         _ => LevelKind::Storage(storage(at)?),
     };
     let file_system = file_system(at, &kind)?;
+    let scheduler = scheduler(at, &kind, file_system)?;
     let label = raw.label.clone().unwrap_or_else(|| name.into());
-    Ok(Level { label, kind, file_system })
+    Ok(Level { label, kind, file_system, scheduler })
+}
+
+/// A scheduler goes with a block device: one that is named, or the loop device of a file system.
+fn scheduler(
+    at: At<'_>,
+    kind: &LevelKind,
+    file_system: Option<FileSystem>,
+) -> Result<Option<String>, Error> {
+    let Some(given) = &at.placed.get_ref().scheduler else { return Ok(None) };
+    let is_device = matches!(kind, LevelKind::Storage(Storage::BlockDevice { .. }));
+    let name = given.get_ref();
+    let is_name =
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    let wrong = |message| Err(at.source.error(given, &at.key("scheduler"), message));
+    if !is_device && file_system.is_none() {
+        return wrong("goes with kind block-device, or with a file-system");
+    }
+    if !is_name {
+        return wrong("is a name that the kernel has, like \"none\" or \"mq-deadline\"");
+    }
+    Ok(Some(name.clone()))
 }
 
 fn storage(at: At<'_>) -> Result<Storage, Error> {
@@ -107,6 +129,7 @@ fn storage(at: At<'_>) -> Result<Storage, Error> {
             };
             Storage::Target { directory: raw.path.clone(), network, backing }
         }
+        "iscsi" => Storage::Iscsi { directory: raw.path.clone() },
         "nqn" => Storage::Subsystem(subsystem(at)?),
         "paced" => {
             let rate = raw.rate.as_ref().ok_or_else(|| at.missing("rate"))?;
@@ -231,8 +254,14 @@ pub(super) fn mismatch(level: &Level, engine: EngineKind) -> Option<String> {
         LevelKind::Runtime(Runtime::Container(_)) if is_ior || is_rate => {
             Some(format!("engine {:?} runs natively", engine.name()))
         }
-        LevelKind::Storage(Storage::Null | Storage::Memory) | LevelKind::Queue(_) if !is_rate => {
+        LevelKind::Storage(Storage::Null | Storage::Memory | Storage::Iscsi { .. })
+        | LevelKind::Queue(_)
+            if !is_rate =>
+        {
             Some(format!("goes with engine \"rate\", not with {:?}", engine.name()))
+        }
+        LevelKind::Storage(Storage::Target { .. }) if is_rate && level.file_system.is_some() => {
+            Some("engine \"rate\" works on the namespace itself, without a file-system".into())
         }
         LevelKind::Storage(Storage::Subsystem(_) | Storage::Target { .. })
         | LevelKind::Host(_)

@@ -228,12 +228,16 @@ impl At<'_> {
         }
     }
 
-    /// Rates of a load at fixed rates; of others the one that means none.
+    /// Rates of a load at fixed rates; of others the one that means none: a closed loop.
     fn rates(self) -> Result<Vec<u64>, Error> {
         let given = self.placed.get_ref().rate.as_ref();
         match (self.engine, given) {
-            (EngineKind::Rate, None) => Err(self.missing("rate")),
-            (EngineKind::Rate, given) => {
+            (EngineKind::Rate, Some(rates)) if self.placed.get_ref().depth.is_some() => {
+                let message =
+                    "is for loads without a rate, which keep so many operations under way";
+                Err(self.error(rates, "depth", message))
+            }
+            (EngineKind::Rate, Some(_)) => {
                 let rates = self.counts(given, "rate", RATE_MAX)?;
                 Ok(rates.into_iter().map(u64::from).collect())
             }

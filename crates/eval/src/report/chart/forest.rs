@@ -53,21 +53,27 @@ pub(in crate::report) fn forest(
     limit: f64,
     language: Language,
 ) -> Result<String, Error> {
-    const WIDTH: i32 = 900;
-    const LABELS: i32 = 430;
+    const LABELS_MIN: i32 = 430;
+    const LABELS_MAX: i32 = 680;
+    const PLOT: i32 = 470;
+    // Text is not measured: no letter of this size is wider on average.
+    const LETTER: i32 = 7;
     const ROW: i32 = 24;
     const TOP: i32 = 30;
     let height = TOP + ROW * rows.len() as i32 + 50;
+    let longest = rows.iter().map(|row| row.label.chars().count()).max().unwrap_or_default();
+    let labels = (LETTER * longest as i32).clamp(LABELS_MIN, LABELS_MAX);
+    let width = labels + PLOT;
     let (low, high) = rows.iter().fold((-10.0_f64, 10.0_f64), |(low, high), row| {
         (low.min(row.low.max(-limit)), high.max(row.high.min(limit)))
     });
     let room = 0.04 * (high - low);
     let (low, high) = (low - room, high + room);
-    let scale = f64::from(WIDTH - LABELS - 20) / (high - low);
-    let x = |percent: f64| LABELS + ((percent.clamp(low, high) - low) * scale) as i32;
+    let scale = f64::from(PLOT - 20) / (high - low);
+    let x = |percent: f64| labels + ((percent.clamp(low, high) - low) * scale) as i32;
     let mut svg = String::new();
     {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32));
+        let root = SVGBackend::with_string(&mut svg, (width as u32, height as u32));
         let root = root.into_drawing_area();
         for (index, (kind, label)) in SYMBOLS.iter().enumerate() {
             let at = (30 + 190 * index as i32, 14);
@@ -85,7 +91,7 @@ pub(in crate::report) fn forest(
         let right = text(FONT_SIZE).pos(Pos::new(HPos::Right, VPos::Center));
         for (index, row) in rows.iter().enumerate() {
             let y = TOP + ROW * index as i32 + ROW / 2;
-            root.draw(&Text::new(row.label.clone(), (LABELS - 12, y), right.clone()))
+            root.draw(&Text::new(row.label.clone(), (labels - 12, y), right.clone()))
                 .map_err(wrong)?;
             if x(row.low) < x(row.high) {
                 let line = [(x(row.low), y), (x(row.high), y)];

@@ -1,16 +1,22 @@
-//! What the load works on: files and block devices, memory, and nothing.
+//! What the load works on: files and block devices, memory, nothing, and what is behind a network.
 
-use anyhow::{Context, bail};
+use super::RateArgs;
+use crate::commands::nvme::args::{NamespaceArgs, check_destroy};
+use crate::commands::nvme::block_on;
+use anyhow::{Context, bail, ensure};
 use block::{
     Backing, Device, DiscardEffect, Elevator, ElevatorOptions, FileBacking, FileOptions, Geometry,
     Incarnation, IoFuture, MemoryBacking,
 };
 use clap::ValueEnum;
 use eval::units::parse_bytes;
+use host::{ConnectOptions, Controller, Namespace};
+use nvme::{Nqn, Nsid};
 use ring::{Buffer, Chunk, Segments, Shared};
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -20,6 +26,11 @@ const BLOCK_BYTES: u32 = 512;
 const NULL_BYTES: u64 = 1 << 40;
 /// Requests that were merged are no longer than this.
 const MERGED_BYTES_MAX: u64 = 1 << 20;
+/// Commands that may be outstanding on a queue pair at least, and are asked for at most.
+const QUEUE_SIZE: std::ops::RangeInclusive<u32> = 128..=1024;
+/// Schemes of devices behind a network.
+const NVME: &str = "nvme://";
+const ISCSI: &str = "iscsi://";
 
 /// How requests of several jobs come to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,6 +48,10 @@ pub(super) enum DeviceSpec {
     Null,
     /// Bytes of memory.
     Memory(u64),
+    /// A namespace of an NVMe-oF target.
+    Nvme(SocketAddr, Nqn),
+    /// A logical unit of an iSCSI target.
+    Iscsi(iscsi::Address),
     /// A file or block device.
     Path(PathBuf),
 }
@@ -45,11 +60,20 @@ impl FromStr for DeviceSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.strip_prefix("memory:") {
-            Some(bytes) => parse_bytes(bytes).map(Self::Memory),
-            None if text == "null" => Ok(Self::Null),
-            None => Ok(Self::Path(text.into())),
+        if let Some(bytes) = text.strip_prefix("memory:") {
+            return parse_bytes(bytes).map(Self::Memory);
         }
+        if let Some(rest) = text.strip_prefix(NVME) {
+            let wrong = |why: String| format!("{text:?}: {why}: {NVME}ADDRESS:PORT/NQN");
+            let (address, nqn) = rest.split_once('/').ok_or_else(|| wrong("no NQN".into()))?;
+            let address = address.parse().map_err(|_| wrong("no address with a port".into()))?;
+            let nqn = Nqn::new(nqn).map_err(|error| wrong(error.to_string()))?;
+            return Ok(Self::Nvme(address, nqn));
+        }
+        if text.starts_with(ISCSI) {
+            return text.parse().map(Self::Iscsi).map_err(|error: iscsi::Error| error.to_string());
+        }
+        Ok(if text == "null" { Self::Null } else { Self::Path(text.into()) })
     }
 }
 
@@ -58,52 +82,132 @@ impl fmt::Display for DeviceSpec {
         match self {
             Self::Null => f.write_str("null"),
             Self::Memory(bytes) => write!(f, "memory:{bytes}"),
+            Self::Nvme(address, nqn) => write!(f, "{NVME}{address}/{nqn}"),
+            Self::Iscsi(address) => address.fmt(f),
             Self::Path(path) => path.display().fmt(f),
         }
     }
 }
 
-/// Refuses to write where nobody has consented.
-pub(super) fn check_writable(
-    specs: &[DeviceSpec],
-    overwrite: bool,
-    destroy: Option<&str>,
-) -> anyhow::Result<()> {
-    for spec in specs {
-        let DeviceSpec::Path(path) = spec else { continue };
-        let kind = std::fs::metadata(path).with_context(|| path.display().to_string())?;
-        if kind.file_type().is_block_device() {
-            eval::safety::check_device_for_writing(path, destroy)?;
-        } else if !overwrite {
-            bail!("{}: say --overwrite to lose its contents", path.display());
+/// A device that jobs can attach.
+pub(super) enum Source {
+    /// Of this machine.
+    Backing(Arc<dyn Backing>),
+    /// Each job has a controller of its own.
+    Nvme(Box<ConnectOptions>, Nsid, Geometry),
+    /// Each job has a session of its own.
+    Iscsi(Arc<iscsi::Library>, iscsi::Address, Geometry),
+}
+
+/// A device of one job.
+pub(super) struct Attached {
+    pub(super) device: Rc<dyn Device>,
+    /// To be disconnected at the end.
+    pub(super) controller: Option<Controller>,
+}
+
+impl Source {
+    /// Opens what is named, behind its queue, and refuses to write where nobody has consented.
+    pub(super) fn open(spec: &DeviceSpec, args: &RateArgs) -> anyhow::Result<Self> {
+        let source = match spec {
+            DeviceSpec::Nvme(address, nqn) => nvme_source(*address, nqn, args)?,
+            DeviceSpec::Iscsi(address) => iscsi_source(address, args)?,
+            spec => {
+                if let (DeviceSpec::Path(path), true) = (spec, args.rw.writes()) {
+                    check_writable(path, args.overwrite, args.destroy.as_deref())?;
+                }
+                return backing(spec, args).map(Self::Backing);
+            }
+        };
+        ensure!(
+            args.queue == Queue::Direct,
+            "--queue elevator goes with devices of this machine, not with {spec}"
+        );
+        Ok(source)
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        match self {
+            Self::Backing(backing) => backing.geometry(),
+            Self::Nvme(_, _, geometry) | Self::Iscsi(_, _, geometry) => *geometry,
         }
+    }
+
+    /// For the calling thread.
+    pub(super) async fn attach(&self) -> anyhow::Result<Attached> {
+        Ok(match self {
+            Self::Backing(backing) => Attached { device: backing.attach(), controller: None },
+            Self::Nvme(options, nsid, _) => {
+                let controller = Controller::connect(options.as_ref().clone()).await?;
+                let device = Rc::new(Namespace::open(&controller, *nsid).await?);
+                Attached { device, controller: Some(controller) }
+            }
+            Self::Iscsi(library, address, _) => {
+                let device = Rc::new(iscsi::Session::connect(library, address)?);
+                Attached { device, controller: None }
+            }
+        })
+    }
+}
+
+/// Connects once, to see what is there.
+fn nvme_source(address: SocketAddr, nqn: &Nqn, args: &RateArgs) -> anyhow::Result<Source> {
+    let mut options = ConnectOptions::new(address, nqn.clone());
+    let under_way = args.iodepth_max.clamp(*QUEUE_SIZE.start(), *QUEUE_SIZE.end());
+    options.queue_size = under_way as u16;
+    options.network_namespace.clone_from(&args.network_namespace);
+    block_on(async {
+        let controller = Controller::connect(options.clone()).await?;
+        let nsid = NamespaceArgs::default().choose(&controller).await?;
+        let namespace = Namespace::open(&controller, nsid).await?;
+        if args.rw.writes() {
+            check_destroy(args.destroy.as_deref(), &namespace)?;
+        }
+        let geometry = namespace.geometry();
+        drop(namespace);
+        controller.disconnect().await?;
+        Ok(Source::Nvme(Box::new(options), nsid, geometry))
+    })
+}
+
+/// The same of an iSCSI target.
+fn iscsi_source(address: &iscsi::Address, args: &RateArgs) -> anyhow::Result<Source> {
+    let library = iscsi::Library::load()?;
+    if args.rw.writes() && args.destroy.as_deref() != Some(address.target.as_str()) {
+        bail!("writing destroys what is in the logical unit: say --destroy {}", address.target);
+    }
+    block_on(async {
+        let geometry = iscsi::Session::connect(&library, address)?.geometry();
+        Ok(Source::Iscsi(Arc::clone(&library), address.clone(), geometry))
+    })
+}
+
+fn check_writable(path: &Path, overwrite: bool, destroy: Option<&str>) -> anyhow::Result<()> {
+    let kind = std::fs::metadata(path).with_context(|| path.display().to_string())?;
+    if kind.file_type().is_block_device() {
+        eval::safety::check_device_for_writing(path, destroy)?;
+    } else if !overwrite {
+        bail!("{}: say --overwrite to lose its contents", path.display());
     }
     Ok(())
 }
 
-/// Opens a device behind its queue.
-pub(super) fn open(
-    spec: &DeviceSpec,
-    queue: Queue,
-    is_buffered: bool,
-    request_bytes: u64,
-) -> anyhow::Result<Arc<dyn Backing>> {
+/// A device of this machine behind its queue.
+fn backing(spec: &DeviceSpec, args: &RateArgs) -> anyhow::Result<Arc<dyn Backing>> {
     let device: Arc<dyn Backing> = match spec {
-        DeviceSpec::Null => {
-            Arc::new(Null { bytes_max: request_bytes.max(MERGED_BYTES_MAX) as usize })
-        }
         DeviceSpec::Memory(bytes) => Arc::new(MemoryBacking::new(*bytes, BLOCK_BYTES)?),
         DeviceSpec::Path(path) => {
             let options = FileOptions {
                 block_size: None,
-                direct: !is_buffered,
+                direct: !args.buffered,
                 preallocated: true,
                 incarnation: Incarnation::random(),
             };
             Arc::new(FileBacking::open(path, &options)?)
         }
+        _ => Arc::new(Null { bytes_max: args.bs.max(MERGED_BYTES_MAX) as usize }),
     };
-    Ok(match queue {
+    Ok(match args.queue {
         Queue::Direct => device,
         Queue::Elevator => Arc::new(Elevator::new(device, ElevatorOptions::default())),
     })
@@ -182,5 +286,31 @@ impl Device for NullDevice {
 
     fn write_zeroes(&self, _offset: u64, _len: u64) -> IoFuture<()> {
         IoFuture::ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: devices are read as they are written, and half an address is refused.
+    #[test]
+    fn devices_are_read() {
+        for text in [
+            "null",
+            "memory:65536",
+            "nvme://127.0.0.1:4420/nqn.2026-01.io.example:disk",
+            "nvme://[::1]:4420/nqn.2026-01.io.example:disk",
+            "iscsi://127.0.0.1:3260/iqn.2026-01.io.example:disk/1",
+            "/dev/disk",
+        ] {
+            let spec: DeviceSpec = text.parse().unwrap();
+            assert_eq!(spec.to_string(), text);
+        }
+        assert!(matches!("null".parse(), Ok(DeviceSpec::Null)));
+        assert!(matches!("a:b".parse(), Ok(DeviceSpec::Path(_))));
+        for wrong in ["memory:x", "nvme://127.0.0.1:4420", "nvme://host/nqn.x:y", "iscsi://a/b"] {
+            assert!(wrong.parse::<DeviceSpec>().is_err(), "{wrong}");
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! One thread of load.
 
 use super::RateArgs;
+use super::device::{Attached, Source};
 use crate::load::{self, Done, Mode, Spread};
-use block::{Backing, Device};
+use block::Device;
 use hdrhistogram::Histogram;
 use ring::local::Notify;
 use ring::time::{Instant, now, sleep, sleep_until, timeout_at};
@@ -28,7 +29,7 @@ const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
 /// What the jobs do together.
 pub(super) struct Load {
     pub(super) args: RateArgs,
-    pub(super) backings: Vec<Arc<dyn Backing>>,
+    pub(super) sources: Vec<Source>,
     pub(super) units: Vec<Unit>,
 }
 
@@ -146,7 +147,11 @@ async fn load(job: Job) -> anyhow::Result<JobResult> {
     load::pin(&job.load.args.cpus, job.index as usize)?;
     rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS))?;
     let timer_slack_ns = rustix::thread::current_timer_slack()?;
-    let state = Rc::new(State::new(job)?);
+    let mut attached = Vec::new();
+    for source in &job.load.sources {
+        attached.push(source.attach().await?);
+    }
+    let state = Rc::new(State::new(job, &attached)?);
     let control = &state.job.control;
     control.ready.fetch_add(1, Ordering::Release);
     let times = loop {
@@ -170,6 +175,9 @@ async fn load(job: Job) -> anyhow::Result<JobResult> {
     if let Some(error) = state.failure.take() {
         return Err(error.into());
     }
+    for controller in attached.into_iter().filter_map(|it| it.controller) {
+        controller.disconnect().await?;
+    }
     Ok(JobResult {
         latency_ns: state.latency_ns.borrow().clone(),
         service_ns: state.service_ns.borrow().clone(),
@@ -186,7 +194,7 @@ fn histogram() -> anyhow::Result<Histogram<u64>> {
 }
 
 impl State {
-    fn new(job: Job) -> anyhow::Result<Self> {
+    fn new(job: Job, attached: &[Attached]) -> anyhow::Result<Self> {
         let args = &job.load.args;
         let seed = load::seed_of_job(args.seed, job.index.into());
         let mut random = eval::random::Random::new(seed);
@@ -195,7 +203,7 @@ impl State {
             chunk.copy_from_slice(&random.next_u64().to_le_bytes());
         }
         Ok(Self {
-            devices: job.load.backings.iter().map(|backing| backing.attach()).collect(),
+            devices: attached.iter().map(|it| Rc::clone(&it.device)).collect(),
             window: Cell::new([Instant::from_ns(0); 2]),
             in_flight: Cell::new(0),
             ios: Cell::new(0),
@@ -288,12 +296,13 @@ impl Generator {
         })
     }
 
-    /// When the next batch is due: batches of all jobs are evenly spaced.
+    /// When the next batch is due: batches of all jobs are evenly spaced; without a rate, at once.
     fn due(&self) -> Instant {
         let args = &self.state.job.load.args;
+        let Some(rate) = args.rate else { return now() };
         let index =
             u128::from(self.sent) * u128::from(args.numjobs) + u128::from(self.state.job.index);
-        let ns = index * u128::from(args.batch) * 1_000_000_000 / u128::from(args.rate);
+        let ns = index * u128::from(args.batch) * 1_000_000_000 / u128::from(rate);
         self.begin + Duration::from_nanos(ns as u64)
     }
 
@@ -314,8 +323,11 @@ impl Generator {
                 sleep_until(due.min(now() + STOP_PERIOD)).await;
             } else {
                 self.send(due);
-                // One turn of the loop: the batch is submitted, and what has completed is counted.
-                ring::yield_now().await;
+                if state.in_flight.get() < state.room() && now() >= self.due() {
+                    // One turn of the loop, so that the next batch is a system call of its own. Without
+                    // one the call that waits submits this batch, too.
+                    ring::yield_now().await;
+                }
             }
         }
     }

@@ -74,7 +74,7 @@ pub(super) fn print(
     let iops = measured.ios as f64 / seconds;
     let cpu_us = measured.cpu_seconds * 1e6 / measured.ios.max(1) as f64;
     let cpu_percent = measured.cpu_seconds / seconds * 100.0;
-    let is_saturated = iops < SATURATED_BELOW * args.rate as f64;
+    let is_saturated = args.rate.is_some_and(|rate| iops < SATURATED_BELOW * rate as f64);
     let mode = format!("{:?}", args.rw).to_lowercase();
     if args.json {
         let said = json!({
@@ -95,13 +95,20 @@ pub(super) fn print(
     println!(
         "{mode} bs {} rate {} batch {} numjobs {}: {seconds:.2} s{}",
         args.bs,
-        args.rate,
+        args.rate.map_or_else(|| format!("none (depth {})", args.iodepth_max), |it| it.to_string()),
         args.batch,
         args.numjobs,
         if measured.is_interrupted { ", interrupted" } else { "" },
     );
-    let held = if is_saturated { ": the rate was NOT held" } else { "" };
-    println!("  {iops:.0} IOPS, {:.2} % of the rate{held}", 100.0 * iops / args.rate as f64);
+    let held = match args.rate {
+        Some(rate) => {
+            let share = 100.0 * iops / rate as f64;
+            let held = if is_saturated { ": the rate was NOT held" } else { "" };
+            format!(", {share:.2} % of the rate{held}")
+        }
+        None => String::new(),
+    };
+    println!("  {iops:.0} IOPS{held}");
     for (name, histogram) in [
         ("latency from when it was due", &sum.latency_ns),
         ("latency from its submission", &sum.service_ns),

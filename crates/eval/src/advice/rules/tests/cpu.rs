@@ -74,15 +74,15 @@ other = { device = "null", queue = "elevator" }
 "#;
 
 /// A run with its values: metrics, and further samples.
-struct Planted<'a> {
-    cell: &'a crate::plan::Cell,
-    condition: &'a str,
+pub(super) struct Planted<'a> {
+    pub(super) cell: &'a crate::plan::Cell,
+    pub(super) condition: &'a str,
     /// exp(noise · N(0, 1)), of this run.
-    noise: f64,
+    pub(super) noise: f64,
 }
 
 /// Stores twelve rounds of what `run` makes up, and gives a rule's card.
-fn planted(
+pub(super) fn planted(
     text: &str,
     changes: &[(&str, &str)],
     noise: f64,

@@ -1,0 +1,252 @@
+//! A9: one queue for all cores, or one for each?
+//!
+//! Closed loops by 1, 2, 4 … threads under both. The universal scalability law is fitted in each round,
+//! so that its contention σ and coherence κ have intervals: one queue is contended if one of them surely
+//! lies above that of many queues. What threads do while they wait for a lock is not looked at.
+
+use super::{EVIDENCE_MAX, interval};
+use crate::advice::{Confidence, Facts, Finding};
+use crate::experiment::Metric;
+use crate::statistics::{
+    ALPHA, Evidence, Interval, Usl, Verdict, judge_family, median, t_interval,
+};
+use crate::units;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Cells that differ in their threads only, under both conditions of a comparison.
+struct Curve {
+    comparison: usize,
+    /// With a queue for each.
+    many: usize,
+    /// With one for all.
+    one: usize,
+    metric: Metric,
+    /// By threads.
+    cells: BTreeMap<u32, usize>,
+}
+
+/// σ and κ over rounds.
+struct Law {
+    sigma: Interval,
+    kappa: Interval,
+    line: String,
+}
+
+/// One of the numbers of threads of a curve.
+struct Point {
+    curve: usize,
+    threads: u32,
+    /// Log-ratios of throughput, one queue against many, by round.
+    ratios: Vec<f64>,
+    /// The median of the same of CPU time per operation.
+    cpu: Option<f64>,
+}
+
+/// A9.
+pub(crate) fn one_or_many(facts: &Facts<'_>) -> Finding {
+    let curves = curves(facts);
+    if curves.is_empty() {
+        return Finding::not_measured("no comparison of queues has threads enough");
+    }
+    let points = points(facts, &curves);
+    let ratios: Vec<Vec<f64>> = points.iter().map(|point| point.ratios.clone()).collect();
+    let margin = facts.plan.experiment.margins.throughput;
+    let looks = facts.plan.experiment.timing.looks.count();
+    let judged = judge_family(&ratios, margin, looks, ALPHA);
+    let mut evidence = Vec::new();
+    let mut contended = 0;
+    for curve in &curves {
+        let (one, many) = (law(facts, curve, curve.one), law(facts, curve, curve.many));
+        let is_above = |part: fn(&Law) -> Interval| {
+            one.as_ref()
+                .zip(many.as_ref())
+                .is_some_and(|(one, many)| part(one).low > part(many).high)
+        };
+        contended += usize::from(is_above(|law| law.sigma) || is_above(|law| law.kappa));
+        for (law, condition) in [(one, curve.one), (many, curve.many)] {
+            let said = law.map_or("no model fits in rounds enough".into(), |law| law.line);
+            evidence.push(format!("{}: {said}", named(facts, curve, condition)));
+        }
+    }
+    for (point, (it, verdict)) in points.iter().zip(&judged) {
+        evidence.push(line(facts, &curves[point.curve], point, it, *verdict));
+    }
+    evidence.extend(shared_cpus(facts, &curves));
+    evidence.truncate(EVIDENCE_MAX);
+    let last = |point: &Point| curves[point.curve].cells.keys().last() == Some(&point.threads);
+    let of_last: Vec<(f64, Verdict)> = points
+        .iter()
+        .zip(&judged)
+        .filter(|(point, _)| last(point))
+        .map(|(_, (it, verdict))| (it.mean, *verdict))
+        .collect();
+    let is_same = judged.iter().all(|(_, verdict)| *verdict == Verdict::Equivalent);
+    conclude(curves.len(), contended, &of_last, is_same, evidence)
+}
+
+/// What follows; `of_last` are the ratios at the most threads.
+fn conclude(
+    curves: usize,
+    contended: usize,
+    of_last: &[(f64, Verdict)],
+    is_same: bool,
+    evidence: Vec<String>,
+) -> Finding {
+    let matters = |is_less: bool| {
+        let is_it = |(mean, verdict): &&(f64, Verdict)| {
+            *verdict == Verdict::DifferentMatters && (*mean < 0.0) == is_less
+        };
+        of_last.iter().filter(is_it).count()
+    };
+    let (slower, faster) = (matters(true), matters(false));
+    let (confidence, claim, apply) = if contended > 0 {
+        let is_sure = contended == curves && slower == curves;
+        (
+            if is_sure { Confidence::Strong } else { Confidence::Moderate },
+            format!(
+                "One queue for all threads is contended in {contended} of {curves} curves: its σ or κ \
+                 surely lies above that of a queue each; at the most threads it is slower in {slower}."
+            ),
+            "Give each core a queue of its own where the device has no head to move.",
+        )
+    } else if is_same {
+        (
+            Confidence::Strong,
+            "One queue for all threads costs nothing that matters here.".into(),
+            "Choose by what the device needs: sorting and merging, or neither.",
+        )
+    } else if slower > 0 && faster == 0 {
+        (
+            Confidence::Moderate,
+            format!(
+                "One queue is slower at the most threads in {slower} of {curves} curves, but no \
+                 contention is proven."
+            ),
+            "Give each core a queue of its own; more rounds or CPUs would show why.",
+        )
+    } else if faster > 0 && slower == 0 {
+        (
+            Confidence::Moderate,
+            format!("One queue is faster at the most threads in {faster} of {curves} curves."),
+            "Keep one queue where its sorting and merging help the device.",
+        )
+    } else {
+        (
+            Confidence::NoAdvice,
+            "Nothing is proven about one queue against many yet.".into(),
+            "Run the full form, on a machine with more CPUs.",
+        )
+    };
+    Finding { confidence, claim, evidence, apply: apply.into() }
+}
+
+fn curves(facts: &Facts<'_>) -> Vec<Curve> {
+    let mut found = Vec::new();
+    for (comparison, it) in facts.plan.experiment.comparisons.iter().enumerate() {
+        let sides = (facts.plan.condition(&it.baseline), facts.plan.condition(&it.other));
+        let (Some("queue"), (Some(many), Some(one))) = (it.role.as_deref(), sides) else {
+            continue;
+        };
+        let mut shapes: BTreeMap<_, BTreeMap<u32, usize>> = BTreeMap::new();
+        for (index, cell) in facts.plan.cells.iter().enumerate().filter(|(_, it)| it.rate == 0) {
+            let shape = (cell.workload, cell.block_size, cell.depth, cell.batch);
+            let Some(metric) = facts.throughput(cell.workload) else { continue };
+            if [many, one].iter().all(|it| facts.median_of(index, *it, metric).is_some()) {
+                shapes.entry(shape).or_default().insert(cell.jobs, index);
+            }
+        }
+        for ((workload, ..), cells) in shapes {
+            let metric = facts.throughput(workload);
+            if let Some(metric) = metric.filter(|_| cells.len() >= facts.limits.threads_min) {
+                found.push(Curve { comparison, many, one, metric, cells });
+            }
+        }
+    }
+    found
+}
+
+fn points(facts: &Facts<'_>, curves: &[Curve]) -> Vec<Point> {
+    let mut points = Vec::new();
+    for (index, curve) in curves.iter().enumerate() {
+        for (&threads, &cell) in &curve.cells {
+            let ratios = |metric| {
+                let many = facts.by_round(cell, curve.many, metric);
+                let one = facts.by_round(cell, curve.one, metric);
+                let ratio = |(round, value): (&u32, &f64)| Some((value / many.get(round)?).ln());
+                one.iter().filter_map(ratio).filter(|it| it.is_finite()).collect::<Vec<f64>>()
+            };
+            let cpu = ratios(Metric::CpuPerIo);
+            let cpu = (!cpu.is_empty()).then(|| median(&cpu));
+            points.push(Point { curve: index, threads, ratios: ratios(curve.metric), cpu });
+        }
+    }
+    points
+}
+
+/// The law of a condition, if it fits in rounds enough.
+fn law(facts: &Facts<'_>, curve: &Curve, condition: usize) -> Option<Law> {
+    let by_cell: Vec<(f64, BTreeMap<u32, f64>)> = curve
+        .cells
+        .iter()
+        .map(|(&threads, &cell)| {
+            (f64::from(threads), facts.by_round(cell, condition, curve.metric))
+        })
+        .collect();
+    let rounds: BTreeSet<u32> = by_cell.iter().flat_map(|(_, it)| it.keys().copied()).collect();
+    let fit = |round: &u32| {
+        let points: Option<Vec<(f64, f64)>> =
+            by_cell.iter().map(|(n, values)| Some((*n, *values.get(round)?))).collect();
+        Usl::fit(&points?).filter(|law| law.r_squared >= facts.limits.model_r2_min)
+    };
+    let fits: Vec<Usl> = rounds.iter().filter_map(fit).collect();
+    if fits.len() < facts.limits.rounds_min {
+        return None;
+    }
+    let of = |part: fn(&Usl) -> f64| -> Vec<f64> { fits.iter().map(part).collect() };
+    let (sigmas, kappas) = (of(|it| it.sigma), of(|it| it.kappa));
+    let (sigma, kappa) = (t_interval(&sigmas, 1.0 - ALPHA)?, t_interval(&kappas, 1.0 - ALPHA)?);
+    let line = format!(
+        "contention σ = {:.4} ({:.4} … {:.4}), coherence κ = {:.5} ({:.5} … {:.5}), n = {}",
+        median(&sigmas),
+        sigma.low,
+        sigma.high,
+        median(&kappas),
+        kappa.low,
+        kappa.high,
+        fits.len()
+    );
+    Some(Law { sigma, kappa, line })
+}
+
+fn named(facts: &Facts<'_>, curve: &Curve, condition: usize) -> String {
+    let cell = curve.cells.values().next().map_or(0, |cell| facts.plan.cells[*cell].workload);
+    facts.name(cell, condition)
+}
+
+fn line(
+    facts: &Facts<'_>,
+    curve: &Curve,
+    point: &Point,
+    it: &Evidence,
+    verdict: Verdict,
+) -> String {
+    format!(
+        "{}, {}: {} {}{}, n = {}: {verdict}; CPU per I/O {}",
+        facts.plan.experiment.comparisons[curve.comparison].name,
+        units::several(point.threads, "thread"),
+        curve.metric.word(),
+        units::percent(it.mean),
+        interval(it.interval),
+        it.n,
+        point.cpu.map_or("not available".into(), units::percent),
+    )
+}
+
+/// Where threads have to share CPUs, their curve shows that too.
+fn shared_cpus(facts: &Facts<'_>, curves: &[Curve]) -> Option<String> {
+    let most = curves.iter().filter_map(|curve| curve.cells.keys().last().copied()).max()?;
+    let cpus = facts.analysis.runs.iter().find_map(|run| run.samples.get("cpu_count").copied())?;
+    (f64::from(most) > cpus).then(|| {
+        format!("up to {most} threads on {cpus:.0} CPUs: beyond that many they share them")
+    })
+}
