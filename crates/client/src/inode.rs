@@ -131,17 +131,17 @@ impl Inode {
     }
 
     /// Takes note of attributes that a fresh grant covers. `explained` says that the caller accounts
-    /// for a change of data itself; else cached extents of another data version are dropped.
+    /// for a change of data itself; else cached extents of another data version are dropped, and of one
+    /// that is not known, as of an inode whose last name this client has removed.
     pub(crate) fn note_attr(&self, attr: &Attr, explained: bool) {
         let mut state = self.state.borrow_mut();
         state.generation = state.generation.max(attr.generation);
-        if let Some(old) = &state.attr {
-            if old.version > attr.version {
-                return;
-            }
-            if old.data_version != attr.data_version && !explained {
-                state.forget_extents();
-            }
+        if state.attr.is_some_and(|old| old.version > attr.version) {
+            return;
+        }
+        let is_same = state.attr.is_some_and(|old| old.data_version == attr.data_version);
+        if !is_same && !explained {
+            state.forget_extents();
         }
         state.attr = Some(*attr);
     }

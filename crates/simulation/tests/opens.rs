@@ -109,16 +109,18 @@ fn an_open_that_was_reclaimed_can_be_returned() {
     });
 }
 
-/// Goal: what an fsync has committed is read back also from a file whose last name this client has
-/// removed in between: extents from before are not used (seed 4795).
-#[test]
-fn a_file_that_lost_its_name_is_read_as_synced() {
-    let scene = async |client: Rc<Client>| {
+/// Has a file read whose last name its client has removed before it was committed.
+fn a_file_that_lost_its_name_is_read(is_synced: bool) {
+    let scene = async move |client: Rc<Client>| {
         let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
         client.write(&handle, 0, bytes(1), false).await.unwrap();
         client.unlink(ROOT, b"a").await.unwrap();
-        client.fsync(attr.inode).await.unwrap();
-        client.attr(attr.inode).await.unwrap();
+        if is_synced {
+            client.fsync(attr.inode).await.unwrap();
+            client.attr(attr.inode).await.unwrap();
+        } else {
+            client.flush(&handle).await.unwrap();
+        }
         let read = client.read(attr.inode, 0, 5000, None).await.unwrap();
         assert!(read.iter().flat_map(Chunk::as_slice).all(|byte| *byte == 1), "zeros");
         client.release(&handle).await.unwrap();
@@ -174,6 +176,19 @@ fn a_file_opened_during_its_own_clients_removal_stays() {
 #[test]
 fn a_file_opened_after_a_recall_stays() {
     a_file_opened_during_its_removal_stays(2);
+}
+
+/// Goal: what an fsync has committed is read back also from a file whose last name this client has
+/// removed in between: extents from before are not used (seed 4795).
+#[test]
+fn a_file_that_lost_its_name_is_read_as_synced() {
+    a_file_that_lost_its_name_is_read(true);
+}
+
+/// Goal: so is what any other commit, as that of a write-back, has made part of it (seed 20695).
+#[test]
+fn a_file_that_lost_its_name_is_read_as_committed() {
+    a_file_that_lost_its_name_is_read(false);
 }
 
 /// What an open file has to have: the bytes that were written, and room for more.
