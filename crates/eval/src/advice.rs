@@ -3,126 +3,18 @@
 //! Every rule gives exactly one [`Card`]. A rule whose cells were not measured says so and names
 //! what to run; nothing is said beyond the measured range.
 
+pub mod pattern;
 mod rules;
+mod thresholds;
 
 use crate::analysis::Analysis;
+use crate::history::Trend;
 use crate::messages::{Language, Message};
 use crate::plan::Plan;
+use serde::Serialize;
 use std::fmt::Display;
 
-/// Limits that the rules use; the report shows them.
-#[derive(Clone, Copy, Debug)]
-pub struct Thresholds {
-    /// A3, A13: share of the best bandwidth that counts as good.
-    pub good_share: f64,
-    /// A1: loss that counts as none.
-    pub loss_small: f64,
-    /// Share of cells that have to agree for advice to be strong.
-    pub strong_share: f64,
-    /// A17: rounds below which nothing is graded well.
-    pub rounds_min: usize,
-    /// A17: widest half interval, as a log-ratio.
-    pub half_width_max: f64,
-    /// A17: share of runs with a mark from which on the mark counts.
-    pub marked_share_max: f64,
-    /// A3: fewest block sizes to judge a curve.
-    pub sizes_min: usize,
-    /// A13: fewest stripe counts to judge a curve.
-    pub stripes_min: usize,
-    /// A4: share of the best throughput that counts as all of it.
-    pub knee_share: f64,
-    /// A4: fewest numbers of operations under way to judge a curve.
-    pub knee_points_min: usize,
-    /// A4, A8, A9: R² from which on a model is shown.
-    pub model_r2_min: f64,
-    /// A4: factor by which the tail latency of one operation may grow.
-    pub knee_tail: f64,
-    /// A4: largest difference of N and rate × latency, relative.
-    pub little_max: f64,
-    /// A6: share of link or device that is all of it.
-    pub bound_share: f64,
-    /// A6: share of one CPU that is all of it, and what softirqs may take of one.
-    pub cpu_share: f64,
-    /// A6: see `cpu_share`.
-    pub softirq_share: f64,
-    /// A6: share of all CPUs below which they are not what is lacking.
-    pub cpu_idle_share: f64,
-    /// A6: factor by which latency may have grown while each operation still works for itself.
-    pub latency_flat: f64,
-    /// A7: fewest rates to give a slope.
-    pub rates_min: usize,
-    /// A7: R² from which on a slope is given.
-    pub slope_r2_min: f64,
-    /// A9: fewest numbers of threads.
-    pub threads_min: usize,
-    /// A8: fewest batch sizes.
-    pub batches_min: usize,
-    /// A8: factor of the cost of the largest batch that counts as no more than it.
-    pub batch_cost: f64,
-    /// A8: factor by which the tail latency of single operations may grow.
-    pub batch_tail: f64,
-}
-
-/// The limits in use.
-pub const THRESHOLDS: Thresholds = Thresholds {
-    good_share: 0.90,
-    loss_small: 0.05,
-    strong_share: 0.80,
-    rounds_min: 6,
-    half_width_max: 0.05,
-    marked_share_max: 0.10,
-    sizes_min: 3,
-    stripes_min: 2,
-    knee_share: 0.95,
-    knee_points_min: 6,
-    model_r2_min: 0.95,
-    knee_tail: 2.0,
-    little_max: 0.05,
-    bound_share: 0.90,
-    cpu_share: 0.90,
-    softirq_share: 0.80,
-    cpu_idle_share: 0.50,
-    latency_flat: 1.10,
-    rates_min: 5,
-    slope_r2_min: 0.98,
-    threads_min: 3,
-    batches_min: 3,
-    batch_cost: 1.05,
-    batch_tail: 1.10,
-};
-
-impl Thresholds {
-    /// Name and value of each, for the report.
-    pub fn table(&self) -> Vec<(&'static str, String)> {
-        let percent = |share: f64| format!("{:.0} %", share * 100.0);
-        vec![
-            ("A1: loss that counts as none", percent(self.loss_small)),
-            ("A3, A13: share of the peak that is good", percent(self.good_share)),
-            ("A3: fewest block sizes", self.sizes_min.to_string()),
-            ("A13: fewest stripe counts", self.stripes_min.to_string()),
-            ("A4: share of the best that is all of it", percent(self.knee_share)),
-            ("A4: fewest products of jobs and depth", self.knee_points_min.to_string()),
-            ("A4, A8, A9: R² of a model that is shown", self.model_r2_min.to_string()),
-            ("A4: growth of the tail of one operation", self.knee_tail.to_string()),
-            ("A4: difference of N and rate × latency", percent(self.little_max)),
-            ("A6: share of link or device that is all of it", percent(self.bound_share)),
-            ("A6: share of one CPU that is all of it", percent(self.cpu_share)),
-            ("A6: softirqs' share of one CPU that is all of it", percent(self.softirq_share)),
-            ("A6: share of all CPUs that is little", percent(self.cpu_idle_share)),
-            ("A6: growth of latency that is none", self.latency_flat.to_string()),
-            ("A7: fewest rates", self.rates_min.to_string()),
-            ("A7: R² of a slope that is given", self.slope_r2_min.to_string()),
-            ("A8: fewest batch sizes", self.batches_min.to_string()),
-            ("A8: growth of cost that is none", self.batch_cost.to_string()),
-            ("A8: growth of the tail that is none", self.batch_tail.to_string()),
-            ("A9: fewest numbers of threads", self.threads_min.to_string()),
-            ("strong: cells that have to agree", percent(self.strong_share)),
-            ("A17: fewest rounds", self.rounds_min.to_string()),
-            ("A17: widest half interval", percent(self.half_width_max)),
-            ("A17: marked runs that count", percent(self.marked_share_max)),
-        ]
-    }
-}
+pub use thresholds::{THRESHOLDS, Threshold, Thresholds, Unit};
 
 /// A rule.
 #[derive(Clone, Copy)]
@@ -249,19 +141,34 @@ pub const RULES: &[Rule] = &[
         question: Message::A17Question,
         needs: Message::A17Needs,
         change: Message::A17Change,
-        judge: rules::trust,
+        judge: rules::trust::trust,
     },
     Rule {
         id: "A18",
         question: Message::A18Question,
         needs: Message::A18Needs,
         change: Message::A18Change,
-        judge: rules::cache,
+        judge: rules::trust::cache,
+    },
+    Rule {
+        id: "A19",
+        question: Message::A19Question,
+        needs: Message::A19Needs,
+        change: Message::A19Change,
+        judge: rules::regression::regression,
+    },
+    Rule {
+        id: "A20",
+        question: Message::A20Question,
+        needs: Message::A20Needs,
+        change: Message::A20Change,
+        judge: rules::stability::stability,
     },
 ];
 
 /// How sure a rule is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Confidence {
     /// Nearly all cells agree and none contradicts.
     Strong,
@@ -315,11 +222,13 @@ impl Finding {
 struct Facts<'a> {
     plan: &'a Plan,
     analysis: &'a Analysis,
+    /// Earlier results of the same plan on the same machine, if there is a look at them.
+    trend: Option<&'a Trend>,
     limits: Thresholds,
 }
 
 /// What the report shows of a rule.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Card {
     /// Its number.
     pub id: &'static str,
@@ -339,9 +248,15 @@ pub struct Card {
     pub change: Message,
 }
 
-/// Judges all rules; what frames their findings is in a language, the findings are in English.
-pub fn advise(plan: &Plan, analysis: &Analysis, language: Language) -> Vec<Card> {
-    let facts = Facts { plan, analysis, limits: THRESHOLDS };
+/// Judges all rules; what frames their findings is in a language, the findings are in English. `trend` is
+/// of earlier results, for A19.
+pub fn advise(
+    plan: &Plan,
+    analysis: &Analysis,
+    trend: Option<&Trend>,
+    language: Language,
+) -> Vec<Card> {
+    let facts = Facts { plan, analysis, trend, limits: THRESHOLDS };
     let scope = scope(&facts, language);
     RULES
         .iter()
@@ -352,7 +267,9 @@ pub fn advise(plan: &Plan, analysis: &Analysis, language: Language) -> Vec<Card>
                 let values: [(&str, &dyn Display); 2] =
                     [("why", &finding.claim), ("needs", &needs)];
                 finding.claim = language.say(Message::NotMeasuredClaim, &values);
-                finding.apply = language.say(Message::NotMeasuredApply, &[("needs", &needs)]);
+                if finding.apply.is_empty() {
+                    finding.apply = language.say(Message::NotMeasuredApply, &[("needs", &needs)]);
+                }
             }
             Card {
                 id: rule.id,

@@ -316,7 +316,10 @@ impl Stage {
                         stage.runtimes.insert(name.clone(), found.map(Some));
                     }
                     LevelKind::Ior(level) => stage.enter_ior(name, level),
-                    LevelKind::Synthetic(_) | LevelKind::Host(_) | LevelKind::Queue(_) => {}
+                    LevelKind::Synthetic(_)
+                    | LevelKind::Imported
+                    | LevelKind::Host(_)
+                    | LevelKind::Queue(_) => {}
                 }
             }
         }

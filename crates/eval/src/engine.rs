@@ -54,6 +54,20 @@ pub struct Work<'a> {
     pub ramp: Duration,
 }
 
+impl<'a> Work<'a> {
+    /// A run of a plan, with the plan's ramp.
+    pub fn new(plan: &'a Plan, step: &'a Step, place: Option<&'a Place>) -> Self {
+        Self {
+            plan,
+            step,
+            cell: &plan.cells[step.cell],
+            condition: &plan.conditions[step.condition],
+            place,
+            ramp: plan.experiment.timing.ramp,
+        }
+    }
+}
+
 /// What a run gave.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {

@@ -38,6 +38,18 @@ pub enum Error {
         /// What it said.
         message: String,
     },
+    /// A file of another program's results cannot be read.
+    #[error("{}:{line}: {field}: {message}", path.display())]
+    Import {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Which value.
+        field: String,
+        /// What is wrong with it.
+        message: String,
+    },
     /// Refused, because it could destroy data.
     #[error("refused: {0}")]
     Refused(String),

@@ -24,7 +24,7 @@ pub use level::{
     QueuePolicy, Runtime, Storage, Subsystem, Synthetic,
 };
 pub use metric::Metric;
-pub use workload::{Extract, Files, Pattern, Program, Rate, Source, Task, Workload};
+pub use workload::{Extract, Files, Imported, Pattern, Program, Rate, Source, Task, Workload};
 
 /// Most condition-cells of a quick form.
 pub const QUICK_CONDITION_CELLS_MAX: usize = 20;
@@ -98,6 +98,8 @@ pub enum EngineKind {
     Ior,
     /// FFSB's profiles, by one instance or many.
     Ffsb,
+    /// None: results that other programs measured. Such an experiment is not run.
+    Imported,
     /// No storage at all: numbers drawn from a known truth, to test the way from plan to report.
     Synthetic,
 }
@@ -112,6 +114,7 @@ impl EngineKind {
         ("metadata", Self::Metadata),
         ("ior", Self::Ior),
         ("ffsb", Self::Ffsb),
+        ("imported", Self::Imported),
         ("synthetic", Self::Synthetic),
     ];
 
@@ -126,7 +129,12 @@ impl EngineKind {
             Self::Ior => Message::Rank,
             Self::Ffsb => Message::Instance,
             Self::Metadata => Message::Process,
-            Self::Fio | Self::Nvme | Self::Rate | Self::Program | Self::Synthetic => Message::Job,
+            Self::Fio
+            | Self::Nvme
+            | Self::Rate
+            | Self::Program
+            | Self::Imported
+            | Self::Synthetic => Message::Job,
         }
     }
 

@@ -6,20 +6,30 @@
 //! loads or limits differ there is no verdict at all, only the ratio and the reason. What survives
 //! such changes better are *effects*: the ratios of each result's own paired comparisons, whose
 //! change is judged the same way.
+//!
+//! With three or more earlier results of the same plan on the same machine, what days differ by is known
+//! and counted: see [`Trend`].
+
+mod trend;
 
 use crate::analysis::Analysis;
 use crate::error::Error;
-use crate::experiment::Metric;
+use crate::experiment::{EngineKind, Metric};
 use crate::messages::Language;
-use crate::plan::{Cell, Plan};
-use crate::statistics::{ALPHA, Inconclusive, Interval, Verdict, mean, welch_interval};
+use crate::plan::Plan;
+use crate::shape::Shape;
+use crate::statistics::{
+    ALPHA, Inconclusive, Interval, Verdict, between_interval, mean, welch_interval,
+};
 use crate::store::Store;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Facts about the machine that have to be the same.
-const MACHINE_FACTS: [&str; 8] = [
-    "kernel",
+pub use trend::{Trend, TrendRow, series};
+
+/// Facts that tell one machine with its storage from another.
+const HOST_FACTS: [&str; 8] = [
+    "machine",
     "CPUs",
     "memory",
     "CPU governor",
@@ -64,8 +74,13 @@ impl Results {
         usable.filter_map(|run| run.value(metric)).map(f64::ln).collect()
     }
 
-    fn cell(&self, id: &str) -> Option<(usize, &Cell)> {
-        self.plan.cells.iter().enumerate().find(|(_, cell)| cell.id == id)
+    fn cell(&self, id: &str) -> Option<usize> {
+        self.plan.cells.iter().position(|cell| cell.id == id)
+    }
+
+    /// Whether another program measured it.
+    pub fn is_imported(&self) -> bool {
+        self.plan.experiment.engine == EngineKind::Imported
     }
 }
 
@@ -102,11 +117,25 @@ pub struct Change {
     pub verdict: Option<Verdict>,
 }
 
+impl Change {
+    /// Whether it is a change for the worse.
+    pub fn is_worse(&self) -> bool {
+        (self.mean < 0.0) == self.metric.is_throughput()
+    }
+
+    /// The verdict for people, which says that nothing is paired.
+    pub fn said(&self) -> String {
+        self.verdict.map_or("not comparable".into(), |verdict| format!("{verdict} (unpaired)"))
+    }
+}
+
 /// Both results, compared.
 #[derive(Clone, Debug, Serialize)]
 pub struct History {
     /// Why values are not comparable: each differing fact.
     pub reasons: Vec<String>,
+    /// Never: runs of two results share no rounds.
+    pub is_paired: bool,
     /// Differences that may be just what is asked about: dates and versions of this program.
     pub notes: Vec<String>,
     /// The cells that both have.
@@ -127,6 +156,7 @@ pub fn compare(first: &Results, second: &Results, anyway: bool) -> History {
          confidence is strong"
             .into(),
     );
+    notes.extend(not_told(first, second));
     let judges = anyway || reasons.is_empty();
     let mut changes = Vec::new();
     let mut unmatched = Vec::new();
@@ -138,20 +168,49 @@ pub fn compare(first: &Results, second: &Results, anyway: bool) -> History {
         judge(&mut rows, &first.plan, judges);
         changes.extend(rows.into_iter().map(|row| row.change));
     }
-    History { reasons, notes, changes, unmatched }
+    History { reasons, is_paired: false, notes, changes, unmatched }
+}
+
+/// What an imported result does not say, and nobody can compare.
+fn not_told(first: &Results, second: &Results) -> Option<String> {
+    if !(first.is_imported() || second.is_imported()) {
+        return None;
+    }
+    let is_told =
+        |results: &Results, name: &str| results.facts.get(name).is_some_and(|it| !it.is_empty());
+    let names: Vec<&str> = HOST_FACTS
+        .into_iter()
+        .chain(["kernel"])
+        .filter(|name| is_told(first, name) != is_told(second, name))
+        .collect();
+    Some(format!(
+        "one of them is imported: size of files, length of runs and caches are not known of it{}{}; \
+         that they were alike is for you to know",
+        if names.is_empty() { "" } else { ", nor " },
+        names.join(", ")
+    ))
 }
 
 /// What differs that has to be the same.
 fn reasons(first: &Results, second: &Results) -> Vec<String> {
     let mut reasons = Vec::new();
+    let is_imported = first.is_imported() || second.is_imported();
     let mut differ = |what: &str, a: String, b: String| {
         if a != b {
             reasons.push(format!("{what}: {a} / {b}"));
         }
     };
-    for name in MACHINE_FACTS.into_iter().chain(["engine"]) {
+    for name in HOST_FACTS.into_iter().chain(["kernel", "engine"]) {
         let of = |results: &Results| results.facts.get(name).cloned().unwrap_or_default();
-        differ(name, of(first), of(second));
+        let (a, b) = (of(first), of(second));
+        // Results of before have no name of the machine, and imported ones few facts.
+        let is_known = !(a.is_empty() || b.is_empty());
+        if is_known || !(is_imported || name == "machine") {
+            differ(name, a, b);
+        }
+    }
+    if is_imported {
+        return reasons;
     }
     let (a, b) = (&first.plan.experiment, &second.plan.experiment);
     differ("file size", a.file_bytes.to_string(), b.file_bytes.to_string());
@@ -184,8 +243,21 @@ fn reasons(first: &Results, second: &Results) -> Vec<String> {
 /// A row before it is judged.
 struct Row {
     change: Change,
-    first: Vec<f64>,
+    /// What was measured before, by result.
+    past: Vec<Vec<f64>>,
+    /// What is compared with it.
     second: Vec<f64>,
+}
+
+impl Row {
+    /// Interval of the change: with one earlier result, of its runs; with several, of what results
+    /// differ by.
+    fn interval(&self, confidence: f64) -> Option<Interval> {
+        match self.past.as_slice() {
+            [first] => welch_interval(first, &self.second, confidence),
+            past => between_interval(past, &self.second, confidence),
+        }
+    }
 }
 
 fn row(kind: Kind, of: &str, results: &Results, cell: usize, metric: Metric) -> Row {
@@ -201,34 +273,82 @@ fn row(kind: Kind, of: &str, results: &Results, cell: usize, metric: Metric) -> 
         interval: None,
         verdict: None,
     };
-    Row { change, first: Vec::new(), second: Vec::new() }
+    Row { change, past: Vec::new(), second: Vec::new() }
+}
+
+/// A condition of the first and one of the second that are set side by side, and what that is called.
+struct Sides {
+    first: usize,
+    second: usize,
+    label: String,
+}
+
+/// Conditions of the same name. Imported results know nothing of the names here: if there is none in
+/// common, each condition of the first stands beside each of the second.
+fn sides(first: &Results, second: &Results, unmatched: &mut Vec<String>) -> Vec<Sides> {
+    let mut sides = Vec::new();
+    let mut alone = Vec::new();
+    for (index, condition) in first.plan.conditions.iter().enumerate() {
+        match second.plan.conditions.iter().position(|it| it.id == condition.id) {
+            Some(second) => {
+                sides.push(Sides { first: index, second, label: condition.label.clone() });
+            }
+            None => alone.push(format!("condition {}", condition.id)),
+        }
+    }
+    if sides.is_empty() && (first.is_imported() || second.is_imported()) {
+        for (index, a) in first.plan.conditions.iter().enumerate() {
+            for (other, b) in second.plan.conditions.iter().enumerate() {
+                let label = format!("{} → {}", a.label, b.label);
+                sides.push(Sides { first: index, second: other, label });
+            }
+        }
+    } else {
+        unmatched.extend(alone);
+    }
+    sides
+}
+
+/// The cell of the second that a cell of the first is set beside: that of the same name, or, of imported
+/// results, the first that is of the same work at the same point.
+fn counterpart(first: &Results, second: &Results, cell: usize, sides: &Sides) -> Option<usize> {
+    if let Some(found) = second.cell(&first.plan.cells[cell].id) {
+        return Some(found);
+    }
+    if !(first.is_imported() || second.is_imported()) {
+        return None;
+    }
+    let shape = Shape::of(&first.plan, cell, sides.first);
+    (0..second.plan.cells.len())
+        .find(|other| shape.is_like(&Shape::of(&second.plan, *other, sides.second)))
 }
 
 /// Values of every cell under every condition that both have.
 fn values(first: &Results, second: &Results, unmatched: &mut Vec<String>) -> Vec<Row> {
     let mut rows = Vec::new();
-    for condition in &first.plan.conditions {
-        if !second.plan.conditions.iter().any(|it| it.id == condition.id) {
-            unmatched.push(format!("condition {}", condition.id));
-            continue;
-        }
+    let (mut met, mut met_second) = (BTreeSet::new(), BTreeSet::new());
+    for side in sides(first, second, unmatched) {
+        let condition = &first.plan.conditions[side.first].id;
+        let other_condition = &second.plan.conditions[side.second].id;
         for (index, cell) in first.plan.cells.iter().enumerate() {
-            if second.cell(&cell.id).is_none() {
-                continue;
-            }
-            for &metric in &first.plan.workload(index).metrics {
-                let mut row = row(Kind::Value, &condition.label, first, index, metric);
-                row.first = first.logs(&cell.id, &condition.id, metric);
-                row.second = second.logs(&cell.id, &condition.id, metric);
+            let Some(other) = counterpart(first, second, index, &side) else { continue };
+            met.insert(index);
+            met_second.insert(other);
+            let known = &second.plan.workload(other).metrics;
+            for &metric in first.plan.workload(index).metrics.iter().filter(|it| known.contains(it))
+            {
+                let mut row = row(Kind::Value, &side.label, first, index, metric);
+                row.past = vec![first.logs(&cell.id, condition, metric)];
+                row.second = second.logs(&second.plan.cells[other].id, other_condition, metric);
                 rows.push(row);
             }
         }
     }
-    for cell in first.plan.cells.iter().filter(|it| second.cell(&it.id).is_none()) {
-        unmatched.push(format!("cell {} (first only)", cell.id));
-    }
-    for cell in second.plan.cells.iter().filter(|it| first.cell(&it.id).is_none()) {
-        unmatched.push(format!("cell {} (second only)", cell.id));
+    for (cells, met, which) in
+        [(&first.plan.cells, met, "first"), (&second.plan.cells, met_second, "second")]
+    {
+        let alone = cells.iter().enumerate().filter(|(index, _)| !met.contains(index));
+        unmatched.extend(alone.map(|(_, cell)| format!("cell {} ({which} only)", cell.id)));
     }
     rows
 }
@@ -240,7 +360,7 @@ fn effects(first: &Results, second: &Results) -> Vec<Row> {
         let comparison = &first.plan.experiment.comparisons[family.comparison];
         for it in &family.rows {
             let cell = &first.plan.cells[it.cell];
-            let Some((index, _)) = second.cell(&cell.id) else { continue };
+            let Some(index) = second.cell(&cell.id) else { continue };
             let other = second.analysis.families.iter().find(|other| {
                 let theirs = &second.plan.experiment.comparisons[other.comparison];
                 theirs.baseline == comparison.baseline
@@ -251,7 +371,7 @@ fn effects(first: &Results, second: &Results) -> Vec<Row> {
             let theirs = other.and_then(|other| other.rows.iter().find(|row| row.cell == index));
             let Some(theirs) = theirs else { continue };
             let mut row = row(Kind::Effect, &comparison.name, first, it.cell, family.metric);
-            row.first.clone_from(&it.ratios);
+            row.past = vec![it.ratios.clone()];
             row.second.clone_from(&theirs.ratios);
             rows.push(row);
         }
@@ -262,23 +382,26 @@ fn effects(first: &Results, second: &Results) -> Vec<Row> {
 /// Judges rows; those of one metric share the error.
 fn judge(rows: &mut [Row], plan: &Plan, judges: bool) {
     let mut counts: BTreeMap<Metric, usize> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.first.len() > 1 && row.second.len() > 1) {
+    for row in rows.iter().filter(|row| row.interval(1.0 - ALPHA).is_some()) {
         *counts.entry(row.change.metric).or_default() += 1;
     }
     for row in rows {
-        let change = &mut row.change;
-        change.n = (row.first.len(), row.second.len());
-        let alpha = ALPHA / counts.get(&change.metric).copied().unwrap_or(1) as f64;
-        if !row.first.is_empty() && !row.second.is_empty() {
-            change.mean = mean(&row.second) - mean(&row.first);
-        }
-        change.interval = welch_interval(&row.first, &row.second, 1.0 - alpha);
-        let narrow = welch_interval(&row.first, &row.second, 1.0 - 2.0 * alpha);
-        let margin = plan.experiment.margins.of(change.metric);
-        let verdict = match (change.interval, narrow) {
+        let metric = row.change.metric;
+        let alpha = ALPHA / counts.get(&metric).copied().unwrap_or(1) as f64;
+        let means: Vec<f64> =
+            row.past.iter().filter(|it| !it.is_empty()).map(|it| mean(it)).collect();
+        let (wide, narrow) = (row.interval(1.0 - alpha), row.interval(1.0 - 2.0 * alpha));
+        let margin = plan.experiment.margins.of(metric);
+        let verdict = match (wide, narrow) {
             (Some(wide), Some(narrow)) => decide(&wide, &narrow, margin),
             _ => Verdict::Inconclusive(Inconclusive::NoData),
         };
+        let change = &mut row.change;
+        change.n = (row.past.iter().map(Vec::len).sum(), row.second.len());
+        if !means.is_empty() && !row.second.is_empty() {
+            change.mean = mean(&row.second) - mean(&means);
+        }
+        change.interval = wide;
         change.verdict = judges.then_some(verdict);
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod advice;
 pub mod analysis;
+mod calendar;
 mod clock;
 pub mod condition;
 pub mod cpu;
@@ -11,6 +12,7 @@ mod error;
 pub mod experiment;
 pub mod guard;
 pub mod history;
+pub mod import;
 pub mod live;
 pub mod messages;
 pub mod own;
@@ -21,6 +23,7 @@ pub mod report;
 pub mod run;
 pub mod safety;
 pub mod serve;
+pub mod shape;
 pub mod statistics;
 pub mod store;
 #[cfg(test)]

@@ -110,6 +110,13 @@ fn next_place(text: &str) -> Option<(&str, (&str, &str))> {
     Some((before, rest.split_once('}')?))
 }
 
+/// In JSON there is one language.
+impl Serialize for Message {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.english())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

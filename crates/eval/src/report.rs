@@ -57,7 +57,7 @@ impl Report {
         let plan = store.plan()?;
         let language = language.unwrap_or(plan.experiment.language);
         let analysis = Analysis::of(&plan, store)?;
-        let cards = advise(&plan, &analysis, language);
+        let cards = advise(&plan, &analysis, None, language);
         let figures = figures::draw(&plan, &analysis, (store, language))?;
         let facts = facts(store, &plan, &analysis, (&figures, language))?;
         let missing = store.missing_conditions()?;

@@ -361,14 +361,7 @@ impl<'a> Runner<'a> {
 
     fn attempt(&mut self, step: &Step, ramp: Duration) -> (Result<Outcome, Error>, Vec<Mark>) {
         let place = self.places[step.condition].as_ref().ok();
-        let work = Work {
-            plan: self.plan,
-            step,
-            cell: &self.plan.cells[step.cell],
-            condition: &self.plan.conditions[step.condition],
-            place,
-            ramp,
-        };
+        let work = Work { ramp, ..Work::new(self.plan, step, place) };
         let device = place.and_then(Place::device);
         if let (None, Some(meter)) = (&self.idle, &self.meter) {
             self.idle = Some(idle(meter, self.plan.experiment.timing.run));

@@ -6,17 +6,21 @@
 //! 1987), which gives four answers, see [`Verdict`]. The median with its order-statistic interval
 //! stands beside the t-interval: a difference that only the mean sees comes from outliers.
 
+mod between;
 mod fit;
 mod interval;
+mod modes;
 mod sequential;
 mod steady;
 mod student;
 mod verdict;
 
+pub use between::between_interval;
 pub use fit::{Line, Usl};
 pub use interval::{
     Interval, deviation, mean, median, median_interval, quantile, t_interval, welch_interval,
 };
+pub use modes::{Modes, modes};
 pub use sequential::{LOOKS_DEFAULT, LookRule};
 pub use steady::{Steadiness, steadiness, steady_window};
 pub use student::{quantile as t_quantile, survival as t_survival};

@@ -1,11 +1,13 @@
 //! An experiment for tests, on the synthetic engine.
 
 use crate::condition::{Stage, StageOptions};
-use crate::engine::{Stop, synthetic::SyntheticEngine};
+use crate::engine::synthetic::SyntheticEngine;
+use crate::engine::{Outcome, Stop, Work};
 use crate::experiment::{Experiment, Mode};
 use crate::plan::Plan;
 use crate::run::Runner;
-use crate::store::Store;
+use crate::store::{RunFacts, Store};
+use std::path::Path;
 
 /// Two conditions, two workloads with two cells each.
 pub(crate) const TEXT: &str = r#"
@@ -52,9 +54,9 @@ baseline = { storage = "a" }
 other = { storage = "b" }
 "#;
 
-/// The text with replacements.
-pub(crate) fn text(changes: &[(&str, &str)]) -> String {
-    let mut text = TEXT.to_string();
+/// A text with replacements.
+pub(crate) fn changed(text: &str, changes: &[(&str, &str)]) -> String {
+    let mut text = text.to_string();
     for (old, new) in changes {
         assert!(text.contains(old), "{old:?} is not in the text");
         text = text.replace(old, new);
@@ -62,16 +64,60 @@ pub(crate) fn text(changes: &[(&str, &str)]) -> String {
     text
 }
 
+/// The text of the experiment with replacements.
+pub(crate) fn text(changes: &[(&str, &str)]) -> String {
+    changed(TEXT, changes)
+}
+
 /// The experiment with replacements in its text.
 pub(crate) fn experiment(changes: &[(&str, &str)], mode: Mode) -> Experiment {
     Experiment::parse(&text(changes), mode).unwrap()
 }
 
+/// The plan of the full form of a text with replacements.
+pub(crate) fn plan(text: &str, changes: &[(&str, &str)]) -> Plan {
+    Plan::new(Experiment::parse(&changed(text, changes), Mode::Full).unwrap())
+}
+
+/// The conditions of a plan, whose files are made below this directory, if it needs any.
+pub(crate) fn stage(plan: &Plan, data: &Path) -> Stage {
+    let options = StageOptions { data: data.into(), program: "/no/such/program".into() };
+    Stage::enter(plan, &options, &Stop::default()).unwrap()
+}
+
+/// The results of a plan on the synthetic engine, from the first round to the last.
+pub(crate) fn measured(plan: &Plan) -> Store {
+    let mut store = Store::in_memory(plan).unwrap();
+    run_synthetic(plan, &mut store);
+    store
+}
+
 /// Runs a plan of the synthetic engine to its end.
 pub(crate) fn run_synthetic(plan: &Plan, store: &mut Store) {
-    let options = StageOptions { data: "/".into(), program: "/".into() };
-    let stage = Stage::enter(plan, &options, &Stop::default()).unwrap();
+    let stage = stage(plan, Path::new("/"));
     let mut engine = SyntheticEngine;
     let mut runner = Runner::new(plan, store, &mut engine, &stage, Stop::default()).unwrap();
     runner.run(&mut |_| {}).unwrap();
+}
+
+/// Results of so many rounds of a plan, each run made up by `run`, with the marks of its outcome.
+pub(crate) fn planted(plan: &Plan, rounds: u32, run: impl Fn(&Work<'_>) -> Outcome) -> Store {
+    let mut store = Store::in_memory(plan).unwrap();
+    for round in 0..rounds {
+        for step in plan.round(round) {
+            let outcome = run(&Work::new(plan, &step, None));
+            let marks = &outcome.marks;
+            let facts = RunFacts { step: &step, started_unix_ms: 0, attempts: 1, marks };
+            store.add(plan, &facts, Ok(&outcome)).unwrap();
+        }
+    }
+    store
+}
+
+/// The head of an experiment's text: all before its factors.
+pub(crate) fn head(name: &str, engine: &str) -> String {
+    format!(
+        "name = {name:?}\ntitle = \"Test\"\nquestion = \"?\"\nengine = {engine:?}\nseed = 1\n\
+         file-size = \"64MiB\"\n[timing]\nrun = \"1s\"\nwarm-up-rounds = 0\n"
+    )
 }

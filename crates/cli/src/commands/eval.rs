@@ -4,13 +4,17 @@
 //! charts. What is not said on the command line is said in the experiment file, so that the file
 //! alone repeats the experiment.
 
+mod advise;
 mod compare;
 mod ffsb;
+mod history;
+mod import;
 mod ior;
 mod mdtest;
 mod paced;
 mod progress;
 mod rate;
+mod results;
 mod serve;
 
 use anyhow::{Context, bail};
@@ -139,6 +143,38 @@ Examples:
 Two results are not paired: what differs between the two times is in the change. Where machine, kernel,
 loads or limits differ, ratios are shown with the reasons, and no verdicts.")]
     Compare(compare::CompareArgs),
+    /// Take results of fio, IOR, FFSB and elbencho over, as runs of an experiment.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval import run1.json run2.json run3.json --into before
+  tsumugi eval import --format ior --name lustre job-*.out
+  tsumugi eval compare before results
+
+Formats are fio's JSON, IOR's text (2.10.3 to 4) and JSON (4), what FFSB prints, and elbencho's CSV. The
+same point measured again is another round. Nothing pairs imported runs, and nothing is known of them but
+what their files say.")]
+    Import(import::ImportArgs),
+    /// Show what became of an experiment from result to result, and whether it got worse.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval history results/                          # a directory of directories of results
+  tsumugi eval history --fail-on-regression experiments/self-test.toml nightly/
+
+Results of the same plan on the same machine are one series. Its latest is judged once there are three
+before it. Exit codes: 0 nothing is worse or it is not judged, 1 failed, 2 wrong usage, 3 worse (with
+--fail-on-regression).")]
+    History(history::HistoryArgs),
+    /// Say what stored results advise, for one's own pattern if it is told.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval advise --pattern 'write shared 1MiB x 64 ranks' results/
+  tsumugi eval advise --pattern 'random read 4KiB x 16 depth 4 remote container'
+  tsumugi eval advise --thresholds
+
+A pattern has any of: read, write or mixed, with random or sequential before it; shared or own files; a
+size; x N or N ranks (jobs, processes, threads); depth N; container or native; remote or local; collective
+or independent. Cells within an octave of size, jobs and depth count; else it is told what to run.")]
+    Advise(advise::AdviseArgs),
     /// Wait for an experiment's end, and clean up if it was killed.
     #[command(hide = true)]
     Reap(ReapArgs),
@@ -216,6 +252,9 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
         }
         EvalCommand::Serve(args) => serve::run(args),
         EvalCommand::Compare(args) => compare::run(args),
+        EvalCommand::Import(args) => import::run(args),
+        EvalCommand::History(args) => history::run(args),
+        EvalCommand::Advise(args) => advise::run(args),
         EvalCommand::Reap(args) => {
             if eval::own::wait_and_reclaim(&args.directory)? {
                 eprintln!("the experiment was killed; cleaned up {}", args.directory.display());
@@ -278,14 +317,7 @@ fn show_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
             pair.iter().map(|step| plan.conditions[step.condition].label.as_str()).collect();
         println!("  {workload} {}: {}", cell.label(), order.join(" → "));
         if args.show && plan.experiment.engine == EngineKind::Fio {
-            let work = Work {
-                plan: &plan,
-                step: &pair[0],
-                cell,
-                condition: &plan.conditions[pair[0].condition],
-                place: None,
-                ramp: plan.experiment.timing.ramp,
-            };
+            let work = Work::new(&plan, &pair[0], None);
             println!("{}", job_file(&work, Path::new("FILE"), Path::new(".")).text);
         }
     }
@@ -294,6 +326,9 @@ fn show_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 fn experiment(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let plan = read(&args.experiment, args.quick)?;
+    if plan.experiment.engine == EngineKind::Imported {
+        bail!("{}: imported results are not run again", args.experiment.display());
+    }
     describe(&plan);
     let ending = if args.quick { "-quick" } else { "" };
     let name = format!("{}{ending}", plan.experiment.name);
@@ -378,6 +413,7 @@ fn measure(plan: &Plan, store: &mut Store, stage: &Stage, stop: &Stop) -> anyhow
         (EngineKind::Ior, Some(scratch)) => {
             Box::new(IorEngine::new(std::env::current_exe()?, scratch))
         }
+        (EngineKind::Imported, _) => bail!("imported results are not run again"),
         (EngineKind::Synthetic, _) => Box::new(SyntheticEngine),
         (_, None) => bail!("the load needs a directory to work in"),
     };

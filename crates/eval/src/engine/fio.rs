@@ -74,3 +74,6 @@ impl Engine for FioEngine {
         Ok(outcome)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -196,9 +196,9 @@ other = { storage = "memory", host = "spin" }
         let plan = Plan::new(Experiment::parse(TEXT, Mode::Full).unwrap());
         let mut seen = 0;
         for step in plan.round(0) {
-            let (cell, condition) = (&plan.cells[step.cell], &plan.conditions[step.condition]);
             let ramp = Duration::from_millis(500);
-            let work = Work { plan: &plan, step: &step, cell, condition, place: None, ramp };
+            let work = Work { ramp, ..Work::new(&plan, &step, None) };
+            let (cell, condition) = (work.cell, work.condition);
             let words = arguments(&work, Pattern::RandomRead).join(" ") + " ";
             let depth = cell.depth;
             for part in [

@@ -46,6 +46,8 @@ pub enum LevelKind {
     Queue(QueuePolicy),
     /// A way to do it, for the engine of IOR.
     Ior(super::ior::IorLevel),
+    /// A way that another program did it, for the engine of imported results.
+    Imported,
     /// A known effect, for the synthetic engine.
     Synthetic(Synthetic),
 }

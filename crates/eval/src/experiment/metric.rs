@@ -1,10 +1,10 @@
 //! What is measured and compared: names, units, and which way is better.
 
 use crate::messages::Message;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What is measured and compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Metric {
     /// Bytes per second.
     Bandwidth,

@@ -137,6 +137,7 @@ pub(super) struct RawWorkload {
     pub(super) own_directories: Option<bool>,
     pub(super) shift: Option<bool>,
     pub(super) sync: Option<bool>,
+    pub(super) own_files: Option<bool>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

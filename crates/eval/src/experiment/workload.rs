@@ -3,7 +3,7 @@
 use super::Metric;
 use crate::engine::ffsb::ProfileLoad;
 use crate::messages::{Language, Message};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;
@@ -46,6 +46,17 @@ pub enum Task {
     Ior(super::ior::IorLoad),
     /// What an FFSB profile says.
     Ffsb(ProfileLoad),
+    /// What another program did.
+    Imported(Imported),
+}
+
+/// A load of another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// What it does, if that has a name here.
+    pub pattern: Option<Pattern>,
+    /// Whether each job had files of its own, if that is known.
+    pub has_own_files: Option<bool>,
 }
 
 /// A load at a fixed rate.
@@ -111,6 +122,7 @@ impl Workload {
         match &self.task {
             Task::Blocks(pattern) => Some(*pattern),
             Task::Rate(rate) => Some(rate.pattern),
+            Task::Imported(load) => load.pattern,
             _ => None,
         }
     }
@@ -124,6 +136,7 @@ impl Workload {
             // Profiles make their files in any case.
             Task::Files(_) | Task::Ffsb(_) => true,
             Task::Ior(load) => load.writes,
+            Task::Imported(load) => load.pattern.is_some_and(Pattern::writes),
         }
     }
 
@@ -153,6 +166,14 @@ impl Workload {
                     if load.writes { Message::LoadIorWrite } else { Message::LoadIorRead };
                 language.say(message, &[("options", &options.collect::<String>())])
             }
+            Task::Imported(load) => {
+                let message = match load.has_own_files {
+                    Some(true) => Message::LoadImportedOwn,
+                    Some(false) => Message::LoadImportedShared,
+                    None => Message::LoadImported,
+                };
+                language.say(message, &[("pattern", &load.pattern.map_or("–", Pattern::name))])
+            }
             Task::Files(files) => files.describe(language),
         }
     }
@@ -174,7 +195,7 @@ impl Files {
 }
 
 /// Patterns, as fio names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Pattern {
     /// Sequential reads.
     Read,

@@ -1,23 +1,12 @@
 use super::*;
-use crate::condition::{Stage, StageOptions};
-use crate::engine::Stop;
-use crate::engine::synthetic::SyntheticEngine;
-use crate::experiment::Mode;
-use crate::run::Runner;
-use crate::test_support::experiment;
+use crate::guard::Environment;
+use crate::test_support::{TEXT, measured, plan};
 
 /// A result of the synthetic experiment, with changes in its text, on this kernel.
 fn results(changes: &[(&str, &str)], kernel: &str) -> Results {
-    let plan = Plan::new(experiment(changes, Mode::Full));
-    let mut store = Store::in_memory(&plan).unwrap();
+    let store = measured(&plan(TEXT, changes));
     let facts = vec![("kernel".to_string(), kernel.to_string())];
-    let environment = crate::guard::Environment { facts };
-    store.set("environment", &serde_json::to_string(&environment).unwrap()).unwrap();
-    let options = StageOptions { data: "/".into(), program: "/no/such/program".into() };
-    let stage = Stage::enter(&plan, &options, &Stop::default()).unwrap();
-    let mut engine = SyntheticEngine;
-    let mut runner = Runner::new(&plan, &mut store, &mut engine, &stage, Stop::default()).unwrap();
-    runner.run(&mut |_| {}).unwrap();
+    store.set("environment", &serde_json::to_string(&Environment { facts }).unwrap()).unwrap();
     Results::of(&store).unwrap()
 }
 
@@ -70,4 +59,53 @@ fn what_differs_is_named() {
     let history = compare(&first, &other, false);
     assert!(history.unmatched.iter().any(|it| it.contains("seq") && it.contains("first only")));
     assert!(history.unmatched.iter().any(|it| it.contains("seq") && it.contains("second only")));
+}
+
+/// A result begun on this day.
+fn on(day: u32, changes: &[(&str, &str)], kernel: &str) -> Results {
+    let seed = format!("seed = {}", day + 100);
+    let changes = [changes, &[("seed = 1", seed.as_str())]].concat();
+    let mut results = results(&changes, kernel);
+    results.started = format!("2026-11-{day:02}");
+    // The seed is what makes days differ here, and not another plan.
+    results.plan.hash = "same".into();
+    results
+}
+
+/// Goal: results are one series if plan and machine are the same, oldest first; the kernel may differ and
+/// is told; fewer than three earlier ones give no verdict.
+#[test]
+fn results_are_series() {
+    let mut other = on(4, &[], "6.1");
+    other.facts.insert("CPUs".into(), "another".into());
+    let all = [on(3, &[], "6.2"), on(1, &[], "6.1"), other, on(2, &[], "6.1")];
+    let groups = series(&all.iter().collect::<Vec<_>>());
+    let days: Vec<Vec<&str>> =
+        groups.iter().map(|group| group.iter().map(|it| it.started.as_str()).collect()).collect();
+    assert_eq!(days, [vec!["2026-11-01", "2026-11-02", "2026-11-03"], vec!["2026-11-04"]]);
+    let trend = Trend::of(&groups[0]).unwrap();
+    assert_eq!(trend.notes, ["2026-11-03: kernel: 6.1 → 6.2"]);
+    assert!(!trend.is_judged() && trend.regressions().is_empty());
+    assert!(trend.rows.iter().all(|row| row.change.verdict.is_none() && row.means.len() == 3));
+    assert!(Trend::of(&[]).is_none());
+}
+
+/// Goal: a planted loss is found under the condition that has it and nowhere else, a gain and the same
+/// again are none; effects show it too.
+#[test]
+fn planted_losses_are_regressions() {
+    let past: Vec<Results> = (1..6).map(|day| on(day, &[], "6.1")).collect();
+    let with = |latest: &Results| {
+        let all: Vec<&Results> = past.iter().chain([latest]).collect();
+        Trend::of(&all).unwrap()
+    };
+    let worse = with(&on(9, &[("ratio = 1.0", "ratio = 0.5")], "6.1"));
+    let found = worse.regressions();
+    assert_eq!(found.len(), 6, "{worse:?}");
+    assert!(found.iter().all(|row| row.change.of == "B" && row.means.len() == 6));
+    let effects = worse.rows.iter().filter(|row| row.change.kind == Kind::Effect);
+    assert!(effects.clone().count() == 6 && effects.clone().all(|row| !row.is_regression()));
+    assert!(effects.into_iter().all(|row| row.change.verdict == Some(Verdict::DifferentMatters)));
+    assert!(with(&on(9, &[], "6.1")).regressions().is_empty());
+    assert!(with(&on(9, &[("ratio = 1.0", "ratio = 2.0")], "6.1")).regressions().is_empty());
 }

@@ -45,6 +45,9 @@ messages! {
     LoadFilesShared: "{items} files per process, one shared directory, {bytes} bytes written to each", "プロセスごとに {items} ファイル、共有ディレクトリ 1 個、各ファイルに {bytes} バイト書き込み";
     LoadFilesSynced: ", made durable", "、永続化あり";
     LoadFilesShifted: "; each process looks at, reads and removes its neighbour's", "。各プロセスは隣のプロセスのファイルを参照・読み出し・削除する";
+    LoadImported: "another program, pattern {pattern}", "他のプログラム、パターン {pattern}";
+    LoadImportedOwn: "another program, pattern {pattern}, own files", "他のプログラム、パターン {pattern}、個別ファイル";
+    LoadImportedShared: "another program, pattern {pattern}, shared files", "他のプログラム、パターン {pattern}、共有ファイル";
 
     // Metrics in a sentence.
     Bandwidth: "bandwidth", "帯域幅";
@@ -106,6 +109,8 @@ messages! {
     QuickFormMeans: "Few cells and short runs, for a first look: it may well say inconclusive, and its numbers are no reference.", "最初の目安のため、セルは少なく実行は短い。「未決」となることも多く、数値は参考値にならない。";
     SyntheticForm: "Synthetic.", "合成データ。";
     SyntheticFormMeans: "No storage was measured: the numbers were drawn from a known truth.", "ストレージは測定していない。数値は既知の真値から生成した。";
+    ImportedForm: "Imported.", "取り込み。";
+    ImportedFormMeans: "Other programs measured this: nothing is known of caches, other load and the machine but what they said, and nothing is paired.", "他のプログラムによる測定。キャッシュ、他の負荷、マシンについては、それらが述べたことしか分からず、対になる実行はない。";
     NotAvailable: "not available", "利用不可";
     NotAvailableBecause: "Not available: {what}: {reason}", "利用不可: {what}: {reason}";
 
@@ -205,9 +210,16 @@ messages! {
     A18Question: "Was anything served from a cache?", "キャッシュから返されたものはあるか。";
     A18Needs: "runs with direct I/O on a device with counters", "カウンタを持つデバイスでのダイレクト I/O の実行";
     A18Change: "direct I/O, a working set of twice the memory, another node", "ダイレクト I/O、メモリの 2 倍の作業領域、別のノード";
+    A19Question: "Is it worse than before?", "以前より悪くなっているか。";
+    A19Needs: "three or more earlier results of this plan on this machine, see tsumugi eval history", "このマシンでの同じ計画の過去の結果 3 件以上（tsumugi eval history を参照）";
+    A19Change: "another day, kernel, version or neighbour: nothing pairs the results", "別の日、カーネル、版、または同居する負荷。結果どうしは対になっていない";
+    A20Question: "May one number be quoted?", "1 つの数値で示してよいか。";
+    A20Needs: "three or more runs of a cell", "1 つのセルの 3 回以上の実行";
+    A20Change: "longer runs, more rounds, a quieter machine", "より長い実行、より多いラウンド、より静かなマシン";
 
     // Method, environment, data, commands.
     MethodText: "Each round runs every cell under every condition once: the cells in random order, the conditions of a cell one right after the other in random order, with the same offsets. The first {warm_up} rounds warm up and are not counted. Ratios are paired by round; intervals are Student's on their logarithms. Equivalent: the 90 % interval lies within the margin (two one-sided tests); different: no difference is excluded at 95 %, by mean and median; matters: so is everything within the margin. Margins: ± {throughput} % of bandwidth and IOPS, ± {latency} % of latency. A run takes {run} after {ramp} of ramp.", "各ラウンドで、すべてのセルをすべての条件で 1 回ずつ実行する。セルの順は無作為で、1 つのセルの各条件は無作為な順で続けて、同じオフセットで実行する。最初の {warm_up} ラウンドは慣らしであり数えない。比はラウンドごとに対にし、区間はその対数のスチューデント区間である。同等: 90 % 区間が許容幅の中にある（片側検定 2 回）。差あり: 差がないことが、平均でも中央値でも 95 % で否定される。重要: 許容幅の内側もすべて否定される。許容幅: 帯域幅と IOPS は ± {throughput} %、レイテンシは ± {latency} %。1 回の実行は {ramp} の助走の後 {run}。";
+    MethodImported: "Other programs made the runs; each time that the same was measured is a round here. Intervals of medians are order statistics.", "実行は他のプログラムによる。同じ測定の 1 回を 1 ラウンドとする。中央値の区間は順序統計量による。";
     RunsCounted: "{all} runs were counted, {unused} of them not used.", "{all} 回の実行を数え、うち {unused} 回は使わなかった。";
     RunsLeftOut: "{count} runs left out: {mark}", "{count} 回の実行を除外: {mark}";
     RunsMarked: "{count} runs marked: {mark}", "{count} 回の実行に注記: {mark}";

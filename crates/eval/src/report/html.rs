@@ -39,9 +39,11 @@ pub(crate) fn body(report: &Report) -> String {
         escape(&experiment.question)
     );
     let is_synthetic = experiment.engine == EngineKind::Synthetic;
+    let is_imported = experiment.engine == EngineKind::Imported;
     for (is_so, what, means) in [
         (experiment.mode == Mode::Quick, Message::QuickForm, Message::QuickFormMeans),
         (is_synthetic, Message::SyntheticForm, Message::SyntheticFormMeans),
+        (is_imported, Message::ImportedForm, Message::ImportedFormMeans),
     ] {
         if is_so {
             let (what, means) = (language.text(what), language.text(means));

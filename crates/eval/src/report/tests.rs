@@ -4,13 +4,10 @@ use super::*;
 use crate::engine::Outcome;
 use crate::experiment::Mode;
 use crate::store::RunFacts;
-use crate::test_support::{experiment, run_synthetic};
+use crate::test_support::{experiment, measured, run_synthetic};
 
 fn report(changes: &[(&str, &str)], mode: Mode) -> Report {
-    let plan = Plan::new(experiment(changes, mode));
-    let mut store = Store::in_memory(&plan).unwrap();
-    run_synthetic(&plan, &mut store);
-    Report::of(&store).unwrap()
+    Report::of(&measured(&Plan::new(experiment(changes, mode)))).unwrap()
 }
 
 /// Goal: the page has all parts in their order, needs nothing from outside, escapes what it is told,

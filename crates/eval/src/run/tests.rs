@@ -1,13 +1,12 @@
 //! The whole way from plan to verdict on storage whose truth is known.
 
 use super::*;
-use crate::condition::StageOptions;
 use crate::engine::synthetic::SyntheticEngine;
 use crate::experiment::Mode;
 use crate::statistics::Verdict;
 use crate::store::Run;
-use crate::test_support::experiment;
-use std::path::PathBuf;
+use crate::test_support::{experiment, measured, stage};
+use std::path::Path;
 
 fn plan(changes: &[(&str, &str)], seed: u64) -> Plan {
     let seed = format!("seed = {seed}");
@@ -15,13 +14,8 @@ fn plan(changes: &[(&str, &str)], seed: u64) -> Plan {
     Plan::new(experiment(&changes, Mode::Full))
 }
 
-fn stage(plan: &Plan) -> Stage {
-    let options = StageOptions { data: PathBuf::from("/"), program: PathBuf::from("/") };
-    Stage::enter(plan, &options, &Stop::default()).unwrap()
-}
-
 fn run(plan: &Plan, store: &mut Store, engine: &mut dyn Engine, stop: &Stop) -> Ending {
-    let stage = stage(plan);
+    let stage = stage(plan, Path::new("/"));
     let mut runner = Runner::new(plan, store, engine, &stage, stop.clone()).unwrap();
     runner.run(&mut |_| {}).unwrap()
 }
@@ -155,9 +149,7 @@ impl Engine for Interrupting {
 #[test]
 fn interrupted_and_resumed_equals_uninterrupted() {
     let plan = plan(&[], 5);
-    let mut store = Store::in_memory(&plan).unwrap();
-    run(&plan, &mut store, &mut SyntheticEngine, &Stop::default());
-    let expected: Vec<Run> = store.runs().unwrap();
+    let expected: Vec<Run> = measured(&plan).runs().unwrap();
     for after in [0, 1, 2, 7, 8, 9, 23, 54] {
         let mut store = Store::in_memory(&plan).unwrap();
         let stop = Stop::default();

@@ -78,7 +78,7 @@ fn print(history: &History, anyway: bool) {
                 units::percent(it.mean),
                 it.n.0,
                 it.n.1,
-                it.verdict.map_or("not comparable".into(), |verdict| verdict.to_string())
+                it.said()
             );
         }
     }

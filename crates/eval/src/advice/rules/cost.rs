@@ -13,8 +13,6 @@ use crate::store::Run;
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Largest ratio of costs that does not matter: ± 10 %.
-const COST_MARGIN: f64 = 1.10;
 const MICROSECONDS: f64 = 1e6;
 
 /// Whose time is looked at.
@@ -223,7 +221,7 @@ fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<St
         }
     }
     let looks = facts.plan.experiment.timing.looks.count();
-    let judged = judge_family(&ratios, COST_MARGIN.ln(), looks, ALPHA);
+    let judged = judge_family(&ratios, facts.limits.cost_same.ln(), looks, ALPHA);
     let mut decided = Vec::new();
     for (name, (it, verdict)) in named.iter().zip(&judged) {
         let said = format!("{name}: slope {}, n = {}: {verdict}", units::percent(it.mean), it.n);

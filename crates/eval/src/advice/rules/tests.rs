@@ -3,6 +3,7 @@
 mod cpu;
 mod parallel;
 mod queues;
+mod stability;
 mod stripes;
 
 use super::*;
@@ -10,10 +11,16 @@ use crate::advice::{Card, advise};
 use crate::analysis::Analysis;
 use crate::engine::{Engine, Outcome, Stop, Work, synthetic::SyntheticEngine};
 use crate::experiment::Mode;
+use crate::guard::Mark;
 use crate::messages::Language;
 use crate::plan::Plan;
-use crate::store::{RunFacts, Store};
-use crate::test_support::experiment;
+use crate::store::Store;
+use crate::test_support::{experiment, planted};
+
+/// Judges what a store has.
+fn advised(plan: &Plan, store: &Store) -> Vec<Card> {
+    advise(plan, &Analysis::of(plan, store).unwrap(), None, Language::English)
+}
 
 /// Runs all rounds up to `rounds` and judges; `mark` may add marks.
 fn cards(changes: &[(&str, &str)], rounds: u32, mark: impl Fn(u32) -> Vec<Mark>) -> Vec<Card> {
@@ -28,27 +35,14 @@ fn judged(
     mark: impl Fn(u32) -> Vec<Mark>,
     effect: impl Fn(&Work<'_>) -> f64,
 ) -> Vec<Card> {
-    let mut store = Store::in_memory(plan).unwrap();
-    for round in 0..rounds {
-        for step in plan.round(round) {
-            let work = Work {
-                plan,
-                step: &step,
-                cell: &plan.cells[step.cell],
-                condition: &plan.conditions[step.condition],
-                place: None,
-                ramp: std::time::Duration::ZERO,
-            };
-            let mut outcome: Outcome = SyntheticEngine.run(&work, &Stop::default()).unwrap();
-            for (metric, value) in &mut outcome.metrics {
-                *value *= if metric.is_throughput() { effect(&work) } else { 1.0 };
-            }
-            let marks = mark(step.position);
-            let facts = RunFacts { step: &step, started_unix_ms: 0, attempts: 1, marks: &marks };
-            store.add(plan, &facts, Ok(&outcome)).unwrap();
+    let store = planted(plan, rounds, |work| {
+        let mut outcome = SyntheticEngine.run(work, &Stop::default()).unwrap();
+        for (metric, value) in &mut outcome.metrics {
+            *value *= if metric.is_throughput() { effect(work) } else { 1.0 };
         }
-    }
-    advise(plan, &Analysis::of(plan, &store).unwrap(), Language::English)
+        Outcome { marks: mark(work.step.position), ..outcome }
+    });
+    advised(plan, &store)
 }
 
 fn card(cards: &[Card], id: &str) -> Card {

@@ -93,14 +93,7 @@ mod tests {
         let plan = Plan::new(experiment(&[("\"1MiB\"", "\"3MiB\"")], Mode::Full));
         let steps = plan.round(0);
         let step = steps.iter().find(|step| plan.cells[step.cell].block_size == 3 << 20).unwrap();
-        let work = Work {
-            plan: &plan,
-            step,
-            cell: &plan.cells[step.cell],
-            condition: &plan.conditions[step.condition],
-            place: None,
-            ramp: Duration::from_millis(500),
-        };
+        let work = Work { ramp: Duration::from_millis(500), ..Work::new(&plan, step, None) };
         let job = job_file(&work, Path::new("/data/a:b"), Path::new("/scratch"));
         let lines: Vec<&str> = job.text.lines().collect();
         // 64 MiB by 4 jobs is 16 MiB, which holds five blocks of 3 MiB.

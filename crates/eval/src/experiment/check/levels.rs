@@ -15,8 +15,8 @@ const POOL_NODES_MAX: u16 = 16;
 const POOL_NODES_DEFAULT: u16 = 2;
 const KINDS: &str = "directory, block-device, target, nqn, pool, command, paced (storages), native, \
                      container (runtimes), host (settings of engine nvme), null, memory, iscsi (storages \
-                     of engine rate), queue (policies of engine rate), ior (ways of engine ior) and \
-                     synthetic";
+                     of engine rate), queue (policies of engine rate), ior (ways of engine ior), \
+                     imported and synthetic";
 
 /// A level, with where its keys are.
 #[derive(Clone, Copy)]
@@ -70,6 +70,7 @@ pub(super) fn level(
             let given = raw.policy.as_ref().ok_or_else(|| at.missing("policy"))?;
             LevelKind::Queue(source.choose(given, &at.key("policy"), &QueuePolicy::ALL)?)
         }
+        "imported" => LevelKind::Imported,
         "ior" => {
             LevelKind::Ior(super::ior::level(raw).map_err(|why| at.source.error(placed, key, why))?)
         }
@@ -238,6 +239,10 @@ pub(super) fn mismatch(level: &Level, engine: EngineKind) -> Option<String> {
     let is_synthetic = matches!(level.kind, LevelKind::Synthetic(_));
     if is_synthetic != (engine == EngineKind::Synthetic) {
         let message = "levels of kind \"synthetic\" go with engine \"synthetic\", and only they";
+        return Some(message.into());
+    }
+    if matches!(level.kind, LevelKind::Imported) != (engine == EngineKind::Imported) {
+        let message = "levels of kind \"imported\" go with engine \"imported\", and only they";
         return Some(message.into());
     }
     let is_nvme = engine == EngineKind::Nvme;

@@ -6,8 +6,8 @@ use crate::engine::ffsb::{Compat, ProfileLoad};
 use crate::error::Error;
 use crate::experiment::raw::{Placed, RawExtract, RawWorkload};
 use crate::experiment::{
-    EngineKind, Extract, Files, Metric, Pattern, Program, Rate, Source as ValueSource, Task,
-    Workload,
+    EngineKind, Extract, Files, Imported, Metric, Pattern, Program, Rate, Source as ValueSource,
+    Task, Workload,
 };
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,19 +90,24 @@ impl At<'_> {
         if metrics.is_empty() {
             return Err(self.error(&raw.metrics, "metrics", "needs a value"));
         }
-        let jobs_max = if self.engine == EngineKind::Metadata { PROCESSES_MAX } else { JOBS_MAX };
+        let jobs_max = match self.engine {
+            EngineKind::Metadata => PROCESSES_MAX,
+            // Whatever was measured elsewhere.
+            EngineKind::Imported => u32::MAX,
+            _ => JOBS_MAX,
+        };
         let load = Workload {
             name: raw.name.clone(),
             task: self.task(&metrics)?,
             block_sizes: self.block_sizes()?,
             jobs: self.jobs(jobs_max)?,
-            depths: self.counts(raw.depth.as_ref(), "depth", DEPTH_MAX)?,
+            depths: self.counts(raw.depth.as_ref(), "depth", jobs_max.max(DEPTH_MAX))?,
             rates: self.rates()?,
             batches: self.counts(raw.batch.as_ref(), "batch", BATCH_MAX)?,
             metrics,
             is_direct: match self.engine {
                 // Only POSIX knows it there.
-                EngineKind::Ior => raw.direct.unwrap_or(false),
+                EngineKind::Ior | EngineKind::Imported => raw.direct.unwrap_or(false),
                 engine => raw.direct.unwrap_or(true) && engine.is_blocks(),
             },
         };
@@ -142,6 +147,11 @@ impl At<'_> {
                     Task::Ffsb(load),
                     &[OpsTotal, OpsPerContainer, Fairness, Bandwidth, Latency, LatencyP99],
                 )
+            }
+            EngineKind::Imported => {
+                let pattern = raw.rw.as_ref().map(|_| self.pattern()).transpose()?;
+                let has_own_files = raw.own_files;
+                return Ok(Task::Imported(Imported { pattern, has_own_files }));
             }
             EngineKind::Ior => {
                 let load = super::ior::load(raw);
@@ -254,6 +264,7 @@ impl At<'_> {
         let mut block_sizes = Vec::new();
         for text in given.get_ref() {
             let size = units::parse_bytes(text).and_then(|size| match size {
+                size if self.engine == EngineKind::Imported => Ok(size),
                 size if size == 0 || !size.is_multiple_of(512) => {
                     Err(format!("{text:?} is no multiple of 512 bytes"))
                 }

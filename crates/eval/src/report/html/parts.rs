@@ -1,7 +1,7 @@
 //! Parts of the page.
 
 use crate::advice::Confidence;
-use crate::experiment::Workload;
+use crate::experiment::{EngineKind, Workload};
 use crate::messages::Message;
 use crate::report::{Figure, Report, chart, cost};
 use crate::statistics::Verdict;
@@ -228,16 +228,20 @@ pub(super) fn environment(page: &mut String, report: &Report) {
     let (experiment, language) = (&report.plan.experiment, report.language);
     let timing = &experiment.timing;
     let percent = |margin: f64| format!("{:.0}", 100.0 * margin.exp_m1());
-    let method = language.say(
-        Message::MethodText,
-        &[
-            ("warm_up", &timing.warm_up_rounds),
-            ("throughput", &percent(experiment.margins.throughput)),
-            ("latency", &percent(experiment.margins.latency)),
-            ("run", &units::seconds(timing.run.as_secs_f64())),
-            ("ramp", &units::seconds(timing.ramp.as_secs_f64())),
-        ],
-    );
+    let method = if experiment.engine == EngineKind::Imported {
+        language.text(Message::MethodImported).to_string()
+    } else {
+        language.say(
+            Message::MethodText,
+            &[
+                ("warm_up", &timing.warm_up_rounds),
+                ("throughput", &percent(experiment.margins.throughput)),
+                ("latency", &percent(experiment.margins.latency)),
+                ("run", &units::seconds(timing.run.as_secs_f64())),
+                ("ramp", &units::seconds(timing.ramp.as_secs_f64())),
+            ],
+        )
+    };
     let counted: Vec<_> = report.analysis.runs.iter().filter(|run| !run.is_warm_up).collect();
     let unused = counted.iter().filter(|run| !run.is_usable()).count();
     let values: [(&str, &dyn Display); 2] = [("all", &counted.len()), ("unused", &unused)];
@@ -263,8 +267,9 @@ pub(super) fn environment(page: &mut String, report: &Report) {
         page,
         "</table>\n<details><summary>{thresholds}</summary>\n<table class=\"facts\" lang=\"en\">"
     );
-    for (name, value) in crate::advice::THRESHOLDS.table() {
-        let _ = writeln!(page, "<tr><th>{name}</th><td>{value}</td></tr>");
+    for line in crate::advice::THRESHOLDS.table() {
+        let (rules, what, value) = (line.rules, line.what, line.shown());
+        let _ = writeln!(page, "<tr><th>{rules}: {what}</th><td>{value}</td></tr>");
     }
     page.push_str("</table></details>\n</section>\n");
 }

@@ -1,18 +1,13 @@
 //! A4 to A8 on planted values: a case that fires, one that must not, and one that was not measured.
 
 use super::*;
-use crate::experiment::{Experiment, Metric};
+use crate::experiment::Metric;
 use crate::statistics::Usl;
+use crate::test_support::{head, plan};
 
-const CLOSED: &str = r#"
-name = "closed"
-title = "Closed"
-question = "?"
-engine = "nvme"
-file-size = "64MiB"
-[timing]
-run = "1s"
-warm-up-rounds = 0
+const CLOSED: (&str, &str) = (
+    "nvme",
+    r#"
 [limits]
 [factors.storage.memory]
 kind = "target"
@@ -33,17 +28,12 @@ metrics = ["iops", "bandwidth", "latency-p99", "cpu-per-io", "machine-cpu"]
 name = "spin/sleep"
 baseline = { storage = "memory", host = "sleep" }
 other = { storage = "memory", host = "spin" }
-"#;
+"#,
+);
 
-const OPEN: &str = r#"
-name = "open"
-title = "Open"
-question = "?"
-engine = "rate"
-file-size = "64MiB"
-[timing]
-run = "1s"
-warm-up-rounds = 0
+const OPEN: (&str, &str) = (
+    "rate",
+    r#"
 [factors.device.null]
 kind = "null"
 [factors.device.file]
@@ -71,7 +61,8 @@ other = { device = "file", queue = "elevator" }
 name = "alone"
 baseline = { device = "null", queue = "direct" }
 other = { device = "null", queue = "elevator" }
-"#;
+"#,
+);
 
 /// A run with its values: metrics, and further samples.
 pub(super) struct Planted<'a> {
@@ -81,36 +72,24 @@ pub(super) struct Planted<'a> {
     pub(super) noise: f64,
 }
 
-/// Stores twelve rounds of what `run` makes up, and gives a rule's card.
+/// Twelve rounds of what `run` makes up on an engine's load, and a rule's card.
 pub(super) fn planted(
-    text: &str,
+    (engine, load): (&str, &str),
     changes: &[(&str, &str)],
     noise: f64,
     id: &str,
     run: impl Fn(&Planted<'_>) -> Outcome,
 ) -> Card {
-    let mut text = text.to_string();
-    for (old, new) in changes {
-        assert!(text.contains(old), "{old:?} is not in the text");
-        text = text.replace(old, new);
-    }
-    let plan = Plan::new(Experiment::parse(&text, Mode::Full).unwrap());
-    let mut store = Store::in_memory(&plan).unwrap();
-    for round in 0..12 {
-        for step in plan.round(round) {
-            let part = u64::from(round) * 10_000 + u64::from(step.position);
-            let planted = Planted {
-                cell: &plan.cells[step.cell],
-                condition: &plan.conditions[step.condition].id,
-                noise: (noise * crate::random::Random::of(9, part).normal()).exp(),
-            };
-            let outcome = run(&planted);
-            let marks = outcome.marks.clone();
-            let facts = RunFacts { step: &step, started_unix_ms: 0, attempts: 1, marks: &marks };
-            store.add(&plan, &facts, Ok(&outcome)).unwrap();
-        }
-    }
-    card(&advise(&plan, &Analysis::of(&plan, &store).unwrap(), Language::English), id)
+    let plan = plan(&(head("load", engine) + load), changes);
+    let store = crate::test_support::planted(&plan, 12, |work| {
+        let part = u64::from(work.step.round) * 10_000 + u64::from(work.step.position);
+        run(&Planted {
+            cell: work.cell,
+            condition: &work.condition.id,
+            noise: (noise * crate::random::Random::of(9, part).normal()).exp(),
+        })
+    });
+    card(&advised(&plan, &store), id)
 }
 
 const LAW: Usl = Usl { lambda: 10_000.0, sigma: 0.05, kappa: 0.0004, r_squared: 1.0 };

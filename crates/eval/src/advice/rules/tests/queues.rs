@@ -5,15 +5,9 @@ use super::*;
 use crate::experiment::Metric;
 use crate::statistics::Usl;
 
-const QUEUES: &str = r#"
-name = "queues"
-title = "Queues"
-question = "?"
-engine = "rate"
-file-size = "64MiB"
-[timing]
-run = "1s"
-warm-up-rounds = 0
+const QUEUES: (&str, &str) = (
+    "rate",
+    r#"
 [factors.device.null]
 kind = "null"
 [factors.queue.direct]
@@ -35,7 +29,8 @@ name = "one/many"
 role = "queue"
 baseline = { device = "null", queue = "direct" }
 other = { device = "null", queue = "elevator" }
-"#;
+"#,
+);
 
 /// Throughput by one law for many queues and by another for one.
 fn by_laws(it: &Planted<'_>, one: Usl) -> Outcome {

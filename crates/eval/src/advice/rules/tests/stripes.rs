@@ -2,21 +2,9 @@
 
 use super::{Card, Confidence, card, judged};
 use crate::engine::Work;
-use crate::experiment::{Experiment, Mode};
-use crate::plan::Plan;
+use crate::test_support::{head, plan};
 
-const TEXT: &str = r#"
-name = "stripes"
-title = "Stripes"
-question = "Over how many devices?"
-engine = "ior"
-seed = 1
-file-size = "1MiB"
-
-[timing]
-run = "1s"
-warm-up-rounds = 0
-
+const WAYS: &str = r#"
 [factors.storage.here]
 kind = "directory"
 
@@ -70,8 +58,8 @@ other = { storage = "here", way = "own-all" }
 "#;
 
 /// With a rate for each way, and another deviation of each run if it is odd.
-fn a13(text: &str, rate: impl Fn(&str) -> f64, noise: f64) -> Card {
-    let plan = Plan::new(Experiment::parse(text, Mode::Full).unwrap());
+fn a13(changes: &[(&str, &str)], rate: impl Fn(&str) -> f64, noise: f64) -> Card {
+    let plan = plan(&(head("stripes", "ior") + WAYS), changes);
     let effect = |work: &Work<'_>| {
         let way = &work.condition.levels["way"];
         let deviation = f64::from((work.step.round * 7 + work.step.position * 3) % 5) - 2.0;
@@ -89,7 +77,7 @@ fn the_smallest_count_is_advised() {
         "two" => 0.97,
         _ => 1.0,
     };
-    let fires = a13(TEXT, rate, 0.01);
+    let fires = a13(&[], rate, 0.01);
     assert_eq!(fires.confidence, Confidence::Strong, "{fires:?}");
     let said = "One shared file: striped over 2 devices, 90 % of the best bandwidth in 2 of 2 \
                 curves. A file per rank: striped over one device, 90 % of the best bandwidth in 2 \
@@ -97,11 +85,11 @@ fn the_smallest_count_is_advised() {
     assert_eq!(fires.claim, said);
     assert!(fires.apply.contains("A file per rank: stripe over one device."), "{}", fires.apply);
     assert_eq!(fires.evidence.len(), 4);
-    let all = a13(TEXT, |way| if way == "all" { 1.0 } else { 0.5 }, 0.01);
+    let all = a13(&[], |way| if way == "all" { 1.0 } else { 0.5 }, 0.01);
     assert!(all.claim.contains("One shared file: striped over all devices"), "{}", all.claim);
-    let vague = a13(TEXT, rate, 0.3);
+    let vague = a13(&[], rate, 0.3);
     assert_eq!(vague.confidence, Confidence::NoAdvice, "{vague:?}");
-    let alone = TEXT.replace("stripe-count = 2\n", "").replace("stripe-count = -1\n", "");
+    let alone = [("stripe-count = 2\n", ""), ("stripe-count = -1\n", "")];
     let missing = a13(&alone, rate, 0.01);
     assert_eq!(missing.confidence, Confidence::NotMeasured, "{missing:?}");
     assert!(missing.claim.contains("stripe-count"), "{}", missing.claim);

@@ -1,27 +1,14 @@
 //! The engine on the real fio, on a small file in a directory of ours.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use eval::condition::{Stage, StageOptions};
-use eval::engine::fio::FioEngine;
-use eval::engine::{Engine, Outcome, Stop, Work};
-use eval::experiment::{Experiment, Metric, Mode};
-use eval::guard::{Claim, Look, Mark, marks};
-use eval::plan::Plan;
-use std::path::{Path, PathBuf};
+use super::*;
+use crate::experiment::Metric;
+use crate::guard::{Claim, Look, Mark, marks};
+use crate::plan::{Plan, Step};
+use crate::test_support::{head, plan, stage};
 use std::process::Command;
 use std::time::Duration;
 
-const TEXT: &str = r#"
-name = "real"
-title = "Real"
-question = "Does it run?"
-engine = "fio"
-file-size = "4MiB"
-
-[timing]
-run = "300ms"
-
+const LOADS: &str = r#"
 [factors.storage.here]
 kind = "directory"
 
@@ -60,16 +47,16 @@ fn has_fio() -> bool {
     has
 }
 
-fn stage(plan: &Plan, data: &Path) -> Stage {
-    let options = StageOptions { data: data.into(), program: PathBuf::from("/no/such/program") };
-    Stage::enter(plan, &options, &Stop::default()).unwrap()
+/// Runs of so long on files of 4 MiB.
+fn runs_of(length: &str) -> Plan {
+    plan(&(head("real", "fio") + LOADS), &[("\"64MiB\"", "\"4MiB\""), ("\"1s\"", length)])
 }
 
 /// Runs every cell under every condition that there is once; `check` sees each.
 fn each(check: impl Fn(&Work<'_>, &Outcome, (&Look, &Look))) {
     // A directory on a real disk: the cache guard needs its counters.
     let data = tempfile::tempdir_in("/var/tmp").unwrap();
-    let plan = Plan::new(Experiment::parse(TEXT, Mode::Full).unwrap());
+    let plan = runs_of("\"300ms\"");
     let stage = stage(&plan, data.path());
     let mut engine = FioEngine::new(stage.scratch().unwrap()).unwrap();
     for step in plan.round(0) {
@@ -81,14 +68,7 @@ fn each(check: impl Fn(&Work<'_>, &Outcome, (&Look, &Look))) {
                 continue;
             }
         };
-        let work = Work {
-            plan: &plan,
-            step: &step,
-            cell: &plan.cells[step.cell],
-            condition,
-            place: Some(&place),
-            ramp: Duration::ZERO,
-        };
+        let work = Work::new(&plan, &step, Some(&place));
         let before = Look::now(place.device());
         let outcome = engine.run(&work, &Stop::default()).unwrap();
         let after = Look::now(place.device());
@@ -134,22 +114,14 @@ fn runs_can_be_stopped() {
         return;
     }
     let data = tempfile::tempdir_in("/var/tmp").unwrap();
-    let text = TEXT.replace("\"300ms\"", "\"600s\"");
-    let plan = Plan::new(Experiment::parse(&text, Mode::Full).unwrap());
+    let plan = runs_of("\"600s\"");
     let stage = stage(&plan, data.path());
     let mut engine = FioEngine::new(stage.scratch().unwrap()).unwrap();
     let steps = plan.round(0);
-    let native = |step: &&eval::plan::Step| plan.conditions[step.condition].id.contains("native");
+    let native = |step: &&Step| plan.conditions[step.condition].id.contains("native");
     let step = steps.iter().find(native).unwrap();
     let place = stage.place(&plan.conditions[step.condition]).unwrap();
-    let work = Work {
-        plan: &plan,
-        step,
-        cell: &plan.cells[step.cell],
-        condition: &plan.conditions[step.condition],
-        place: Some(&place),
-        ramp: Duration::ZERO,
-    };
+    let work = Work::new(&plan, step, Some(&place));
     let stop = Stop::default();
     let asked = stop.clone();
     let thread = std::thread::spawn(move || {
@@ -158,6 +130,6 @@ fn runs_can_be_stopped() {
     });
     let result = engine.run(&work, &stop);
     thread.join().unwrap();
-    assert!(matches!(result, Err(eval::Error::Interrupted)), "{result:?}");
+    assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
     stage.leave().unwrap();
 }
