@@ -177,9 +177,8 @@ impl Place {
 
     /// A command that runs `program` here.
     pub fn command(&self, program: &str, arguments: &[String], scratch: &Path) -> Command {
-        let directory = self.file.parent().unwrap_or(Path::new("/"));
         let mut command = if let Some(container) = &self.container {
-            container.command(directory, scratch, program, arguments)
+            container.command(&self.file, scratch, program, arguments)
         } else {
             let mut command = Command::new(program);
             command.args(arguments).current_dir(scratch);

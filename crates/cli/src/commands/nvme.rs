@@ -1,7 +1,7 @@
 //! `tsumugi nvme`: the host on the command line.
 //!
 //! Flags are spelled as in nvme-cli (connection) and fio (load). Nothing here needs privileges or a
-//! kernel module: the host is in this process.
+//! kernel module: the host is in this process. Only `attach` takes the kernel's, where it can be had.
 
 pub(crate) mod args;
 mod attach;
@@ -37,10 +37,14 @@ pub(crate) struct NvmeArgs {
 
 #[derive(Debug, Subcommand)]
 enum NvmeCommand {
-    /// Attach a namespace as a file, through FUSE.
-    #[command(after_help = "Example:\n  \
-        tsumugi nvme attach -a 10.0.0.7 -n NQN --mount DIR --destroy SERIAL")]
+    /// Attach a namespace: as a block device of the kernel's host, else as a file through FUSE.
+    #[command(after_help = "Examples:\n  \
+        tsumugi nvme attach -a 10.0.0.7 -n NQN --mount DIR --destroy SERIAL\n  \
+        tsumugi nvme attach -a 10.0.0.7 -n NQN --engine own --mount DIR")]
     Attach(attach::AttachArgs),
+    /// Detach what the kernel's host has of a subsystem, e.g. after an attach that was killed.
+    #[command(after_help = "Example:\n  tsumugi nvme detach -a 10.0.0.7 -n NQN")]
+    Detach(attach::DetachArgs),
     /// Show which subsystems a discovery service offers.
     #[command(after_help = "Example:\n  tsumugi nvme discover -a 10.0.0.7 -s 4420")]
     Discover(show::DiscoverArgs),
@@ -85,6 +89,7 @@ pub(crate) struct Mismatch {
 pub(crate) fn run(args: NvmeArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         NvmeCommand::Attach(args) => attach::run(&args),
+        NvmeCommand::Detach(args) => attach::detach(&args),
         NvmeCommand::Discover(args) => block_on(show::discover(args)),
         NvmeCommand::ConnectTest(args) => block_on(check::connect_test(args)),
         NvmeCommand::List(args) => block_on(show::list(args)),

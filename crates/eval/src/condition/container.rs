@@ -153,7 +153,7 @@ impl Container {
     /// Runs a shell and sees whether it can write to the bound directory.
     fn probe(&self, scratch: &Path) -> Result<(), String> {
         let arguments = ["-c".to_string(), format!("echo works > {SCRATCH}/probe")];
-        let mut command = self.command(scratch, scratch, SHELL, &arguments);
+        let mut command = self.command(&scratch.join("probe"), scratch, SHELL, &arguments);
         let patience = Duration::from_secs(30);
         let done = process::run(&mut command, &Stop::default(), patience, patience)
             .map_err(|error| error.to_string())?;
@@ -192,30 +192,35 @@ impl Container {
         )
     }
 
-    /// A command that runs a program inside.
+    /// A command that runs a program inside, where the directory of `file` is bound.
     pub(super) fn command(
         &self,
-        data: &Path,
+        file: &Path,
         scratch: &Path,
         program: &str,
         arguments: &[String],
     ) -> Command {
         let mut command = Command::new(&self.runtime);
         let bind = |host: &Path, inside: &str| format!("{}:{inside}", host.display());
+        let data = file.parent().unwrap_or(Path::new("/"));
         let (data_bind, scratch_bind) = (bind(data, DATA), bind(scratch, SCRATCH));
+        if matches!(self.kind, ContainerKind::Podman | ContainerKind::Docker) {
+            self.run_options(&mut command);
+            command.args(["-v", &data_bind, "-v", &scratch_bind, "-w", SCRATCH]);
+            if is_block_device(file) {
+                // Else the control group refuses it, wherever its name is bound.
+                command.arg("--device").arg(file);
+            }
+        }
         match self.kind {
             ContainerKind::Charliecloud => {
                 command.args(["-b", &data_bind, "-b", &scratch_bind, "--cd", SCRATCH]);
                 command.arg(&self.image).arg("--");
             }
             ContainerKind::Podman => {
-                self.run_options(&mut command);
-                command.args(["-v", &data_bind, "-v", &scratch_bind, "-w", SCRATCH, "--rootfs"]);
-                command.arg(&self.image);
+                command.arg("--rootfs").arg(&self.image);
             }
             ContainerKind::Docker => {
-                self.run_options(&mut command);
-                command.args(["-v", &data_bind, "-v", &scratch_bind, "-w", SCRATCH]);
                 command.arg(self.owner.image());
             }
             ContainerKind::Apptainer => {
@@ -254,6 +259,11 @@ impl Container {
             command.args(["--cgroup-parent", group.path()]);
         }
     }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    path.metadata().is_ok_and(|found| found.file_type().is_block_device())
 }
 
 /// A program by its path, or by its name in `PATH`.

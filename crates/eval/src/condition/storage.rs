@@ -236,7 +236,7 @@ impl Stage {
         Ok(Ready::fabric(Fabric { subsystem, network_namespace }, device))
     }
 
-    /// Makes a namespace a file.
+    /// Makes a namespace a file: a block device of the kernel's host, or one through FUSE.
     fn attach(
         &mut self,
         options: &StageOptions,
@@ -249,6 +249,13 @@ impl Stage {
         let mut attach = Command::new(&options.program);
         attach.args(["nvme", "attach", "--json", "--mount"]).arg(&mount);
         attach.args(fabric.arguments());
+        if let (Some(directory), None) = (&self.directory, &fabric.network_namespace) {
+            // A controller of the kernel's host outlives us and whoever attached it.
+            let mut detach = Command::new(&options.program);
+            detach.args(["nvme", "detach", "-n", &fabric.subsystem.nqn]).args(fabric.reach());
+            let noted = directory.note_leave(&process::shown(&detach));
+            noted.map_err(|error| error.to_string())?;
+        }
         let says: AttachSays = self.start(attach)?;
         self.notes.push(format!("{}: {}", own.file_name().unwrap_or_default().display(), says.how));
         Ok(Ready::file(says.file, ready.device))

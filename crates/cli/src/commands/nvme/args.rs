@@ -155,6 +155,11 @@ impl ConnectArgs {
         Ok(options)
     }
 
+    /// Whether sockets are to be opened in another network namespace.
+    pub(crate) fn has_network_namespace(&self) -> bool {
+        self.target.network_namespace.is_some()
+    }
+
     /// At least this many commands may be outstanding.
     pub(crate) fn raise_queue_size(&mut self, commands: u16) {
         self.queue_size = self.queue_size.max(commands);

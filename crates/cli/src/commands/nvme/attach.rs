@@ -1,23 +1,46 @@
-//! `attach`: a namespace as a file, through our host and FUSE, with no kernel module for NVMe.
+//! `attach`: a namespace as a block device of the kernel's NVMe/TCP host, or as a file through our host
+//! and FUSE, where the kernel has none.
 //!
-//! The directory holds one file, `namespace`, whose bytes are those of the namespace. Every read and
-//! write of it is a command to the target: nothing is cached in the kernel, so programs that measure
-//! see the namespace, plus what FUSE costs. Runs until it is told to end, and unmounts then.
+//! The kernel's is `/dev/nvmeXnY`, as nvme-cli would make it. Of ours the directory holds one file,
+//! `namespace`, whose bytes are those of the namespace. Every read and write of it is a command to the
+//! target: nothing is cached in the kernel, so programs that measure see the namespace, plus what FUSE
+//! costs. Which of the two it is, and why, is said when it is ready. Runs until it is told to end, and
+//! detaches then.
 
 mod export;
+mod kernel;
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
 use crate::one_file::unmount_on_signals;
-use anyhow::Context;
-use clap::Args;
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
 use export::Export;
 use fuse::{MountOptions, Session, SessionOptions};
+use kernel::Attached;
+use nvme::Nsid;
 use ring::Runtime;
-use std::path::PathBuf;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Most bytes of one request of the kernel.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// How often it is looked whether the kernel's controller is there still.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Whose host it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// The kernel's where it can be had, else ours
+    Auto,
+    /// The kernel's: a block device
+    Kernel,
+    /// Ours: a file through FUSE
+    Own,
+}
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AttachArgs {
@@ -25,9 +48,12 @@ pub(crate) struct AttachArgs {
     connect: ConnectArgs,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Directory to mount at; the file in it is called `namespace`
+    /// Directory to mount at, if it is our host; the file in it is called `namespace`
     #[arg(long, value_name = "DIR")]
-    mount: PathBuf,
+    mount: Option<PathBuf>,
+    /// Whose host; the kernel's needs root, and opens no sockets in other network namespaces
+    #[arg(long, value_enum, default_value_t = Engine::Auto)]
+    engine: Engine,
     /// Allow writing, confirmed by a name of the namespace (UUID, NGUID, EUI64) or the controller's
     /// serial number [default: read-only]
     #[arg(long, value_name = "NAME")]
@@ -37,14 +63,92 @@ pub(crate) struct AttachArgs {
     json: bool,
 }
 
-/// Serves the file until SIGINT, SIGTERM or umount.
+/// Attaches until SIGINT, SIGTERM or umount.
 pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<()> {
-    // FUSE over io_uring needs the larger submission entries.
-    let config = ring::Config { sqe128: true, ..ring::Config::default() };
-    Runtime::new(&config)?.block_on(serve(args))
+    if args.engine == Engine::Own {
+        return run_own(args, "");
+    }
+    match (kernel_check(args), args.engine) {
+        (Ok(()), _) => run_kernel(args),
+        (Err(why), Engine::Kernel) => bail!("{why}"),
+        (Err(why), _) => run_own(args, &format!(", as {why}")),
+    }
 }
 
-async fn serve(args: &AttachArgs) -> anyhow::Result<()> {
+/// Why the kernel's host cannot do what is asked, if it cannot.
+fn kernel_check(args: &AttachArgs) -> Result<(), String> {
+    if args.connect.has_network_namespace() {
+        return Err("the kernel's host would reconnect outside of the network namespace".into());
+    }
+    kernel::check()
+}
+
+/// Says that it can be used now: where, and how it was made.
+fn tell(is_json: bool, file: &Path, how: &str) {
+    let mut out = std::io::stdout().lock();
+    let said = if is_json {
+        writeln!(out, "{}", serde_json::json!({ "file": file, "how": how }))
+    } else {
+        writeln!(out, "{}: {how}", file.display())
+    };
+    // Nobody listens any more: then nobody needs to know.
+    let _ = said.and_then(|()| out.flush());
+}
+
+fn run_kernel(args: &AttachArgs) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let nsid = super::block_on(identify(args))?;
+    let attached = kernel::attach(&args.connect.options()?, nsid)?;
+    if args.destroy.is_none()
+        && let Err(error) = attached.protect()
+    {
+        attached.detach()?;
+        return Err(error);
+    }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let how = format!("block device of the kernel's NVMe/TCP host (Linux {release})");
+    tell(args.json, &attached.device, &how);
+    stay(&attached, &mut signals)?;
+    attached.detach()
+}
+
+/// Which namespace it is, after the consent to write was compared with its names.
+async fn identify(args: &AttachArgs) -> anyhow::Result<Nsid> {
+    let (controller, namespace) = super::open(&args.connect, &args.namespace).await?;
+    if args.destroy.is_some() {
+        check_destroy(args.destroy.as_deref(), &namespace)?;
+    }
+    let nsid = namespace.nsid();
+    drop(namespace);
+    controller.disconnect().await?;
+    Ok(nsid)
+}
+
+/// Waits for a signal. While a file system is on the device, the first one only says so.
+fn stay(attached: &Attached, signals: &mut Signals) -> anyhow::Result<()> {
+    let mut is_warned = false;
+    while attached.is_there() {
+        if signals.pending().next().is_some() {
+            if is_warned || !attached.is_in_use() {
+                return Ok(());
+            }
+            is_warned = true;
+            let device = attached.device.display();
+            eprintln!("tsumugi: {device} is in use: unmount it, or end this once more");
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    bail!("the kernel's controller was removed by somebody else")
+}
+
+fn run_own(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
+    // FUSE over io_uring needs the larger submission entries.
+    let config = ring::Config { sqe128: true, ..ring::Config::default() };
+    Runtime::new(&config)?.block_on(serve(args, why))
+}
+
+async fn serve(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
+    let mount = args.mount.as_deref().context("say --mount DIR: our host shows a file there")?;
     let (controller, namespace) = super::open(&args.connect, &args.namespace).await?;
     let is_writable = args.destroy.is_some();
     if is_writable {
@@ -56,15 +160,38 @@ async fn serve(args: &AttachArgs) -> anyhow::Result<()> {
         ..MountOptions::default()
     };
     let options = SessionOptions { max_write_bytes: REQUEST_BYTES_MAX, ..Default::default() };
-    let session = Session::mount(&args.mount, &mount_options, options)
-        .with_context(|| format!("cannot mount at {}", args.mount.display()))?;
+    let session = Session::mount(mount, &mount_options, options)
+        .with_context(|| format!("cannot mount at {}", mount.display()))?;
     unmount_on_signals(session.unmounter())?;
     let file = session.mountpoint().join(export::FILE_NAME);
-    let export = Export::new(namespace.clone(), file, is_writable, args.json);
+    let (is_json, why) = (args.json, why.to_string());
+    let ready = move |transport: &str| {
+        let how = format!("file through FUSE ({transport}) on our own NVMe/TCP host{why}");
+        tell(is_json, &file, &how);
+    };
+    let export = Export::new(namespace.clone(), is_writable, Box::new(ready));
     let served = session.run(Rc::new(export)).await;
     let flushed = namespace.flush().await;
     let disconnected = controller.disconnect().await;
     served.context("serving the mount ended")?;
     flushed.context("the namespace cannot be flushed: its last writes may be lost")?;
     Ok(disconnected?)
+}
+
+/// Arguments of `detach`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DetachArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Ends what the kernel's host has of a subsystem, e.g. after an `attach` that was killed.
+pub(crate) fn detach(args: &DetachArgs) -> anyhow::Result<()> {
+    let options = args.connect.options()?;
+    let (address, nqn) = (options.address, options.subsystem_nqn.to_string());
+    match kernel::detach(address, &nqn)? {
+        0 => bail!("the kernel's host has no controller of {nqn} at {address}"),
+        count => println!("{count} controllers of {nqn} at {address} ended"),
+    }
+    Ok(())
 }

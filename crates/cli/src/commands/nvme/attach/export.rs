@@ -9,31 +9,26 @@ use block::{Device, Error};
 use fuse::{Errno, FileSystem, Negotiated, Operation, Request, Response, Transport};
 use host::Namespace;
 use ring::Chunk;
-use std::io::Write as _;
-use std::path::PathBuf;
 use std::rc::Rc;
 
 /// Name of the file.
 pub(super) const FILE_NAME: &str = "namespace";
 
 /// The file system.
-#[derive(Debug)]
 pub(super) struct Export {
     namespace: Namespace,
     file: OneFile,
-    path: PathBuf,
     is_writable: bool,
-    is_json: bool,
+    /// Told the transport when the file can be used.
+    ready: Ready,
 }
 
+/// Says that the file can be used, by this transport.
+pub(super) type Ready = Box<dyn Fn(&str)>;
+
 impl Export {
-    /// Exports a namespace; `path` is where the file is seen.
-    pub(super) fn new(
-        namespace: Namespace,
-        path: PathBuf,
-        is_writable: bool,
-        is_json: bool,
-    ) -> Self {
+    /// Exports a namespace.
+    pub(super) fn new(namespace: Namespace, is_writable: bool, ready: Ready) -> Self {
         let geometry = Device::geometry(&namespace);
         let file = OneFile {
             name: FILE_NAME,
@@ -41,7 +36,7 @@ impl Export {
             block_size: geometry.block_size,
             access: if is_writable { 0o600 } else { 0o400 },
         };
-        Self { namespace, file, path, is_writable, is_json }
+        Self { namespace, file, is_writable, ready }
     }
 
     async fn read(&self, offset: u64, size: u32) -> Response {
@@ -72,20 +67,10 @@ impl Export {
 impl FileSystem for Export {
     /// Now the file can be used: says so.
     fn init(&self, negotiated: &Negotiated) {
-        let transport = match negotiated.transport {
+        (self.ready)(match negotiated.transport {
             Transport::Device => "/dev/fuse",
             Transport::IoUring => "io_uring",
-        };
-        let how = format!("file through FUSE ({transport}) on our own NVMe/TCP host");
-        let mut out = std::io::stdout().lock();
-        let said = if self.is_json {
-            let line = serde_json::json!({ "file": self.path, "how": how });
-            writeln!(out, "{line}")
-        } else {
-            writeln!(out, "{}: {how}", self.path.display())
-        };
-        // Nobody listens any more: then nobody needs to know.
-        let _ = said.and_then(|()| out.flush());
+        });
     }
 
     async fn handle(self: Rc<Self>, request: Request) -> Response {

@@ -1,0 +1,277 @@
+//! The Linux kernel's NVMe/TCP host: controllers are made by a line written to `/dev/nvme-fabrics`, and
+//! end by their `delete_controller` in sysfs, as with nvme-cli.
+//!
+//! The kernel's options have the names and meanings of nvme-cli's, which ours have too; its times are
+//! whole seconds. A controller outlives the process that made it, so whoever made it has to end it.
+
+use anyhow::{Context, bail, ensure};
+use host::ConnectOptions;
+use nvme::Nsid;
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const FABRICS: &str = "/dev/nvme-fabrics";
+const MODULE: &str = "/sys/module/nvme_tcp";
+const CONTROLLERS: &str = "/sys/class/nvme";
+/// How long the kernel may take to show a namespace, or to let a controller go.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A controller of the kernel's host, and the block device of its namespace.
+#[derive(Debug)]
+pub(super) struct Attached {
+    /// Its directory in sysfs.
+    controller: PathBuf,
+    /// The block device.
+    pub(super) device: PathBuf,
+}
+
+/// Why the kernel's host cannot be used here, if it cannot.
+pub(super) fn check() -> Result<(), String> {
+    let is_there = || Path::new(FABRICS).exists() && Path::new(MODULE).exists();
+    if !rustix::process::geteuid().is_root() {
+        return Err("only root may use the kernel's host".into());
+    }
+    if is_there() {
+        return Ok(());
+    }
+    let said = match Command::new("modprobe").arg("nvme-tcp").output() {
+        Ok(done) => String::from_utf8_lossy(&done.stderr).trim().to_string(),
+        Err(error) => error.to_string(),
+    };
+    if is_there() {
+        return Ok(());
+    }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    Err(format!("Linux {release} has no NVMe/TCP host here (modprobe nvme-tcp: {said})"))
+}
+
+/// The line that makes a controller. Queues are one a CPU, times `nr_io_queues`; the kernel makes at
+/// most one a CPU.
+fn line(options: &ConnectOptions, cpus: usize) -> String {
+    let uuid = uuid::Uuid::from_bytes(options.hostid.0);
+    let queues = cpus.saturating_mul(options.nr_io_queues.into());
+    let up = |time: Duration| time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let mut words = vec![format!(
+        "nqn={},transport=tcp,traddr={},trsvcid={},hostnqn={},hostid={uuid},nr_io_queues={queues},\
+         queue_size={},keep_alive_tmo={},reconnect_delay={}",
+        options.subsystem_nqn,
+        options.address.ip(),
+        options.address.port(),
+        options.hostnqn,
+        options.queue_size,
+        up(options.keep_alive_tmo),
+        up(options.reconnect_delay).max(1),
+    )];
+    let loss = options.ctrl_loss_tmo.map_or_else(|| "-1".to_owned(), |time| up(time).to_string());
+    words.push(format!("ctrl_loss_tmo={loss}"));
+    words.extend(options.fast_io_fail_tmo.map(|time| format!("fast_io_fail_tmo={}", up(time))));
+    words.extend(options.hdr_digest.then(|| "hdr_digest".into()));
+    words.extend(options.data_digest.then(|| "data_digest".into()));
+    words.join(",")
+}
+
+/// The controller's number in what the kernel answers: `instance=3,cntlid=1`.
+fn instance(answer: &str) -> Option<u32> {
+    answer.split(',').find_map(|word| word.trim().strip_prefix("instance=")?.parse().ok())
+}
+
+/// Connects the kernel's host, and waits for the namespace's block device.
+pub(super) fn attach(options: &ConnectOptions, nsid: Nsid) -> anyhow::Result<Attached> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let line = line(options, cpus);
+    let mut fabrics = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(FABRICS)
+        .with_context(|| format!("cannot open {FABRICS}"))?;
+    fabrics.write_all(line.as_bytes()).with_context(|| {
+        format!("the kernel's host does not connect (its log, dmesg, says why); asked: {line}")
+    })?;
+    let mut answer = String::new();
+    fabrics.read_to_string(&mut answer).with_context(|| format!("cannot read {FABRICS}"))?;
+    let number = instance(&answer).with_context(|| format!("{FABRICS} said {answer:?}"))?;
+    let controller = Path::new(CONTROLLERS).join(format!("nvme{number}"));
+    let found = wait(|| device(&controller, nsid));
+    let mut attached = Attached { controller, device: PathBuf::new() };
+    if let Some(device) = found {
+        attached.device = device;
+        return Ok(attached);
+    }
+    attached.detach()?;
+    bail!("the kernel shows no block device for namespace {} within {PATIENCE:?}", nsid.0)
+}
+
+/// The block device of a namespace, once it is there.
+fn device(controller: &Path, nsid: Nsid) -> Option<PathBuf> {
+    let entries = fs::read_dir(controller).ok()?;
+    let device = entries.flatten().find_map(|entry| {
+        let is_it = fs::read_to_string(entry.path().join("nsid"))
+            .is_ok_and(|text| text.trim().parse() == Ok(nsid.0));
+        is_it.then(|| head(&entry.file_name().to_string_lossy())).flatten()
+    })?;
+    let device = Path::new("/dev").join(device);
+    device.exists().then_some(device)
+}
+
+/// The device to use for one that a controller has. With multipathing a controller's own
+/// (`nvme0c1n1`) is hidden behind the subsystem's (`nvme0n1`).
+fn head(name: &str) -> Option<String> {
+    let rest = name.strip_prefix("nvme")?;
+    let (path, namespace) = rest.split_once('n')?;
+    let subsystem = path.split_once('c').map_or(path, |(subsystem, _)| subsystem);
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    (is_number(subsystem) && is_number(namespace)).then(|| format!("nvme{subsystem}n{namespace}"))
+}
+
+/// Looks until there is something, or patience ends.
+fn wait<T>(look: impl Fn() -> Option<T>) -> Option<T> {
+    let begun = Instant::now();
+    loop {
+        let found = look();
+        if found.is_some() || begun.elapsed() > PATIENCE {
+            return found;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Ends the controller of this directory.
+fn delete(controller: &Path) -> anyhow::Result<()> {
+    let path = controller.join("delete_controller");
+    fs::write(&path, "1").with_context(|| format!("cannot write {}", path.display()))?;
+    wait(|| (!controller.exists()).then_some(()))
+        .with_context(|| format!("{} does not go away", controller.display()))
+}
+
+impl Attached {
+    /// Makes the block device read-only.
+    pub(super) fn protect(&self) -> anyhow::Result<()> {
+        let done = Command::new("blockdev")
+            .arg("--setro")
+            .arg(&self.device)
+            .output()
+            .context("cannot run blockdev")?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        ensure!(done.status.success(), "blockdev --setro: {}", said.trim());
+        Ok(())
+    }
+
+    /// Whether the controller is there still.
+    pub(super) fn is_there(&self) -> bool {
+        self.controller.exists()
+    }
+
+    /// Whether a file system or another device is on it.
+    pub(super) fn is_in_use(&self) -> bool {
+        use std::os::unix::fs::OpenOptionsExt;
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&self.device);
+        opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+    }
+
+    /// Writes what the kernel keeps of the device, and ends the controller.
+    pub(super) fn detach(self) -> anyhow::Result<()> {
+        let synced = match fs::File::open(&self.device) {
+            _ if self.device.as_os_str().is_empty() => Ok(()),
+            opened => opened.and_then(|file| file.sync_all()),
+        };
+        delete(&self.controller)?;
+        synced.with_context(|| {
+            format!("{} cannot be flushed: its last writes may be lost", self.device.display())
+        })
+    }
+}
+
+/// Whether a controller's `address` ("traddr=10.0.0.7,trsvcid=4420,…") is this one.
+fn is_at(text: &str, address: SocketAddr) -> bool {
+    let field = |name: &str| {
+        text.trim().split(',').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    };
+    field("traddr").and_then(|it| it.parse().ok()) == Some(address.ip())
+        && field("trsvcid").and_then(|it| it.parse().ok()) == Some(address.port())
+}
+
+/// Ends the controllers of a subsystem at an address; tells how many there were.
+pub(super) fn detach(address: SocketAddr, nqn: &str) -> anyhow::Result<usize> {
+    let mut count = 0;
+    for entry in fs::read_dir(CONTROLLERS).into_iter().flatten().flatten() {
+        let controller = entry.path();
+        let read = |name: &str| fs::read_to_string(controller.join(name)).unwrap_or_default();
+        if read("subsysnqn").trim() == nqn && is_at(&read("address"), address) {
+            delete(&controller)?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme::{HostId, Nqn};
+
+    fn options() -> ConnectOptions {
+        let address = "10.0.0.7:4420".parse().unwrap();
+        let nqn = Nqn::new("nqn.2026-11.org.example:disk").unwrap();
+        let host = Nqn::new("nqn.2026-11.org.example:host").unwrap();
+        ConnectOptions::new(address, nqn).with_host(HostId([0x11; 16]), host)
+    }
+
+    /// Goal: the kernel is asked for what ours would be asked for, in its words; times are rounded up,
+    /// as 0 means something else.
+    #[test]
+    fn lines_say_what_options_say() {
+        let mut options = options();
+        let plain = "nqn=nqn.2026-11.org.example:disk,transport=tcp,traddr=10.0.0.7,trsvcid=4420,\
+                     hostnqn=nqn.2026-11.org.example:host,\
+                     hostid=11111111-1111-1111-1111-111111111111,nr_io_queues=4,queue_size=128,\
+                     keep_alive_tmo=5,reconnect_delay=10,ctrl_loss_tmo=600";
+        assert_eq!(line(&options, 4), plain);
+        options.ctrl_loss_tmo = None;
+        options.reconnect_delay = Duration::from_millis(200);
+        options.fast_io_fail_tmo = Some(Duration::from_millis(1500));
+        options.nr_io_queues = 2;
+        options.data_digest = true;
+        let line = line(&options, 1);
+        let end = "nr_io_queues=2,queue_size=128,keep_alive_tmo=5,reconnect_delay=1,ctrl_loss_tmo=-1,\
+                   fast_io_fail_tmo=2,data_digest";
+        assert!(line.ends_with(end), "{line}");
+    }
+
+    /// Goal: answers of the kernel are read, and others are not taken for them.
+    #[test]
+    fn answers_are_read() {
+        assert_eq!(instance("instance=3,cntlid=1\n"), Some(3));
+        assert_eq!(instance("instance=-1,cntlid=-1\n"), None);
+        assert_eq!(instance(""), None);
+        assert_eq!(head("nvme0n1").as_deref(), Some("nvme0n1"));
+        assert_eq!(head("nvme3c12n2").as_deref(), Some("nvme3n2"));
+        for name in ["nvme0", "power", "nvme0c1", "nvmexn1", "hwmon3"] {
+            assert_eq!(head(name), None, "{name}");
+        }
+        let address = "10.0.0.7:4420".parse().unwrap();
+        assert!(is_at("traddr=10.0.0.7,trsvcid=4420,src_addr=10.0.0.9\n", address));
+        assert!(!is_at("traddr=10.0.0.7,trsvcid=4421", address));
+        assert!(!is_at("traddr=10.0.0.70,trsvcid=4420", address));
+        assert!(!is_at("", address));
+    }
+
+    /// Goal: the namespace that is meant is found among those of a controller.
+    #[test]
+    fn namespaces_are_found_by_number() {
+        let controller = tempfile::tempdir().unwrap();
+        for (name, nsid) in [("null", "7"), ("nvme0c0n1", "1")] {
+            let entry = controller.path().join(name);
+            fs::create_dir(&entry).unwrap();
+            fs::write(entry.join("nsid"), format!("{nsid}\n")).unwrap();
+        }
+        // Whatever is there: /dev has no such device on a machine without it, or the right one.
+        let found = device(controller.path(), Nsid(1));
+        assert!(found.is_none_or(|it| it == Path::new("/dev/nvme0n1")));
+        assert_eq!(device(controller.path(), Nsid(7)), None);
+    }
+}
