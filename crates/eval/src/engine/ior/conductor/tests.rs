@@ -266,6 +266,18 @@ fn versions_differ_where_they_do() {
     let (it, notes) = with(Compat::V2, here, &[("numTasks", "0"), ("reorderTasksConstant", "1")]);
     assert_eq!((it.ranks, it.reorder.parts(2, 0, 0)), (2, vec![0, 1]));
     assert!(notes[0].contains("does nothing on one node"));
+    for compat in [Compat::V2, Compat::V4] {
+        let (it, notes) = with(compat, here, &[("numTasks", "5")]);
+        assert!(it.ranks == 2 && notes[0].contains("more than there are: 2 are used"), "{notes:?}");
+    }
+    // Either way to name hints names the same file.
+    let hints = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(hints.path(), "IOR_HINT__MPI__cb_nodes=3\n").unwrap();
+    for keyword in ["hintsFileName", "--mpiio.hintsFileName"] {
+        let named = [("api", "MPIIO"), (keyword, hints.path().to_str().unwrap())];
+        let (it, _) = with(Compat::V4, here, &named);
+        assert!(it.hints.contains(&("cb_nodes".into(), "3".into())), "{keyword}: {:?}", it.hints);
+    }
     let fsync = [("api", "MPIIO"), ("fsync", "1")];
     let (it, notes) = with(Compat::V2, here, &fsync);
     assert!(!it.has_fsync && notes[0].contains("left out"));
@@ -286,6 +298,26 @@ fn versions_differ_where_they_do() {
     let mut parts = it.reorder.parts(4, 0, 0);
     parts.sort_unstable();
     assert_eq!(parts, [0, 1, 2, 3]);
+}
+
+/// Goal: striping that the file system does not have ends a test of either version before anything is
+/// written, whichever way it is asked for.
+#[test]
+fn striping_elsewhere_than_on_lustre_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    for (compat, directive) in [
+        (Compat::V2, ("lustreStripeCount", "4")),
+        (Compat::V2, ("lustreStripeSize", "1m")),
+        (Compat::V2, ("lustreStartOST", "0")),
+        (Compat::V4, ("--posix.lustre.stripecount", "4")),
+    ] {
+        let error = run_alone(&small_as(compat, &path, &[directive])).unwrap_err();
+        assert!(matches!(error, IorError::NotAvailable(_)), "{directive:?}: {error}");
+        assert!(!path.exists(), "{directive:?}");
+    }
+    // What only 2.10.3's default asks for is not asked for.
+    run_alone(&small_as(Compat::V2, &path, &[("lustreStripeCount", "0")])).unwrap();
 }
 
 /// Goal: ranks use the mounts in turn, whichever part they work on; what is made and removed is named
