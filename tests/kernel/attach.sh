@@ -14,6 +14,7 @@ is_attached() {
 
 # attach OPTION...: attaches in the background; sets attach_pid, and file to what is attached.
 attach() {
+    rm -f /tmp/attached    # of an attach before
     $tsumugi nvme attach $target --json "$@" >/tmp/attached 2>/tmp/said &
     attach_pid=$!
     wait_until is_attached
