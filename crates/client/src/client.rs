@@ -222,7 +222,7 @@ impl Client {
             // One that was forgotten in between, and knows of no stamp, tells of its open anew.
             if state.is_open() && state.stamp >= back.stamp {
                 back.rights = back.rights - Rights::OPEN;
-                state.rights |= Rights::OPEN;
+                state.may_be_told = true;
             }
         }
         (!back.rights.is_empty()).then_some(back)

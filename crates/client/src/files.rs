@@ -179,8 +179,12 @@ impl Client {
             return;
         }
         state.ahead = Ahead::default();
+        let may_be_told = std::mem::take(&mut state.may_be_told);
         // Without READ no recall would ask whether it is still open: say that it is not.
-        if state.rights.contains(Rights::OPEN) || !state.rights.contains(Rights::READ) {
+        if may_be_told
+            || state.rights.contains(Rights::OPEN)
+            || !state.rights.contains(Rights::READ)
+        {
             state.rights = state.rights - Rights::OPEN;
             let (inode, rights, stamp) = (inode.id, Rights::OPEN, state.stamp);
             self.returns.borrow_mut().push(Return { inode, rights, stamp });

@@ -65,6 +65,9 @@ pub(crate) struct State {
     pub(crate) opens: u32,
     /// A create of it was answered, and its caller has yet to count the open.
     pub(crate) being_opened: bool,
+    /// The service may count an open that is not in `rights`: its return was queued, and kept back when
+    /// the inode had been opened again. Whether it does is not known here.
+    pub(crate) may_be_told: bool,
     /// References that the user of the library holds (the kernel's lookups).
     pub(crate) references: u64,
     /// Attributes that it had when its last name went: what it shows to those who still refer to it
@@ -233,6 +236,7 @@ impl Inode {
     pub(crate) fn lose_rights(&self) {
         let mut state = self.state.borrow_mut();
         state.rights = Rights::NONE;
+        state.may_be_told = false;
         state.leaving.clear();
         state.stamp = LeaseStamp(0);
         state.drop_read();

@@ -7,6 +7,7 @@ mod stage;
 
 use block::FaultPlan;
 use client::{Client, Handle, OpenMode, Setting};
+use protocol::attr::AttrChanges;
 use protocol::client::RenameMode;
 use protocol::{Errno, InodeId};
 use ring::time::{sleep, timeout};
@@ -290,6 +291,34 @@ fn a_file_that_is_opened_again_at_once_stays() {
         stage.on(0, async move |client| is_there(client, handle).await).await;
         sleep(protocol::times::WRITEBACK * 4).await;
         assert_eq!(stage.on(1, async |other| inodes(&other).await).await, before - 1);
+    });
+}
+
+/// Goal: so is one that another client changes between close and open, and that its own client removes:
+/// the service has heard of its end, and is told that it is open again (seed 21180).
+#[test]
+fn a_file_that_is_opened_again_after_a_change_stays() {
+    play(2, async |stage| {
+        let close = async |opener: Rc<Client>| {
+            let (handle, attr) = opener.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            opener.release(&handle).await.unwrap();
+            attr.inode
+        };
+        let inode = stage.on(0, close).await;
+        let change = async move |other: Rc<Client>| {
+            let changes = AttrChanges { size: Some(5), ..AttrChanges::default() };
+            other.truncate(inode, changes).await.unwrap();
+        };
+        stage.on(1, change).await;
+        let remove = async move |opener: Rc<Client>| {
+            let handle = opener.open(inode, WRITE).await.unwrap().0;
+            opener.write(&handle, 0, bytes(1), false).await.unwrap();
+            // What was queued at the close is looked at by then.
+            sleep(protocol::times::WRITEBACK * 2).await;
+            opener.unlink(ROOT, b"a").await.unwrap();
+            is_there(opener, handle).await;
+        };
+        stage.on(0, remove).await;
     });
 }
 
