@@ -36,15 +36,6 @@ impl Client {
             return Ok(());
         }
         let _lock = inode.commit_lock.acquire(1).await;
-        self.commit_locked(inode, durable).await
-    }
-
-    /// As [`Client::commit`], by who holds the commit lock.
-    pub(crate) async fn commit_locked(
-        self: &Rc<Self>,
-        inode: &Rc<Inode>,
-        durable: bool,
-    ) -> Result<(), Errno> {
         let before = inode.dirty.borrow().failures.count();
         let result = self.commit_runs(inode, durable).await;
         self.give_back_done(inode);

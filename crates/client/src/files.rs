@@ -239,11 +239,12 @@ impl Client {
         self.alone(&inode, Call::Fallocate { inode: id, offset, length, mode }).await.map(drop)
     }
 
-    /// Makes a call that must see all of this client's writes and none that come after: commits,
-    /// then keeps commits out until the answer is there.
+    /// Makes a call that must see all of this client's writes and none that come after: keeps writers
+    /// out until the answer is there, and commits. The commit lock is not held meanwhile: the call may
+    /// wait for another session whose commit waits for a right that is recalled from this one.
     async fn alone(self: &Rc<Self>, inode: &Rc<Inode>, call: Call) -> Result<Answer, Errno> {
-        let _lock = inode.commit_lock.acquire(1).await;
-        self.commit_locked(inode, false).await?;
+        let _change = inode.changes.enter();
+        self.commit(inode, false).await?;
         // The service takes these rights from everybody: they come back with the next write.
         self.session.call(call).await
     }

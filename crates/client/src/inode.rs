@@ -32,8 +32,11 @@ pub(crate) struct Inode {
     pub(crate) lease_reads: WaitGroup,
     /// Notified when a fill has been written out.
     pub(crate) written: Notify,
-    /// Held while dirty data is committed and while an operation must be alone with it.
+    /// Held while dirty data is committed.
     pub(crate) commit_lock: Semaphore,
+    /// Changes of this client under way that must be alone with the data: nothing is written to it
+    /// meanwhile.
+    pub(crate) changes: WaitGroup,
     /// Held by one append at a time.
     pub(crate) append_lock: Semaphore,
 }
@@ -89,6 +92,7 @@ impl Inode {
             lease_reads: WaitGroup::new(),
             written: Notify::new(),
             commit_lock: Semaphore::new(1),
+            changes: WaitGroup::new(),
             append_lock: Semaphore::new(1),
         }
     }

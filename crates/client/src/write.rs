@@ -112,14 +112,15 @@ impl Client {
         loop {
             let attr = async {
                 rounds.begin()?;
-                self.acquire(inode, Rights::WRITE | Rights::SIZE).await?;
+                self.admit(inode, Rights::WRITE | Rights::SIZE).await?;
                 self.inode_attr(inode).await
             };
             let attr = attr.await;
             let acquired = attr.as_ref().map(drop).map_err(|errno| *errno);
             self.may_place(session, (&plan, planned_in, length), acquired)?;
             let attr = attr?;
-            if inode.state.borrow().rights.contains(Rights::WRITE | Rights::SIZE) {
+            let may_extend = inode.state.borrow().rights.contains(Rights::WRITE | Rights::SIZE);
+            if may_extend && inode.changes.count() == 0 {
                 let offset = attr.size;
                 let end = offset.checked_add(bytes.len() as u64);
                 if end.is_none_or(|end| end > FILE_SIZE_MAX_BYTES) {
@@ -128,6 +129,19 @@ impl Client {
                 // No await from here: the size holds.
                 self.place(inode, offset, bytes, &plan, kill_privileges);
                 return Ok(offset);
+            }
+        }
+    }
+
+    /// Waits until rights over an inode are held and bytes may be placed in it.
+    async fn admit(self: &Rc<Self>, inode: &Inode, rights: Rights) -> Result<(), Errno> {
+        let rounds = self.rounds();
+        loop {
+            rounds.begin()?;
+            inode.changes.wait_zero().await;
+            self.acquire(inode, rights).await?;
+            if inode.changes.count() == 0 {
+                return Ok(());
             }
         }
     }
@@ -152,7 +166,7 @@ impl Client {
             let plan = self.reserve(inode, bytes.len(), None).await?;
             let planned = (&plan, self.session.life.generation(), bytes.len());
             // WRITE may have been recalled while space was sought.
-            let acquired = self.acquire(inode, Rights::WRITE).await;
+            let acquired = self.admit(inode, Rights::WRITE).await;
             self.may_place(session, planned, acquired)?;
             self.place(inode, offset, bytes, &plan, kill_privileges);
             return Ok(());
@@ -166,7 +180,7 @@ impl Client {
             let device = self.devices.of_stripe(at / stripe, layout.stripe_count, inode.id);
             let plan = self.reserve(inode, part.len(), device).await?;
             let planned = (&plan, self.session.life.generation(), part.len());
-            let acquired = self.acquire(inode, Rights::WRITE).await;
+            let acquired = self.admit(inode, Rights::WRITE).await;
             self.may_place(session, planned, acquired)?;
             done = part.end;
             let piece = Chunk::from(Buffer::copy_from(&bytes.as_slice()[part]));

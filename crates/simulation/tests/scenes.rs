@@ -340,3 +340,40 @@ fn an_append_goes_behind_what_is_committed_meanwhile() {
         stage.on(0, scene).await;
     });
 }
+
+/// Goal: a truncation waits for another client's writes, whose commit waits for a right of the truncating
+/// client, which itself writes to the file meanwhile: they do not wait in a circle until a session is
+/// ended (seed 21180).
+#[test]
+fn writes_beside_a_truncation_do_not_hold_back_what_it_waits_for() {
+    play(2, async |stage| {
+        let append = OpenMode { append: true, ..WRITE };
+        let extend = async move |client: Rc<Client>| {
+            let (handle, attr) = client.create(ROOT, b"a", SETTING, append).await.unwrap();
+            client.write(&handle, 0, bytes(1), false).await.unwrap();
+            client.flush(&handle).await.unwrap();
+            (handle, attr.inode)
+        };
+        // It keeps the right to extend the file.
+        let (own, inode) = stage.on(0, extend).await;
+        let write = async move |client: Rc<Client>| {
+            let (handle, _) = client.open(inode, WRITE).await.unwrap();
+            client.write(&handle, 9000, bytes(2), false).await.unwrap();
+            handle
+        };
+        // Its commit takes that right.
+        let other = stage.on(1, write).await;
+        let truncate = async move |client: Rc<Client>| {
+            let truncater = Rc::clone(&client);
+            let changes = AttrChanges { size: Some(0), ..AttrChanges::default() };
+            let truncation = spawn(async move { truncater.truncate(inode, changes).await });
+            // It has asked by then, and has no answer.
+            ring::yield_now().await;
+            client.write(&own, 0, bytes(3), false).await.unwrap();
+            truncation.await.unwrap().unwrap();
+            client.release(&own).await.unwrap();
+        };
+        stage.on(0, truncate).await;
+        stage.on(1, async move |client: Rc<Client>| client.release(&other).await.unwrap()).await;
+    });
+}
