@@ -8,11 +8,13 @@ mod container;
 mod file_system;
 mod instances;
 mod iscsi;
+mod layers;
 mod network;
 mod pool;
 mod scheduler;
 mod steps;
 mod storage;
+mod thin;
 
 use crate::cpu::{Group, Service, hosts};
 use crate::crowd::Shares;
@@ -37,6 +39,7 @@ use std::time::{Duration, Instant};
 use storage::Ready;
 
 pub use instances::Instances;
+pub use layers::Layers;
 
 const END_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -68,6 +71,8 @@ pub struct Place {
     shares: Option<Arc<dyn Shares>>,
     /// The kernel's, of its block device.
     scheduler: Option<Scheduler>,
+    /// Changeable copies of one set of files.
+    layers: Option<Layers>,
     owner: Option<Owner>,
 }
 
@@ -153,6 +158,26 @@ impl Place {
     /// The storage's directory, as the host sees it.
     pub fn directory(&self) -> &Path {
         self.file.parent().unwrap_or(Path::new("/"))
+    }
+
+    fn of(
+        ready: Ready,
+        container: Option<Container>,
+        scheduler: Option<Scheduler>,
+        owner: Option<Owner>,
+    ) -> Self {
+        let Ready { file, device, fabric, unit, mounts, shares, layers, .. } = ready;
+        Self { file, device, container, fabric, unit, mounts, shares, scheduler, layers, owner }
+    }
+
+    /// Changeable copies of one set of files, for the engine of containers.
+    pub fn layers(&self) -> Option<&Layers> {
+        self.layers.as_ref()
+    }
+
+    /// Ends what loads of the experiment have left: processes with its mark that nothing else needs.
+    pub fn end_loads(&self) -> Result<(), Error> {
+        self.owner.as_ref().map_or(Ok(()), Owner::end_loads)
     }
 
     /// The namespace, for engines that are hosts themselves.
@@ -294,7 +319,8 @@ impl Stage {
         let scratch = path.join("scratch");
         std::fs::create_dir(&scratch).map_err(Error::io("cannot make", &scratch))?;
         for (factor, levels) in &plan.experiment.factors {
-            for (name, level) in levels {
+            let is_used = |name: &&String| plan.uses(factor, name);
+            for (name, level) in levels.iter().filter(|(name, _)| is_used(name)) {
                 if stop.is_requested() {
                     return Err(Error::Interrupted);
                 }
@@ -441,10 +467,8 @@ impl Stage {
             let directory = ready.file.parent().unwrap_or(Path::new("/"));
             check_striping(directory, &self.program)?;
         }
-        let owner = self.owner.clone();
         let scheduler = self.scheduler(&ready, named.map(String::as_str));
-        let Ready { file, device, fabric, unit, mounts, shares, .. } = ready;
-        Ok(Place { file, device, container, fabric, unit, mounts, shares, scheduler, owner })
+        Ok(Place::of(ready, container, scheduler, self.owner.clone()))
     }
 
     /// Processes that stand as long as the conditions do, for their CPU time.

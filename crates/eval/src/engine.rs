@@ -1,5 +1,6 @@
 //! What makes the load: one trait, so that the way from plan to report is the same for all.
 
+pub mod copyup;
 pub mod ffsb;
 pub mod fio;
 pub mod ior;

@@ -6,6 +6,7 @@
 
 mod check;
 pub mod ior;
+mod layers;
 mod level;
 mod metric;
 mod raw;
@@ -19,12 +20,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+pub use layers::{AtRisk, Risk, STUDY_BATCHES, Scheme};
 pub use level::{
     Backing, ContainerKind, FileSystem, HostSettings, Level, LevelKind, Network, Paced, Pool,
     QueuePolicy, Runtime, Storage, Subsystem, Synthetic,
 };
 pub use metric::Metric;
-pub use workload::{Extract, Files, Imported, Pattern, Program, Rate, Source, Task, Workload};
+pub use workload::{
+    CopyUp, Extract, Files, Imported, Pattern, Program, Rate, Source, Task, Workload,
+};
 
 /// Most condition-cells of a quick form.
 pub const QUICK_CONDITION_CELLS_MAX: usize = 20;
@@ -98,6 +102,8 @@ pub enum EngineKind {
     Ior,
     /// FFSB's profiles, by one instance or many.
     Ffsb,
+    /// First and second writes of many containers to one set of files.
+    CopyUp,
     /// None: results that other programs measured. Such an experiment is not run.
     Imported,
     /// No storage at all: numbers drawn from a known truth, to test the way from plan to report.
@@ -114,6 +120,7 @@ impl EngineKind {
         ("metadata", Self::Metadata),
         ("ior", Self::Ior),
         ("ffsb", Self::Ffsb),
+        ("copyup", Self::CopyUp),
         ("imported", Self::Imported),
         ("synthetic", Self::Synthetic),
     ];
@@ -129,6 +136,7 @@ impl EngineKind {
             Self::Ior => Message::Rank,
             Self::Ffsb => Message::Instance,
             Self::Metadata => Message::Process,
+            Self::CopyUp => Message::Container,
             Self::Fio
             | Self::Nvme
             | Self::Rate
@@ -166,6 +174,8 @@ pub struct Limits {
     pub written_bytes: Option<u64>,
     /// Bytes per second that the link between load and storage carries: what no run can exceed.
     pub link_bytes_per_s: Option<u64>,
+    /// Operations per second that each container is to have at least.
+    pub container_rate: Option<f64>,
 }
 
 /// Largest ratios that do not matter, as log-ratios.

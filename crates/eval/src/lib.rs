@@ -10,6 +10,7 @@ pub mod crowd;
 pub mod engine;
 mod error;
 pub mod experiment;
+pub mod file_set;
 pub mod guard;
 pub mod history;
 pub mod import;
@@ -29,5 +30,6 @@ pub mod store;
 #[cfg(test)]
 mod test_support;
 pub mod units;
+pub mod worker;
 
 pub use error::Error;

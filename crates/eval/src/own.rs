@@ -58,6 +58,16 @@ impl Owner {
         self.mark(command).env(SERVICE_VARIABLE, "1")
     }
 
+    /// Ends its processes that nothing else needs, and says if one does not end.
+    pub(crate) fn end_loads(&self) -> Result<(), Error> {
+        let loads: Vec<_> =
+            processes::owned_by(self).into_iter().filter(|process| !process.is_service).collect();
+        match processes::end(&loads, reclaim::END_PATIENCE) {
+            0 => Ok(()),
+            left => Err(Error::Refused(format!("{left} processes of the experiment do not end"))),
+        }
+    }
+
     /// The name of its image, where a runtime keeps images of its own.
     pub fn image(&self) -> String {
         format!("{CONTAINER_LABEL}:{}", self.0)

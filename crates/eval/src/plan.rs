@@ -7,7 +7,7 @@
 //! experiment that was interrupted goes on exactly as it would have.
 
 use crate::experiment::{
-    Backing, Experiment, Level, LevelKind, Mode, QueuePolicy, Storage, Workload,
+    Backing, Experiment, Level, LevelKind, Mode, QueuePolicy, Scheme, Storage, Workload,
 };
 use crate::messages::{Language, Message};
 use crate::random::Random;
@@ -186,6 +186,23 @@ impl Plan {
         })
     }
 
+    /// Whether a condition has this level.
+    pub fn uses(&self, factor: &str, level: &str) -> bool {
+        let has =
+            |condition: &Condition| condition.levels.get(factor).is_some_and(|it| it == level);
+        self.conditions.iter().any(has)
+    }
+
+    /// How containers get their changeable copies under a condition, if that is what it is about.
+    pub fn scheme(&self, condition: usize) -> Option<Scheme> {
+        self.conditions[condition].levels.iter().find_map(|(factor, level)| {
+            match self.experiment.factors.get(factor)?.get(level)?.kind {
+                LevelKind::Storage(Storage::Layers(scheme)) => Some(scheme),
+                _ => None,
+            }
+        })
+    }
+
     /// Index of the condition with these levels.
     pub fn condition(&self, levels: &BTreeMap<String, String>) -> Option<usize> {
         self.conditions.iter().position(|condition| condition.levels == *levels)
@@ -232,10 +249,14 @@ impl Plan {
         // Of files that are made for a storage, all is written once; devices are taken as they
         // are.
         let makes_file = |level: &&Level| {
-            use Storage::{Command, Directory, Iscsi, Pool, Target};
+            use Storage::{Command, Directory, Iscsi, Layers, Pool, Target};
             let LevelKind::Storage(storage) = &level.kind else { return false };
             let is_file = matches!(storage, Target { backing: Backing::File, .. });
-            is_file || matches!(storage, Command { .. } | Directory(_) | Iscsi { .. } | Pool(_))
+            is_file
+                || matches!(
+                    storage,
+                    Command { .. } | Directory(_) | Iscsi { .. } | Layers(_) | Pool(_)
+                )
         };
         let levels = self.experiment.factors.values().flat_map(BTreeMap::values);
         let storages = levels.filter(makes_file).count() as u64;
@@ -283,11 +304,18 @@ fn points(workload: usize, load: &Workload, worker: Message) -> Vec<Cell> {
 
 fn name(experiment: &Experiment, levels: BTreeMap<String, String>) -> Condition {
     let pairs: Vec<String> = levels.iter().map(|(f, l)| format!("{f}={l}")).collect();
-    let labels: Vec<&str> = levels
+    let labels: Vec<String> = levels
         .iter()
         .rev()
         .filter_map(|(factor, level)| {
-            Some(experiment.factors.get(factor)?.get(level)?.label.as_str())
+            let level = experiment.factors.get(factor)?.get(level)?;
+            // In the label, so that no table, chart or sentence can show the speed alone.
+            Some(match level.kind {
+                LevelKind::Storage(Storage::Layers(scheme)) => {
+                    format!("{} (at risk: {})", level.label, scheme.risk().short())
+                }
+                _ => level.label.clone(),
+            })
         })
         .collect();
     Condition { id: pairs.join(","), label: labels.join(", "), levels }

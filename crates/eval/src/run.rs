@@ -410,6 +410,10 @@ impl<'a> Runner<'a> {
             // Through the page cache it may well come from there: that is what was asked for.
             marks.retain(|mark| *mark != Mark::Cached);
         }
+        if self.plan.experiment.engine == EngineKind::CopyUp {
+            // Copies and journals are the load's too, and how many there are is what is asked.
+            marks.retain(|mark| *mark != Mark::OtherTraffic);
+        }
         marks.extend(outcome.marks.iter().cloned());
         match steadiness(&outcome.series) {
             Steadiness::Steady => {}

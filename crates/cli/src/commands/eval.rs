@@ -20,6 +20,7 @@ mod serve;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use eval::condition::{Stage, StageOptions};
+use eval::engine::copyup::CopyUpEngine;
 use eval::engine::ffsb::FfsbEngine;
 use eval::engine::fio::{FioEngine, job_file};
 use eval::engine::ior::IorEngine;
@@ -413,6 +414,7 @@ fn measure(plan: &Plan, store: &mut Store, stage: &Stage, stop: &Stop) -> anyhow
         (EngineKind::Ior, Some(scratch)) => {
             Box::new(IorEngine::new(std::env::current_exe()?, scratch))
         }
+        (EngineKind::CopyUp, Some(scratch)) => Box::new(CopyUpEngine::new(scratch)),
         (EngineKind::Imported, _) => bail!("imported results are not run again"),
         (EngineKind::Synthetic, _) => Box::new(SyntheticEngine),
         (_, None) => bail!("the load needs a directory to work in"),

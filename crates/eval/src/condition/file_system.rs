@@ -8,7 +8,7 @@ use super::storage::{self, Ready, make_file, shell};
 use crate::error::Error;
 use crate::experiment::FileSystem;
 use crate::process;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Room for the file system's own data beside the file that is worked on.
 const OWN_BYTES: u64 = 128 << 20;
@@ -40,11 +40,7 @@ impl Stage {
         own: &Path,
         file_bytes: u64,
     ) -> Result<Ready, Error> {
-        let file = below.file.display().to_string();
-        // Sectors as large as the blocks of our namespaces, which take nothing smaller.
-        let options = ["--find", "--show", "--direct-io=on", "--sector-size=4096", &file];
-        let device = process::output("losetup", &options)?.trim().to_string();
-        self.leave.push(format!("losetup --detach {device}"));
+        let device = self.attach_loop(&below.file)?;
         let queue =
             storage::device(Path::new(&device)).map_err(|why| Error::program("losetup", why))?;
         match kind {
@@ -55,11 +51,7 @@ impl Stage {
                 process::output("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", options, &device])?;
             }
         }
-        let mount = own.join("mount");
-        std::fs::create_dir(&mount).map_err(Error::io("cannot make", &mount))?;
-        let at = mount.display().to_string();
-        process::output("mount", &["-o", "noatime", &device, &at])?;
-        self.leave.push(format!("umount '{at}'"));
+        let mount = self.mount_loop(&device, own)?;
         self.notes.push(format!(
             "{}: {} on a loop device (direct I/O) on it",
             own.file_name().unwrap_or_default().display(),
@@ -69,5 +61,25 @@ impl Stage {
         shell("sync")?;
         // What reaches storage is counted there, not at the loop device.
         Ok(Ready { queue: queue.queue, ..Ready::file(made.file, below.device) })
+    }
+
+    /// Mounts the file system of a loop device below `own`. Gives the mount.
+    pub(super) fn mount_loop(&mut self, device: &str, own: &Path) -> Result<PathBuf, Error> {
+        let mount = own.join("mount");
+        std::fs::create_dir(&mount).map_err(Error::io("cannot make", &mount))?;
+        let at = mount.display().to_string();
+        process::output("mount", &["-o", "noatime", device, &at])?;
+        self.leave.push(format!("umount '{at}'"));
+        Ok(mount)
+    }
+
+    /// A loop device with direct I/O on a file.
+    pub(super) fn attach_loop(&mut self, file: &Path) -> Result<String, Error> {
+        let file = file.display().to_string();
+        // Sectors as large as the blocks of our namespaces, which take nothing smaller.
+        let options = ["--find", "--show", "--direct-io=on", "--sector-size=4096", &file];
+        let device = process::output("losetup", &options)?.trim().to_string();
+        self.leave.push(format!("losetup --detach {device}"));
+        Ok(device)
     }
 }

@@ -1,13 +1,14 @@
 //! Making storages ready: a file that is written once beforehand, wherever it lies.
 
 use super::network::{Network, TARGET_ADDRESS};
-use super::{Fabric, LogicalUnit, Stage, StageOptions};
+use super::{Fabric, Layers, LogicalUnit, Stage, StageOptions};
 use crate::cpu::Service;
 use crate::crowd::Shares;
 use crate::error::Error;
 use crate::experiment::{
     Backing, EngineKind, Network as NetworkKind, Paced, Storage, Subsystem, Workload,
 };
+use crate::file_set::write_random;
 use crate::own::OwnDirectory;
 use crate::plan::Plan;
 use crate::process;
@@ -15,7 +16,7 @@ use crate::random::Random;
 use crate::safety;
 use serde::Deserialize;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,8 @@ pub(super) struct Ready {
     pub(super) mounts: Vec<PathBuf>,
     /// What gives instances a directory each, if it is more than plain directories.
     pub(super) shares: Option<Arc<dyn Shares>>,
+    /// Changeable copies of one set of files; there is no file of its own then.
+    pub(super) layers: Option<Layers>,
 }
 
 impl Ready {
@@ -134,6 +137,7 @@ impl Stage {
                 Ok(self.enter_paced(options, *paced, own, (bytes, seed)))
             }
             Storage::Pool(pool) => self.enter_pool(options, pool, own, bytes),
+            Storage::Layers(scheme) => self.enter_layers(plan, options, *scheme, own),
             Storage::Command { enter, leave } => {
                 let mount = own.join("mount");
                 fs::create_dir(&mount).map_err(Error::io("cannot make", &mount))?;
@@ -344,17 +348,7 @@ pub(super) fn make_file(path: &Path, bytes: u64) -> Result<Ready, Error> {
     let mut file = fs::File::create_new(path).map_err(wrong("cannot make"))?;
     let mut random = Random::new(bytes);
     let mut piece = vec![0; PIECE_BYTES];
-    for chunk in piece.chunks_exact_mut(8) {
-        chunk.copy_from_slice(&random.next_u64().to_le_bytes());
-    }
-    let mut left = bytes;
-    while left > 0 {
-        // Pieces differ, lest storage that finds duplicates shine.
-        piece[..8].copy_from_slice(&random.next_u64().to_le_bytes());
-        let part = left.min(PIECE_BYTES as u64) as usize;
-        file.write_all(&piece[..part]).map_err(wrong("cannot write"))?;
-        left -= part as u64;
-    }
+    write_random(&mut file, &mut piece, bytes, &mut random).map_err(wrong("cannot write"))?;
     file.sync_all().map_err(wrong("cannot write"))?;
     let device = file.metadata().map_err(wrong("cannot use"))?.dev();
     Ok(Ready::file(path.into(), counted(device)))

@@ -13,11 +13,10 @@ use super::{Engine, Outcome, Stop, Work};
 use crate::error::Error;
 use crate::experiment::{Files, Metric, Task};
 use crate::process::{self, Finished};
+use crate::worker::Worker;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::time::Duration;
 
 pub use worker::{Answer, Phase, work};
@@ -54,52 +53,10 @@ pub struct PhaseResult {
     pub slowest_seconds: f64,
 }
 
-/// A process of the load, with what it answers.
-struct Worker {
-    child: Child,
-    commands: Option<ChildStdin>,
-    answers: mpsc::Receiver<String>,
-}
-
-impl Worker {
-    fn start(mut command: Command) -> Result<Self, Error> {
-        let wrong = |why: String| Error::program(NAME, why);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| wrong(error.to_string()))?;
-        let commands = child.stdin.take();
-        let stdout = child.stdout.take().ok_or_else(|| wrong("no output".into()))?;
-        let (sender, answers) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Ok(Self { child, commands, answers })
-    }
-
-    fn tell(&mut self, phase: Phase) -> Result<(), Error> {
-        let pipe = self.commands.as_mut().ok_or_else(|| Error::program(NAME, "no input"))?;
-        writeln!(pipe, "{}", phase.name()).map_err(|error| Error::program(NAME, error.to_string()))
-    }
-
-    fn answer(&self) -> Result<Answer, Error> {
-        let line = self.answers.recv_timeout(PHASE_PATIENCE);
-        let line = line.map_err(|_| Error::program(NAME, "a process ended, or does not answer"))?;
-        line.parse().map_err(|why| Error::program(NAME, why))
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // The end of its input ends it; one that hangs is ended.
-        self.commands = None;
-        if self.answers.recv_timeout(END_PATIENCE) != Err(mpsc::RecvTimeoutError::Disconnected) {
-            let _ = self.child.kill();
-        }
-        let _ = self.child.wait();
-    }
+fn answer(worker: &Worker) -> Result<Answer, Error> {
+    // Who wants to stop ends this process, and with it all of them.
+    let line = worker.answer(PHASE_PATIENCE, &Stop::default())?;
+    line.parse().map_err(|why| Error::program(NAME, why))
 }
 
 /// Runs a load. `command` makes the command of the process with a rank, which has to run [`work`] on
@@ -127,18 +84,18 @@ fn run_in(
             let own = worker::directory(root, &load.files, rank);
             std::fs::create_dir(&own).map_err(Error::io("cannot make", &own))?;
         }
-        workers.push(Worker::start(command(rank, root))?);
+        workers.push(Worker::start(NAME, command(rank, root))?);
     }
     // Each says that it is there before the first phase begins.
     for worker in &workers {
-        worker.answer()?;
+        answer(worker)?;
     }
     let mut results = Vec::new();
     for phase in Phase::ALL {
         for worker in &mut workers {
-            worker.tell(phase)?;
+            worker.tell(phase.name())?;
         }
-        let answers: Result<Vec<_>, _> = workers.iter().map(Worker::answer).collect();
+        let answers: Result<Vec<_>, _> = workers.iter().map(answer).collect();
         results.push(sum(phase, load, &answers?)?);
     }
     Ok(results)

@@ -8,8 +8,8 @@ use super::raw::{
     Placed, RawComparison, RawExperiment, RawLevel, RawLimits, RawMargins, RawQuick, RawTiming,
 };
 use super::{
-    CONDITION_CELLS_MAX, Comparison, EngineKind, Experiment, Level, Limits, Margins, Mode,
-    QUICK_CONDITION_CELLS_MAX, ROUNDS_MAX, Timing, Workload,
+    CONDITION_CELLS_MAX, Comparison, EngineKind, Experiment, Level, LevelKind, Limits, Margins,
+    Mode, QUICK_CONDITION_CELLS_MAX, ROUNDS_MAX, Storage, Timing, Workload,
 };
 use crate::error::Error;
 use crate::messages::Language;
@@ -81,6 +81,7 @@ pub(super) fn check(raw: RawExperiment, text: &str, mode: Mode) -> Result<Experi
     let workloads = workloads::workloads(source, listed, engine, (file_size, file_bytes))?;
     let language = raw.language.as_ref();
     let language = language.map(|it| source.choose(it, "language", Language::ALL)).transpose()?;
+    let comparisons = comparisons(source, &raw.comparison, &factors)?;
     let experiment = Experiment {
         name: raw.name.get_ref().clone(),
         engine,
@@ -91,7 +92,7 @@ pub(super) fn check(raw: RawExperiment, text: &str, mode: Mode) -> Result<Experi
         limits: limits(source, &raw.limits)?,
         margins: margins(source, &raw.margins)?,
         cpu_hosts: cpu_hosts(source, &raw.cpu.hosts)?,
-        comparisons: comparisons(source, &raw.comparison, &factors)?,
+        comparisons: chosen(source, comparisons, &raw.comparison, quick)?,
         factors,
         workloads,
         title: raw.title,
@@ -205,6 +206,7 @@ fn limits(source: Source, raw: &RawLimits) -> Result<Limits, Error> {
             .as_ref()
             .map(|it| source.bytes(it, "limits.link-rate"))
             .transpose()?,
+        container_rate: raw.container_rate,
         written_bytes: raw
             .written
             .as_ref()
@@ -253,6 +255,39 @@ fn factors(
     Ok(factors)
 }
 
+/// The comparisons of a quick form: those that it names, or all.
+fn chosen(
+    source: Source,
+    all: Vec<Comparison>,
+    raw: &[Placed<RawComparison>],
+    quick: Option<&RawQuick>,
+) -> Result<Vec<Comparison>, Error> {
+    let Some(wanted) = quick.and_then(|quick| quick.comparisons.as_ref()) else { return Ok(all) };
+    let names: Vec<&String> = raw.iter().map(|raw| &raw.get_ref().name).collect();
+    if let Some(unknown) = wanted.get_ref().iter().find(|name| !names.contains(name)) {
+        let message = format!("there is no comparison {unknown:?}");
+        return Err(source.error(wanted, "quick.comparisons", message));
+    }
+    let is_wanted = |(_, name): &(Comparison, &String)| wanted.get_ref().contains(name);
+    Ok(all.into_iter().zip(names).filter(is_wanted).map(|(comparison, _)| comparison).collect())
+}
+
+/// What a comparison of copies for containers does to the files at risk, for its name: no table or
+/// sentence can then tell the speed alone.
+fn risk_change(factors: &Factors, raw: &RawComparison) -> String {
+    let risk = |side: &BTreeMap<String, String>| {
+        side.iter().find_map(|(factor, level)| match factors.get(factor)?.get(level)?.kind {
+            LevelKind::Storage(Storage::Layers(scheme)) => Some(scheme.risk().short()),
+            _ => None,
+        })
+    };
+    match (risk(raw.baseline.get_ref()), risk(raw.other.get_ref())) {
+        (Some(from), Some(to)) if from == to => format!(" (at risk: {to})"),
+        (Some(from), Some(to)) => format!(" (at risk: {from} → {to})"),
+        _ => String::new(),
+    }
+}
+
 fn comparisons(
     source: Source,
     raw: &[Placed<RawComparison>],
@@ -283,7 +318,7 @@ fn comparisons(
             return Err(source.error(&raw.other, &key("other"), "is the baseline itself"));
         }
         comparisons.push(Comparison {
-            name: raw.name.clone(),
+            name: raw.name.clone() + &risk_change(factors, raw),
             role: raw.role.clone(),
             baseline: raw.baseline.get_ref().clone(),
             other: raw.other.get_ref().clone(),

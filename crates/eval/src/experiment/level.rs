@@ -86,6 +86,8 @@ pub enum Storage {
     Paced(Paced),
     /// Our own file system, of several nodes on this machine.
     Pool(Pool),
+    /// Changeable copies of one set of files, one for each container.
+    Layers(super::Scheme),
     /// A device that does nothing, for the engine of fixed rates: what its load itself takes.
     Null,
     /// The load's own memory, for the engine of fixed rates.

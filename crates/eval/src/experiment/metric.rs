@@ -40,6 +40,10 @@ pub enum Metric {
     OpsPerContainer,
     /// Jain's index of what instances reached, from 1/n to 1.
     Fairness,
+    /// First writes of all containers per second, until they are durable.
+    CopyUpRate,
+    /// Second writes to the same files, likewise.
+    SteadyRate,
 }
 
 impl Metric {
@@ -62,6 +66,8 @@ impl Metric {
         ("ops-total", Self::OpsTotal),
         ("ops-per-container", Self::OpsPerContainer),
         ("fairness", Self::Fairness),
+        ("copy-up-rate", Self::CopyUpRate),
+        ("steady-rate", Self::SteadyRate),
     ];
 
     /// CPU time of the whole machine, which is measured beside every run.
@@ -92,6 +98,8 @@ impl Metric {
             Self::OpsTotal => Message::OpsTotal,
             Self::OpsPerContainer => Message::OpsPerContainer,
             Self::Fairness => Message::Fairness,
+            Self::CopyUpRate => Message::CopyUpRate,
+            Self::SteadyRate => Message::SteadyRate,
         }
     }
 
@@ -114,6 +122,8 @@ impl Metric {
             Self::OpsPerContainer => Message::OpsPerContainerUnit,
             Self::Fairness => Message::FairnessUnit,
             Self::Iops | Self::Score => self.message(),
+            Self::CopyUpRate => Message::CopyUpRateUnit,
+            Self::SteadyRate => Message::SteadyRateUnit,
         }
     }
 

@@ -49,6 +49,7 @@ pub(super) struct RawLimits {
     pub(super) time: Option<Placed<String>>,
     pub(super) written: Option<Placed<String>>,
     pub(super) link_rate: Option<Placed<String>>,
+    pub(super) container_rate: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -82,6 +83,7 @@ pub(super) struct RawLevel {
     pub(super) io_queues: Option<Placed<u16>>,
     pub(super) poll_us: Option<u64>,
     pub(super) policy: Option<Placed<String>>,
+    pub(super) scheme: Option<Placed<String>>,
     #[serde(default)]
     pub(super) cpus: Vec<u16>,
     #[serde(default)]
@@ -167,6 +169,7 @@ pub(super) struct RawQuick {
     pub(super) warm_up_rounds: Option<u32>,
     pub(super) rounds: Option<Placed<u32>>,
     pub(super) file_size: Option<Placed<String>>,
+    pub(super) comparisons: Option<Placed<Vec<String>>>,
     #[serde(default)]
     pub(super) workload: Vec<Placed<RawWorkload>>,
 }

@@ -65,6 +65,11 @@ fn quick_forms_are_short() {
             || refusal(&many, Mode::Quick).contains("may have 20")
     );
     Experiment::parse(&text(&many), Mode::Full).unwrap();
+    let other = "other = { storage = \"b\" }";
+    let named = |name: &str| format!("{other}\n[quick]\ncomparisons = [\"{name}\"]");
+    let said = refusal(&[(other, named("C/A").as_str())], Mode::Quick);
+    assert!(said.contains("quick.comparisons") && said.contains("no comparison"), "{said}");
+    Experiment::parse(&text(&[(other, named("B/A").as_str())]), Mode::Quick).unwrap();
 }
 
 /// Goal: every experiment that we ship can be read, in both forms.

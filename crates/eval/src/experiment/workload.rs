@@ -46,8 +46,17 @@ pub enum Task {
     Ior(super::ior::IorLoad),
     /// What an FFSB profile says.
     Ffsb(ProfileLoad),
+    /// First and second writes of containers.
+    CopyUp(CopyUp),
     /// What another program did.
     Imported(Imported),
+}
+
+/// First and second writes of containers to files that all of them see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyUp {
+    /// Files that each container writes to, 4 KiB each, at random aligned offsets.
+    pub files: u32,
 }
 
 /// A load of another program.
@@ -134,7 +143,7 @@ impl Workload {
             Task::Rate(rate) => rate.pattern.writes(),
             Task::Program(program) => program.writes,
             // Profiles make their files in any case.
-            Task::Files(_) | Task::Ffsb(_) => true,
+            Task::Files(_) | Task::Ffsb(_) | Task::CopyUp(_) => true,
             Task::Ior(load) => load.writes,
             Task::Imported(load) => load.pattern.is_some_and(Pattern::writes),
         }
@@ -166,6 +175,7 @@ impl Workload {
                     if load.writes { Message::LoadIorWrite } else { Message::LoadIorRead };
                 language.say(message, &[("options", &options.collect::<String>())])
             }
+            Task::CopyUp(load) => language.say(Message::LoadCopyUp, &[("files", &load.files)]),
             Task::Imported(load) => {
                 let message = match load.has_own_files {
                     Some(true) => Message::LoadImportedOwn,

@@ -27,6 +27,7 @@ messages! {
     Rank: "rank", "ランク";
     Instance: "instance", "インスタンス";
     Process: "process", "プロセス";
+    Container: "container", "コンテナ";
 
     // Points of a plan.
     CellDepth: ", depth {depth}", "、深さ {depth}";
@@ -67,6 +68,8 @@ messages! {
     OpsTotal: "operations of all instances", "全インスタンスの操作数";
     OpsPerContainer: "operations per instance", "インスタンスあたりの操作数";
     Fairness: "fairness", "公平性";
+    CopyUpRate: "first writes", "初回書き込み";
+    SteadyRate: "second writes", "2 回目の書き込み";
 
     // Metrics with their units; those that have none are above.
     BandwidthUnit: "bandwidth (MiB/s)", "帯域幅 (MiB/s)";
@@ -84,6 +87,18 @@ messages! {
     OpsTotalUnit: "operations per second, all instances", "全インスタンスの毎秒の操作数";
     OpsPerContainerUnit: "operations per second and instance", "インスタンスあたり毎秒の操作数";
     FairnessUnit: "fairness (Jain's index)", "公平性 (Jain の指数)";
+    CopyUpRateUnit: "first writes per second (copy-up)", "毎秒の初回書き込み数（コピーアップ）";
+    SteadyRateUnit: "second writes per second (steady)", "毎秒の 2 回目の書き込み数（定常）";
+    LoadCopyUp: "each container writes 4 KiB at a random aligned offset to {files} files of one set (1 KB to 4 MB), which it has not changed before (copy-up), then to the same files again (steady); each clock ends when all is durable", "各コンテナが 1 組のファイル（1 KB～4 MB）のうちまだ変更していない {files} 個に 4 KiB ずつ整列した無作為な位置へ書き（コピーアップ）、同じファイルへもう一度書く（定常）。計時は全てが永続化された時に終わる";
+    RiskNote: " At risk: which of the changed files a crash may damage, see the table.", " at risk: 変更したファイルのうちクラッシュで壊れうるもの。表を参照。";
+    RiskCaption: "Files at risk: which of the files that a container changed a crash may damage", "危険なファイル: コンテナが変更したファイルのうちクラッシュで壊れうるもの";
+    RiskAfter: "after a crash", "クラッシュの後";
+    RiskSource: "known from", "根拠";
+    RiskFiles: "at risk", "危険";
+    ContainersCaption: "{workload}: {metric} by containers. Left: all together, until everything is durable, medians with 95 % intervals. Right: boxes of the single containers' own rates (least, quarters, most), until each one's last write returned; J is Jain's index of fairness.", "{workload}: コンテナ数ごとの{metric}。左: 全体、全てが永続化されるまで、中央値と 95 % 区間。右: 各コンテナの速度の箱（最小、四分位、最大）、それぞれ最後の書き込みが返るまで。J は Jain の公平性指数。";
+    AllContainers: "all containers together", "全コンテナの合計";
+    AxisAllContainers: "all, per second", "合計、毎秒";
+    AxisEachContainer: "of each, per second", "各コンテナ、毎秒";
 
     // Verdicts.
     Equivalent: "equivalent", "同等";
@@ -204,6 +219,12 @@ messages! {
     A14Question: "Which storage for which pattern?", "どのパターンにどのストレージか。";
     A14Needs: "a comparison with role \"storage\"", "role が \"storage\" の比較";
     A14Change: "another pattern, more ranks, other load on what is shared", "別のパターン、より多いランク、共有部分への他の負荷";
+    A15Question: "How many containers at a time?", "同時に何個のコンテナか。";
+    A15Needs: "three or more numbers of containers (engine \"copyup\")", "3 種類以上のコンテナ数（エンジン \"copyup\"）";
+    A15Change: "a faster disk, more CPUs, larger files, containers that do more than write", "より速いディスク、より多い CPU、より大きいファイル、書き込み以外もするコンテナ";
+    A16Question: "Which copy-up, at what durability?", "どのコピーアップを、どの永続性で使うか。";
+    A16Needs: "a comparison with role \"copy-up\" (engine \"copyup\")", "role が \"copy-up\" の比較（エンジン \"copyup\"）";
+    A16Change: "a disk whose flushes take longer, larger files, more containers", "フラッシュがより遅いディスク、より大きいファイル、より多いコンテナ";
     A17Question: "Is this result to be trusted?", "この結果は信頼できるか。";
     A17Needs: "runs", "実行結果";
     A17Change: "more rounds, longer runs, a quieter machine", "より多いラウンド、より長い実行、より静かなマシン";

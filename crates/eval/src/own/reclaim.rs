@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long a process that was told to end may take.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const END_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest marker that is read.
 const MARKER_BYTES_MAX: u64 = 1 << 20;
 

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::experiment::raw::{Placed, RawLevel};
 use crate::experiment::{
     Backing, ContainerKind, EngineKind, FileSystem, HostSettings, Level, LevelKind, Network, Paced,
-    Pool, QueuePolicy, Runtime, Storage, Subsystem, Synthetic,
+    Pool, QueuePolicy, Runtime, Scheme, Storage, Subsystem, Synthetic,
 };
 
 /// The port of NVMe over TCP.
@@ -16,7 +16,7 @@ const POOL_NODES_DEFAULT: u16 = 2;
 const KINDS: &str = "directory, block-device, target, nqn, pool, command, paced (storages), native, \
                      container (runtimes), host (settings of engine nvme), null, memory, iscsi (storages \
                      of engine rate), queue (policies of engine rate), ior (ways of engine ior), \
-                     imported and synthetic";
+                     layers (storages of engine copyup), imported and synthetic";
 
 /// A level, with where its keys are.
 #[derive(Clone, Copy)]
@@ -143,6 +143,10 @@ fn storage(at: At<'_>) -> Result<Storage, Error> {
             Storage::Paced(Paced { bytes_per_s, spread })
         }
         "pool" => Storage::Pool(pool(at)?),
+        "layers" => {
+            let given = raw.scheme.as_ref().ok_or_else(|| at.missing("scheme"))?;
+            Storage::Layers(at.source.choose(given, &at.key("scheme"), &Scheme::ALL)?)
+        }
         "null" => Storage::Null,
         "memory" => Storage::Memory,
         "command" => Storage::Command {
@@ -249,6 +253,11 @@ pub(super) fn mismatch(level: &Level, engine: EngineKind) -> Option<String> {
     let is_rate = engine == EngineKind::Rate;
     let is_files = matches!(engine, EngineKind::Metadata | EngineKind::Ior | EngineKind::Ffsb);
     let is_ior = engine == EngineKind::Ior;
+    let is_layers = matches!(level.kind, LevelKind::Storage(Storage::Layers(_)));
+    if is_layers != (engine == EngineKind::CopyUp) {
+        let message = "levels of kind \"layers\" go with engine \"copyup\", and only they";
+        return Some(message.into());
+    }
     match &level.kind {
         LevelKind::Storage(Storage::Subsystem(_)) | LevelKind::Host(_) if !is_nvme => {
             Some(format!("goes with engine \"nvme\", not with {:?}", engine.name()))

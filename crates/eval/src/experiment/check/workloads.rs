@@ -6,8 +6,8 @@ use crate::engine::ffsb::{Compat, ProfileLoad};
 use crate::error::Error;
 use crate::experiment::raw::{Placed, RawExtract, RawWorkload};
 use crate::experiment::{
-    EngineKind, Extract, Files, Imported, Metric, Pattern, Program, Rate, Source as ValueSource,
-    Task, Workload,
+    CopyUp, EngineKind, Extract, Files, Imported, Metric, Pattern, Program, Rate,
+    Source as ValueSource, Task, Workload,
 };
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,6 +152,11 @@ impl At<'_> {
                 let pattern = raw.rw.as_ref().map(|_| self.pattern()).transpose()?;
                 let has_own_files = raw.own_files;
                 return Ok(Task::Imported(Imported { pattern, has_own_files }));
+            }
+            EngineKind::CopyUp => {
+                use Metric::{CopyUpRate, LatencyP99, SteadyRate};
+                let task = Task::CopyUp(CopyUp { files: self.items()? });
+                (task, &[CopyUpRate, SteadyRate, LatencyP99])
             }
             EngineKind::Ior => {
                 let load = super::ior::load(raw);
@@ -345,12 +350,17 @@ impl At<'_> {
         Ok(Extract { source, scale })
     }
 
-    fn files(self) -> Result<Files, Error> {
-        let raw = self.placed.get_ref();
-        let items = raw.items.as_ref().ok_or_else(|| self.missing("items"))?;
+    /// Files of each process or container.
+    fn items(self) -> Result<u32, Error> {
+        let items = self.placed.get_ref().items.as_ref().ok_or_else(|| self.missing("items"))?;
         if !(1..=ITEMS_MAX).contains(items.get_ref()) {
             return Err(self.error(items, "items", format!("lies between 1 and {ITEMS_MAX}")));
         }
+        Ok(*items.get_ref())
+    }
+
+    fn files(self) -> Result<Files, Error> {
+        let raw = self.placed.get_ref();
         let write_bytes = match &raw.write_bytes {
             None => 0,
             Some(given) => {
@@ -362,7 +372,7 @@ impl At<'_> {
             }
         };
         Ok(Files {
-            items: *items.get_ref(),
+            items: self.items()?,
             write_bytes,
             has_own_directories: raw.own_directories.unwrap_or(false),
             shifts: raw.shift.unwrap_or(false),

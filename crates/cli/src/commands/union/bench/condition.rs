@@ -36,12 +36,16 @@ pub(super) enum Condition {
     ReflinkOurs,
     /// No overlay: a btrfs snapshot for each container, on a loop device
     BtrfsSnapshot,
+    /// No layers: what is in the upper directory already, a snapshot for instance
+    #[value(hide = true)]
+    Bind,
 }
 
 impl Condition {
     /// Those that can be had here.
     pub(super) fn available(place: &Place) -> anyhow::Result<Vec<Self>> {
         let mut all = Self::value_variants().to_vec();
+        all.retain(|&condition| condition != Self::Bind);
         let systems = std::fs::read_to_string("/proc/filesystems")
             .context("cannot read /proc/filesystems")?;
         if !systems.lines().any(|line| line.ends_with("\toverlay")) {
@@ -75,6 +79,7 @@ impl Condition {
             Self::Reflink => "reflink",
             Self::ReflinkOurs => "reflink-ours",
             Self::BtrfsSnapshot => "btrfs-snapshot",
+            Self::Bind => "bind",
         }
     }
 
@@ -104,6 +109,9 @@ impl Condition {
             return run(command.args(["subvolume", "snapshot"]).arg(lower).arg(mount));
         }
         let (upper, work) = (at.join("upper"), at.join("work"));
+        if self == Self::Bind {
+            return run(Command::new("mount").arg("--bind").arg(upper).arg(at.join("mount")));
+        }
         let layers = ::union::Options::layers_text(&[lower], Some((&upper, &work)));
         let mut options = layers;
         options.push(match self {
@@ -112,7 +120,7 @@ impl Condition {
             Self::Keep => ",chunk=64K,fill=keep",
             Self::Background => ",chunk=64K,fill=background,fill_rate=0,fill_free=0",
             Self::Whole => ",chunk=0",
-            Self::BtrfsSnapshot => bail!("a snapshot is not mounted"),
+            Self::BtrfsSnapshot | Self::Bind => bail!("{} has no layers", self.name()),
         });
         let mut command = match self {
             _ if self.is_kernels() => {

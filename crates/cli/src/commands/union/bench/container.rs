@@ -13,13 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
+use super::counters::allocated_bytes;
 use super::files::{self, Random};
-
-/// Bytes of a write.
-const WRITE_BYTES: usize = 4096;
+use eval::engine::copyup::{AGAIN, Answer, FINISH, USAGE, WRITE, WRITE_BYTES};
 
 /// What a container is told.
 #[derive(Debug, Args)]
@@ -56,27 +54,6 @@ impl ContainerArgs {
     }
 }
 
-/// What a container answers.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
-    /// It is mounted.
-    Mounted,
-    /// All is written.
-    Written {
-        /// How long each write took, with its open and close.
-        latencies_ns: Vec<u64>,
-        /// From the word to the last of them.
-        elapsed_ns: u64,
-    },
-    /// All is durable.
-    Finished,
-}
-
-/// What a container can be told.
-pub(super) const WRITE: &str = "write";
-/// As above.
-pub(super) const FINISH: &str = "finish";
-
 /// Runs `tsumugi union bench-container`.
 pub(in crate::commands::union) fn run(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
     args.condition.mount(&args.lower, &args.at)?;
@@ -90,7 +67,13 @@ fn serve(args: &ContainerArgs) -> anyhow::Result<()> {
     answer(&Answer::Mounted)?;
     for line in std::io::stdin().lock().lines() {
         match line.context("cannot hear what to do")?.as_str() {
-            WRITE => answer(&write(args, &names)?)?,
+            // The same files in the same order, elsewhere in them the second time.
+            word @ (WRITE | AGAIN) => answer(&write(args, &names, word == AGAIN)?)?,
+            USAGE => {
+                let bytes = allocated_bytes(&args.at.join("upper"))?
+                    + allocated_bytes(&args.at.join("work"))?;
+                answer(&Answer::Usage { bytes })?;
+            }
             FINISH => {
                 args.condition.finish(&args.at)?;
                 answer(&Answer::Finished)?;
@@ -115,13 +98,16 @@ pub(super) fn is_ready(input: BorrowedFd<'_>, wait: Duration) -> anyhow::Result<
     Ok(count.context("cannot wait")? > 0)
 }
 
-fn write(args: &ContainerArgs, names: &[(String, u64)]) -> anyhow::Result<Answer> {
+fn write(args: &ContainerArgs, names: &[(String, u64)], is_again: bool) -> anyhow::Result<Answer> {
     let mut random = Random::new(args.seed);
     let mut order: Vec<usize> = (0..names.len()).collect();
     random.shuffle(&mut order);
     order.truncate(args.operations);
+    if is_again {
+        random = Random::new(!args.seed);
+    }
     let root = args.at.join("mount");
-    let data = [0xA5; WRITE_BYTES];
+    let data = [0xA5; WRITE_BYTES as usize];
     let mut latencies_ns = Vec::with_capacity(order.len());
     let start = Instant::now();
     for index in order {
@@ -129,8 +115,8 @@ fn write(args: &ContainerArgs, names: &[(String, u64)]) -> anyhow::Result<Answer
             bail!("stopped");
         }
         let (name, size) = &names[index];
-        let blocks = (size / WRITE_BYTES as u64).max(1);
-        let offset = random.below(blocks) * WRITE_BYTES as u64;
+        let blocks = (size / WRITE_BYTES).max(1);
+        let offset = random.below(blocks) * WRITE_BYTES;
         let path = root.join(name);
         let begin = Instant::now();
         let file = OpenOptions::new().write(true).open(&path);

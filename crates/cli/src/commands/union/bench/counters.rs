@@ -80,7 +80,7 @@ fn used_bytes(directory: &Path) -> anyhow::Result<u64> {
 }
 
 /// Bytes that the files below a directory have on the disk.
-fn allocated_bytes(directory: &Path) -> anyhow::Result<u64> {
+pub(super) fn allocated_bytes(directory: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     let mut left = vec![directory.to_owned()];
     while let Some(path) = left.pop() {

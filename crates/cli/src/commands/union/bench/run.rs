@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::Serialize;
 
+use eval::engine::copyup::{Answer, FINISH, WRITE};
+
 use super::condition::Condition;
-use super::container::{Answer, ContainerArgs, FINISH, WRITE, is_ready};
+use super::container::{ContainerArgs, is_ready};
 use super::counters::{Disk, Room};
 use super::files::{Lower, Place, progress};
 use super::ground::Grounds;
