@@ -137,6 +137,20 @@ pub const RULES: &[Rule] = &[
         judge: rules::parallel::storages,
     },
     Rule {
+        id: "A15",
+        question: Message::A15Question,
+        needs: Message::A15Needs,
+        change: Message::A15Change,
+        judge: rules::containers::how_many,
+    },
+    Rule {
+        id: "A16",
+        question: Message::A16Question,
+        needs: Message::A16Needs,
+        change: Message::A16Change,
+        judge: rules::containers::copy_policy,
+    },
+    Rule {
         id: "A17",
         question: Message::A17Question,
         needs: Message::A17Needs,

@@ -10,6 +10,7 @@ mod figures;
 pub(crate) mod html;
 mod markdown;
 mod png;
+mod risk;
 
 use crate::advice::{Card, advise};
 use crate::analysis::{Analysis, Family, Row};

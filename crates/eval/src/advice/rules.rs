@@ -1,6 +1,7 @@
 //! What each rule looks for.
 
 pub(super) mod bound;
+pub(super) mod containers;
 pub(super) mod cost;
 pub(super) mod depth;
 pub(super) mod parallel;

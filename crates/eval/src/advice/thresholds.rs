@@ -72,7 +72,7 @@ thresholds! {
     loss_small: f64 = 0.05, Share, "A1", "loss that counts as none";
     good_share: f64 = 0.90, Share, "A3, A13", "share of the best bandwidth that is good";
     sizes_min: usize = 3, Number, "A3", "fewest block sizes";
-    knee_share: f64 = 0.95, Share, "A4", "share of the best throughput that is all of it";
+    knee_share: f64 = 0.95, Share, "A4, A15", "share of the best throughput that is all of it";
     knee_points_min: usize = 6, Number, "A4", "fewest products of jobs and depth";
     model_r2_min: f64 = 0.95, Number, "A4, A8, A9", "R² of a model that is shown";
     knee_tail: f64 = 2.0, Number, "A4", "factor by which the tail of one operation may grow";
@@ -90,6 +90,9 @@ thresholds! {
     batch_tail: f64 = 1.10, Number, "A8", "growth of the tail that is none";
     threads_min: usize = 3, Number, "A9", "fewest numbers of threads";
     stripes_min: usize = 2, Number, "A13", "fewest stripe counts";
+    containers_min: usize = 3, Number, "A15", "fewest numbers of containers";
+    fairness_min: f64 = 0.90, Number, "A15", "fairness (Jain) that is fair";
+    collapse_share: f64 = 0.80, Share, "A15", "share of the best below which it collapses";
     strong_share: f64 = 0.80, Share, "A1, A2, A10 to A12, A14", "cells that have to agree for strong";
     rounds_min: usize = 6, Number, "A17", "fewest rounds";
     half_width_max: f64 = 0.05, Share, "A17", "widest half interval";

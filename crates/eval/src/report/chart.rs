@@ -31,6 +31,10 @@ const OKABE_ITO: [RGBColor; 6] = [
 const FONT: &str = "sans-serif";
 // The SVG backend writes four fifths of it.
 const FONT_SIZE: i32 = 16;
+/// Colour of boxes.
+const BOX_STYLE: usize = 1;
+/// How much higher a chart is for words at its top.
+const NOTES_ROOM: f64 = 1.12;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
@@ -68,6 +72,10 @@ pub(super) struct Panel<'a> {
     pub(super) shade: &'a [Mark],
     /// Dashed curves with an axis of their own on the right, from 0 as the left one.
     pub(super) right: Option<Right<'a>>,
+    /// A line above the chart.
+    pub(super) title: Option<&'a str>,
+    /// Words at places of the horizontal axis, at the top.
+    pub(super) notes: &'a [(f64, String)],
 }
 
 /// A second vertical axis.
@@ -75,12 +83,20 @@ pub(super) struct Panel<'a> {
 pub(super) struct Right<'a> {
     pub(super) label: &'a str,
     pub(super) series: &'a [Series],
+    pub(super) boxes: &'a [BoxMark],
+}
+
+/// How values are spread at a place: least, quarters, most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BoxMark {
+    pub(super) x: f64,
+    pub(super) values: [f64; 5],
 }
 
 impl<'a> Panel<'a> {
     /// Curves on one axis from 0.
     pub(super) fn of(y_label: &'a str, series: &'a [Series]) -> Self {
-        Self { y_label, series, band: None, shade: &[], right: None }
+        Self { y_label, series, band: None, shade: &[], right: None, title: None, notes: &[] }
     }
 }
 
@@ -168,15 +184,22 @@ fn beside(count: usize) -> Vec<f64> {
 }
 
 fn draw_panel(area: &Area<'_>, axis: &Axis, panel: &Panel<'_>) -> Result<(), Error> {
-    let (low, high) = y_range(panel);
+    let (low, mut high) = y_range(panel);
+    if !panel.notes.is_empty() {
+        high *= NOTES_ROOM;
+    }
     let first = axis.ticks.first().map_or(0.0, |tick| tick.0) - 0.4;
     let last = axis.ticks.last().map_or(1.0, |tick| tick.0) + 0.4;
+    if let Some(title) = panel.title {
+        let place = (75, 6);
+        area.draw(&Text::new(title.to_string(), place, text(FONT_SIZE))).map_err(wrong)?;
+    }
     let mut chart = ChartBuilder::on(area)
         .margin(6)
-        .margin_right(16)
+        .margin_top(if panel.title.is_some() { 28 } else { 6 })
+        .margin_right(if panel.right.is_some() { 84 } else { 16 })
         .x_label_area_size(42)
         .y_label_area_size(68)
-        .right_y_label_area_size(if panel.right.is_some() { 68 } else { 0 })
         .build_cartesian_2d(first..last, low..high)
         .map_err(wrong)?;
     chart
@@ -218,6 +241,11 @@ fn draw_panel(area: &Area<'_>, axis: &Axis, panel: &Panel<'_>) -> Result<(), Err
     if let Some(right) = panel.right {
         draw_right(area, &mut chart, right, (last, high))?;
     }
+    let centred = text(FONT_SIZE).pos(Pos::new(HPos::Center, VPos::Top));
+    for (x, note) in panel.notes {
+        let (x, y) = pixel(area, &chart, (*x, high));
+        area.draw(&Text::new(note.clone(), (x, y + 2), centred.clone())).map_err(wrong)?;
+    }
     draw_x_axis(area, &chart, axis, low)
 }
 
@@ -247,6 +275,37 @@ fn shapes(
     Ok(())
 }
 
+/// A number with three significant digits.
+fn short(value: f64) -> f64 {
+    format!("{value:.2e}").parse().unwrap_or(value)
+}
+
+/// Boxes of the right axis: from the least to the most a line, the middle half a box, the median across.
+fn draw_boxes(chart: &mut Chart<'_, '_>, boxes: &[BoxMark], scale: f64) -> Result<(), Error> {
+    const ASIDE: f64 = 0.16;
+    const HALF_WIDTH: f64 = 0.07;
+    let line = color(BOX_STYLE).stroke_width(2);
+    for it in boxes {
+        let [least, first, middle, third, most] = it.values.map(|value| value * scale);
+        let x = it.x + ASIDE;
+        let (left, right) = (x - HALF_WIDTH, x + HALF_WIDTH);
+        let ring =
+            vec![(left, first), (right, first), (right, third), (left, third), (left, first)];
+        let mut parts = vec![vec![(left, middle), (right, middle)]];
+        // Where all get the same there is but the median: a line of no length cannot be painted.
+        for (part, is_long) in [
+            (vec![(x, least), (x, first)], first > least),
+            (vec![(x, third), (x, most)], most > third),
+            (ring, third > first),
+        ] {
+            parts.extend(is_long.then_some(part));
+        }
+        let parts = parts.into_iter().map(|points| PathElement::new(points, line));
+        chart.draw_series(parts).map_err(wrong)?;
+    }
+    Ok(())
+}
+
 /// Curves of the right axis, drawn on the left one at its scale, and the axis itself, in the colour of
 /// the curves if they have one.
 fn draw_right(
@@ -256,9 +315,12 @@ fn draw_right(
     (last, high): (f64, f64),
 ) -> Result<(), Error> {
     const TICKS: i32 = 5;
-    let marks = right.series.iter().flat_map(|series| &series.marks);
-    let most = marks.map(|mark| mark.high).fold(f64::MIN_POSITIVE, f64::max) * 1.08;
+    let marks = right.series.iter().flat_map(|series| &series.marks).map(|mark| mark.high);
+    let boxes = right.boxes.iter().map(|it| it.values[4]);
+    let most = marks.chain(boxes).fold(f64::MIN_POSITIVE, f64::max);
+    let most = most * if right.boxes.is_empty() { 1.08 } else { 1.08 * NOTES_ROOM };
     let scale = high / most;
+    draw_boxes(chart, right.boxes, scale)?;
     for series in right.series {
         let scaled: Vec<Mark> = series
             .marks
@@ -277,6 +339,7 @@ fn draw_right(
         shapes(area, chart, &scaled, series.style)?;
     }
     let ink = match right.series {
+        [] if !right.boxes.is_empty() => color(BOX_STYLE),
         [one] => color(one.style),
         _ => INK,
     };
@@ -287,7 +350,7 @@ fn draw_right(
         let value = most * f64::from(tick) / f64::from(TICKS);
         let (x, y) = pixel(area, chart, (last, value * scale));
         area.draw(&PathElement::new([(x, y), (x + 4, y)], ink)).map_err(wrong)?;
-        let label = Text::new(crate::units::tick(value), (x + 7, y), style.clone());
+        let label = Text::new(crate::units::tick(short(value)), (x + 7, y), style.clone());
         area.draw(&label).map_err(wrong)?;
     }
     let turned = text(FONT_SIZE).color(&ink).transform(FontTransform::Rotate90);

@@ -3,10 +3,11 @@
 //! C10: the forest plot of all ratios. C1: a metric against block size, per condition, with the
 //! ratios below. C2: IOPS and tail latency against jobs, or depth. C4: throughput over jobs and depth.
 //! C5: bandwidth and CPU time over block size. C6: CPU time and latency over the rate, or the batch. C3:
-//! latency over IOPS. C8: bandwidth over transfer size, a panel for each number of ranks. C9: bandwidth
+//! latency over IOPS. C7: many containers, together and each. C8: bandwidth over transfer size, a panel for each number of ranks. C9: bandwidth
 //! under its roofs. C11: runs second by second. C12: the distribution of latency. A workload that varies
 //! none has the last two and a table.
 
+mod containers;
 mod grid;
 mod multiples;
 mod roofline;
@@ -16,7 +17,7 @@ use super::chart::{self, Axis, ForestRow, Mark, Panel, Series, Symbol};
 use super::png::Painter;
 use crate::analysis::{Analysis, Family};
 use crate::error::Error;
-use crate::experiment::{Metric, Workload};
+use crate::experiment::{Metric, Task, Workload};
 use crate::messages::{Language, Message};
 use crate::plan::{Cell, Plan};
 use crate::statistics::Verdict;
@@ -111,6 +112,13 @@ pub(super) fn draw(
         figures.extend(roofline::roofs(source, index)?);
         figures.extend(traces::by_second(source, index)?);
         figures.extend(traces::distributions(source, index)?);
+        figures.extend(containers::containers(source, index)?);
+        if matches!(load.task, Task::CopyUp(_)) {
+            // No speed without it.
+            let note = language.text(Message::RiskNote);
+            let of_load = figures.iter_mut().filter(|figure| figure.workload == Some(index));
+            of_load.for_each(|figure| figure.caption.push_str(note));
+        }
     }
     Ok(figures)
 }

@@ -74,6 +74,7 @@ pub(crate) fn verdicts(page: &mut String, report: &Report) {
         let _ = writeln!(page, "<p class=\"notice\">{}</p>", escape(&said));
     }
     let _ = writeln!(page, "<p>{}</p>", escape(&report.decided()));
+    parts::risks(page, report);
     for index in 0..report.plan.experiment.comparisons.len() {
         let _ = writeln!(page, "<h3>{}</h3>", escape(&report.comparison(index)));
         let families = report.analysis.families.iter().filter(|family| family.comparison == index);

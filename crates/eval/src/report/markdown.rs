@@ -1,6 +1,6 @@
 //! The report as Markdown.
 
-use super::{Report, cost};
+use super::{Report, cost, risk};
 use crate::experiment::Mode;
 use crate::messages::Message;
 use crate::units;
@@ -19,6 +19,7 @@ pub(super) fn page(report: &Report) -> String {
         let values: [(&str, &dyn Display); 2] = [("what", label), ("reason", reason)];
         let _ = writeln!(text, "*{}*\n", language.say(Message::NotAvailableBecause, &values));
     }
+    risks(&mut text, report);
     let head = [
         Message::ColumnComparison,
         Message::ColumnWorkload,
@@ -69,6 +70,22 @@ pub(super) fn page(report: &Report) -> String {
         let _ = writeln!(text, "* {name}: {value}");
     }
     text
+}
+
+/// Which files a crash may damage, where that is a question.
+fn risks(text: &mut String, report: &Report) {
+    let rows = risk::rows(&report.plan);
+    if rows.is_empty() {
+        return;
+    }
+    let said = |message| report.language.text(message);
+    let head = risk::HEAD.map(said).join(" | ");
+    let _ = writeln!(text, "{}:\n\n| {head} |", said(Message::RiskCaption));
+    let _ = writeln!(text, "|{}", " --- |".repeat(risk::HEAD.len()));
+    for row in rows {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+    text.push('\n');
 }
 
 /// What runs cost in CPU time, where that was looked at.

@@ -11,15 +11,15 @@ use crate::units;
 use std::collections::BTreeMap;
 
 /// What is compared, in words.
-struct Ways<'a> {
+pub(super) struct Ways<'a> {
     /// The baseline, e.g. "One shared file".
-    baseline: &'a str,
+    pub(super) baseline: &'a str,
     /// The other, e.g. "A file per rank".
-    other: &'a str,
+    pub(super) other: &'a str,
     /// What to do for the baseline, and for the other.
-    apply: [&'a str; 2],
+    pub(super) apply: [&'a str; 2],
     /// The least loss that forbids the other anywhere: hints must do no harm.
-    forbids_harm: bool,
+    pub(super) forbids_harm: bool,
 }
 
 /// A10.
@@ -119,7 +119,8 @@ fn of_role(facts: &Facts<'_>, role: &str, ways: &Ways<'_>) -> Finding {
     }
 }
 
-fn prefer(facts: &Facts<'_>, rows: &[Told<'_>], ways: &Ways<'_>) -> Finding {
+/// One way, the other, the same, or it depends.
+pub(super) fn prefer(facts: &Facts<'_>, rows: &[Told<'_>], ways: &Ways<'_>) -> Finding {
     let matters = |told: &Told<'_>| told.row.verdict == Verdict::DifferentMatters;
     let wins = share(rows, |told| matters(told) && told.gain() > 0.0);
     let losses = share(rows, |told| matters(told) && told.gain() < 0.0);

@@ -1,5 +1,6 @@
 //! Each rule has a case that fires, one that must not, and one that was not measured.
 
+mod containers;
 mod cpu;
 mod parallel;
 mod queues;

@@ -107,6 +107,7 @@ pub(super) fn bandwidth_and_cpu(source: Source<'_>, workload: usize) -> Result<V
                 right: Some(Right {
                     label: source.unit(Metric::MachineCpu),
                     series: std::slice::from_ref(right),
+                    boxes: &[],
                 }),
                 ..Panel::of(label, std::slice::from_ref(left))
             })

@@ -3,7 +3,7 @@
 use crate::advice::Confidence;
 use crate::experiment::{EngineKind, Workload};
 use crate::messages::Message;
-use crate::report::{Figure, Report, chart, cost};
+use crate::report::{Figure, Report, chart, cost, risk};
 use crate::statistics::Verdict;
 use crate::units;
 use plotters::style::RGBColor;
@@ -46,6 +46,29 @@ pub(super) fn picture(page: &mut String, figure: &Figure) {
     }
     let svg = svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{caption}\" "), 1);
     let _ = writeln!(page, "<figure>\n{svg}\n<figcaption>{caption}</figcaption>\n</figure>");
+}
+
+/// Which files a crash may damage under each condition, where that is a question.
+pub(super) fn risks(page: &mut String, report: &Report) {
+    let said = |message| report.language.text(message);
+    let rows = risk::rows(&report.plan);
+    if rows.is_empty() {
+        return;
+    }
+    let _ = write!(
+        page,
+        "<div class=\"scroll\"><table>\n<caption>{}</caption>\n<tr>",
+        said(Message::RiskCaption)
+    );
+    for name in risk::HEAD {
+        let _ = write!(page, "<th>{}</th>", said(name));
+    }
+    page.push_str("</tr>\n");
+    for row in rows {
+        let cells = row.map(|cell| format!("<td>{}</td>", escape(&cell)));
+        let _ = writeln!(page, "<tr>{}</tr>", cells.concat());
+    }
+    page.push_str("</table></div>\n");
 }
 
 /// Measured values by cell and condition.

@@ -1,0 +1,255 @@
+//! Rules on many containers: A15 (how many), A16 (how their changes are copied). Neither tells a speed
+//! without the files that a crash may damage.
+
+use super::parallel::{Ways, prefer};
+use super::{EVIDENCE_MAX, Told, with_role};
+use crate::advice::{Confidence, Facts, Finding};
+use crate::engine::copyup::PHASES;
+use crate::experiment::{AtRisk, EngineKind, Metric};
+use crate::statistics::{ALPHA, median, median_interval};
+use crate::units;
+use std::collections::BTreeMap;
+
+/// First and second writes over containers under one condition.
+struct Curve {
+    workload: usize,
+    condition: usize,
+    metric: Metric,
+    phase: &'static str,
+    /// By number of containers: cell, throughput of all, fairness.
+    points: Vec<(u32, usize, f64, Option<f64>)>,
+}
+
+fn curves(facts: &Facts<'_>) -> Vec<Curve> {
+    let mut curves = Vec::new();
+    if facts.plan.experiment.engine != EngineKind::CopyUp {
+        return curves;
+    }
+    for workload in 0..facts.plan.experiment.workloads.len() {
+        for condition in 0..facts.plan.conditions.len() {
+            for (metric, phase) in PHASES {
+                let mut points = Vec::new();
+                let cells = facts.plan.cells.iter().enumerate();
+                for (index, cell) in cells.filter(|(_, cell)| cell.workload == workload) {
+                    let Some(all) = facts.median_of(index, condition, metric) else { continue };
+                    let name = format!("{phase}_fairness");
+                    let fair: Vec<f64> =
+                        facts.samples(index, condition, &name).into_values().collect();
+                    let fair = (!fair.is_empty()).then(|| median(&fair));
+                    points.push((cell.jobs, index, all, fair));
+                }
+                points.sort_by_key(|point| point.0);
+                if points.len() >= facts.limits.containers_min {
+                    curves.push(Curve { workload, condition, metric, phase, points });
+                }
+            }
+        }
+    }
+    curves
+}
+
+/// What is said of a curve.
+struct Judged {
+    /// Most containers that get enough and fairly; whether it is sure.
+    most: Option<(u32, bool)>,
+    /// From how many on there is nothing more to gain together.
+    knee: u32,
+    collapses: bool,
+    line: String,
+}
+
+/// A15.
+pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
+    let curves = curves(facts);
+    if curves.is_empty() {
+        return Finding::not_measured("no condition was loaded by enough numbers of containers");
+    }
+    let judged: Vec<Judged> = curves.iter().map(|curve| judge(facts, curve)).collect();
+    let evidence = judged.iter().map(|it| it.line.clone()).take(EVIDENCE_MAX).collect();
+    let collapsing = judged.iter().filter(|it| it.collapses).count();
+    let found: Vec<(u32, bool)> = judged.iter().filter_map(|it| it.most).collect();
+    let Some(most) = found.iter().map(|(count, _)| *count).min() else {
+        return Finding {
+            confidence: Confidence::NoAdvice,
+            claim: "No number of containers that was measured is served fairly and as fast as is asked."
+                .into(),
+            evidence,
+            apply: "See the curves: what all get together has to be weighed against what each gets."
+                .into(),
+        };
+    };
+    let is_strong = found.len() == judged.len() && found.iter().all(|(_, is_sure)| *is_sure);
+    let knees = judged.iter().map(|it| it.knee);
+    let (least, last) = (knees.clone().min().unwrap_or(most), knees.max().unwrap_or(most));
+    let range = if least == last { least.to_string() } else { format!("{least} to {last}") };
+    let collapse = match collapsing {
+        0 => String::new(),
+        count => format!(" It collapses with more in {count} of {} curves.", judged.len()),
+    };
+    let claim = format!(
+        "Up to {most} containers at a time are served fairly{} in {} of {} curves; together they gain \
+         nothing beyond {range}, by condition.{collapse} Which files a crash may damage stands with each \
+         curve.",
+        facts.plan.experiment.limits.container_rate.map_or(String::new(), |rate| format!(
+            " and get {} writes per second each",
+            units::significant(rate)
+        )),
+        found.len(),
+        judged.len(),
+    );
+    Finding {
+        confidence: if is_strong { Confidence::Strong } else { Confidence::Moderate },
+        claim,
+        evidence,
+        apply: format!(
+            "Let at most {most} containers of a machine write for the first time together."
+        ),
+    }
+}
+
+fn judge(facts: &Facts<'_>, curve: &Curve) -> Judged {
+    let limits = facts.limits;
+    let asked = facts.plan.experiment.limits.container_rate.unwrap_or(0.0);
+    let peak = curve.points.iter().max_by(|a, b| a.2.total_cmp(&b.2)).copied();
+    let (best_at, best_cell, best, _) = peak.unwrap_or_default();
+    let knee = curve.points.iter().find(|point| point.2 >= limits.knee_share * best);
+    let knee = knee.map_or(best_at, |point| point.0);
+    let collapses = collapse(facts, curve, best_cell);
+    let is_good = |(count, _, all, fair): &&(u32, usize, f64, Option<f64>)| {
+        fair.is_some_and(|fair| fair >= limits.fairness_min)
+            && all / f64::from(*count) >= asked
+            // Beyond the peak more containers only share less.
+            && (*count <= best_at || *all >= limits.collapse_share * best)
+    };
+    let most = curve.points.iter().filter(is_good).map(|point| point.0).max();
+    let is_sure = |count: u32| {
+        let point = curve.points.iter().find(|point| point.0 == count);
+        point.is_some_and(|(_, cell, ..)| {
+            let fair = facts.samples(*cell, curve.condition, &format!("{}_fairness", curve.phase));
+            let fair: Vec<f64> = fair.into_values().collect();
+            let all: Vec<f64> =
+                facts.by_round(*cell, curve.condition, curve.metric).into_values().collect();
+            let low = |values: &[f64]| median_interval(values, 1.0 - ALPHA).map(|it| it.low);
+            low(&fair).is_some_and(|low| low >= limits.fairness_min)
+                && low(&all).is_some_and(|low| low / f64::from(count) >= asked)
+        })
+    };
+    let points: Vec<String> = curve
+        .points
+        .iter()
+        .map(|(count, _, all, fair)| {
+            format!(
+                "{count}: {}, {} each, J {}",
+                units::significant(*all),
+                units::significant(all / f64::from(*count)),
+                fair.map_or("not available".into(), |fair| format!("{fair:.2}"))
+            )
+        })
+        .collect();
+    Judged {
+        most: most.map(|count| (count, is_sure(count))),
+        knee,
+        collapses: collapses.is_some(),
+        line: format!(
+            "{}, {} per second by containers: {}; most at {best_at}, knee at {knee}, fair up to {}{}",
+            facts.name(curve.workload, curve.condition),
+            curve.metric.word(),
+            points.join("; "),
+            most.map_or("none".into(), |count| count.to_string()),
+            collapses.map_or(String::new(), |share| format!("; collapses to {share:.2} of it")),
+        ),
+    }
+}
+
+/// The share of its best throughput that is left with the most containers, if it is surely too little.
+fn collapse(facts: &Facts<'_>, curve: &Curve, best: usize) -> Option<f64> {
+    let last = curve.points.last()?.1;
+    let at = |cell| facts.by_round(cell, curve.condition, curve.metric);
+    let (best, last): (BTreeMap<u32, f64>, _) = (at(best), at(last));
+    let shares: Vec<f64> =
+        last.iter().filter_map(|(round, value)| Some(value / best.get(round)?)).collect();
+    let interval = median_interval(&shares, 1.0 - ALPHA)?;
+    (interval.high < facts.limits.collapse_share).then(|| median(&shares))
+}
+
+/// A16: each comparison of two ways to copy is judged by itself, first and second writes apart.
+pub(crate) fn copy_policy(facts: &Facts<'_>) -> Finding {
+    let rows = match with_role(facts, "copy-up") {
+        Ok(rows) => rows,
+        Err(finding) => return finding,
+    };
+    let mut comparisons: BTreeMap<usize, Vec<Told<'_>>> = BTreeMap::new();
+    for told in rows {
+        comparisons.entry(told.family.comparison).or_default().push(told);
+    }
+    let mut all = comparisons.into_iter().filter_map(|(index, rows)| policy(facts, index, &rows));
+    let Some(first) = all.next() else {
+        return Finding::not_measured("no comparison is of first and second writes");
+    };
+    all.fold(first, |mut all, next| {
+        all.claim = format!("{} {}", all.claim, next.claim);
+        all.apply = format!("{} {}", all.apply, next.apply);
+        all.evidence.extend(next.evidence);
+        if all.confidence != next.confidence {
+            all.confidence = Confidence::Moderate;
+        }
+        all
+    })
+}
+
+fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding> {
+    let comparison = &facts.plan.experiment.comparisons[index];
+    let side = |levels| {
+        let condition = facts.plan.condition(levels)?;
+        let risk = facts.plan.scheme(condition)?.risk();
+        Some((facts.plan.conditions[condition].label.clone(), risk))
+    };
+    let ((baseline, from), (other, to)) = (side(&comparison.baseline)?, side(&comparison.other)?);
+    let (use_baseline, use_other) =
+        (advised(&baseline, from.files, to.files), advised(&other, to.files, from.files));
+    let ways = Ways {
+        baseline: &baseline,
+        other: &other,
+        apply: [&use_baseline, &use_other],
+        forbids_harm: false,
+    };
+    let mut judged = Vec::new();
+    for (metric, phase) in
+        [(Metric::CopyUpRate, "First writes"), (Metric::SteadyRate, "Second writes")]
+    {
+        let of_phase: Vec<Told<'_>> =
+            rows.iter().filter(|told| told.family.metric == metric).copied().collect();
+        if !of_phase.is_empty() {
+            judged.push((phase, prefer(facts, &of_phase, &ways)));
+        }
+    }
+    let (_, first) = judged.first()?;
+    let (confidence, apply) = (first.confidence, first.apply.clone());
+    let phases: Vec<String> =
+        judged.iter().map(|(phase, finding)| format!("{phase}: {}", finding.claim)).collect();
+    Some(Finding {
+        confidence,
+        claim: format!(
+            "{} In a crash: {baseline}: {}; {other}: {}.",
+            phases.join(" "),
+            from.after,
+            to.after
+        ),
+        evidence: judged.into_iter().flat_map(|(_, finding)| finding.evidence).collect(),
+        apply,
+    })
+}
+
+/// What to do if this one is faster.
+fn advised(name: &str, own: AtRisk, others: AtRisk) -> String {
+    if own.is_worse_than(others) {
+        format!(
+            "Take {name} only where all that containers change may be lost: it is faster because it leaves \
+             out what makes copies durable."
+        )
+    } else if own == AtRisk::NotTested {
+        format!("{name} is faster; what a crash does to it was not tested here.")
+    } else {
+        format!("Take {name}.")
+    }
+}
