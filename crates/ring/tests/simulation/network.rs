@@ -1,0 +1,108 @@
+//! What the simulated network does to connections.
+
+use super::*;
+
+/// Goal: bytes cross the simulated network whole and in order, whatever the pieces.
+#[test]
+fn streams_carry_bytes() {
+    for seed in 0..20 {
+        let Cluster { mut simulation, server, client, address, .. } = cluster(seed);
+        let sent = bytes(700_000);
+        let task = async move {
+            server.spawn(echo_server(PORT));
+            yield_now().await;
+            client.spawn(async move { (echo(address, &sent).await.unwrap(), sent) }).await.unwrap()
+        };
+        let (got, sent) = simulation.run(task).unwrap();
+        assert!(got == sent);
+    }
+}
+
+/// Goal: a cut link delivers nothing, and everything after it is healed; connects wait meanwhile.
+#[test]
+fn partitions_hold_bytes() {
+    for seed in 0..30 {
+        let Cluster { mut simulation, server, client, network, address } = cluster(seed);
+        simulation
+            .run(async move {
+                server.spawn(echo_server(PORT));
+                yield_now().await;
+                let sent = bytes(100_000);
+                let first = client.spawn({
+                    let sent = sent.clone();
+                    async move { echo(address, &sent).await.unwrap() == sent }
+                });
+                // An established connection that speaks again during the cut.
+                let (say, said) = ring::local::oneshot();
+                let third = client.spawn(async move {
+                    let options = SocketOptions::default();
+                    let stream = TcpStream::connect(address, &options).await.unwrap();
+                    said.await.unwrap();
+                    for text in [b"one", b"two"] {
+                        stream.send_vectored(vec![Chunk::copy_from(text)]).await.0.unwrap();
+                    }
+                    let mut got = Vec::new();
+                    while got.len() < 6 {
+                        let (n, buffer) = stream.recv(Buffer::with_capacity(4096), 0..6).await;
+                        assert_ne!(n.unwrap(), 0);
+                        got.extend_from_slice(&buffer);
+                    }
+                    got
+                });
+                time::sleep(Duration::from_millis(40)).await;
+                network.isolate(&server);
+                say.send(()).unwrap();
+                let second = client.spawn(async move { echo(address, b"late").await.unwrap() });
+                time::sleep(Duration::from_secs(10)).await;
+                assert!(!second.is_finished() && !third.is_finished());
+                network.heal_all();
+                assert!(first.await.unwrap());
+                assert_eq!(second.await.unwrap(), b"late");
+                assert_eq!(third.await.unwrap(), b"onetwo");
+            })
+            .unwrap();
+    }
+}
+
+/// Goal: a reset ends the operations at both ends with an error.
+#[test]
+fn resets_end_connections() {
+    let Cluster { mut simulation, server, client, network, address } = cluster(5);
+    simulation
+        .run(async move {
+            server.spawn(echo_server(PORT));
+            yield_now().await;
+            let receive = client.spawn(async move {
+                let options = SocketOptions::default();
+                let stream = TcpStream::connect(address, &options).await.unwrap();
+                let first = stream.recv(Buffer::with_capacity(4096), 0..4096).await.0;
+                (first, stream.send_vectored(vec![Chunk::copy_from(b"x")]).await.0)
+            });
+            time::sleep(Duration::from_millis(50)).await;
+            network.reset(&client, &server);
+            let (received, sent) = receive.await.unwrap();
+            assert_eq!(received.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+            assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        })
+        .unwrap();
+}
+
+/// Goal: one connection can be held back alone: another between the same nodes goes on, and what was
+/// held comes when it is let go.
+#[test]
+fn the_connection_that_sends_can_be_held_back_alone() {
+    let Cluster { mut simulation, server, client, network, address } = cluster(1);
+    simulation
+        .run(async move {
+            server.spawn(echo_server(PORT));
+            let large = client.spawn(async move { echo(address, &bytes(40_000)).await.unwrap() });
+            network.hold_back_sender(&client, &server, 1000).await;
+            let small = client.spawn(async move { echo(address, &bytes(10)).await.unwrap() });
+            assert_eq!(small.await.unwrap(), bytes(10));
+            time::sleep(Duration::from_secs(1)).await;
+            assert!(!large.is_finished(), "it is held back");
+            network.let_go(&client, &server);
+            assert_eq!(large.await.unwrap(), bytes(40_000));
+        })
+        .unwrap();
+}

@@ -1,0 +1,98 @@
+//! What simulated files keep of what was written.
+
+use super::*;
+
+fn open(path: &str) -> File {
+    let options = OpenOptions { create: true, direct: true, ..OpenOptions::READ_WRITE };
+    File::open(path, options).unwrap()
+}
+
+/// Goal: kill -9 keeps written bytes, power loss keeps what was flushed and, over many seeds,
+/// keeps, loses and tears what was not.
+#[test]
+fn power_loss_spares_what_was_flushed() {
+    let (mut kept, mut lost, mut torn) = (0, 0, 0);
+    for seed in 0..200 {
+        let Cluster { mut simulation, server, .. } = cluster(seed);
+        let survivors = simulation
+            .run(async move {
+                let writer = server.spawn(async {
+                    let file = open("/device");
+                    file.write_at(Buffer::copy_from(&[1; 8192]), 0).await.0.unwrap();
+                    file.sync_data().await.unwrap();
+                    file.write_at(Buffer::copy_from(&[2; 4096]), 4096).await.0.unwrap();
+                });
+                writer.await.unwrap();
+                server.kill();
+                let read = || async {
+                    let file = open("/device");
+                    let (n, buffer) = file.read_at(Buffer::with_capacity(8192), 0..8192, 0).await;
+                    assert_eq!(n.unwrap(), 8192);
+                    buffer
+                };
+                let after_kill = server.spawn(read()).await.unwrap();
+                assert!(after_kill[4096..].iter().all(|&b| b == 2));
+                server.lose_power();
+                server.spawn(read()).await.unwrap()
+            })
+            .unwrap();
+        assert!(survivors[..4096].iter().all(|&b| b == 1));
+        match survivors[4096..].iter().map(|&b| usize::from(b == 2)).sum() {
+            0_usize => lost += 1,
+            4096 => kept += 1,
+            _ => torn += 1,
+        }
+    }
+    assert!(kept > 20 && lost > 20 && torn > 20, "{kept} kept, {lost} lost, {torn} torn");
+}
+
+/// Goal: a file has one lock holder, and a killed node's lock is free again.
+#[test]
+fn locks_end_with_their_holder() {
+    let Cluster { mut simulation, server, .. } = cluster(9);
+    simulation
+        .run(async move {
+            server.spawn(async {
+                let file = open("/device");
+                file.try_lock_exclusive().unwrap();
+                std::future::pending::<()>().await;
+                drop(file);
+            });
+            time::sleep(Duration::from_millis(1)).await;
+            let try_lock = || async { open("/device").try_lock_exclusive() };
+            let refused = server.spawn(try_lock()).await.unwrap().unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+            server.kill();
+            server.spawn(try_lock()).await.unwrap().unwrap();
+        })
+        .unwrap();
+}
+
+/// Goal: a flush covers what was acknowledged before it, not what was in flight beside it.
+#[test]
+fn flushes_cover_what_was_acknowledged() {
+    let mut lost = 0;
+    for seed in 0..60 {
+        let Cluster { mut simulation, server, .. } = cluster(seed);
+        let survivor = simulation
+            .run(async move {
+                let writer = server.spawn(async {
+                    let file = open("/device");
+                    file.set_size(4096).unwrap();
+                    let write = file.write_at(Buffer::copy_from(&[2; 512]), 0);
+                    let flush = file.sync_data();
+                    write.await.0.unwrap();
+                    flush.await.unwrap();
+                });
+                writer.await.unwrap();
+                server.lose_power();
+                let reader = server.spawn(async {
+                    open("/device").read_at(Buffer::with_capacity(512), 0..512, 0).await.1
+                });
+                reader.await.unwrap()
+            })
+            .unwrap();
+        lost += usize::from(survivor[0] == 0);
+    }
+    assert!(lost > 10 && lost < 50, "{lost} of 60 lost");
+}
