@@ -213,36 +213,3 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble & 0xf)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
-
-/// Parses a number of bytes: 4096, 4k, 1M, 2G, 1T (powers of 1024, as in fio), or 4KiB, 1MB.
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().map_err(|_| format!("{text:?} is no size"))?;
-    let unit = text[digits..].trim().to_ascii_lowercase();
-    let shift = match unit.trim_end_matches("ib").trim_end_matches('b') {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        _ => return Err(format!("{text:?}: the unit has to be k, M, G or T")),
-    };
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_bytes;
-
-    /// Goal: sizes mean what they mean in fio.
-    #[test]
-    fn sizes_are_parsed() {
-        assert_eq!(parse_bytes("4096"), Ok(4096));
-        assert_eq!(parse_bytes("4k"), Ok(4096));
-        assert_eq!(parse_bytes("1M"), Ok(1 << 20));
-        assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
-        assert!(parse_bytes("x").is_err());
-        assert!(parse_bytes("1y").is_err());
-        assert!(parse_bytes("99999999999T").is_err());
-    }
-}

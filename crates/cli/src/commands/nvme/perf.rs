@@ -7,10 +7,11 @@
 mod job;
 mod report;
 
-use super::args::{ConnectArgs, NamespaceArgs, check_destroy, parse_bytes};
+use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
 use crate::load::{self, Mode};
 use anyhow::bail;
 use clap::Args;
+use eval::units::parse_bytes;
 use job::{Job, Plan};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

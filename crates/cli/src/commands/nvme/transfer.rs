@@ -1,8 +1,9 @@
 //! `read` and `write`: bytes between a namespace and a file or pipe.
 
-use super::args::{ConnectArgs, NamespaceArgs, check_destroy, parse_bytes};
+use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
 use anyhow::{Context, bail};
 use clap::Args;
+use eval::units::parse_bytes;
 use ring::Buffer;
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -130,6 +130,19 @@ fn row_settings(it: &Parameters) -> [String; 11] {
     ]
 }
 
+/// What the tables of both versions have of a repetition beside its speed: sizes of block and transfer
+/// (KiB), seconds to open, to transfer, to close, and in all.
+fn sizes_and_times(parameters: &Parameters, measured: &Measured) -> [f64; 6] {
+    [
+        parameters.block_bytes as f64 / KIB,
+        parameters.transfer_bytes as f64 / KIB,
+        measured.open_s,
+        measured.transfer_s,
+        measured.close_s,
+        measured.total_s,
+    ]
+}
+
 /// The names of a test's files.
 fn names(it: &Parameters) -> String {
     it.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join("@")

@@ -1,7 +1,7 @@
 //! The form of 2.10.3.
 
 use super::text::{self, number};
-use super::{KIB, MIB, Row, max, names, row_settings};
+use super::{MIB, Row, max, names, row_settings, sizes_and_times};
 use crate::engine::ior::conductor::Measured;
 use crate::engine::ior::order::Reorder;
 use crate::engine::ior::parameters::{Api, Parameters};
@@ -79,17 +79,10 @@ fn setup(it: &Parameters, about: &str) -> Vec<(&'static str, String)> {
 
 /// A row of the table of repetitions.
 pub(super) fn row(parameters: &Parameters, measured: &Measured) -> String {
-    let columns = [
-        measured.bandwidth() / MIB,
-        parameters.block_bytes as f64 / KIB,
-        parameters.transfer_bytes as f64 / KIB,
-        measured.open_s,
-        measured.transfer_s,
-        measured.close_s,
-        measured.total_s,
-    ];
-    let columns: Vec<String> = columns.into_iter().map(|value| number(value) + " ").collect();
-    format!("{:<10}{}{:<4} XXCEL\n", measured.access.name(), columns.concat(), measured.repetition)
+    let columns = [measured.bandwidth() / MIB].into_iter();
+    let columns = columns.chain(sizes_and_times(parameters, measured));
+    let columns: String = columns.map(|value| number(value) + " ").collect();
+    format!("{:<10}{}{:<4} XXCEL\n", measured.access.name(), columns, measured.repetition)
 }
 
 /// What is said when a test is over.

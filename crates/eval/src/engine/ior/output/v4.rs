@@ -1,7 +1,7 @@
 //! The forms of version 4 for people, and its CSV.
 
 use super::text::{self, number};
-use super::{KIB, MIB, Row, max, names, row_settings};
+use super::{MIB, Row, max, names, row_settings, sizes_and_times};
 use crate::engine::ior::conductor::Measured;
 use crate::engine::ior::order::Reorder;
 use crate::engine::ior::parameters::Parameters;
@@ -104,24 +104,15 @@ pub(super) fn operations(parameters: &Parameters, measured: &Measured) -> f64 {
 }
 
 /// The figures of a row, as the table and the CSV have them.
-fn columns(parameters: &Parameters, measured: &Measured) -> [f64; 9] {
-    [
-        measured.bandwidth() / MIB,
-        operations(parameters, measured),
-        measured.latency_s,
-        parameters.block_bytes as f64 / KIB,
-        parameters.transfer_bytes as f64 / KIB,
-        measured.open_s,
-        measured.transfer_s,
-        measured.close_s,
-        measured.total_s,
-    ]
+fn columns(parameters: &Parameters, measured: &Measured) -> impl Iterator<Item = f64> {
+    let speed = [measured.bandwidth() / MIB, operations(parameters, measured), measured.latency_s];
+    speed.into_iter().chain(sizes_and_times(parameters, measured))
 }
 
 /// A row of the table of repetitions.
 pub(super) fn row(parameters: &Parameters, measured: &Measured) -> String {
     let mut text = format!("{:<10}", measured.access.name());
-    for (index, value) in columns(parameters, measured).into_iter().enumerate() {
+    for (index, value) in columns(parameters, measured).enumerate() {
         text.push_str(&number(value));
         // The column of latencies is wider by one.
         text.push_str(if index == 2 { "  " } else { " " });
@@ -213,7 +204,8 @@ pub(super) fn csv_head() -> String {
 
 /// A row of the CSV.
 pub(super) fn csv_row(parameters: &Parameters, measured: &Measured) -> String {
-    let values = columns(parameters, measured).map(|value| format!("{value:.4}"));
+    let values: Vec<String> =
+        columns(parameters, measured).map(|value| format!("{value:.4}")).collect();
     let (name, ranks, repetition) = (measured.access.name(), parameters.ranks, measured.repetition);
     format!("{name},{},{ranks},{repetition}\n", values.join(","))
 }
