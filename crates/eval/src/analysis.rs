@@ -8,6 +8,7 @@ mod drift;
 
 use crate::error::Error;
 use crate::experiment::{Comparison, Metric};
+use crate::messages::Language;
 use crate::plan::Plan;
 use crate::statistics::{
     ALPHA, Evidence, Inconclusive, Interval, Verdict, judge_family, median, median_interval,
@@ -28,6 +29,18 @@ pub struct Row {
     pub evidence: Evidence,
     /// What follows.
     pub verdict: Verdict,
+}
+
+impl Row {
+    /// The verdict for people, marked where the interval shows another.
+    pub fn label(&self, language: Language) -> String {
+        self.evidence.label(self.verdict, language)
+    }
+
+    /// Whether it is marked.
+    pub fn is_held_back(&self) -> bool {
+        self.evidence.is_held_back(self.verdict)
+    }
 }
 
 /// One comparison on one workload by one metric.

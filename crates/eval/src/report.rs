@@ -128,9 +128,7 @@ impl Report {
     /// A verdict in a sentence.
     fn sentence(&self, family: &Family, row: &Row) -> String {
         let experiment = &self.plan.experiment;
-        let interval = row.evidence.interval.map_or(String::new(), |interval| {
-            format!(" ({} … {})", units::percent(interval.low), units::percent(interval.high))
-        });
+        let interval = units::interval_behind(row.evidence.interval);
         let language = self.language;
         language.say(
             Message::VerdictSentence,
@@ -142,7 +140,7 @@ impl Report {
                 ("change", &units::percent(row.evidence.mean)),
                 ("interval", &interval),
                 ("n", &row.evidence.n),
-                ("verdict", &row.verdict.label(language)),
+                ("verdict", &row.label(language)),
             ],
         )
     }
@@ -163,6 +161,16 @@ impl Report {
                 ("baseline", &label(&comparison.baseline)),
             ],
         )
+    }
+
+    /// What the mark of verdicts means, if there is one on any workload, or on this one.
+    fn held_back(&self, workload: Option<usize>) -> Option<&'static str> {
+        let mut families = self.analysis.families.iter();
+        let is_marked = families.any(|family| {
+            workload.is_none_or(|it| it == family.workload)
+                && family.rows.iter().any(Row::is_held_back)
+        });
+        is_marked.then(|| self.language.text(Message::HeldBack))
     }
 
     /// How much is decided, in a sentence.

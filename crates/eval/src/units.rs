@@ -1,5 +1,6 @@
 //! Sizes and times as people write and read them.
 
+use crate::statistics::Interval;
 use std::time::Duration;
 
 /// Reads a size: 4096, 4k, 4KiB, 16MiB, 1GiB, 1TiB; a unit is always a power of 1024, as in fio.
@@ -117,6 +118,16 @@ pub fn percent(log_ratio: f64) -> String {
     if size < 9.95 { format!("{sign}{size:.1} %") } else { format!("{sign}{size:.0} %") }
 }
 
+/// An interval of a log-ratio as percent: `+3.2 % … +5.1 %`, `–` where there is none.
+pub fn interval(log_ratios: Option<Interval>) -> String {
+    log_ratios.map_or("–".into(), |it| format!("{} … {}", percent(it.low), percent(it.high)))
+}
+
+/// The same behind a value: in parentheses after a space, nothing where there is none.
+pub fn interval_behind(log_ratios: Option<Interval>) -> String {
+    log_ratios.map_or(String::new(), |_| format!(" ({})", interval(log_ratios)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +135,14 @@ mod tests {
     /// Goal: what users write is read, what is no size or time is refused.
     #[test]
     fn sizes_and_times() {
-        for (text, value) in [("4k", 4096), ("4KiB", 4096), ("16 MiB", 16 << 20), ("512", 512)] {
+        for (text, value) in [
+            ("4k", 4096),
+            ("4KiB", 4096),
+            ("16 MiB", 16 << 20),
+            ("512", 512),
+            ("2G", 2 << 30),
+            ("1MB", 1 << 20),
+        ] {
             assert_eq!(parse_bytes(text), Ok(value), "{text}");
         }
         for text in ["", "k", "4x", "1.5m", "99999999999t", "-1"] {
@@ -146,6 +164,10 @@ mod tests {
         assert_eq!(percent(1.05_f64.ln()), "+5.0 %");
         assert_eq!(percent(0.5_f64.ln()), "−50 %");
         assert_eq!(percent(20.0), "over +100000 %");
+        let known = Some(Interval { low: 0.9_f64.ln(), high: 1.05_f64.ln() });
+        assert_eq!(interval(known), "−10 % … +5.0 %");
+        assert_eq!(interval_behind(known), " (−10 % … +5.0 %)");
+        assert_eq!((interval(None), interval_behind(None)), ("–".into(), String::new()));
         assert_eq!((significant(1234.5), significant(0.01234)), ("1234".into(), "0.0123".into()));
     }
 }

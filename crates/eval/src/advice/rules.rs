@@ -14,19 +14,13 @@ pub(super) mod trust;
 use super::{Confidence, Facts, Finding};
 use crate::analysis::{Family, Point, Row};
 use crate::experiment::Metric;
-use crate::statistics::{Inconclusive, Interval, Verdict, median, median_interval};
+use crate::messages::Language;
+use crate::statistics::{Inconclusive, Verdict, median, median_interval};
 use crate::units;
 use std::collections::BTreeMap;
 
 /// Most lines of evidence on a card; the tables have the rest.
 const EVIDENCE_MAX: usize = 12;
-
-/// The interval of a log-ratio, behind its value.
-fn interval(interval: Option<Interval>) -> String {
-    interval.map_or(String::new(), |it| {
-        format!(" ({} … {})", units::percent(it.low), units::percent(it.high))
-    })
-}
 
 /// A row with what is needed to talk about it.
 #[derive(Clone, Copy)]
@@ -47,7 +41,7 @@ impl Told<'_> {
 
     fn line(&self, facts: &Facts<'_>) -> String {
         let cell = &facts.plan.cells[self.row.cell];
-        let interval = interval(self.row.evidence.interval);
+        let interval = units::interval_behind(self.row.evidence.interval);
         format!(
             "{}, {} {}: {} {}{interval}, n = {}: {}",
             facts.plan.experiment.comparisons[self.family.comparison].name,
@@ -56,7 +50,7 @@ impl Told<'_> {
             self.family.metric.word(),
             units::percent(self.row.evidence.mean),
             self.row.evidence.n,
-            self.row.verdict
+            self.row.label(Language::English)
         )
     }
 }

@@ -109,6 +109,8 @@ messages! {
     NeedsMany: "inconclusive, need more than {most} rounds", "未決（{most} ラウンドを超えて必要）";
     Outliers: "inconclusive (outliers)", "未決（外れ値）";
     NoData: "no usable data", "使えるデータなし";
+    HeldBackMark: " († of {all})", "（† {all} 件中）";
+    HeldBack: "† The interval is of this comparison alone, which by itself would have another verdict. The verdict counts all comparisons of its figure, of which one may stand out by chance (Holm).", "† 区間はその比較だけのものであり、単独なら別の判定になる。判定は、偶然に目立つものがありうるため、同じ図のすべての比較を数える (Holm)。";
     VerdictSentence: "{comparison}: {workload}, {cell}: {metric} {change}{interval}, n = {n}: {verdict}", "{comparison}: {workload}、{cell}: {metric} {change}{interval}、n = {n}: {verdict}";
     ComparisonOf: "{name}: {other} against {baseline} (baseline)", "{name}: {baseline}（基準）に対する {other}";
     DecidedOf: "{decided} of {all} comparisons are decided after {rounds} rounds.", "{rounds} ラウンド後、{all} 件の比較のうち {decided} 件が決着した。";

@@ -78,6 +78,9 @@ pub(super) fn json(report: &Report) -> Result<String, Error> {
                     "n": row.evidence.n,
                     "log_ratios": row.ratios,
                     "verdict": row.verdict.to_string(),
+                    "verdict_alone": row.evidence.alone.to_string(),
+                    "judged_together": row.evidence.judged_together,
+                    "is_held_back": row.is_held_back(),
                     "evidence": row.evidence,
                 })
             })

@@ -94,6 +94,7 @@ pub(crate) fn verdicts(page: &mut String, report: &Report) {
         }
         let _ = writeln!(page, "<ul class=\"verdicts\">\n{lines}</ul>");
     }
+    parts::held_back(page, report.held_back(None));
 }
 
 /// A figure and a table per workload.

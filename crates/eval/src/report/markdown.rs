@@ -37,9 +37,7 @@ pub(super) fn page(report: &Report) -> String {
     );
     for family in &report.analysis.families {
         for row in &family.rows {
-            let interval = row.evidence.interval.map_or("–".into(), |interval| {
-                format!("{} … {}", units::percent(interval.low), units::percent(interval.high))
-            });
+            let interval = units::interval(row.evidence.interval);
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {} | {} | {interval} | {} | {} |",
@@ -49,9 +47,12 @@ pub(super) fn page(report: &Report) -> String {
                 said(family.metric.message()),
                 units::percent(row.evidence.mean),
                 row.evidence.n,
-                row.verdict.label(language)
+                row.label(language)
             );
         }
+    }
+    if let Some(meaning) = report.held_back(None) {
+        let _ = writeln!(text, "\n{meaning}");
     }
     costs(&mut text, report);
     let _ = writeln!(text, "\n## {}\n", said(Message::Advice));

@@ -3,6 +3,7 @@
 use super::*;
 use crate::engine::Outcome;
 use crate::experiment::Mode;
+use crate::statistics::{Inconclusive, Verdict};
 use crate::store::RunFacts;
 use crate::test_support::{experiment, measured, run_synthetic};
 
@@ -58,6 +59,33 @@ fn pages_are_complete_and_self_contained() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["verdicts"].as_array().unwrap().len(), 6);
     assert_eq!(json["advice"].as_array().unwrap().len(), crate::advice::RULES.len());
+}
+
+/// Goal: a verdict that is not what its interval shows is marked wherever both stand, with what that means;
+/// where there is none, nothing tells of the mark.
+#[test]
+fn verdicts_that_are_held_back_are_marked() {
+    let changes = [("ratio = 1.0", "ratio = 0.7")];
+    let mut report = report(&changes, Mode::Quick);
+    let forms = |report: &Report| [html::page(report), report.markdown()];
+    for form in forms(&report) {
+        assert!(!form.contains('†'), "{form}");
+    }
+    let row = &mut report.analysis.families[0].rows[0];
+    row.evidence.alone = row.verdict;
+    row.verdict = Verdict::Inconclusive(Inconclusive::NeedsMore(Some(3)));
+    row.evidence.judged_together = 12;
+    // Beside the sentence and in the table of its workload; a Markdown report has one table.
+    for (form, places) in forms(&report).iter().zip([2, 1]) {
+        assert_eq!(form.matches("inconclusive, need about 3 more († of 12)").count(), places);
+        assert_eq!(form.matches(Message::HeldBack.english()).count(), places);
+    }
+    let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+    let held_back = |index: usize| json["verdicts"][index]["is_held_back"].as_bool().unwrap();
+    assert!(held_back(0) && !held_back(1));
+    assert_eq!(json["verdicts"][0]["verdict"], "inconclusive, need about 3 more");
+    assert_eq!(json["verdicts"][0]["verdict_alone"], "different, matters");
+    assert_eq!(json["verdicts"][0]["judged_together"], 12);
 }
 
 /// Goal: charts follow light and dark, and are named for those who cannot see them.

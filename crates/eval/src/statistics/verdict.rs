@@ -11,6 +11,9 @@
 //! 3. *different, small*: a difference is proven, but not that it exceeds the margin;
 //! 4. *inconclusive*: neither is proven, which is never the same as "no difference".
 //!
+//! What an interval shows is one cell's alone, so it may promise more than the verdict says; what the
+//! verdict would be without Holm is kept beside it ([`Evidence::alone`]), and marked where they differ.
+//!
 //! "The median agrees" means that its order-statistic interval excludes no difference on the same
 //! side. If it does not, the difference hangs on a few outliers and the answer is *inconclusive*.
 
@@ -48,6 +51,32 @@ pub struct Evidence {
     pub p_matters: f64,
     /// Adjusted p-value of "any difference is within the margin".
     pub p_equivalent: f64,
+    /// What the verdict would be of this cell alone, as its intervals show it.
+    pub alone: Verdict,
+    /// Number of cells that were judged together.
+    pub judged_together: usize,
+}
+
+impl Evidence {
+    /// Whether the verdict is not what the intervals show, as it counts the other cells too.
+    pub fn is_held_back(&self, verdict: Verdict) -> bool {
+        use Inconclusive::NeedsMore;
+        match (self.alone, verdict) {
+            // How many more it takes is not another answer.
+            (Verdict::Inconclusive(NeedsMore(_)), Verdict::Inconclusive(NeedsMore(_))) => false,
+            (alone, verdict) => alone != verdict,
+        }
+    }
+
+    /// The verdict for people, marked († of so many) where the intervals show another.
+    pub fn label(&self, verdict: Verdict, language: Language) -> String {
+        let mark = if self.is_held_back(verdict) {
+            language.say(Message::HeldBackMark, &[("all", &self.judged_together)])
+        } else {
+            String::new()
+        };
+        verdict.label(language) + &mark
+    }
 }
 
 /// The answer.
@@ -119,8 +148,13 @@ pub fn judge_family(
     looks: usize,
     alpha: f64,
 ) -> Vec<(Evidence, Verdict)> {
+    let alpha_per_look = alpha / looks.max(1) as f64;
     let mut all: Vec<Evidence> =
         cells.iter().map(|ratios| weigh(ratios, margin, looks, alpha)).collect();
+    for evidence in &mut all {
+        evidence.alone = decide(evidence, alpha_per_look, alpha);
+        evidence.judged_together = cells.len();
+    }
     let adjust = |all: &mut [Evidence], field: fn(&mut Evidence) -> &mut f64| {
         let raw: Vec<f64> = all.iter_mut().map(|evidence| *field(evidence)).collect();
         for (evidence, adjusted) in all.iter_mut().zip(holm(&raw)) {
@@ -132,7 +166,7 @@ pub fn judge_family(
     adjust(&mut all, |evidence| &mut evidence.p_equivalent);
     all.into_iter()
         .map(|evidence| {
-            let verdict = decide(&evidence, alpha / looks as f64, alpha);
+            let verdict = decide(&evidence, alpha_per_look, alpha);
             (evidence, verdict)
         })
         .collect()
@@ -167,6 +201,8 @@ fn weigh(ratios: &[f64], margin: f64, looks: usize, alpha: f64) -> Evidence {
         p_different: 1.0,
         p_matters: 1.0,
         p_equivalent: 1.0,
+        alone: Verdict::Inconclusive(Inconclusive::NoData),
+        judged_together: 1,
     };
     if n < 2 {
         return evidence;

@@ -66,9 +66,7 @@ fn print(history: &History, anyway: bool) {
         println!("| of | workload | cell | metric | change | 95 % interval | n | verdict |");
         println!("| --- | --- | --- | --- | ---: | --- | ---: | --- |");
         for it in rows {
-            let interval = it.interval.map_or("–".into(), |interval| {
-                format!("{} … {}", units::percent(interval.low), units::percent(interval.high))
-            });
+            let interval = units::interval(it.interval);
             println!(
                 "| {} | {} | {} | {} | {} | {interval} | {}, {} | {} |",
                 it.of,

@@ -78,9 +78,7 @@ fn row(row: &TrendRow) {
     let unit = if it.kind == Kind::Value { it.metric.unit() } else { 1.0 };
     let means: Vec<String> = row.means.iter().map(|mean| units::significant(mean / unit)).collect();
     let name = if it.kind == Kind::Value { it.metric.label() } else { it.metric.word() };
-    let interval = it.interval.map_or("–".into(), |interval| {
-        format!("{} … {}", units::percent(interval.low), units::percent(interval.high))
-    });
+    let interval = units::interval(it.interval);
     println!(
         "| {} | {} | {} | {name} | {} | {} | {interval} | {}{} |",
         it.of,

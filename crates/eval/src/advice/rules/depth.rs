@@ -5,6 +5,7 @@
 
 use crate::advice::{Confidence, Facts, Finding};
 use crate::experiment::Metric;
+use crate::messages::Language;
 use crate::statistics::{Usl, Verdict, judge_family, median, median_interval};
 use crate::units;
 use std::collections::BTreeMap;
@@ -278,13 +279,13 @@ fn pairs(facts: &Facts<'_>) -> Vec<Pair> {
         .map(|(&(n, workload, condition, metric, few, many), (evidence, verdict))| {
             let cpu = ratios(condition, Metric::CpuPerIo, few, many);
             let cpu = (!cpu.is_empty()).then(|| median(&cpu));
-            let interval = super::interval(evidence.interval);
+            let interval = units::interval_behind(evidence.interval);
             let shape = |cell: usize| {
                 let cell = &facts.plan.cells[cell];
                 format!("{} × {}", cell.jobs, cell.depth)
             };
             let line = format!(
-                "{}, {}, N = {n}: {} against {}: {} {}{interval}, n = {}: {verdict}; CPU per I/O {}",
+                "{}, {}, N = {n}: {} against {}: {} {}{interval}, n = {}: {}; CPU per I/O {}",
                 facts.name(workload, condition),
                 units::bytes(facts.plan.cells[few].block_size),
                 shape(many),
@@ -292,6 +293,7 @@ fn pairs(facts: &Facts<'_>) -> Vec<Pair> {
                 metric.word(),
                 units::percent(evidence.mean),
                 evidence.n,
+                evidence.label(verdict, Language::English),
                 cpu.map_or("not available".into(), units::percent),
             );
             Pair { line, verdict, mean: evidence.mean, cpu }

@@ -4,9 +4,10 @@
 //! so that its contention σ and coherence κ have intervals: one queue is contended if one of them surely
 //! lies above that of many queues. What threads do while they wait for a lock is not looked at.
 
-use super::{EVIDENCE_MAX, interval};
+use super::EVIDENCE_MAX;
 use crate::advice::{Confidence, Facts, Finding};
 use crate::experiment::Metric;
+use crate::messages::Language;
 use crate::statistics::{
     ALPHA, Evidence, Interval, Usl, Verdict, judge_family, median, t_interval,
 };
@@ -231,13 +232,14 @@ fn line(
     verdict: Verdict,
 ) -> String {
     format!(
-        "{}, {}: {} {}{}, n = {}: {verdict}; CPU per I/O {}",
+        "{}, {}: {} {}{}, n = {}: {}; CPU per I/O {}",
         facts.plan.experiment.comparisons[curve.comparison].name,
         units::several(point.threads, "thread"),
         curve.metric.word(),
         units::percent(it.mean),
-        interval(it.interval),
+        units::interval_behind(it.interval),
         it.n,
+        it.label(verdict, Language::English),
         point.cpu.map_or("not available".into(), units::percent),
     )
 }

@@ -65,9 +65,7 @@ pub(crate) fn regression(facts: &Facts<'_>) -> Finding {
 
 fn line(row: &TrendRow) -> String {
     let change = &row.change;
-    let interval = change.interval.map_or(String::new(), |interval| {
-        format!(" ({} … {})", units::percent(interval.low), units::percent(interval.high))
-    });
+    let interval = units::interval_behind(change.interval);
     let (past, now) = change.n;
     format!(
         "{}, {} {}: {} {}{interval}, n = {past} before, {now} now: {}",

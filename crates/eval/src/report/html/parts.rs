@@ -128,9 +128,7 @@ pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
         let name = &plan.experiment.comparisons[family.comparison].name;
         for row in &family.rows {
             let evidence = &row.evidence;
-            let interval = evidence.interval.map_or("–".into(), |interval| {
-                format!("{} … {}", units::percent(interval.low), units::percent(interval.high))
-            });
+            let interval = units::interval(evidence.interval);
             let _ = writeln!(
                 page,
                 "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{interval}</td><td>{}</td>\
@@ -142,12 +140,20 @@ pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
                 units::percent(evidence.median),
                 evidence.n,
                 class(row.verdict),
-                row.verdict.label(language)
+                escape(&row.label(language))
             );
         }
     }
     page.push_str("</table></div>\n");
+    held_back(page, report.held_back(Some(workload)));
     published(page, report, load);
+}
+
+/// What marked verdicts mean, where there are some.
+pub(super) fn held_back(page: &mut String, meaning: Option<&str>) {
+    if let Some(meaning) = meaning {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(meaning));
+    }
 }
 
 /// Begins a table that sorts; its head row is open.
@@ -243,7 +249,10 @@ pub(super) fn advice(page: &mut String, report: &Report) {
             escape(text(card.change))
         );
     }
-    page.push_str("</div>\n</section>\n");
+    page.push_str("</div>\n");
+    let is_marked = report.cards.iter().flat_map(|card| &card.evidence).any(|it| it.contains('†'));
+    held_back(page, is_marked.then(|| text(Message::HeldBack)));
+    page.push_str("</section>\n");
 }
 
 /// How it was measured, on what, and what was left out.
