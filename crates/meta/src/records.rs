@@ -226,7 +226,7 @@ pub struct SessionRecord {
     pub epoch: Epoch,
     /// Devices where it was admitted.
     pub admitted: Vec<DeviceId>,
-    /// The store may have lost what was acknowledged to it: it must not be resumed.
+    /// It is being fenced, or the store may have lost what was acknowledged to it: it must not be resumed.
     pub is_void: bool,
 }
 

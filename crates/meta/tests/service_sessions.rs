@@ -5,6 +5,7 @@
 mod support;
 
 use meta::service::{Service, StoreChoice, Times};
+use meta::store::{CrashPoint, MemoryStore};
 use protocol::client::{Answer, Call, Push, Request};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::{Errno, FreeEpoch, InodeId, Rights, agent};
@@ -214,6 +215,27 @@ fn a_restarted_service_goes_on() {
         let refused = b.call(Call::SetLock { lock: wish, wait: false }).await;
         assert_eq!(refused, Err(Errno::EAGAIN));
         service.stop().await.unwrap();
+    });
+}
+
+/// Goal: a session that was being fenced when the service died is not gone on with: its targets know for
+/// good that it was fenced.
+#[test]
+fn a_fence_that_was_begun_is_not_forgotten() {
+    run(async {
+        let store = MemoryStore::new();
+        let open = |store: MemoryStore| StoreChoice::Open(Box::new(store));
+        let before = Service::start(config(open(store.clone()), short_times())).unwrap();
+        let agent = TestAgent::start(before.address(), vec![device(1, 65536)]).await;
+        let silent = TestClient::start_silent(before.address()).await;
+        silent.call(Call::Admit(agent.devices[0])).await.unwrap();
+        agent.answers_fences.set(false);
+        until(|| agent.has_fenced(silent.host)).await;
+        let left = store.crashed(CrashPoint::Process);
+        let after = Service::start(config(open(left), short_times())).unwrap();
+        let again =
+            TestClient::try_resume(after.address(), silent.host, Some(silent.session)).await;
+        assert_eq!(again.err(), Some(Errno::EBUSY), "it is being fenced still");
     });
 }
 

@@ -22,7 +22,14 @@ impl Shared {
                 work.wake.notify();
             }
         }
-        ring::spawn(Rc::clone(self).fence_and_end(Rc::clone(session)));
+        let noted = self.core.borrow_mut().note_ending(session.id);
+        if let Err(error) = noted {
+            return self.fail(error);
+        }
+        let session = Rc::clone(session);
+        self.post(Outgoing::Then(Box::new(move |shared| {
+            ring::spawn(Rc::clone(shared).fence_and_end(session));
+        })));
     }
 
     async fn fence_and_end(self: Rc<Self>, session: Rc<Session>) {
@@ -84,12 +91,13 @@ impl Shared {
         session.ended.notify();
     }
 
-    /// Sessions whose acknowledged changes may be lost are ended at once.
+    /// Sessions that were being fenced, and those whose acknowledged changes may be lost, are ended at
+    /// once.
     pub(super) fn end_void_sessions(self: &Rc<Self>) {
         for session in self.sessions.borrow().all() {
             let is_void = self.core.borrow().session(session.id).is_some_and(|r| r.is_void);
             if is_void {
-                self.end_session(&session, "the machine of the metadata store was restarted");
+                self.end_session(&session, "it must not be resumed: it was being fenced, or the store's machine was restarted");
             }
         }
     }

@@ -113,6 +113,17 @@ impl Core {
         self.transact(|transaction| transaction.put_session(session, record))
     }
 
+    /// Notes that a session is about to be fenced: flush before the first fence is sent. Targets know for
+    /// good who was fenced, so that a service which has forgotten it must not go on with the session.
+    pub fn note_ending(&mut self, session: SessionId) -> Result<(), Error> {
+        let Some(state) = self.base.sessions.get(&session) else { return Ok(()) };
+        if state.record.is_void {
+            return Ok(());
+        }
+        let record = SessionRecord { is_void: true, ..state.record.clone() };
+        self.transact(|transaction| transaction.put_session(session, record))
+    }
+
     /// A session, if it exists.
     pub fn session(&self, session: SessionId) -> Option<&SessionRecord> {
         self.base.sessions.get(&session).map(|state| &state.record)

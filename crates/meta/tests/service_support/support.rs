@@ -153,16 +153,24 @@ impl TestClient {
         host: HostId,
         resume: Option<SessionId>,
     ) -> TestClient {
+        TestClient::try_resume(address, host, resume).await.unwrap()
+    }
+
+    pub(crate) async fn try_resume(
+        address: SocketAddr,
+        host: HostId,
+        resume: Option<SessionId>,
+    ) -> Result<TestClient, Errno> {
         let state = new_state();
         let connection = dial(address, &SECRET, &state).await.unwrap();
         let call = Call::Start { node: "node1".into(), host, resume };
         let request = Request { slot: None, call };
         let response = connection.call(&request, Some(Duration::from_secs(20))).await.unwrap();
-        let Ok(Answer::Welcome { session, devices, resumed, .. }) = response.result else {
-            panic!("not welcome: {response:?}")
+        let Answer::Welcome { session, devices, resumed, .. } = response.result? else {
+            panic!("not a welcome")
         };
         let slots = Rc::default();
-        TestClient { connection, state, session, host, devices, resumed, slots }
+        Ok(TestClient { connection, state, session, host, devices, resumed, slots })
     }
 
     /// Goes on with this session over a new connection, keeping slots.
