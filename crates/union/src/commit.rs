@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use ring::local::{Notify, Semaphore};
+use ring::local::{Notify, Permit, Semaphore};
 use ring::time::Instant;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -51,6 +51,8 @@ pub(crate) struct Pending {
     /// The entry of the index that it will be, if it is for one.
     entry: Option<Box<[u8]>>,
     bytes: u64,
+    /// What it takes of the files that may be open.
+    room: RefCell<Option<Permit>>,
     /// Unlinked meanwhile: nothing is to be published.
     is_cancelled: Cell<bool>,
     outcome: Cell<Option<Result<(), Errno>>>,
@@ -62,7 +64,7 @@ impl Pending {
         union: &Rc<Union>,
         (file, backing): (Fd, Rc<Backing>),
         (name, entry): (Vec<u8>, Option<Box<[u8]>>),
-        bytes: u64,
+        (bytes, room): (u64, Permit),
     ) -> Self {
         Self {
             union: Rc::downgrade(union),
@@ -71,6 +73,7 @@ impl Pending {
             name,
             entry,
             bytes,
+            room: RefCell::new(Some(room)),
             is_cancelled: Cell::new(false),
             outcome: Cell::new(None),
             ended: Notify::new(),
@@ -90,6 +93,7 @@ impl Pending {
 
     fn end(&self, outcome: Result<(), Errno>) {
         self.outcome.set(Some(outcome));
+        self.room.take();
         self.ended.notify();
     }
 }
@@ -171,6 +175,17 @@ impl Committer {
             let committer = Rc::clone(self);
             drop(ring::spawn(async move { committer.run().await }));
         }
+    }
+
+    /// Waits until one more copy may be made and wait.
+    pub(crate) async fn room(&self, copies: &Semaphore) -> Permit {
+        if let Some(room) = copies.try_acquire(1) {
+            return room;
+        }
+        let room = copies.acquire(1);
+        self.is_urgent.set(true);
+        self.woken.notify();
+        room.await
     }
 
     /// Waits until a copy has its name, or could not get it.

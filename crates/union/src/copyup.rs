@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ring::file::FileHandle;
+use ring::local::Permit;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -212,11 +213,12 @@ impl Union {
             // Nobody else comes into that directory.
             mode: stat.mode & 0o777,
         };
+        let room = self.shared.committer.room(&self.shared.descriptors.copies).await;
         let source = Backing::new(lower, false);
         let writes_back = self.options.sync != SyncMode::Volatile;
         let copy = Copy::new(source.file.clone(), length, to, writes_back);
         let copied = self.shared.committer.copier.copy(copy).await?;
-        let placed = self.place_copy(node, state, (&source, &stat), copied, (&name, length));
+        let placed = self.place_copy(node, state, (&source, &stat), copied, (&name, length, room));
         if placed.is_err() {
             let _ = rustix::fs::unlinkat(&upper.pending, &name, AtFlags::empty());
         }
@@ -230,7 +232,7 @@ impl Union {
         state: &FileState,
         (source, stat): (&Backing, &Stat),
         Copied { file, is_clone }: Copied,
-        (name, length): (&[u8], u64),
+        (name, length, room): (&[u8], u64, Permit),
     ) -> Result<(), Errno> {
         let upper = self.upper()?;
         let backing = Backing::of(file, true);
@@ -260,7 +262,7 @@ impl Union {
         };
         if needs_sync {
             let copy = (file, Rc::clone(&backing));
-            let pending = Pending::new(self, copy, (name.to_vec(), entry), length);
+            let pending = Pending::new(self, copy, (name.to_vec(), entry), (length, room));
             self.enqueue(node, pending)?;
         } else if let Some(entry) = entry {
             self.enter(node, &entry, (upper.pending.as_fd(), name))?;

@@ -53,13 +53,19 @@ impl Backing {
 pub(crate) struct OpenFile {
     pub(crate) node: Rc<Node>,
     pub(crate) for_writing: bool,
-    backing: RefCell<Rc<Backing>>,
+    /// None of a partial file.
+    backing: RefCell<Option<Rc<Backing>>>,
     version: Cell<u32>,
     _way: Way,
 }
 
 impl OpenFile {
-    pub(crate) fn new(node: &Rc<Node>, backing: Rc<Backing>, for_writing: bool, way: Way) -> Self {
+    pub(crate) fn new(
+        node: &Rc<Node>,
+        backing: Option<Rc<Backing>>,
+        for_writing: bool,
+        way: Way,
+    ) -> Self {
         let version = node.file().map_or(0, |state| state.version.get());
         Self {
             node: Rc::clone(node),
@@ -75,13 +81,28 @@ impl Union {
     /// The backing file of an open one, as the node is now.
     pub(crate) fn backing_of(&self, open: &OpenFile) -> Result<Rc<Backing>, Errno> {
         let state = open.node.file().ok_or(Errno::INVAL)?;
-        if open.version.get() == state.version.get() {
-            return Ok(Rc::clone(&open.backing.borrow()));
+        if open.version.get() == state.version.get()
+            && let Some(backing) = &*open.backing.borrow()
+        {
+            return Ok(Rc::clone(backing));
         }
         let backing = self.backing(&open.node, open.for_writing)?;
-        *open.backing.borrow_mut() = Rc::clone(&backing);
+        *open.backing.borrow_mut() = Some(Rc::clone(&backing));
         open.version.set(state.version.get());
         Ok(backing)
+    }
+
+    /// The backing file of a new handle. A partial file has none: it is read and written through the
+    /// journal, and its lower file is open only when it is needed.
+    pub(crate) fn backing_to_open(
+        &self,
+        node: &Rc<Node>,
+        for_writing: bool,
+    ) -> Result<Option<Rc<Backing>>, Errno> {
+        if node.partial().is_some() {
+            return Ok(None);
+        }
+        self.backing(node, for_writing).map(Some)
     }
 
     /// A backing file of a node. For writing, the node must have been copied up.
@@ -103,7 +124,7 @@ impl Union {
     fn open_backing(&self, node: &Rc<Node>, for_writing: bool) -> Result<Rc<Backing>, Errno> {
         if let Some(partial) = node.partial() {
             // For writing there is the journal.
-            return Ok(Rc::clone(&partial.lower));
+            return self.lower_of(node, &partial);
         }
         if let Some(pending) = node.pending() {
             return Ok(Rc::clone(&pending.backing));

@@ -9,6 +9,7 @@ mod acl;
 mod commit;
 mod copier;
 mod copyup;
+mod descriptors;
 mod error;
 mod files;
 mod format;

@@ -2,9 +2,8 @@
 //! `WORKDIR/tsumugi/`; the rest is read from the lower file.
 //!
 //! [`Store`] is a union's journal with its flushing: whoever needs something durable joins the flush
-//! that covers it. [`Partial`] is one such file while its node is known; it holds the lower file
-//! open, and says whether that is still the one that was written over. A changed lower file gives
-//! `EIO` where its bytes would be needed: bytes of two versions never mix.
+//! that covers it. [`Partial`] is one such file while its node is known. A changed lower file gives
+//! `EIO` where its bytes would be needed: bytes of two versions never mix ([`lower`]).
 //!
 //! What a partial file cannot do (being linked, moved, given attributes, owner or mode) completes it
 //! first (`complete.rs`): then it is an ordinary file of the upper directory.
@@ -12,10 +11,12 @@
 mod complete;
 mod data;
 mod fill;
+mod lower;
 mod names;
 mod start;
 
 pub(crate) use fill::{Filler, Worker};
+pub(crate) use lower::OpenLowers;
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::HashMap;
@@ -34,7 +35,7 @@ use crate::commit::errno_of;
 use crate::copier::{Copier, Goal, ToSync, Way};
 use crate::error::UnionError;
 use crate::files::Backing;
-use crate::journal::{self, Directory, FileId, Journal, JournalError, LowerIdentity, ParentKey};
+use crate::journal::{self, Directory, FileId, Journal, JournalError, ParentKey};
 use crate::layers::Upper;
 use crate::node::{Node, Place};
 use crate::options::{Options, SyncMode};
@@ -72,8 +73,12 @@ pub(crate) struct Store {
 pub(crate) struct Partial {
     store: Rc<Store>,
     pub(crate) file: FileId,
-    /// The lower file.
-    pub(crate) lower: Rc<Backing>,
+    /// The lower file's attributes when it was opened first.
+    lower_stat: Stat,
+    /// The lower file, while it is kept open.
+    lower: RefCell<Option<Rc<Backing>>>,
+    /// Whether it was used since it came into the line of those to be closed.
+    is_lower_used: Cell<bool>,
     /// Whether its last name is gone: the journal forgets it when nobody has it open any more.
     is_nameless: Cell<bool>,
     is_completing: Cell<bool>,
@@ -277,25 +282,14 @@ fn now() -> journal::Time {
     journal::Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds }
 }
 
-/// What a lower file is known by.
-fn identity(fd: BorrowedFd<'_>, stat: &Stat) -> LowerIdentity {
-    let handle = FileHandle::of(fd).map(|handle| handle.bytes).unwrap_or_default();
-    LowerIdentity {
-        handle,
-        inode: stat.inode,
-        size_bytes: stat.size,
-        mtime: time(stat.mtime),
-        ctime: time(stat.ctime),
-        ..LowerIdentity::default()
-    }
-}
-
 impl Partial {
-    fn new(store: &Rc<Store>, file: FileId, lower: OwnedFd) -> Self {
+    fn new(store: &Rc<Store>, file: FileId, lower: OwnedFd, lower_stat: Stat) -> Self {
         Self {
             store: Rc::clone(store),
             file,
-            lower: Backing::new(lower, false),
+            lower_stat,
+            lower: RefCell::new(Some(Backing::new(lower, false))),
+            is_lower_used: Cell::new(false),
             is_nameless: Cell::new(false),
             is_completing: Cell::new(false),
             completed: Notify::new(),
@@ -304,7 +298,6 @@ impl Partial {
 
     /// Its attributes, as an ordinary copy would have them.
     pub(crate) fn stat(&self) -> Result<Stat, Errno> {
-        let lower = self.lower.with(|fd| sys::stat_at(fd, b""))?;
         let journal = self.store.journal();
         let file = journal.file(self.file).ok_or(Errno::STALE)?;
         let attributes = file.attributes();
@@ -319,23 +312,8 @@ impl Partial {
             atime: shown_time(attributes.atime),
             mtime: shown_time(attributes.mtime),
             ctime: shown_time(attributes.ctime),
-            ..lower
+            ..self.lower_stat
         })
-    }
-
-    /// Refuses to read the lower file if it is not the one that was copied up.
-    fn check_lower(&self, node: &Rc<Node>) -> Result<(), Errno> {
-        let found = self.lower.with(|fd| Ok(identity(fd, &sys::stat_at(fd, b"")?)))?;
-        let journal = self.store.journal();
-        let file = journal.file(self.file).ok_or(Errno::STALE)?;
-        if file.lower().is_some_and(|known| known.is_unchanged(&found)) {
-            return Ok(());
-        }
-        let path = crate::tree::path_of(node);
-        let path = String::from_utf8_lossy(&path);
-        tracing::error!(%path, "the lower file was changed below a partial copy; what was not \
-            copied yet cannot be read");
-        Err(Errno::IO)
     }
 
     /// Waits until the file is not being completed. It may be an ordinary one afterwards.
@@ -353,11 +331,6 @@ impl Partial {
     /// Makes what was recorded of it durable.
     pub(crate) async fn commit(&self) -> Result<(), Errno> {
         self.store.commit().await
-    }
-
-    /// The lower file, which has the extended attributes.
-    pub(crate) fn object(&self) -> Result<sys::Fd, Errno> {
-        self.lower.with(|fd| fd.try_clone_to_owned().map(Rc::new).map_err(errno_of))
     }
 
     /// Sets times that are given.
@@ -400,11 +373,18 @@ impl Union {
         self.sync_directories(parents).await.and(committed)
     }
 
-    /// Makes a node partial.
+    /// Makes a node a partial file whose lower one is open.
+    fn make_partial(&self, node: &Node, partial: Rc<Partial>) {
+        self.note_lower(&partial);
+        node.set_place(Place::Partial(partial));
+    }
+
+    /// Makes a node the partial file that the journal has.
     fn attach(&self, node: &Rc<Node>, file: FileId) -> Result<(), Errno> {
         let store = self.store.as_ref().ok_or(Errno::IO)?;
         let lower = self.open_lower(node)?;
-        node.set_place(Place::Partial(Rc::new(Partial::new(store, file, lower))));
+        let stat = sys::stat_at(lower.as_fd(), b"")?;
+        self.make_partial(node, Rc::new(Partial::new(store, file, lower, stat)));
         Ok(())
     }
 }

@@ -108,14 +108,20 @@ impl Passthrough {
 
 impl Union {
     /// In which way a new handle is open. All are passed while one is.
-    pub(crate) fn way(&self, node: &Rc<Node>, backing: &Backing, must_be_served: bool) -> Way {
+    pub(crate) fn way(
+        &self,
+        node: &Rc<Node>,
+        backing: Option<&Backing>,
+        must_be_served: bool,
+    ) -> Way {
         let Some(state) = node.file() else { return Way::Served { _use: Rc::default() } };
         let known = state.served.borrow().upgrade();
         if !must_be_served && known.is_none() {
             if let Some(passed) = state.passed.borrow().upgrade() {
                 return Way::Passed(passed);
             }
-            if let Some(stat) = self.may_pass(node, backing)
+            if let Some(backing) = backing
+                && let Some(stat) = self.may_pass(node, backing)
                 && let Some(id) = self.passthrough.register(backing, &stat)
             {
                 let passed = Rc::new(Passed(Some(id)));

@@ -16,22 +16,21 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slab::Slab;
 
-use crate::commit::Committer;
+use crate::commit::{Committer, errno_of};
 use crate::copier::Copier;
+use crate::descriptors::Descriptors;
 use crate::files::OpenFile;
 use crate::index::Index;
 use crate::layers::{Layers, Upper};
 use crate::node::{LowerPart, Node, Place};
 use crate::options::Options;
-use crate::partial::Store;
+use crate::partial::{OpenLowers, Store};
 use crate::passthrough::Passthrough;
 use crate::sys::{self, Fd, Stat};
 
 pub(crate) use listing::Listing;
 pub(crate) use lookup::Found;
 
-/// Directories whose descriptors are kept open over all unions of a thread.
-const OPEN_DIRECTORIES_MAX: usize = 2048;
 /// The file system's number is put above so many bits of an inode number.
 const INODE_BITS: u32 = 56;
 
@@ -41,10 +40,10 @@ pub(crate) struct OpenDirectories(RefCell<VecDeque<Weak<Node>>>);
 
 impl OpenDirectories {
     /// Notes a directory that has just been given an open part, and closes the oldest ones.
-    fn note(&self, node: &Rc<Node>) {
+    fn note(&self, node: &Rc<Node>, most: usize) {
         let mut queue = self.0.borrow_mut();
         queue.push_back(Rc::downgrade(node));
-        while queue.len() > OPEN_DIRECTORIES_MAX {
+        while queue.len() > most {
             let oldest = queue.pop_front().and_then(|node| node.upgrade());
             if let Some(oldest) = oldest.filter(|oldest| !Rc::ptr_eq(oldest, node))
                 && let Some(directory) = oldest.directory()
@@ -58,7 +57,9 @@ impl OpenDirectories {
 /// What the unions of one thread share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
+    pub(crate) descriptors: Descriptors,
     pub(crate) open_directories: OpenDirectories,
+    pub(crate) open_lowers: OpenLowers,
     pub(crate) committer: Rc<Committer>,
 }
 
@@ -66,7 +67,7 @@ impl Shared {
     /// Of unions whose files a thread copies.
     pub(crate) fn with_copier(copier: Copier) -> Self {
         let committer = Rc::new(Committer::with_copier(copier));
-        Self { open_directories: OpenDirectories::default(), committer }
+        Self { committer, ..Self::default() }
     }
 }
 
@@ -270,7 +271,7 @@ impl Union {
         }
         parts[index] = Some(Rc::clone(&fd));
         drop(parts);
-        self.shared.open_directories.note(node);
+        self.shared.open_directories.note(node, self.shared.descriptors.directories_max);
         Ok(Some(fd))
     }
 
@@ -286,7 +287,11 @@ impl Union {
         match place {
             Place::Gone { fd, .. } => Ok(fd),
             Place::Pending(pending) => Ok(Rc::clone(&pending.file)),
-            Place::Partial(partial) => partial.object(),
+            // The lower file has the extended attributes.
+            Place::Partial(partial) => {
+                let lower = self.lower_of(node, &partial)?;
+                lower.with(|fd| fd.try_clone_to_owned().map(Rc::new).map_err(errno_of))
+            }
             Place::Upper if node.is_directory() => self.upper_part(node),
             Place::Upper => self.at_upper(node, |directory, name| {
                 sys::open_below(directory, name, OFlags::PATH | OFlags::NOFOLLOW).map(Rc::new)

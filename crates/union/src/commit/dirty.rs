@@ -22,8 +22,6 @@ use crate::node::Node;
 use crate::options::SyncMode;
 use crate::tree::Union;
 
-/// Files that are synced at a time.
-const FILES_AT_A_TIME: usize = 64;
 /// From how many on they are synced unasked: what is noted takes memory.
 const NOTED_MAX: usize = 4096;
 
@@ -184,14 +182,21 @@ impl Union {
         let (directories, files): (Vec<_>, Vec<_>) =
             dirty.into_iter().partition(|node| node.is_directory());
         let mut result = Ok(());
-        for files in files.chunks(FILES_AT_A_TIME) {
+        let descriptors = &self.shared.descriptors;
+        for files in files.chunks(descriptors.flush_max) {
+            let room = descriptors.flushes.acquire(files.len()).await;
             let current = &self.waiting.flusher.current;
             current.borrow_mut().extend(files.iter().map(|node| node.id.get()));
             result = self.flush_files(files).await.and(result);
+            drop(room);
             current.borrow_mut().clear();
             self.waiting.flusher.flushed.notify();
         }
-        self.sync_directories(directories).await.and(result)
+        for directories in directories.chunks(descriptors.flush_max) {
+            let _room = descriptors.flushes.acquire(directories.len()).await;
+            result = self.sync_directories(directories.to_vec()).await.and(result);
+        }
+        result
     }
 
     async fn flush_files(self: &Rc<Self>, nodes: &[Rc<Node>]) -> Result<(), Errno> {

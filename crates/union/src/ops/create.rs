@@ -131,7 +131,7 @@ impl Union {
         if let Some(state) = node.file() {
             *state.writable.borrow_mut() = Rc::downgrade(&backing);
         }
-        self.keep_open(node, backing, flags, false)
+        self.keep_open(node, Some(backing), flags, false)
     }
 
     async fn make_named(

@@ -59,9 +59,10 @@ impl Union {
             Operation::Lseek { handle, offset, whence } => {
                 let open = self.open_file(handle)?;
                 if let Some(partial) = open.node.partial() {
+                    let at = (&**self, &open.node);
                     return match whence as i32 {
-                        libc::SEEK_DATA => partial.seek(offset, true).map(Response::Offset),
-                        libc::SEEK_HOLE => partial.seek(offset, false).map(Response::Offset),
+                        libc::SEEK_DATA => partial.seek(at, offset, true).map(Response::Offset),
+                        libc::SEEK_HOLE => partial.seek(at, offset, false).map(Response::Offset),
                         _ => Err(Errno::INVAL),
                     };
                 }
@@ -84,7 +85,7 @@ impl Union {
         node: &Rc<Node>,
         flags: u32,
         kill_suid_sgid: bool,
-    ) -> Result<Rc<Backing>, Errno> {
+    ) -> Result<Option<Rc<Backing>>, Errno> {
         let bits = flags as i32;
         let truncates = bits & libc::O_TRUNC != 0;
         let for_writing = bits & libc::O_ACCMODE != libc::O_RDONLY;
@@ -93,10 +94,10 @@ impl Union {
             self.make_changeable(node, keep).await?;
         }
         if truncates && self.truncate_partial(node, 0).await? {
-            return self.backing(node, for_writing);
+            return self.backing_to_open(node, for_writing);
         }
-        let backing = self.backing(node, for_writing || truncates)?;
-        if truncates {
+        let backing = self.backing_to_open(node, for_writing || truncates)?;
+        if let Some(backing) = backing.as_ref().filter(|_| truncates) {
             self.note_dirty(node);
             backing.with(|fd| rustix::fs::ftruncate(fd, 0))?;
             if kill_suid_sgid {
@@ -110,12 +111,12 @@ impl Union {
     pub(super) fn keep_open(
         &self,
         node: &Rc<Node>,
-        backing: Rc<Backing>,
+        backing: Option<Rc<Backing>>,
         flags: u32,
         is_direct: bool,
     ) -> Opened {
         let for_writing = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        let way = self.way(node, &backing, for_writing || is_direct);
+        let way = self.way(node, backing.as_deref(), for_writing || is_direct);
         let passed = way.backing_id();
         let open = Rc::new(OpenFile::new(node, backing, for_writing, way));
         let handle = FileHandle(self.files.borrow_mut().insert(open) as u64);
@@ -148,7 +149,7 @@ impl Union {
         let open = self.open_file(read.handle)?;
         let size = read.size as usize;
         if let Some(partial) = open.node.partial() {
-            let bytes = partial.read(&open.node, read.offset, size).await?;
+            let bytes = partial.read((self, &open.node), read.offset, size).await?;
             return Ok(Response::chunk(bytes));
         }
         let backing = self.backing_of(&open)?;

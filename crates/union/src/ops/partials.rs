@@ -22,7 +22,7 @@ impl Union {
             if node.partial().is_none() {
                 break;
             }
-            if let Some(count) = partial.write(node, offset, data)? {
+            if let Some(count) = partial.write((self, node), offset, data)? {
                 self.note_partial_change();
                 return Ok(Some(count));
             }

@@ -40,12 +40,12 @@ pub(super) struct Whole {
 
 impl Whole {
     /// A lower file that was changed while it was copied is no source.
-    pub(super) fn check_source(&self) -> Result<(), Errno> {
+    pub(super) fn check_source(&self, union: &Union) -> Result<(), Errno> {
         let needs_lower = {
             let journal = self.partial.store.journal();
             journal.file(self.partial.file).is_some_and(|file| file.unfilled_bytes() > 0)
         };
-        if needs_lower { self.partial.check_lower(&self.node) } else { Ok(()) }
+        if needs_lower { union.lower_of(&self.node, &self.partial).map(drop) } else { Ok(()) }
     }
 
     /// Gives the work file what the journal knows of the inode, in the order in which none undoes
@@ -125,7 +125,7 @@ impl Union {
         let file = File::from_handle(Handle::from_fd(copy));
         let whole =
             Whole { node: Rc::clone(node), partial: Rc::clone(partial), file, object, name };
-        if let Err(errno) = copy_out(&whole).await {
+        if let Err(errno) = copy_out(self, &whole).await {
             let _ = rustix::fs::unlinkat(&upper.pending, &whole.name, AtFlags::empty());
             return Err(errno);
         }
@@ -338,7 +338,7 @@ pub(super) fn directories_below(
 }
 
 /// Writes the whole content.
-async fn copy_out(whole: &Whole) -> Result<(), Errno> {
+async fn copy_out(union: &Union, whole: &Whole) -> Result<(), Errno> {
     let Whole { node, partial, file, object, .. } = whole;
     let (size, pieces) = {
         let journal = partial.store.journal();
@@ -355,8 +355,8 @@ async fn copy_out(whole: &Whole) -> Result<(), Errno> {
         while at < piece.range.end {
             if matches!(piece.source, Source::Lower) {
                 // Holes stay holes.
-                let data =
-                    partial.lower.with(|fd| rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(at)));
+                let lower = union.lower_of(node, partial)?;
+                let data = lower.with(|fd| rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(at)));
                 match data {
                     Ok(data) if data >= piece.range.end => break,
                     Ok(data) => at = at.max(data),
@@ -366,7 +366,7 @@ async fn copy_out(whole: &Whole) -> Result<(), Errno> {
                 }
             }
             let step = (piece.range.end - at).min(STEP_BYTES);
-            let bytes = partial.read(node, at, step as usize).await?;
+            let bytes = partial.read((union, node), at, step as usize).await?;
             let (result, _) = file.write_at(bytes, at).await;
             result.map_err(errno_of)?;
             file.start_write_back(at, step);
@@ -374,5 +374,5 @@ async fn copy_out(whole: &Whole) -> Result<(), Errno> {
             ring::yield_now().await;
         }
     }
-    whole.check_source()
+    whole.check_source(union)
 }

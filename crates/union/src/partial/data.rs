@@ -15,12 +15,13 @@ use super::{Partial, failed, file_of, now};
 use crate::commit::errno_of;
 use crate::journal::{JournalError, Source};
 use crate::node::Node;
+use crate::tree::Union;
 
 impl Partial {
     /// Reads up to `size` bytes; fewer at the end of the file.
     pub(crate) async fn read(
-        &self,
-        node: &Rc<Node>,
+        self: &Rc<Self>,
+        (union, node): (&Union, &Rc<Node>),
         offset: u64,
         size: usize,
     ) -> Result<Buffer, Errno> {
@@ -37,10 +38,7 @@ impl Partial {
                     let error = JournalError::Damaged { file: self.file, offset };
                     return Err(failed(&error));
                 }
-                Source::Lower => {
-                    self.check_lower(node)?;
-                    (self.lower.file.clone(), piece.range.start)
-                }
+                Source::Lower => (union.lower_of(node, self)?.file.clone(), piece.range.start),
                 Source::Stored { handle, position, .. } => (file_of(&handle)?, position),
             };
             let wanted = at.len();
@@ -57,8 +55,8 @@ impl Partial {
     /// Stores bytes. Answers how many of them; `None` if the file must be completed first, because
     /// the maps of partial files are full.
     pub(crate) fn write(
-        &self,
-        node: &Rc<Node>,
+        self: &Rc<Self>,
+        (union, node): (&Union, &Rc<Node>),
         offset: u64,
         data: &[u8],
     ) -> Result<Option<usize>, Errno> {
@@ -66,7 +64,7 @@ impl Partial {
         let plan = self.store.journal().plan_write(self.file, range.clone());
         let plan = plan.map_err(|error| failed(&error))?;
         // Storing more than was written is for the sake of order only.
-        let whole = if plan == range { None } else { self.content(node, &plan) };
+        let whole = if plan == range { None } else { self.content((union, node), &plan) };
         let written = match whole {
             None => self.store.journal_mut().write(self.file, offset, data, now()),
             Some(mut whole) => {
@@ -87,12 +85,16 @@ impl Partial {
     }
 
     /// The content of a range; beyond the file's end zeros. `None` if it cannot be read.
-    fn content(&self, node: &Rc<Node>, range: &Range<u64>) -> Option<Vec<u8>> {
-        self.check_lower(node).ok()?;
+    fn content(
+        self: &Rc<Self>,
+        (union, node): (&Union, &Rc<Node>),
+        range: &Range<u64>,
+    ) -> Option<Vec<u8>> {
+        let lower = union.lower_of(node, self).ok()?;
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let journal = self.store.journal();
         let lower = |at: u64, part: &mut [u8]| {
-            let done = self.lower.with(|fd| read_whole(fd, at, part));
+            let done = lower.with(|fd| read_whole(fd, at, part));
             done.map_err(std::io::Error::from)
         };
         journal.read(self.file, range.start, &mut bytes, lower).ok()?;
@@ -128,7 +130,12 @@ impl Partial {
     }
 
     /// The next data, or hole.
-    pub(crate) fn seek(&self, offset: u64, for_data: bool) -> Result<u64, Errno> {
+    pub(crate) fn seek(
+        self: &Rc<Self>,
+        (union, node): (&Union, &Rc<Node>),
+        offset: u64,
+        for_data: bool,
+    ) -> Result<u64, Errno> {
         let journal = self.store.journal();
         let size = journal.file(self.file).ok_or(Errno::STALE)?.size_bytes();
         if offset >= size {
@@ -142,7 +149,8 @@ impl Partial {
                 Source::Zero => start,
                 Source::Lower => {
                     let to = if for_data { SeekFrom::Data(start) } else { SeekFrom::Hole(start) };
-                    match self.lower.with(|fd| rustix::fs::seek(fd, to)) {
+                    let lower = union.lower_of(node, self)?;
+                    match lower.with(|fd| rustix::fs::seek(fd, to)) {
                         Ok(found) => found,
                         Err(Errno::NXIO) => continue,
                         Err(errno) => return Err(errno),

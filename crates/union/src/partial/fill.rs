@@ -232,10 +232,17 @@ impl Union {
     async fn gather(self: &Rc<Self>, store: &Rc<Store>) -> Vec<Filled> {
         let filler = &store.filler;
         let (mut batch, mut bytes) = (Vec::new(), 0);
-        let options = &self.options;
+        let (options, fills) = (&self.options, &self.shared.descriptors.fills);
         while batch.len() < options.batch_files_max && bytes < options.batch_bytes_max {
+            let room = match &batch[..] {
+                [] => fills.acquire(1).await,
+                _ => match fills.try_acquire(1) {
+                    Some(room) => room,
+                    None => break,
+                },
+            };
             let Some(wanted) = filler.queue.borrow_mut().pop_front() else { break };
-            match self.fill(store, &wanted).await {
+            match self.fill(store, &wanted, room).await {
                 Ok(filled) => {
                     bytes += filled.bytes;
                     batch.push(filled);
@@ -265,7 +272,8 @@ impl Union {
         let written = worker.run(write).await;
         let written = written.unwrap_or_else(|errno| vec![Err(errno); batch.len()]);
         filler.quiet().await;
-        let (mut ready, mut wanted) = (Vec::with_capacity(batch.len()), Vec::new());
+        let mut ready = Vec::with_capacity(batch.len());
+        let (mut wanted, mut rooms) = (Vec::new(), Vec::new());
         for (filled, written) in batch.into_iter().zip(written) {
             if !is_partial(&filled.whole.node, &filled.whole.partial) {
                 self.remove_fill_file(&filled.whole.partial);
@@ -273,13 +281,14 @@ impl Union {
             }
             filled.whole.partial.is_completing.set(true);
             let caught_up = match written {
-                Ok(()) => filled.catch_up(worker).await,
+                Ok(()) => filled.catch_up(self).await,
                 Err(errno) => Err(errno),
             };
             match caught_up {
                 Ok(()) => {
                     ready.push(filled.whole);
                     wanted.push(filled.wanted);
+                    rooms.push(filled.room);
                 }
                 Err(errno) => {
                     self.take_back(&filled.whole);

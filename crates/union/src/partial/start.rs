@@ -6,10 +6,11 @@ use std::rc::Rc;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Partial, Store, failed, identity, key_of, now, time};
+use super::lower::identity;
+use super::{Partial, Store, failed, key_of, now, time};
 use crate::format::suffix;
 use crate::journal::{Attributes, Creation, JournalError, Kind, Name, Xattr};
-use crate::node::{Link, Node, Place};
+use crate::node::{Link, Node};
 use crate::options::FillMode;
 use crate::sys::{self, Stat};
 use crate::tree::Union;
@@ -77,7 +78,7 @@ impl Union {
             Err(error) => return Err(failed(&error)),
         };
         let lower = lower.try_clone().map_err(crate::commit::errno_of)?;
-        node.set_place(Place::Partial(Rc::new(Partial::new(store, file, lower))));
+        self.make_partial(node, Rc::new(Partial::new(store, file, lower, *stat)));
         self.schedule_commit(store, &link.parent);
         store.filler.want(file, &link.parent, &link.name);
         Ok(true)

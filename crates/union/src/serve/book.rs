@@ -283,13 +283,13 @@ fn restore_handles(union: &Union, bytes: &[u8], passed: &HashSet<u64>) {
         let id = (value & !PASSED) >> 2;
         let opened = union
             .node(fuse::NodeId(id))
-            .and_then(|node| Ok((union.backing(&node, for_writing)?, node)));
+            .and_then(|node| Ok((union.backing_to_open(&node, for_writing)?, node)));
         match opened {
             Ok((backing, node)) => {
                 let known = passed.get(&id).filter(|_| value & PASSED != 0);
                 let way = match known {
                     Some(passed) => Way::Passed(Rc::clone(passed)),
-                    None => union.way(&node, &backing, true),
+                    None => union.way(&node, backing.as_deref(), true),
                 };
                 files.push((handle, Rc::new(OpenFile::new(&node, backing, for_writing, way))));
             }

@@ -107,6 +107,8 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         bail!("mounting the kernel's overlayfs needs root");
     }
+    // Two pipes for each container.
+    super::raise_file_limit();
     let stopped = Stopped::default();
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stopped))

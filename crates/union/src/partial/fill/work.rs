@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
+use ring::local::Permit;
 use ring::{File, Handle};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::worker::Step;
-use super::{Partial, Stop, Store, Wanted, Whole, Worker, work_name};
+use super::{Partial, Stop, Store, Wanted, Whole, work_name};
 use crate::commit::errno_of;
 use crate::journal::{Piece, SegmentId, Source};
 use crate::node::Node;
@@ -50,6 +51,8 @@ struct Held {
 pub(super) struct Filled {
     pub(super) whole: Whole,
     pub(super) wanted: Wanted,
+    /// What it takes of the files that may be open.
+    pub(super) room: Permit,
     /// Bytes that were copied.
     pub(super) bytes: u64,
     held: Vec<Held>,
@@ -63,10 +66,11 @@ impl Union {
         self: &Rc<Self>,
         store: &Rc<Store>,
         wanted: &Wanted,
+        room: Permit,
     ) -> Result<Filled, Stop> {
         let (node, partial) = self.find_wanted(wanted).ok_or(Stop::Gone)?;
         let name = work_name(&store.journal(), wanted.file).into_bytes();
-        let lower = partial.lower.with(|fd| sys::stat_at(fd, b""))?;
+        let lower = partial.lower_stat;
         let needed = lower.size.min(lower.blocks.saturating_mul(512));
         store.filler.check_room(self, needed)?;
         let upper = self.upper()?;
@@ -82,7 +86,8 @@ impl Union {
         match self.copy_pieces(store, &filling, object.as_fd(), &progress_name).await {
             Ok((held, bytes)) => {
                 let whole = Whole { node, partial, file, object, name };
-                Ok(Filled { whole, wanted: wanted.clone(), bytes, held, progress_name })
+                let wanted = wanted.clone();
+                Ok(Filled { whole, wanted, room, bytes, held, progress_name })
             }
             Err(stop) => {
                 // What the next mount may go on with stays.
@@ -115,13 +120,13 @@ impl Union {
         let mut since_checkpoint = 0;
         for piece in pieces {
             let Range { start, end } = piece.range;
-            let (mut at, is_lower) = match &piece.source {
+            let mut at = match &piece.source {
                 Source::Zero => continue,
-                Source::Lower => (start.max(filling.resumed), true),
+                Source::Lower => start.max(filling.resumed),
                 Source::Damaged => return Err(Stop::Failed(Errno::IO)),
                 Source::Stored { segment, position, .. } => {
                     held.push(Held { range: start..end, segment: *segment, position: *position });
-                    (start, false)
+                    start
                 }
             };
             while at < end {
@@ -132,10 +137,7 @@ impl Union {
                     }
                     return Err(stop);
                 }
-                if is_lower {
-                    filling.partial.check_lower(filling.node)?;
-                }
-                let step = step(filling, &piece, at, length)?;
+                let step = step(self, filling, &piece, (at, length))?;
                 let copied = self.shared.committer.filling.run(move || step.run()).await?;
                 store.filler.pace.count(copied);
                 (at, bytes, dirty) = (at + copied, bytes + copied, dirty + copied);
@@ -184,16 +186,16 @@ fn pieces_of(partial: &Partial) -> Result<(u64, Vec<Piece<Handles>>), Errno> {
 
 /// The copying of a part of a piece.
 fn step(
+    union: &Union,
     filling: &Filling<'_>,
     piece: &Piece<Handles>,
-    at: u64,
-    length: u64,
+    (at, length): (u64, u64),
 ) -> Result<Step, Errno> {
     let (from, position) = match &piece.source {
         Source::Stored { handle, position, .. } => {
             (file_of(handle)?, position + (at - piece.range.start))
         }
-        _ => (filling.partial.lower.file.clone(), at),
+        _ => (union.lower_of(filling.node, filling.partial)?.file.clone(), at),
     };
     let keeps_holes = matches!(piece.source, Source::Lower);
     let to = filling.file.clone();
@@ -203,7 +205,8 @@ fn step(
 impl Filled {
     /// Brings the work file up to date, while nobody changes the file. Of the lower file's bytes it
     /// has all, since none become that.
-    pub(super) async fn catch_up(&self, worker: &Worker) -> Result<(), Errno> {
+    pub(super) async fn catch_up(&self, union: &Union) -> Result<(), Errno> {
+        let worker = &union.shared.committer.filling;
         let Whole { node, partial, file, object, .. } = &self.whole;
         let (size, pieces) = pieces_of(partial)?;
         rustix::fs::ftruncate(object, size)?;
@@ -220,7 +223,7 @@ impl Filled {
                     }
                     let mut at = start;
                     while at < end {
-                        let step = step(&filling, piece, at, end - at)?;
+                        let step = step(union, &filling, piece, (at, end - at))?;
                         at += worker.run(move || step.run()).await?;
                     }
                 }
@@ -231,7 +234,7 @@ impl Filled {
             Ok(()) | Err(Errno::NODATA) => {}
             Err(errno) => return Err(errno),
         }
-        self.whole.check_source()
+        self.whole.check_source(union)
     }
 
     fn holds(&self, range: &Range<u64>, segment: SegmentId, position: u64) -> bool {

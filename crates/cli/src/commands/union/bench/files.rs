@@ -1,10 +1,10 @@
 //! The directories that the bench makes, and the lower files.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,6 +16,10 @@ use super::{Set, Stopped, check_stopped};
 const STUDY_BYTES: (f64, f64) = (1e3, 4e6);
 /// Size of a large file.
 const LARGE_BYTES: u64 = 256 << 20;
+/// How long it is tried to remove what somebody still writes into.
+const REMOVE_TIME_MAX: Duration = Duration::from_mins(1);
+/// How often.
+const REMOVE_STEP: Duration = Duration::from_millis(20);
 /// Bytes that are written at a time.
 const STEP_BYTES: usize = 1 << 20;
 
@@ -66,8 +70,7 @@ impl Place {
     pub(super) fn remove_containers(&self) -> anyhow::Result<()> {
         let all = self.containers();
         if all.exists() {
-            std::fs::remove_dir_all(&all)
-                .with_context(|| format!("cannot remove {}", all.display()))?;
+            remove(&all).with_context(|| format!("cannot remove {}", all.display()))?;
         }
         self.sync()
     }
@@ -81,8 +84,27 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.root) {
+        if let Err(error) = remove(&self.root) {
             tracing::warn!(%error, path = %self.root.display(), "cannot remove what the bench made");
+        }
+    }
+}
+
+/// Removes a directory with everything in it. Whoever serves a union that has just been unmounted may
+/// still be giving its last copies their names there.
+fn remove(directory: &Path) -> std::io::Result<()> {
+    let deadline = Instant::now() + REMOVE_TIME_MAX;
+    loop {
+        match std::fs::remove_dir_all(directory) {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy
+                ) && Instant::now() < deadline =>
+            {
+                std::thread::sleep(REMOVE_STEP);
+            }
+            other => return other,
         }
     }
 }

@@ -67,10 +67,11 @@ pub(super) fn all(
                 let (place, lower) = grounds.of(condition)?;
                 let on = (place, lower, grounds.disk());
                 let found = one(plan, on, (condition, containers, round), stopped);
-                place.remove_containers()?;
+                let removed = place.remove_containers();
                 let run = found.with_context(|| {
                     format!("{} with {containers} containers", condition.name())
                 })?;
+                removed?;
                 if is_json {
                     report::print_json(&run)?;
                 }

@@ -1,0 +1,89 @@
+//! How many files a serving thread keeps open for what is not in use, or not open to anybody but itself.
+//!
+//! A process has a limit of open files (`RLIMIT_NOFILE`). What applications have open must fit into it;
+//! everything else is bounded by a share of it: directories and the lower files of partial copies are
+//! closed, the oldest first, and opened anew when they are needed; copies that wait for their names, and
+//! files that are made durable unasked, wait for each other.
+
+use ring::local::Semaphore;
+use rustix::process::{Resource, getrlimit};
+
+/// Most directories that a thread keeps open.
+const DIRECTORIES_MAX: usize = 2048;
+/// Most lower files of partial copies.
+const LOWERS_MAX: usize = 1024;
+/// Most copies that are made or wait for their names.
+const COPIES_MAX: usize = 1024;
+/// Most files that are flushed unasked, at a time.
+const FLUSHES_MAX: usize = 256;
+/// Most files that are filled.
+const FILLS_MAX: usize = 256;
+/// How many descriptors filling one takes.
+const FILL_FILES: usize = 2;
+/// A limit as good as none.
+const LIMIT_MAX: u64 = 1 << 20;
+/// Of a thread's part of the limit each of the five kinds gets so much; the rest is for what is in use.
+const SHARE: usize = 8;
+/// Each kind gets so many in any case.
+const LEAST: usize = 4;
+
+/// The bounds of a thread.
+#[derive(Debug)]
+pub(crate) struct Descriptors {
+    pub(crate) directories_max: usize,
+    pub(crate) lowers_max: usize,
+    /// Room for copies that wait for their names.
+    pub(crate) copies: Semaphore,
+    /// Room for files that are filled in the background and wait for their names.
+    pub(crate) fills: Semaphore,
+    /// How many files one flush takes at a time.
+    pub(crate) flush_max: usize,
+    /// Room for files that are flushed.
+    pub(crate) flushes: Semaphore,
+}
+
+impl Default for Descriptors {
+    fn default() -> Self {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(LIMIT_MAX).min(LIMIT_MAX);
+        Self::new(limit as usize, std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
+impl Descriptors {
+    /// Of a process that may open `limit` files and has so many threads.
+    fn new(limit: usize, threads: usize) -> Self {
+        let share = (limit / threads.max(1) / SHARE).max(LEAST);
+        let flushes = share.min(FLUSHES_MAX);
+        Self {
+            directories_max: share.min(DIRECTORIES_MAX),
+            lowers_max: share.min(LOWERS_MAX),
+            copies: Semaphore::new(share.min(COPIES_MAX)),
+            fills: Semaphore::new((share / FILL_FILES).clamp(1, FILLS_MAX)),
+            flush_max: flushes.min(FLUSHES_MAX / 4),
+            flushes: Semaphore::new(flushes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: what is kept takes at most five eighths of a process's limit, whatever its number of threads, and a
+    // large limit does not make it keep more than is of use.
+    #[test]
+    fn what_is_kept_is_a_part_of_the_limit() {
+        for (limit, threads) in [(256, 2), (1024, 16), (20_000, 2), (1 << 20, 1)] {
+            let one = Descriptors::new(limit, threads);
+            let kept = one.directories_max
+                + one.lowers_max
+                + one.copies.available()
+                + one.flushes.available()
+                + one.fills.available() * FILL_FILES;
+            assert!(kept * threads <= limit * 5 / 8, "{limit}: {one:?}");
+            assert!(one.flush_max <= one.flushes.available() && one.flush_max >= LEAST);
+        }
+        assert_eq!(Descriptors::new(1 << 20, 1).directories_max, DIRECTORIES_MAX);
+        assert_eq!(Descriptors::new(16, 64).lowers_max, LEAST);
+    }
+}
