@@ -5,9 +5,13 @@
 //! and copying its bytes are one [`Copy`], carried out here. Copies take turns of a few hundred
 //! microseconds, so that a large one makes nobody wait ([`copy`]).
 //!
-//! Syncs go through this thread's reactor ([`sync`]), for reasons of their own: the kernel carries a
+//! Syncs go through the reactor of such a thread ([`sync`]), for reasons of their own: the kernel carries a
 //! thread's buffered writes and syncs out in one queue, and whoever writes would wait for the syncs that
 //! came before; and what all unions of several threads want durable meets here.
+//!
+//! A union's copies are made by one thread, and sent on their way to the disk and made durable by another
+//! one: starting to write back takes as long as copying, and who comes one file after the other would
+//! wait for it.
 
 mod copy;
 mod range;
@@ -15,6 +19,7 @@ mod sync;
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,6 +34,7 @@ pub(crate) use copy::{Copied, Copy, To};
 pub(crate) use range::copy_range;
 pub(crate) use sync::{Goal, ToSync, Way};
 
+use copy::Step;
 use sync::Syncs;
 
 /// Orders that may wait; who sends more waits for room.
@@ -41,22 +47,45 @@ const LAST_TIME_MAX: Duration = Duration::from_millis(2);
 
 /// A thread, which is started when it is first needed and ends with the last of its handles.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Copier {
+pub(crate) struct CopyThread {
     orders: Arc<Mutex<Option<Sender<Order>>>>,
+}
+
+/// The threads that work for a union: the same ones, or one, for others too.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Copier {
+    copies: CopyThread,
+    syncs: CopyThread,
 }
 
 /// What the thread is to do, and where it tells the outcome. Nobody may be waiting for it any more:
 /// then it is not needed.
 enum Order {
-    Copy(Copy, Sender<Result<Copied, Errno>>),
+    /// The second is the thread that starts to write back.
+    Copy(Copy, Sender<Order>, Sender<Result<Copied, Errno>>),
+    WriteBack(WriteBack),
     Sync(Vec<ToSync>, Way, Goal, Sender<Vec<Result<(), Errno>>>),
 }
 
+/// What of a copy is to be on its way to the disk.
+enum WriteBack {
+    /// A part of it.
+    Part(File, Range<u64>),
+    /// All of it, which has just been copied.
+    Last(File),
+}
+
 impl Copier {
+    /// With a thread that copies, and one that makes durable.
+    pub(crate) fn new(copies: &CopyThread, syncs: &CopyThread) -> Self {
+        Self { copies: copies.clone(), syncs: syncs.clone() }
+    }
+
     /// Copies a file.
     pub(crate) async fn copy(&self, copy: Copy) -> Result<Copied, Errno> {
         let (answer, mut wait) = mailbox::channel(1);
-        self.send(Order::Copy(copy, answer)).await?;
+        let syncs = self.syncs.sender().map_err(errno_of)?;
+        self.copies.send(Order::Copy(copy, syncs, answer)).await?;
         wait.recv().await.unwrap_or(Err(Errno::IO))
     }
 
@@ -72,12 +101,14 @@ impl Copier {
             return Vec::new();
         }
         let (answer, mut wait) = mailbox::channel(1);
-        if let Err(errno) = self.send(Order::Sync(files, way, goal, answer)).await {
+        if let Err(errno) = self.syncs.send(Order::Sync(files, way, goal, answer)).await {
             return vec![Err(errno); count];
         }
         wait.recv().await.unwrap_or_else(|| vec![Err(Errno::IO); count])
     }
+}
 
+impl CopyThread {
     async fn send(&self, order: Order) -> Result<(), Errno> {
         let orders = self.sender().map_err(errno_of)?;
         orders.send(order).await.map_err(|_| Errno::IO)
@@ -101,8 +132,15 @@ async fn serve(mut orders: Receiver<Order>) {
     while let Some(order) = orders.recv().await {
         let desk = Rc::clone(&desk);
         match order {
-            Order::Copy(copy, answer) => {
-                drop(ring::spawn(async move { desk.carry_out(copy, &answer).await }));
+            Order::Copy(copy, syncs, answer) => {
+                drop(ring::spawn(async move { carry_out(copy, &syncs, &answer).await }));
+            }
+            Order::WriteBack(WriteBack::Part(file, part)) => {
+                file.start_write_back(part.start, part.end - part.start);
+            }
+            Order::WriteBack(WriteBack::Last(file)) => {
+                let count = desk.last.keep(file);
+                drop(ring::spawn(async move { desk.last.keep_no_longer(count).await }));
             }
             Order::Sync(files, way, goal, answer) => {
                 // It may be among them; and its file must not be held open beyond its union's end.
@@ -115,34 +153,44 @@ async fn serve(mut orders: Receiver<Order>) {
     }
 }
 
-/// What copies and syncs of this thread share.
+/// What the syncs of this thread share.
 #[derive(Default)]
 struct Desk {
     syncs: Syncs,
     last: Last,
 }
 
-impl Desk {
-    /// A copy from its beginning to its end, in steps; others have their turns between these.
-    async fn carry_out(&self, mut copy: Copy, answer: &Sender<Result<Copied, Errno>>) {
-        let outcome = loop {
-            match copy.step() {
-                Ok(None) => ring::yield_now().await,
-                Ok(Some(copied)) => break Ok(copied),
-                Err(errno) => {
-                    copy.give_up();
-                    break Err(errno);
+/// A copy from its beginning to its end, in steps; others have their turns between these.
+async fn carry_out(mut copy: Copy, syncs: &Sender<Order>, answer: &Sender<Result<Copied, Errno>>) {
+    let writes_back = copy.writes_back;
+    let outcome = loop {
+        match copy.step() {
+            Ok(Step::More(file, part)) => {
+                if writes_back {
+                    write_back(syncs, WriteBack::Part(file, part));
                 }
+                ring::yield_now().await;
             }
-        };
-        let to_write = outcome.as_ref().ok().filter(|copied| copy.writes_back && !copied.is_clone);
-        let to_write = to_write.map(|copied| copied.file.clone());
-        // Before anything that may take long: somebody waits.
-        let _ = answer.try_send(outcome);
-        if let Some(file) = to_write {
-            self.last.keep(file).await;
+            Ok(Step::Done(copied)) => break Ok(copied),
+            Err(errno) => {
+                copy.give_up();
+                break Err(errno);
+            }
         }
+    };
+    let to_write = outcome.as_ref().ok().filter(|copied| writes_back && !copied.is_clone);
+    let to_write = to_write.map(|copied| copied.file.clone());
+    // Before whoever gets it can have it synced: it must not be held open beyond that.
+    if let Some(file) = to_write {
+        write_back(syncs, WriteBack::Last(file));
     }
+    let _ = answer.try_send(outcome);
+}
+
+/// Lets a thread start to write back. It only makes a later sync shorter: where orders pile up, that does
+/// all of it.
+fn write_back(syncs: &Sender<Order>, what: WriteBack) {
+    let _ = syncs.try_send(Order::WriteBack(what));
 }
 
 /// The copy that was made last, if it is not on its way to the disk yet.
@@ -153,12 +201,16 @@ struct Last {
 }
 
 impl Last {
-    /// Keeps a copy back for some time, and sends the one before off.
-    async fn keep(&self, file: File) {
+    /// Keeps a copy back, and sends the one before off. Answers which one it is.
+    fn keep(&self, file: File) -> u64 {
         self.send_off();
         *self.file.borrow_mut() = Some(file);
-        let count = self.count.get() + 1;
-        self.count.set(count);
+        self.count.set(self.count.get() + 1);
+        self.count.get()
+    }
+
+    /// Sends a copy off after some time, if it is still the last.
+    async fn keep_no_longer(&self, count: u64) {
         ring::time::sleep(LAST_TIME_MAX).await;
         if self.count.get() == count {
             self.send_off();

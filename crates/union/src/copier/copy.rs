@@ -5,6 +5,7 @@
 //! next step goes on, so that the sync that follows is short; the last part only when the next copy is
 //! done, since whoever asked for the copy is about to write to it.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -62,14 +63,23 @@ pub(crate) struct Copied {
     pub(crate) is_clone: bool,
 }
 
+/// What a turn has come to.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// This part of the copy has been made.
+    More(File, Range<u64>),
+    /// It is done.
+    Done(Copied),
+}
+
 impl Copy {
     /// Of the first `length` bytes.
     pub(crate) fn new(from: File, length: u64, to: To, writes_back: bool) -> Self {
         Self { from, length, to, writes_back, progress: None }
     }
 
-    /// Takes a turn. Answers the copy when it is done.
-    pub(super) fn step(&mut self) -> Result<Option<Copied>, Errno> {
+    /// Takes a turn.
+    pub(super) fn step(&mut self) -> Result<Step, Errno> {
         let from = self.from.handle().as_fd().map_err(errno_of)?;
         if self.progress.is_none() {
             let file = match &self.to {
@@ -91,18 +101,16 @@ impl Copy {
             at += copy_range(from, at, to, at, end - at, true)?;
         }
         if at < self.length {
-            if self.writes_back {
-                file.start_write_back(*start, at - *start);
-            }
+            let part = *start..at;
             *start = at;
-            return Ok(None);
+            return Ok(Step::More(file.clone(), part));
         }
         let now = sys::stat_at(to, b"")?;
         if now.size < self.length || (*is_clone && now.size > self.length) {
             // A hole at the end, or a clone of more.
             rustix::fs::ftruncate(to, self.length)?;
         }
-        Ok(Some(Copied { file: file.clone(), is_clone: *is_clone }))
+        Ok(Step::Done(Copied { file: file.clone(), is_clone: *is_clone }))
     }
 
     /// Removes what was made.

@@ -21,7 +21,7 @@ use super::keeper::{Keeper, Kept, ToKeep};
 use super::wire::{Channel, Packet, Reader, Writer};
 use super::worker::{Event, Order, Worker, events};
 use super::{PROTOCOL, kind, rights};
-use crate::copier::Copier;
+use crate::copier::{Copier, CopyThread};
 use crate::layers::{Directories, Layers};
 use crate::options::{LOWER_LAYERS_MAX, Options};
 
@@ -85,12 +85,12 @@ pub async fn run_server(
 ) -> io::Result<Ending> {
     let (sender, inbox) = events();
     let count = std::thread::available_parallelism().map_or(1, usize::from);
-    // With the threads that serve, this one among them, and one that fills: two a core.
-    let copiers: Vec<_> =
-        std::iter::repeat_with(Copier::default).take(count.saturating_sub(1).max(1)).collect();
+    // With the threads that serve, this one among them: two a core.
+    let copiers: Vec<_> = std::iter::repeat_with(CopyThread::default).take(count).collect();
     let workers: io::Result<Vec<_>> = (0..count)
         .map(|index| {
-            let (copier, sender) = (copiers[index % copiers.len()].clone(), sender.clone());
+            let copier = Copier::new(&copiers[(index + 1) % count], &copiers[index]);
+            let sender = sender.clone();
             match index {
                 0 => Ok(Worker::start_here(copier, sender)),
                 _ => Worker::start(index, copier, sender),
