@@ -123,7 +123,7 @@ impl Stage {
             return Ok(stage);
         }
         for host in &plan.experiment.cpu_hosts {
-            let asked = hosts::ask(host).map(|it| units::several(it.cpus() as u32, "CPU"));
+            let asked = hosts::ask(host).map(|it| units::several(it.machine.cpus() as u32, "CPU"));
             stage.notes.push(match asked {
                 Ok(cpus) => format!("{host}: {cpus}, looked at by ssh"),
                 Err(why) => format!("{host}: CPU time is not available: {why}"),
