@@ -74,5 +74,16 @@ sim-coverage: ## lines of the cores that the simulation runs (needs rustup's llv
 bench: build ## measure what docs/performance.md states
 	TSUMUGI=$(TSUMUGI) bench/run
 
+# The five studies, short ones first, as each may take its part of the time that is left.
+STUDIES := io-stack-cpu nvmeof-depth-threads parallel-io nvmeof-container container-copyup
+STUDIES_TIME ?= 29m
+STUDIES_OUT ?= studies-quick
+STUDIES_DATA ?= /var/tmp
+
+.PHONY: studies-quick
+studies-quick: build ## the quick forms of all five studies, in under 30 minutes, and one report
+	$(TSUMUGI) eval studies --quick --resume --time $(STUDIES_TIME) --out $(STUDIES_OUT) \
+		--data $(STUDIES_DATA) $(STUDIES:%=experiments/%.toml)
+
 clean: ## remove what was built
 	cargo clean

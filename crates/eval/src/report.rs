@@ -9,6 +9,7 @@ mod export;
 mod figures;
 pub(crate) mod html;
 mod markdown;
+mod overview;
 mod png;
 mod risk;
 
@@ -25,6 +26,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 pub use figures::Figure;
+pub use overview::{Overview, Study};
 
 /// All that a report says.
 #[derive(Debug)]
@@ -45,6 +47,15 @@ pub struct Report {
     pub facts: Vec<(String, String)>,
     /// Conditions that were not available: label and reason.
     pub missing: Vec<(String, String)>,
+    /// What JSON says, which has one language.
+    english: English,
+}
+
+/// What a report says in English, whatever its language.
+#[derive(Debug, Default)]
+struct English {
+    cards: Vec<Card>,
+    facts: Vec<(String, String)>,
 }
 
 impl Report {
@@ -60,11 +71,15 @@ impl Report {
         let analysis = Analysis::of(&plan, store)?;
         let cards = advise(&plan, &analysis, None, language);
         let figures = figures::draw(&plan, &analysis, (store, language))?;
+        let english = English {
+            cards: advise(&plan, &analysis, None, Language::English),
+            facts: facts(store, &plan, &analysis, (&figures, Language::English))?,
+        };
         let facts = facts(store, &plan, &analysis, (&figures, language))?;
         let missing = store.missing_conditions()?;
         let missing = missing.into_iter().map(|(_, label, reason)| (label, reason)).collect();
         let environment = store.environment()?;
-        Ok(Self { language, plan, analysis, cards, figures, environment, facts, missing })
+        Ok(Self { language, plan, analysis, cards, figures, environment, facts, missing, english })
     }
 
     /// Writes `report.html`, `report.md`, `results.csv`, `results.json` and the charts as SVG and PNG to
@@ -107,6 +122,7 @@ impl Report {
             environment: store.environment()?,
             facts: Vec::new(),
             missing: missing.into_iter().map(|(_, label, reason)| (label, reason)).collect(),
+            english: English::default(),
         })
     }
 

@@ -120,6 +120,8 @@ pub struct Runner<'a> {
     earlier: Duration,
     done: BTreeSet<(u32, String, String)>,
     runs_here: u32,
+    /// When it ends whatever its own limits say.
+    deadline: Option<Instant>,
     failures: BTreeMap<usize, u32>,
     /// `None` without storage, which costs no CPU time.
     meter: Option<Meter>,
@@ -164,11 +166,17 @@ impl<'a> Runner<'a> {
             earlier,
             done,
             runs_here: 0,
+            deadline: None,
             failures: BTreeMap::new(),
             meter: (!is_synthetic)
                 .then(|| Meter::new(stage.services().to_vec(), plan.experiment.cpu_hosts.clone())),
             idle: None,
         })
+    }
+
+    /// Ends at this moment at the latest, whatever the experiment's own limit is.
+    pub fn end_by(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
     }
 
     /// Runs until it ends. `show` is told what happens.
@@ -267,7 +275,8 @@ impl<'a> Runner<'a> {
     fn limit(&self) -> Result<Option<Limit>, Error> {
         let limits = &self.plan.experiment.limits;
         let elapsed = self.earlier + self.begun.elapsed();
-        if limits.time.is_some_and(|limit| elapsed > limit) {
+        let is_late = self.deadline.is_some_and(|deadline| Instant::now() > deadline);
+        if is_late || limits.time.is_some_and(|limit| elapsed > limit) {
             return Ok(Some(Limit::Time));
         }
         let Some(limit) = limits.written_bytes else { return Ok(None) };

@@ -223,6 +223,12 @@ impl Store {
         Ok(self.connection.query_row(query, [key], |row| row.get(0)).optional()?)
     }
 
+    /// Forgets a fact.
+    pub fn unset(&self, key: &str) -> Result<(), Error> {
+        self.connection.execute("DELETE FROM meta WHERE key = ?1", [key])?;
+        Ok(())
+    }
+
     /// Keeps how far the experiment is.
     pub fn set_progress(&self, progress: &Progress) -> Result<(), Error> {
         self.set("progress", &serde_json::to_string(progress).unwrap_or_default())

@@ -6,6 +6,7 @@
 
 mod advise;
 mod compare;
+mod experiment;
 mod ffsb;
 mod history;
 mod import;
@@ -16,39 +17,23 @@ mod progress;
 mod rate;
 mod results;
 mod serve;
+mod studies;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use eval::condition::{Stage, StageOptions};
-use eval::engine::copyup::CopyUpEngine;
-use eval::engine::ffsb::FfsbEngine;
-use eval::engine::fio::{FioEngine, job_file};
-use eval::engine::ior::IorEngine;
-use eval::engine::metadata::MetadataEngine;
-use eval::engine::nvme::NvmeEngine;
-use eval::engine::program::ProgramEngine;
-use eval::engine::rate::RateEngine;
-use eval::engine::synthetic::SyntheticEngine;
-use eval::engine::{Engine, Stop, Work};
+use eval::engine::Work;
+use eval::engine::fio::job_file;
 use eval::experiment::{EngineKind, Experiment, Mode};
-use eval::guard::Environment;
-use eval::live::Claim;
 use eval::messages::Language;
 use eval::plan::Plan;
 use eval::report::Report;
-use eval::run::{Ending, Runner};
 use eval::store::Store;
 use eval::units;
-use progress::Progress;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Name of the database in the directory of results.
 const DATABASE: &str = "results.sqlite";
-/// As shells report it for SIGINT.
-const INTERRUPTED: u8 = 130;
 
 /// Arguments of `tsumugi eval`.
 #[derive(Debug, Args)]
@@ -123,7 +108,23 @@ Ctrl-C ends it; what was measured is kept, and --resume goes on. Exit codes: 0 d
     Run(RunArgs),
     /// Show what an experiment would run, how long it takes and what it writes.
     Plan(PlanArgs),
-    /// Write the report of results again.
+    /// Run several experiments, one after the other, and write one report of all.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval studies --quick --time 30m --out studies-quick experiments/nvme*.toml
+  tsumugi eval studies --resume --out studies-quick --quick --time 30m experiments/nvme*.toml
+
+Each has a directory of its own below --out, and the page of all is index.html there. One that fails does
+not keep the others from their turn. --time is divided: each may take an equal part of what is left, so name
+short ones first. Ctrl-C ends it; what was measured is kept, and --resume goes on. Exit codes: 0 done,
+1 one or more failed, 2 wrong usage, 130 interrupted.")]
+    Studies(studies::StudiesArgs),
+    /// Write the report of results again, or one of several results.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval report results
+  tsumugi eval report --language ja studies-quick      # of a directory of directories of results: all
+  tsumugi eval report --out all results-a results-b")]
     Report(ReportArgs),
     /// Show experiments in a browser: stored ones, and those that run.
     #[command(after_help = "\
@@ -219,8 +220,12 @@ struct ReapArgs {
 
 #[derive(Debug, Args)]
 struct ReportArgs {
-    /// Directory of results
-    results: PathBuf,
+    /// Directories of results, or a directory of such directories
+    #[arg(required = true)]
+    results: Vec<PathBuf>,
+    /// Directory for one report of all [default for a directory of directories: that]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// Language of page and charts [default: the experiment's]
     #[arg(long, value_parser = language, value_name = "en|ja")]
     language: Option<Language>,
@@ -243,14 +248,10 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
         EvalCommand::MdtestWorker(args) => mdtest::run_worker(args),
         EvalCommand::Paced(args) => paced::run(args),
         EvalCommand::Rate(args) => rate::run(args),
-        EvalCommand::Run(args) => experiment(args),
+        EvalCommand::Run(args) => experiment::run(args),
+        EvalCommand::Studies(args) => studies::run(args),
         EvalCommand::Plan(args) => show_plan(args),
-        EvalCommand::Report(args) => {
-            let store = Store::open(&database(&args.results))?;
-            let page = Report::in_language(&store, args.language)?.write(&args.results)?;
-            println!("{}", page.display());
-            Ok(ExitCode::SUCCESS)
-        }
+        EvalCommand::Report(args) => report(args),
         EvalCommand::Serve(args) => serve::run(args),
         EvalCommand::Compare(args) => compare::run(args),
         EvalCommand::Import(args) => import::run(args),
@@ -263,6 +264,32 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Writes one report, or the reports of several results and one of all.
+fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    let page = match (args.results.as_slice(), &args.out) {
+        ([one], None) if database(one).is_file() => {
+            let store = Store::open(&database(one))?;
+            let directory = if one.is_dir() { one } else { one.parent().unwrap_or(one) };
+            Report::in_language(&store, args.language)?.write(directory)?
+        }
+        ([one], None) => studies::report(&studies::below(one)?, one, args.language)?,
+        (_, None) => bail!("of several results: say --out, where the report of all is to be"),
+        (several, Some(out)) => {
+            let mut places = Vec::new();
+            for place in several {
+                if place.join(DATABASE).is_file() {
+                    places.push(place.clone());
+                } else {
+                    places.extend(studies::below(place)?);
+                }
+            }
+            studies::report(&places, out, args.language)?
+        }
+    };
+    println!("{}", page.display());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn open(results: &Path) -> anyhow::Result<Report> {
@@ -323,104 +350,4 @@ fn show_plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn experiment(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let plan = read(&args.experiment, args.quick)?;
-    if plan.experiment.engine == EngineKind::Imported {
-        bail!("{}: imported results are not run again", args.experiment.display());
-    }
-    describe(&plan);
-    let ending = if args.quick { "-quick" } else { "" };
-    let name = format!("{}{ending}", plan.experiment.name);
-    let out = args.out.clone().unwrap_or_else(|| PathBuf::from(name));
-    std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
-    let _claim = Claim::on(&out.join(DATABASE))?;
-    let mut store = open_store(&out, &plan, args)?;
-    let stop = Stop::default();
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop.0))
-            .context("cannot watch for signals")?;
-    }
-    let program = std::env::current_exe().context("cannot tell where this program is")?;
-    let options = StageOptions { data: args.data.clone(), program };
-    let stage = Stage::enter(&plan, &options, &stop)?;
-    let result = measure(&plan, &mut store, &stage, &stop);
-    // Whatever happened, conditions are left first.
-    stage.leave()?;
-    let ending = result?;
-    let report = Report::of(&store)?;
-    let page = report.write(&out)?;
-    println!(
-        "{} of {} comparisons are decided after {} rounds; {}",
-        report.analysis.decided_count(),
-        report.analysis.rows_count(),
-        report.analysis.rounds,
-        ending.label()
-    );
-    for card in &report.cards {
-        println!("{} ({}): {}", card.id, card.confidence.label(), card.claim);
-    }
-    println!("report: {}", page.display());
-    let interrupted = ending == Ending::Interrupted;
-    Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
-}
-
-fn open_store(out: &Path, plan: &Plan, args: &RunArgs) -> anyhow::Result<Store> {
-    let path = out.join(DATABASE);
-    if args.resume && path.exists() {
-        let store = Store::open(&path)?;
-        store.check_plan(plan)?;
-        return Ok(store);
-    }
-    if path.exists() {
-        bail!("there are results in {}: say --resume or another --out", out.display());
-    }
-    let store = Store::create(&path, plan)?;
-    let environment = Environment::of_this_machine(&args.data);
-    store.set("environment", &serde_json::to_string(&environment)?)?;
-    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
-    store.set("started", &now.to_string())?;
-    Ok(store)
-}
-
-fn measure(plan: &Plan, store: &mut Store, stage: &Stage, stop: &Stop) -> anyhow::Result<Ending> {
-    if !stage.notes.is_empty() {
-        store.set("conditions", &stage.notes.join("; "))?;
-    }
-    let mut progress = Progress::new();
-    for line in &stage.reclaimed {
-        progress.note(line);
-    }
-    for condition in &plan.conditions {
-        if plan.experiment.engine == EngineKind::Synthetic {
-            break;
-        }
-        if let Err(reason) = stage.place(condition) {
-            progress.note(&format!("not available: {}: {reason}", condition.label));
-        }
-    }
-    let mut engine: Box<dyn Engine> = match (plan.experiment.engine, stage.scratch()) {
-        (EngineKind::Fio, Some(scratch)) => Box::new(FioEngine::new(scratch)?),
-        (EngineKind::Nvme, Some(_)) => Box::new(NvmeEngine::new(std::env::current_exe()?)),
-        (EngineKind::Rate, Some(_)) => Box::new(RateEngine::new(std::env::current_exe()?)),
-        (EngineKind::Program, Some(scratch)) => Box::new(ProgramEngine::new(scratch)),
-        (EngineKind::Metadata, Some(scratch)) => {
-            Box::new(MetadataEngine::new(std::env::current_exe()?, scratch))
-        }
-        (EngineKind::Ffsb, Some(scratch)) => {
-            Box::new(FfsbEngine::new(std::env::current_exe()?, scratch))
-        }
-        (EngineKind::Ior, Some(scratch)) => {
-            Box::new(IorEngine::new(std::env::current_exe()?, scratch))
-        }
-        (EngineKind::CopyUp, Some(scratch)) => Box::new(CopyUpEngine::new(scratch)),
-        (EngineKind::Imported, _) => bail!("imported results are not run again"),
-        (EngineKind::Synthetic, _) => Box::new(SyntheticEngine),
-        (_, None) => bail!("the load needs a directory to work in"),
-    };
-    let mut runner = Runner::new(plan, store, engine.as_mut(), stage, stop.clone())?;
-    let ending = runner.run(&mut |event| progress.show(&event));
-    progress.end();
-    Ok(ending?)
 }

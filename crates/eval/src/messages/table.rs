@@ -298,6 +298,22 @@ messages! {
     Files: "Files:", "ファイル:";
     CannotShow: "This cannot be shown", "表示できない";
 
+    // Several studies in one report.
+    Studies: "Studies", "調査の一覧";
+    StudiesDone: "{done} of {all} studies were run to their end, in {time}; {decided} of {comparisons} comparisons are decided.", "{all} 件の調査のうち {done} 件を最後まで実行した（{time}）。{comparisons} 件の比較のうち {decided} 件が決着した。";
+    ColumnStudy: "study", "調査";
+    ColumnReport: "report", "報告";
+    StudyReport: "The study's own report", "この調査の報告";
+    StudyNotBegun: "Not begun.", "未着手。";
+    StudyUnfinished: "Not ended.", "未完了。";
+    StudyFailed: "Failed: {reason}.", "失敗: {reason}。";
+    StudyEnded: "{rounds} rounds in {time}; it ended because: {ending}.", "{rounds} ラウンド、{time}。終了の理由: {ending}。";
+    RunsFailed: "{condition}: {count} runs failed", "{condition}: {count} 回の実行が失敗";
+    NothingLacks: "All that it asks for was there.", "必要なものはすべてあった。";
+    Unanswered: "Not measured by any of these studies", "どの調査でも測定していないこと";
+    UnansweredNeeds: "{question} It needs {needs}.", "{question} 必要なもの: {needs}。";
+    Machine: "Machine", "マシン";
+
     // How experiments end.
     EndedDecided: "every comparison was decided", "すべての比較が決着した";
     EndedAllRounds: "all rounds were run", "すべてのラウンドを実行した";

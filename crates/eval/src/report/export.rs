@@ -2,7 +2,7 @@
 
 use super::Report;
 use crate::error::Error;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -56,8 +56,18 @@ fn field(text: &str) -> String {
     }
 }
 
-/// Verdicts and advice.
+/// Verdicts and advice, in English.
 pub(super) fn json(report: &Report) -> Result<String, Error> {
+    text(&value(report))
+}
+
+/// JSON as text.
+pub(super) fn text(value: &Value) -> Result<String, Error> {
+    serde_json::to_string_pretty(value).map_err(|error| Error::Results(error.to_string()))
+}
+
+/// Verdicts and advice, in English.
+pub(super) fn value(report: &Report) -> Value {
     let experiment = &report.plan.experiment;
     let verdicts: Vec<_> = report
         .analysis
@@ -87,6 +97,7 @@ pub(super) fn json(report: &Report) -> Result<String, Error> {
         })
         .collect();
     let advice: Vec<_> = report
+        .english
         .cards
         .iter()
         .map(|card| {
@@ -98,13 +109,12 @@ pub(super) fn json(report: &Report) -> Result<String, Error> {
             })
         })
         .collect();
-    let value = json!({
+    json!({
         "experiment": experiment.name, "mode": experiment.mode, "plan": report.plan.hash,
-        "rounds": report.analysis.rounds, "facts": report.facts,
+        "rounds": report.analysis.rounds, "facts": report.english.facts,
         "environment": report.environment.facts, "not_available": report.missing,
         "verdicts": verdicts, "advice": advice,
-    });
-    serde_json::to_string_pretty(&value).map_err(|error| Error::Results(error.to_string()))
+    })
 }
 
 /// Base64 (RFC 4648), for links to data within the page.

@@ -74,6 +74,12 @@ pub(crate) fn verdicts(page: &mut String, report: &Report) {
         let _ = writeln!(page, "<p class=\"notice\">{}</p>", escape(&said));
     }
     let _ = writeln!(page, "<p>{}</p>", escape(&report.decided()));
+    sentences(page, report);
+}
+
+/// The sentences, by comparison.
+pub(super) fn sentences(page: &mut String, report: &Report) {
+    let language = report.language;
     parts::risks(page, report);
     for index in 0..report.plan.experiment.comparisons.len() {
         let _ = writeln!(page, "<h3>{}</h3>", escape(&report.comparison(index)));

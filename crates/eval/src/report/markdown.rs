@@ -1,6 +1,7 @@
 //! The report as Markdown.
 
 use super::{Report, cost, risk};
+use crate::advice::Card;
 use crate::experiment::Mode;
 use crate::messages::Message;
 use crate::units;
@@ -20,6 +21,22 @@ pub(super) fn page(report: &Report) -> String {
         let _ = writeln!(text, "*{}*\n", language.say(Message::NotAvailableBecause, &values));
     }
     risks(&mut text, report);
+    let _ = writeln!(text, "## {}\n", said(Message::Verdicts));
+    verdicts(&mut text, report);
+    costs(&mut text, report);
+    let _ = writeln!(text, "\n## {}\n", said(Message::Advice));
+    advice(&mut text, report, report.cards.iter());
+    let _ = writeln!(text, "\n## {}\n", said(Message::Method));
+    for (name, value) in report.facts.iter().chain(&report.environment.facts) {
+        let _ = writeln!(text, "* {name}: {value}");
+    }
+    text
+}
+
+/// All verdicts, in a table.
+pub(super) fn verdicts(text: &mut String, report: &Report) {
+    let (experiment, language) = (&report.plan.experiment, report.language);
+    let said = |message| language.text(message);
     let head = [
         Message::ColumnComparison,
         Message::ColumnWorkload,
@@ -30,8 +47,7 @@ pub(super) fn page(report: &Report) -> String {
     ];
     let _ = writeln!(
         text,
-        "## {}\n\n| {} | n | {} |\n| --- | --- | --- | --- | ---: | --- | ---: | --- |",
-        said(Message::Verdicts),
+        "| {} | n | {} |\n| --- | --- | --- | --- | ---: | --- | ---: | --- |",
         head.map(said).join(" | "),
         said(Message::ColumnVerdict)
     );
@@ -54,9 +70,16 @@ pub(super) fn page(report: &Report) -> String {
     if let Some(meaning) = report.held_back(None) {
         let _ = writeln!(text, "\n{meaning}");
     }
-    costs(&mut text, report);
-    let _ = writeln!(text, "\n## {}\n", said(Message::Advice));
-    for card in &report.cards {
+}
+
+/// Cards, a line each.
+pub(super) fn advice<'a>(
+    text: &mut String,
+    report: &Report,
+    cards: impl Iterator<Item = &'a Card>,
+) {
+    let said = |message| report.language.text(message);
+    for card in cards {
         let _ = writeln!(
             text,
             "* **{} {}** ({}) {}",
@@ -66,11 +89,6 @@ pub(super) fn page(report: &Report) -> String {
             card.claim
         );
     }
-    let _ = writeln!(text, "\n## {}\n", said(Message::Method));
-    for (name, value) in report.facts.iter().chain(&report.environment.facts) {
-        let _ = writeln!(text, "* {name}: {value}");
-    }
-    text
 }
 
 /// Which files a crash may damage, where that is a question.

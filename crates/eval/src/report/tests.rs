@@ -129,6 +129,25 @@ fn reports_have_their_language() {
     assert!(curves.svg.contains("ブロックサイズ") && !curves.svg.contains("block size"));
 }
 
+/// Goal: JSON has one language, whatever that of the page is: facts, advice and verdicts in it are those of
+/// an English report.
+#[test]
+fn json_is_in_english_whatever_the_language() {
+    let store = measured(&Plan::new(experiment(&[("ratio = 1.0", "ratio = 0.7")], Mode::Quick)));
+    let report = |language| Report::in_language(&store, Some(language)).unwrap();
+    let japanese = report(Language::Japanese);
+    let text = japanese.json().unwrap();
+    let is_cjk = |letter: char| ('\u{3000}'..'\u{a000}').contains(&letter);
+    let line = text.lines().find(|line| line.contains(is_cjk));
+    assert!(line.is_none(), "{line:?}");
+    assert!(japanese.markdown().contains(is_cjk) && !japanese.csv().contains(is_cjk));
+    let parts = |text: &str| {
+        let json: serde_json::Value = serde_json::from_str(text).unwrap();
+        ["advice", "verdicts", "not_available", "environment"].map(|part| json[part].clone())
+    };
+    assert_eq!(parts(&text), parts(&report(Language::English).json().unwrap()));
+}
+
 /// Goal: each chart of the list is drawn where its data is, and nowhere else.
 #[test]
 fn charts_are_drawn_where_their_data_is() {

@@ -9,6 +9,8 @@ use std::io::IsTerminal;
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
     round: Option<u32>,
+    /// Seconds that other experiments are going to take after this one, if there are some.
+    later_seconds: Option<f64>,
 }
 
 impl Progress {
@@ -20,23 +22,35 @@ impl Progress {
             // Only a wrong template makes an error; the default shows the same in another order.
             bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
-        Self { bar, round: None }
+        Self { bar, round: None, later_seconds: None }
+    }
+
+    /// The same for one experiment of several: others take about so long after it.
+    pub(super) fn before_others(later_seconds: f64) -> Self {
+        Self { later_seconds: Some(later_seconds), ..Self::new() }
+    }
+
+    /// How long it takes still, and all with it.
+    fn left(&self, seconds: f64) -> String {
+        let all = self.later_seconds.map(|later| units::seconds(seconds + later));
+        let all = all.map_or(String::new(), |all| format!(", about {all} for all"));
+        format!("{} left{all}", units::seconds(seconds))
     }
 
     /// Shows an event.
     pub(super) fn show(&mut self, event: &Event) {
         match event {
             Event::Begin { round, what, done, total, seconds_left } => {
-                let left = units::seconds(*seconds_left);
+                let left = self.left(*seconds_left);
                 if let Some(bar) = &self.bar {
                     bar.set_length(*total);
                     bar.set_position(*done);
-                    bar.set_message(format!("{left} left; round {round}, {what}"));
+                    bar.set_message(format!("{left}; round {round}, {what}"));
                 } else if self.round != Some(*round) {
                     self.round = Some(*round);
                     let name =
                         if *round == 0 { "warming up".into() } else { format!("round {round}") };
-                    eprintln!("{name}: {done} of {total} runs, {left} left");
+                    eprintln!("{name}: {done} of {total} runs, {left}");
                 }
             }
             Event::Note(text) => self.note(text),

@@ -1,0 +1,201 @@
+//! One experiment, from its plan to its report.
+
+use super::progress::Progress;
+use super::{DATABASE, RunArgs, describe, read};
+use anyhow::{Context, bail};
+use eval::condition::{Stage, StageOptions};
+use eval::engine::copyup::CopyUpEngine;
+use eval::engine::ffsb::FfsbEngine;
+use eval::engine::fio::FioEngine;
+use eval::engine::ior::IorEngine;
+use eval::engine::metadata::MetadataEngine;
+use eval::engine::nvme::NvmeEngine;
+use eval::engine::program::ProgramEngine;
+use eval::engine::rate::RateEngine;
+use eval::engine::synthetic::SyntheticEngine;
+use eval::engine::{Engine, Stop};
+use eval::experiment::EngineKind;
+use eval::guard::Environment;
+use eval::live::Claim;
+use eval::plan::Plan;
+use eval::report::Report;
+use eval::run::{Ending, Runner};
+use eval::store::Store;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// As shells report it for SIGINT.
+pub(super) const INTERRUPTED: u8 = 130;
+
+/// What one experiment needs beside its plan.
+pub(super) struct Course<'a> {
+    /// Directory below which files are made.
+    pub(super) data: &'a Path,
+    /// When it ends at the latest.
+    pub(super) deadline: Option<Instant>,
+    /// Set when it is to end now.
+    pub(super) stop: &'a Stop,
+}
+
+/// Runs an experiment as the command line says.
+pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let plan = read(&args.experiment, args.quick)?;
+    check_runs(&plan, &args.experiment)?;
+    describe(&plan);
+    let ending = if args.quick { "-quick" } else { "" };
+    let name = format!("{}{ending}", plan.experiment.name);
+    let out = args.out.clone().unwrap_or_else(|| PathBuf::from(name));
+    make_directory(&out)?;
+    let _claim = Claim::on(&out.join(DATABASE))?;
+    let mut store = open_store(&out, &plan, args.resume)?;
+    let stop = stop_on_signals()?;
+    let course = Course { data: &args.data, deadline: None, stop: &stop };
+    let ending = conduct(&plan, &mut store, &course, Progress::new())?;
+    let report = Report::of(&store)?;
+    let page = report.write(&out)?;
+    println!(
+        "{} of {} comparisons are decided after {} rounds; {}",
+        report.analysis.decided_count(),
+        report.analysis.rows_count(),
+        report.analysis.rounds,
+        ending.label()
+    );
+    for card in &report.cards {
+        println!("{} ({}): {}", card.id, card.confidence.label(), card.claim);
+    }
+    println!("report: {}", page.display());
+    let interrupted = ending == Ending::Interrupted;
+    Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+/// Refuses what is no experiment to run.
+pub(super) fn check_runs(plan: &Plan, file: &Path) -> anyhow::Result<()> {
+    if plan.experiment.engine == EngineKind::Imported {
+        bail!("{}: imported results are not run again", file.display());
+    }
+    Ok(())
+}
+
+pub(super) fn make_directory(path: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))
+}
+
+/// What SIGINT and SIGTERM set.
+pub(super) fn stop_on_signals() -> anyhow::Result<Stop> {
+    let stop = Stop::default();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop.0))
+            .context("cannot watch for signals")?;
+    }
+    Ok(stop)
+}
+
+/// The database of a plan in a directory: one that is there if it may be gone on with, or a new one.
+pub(super) fn open_store(out: &Path, plan: &Plan, resume: bool) -> anyhow::Result<Store> {
+    let path = out.join(DATABASE);
+    if resume && path.exists() {
+        let store = Store::open(&path)?;
+        store.check_plan(plan).with_context(|| out.display().to_string())?;
+        return Ok(store);
+    }
+    if path.exists() {
+        bail!("there are results in {}: say --resume or another --out", out.display());
+    }
+    Ok(Store::create(&path, plan)?)
+}
+
+/// Runs an experiment until it ends. Conditions are left whatever happens; why it failed is kept.
+pub(super) fn conduct(
+    plan: &Plan,
+    store: &mut Store,
+    course: &Course<'_>,
+    progress: Progress,
+) -> anyhow::Result<Ending> {
+    if store.get("started")?.is_none() {
+        let environment = Environment::of_this_machine(course.data);
+        store.set("environment", &serde_json::to_string(&environment)?)?;
+        let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
+        store.set("started", &now.to_string())?;
+    }
+    store.unset("failure")?;
+    let result = enter_and_measure(plan, store, course, progress);
+    let is_interrupted = |error: &anyhow::Error| {
+        matches!(error.downcast_ref::<eval::Error>(), Some(eval::Error::Interrupted))
+    };
+    match result {
+        Err(error) if is_interrupted(&error) => {
+            store.set("ending", Ending::Interrupted.label())?;
+            Ok(Ending::Interrupted)
+        }
+        Err(error) => {
+            store.set("failure", &format!("{error:#}"))?;
+            Err(error)
+        }
+        ended => ended,
+    }
+}
+
+fn enter_and_measure(
+    plan: &Plan,
+    store: &mut Store,
+    course: &Course<'_>,
+    progress: Progress,
+) -> anyhow::Result<Ending> {
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let options = StageOptions { data: course.data.into(), program };
+    let stage = Stage::enter(plan, &options, course.stop)?;
+    let result = measure(plan, store, &stage, course, progress);
+    // Whatever happened, conditions are left first.
+    stage.leave()?;
+    result
+}
+
+fn measure(
+    plan: &Plan,
+    store: &mut Store,
+    stage: &Stage,
+    course: &Course<'_>,
+    mut progress: Progress,
+) -> anyhow::Result<Ending> {
+    if !stage.notes.is_empty() {
+        store.set("conditions", &stage.notes.join("; "))?;
+    }
+    for line in &stage.reclaimed {
+        progress.note(line);
+    }
+    for condition in &plan.conditions {
+        if plan.experiment.engine == EngineKind::Synthetic {
+            break;
+        }
+        if let Err(reason) = stage.place(condition) {
+            progress.note(&format!("not available: {}: {reason}", condition.label));
+        }
+    }
+    let mut engine: Box<dyn Engine> = match (plan.experiment.engine, stage.scratch()) {
+        (EngineKind::Fio, Some(scratch)) => Box::new(FioEngine::new(scratch)?),
+        (EngineKind::Nvme, Some(_)) => Box::new(NvmeEngine::new(std::env::current_exe()?)),
+        (EngineKind::Rate, Some(_)) => Box::new(RateEngine::new(std::env::current_exe()?)),
+        (EngineKind::Program, Some(scratch)) => Box::new(ProgramEngine::new(scratch)),
+        (EngineKind::Metadata, Some(scratch)) => {
+            Box::new(MetadataEngine::new(std::env::current_exe()?, scratch))
+        }
+        (EngineKind::Ffsb, Some(scratch)) => {
+            Box::new(FfsbEngine::new(std::env::current_exe()?, scratch))
+        }
+        (EngineKind::Ior, Some(scratch)) => {
+            Box::new(IorEngine::new(std::env::current_exe()?, scratch))
+        }
+        (EngineKind::CopyUp, Some(scratch)) => Box::new(CopyUpEngine::new(scratch)),
+        (EngineKind::Imported, _) => bail!("imported results are not run again"),
+        (EngineKind::Synthetic, _) => Box::new(SyntheticEngine),
+        (_, None) => bail!("the load needs a directory to work in"),
+    };
+    let mut runner = Runner::new(plan, store, engine.as_mut(), stage, course.stop.clone())?;
+    runner.end_by(course.deadline);
+    let ending = runner.run(&mut |event| progress.show(&event));
+    progress.end();
+    Ok(ending?)
+}
