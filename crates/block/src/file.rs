@@ -120,6 +120,11 @@ impl FileBacking {
         })
     }
 
+    /// The open file, for who sends requests of its own that are within the geometry.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Number of `fdatasync` calls so far: at most one per flush, fewer where flushes were shared.
     pub fn syncs(&self) -> u64 {
         self.flushes.syncs.load(Ordering::Relaxed)

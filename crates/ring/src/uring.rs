@@ -252,7 +252,7 @@ fn enter_now<S: squeue::EntryMarker>(ring: &IoUring<S, cqueue::Entry>) -> io::Re
 
 /// Answers that mean "go on": a signal, a passed timeout, or a full completion queue, which is
 /// reaped next.
-fn tolerate(result: io::Result<usize>) -> io::Result<()> {
+pub(crate) fn tolerate(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),
         Err(error) => match error.raw_os_error() {
@@ -262,7 +262,7 @@ fn tolerate(result: io::Result<usize>) -> io::Result<()> {
     }
 }
 
-fn build<S: squeue::EntryMarker>(
+pub(crate) fn build<S: squeue::EntryMarker>(
     mut builder: io_uring::Builder<S, cqueue::Entry>,
     entries: u32,
 ) -> io::Result<IoUring<S, cqueue::Entry>> {

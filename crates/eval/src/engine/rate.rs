@@ -47,18 +47,19 @@ impl RateEngine {
     }
 }
 
-/// What a condition's levels say: the device, if it is none of files, and the queue.
-fn levels(work: &Work<'_>) -> (Option<String>, QueuePolicy) {
+/// What a condition's levels say: the device, if it is none of files, and the queue of our block layer, if
+/// requests go through one.
+fn levels(work: &Work<'_>) -> (Option<String>, Option<QueuePolicy>) {
     let factors = &work.plan.experiment.factors;
     let mut device = None;
-    let mut queue = QueuePolicy::Direct;
+    let mut queue = None;
     for (factor, level) in &work.condition.levels {
         match factors.get(factor).and_then(|levels| levels.get(level)).map(|level| &level.kind) {
             Some(LevelKind::Storage(Storage::Null)) => device = Some("null".into()),
             Some(LevelKind::Storage(Storage::Memory)) => {
                 device = Some(format!("memory:{}", work.plan.experiment.file_bytes));
             }
-            Some(LevelKind::Queue(policy)) => queue = *policy,
+            Some(LevelKind::Queue(policy)) => queue = Some(*policy),
             _ => {}
         }
     }
@@ -79,11 +80,15 @@ fn arguments(work: &Work<'_>) -> Result<Vec<String>, Error> {
         option("iodepth-max", work.cell.depth.max(work.cell.batch).to_string());
     }
     option("batch", work.cell.batch.to_string());
+    // CPU time by rate is looked at: wake-ups must not be other ones from some rate on.
+    option("slack-us", "0".into());
     option("units", rate.units.to_string());
     option("numjobs", work.cell.jobs.to_string());
     option("rw", rate.pattern.name().into());
     option("bs", work.cell.block_size.to_string());
-    option("queue", queue.name().into());
+    if let Some(queue) = queue {
+        option("queue", queue.name().into());
+    }
     option("runtime", work.plan.experiment.timing.run.as_secs_f64().to_string());
     option("ramp-time", work.ramp.as_secs_f64().to_string());
     option("seed", work.step.seed.to_string());

@@ -8,10 +8,18 @@
 //! its own that sleeps until the next batch is due or something completes; nothing spins unless
 //! `--poll-us` says so. So CPU time per request is the storage stack's, and what the generator itself
 //! takes is what the device `null` takes, which does nothing at all.
+//!
+//! On files, block devices and nothing the loop is a plain one ([`straight`]); devices behind a network,
+//! memory and the queues of our block layer take a task for each request ([`futures`]), which costs some
+//! CPU time more. What is to be compared has to go the same way.
 
 mod device;
+mod futures;
 mod job;
 mod report;
+mod schedule;
+mod straight;
+mod times;
 
 use crate::load::{self, Mode};
 use anyhow::{bail, ensure};
@@ -26,7 +34,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How often the end is looked for.
-const WATCH_PERIOD: Duration = Duration::from_millis(20);
+const WATCH_PERIOD: Duration = Duration::from_millis(100);
+/// How late a batch may be for a wake-up that serves several: the kernel's own timer slack, which ours is
+/// otherwise too fine for.
+const SLACK: Duration = Duration::from_micros(50);
 /// From when all jobs are ready until the first request is due.
 const START_DELAY: Duration = Duration::from_millis(5);
 
@@ -62,10 +73,11 @@ pub(super) struct RateArgs {
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     iodepth_max: u32,
-    /// Queue of each device: `direct` (each job its own) or `elevator` (one for all jobs, sorted and
-    /// merged behind a lock, as for rotating disks)
-    #[arg(long, value_enum, default_value_t = Queue::Direct)]
-    queue: Queue,
+    /// Through the block layer, with a queue of each device: `direct` (each job its own) or `elevator`
+    /// (one for all jobs, sorted and merged behind a lock, as for rotating disks) [default: requests
+    /// on files go straight to the kernel]
+    #[arg(long, value_enum)]
+    queue: Option<Queue>,
     /// Seconds to measure
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     runtime: f64,
@@ -75,6 +87,10 @@ pub(super) struct RateArgs {
     /// Seed of offsets
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// A batch may be so late that a wake-up, and its system call, serves several, which saves CPU time [default: 50 where a job's
+    /// batches are due at least twice in that time, else 0]
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    slack_us: Option<u64>,
     /// Spin up to so many microseconds for completions before sleeping
     #[arg(long, value_name = "US", default_value_t = 0)]
     poll_us: u64,
@@ -99,6 +115,18 @@ pub(super) struct RateArgs {
     json: bool,
 }
 
+impl RateArgs {
+    /// How late a batch may be for the sake of fewer wake-ups. Where batches are further apart there is
+    /// nothing to gain.
+    fn slack(&self) -> Duration {
+        let Some(rate) = self.rate else { return Duration::ZERO };
+        let per_job = u64::from(self.batch) * u64::from(self.numjobs);
+        let period = Duration::from_nanos(per_job * 1_000_000_000 / rate);
+        let default = if period * 2 <= SLACK { SLACK } else { Duration::ZERO };
+        self.slack_us.map_or(default, Duration::from_micros)
+    }
+}
+
 /// Runs the load.
 pub(super) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
     let is_interrupted = load::interrupted()?;
@@ -117,7 +145,7 @@ pub(super) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
     }
     let measured = watch(args, &control, &is_interrupted)?;
     let results = load::join(handles)?;
-    report::print(args, &measured, results)?;
+    report::print(args, load.straight.is_some(), &measured, results)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -149,7 +177,10 @@ fn load_of(args: &RateArgs) -> anyhow::Result<Load> {
         let start = u64::from(index / count) * requests * args.bs;
         parts.push(job::Unit { device, start, requests });
     }
-    Ok(Load { args: args.clone(), sources, units: parts })
+    // All of them or none: one loop makes them all. Spinning is the reactor's.
+    let can_be = args.poll_us == 0;
+    let straight = sources.iter().map(|it| it.straight().filter(|_| can_be)).collect();
+    Ok(Load { args: args.clone(), straight, sources, units: parts })
 }
 
 /// What the run as a whole took.

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use eval::units::parse_bytes;
 use host::{ConnectOptions, Controller, Namespace};
 use nvme::{Nqn, Nsid};
-use ring::{Buffer, Chunk, Segments, Shared};
+use ring::{Buffer, Chunk, File, Segments, Shared};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -32,7 +32,7 @@ const QUEUE_SIZE: std::ops::RangeInclusive<u32> = 128..=1024;
 const NVME: &str = "nvme://";
 const ISCSI: &str = "iscsi://";
 
-/// How requests of several jobs come to a device.
+/// How requests of several jobs come to a device through our block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Queue {
     /// Each job has a queue of its own
@@ -91,12 +91,23 @@ impl fmt::Display for DeviceSpec {
 
 /// A device that jobs can attach.
 pub(super) enum Source {
-    /// Of this machine.
+    /// A file or block device, without a queue of ours.
+    File(FileBacking),
+    /// The device that does nothing, likewise.
+    Null(Null),
+    /// Of this machine, behind a queue or in memory.
     Backing(Arc<dyn Backing>),
     /// Each job has a controller of its own.
     Nvme(Box<ConnectOptions>, Nsid, Geometry),
     /// Each job has a session of its own.
     Iscsi(Arc<iscsi::Library>, iscsi::Address, Geometry),
+}
+
+/// Where a request goes that no layer of ours is between.
+pub(super) enum Target {
+    File(File),
+    /// It is done at once.
+    Nothing,
 }
 
 /// A device of one job.
@@ -116,11 +127,11 @@ impl Source {
                 if let (DeviceSpec::Path(path), true) = (spec, args.rw.writes()) {
                     check_writable(path, args.overwrite, args.destroy.as_deref())?;
                 }
-                return backing(spec, args).map(Self::Backing);
+                return of_this_machine(spec, args);
             }
         };
         ensure!(
-            args.queue == Queue::Direct,
+            args.queue != Some(Queue::Elevator),
             "--queue elevator goes with devices of this machine, not with {spec}"
         );
         Ok(source)
@@ -128,6 +139,8 @@ impl Source {
 
     pub(super) fn geometry(&self) -> Geometry {
         match self {
+            Self::File(file) => file.geometry(),
+            Self::Null(_) => Null::geometry(),
             Self::Backing(backing) => backing.geometry(),
             Self::Nvme(_, _, geometry) | Self::Iscsi(_, _, geometry) => *geometry,
         }
@@ -135,18 +148,29 @@ impl Source {
 
     /// For the calling thread.
     pub(super) async fn attach(&self) -> anyhow::Result<Attached> {
+        let plain = |device| Attached { device, controller: None };
         Ok(match self {
-            Self::Backing(backing) => Attached { device: backing.attach(), controller: None },
+            Self::File(file) => plain(file.attach()),
+            Self::Null(null) => plain(null.attach()),
+            Self::Backing(backing) => plain(backing.attach()),
             Self::Nvme(options, nsid, _) => {
                 let controller = Controller::connect(options.as_ref().clone()).await?;
                 let device = Rc::new(Namespace::open(&controller, *nsid).await?);
                 Attached { device, controller: Some(controller) }
             }
             Self::Iscsi(library, address, _) => {
-                let device = Rc::new(iscsi::Session::connect(library, address)?);
-                Attached { device, controller: None }
+                plain(Rc::new(iscsi::Session::connect(library, address)?))
             }
         })
+    }
+
+    /// Where requests go without a layer of ours, if they can.
+    pub(super) fn straight(&self) -> Option<Target> {
+        match self {
+            Self::File(file) => Some(Target::File(file.file().clone())),
+            Self::Null(_) => Some(Target::Nothing),
+            Self::Backing(_) | Self::Nvme(..) | Self::Iscsi(..) => None,
+        }
     }
 }
 
@@ -192,10 +216,12 @@ fn check_writable(path: &Path, overwrite: bool, destroy: Option<&str>) -> anyhow
     Ok(())
 }
 
-/// A device of this machine behind its queue.
-fn backing(spec: &DeviceSpec, args: &RateArgs) -> anyhow::Result<Arc<dyn Backing>> {
-    let device: Arc<dyn Backing> = match spec {
-        DeviceSpec::Memory(bytes) => Arc::new(MemoryBacking::new(*bytes, BLOCK_BYTES)?),
+/// A device of this machine, behind its queue if one was asked for.
+fn of_this_machine(spec: &DeviceSpec, args: &RateArgs) -> anyhow::Result<Source> {
+    let source = match spec {
+        DeviceSpec::Memory(bytes) => {
+            Source::Backing(Arc::new(MemoryBacking::new(*bytes, BLOCK_BYTES)?))
+        }
         DeviceSpec::Path(path) => {
             let options = FileOptions {
                 block_size: None,
@@ -203,20 +229,30 @@ fn backing(spec: &DeviceSpec, args: &RateArgs) -> anyhow::Result<Arc<dyn Backing
                 preallocated: true,
                 incarnation: Incarnation::random(),
             };
-            Arc::new(FileBacking::open(path, &options)?)
+            // The ring of a load that has just ended may have the file for some ms yet.
+            Source::File(block_on(async {
+                Ok(FileBacking::open_patiently(path, &options).await?)
+            })?)
         }
-        _ => Arc::new(Null { bytes_max: args.bs.max(MERGED_BYTES_MAX) as usize }),
+        _ => Source::Null(Null { bytes_max: args.bs.max(MERGED_BYTES_MAX) as usize }),
     };
-    Ok(match args.queue {
+    let Some(queue) = args.queue else { return Ok(source) };
+    let device: Arc<dyn Backing> = match source {
+        Source::File(file) => Arc::new(file),
+        Source::Null(null) => Arc::new(null),
+        Source::Backing(backing) => backing,
+        other @ (Source::Nvme(..) | Source::Iscsi(..)) => return Ok(other),
+    };
+    Ok(Source::Backing(match queue {
         Queue::Direct => device,
         Queue::Elevator => Arc::new(Elevator::new(device, ElevatorOptions::default())),
-    })
+    }))
 }
 
 /// A device that does nothing, at once: what remains is the generator itself. It gives the same zeros
 /// for every read, and each thread its own, so that threads share nothing.
 #[derive(Clone, Debug)]
-struct Null {
+pub(super) struct Null {
     /// Longest read.
     bytes_max: usize,
 }

@@ -17,31 +17,36 @@ struct Sum {
     submissions: BTreeMap<usize, u64>,
     ios_all: u64,
     unfinished: u32,
+    has_registered_memory: bool,
     timer_slack_ns: u64,
 }
 
 fn sum(results: Vec<JobResult>) -> anyhow::Result<Sum> {
     let mut results = results.into_iter();
-    let Some(first) = results.next() else { anyhow::bail!("no job has a result") };
-    let mut sum = Sum {
-        latency_ns: first.latency_ns,
-        service_ns: first.service_ns,
-        lateness_ns: first.lateness_ns,
-        submissions: first.submissions.into_iter().collect(),
-        ios_all: first.ios_all,
-        unfinished: first.unfinished,
-        timer_slack_ns: first.timer_slack_ns,
+    let Some(JobResult { ended: first, timer_slack_ns }) = results.next() else {
+        anyhow::bail!("no job has a result")
     };
-    for result in results {
-        sum.latency_ns.add(&result.latency_ns)?;
-        sum.service_ns.add(&result.service_ns)?;
-        sum.lateness_ns.add(&result.lateness_ns)?;
-        for (size, count) in result.submissions {
+    let mut sum = Sum {
+        latency_ns: first.times.latency_ns,
+        service_ns: first.times.service_ns,
+        lateness_ns: first.times.lateness_ns,
+        submissions: first.submissions.into_iter().collect(),
+        ios_all: first.ios,
+        unfinished: first.unfinished,
+        has_registered_memory: first.has_registered_memory,
+        timer_slack_ns,
+    };
+    for JobResult { ended, timer_slack_ns } in results {
+        sum.latency_ns.add(&ended.times.latency_ns)?;
+        sum.service_ns.add(&ended.times.service_ns)?;
+        sum.lateness_ns.add(&ended.times.lateness_ns)?;
+        for (size, count) in ended.submissions {
             *sum.submissions.entry(size).or_default() += count;
         }
-        sum.ios_all += result.ios_all;
-        sum.unfinished += result.unfinished;
-        sum.timer_slack_ns = sum.timer_slack_ns.max(result.timer_slack_ns);
+        sum.ios_all += ended.ios;
+        sum.unfinished += ended.unfinished;
+        sum.has_registered_memory &= ended.has_registered_memory;
+        sum.timer_slack_ns = sum.timer_slack_ns.max(timer_slack_ns);
     }
     Ok(sum)
 }
@@ -66,6 +71,7 @@ fn object(histogram: &Histogram<u64>) -> Value {
 /// Prints the outcome.
 pub(super) fn print(
     args: &RateArgs,
+    is_straight: bool,
     measured: &Measured,
     results: Vec<JobResult>,
 ) -> anyhow::Result<()> {
@@ -86,7 +92,9 @@ pub(super) fn print(
             "lateness_us": object(&sum.lateness_ns),
             "submissions": sum.submissions.iter().collect::<Vec<_>>(),
             "cpu_us_per_io": cpu_us, "cpu_percent": cpu_percent, "unfinished": sum.unfinished,
-            "timer_slack_ns": sum.timer_slack_ns, "series": measured.series,
+            "timer_slack_ns": sum.timer_slack_ns,
+            "slack_us": args.slack().as_micros() as u64, "is_straight": is_straight,
+            "has_registered_memory": sum.has_registered_memory, "series": measured.series,
             "histogram_ns": load::coarse(&sum.latency_ns)?,
         });
         println!("{said}");
@@ -117,6 +125,14 @@ pub(super) fn print(
         let shown = figures(histogram).map(|(name, value)| format!("{name} {value:.1}"));
         println!("  {name}, us: {}", shown.join(", "));
     }
+    println!(
+        "  way: {}",
+        match (is_straight, sum.has_registered_memory) {
+            (true, true) => "straight to the kernel, files and memory registered",
+            (true, false) => "straight to the kernel, files registered",
+            (false, _) => "through the block layer",
+        }
+    );
     let submitted: u64 = sum.submissions.iter().map(|(size, count)| *size as u64 * count).sum();
     let calls: u64 = sum.submissions.values().sum();
     if calls > 0 {
