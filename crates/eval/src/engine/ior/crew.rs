@@ -4,10 +4,9 @@ use super::hints::Effective;
 use super::phase::{Answer, Phase};
 use super::rank::{self, Team};
 use crate::engine::Stop;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, setsid};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -153,6 +152,8 @@ struct Member {
 /// What a rank says.
 #[derive(Debug, Serialize, Deserialize)]
 enum Said {
+    /// It stands, in a session of its own.
+    Ready,
     Barrier,
     Largest(u64),
     Done(Answer),
@@ -172,13 +173,17 @@ impl Processes {
                 IorError::NotAvailable(format!("rank {rank} does not start: {error}"))
             };
             let mut command = command();
-            // Ctrl-C reaches only us, and we decide.
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().map_err(|error| wrong(&error))?;
             let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
                 return Err(wrong(&"no pipe"));
             };
             all.members.push(Member { child, to, from: BufReader::new(from) });
+        }
+        for rank in 0..ranks {
+            if !matches!(all.hear(rank)?, Said::Ready) {
+                return Err(IorError::Gone(format!("rank {rank} is out of step")));
+            }
         }
         let groups = all.members.iter().map(|member| Pid::from_child(&member.child)).collect();
         all.watch = Some(Watch::start(stop, groups));
@@ -241,7 +246,7 @@ impl Crew for Processes {
                 match said {
                     Said::Done(answer) => reply.answers.push(answer),
                     Said::Failed(message) => return Err(IorError::Rank { rank, message }),
-                    Said::Barrier | Said::Largest(_) => {
+                    Said::Ready | Said::Barrier | Said::Largest(_) => {
                         return Err(IorError::Gone(format!("rank {rank} is out of step")));
                     }
                 }
@@ -297,8 +302,15 @@ impl<R: BufRead, W: Write> Team for Piped<R, W> {
 }
 
 /// Is a rank, until the conductor closes the pipe: reads phases, answers.
+///
+/// It leaves the caller's session, as the launchers of MPIs start each rank in one of its own: Ctrl-C
+/// reaches the conductor alone, which decides; and a kernel that shares CPU time out by session
+/// (`sched_autogroup_enabled`) gives each rank the part that a rank of an MPI gets beside other load, instead of one
+/// for all of them and for what started them.
 pub fn serve(from: impl BufRead, to: impl Write) -> io::Result<()> {
+    setsid()?;
     let mut team = Piped { from, to };
+    team.say(&Said::Ready)?;
     let mut hog = Vec::new();
     loop {
         let mut line = String::new();
