@@ -66,7 +66,7 @@ impl Engine for FioEngine {
         if let Some(log) = &job.log {
             let path = self.scratch.join(log);
             let text = std::fs::read_to_string(&path).map_err(Error::io("cannot read", &path))?;
-            outcome.series = parse_bandwidth_log(&text, work.ramp);
+            outcome.series = parse_bandwidth_log(&text);
             std::fs::remove_file(&path).map_err(Error::io("cannot remove", &path))?;
         }
         outcome.command = shown;

@@ -105,6 +105,9 @@ fn judge(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<(Bound,
     let device = facts.analysis.local_peak(facts.plan, workload, condition);
     let device = device.map(|peak| best.median / peak);
     let (core, softirq) = (sample("cpu_busiest_share"), sample("cpu_busiest_softirq_share"));
+    // CPUs that others keep busy without the load say nothing about it.
+    let others = sample("cpu_idle_busy").zip(sample("cpu_count")).map(|(busy, count)| busy / count);
+    let is_ours = others.is_none_or(|share| share < limits.cpu_idle_share);
     let machine = sample(Metric::MachineCpu.name()).map(|percent| percent / 100.0);
     if link.is_none() && core.is_none() {
         return None;
@@ -117,7 +120,8 @@ fn judge(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<(Bound,
         Bound::Link
     } else if reaches(device, limits.bound_share) {
         Bound::Device
-    } else if reaches(core, limits.cpu_share) || reaches(softirq, limits.softirq_share) {
+    } else if is_ours && (reaches(core, limits.cpu_share) || reaches(softirq, limits.softirq_share))
+    {
         Bound::Cpu
     } else if is_flat {
         Bound::Latency
@@ -129,7 +133,7 @@ fn judge(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<(Bound,
     };
     let line = format!(
         "{}, {}: {} MiB/s: {}. Of the link {}, of the device by itself {}, busiest CPU {}, softirqs \
-         {}, all CPUs {}, latency {} that of the fewest operations",
+         {}, all CPUs {}, those before the load {}, latency {} that of the fewest operations",
         facts.name(workload, condition),
         facts.plan.cells[best.cell].label(),
         units::significant(best.median / Metric::Bandwidth.unit()),
@@ -139,6 +143,7 @@ fn judge(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<(Bound,
         percent(core),
         percent(softirq),
         percent(machine),
+        percent(others),
         growth.map_or("not comparable with".into(), |growth| format!("{growth:.2} ×")),
     );
     Some((bound, line))

@@ -213,6 +213,20 @@ fn a6_limit() {
     assert_eq!(none.0, Confidence::NoAdvice, "{none:?}");
     let blind = planted(CLOSED, &[], 0.001, "A6", |it| by_law(it, |_| 100.0));
     assert_eq!(blind.confidence, Confidence::NotMeasured);
+    // CPUs that were busy before the load (so many of two) are not its limit.
+    let beside = |others: f64| {
+        planted(CLOSED, &[], 0.001, "A6", move |it| {
+            let mut outcome = run(0.99, 0.1, 5.0, false)(it);
+            let seen = [("cpu_idle_busy".to_string(), others), ("cpu_count".into(), 2.0)];
+            outcome.further.extend(seen);
+            outcome
+        })
+    };
+    let quiet = beside(0.2);
+    is_by((quiet.confidence, quiet.claim), "a CPU");
+    let crowded = beside(1.9);
+    assert_eq!(crowded.confidence, Confidence::NoAdvice, "{crowded:?}");
+    assert!(crowded.evidence[0].contains("those before the load 95 %"), "{crowded:?}");
 }
 
 /// A fixed rate whose operations cost so many µs by condition, on a machine with so much noise.
