@@ -94,7 +94,7 @@ pub(super) fn sentences(page: &mut String, report: &Report) {
             }
             for row in &family.rows {
                 let class = parts::class(row.verdict);
-                let sentence = escape(&report.sentence(family, row));
+                let sentence = parts::prose(&report.sentence(family, row));
                 let _ = writeln!(lines, "<li class=\"{class}\">{sentence}</li>");
             }
         }

@@ -25,7 +25,7 @@ fn pages_are_complete_and_self_contained() {
         "Known &lt;truth&gt; &amp; more",
         "Quick form",
         "Verdicts",
-        "different, matters",
+        "\u{a0}%), n = 6: different, matters",
         "<figure>",
         "seq</h2>",
         "rand</h2>",

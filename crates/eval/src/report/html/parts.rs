@@ -25,6 +25,11 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
+/// A sentence as HTML takes it, in which no line ends before a percent sign.
+pub(super) fn prose(text: &str) -> String {
+    escape(text).replace(" %", "\u{a0}%")
+}
+
 /// The class that colours a verdict.
 pub(super) fn class(verdict: Verdict) -> &'static str {
     match verdict {
@@ -225,7 +230,7 @@ pub(super) fn advice(page: &mut String, report: &Report) {
             card.confidence.label().replace(' ', "-"),
             card.id,
             escape(text(card.question)),
-            escape(&card.claim),
+            prose(&card.claim),
             text(Message::Confidence),
             text(card.confidence.message()),
         );
@@ -233,7 +238,7 @@ pub(super) fn advice(page: &mut String, report: &Report) {
             let evidence = text(Message::Evidence);
             let _ = writeln!(page, "<details open><summary>{evidence}</summary>\n<ul lang=\"en\">");
             for line in &card.evidence {
-                let _ = writeln!(page, "<li>{}</li>", escape(line));
+                let _ = writeln!(page, "<li>{}</li>", prose(line));
             }
             page.push_str("</ul></details>\n");
         }
