@@ -106,6 +106,12 @@ impl Ending {
     pub fn label(self) -> &'static str {
         self.message().english()
     }
+
+    /// Whether an ending that was stored is for good: what was interrupted, or had no more time, can be
+    /// gone on with.
+    pub fn is_for_good(stored: &str) -> bool {
+        [Self::Interrupted, Self::Limit(Limit::Time)].iter().all(|it| it.label() != stored)
+    }
 }
 
 /// Runs a plan.

@@ -53,6 +53,21 @@ impl Scheduler {
         }
         fs::write(&self.file, &self.name).map_err(Error::io("cannot set", &self.file))
     }
+
+    /// Sets it, and looks whether the device has taken it: the kernel may leave things as they are without
+    /// an error, where a queue cannot have schedulers.
+    fn take(&self) -> Result<(), String> {
+        self.set().map_err(|error| error.to_string())?;
+        let text = fs::read_to_string(&self.file).map_err(|error| error.to_string())?;
+        match parse(&text).0 {
+            Some(current) if current == self.name => Ok(()),
+            current => Err(format!(
+                "the device lists scheduler {:?} and does not take it: it goes on with {}",
+                self.name,
+                current.unwrap_or("none that it names")
+            )),
+        }
+    }
 }
 
 impl Stage {
@@ -73,16 +88,16 @@ impl Stage {
         }
         let current = current.ok_or("the kernel does not tell the device's scheduler")?;
         check_writable(&file)?;
-        if self.schedulers.contains_key(&device) {
-            return Ok(());
+        if !self.schedulers.contains_key(&device) {
+            let leave = format!("echo '{current}' > '{}'", file.display());
+            if let Some(directory) = &self.directory {
+                directory.note_leave(&leave).map_err(|error| error.to_string())?;
+            }
+            self.leave.push(leave);
+            let own = Scheduler { file: file.clone(), name: current.into() };
+            self.schedulers.insert(device, own);
         }
-        let leave = format!("echo '{current}' > '{}'", file.display());
-        if let Some(directory) = &self.directory {
-            directory.note_leave(&leave).map_err(|error| error.to_string())?;
-        }
-        self.leave.push(leave);
-        self.schedulers.insert(device, Scheduler { file, name: current.into() });
-        Ok(())
+        Scheduler { file, name: name.into() }.take()
     }
 
     /// The scheduler for runs on a storage: the one that its level names, else the device's own, if
@@ -120,5 +135,18 @@ mod tests {
         assert_eq!(fs::read_to_string(&file).unwrap(), "bfq");
         fs::remove_file(&file).unwrap();
         assert!(scheduler("bfq").set().is_err());
+    }
+
+    /// Goal: a device that takes a name and goes on as before is noticed (a file stands in for it, which
+    /// brackets nothing).
+    #[test]
+    fn a_scheduler_that_is_not_taken_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("scheduler");
+        fs::write(&file, "[none] bfq\n").unwrap();
+        let scheduler = |name: &str| Scheduler { file: file.clone(), name: name.into() };
+        scheduler("none").take().unwrap();
+        let said = scheduler("bfq").take().unwrap_err();
+        assert!(said.contains("does not take it"), "{said}");
     }
 }

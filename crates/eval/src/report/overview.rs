@@ -11,6 +11,7 @@ use crate::advice::{Card, Confidence, RULES, Rule};
 use crate::error::Error;
 use crate::experiment::Mode;
 use crate::messages::{Language, Message};
+use crate::run::Ending;
 use crate::store::Store;
 use crate::units;
 use serde_json::{Value, json};
@@ -199,7 +200,9 @@ impl Overview {
     /// How much of it is done, in a sentence.
     fn summary(&self) -> String {
         let count = |of: fn(&Study) -> usize| self.studies.iter().map(of).sum::<usize>();
-        let done = self.studies.iter().filter(|it| matches!(it.state, State::Ended(_))).count();
+        let is_done =
+            |it: &&Study| matches!(&it.state, State::Ended(how) if Ending::is_for_good(how));
+        let done = self.studies.iter().filter(is_done).count();
         let seconds = units::seconds(self.studies.iter().map(|it| it.seconds).sum());
         self.language.say(
             Message::StudiesDone,

@@ -87,8 +87,8 @@ pub(super) struct RateArgs {
     /// Seed of offsets
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// A batch may be so late that a wake-up, and its system call, serves several, which saves CPU time [default: 50 where a job's
-    /// batches are due at least twice in that time, else 0]
+    /// A batch may be so late that a wake-up, and its system call, serves several, which saves CPU
+    /// time [default: 50 where a job's batches are due at least twice in that time, else 0]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     slack_us: Option<u64>,
     /// Spin up to so many microseconds for completions before sleeping

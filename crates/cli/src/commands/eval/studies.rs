@@ -58,14 +58,11 @@ struct Turn {
 }
 
 impl Turn {
-    /// Whether nothing of it is left to do: only interruptions and limits of time are gone on from.
+    /// Whether nothing of it is left to do: see [`Ending::is_for_good`].
     fn is_over(&self) -> anyhow::Result<bool> {
         let ending = self.store.get("ending")?;
-        let is_final = |it: &str| {
-            let goes_on = [Ending::Interrupted, Ending::Limit(eval::run::Limit::Time)];
-            goes_on.iter().all(|ending| ending.label() != it)
-        };
-        Ok(self.store.get("failure")?.is_none() && ending.as_deref().is_some_and(is_final))
+        let is_for_good = ending.as_deref().is_some_and(Ending::is_for_good);
+        Ok(self.store.get("failure")?.is_none() && is_for_good)
     }
 
     /// Seconds that it takes at the least, as planned.

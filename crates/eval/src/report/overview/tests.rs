@@ -89,6 +89,20 @@ fn overviews_have_all_studies() {
     assert!(json["not_measured"].as_array().unwrap().iter().any(|it| it["rule"] == "A2"));
 }
 
+/// Goal: a study that was interrupted, or had no more time, does not count as run to its end.
+#[test]
+fn what_can_go_on_is_not_done() {
+    let mut overview = overview(Language::English);
+    let mut summary = |ending: Ending| {
+        overview.studies[0].state = State::Ended(ending.label().into());
+        overview.summary()
+    };
+    assert!(summary(Ending::AllRounds).starts_with("1 of 3"));
+    for ending in [Ending::Interrupted, Ending::Limit(crate::run::Limit::Time)] {
+        assert!(summary(ending).starts_with("0 of 3"), "{ending:?}");
+    }
+}
+
 /// Goal: the page is in the language that was asked for, and JSON in English whatever it is.
 #[test]
 fn overviews_have_a_language_and_json_has_one() {
