@@ -221,7 +221,7 @@ struct Finding {
 }
 
 impl Finding {
-    fn not_measured(why: &str) -> Self {
+    fn not_measured(why: impl Into<String>) -> Self {
         Self {
             confidence: Confidence::NotMeasured,
             claim: why.into(),
@@ -239,6 +239,8 @@ struct Facts<'a> {
     /// Earlier results of the same plan on the same machine, if there is a look at them.
     trend: Option<&'a Trend>,
     limits: Thresholds,
+    /// What is found is told in it.
+    language: Language,
 }
 
 /// What the report shows of a rule.
@@ -262,15 +264,14 @@ pub struct Card {
     pub change: Message,
 }
 
-/// Judges all rules; what frames their findings is in a language, the findings are in English. `trend` is
-/// of earlier results, for A19.
+/// Judges all rules; the cards are in a language. `trend` is of earlier results, for A19.
 pub fn advise(
     plan: &Plan,
     analysis: &Analysis,
     trend: Option<&Trend>,
     language: Language,
 ) -> Vec<Card> {
-    let facts = Facts { plan, analysis, trend, limits: THRESHOLDS };
+    let facts = Facts { plan, analysis, trend, limits: THRESHOLDS, language };
     let scope = scope(&facts, language);
     RULES
         .iter()

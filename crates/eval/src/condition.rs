@@ -54,7 +54,9 @@ pub struct StageOptions {
 fn programs(plan: &Plan, options: &StageOptions) -> Vec<PathBuf> {
     let mut programs: Vec<PathBuf> = match plan.experiment.engine {
         EngineKind::Fio => vec!["fio".into()],
-        EngineKind::Metadata | EngineKind::Ffsb => vec![options.program.clone()],
+        EngineKind::Metadata | EngineKind::Ffsb | EngineKind::CopyUp => {
+            vec![options.program.clone()]
+        }
         _ => Vec::new(),
     };
     for load in &plan.experiment.workloads {
@@ -72,6 +74,8 @@ pub struct Stage {
     runtimes: BTreeMap<String, Result<Option<Container>, String>>,
     /// Levels that need a storage that stripes.
     striped: BTreeSet<String>,
+    /// Conditions whose runtime does not take their layers: why not, by name.
+    untaken: BTreeMap<String, String>,
     /// The program `tsumugi`.
     program: PathBuf,
     /// Processes to end, in the order they were started.
@@ -105,6 +109,7 @@ impl Stage {
             storages: BTreeMap::new(),
             runtimes: BTreeMap::new(),
             striped: BTreeSet::new(),
+            untaken: BTreeMap::new(),
             program: options.program.clone(),
             children: Vec::new(),
             services: Vec::new(),
@@ -162,7 +167,23 @@ impl Stage {
                 }
             }
         }
+        stage.probe_containers(plan, stop)?;
         Ok(stage)
+    }
+
+    /// Lets each runtime take the layers of each condition once: not all that it runs elsewhere it runs there.
+    fn probe_containers(&mut self, plan: &Plan, stop: &Stop) -> Result<(), Error> {
+        for condition in &plan.conditions {
+            let Ok(place) = self.place(condition) else { continue };
+            let Some(layers) = place.layers().filter(|_| place.is_container()) else { continue };
+            if stop.is_requested() {
+                return Err(Error::Interrupted);
+            }
+            if let Err(error) = self.probe_layers(layers, &place) {
+                self.untaken.insert(condition.id.clone(), error.to_string());
+            }
+        }
+        Ok(())
     }
 
     /// A storage with what its level puts on it.
@@ -265,6 +286,9 @@ impl Stage {
 
     /// Where a condition's runs work, or why it is not available.
     pub fn place(&self, condition: &Condition) -> Result<Place, String> {
+        if let Some(why) = self.untaken.get(&condition.id) {
+            return Err(why.clone());
+        }
         let mut ready = None;
         let mut named = None;
         let mut container = None;

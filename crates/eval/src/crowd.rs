@@ -21,7 +21,7 @@
 //! # use eval::crowd::{Base, Meeting, Patience}; use eval::engine::Stop; use std::path::Path;
 //! # fn f(place: &eval::condition::Place, scratch: &Path, stop: &Stop) -> Result<(), eval::Error> {
 //! let base = Base { key: "nothing", fill: &|_| Ok(()) };
-//! let instances = place.instances(16, &base)?;
+//! let instances = place.instances(16, &base, stop)?;
 //! let meeting = Meeting::make(scratch)?;
 //! let mut commands = Vec::new();
 //! for (number, place) in instances.places().iter().enumerate() {
@@ -45,6 +45,15 @@ pub use shares::{Base, PlainShares, Shares};
 
 /// Most instances of a crowd.
 pub const INSTANCES_MAX: u32 = 1024;
+
+/// What is kept of the rates of single instances: names of samples (behind what they are of), and shares.
+pub const CONTAINER_QUANTILES: [(&str, f64); 5] = [
+    ("container_rate_min", 0.0),
+    ("container_rate_q1", 0.25),
+    ("container_rate_median", 0.5),
+    ("container_rate_q3", 0.75),
+    ("container_rate_max", 1.0),
+];
 
 /// Jain's index of fairness (Jain, Chiu, Hawe 1984): (Σx)² / (n Σx²), from 1/n, where one gets all, to
 /// 1, where all get the same. `None` if nobody got anything.

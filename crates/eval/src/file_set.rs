@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::random::Random;
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Smallest and largest file, in bytes.
 const FILE_BYTES: (f64, f64) = (1e3, 4e6);
@@ -71,14 +71,36 @@ pub fn sync(directory: &Path) -> Result<(), Error> {
     rustix::fs::syncfs(&opened).map_err(|errno| wrong()(errno.into()))
 }
 
-/// Reads all files, so that each run finds them in memory, as far as they fit.
+/// Reads all files, those in directories below too, so that each run finds them in memory, as far as they
+/// fit.
 pub fn warm(directory: &Path) -> Result<(), Error> {
-    let wrong = || Error::io("cannot read", directory);
-    for entry in std::fs::read_dir(directory).map_err(wrong())? {
-        let mut file = File::open(entry.map_err(wrong())?.path()).map_err(wrong())?;
-        std::io::copy(&mut file, &mut std::io::sink()).map_err(wrong())?;
+    for (name, _) in list(directory)? {
+        let path = directory.join(name);
+        let mut file = File::open(&path).map_err(Error::io("cannot read", &path))?;
+        std::io::copy(&mut file, &mut std::io::sink()).map_err(Error::io("cannot read", &path))?;
     }
     Ok(())
+}
+
+/// Names of all files in a directory and below it, and their sizes, in order of the names.
+pub fn list(directory: &Path) -> Result<Vec<(PathBuf, u64)>, Error> {
+    let (mut found, mut left) = (Vec::new(), vec![PathBuf::new()]);
+    while let Some(part) = left.pop() {
+        let at = directory.join(&part);
+        let wrong = || Error::io("cannot read", &at);
+        for entry in std::fs::read_dir(&at).map_err(wrong())? {
+            let entry = entry.map_err(wrong())?;
+            let name = part.join(entry.file_name());
+            let metadata = entry.metadata().map_err(wrong())?;
+            if metadata.is_dir() {
+                left.push(name);
+            } else {
+                found.push((name, metadata.len()));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -104,6 +126,10 @@ mod tests {
         let read = |name: &str| std::fs::read(directory.path().join(name)).unwrap();
         assert_eq!((read("00000").len(), read("00002").len()), (5000, 3_000_000));
         assert_ne!(read("00000"), read("00001"));
+        std::fs::create_dir_all(directory.path().join("b/c")).unwrap();
+        std::fs::write(directory.path().join("b/c/d"), "abc").unwrap();
         warm(directory.path()).unwrap();
+        let names = list(directory.path()).unwrap();
+        assert_eq!((names.len(), &names[3]), (4, &(PathBuf::from("b/c/d"), 3)));
     }
 }

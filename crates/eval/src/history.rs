@@ -15,7 +15,7 @@ mod trend;
 use crate::analysis::Analysis;
 use crate::error::Error;
 use crate::experiment::{EngineKind, Metric};
-use crate::messages::Language;
+use crate::messages::{Language, Message};
 use crate::plan::Plan;
 use crate::shape::Shape;
 use crate::statistics::{
@@ -125,7 +125,15 @@ impl Change {
 
     /// The verdict for people, which says that nothing is paired.
     pub fn said(&self) -> String {
-        self.verdict.map_or("not comparable".into(), |verdict| format!("{verdict} (unpaired)"))
+        self.said_in(Language::English)
+    }
+
+    /// The same in a language.
+    pub fn said_in(&self, language: Language) -> String {
+        let Some(verdict) = self.verdict else {
+            return language.text(Message::A19NotComparable).into();
+        };
+        language.say(Message::A19Unpaired, &[("verdict", &verdict.label(language))])
     }
 }
 

@@ -3,7 +3,7 @@
 pub mod advice;
 pub mod analysis;
 mod calendar;
-mod clock;
+pub mod clock;
 pub mod condition;
 pub mod cpu;
 pub mod crowd;

@@ -1,7 +1,7 @@
 //! Everything that pages, charts and cards say, in English and in Japanese.
 //!
-//! To say something new, add a line to the table (`messages/table.rs`): its key, the English, the
-//! Japanese. Where a value goes stands its name in braces, in both. Then it is said by
+//! To say something new, add a line to the table, in the file of its topic (`messages/`): its key, the
+//! English, the Japanese. Where a value goes stands its name in braces, in both. Then it is said by
 //! [`Language::text`], or with values by [`Language::say`]:
 //!
 //! ```
@@ -12,9 +12,20 @@
 //! ```
 //!
 //! What has one language only (JSON, what commands print) takes [`Message::english`]. Names that
-//! experiments give, facts of the machine and what a rule found are not in the table: they are shown
-//! as they are.
+//! experiments give and facts of the machine are not in the table: they are shown as they are.
 
+#[macro_use]
+mod advice;
+#[macro_use]
+mod charts;
+#[macro_use]
+mod loads;
+#[macro_use]
+mod metrics;
+#[macro_use]
+mod pages;
+#[macro_use]
+mod report;
 mod table;
 
 use serde::Serialize;

@@ -14,6 +14,7 @@ mod processes;
 mod reclaim;
 
 use crate::error::Error;
+use crate::process;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -65,6 +66,17 @@ impl Owner {
         match processes::end(&loads, reclaim::END_PATIENCE) {
             0 => Ok(()),
             left => Err(Error::Refused(format!("{left} processes of the experiment do not end"))),
+        }
+    }
+
+    /// Removes its containers, of a runtime that keeps them.
+    pub(crate) fn remove_containers(&self, runtime: &Path) {
+        let program = runtime.display().to_string();
+        let filter = format!("label={}", self.label());
+        let listed = process::output(&program, &["ps", "-aq", "--filter", &filter]);
+        for container in listed.unwrap_or_default().split_whitespace() {
+            // Who has just ended by itself is gone.
+            let _ = process::output(&program, &["rm", "-f", container]);
         }
     }
 

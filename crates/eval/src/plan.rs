@@ -6,20 +6,18 @@
 //! machine does meanwhile. A round's order follows from the seed and the round's number alone, so an
 //! experiment that was interrupted goes on exactly as it would have.
 
+mod estimate;
+
 use crate::experiment::{
-    Backing, Experiment, Level, LevelKind, Mode, QueuePolicy, Scheme, Storage, Workload,
+    Experiment, Level, LevelKind, Mode, QueuePolicy, Scheme, Storage, Workload,
 };
 use crate::messages::{Language, Message};
 use crate::random::Random;
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-use std::time::Duration;
 
-/// What starting and ending one run costs beside the load itself.
-pub const RUN_OVERHEAD: Duration = Duration::from_millis(600);
-/// Rate that the estimate of written bytes assumes: the run itself is what finds the real one.
-pub const WRITE_RATE_ASSUMED_BYTES: u64 = 1 << 30;
+pub use estimate::{Estimate, RUN_OVERHEAD};
 
 /// A workload at one point.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,24 +102,6 @@ pub struct Plan {
     pub hash: String,
 }
 
-/// What a plan costs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
-    /// Runs up to the first look, those for warming up included.
-    pub runs_min: u64,
-    /// Runs up to the last look.
-    pub runs_max: u64,
-    /// Seconds up to the first look.
-    pub seconds_min: f64,
-    /// Seconds up to the last look, or to the limit.
-    pub seconds_max: f64,
-    /// Bytes that writing the files beforehand takes.
-    pub prepared_bytes: u64,
-    /// Bytes that the runs may write up to the last look at [`WRITE_RATE_ASSUMED_BYTES`] per second,
-    /// or the limit.
-    pub written_bytes_max: u64,
-}
-
 impl Plan {
     /// Plans an experiment.
     pub fn new(experiment: Experiment) -> Self {
@@ -193,13 +173,17 @@ impl Plan {
         self.conditions.iter().any(has)
     }
 
+    /// The levels of a condition.
+    fn levels(&self, condition: usize) -> impl Iterator<Item = &Level> {
+        let levels = self.conditions[condition].levels.iter();
+        levels.filter_map(|(factor, level)| self.experiment.factors.get(factor)?.get(level))
+    }
+
     /// How containers get their changeable copies under a condition, if that is what it is about.
     pub fn scheme(&self, condition: usize) -> Option<Scheme> {
-        self.conditions[condition].levels.iter().find_map(|(factor, level)| {
-            match self.experiment.factors.get(factor)?.get(level)?.kind {
-                LevelKind::Storage(Storage::Layers(scheme)) => Some(scheme),
-                _ => None,
-            }
+        self.levels(condition).find_map(|level| match level.kind {
+            LevelKind::Storage(Storage::Layers(scheme)) => Some(scheme),
+            _ => None,
         })
     }
 
@@ -230,44 +214,6 @@ impl Plan {
     /// Rounds at the start that are not counted.
     pub fn warm_up_rounds(&self) -> u32 {
         self.experiment.timing.warm_up_rounds
-    }
-
-    /// What it costs at most, and at least.
-    pub fn estimate(&self) -> Estimate {
-        let timing = &self.experiment.timing;
-        let per_round = (self.cells.len() * self.conditions.len()) as u64;
-        let runs = |rounds: u32| u64::from(timing.warm_up_rounds + rounds) * per_round;
-        let per_run = (timing.run + timing.ramp + RUN_OVERHEAD).as_secs_f64();
-        let limit = self.experiment.limits.time.map_or(f64::INFINITY, |limit| limit.as_secs_f64());
-        let runs_max = runs(timing.looks.rounds_max());
-        let writing =
-            (0..self.cells.len()).filter(|&cell| self.workload(cell).writes()).count() as f64;
-        let write_runs = runs_max as f64 * writing / self.cells.len().max(1) as f64;
-        let load = (timing.run + timing.ramp).as_secs_f64();
-        let written = write_runs * load * WRITE_RATE_ASSUMED_BYTES as f64;
-        let written_limit = self.experiment.limits.written_bytes.unwrap_or(u64::MAX);
-        // Of files that are made for a storage, all is written once; devices are taken as they
-        // are.
-        let makes_file = |level: &&Level| {
-            use Storage::{Command, Directory, Iscsi, Layers, Pool, Target};
-            let LevelKind::Storage(storage) = &level.kind else { return false };
-            let is_file = matches!(storage, Target { backing: Backing::File, .. });
-            is_file
-                || matches!(
-                    storage,
-                    Command { .. } | Directory(_) | Iscsi { .. } | Layers(_) | Pool(_)
-                )
-        };
-        let levels = self.experiment.factors.values().flat_map(BTreeMap::values);
-        let storages = levels.filter(makes_file).count() as u64;
-        Estimate {
-            runs_min: runs(timing.looks.rounds_min()),
-            runs_max,
-            seconds_min: (runs(timing.looks.rounds_min()) as f64 * per_run).min(limit),
-            seconds_max: (runs_max as f64 * per_run).min(limit),
-            prepared_bytes: self.experiment.file_bytes * storages,
-            written_bytes_max: (written as u64).min(written_limit),
-        }
     }
 }
 

@@ -57,6 +57,19 @@ pub fn succeed(command: &mut Command) -> Result<String, Error> {
     Err(Error::program(&program, format!("{}: {}", finished.status, finished.stderr.trim())))
 }
 
+/// Runs a program, whose output goes where the command says, to its end. On a stop, or after `patience`,
+/// its group is ended.
+pub fn follow(command: &mut Command, stop: &Stop, patience: Duration) -> Result<ExitStatus, Error> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let wrong = |error: std::io::Error| Error::program(&name, error.to_string());
+    let mut child = command.process_group(0).spawn().map_err(wrong)?;
+    match wait(&mut child, stop, patience, Duration::from_secs(1)).map_err(wrong)? {
+        End::Stopped => Err(Error::Interrupted),
+        End::TooLong => Err(Error::program(&name, format!("did not end within {patience:?}"))),
+        End::Itself(status) => Ok(status),
+    }
+}
+
 /// Runs a program to its end. On a stop, or after `patience`, it gets SIGTERM, and SIGKILL after
 /// `end_patience`.
 pub fn run(

@@ -425,7 +425,7 @@ impl<'a> Runner<'a> {
             // Through the page cache it may well come from there: that is what was asked for.
             marks.retain(|mark| *mark != Mark::Cached);
         }
-        if self.plan.experiment.engine == EngineKind::CopyUp {
+        if self.plan.scheme(work.step.condition).is_some() {
             // Copies and journals are the load's too, and how many there are is what is asked.
             marks.retain(|mark| *mark != Mark::OtherTraffic);
         }

@@ -107,7 +107,10 @@ impl Site {
                 return Ok(Some(Response::page(pages::live(entry, &store()?, language)?)));
             }
             "" | "report" => {
-                let made = || Ok(pages::report(entry, &report()?).into_bytes());
+                let made = || {
+                    let is_waiting = store()?.is_waiting()?;
+                    Ok(pages::report(entry, &report()?, is_waiting).into_bytes())
+                };
                 ("text/html; charset=utf-8", keep(&made)?)
             }
             "report.md" => {

@@ -229,6 +229,13 @@ impl Store {
         Ok(())
     }
 
+    /// Whether nothing was begun since it was made, ended, failed or was interrupted: of one that has a
+    /// process, that it waits for its turn.
+    pub fn is_waiting(&self) -> Result<bool, Error> {
+        let is_over = self.get("ending")?.is_some() || self.get("failure")?.is_some();
+        Ok(is_over || self.get("started")?.is_none())
+    }
+
     /// Keeps how far the experiment is.
     pub fn set_progress(&self, progress: &Progress) -> Result<(), Error> {
         self.set("progress", &serde_json::to_string(progress).unwrap_or_default())

@@ -111,7 +111,7 @@ pub fn percent(log_ratio: f64) -> String {
         return "–".into();
     }
     if value > PERCENT_MAX {
-        return format!("over +{PERCENT_MAX:.0} %");
+        return format!("≥ +{PERCENT_MAX:.0} %");
     }
     let sign = if value < 0.0 { '−' } else { '+' };
     let size = value.abs();
@@ -163,7 +163,7 @@ mod tests {
         );
         assert_eq!(percent(1.05_f64.ln()), "+5.0 %");
         assert_eq!(percent(0.5_f64.ln()), "−50 %");
-        assert_eq!(percent(20.0), "over +100000 %");
+        assert_eq!(percent(20.0), "≥ +100000 %");
         let known = Some(Interval { low: 0.9_f64.ln(), high: 1.05_f64.ln() });
         assert_eq!(interval(known), "−10 % … +5.0 %");
         assert_eq!(interval_behind(known), " (−10 % … +5.0 %)");

@@ -1,18 +1,25 @@
 //! Processes that work when they are told to: a word by line on their input, an answer by line on
 //! their output. All are there and have answered before the first word is sent, so that a load of many
 //! processes begins at one time. The end of its input ends a process.
+//!
+//! Answers are waited for with poll(2), by whoever asks: six hundred processes need no thread here.
 
 use crate::engine::Stop;
 use crate::error::Error;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a process that was told to end may take.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 /// How often a wish to stop is looked for.
 const STOP_PERIOD: Duration = Duration::from_millis(50);
+/// How long one that did not end by itself may take when it is told to by a signal.
+const TERM_PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes that are read at a time.
+const PIECE_BYTES: usize = 16 << 10;
 
 /// A process, with what it answers. Dropped, it is ended.
 #[derive(Debug)]
@@ -20,7 +27,17 @@ pub struct Worker {
     name: &'static str,
     child: Child,
     words: Option<ChildStdin>,
-    answers: mpsc::Receiver<String>,
+    answers: ChildStdout,
+    /// What was read and is no whole line yet, or was not asked for.
+    read: Vec<u8>,
+    has_ended: bool,
+}
+
+/// What reading gave.
+enum Heard {
+    Something,
+    Nothing,
+    End,
 }
 
 impl Worker {
@@ -30,16 +47,10 @@ impl Worker {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| wrong(error.to_string()))?;
         let words = child.stdin.take();
-        let stdout = child.stdout.take().ok_or_else(|| wrong("no output".into()))?;
-        let (sender, answers) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Ok(Self { name, child, words, answers })
+        let answers = child.stdout.take().ok_or_else(|| wrong("no output".into()))?;
+        let nonblocking = rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::fcntl_setfl(&answers, nonblocking).map_err(|errno| wrong(errno.to_string()))?;
+        Ok(Self { name, child, words, answers, read: Vec::new(), has_ended: false })
     }
 
     /// Tells it what to do.
@@ -50,21 +61,43 @@ impl Worker {
     }
 
     /// Its next answer, if it comes before patience or the user ends it.
-    pub fn answer(&self, patience: Duration, stop: &Stop) -> Result<String, Error> {
+    pub fn answer(&mut self, patience: Duration, stop: &Stop) -> Result<String, Error> {
         let begun = Instant::now();
-        while begun.elapsed() < patience {
-            match self.answers.recv_timeout(STOP_PERIOD) {
-                Ok(line) => return Ok(line),
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    return Err(Error::program(self.name, "a process ended"));
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line = self.read.drain(..=end).take(end).collect::<Vec<_>>();
+                return Ok(String::from_utf8_lossy(&line).into_owned());
+            }
+            match self.hear(STOP_PERIOD)? {
+                Heard::End => return Err(Error::program(self.name, "a process ended")),
+                Heard::Nothing if stop.is_requested() => return Err(Error::Interrupted),
+                Heard::Nothing if begun.elapsed() > patience => {
+                    return Err(Error::program(self.name, "a process does not answer"));
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if stop.is_requested() => {
-                    return Err(Error::Interrupted);
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Heard::Something | Heard::Nothing => {}
             }
         }
-        Err(Error::program(self.name, "a process does not answer"))
+    }
+
+    /// Waits for so long until there is something to read, and reads it.
+    fn hear(&mut self, wait: Duration) -> Result<Heard, Error> {
+        let wrong = |why: String| Error::program(self.name, why);
+        let mut set = [PollFd::new(&self.answers, PollFlags::IN)];
+        let wait = Timespec::try_from(wait).map_err(|error| wrong(error.to_string()))?;
+        let ready = rustix::io::retry_on_intr(|| poll(&mut set, Some(&wait)));
+        if ready.map_err(|errno| wrong(errno.to_string()))? == 0 {
+            return Ok(Heard::Nothing);
+        }
+        let mut piece = [0; PIECE_BYTES];
+        match self.answers.read(&mut piece) {
+            Ok(0) => Ok(Heard::End),
+            Ok(count) => {
+                self.read.extend_from_slice(&piece[..count]);
+                Ok(Heard::Something)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(Heard::Nothing),
+            Err(error) => Err(wrong(error.to_string())),
+        }
     }
 }
 
@@ -73,25 +106,69 @@ impl Worker {
     pub fn dismiss(&mut self) {
         self.words = None;
     }
+
+    /// Lets several end by themselves, all of them together within the time that one may take.
+    pub fn end_all<'a>(workers: impl Iterator<Item = &'a mut Self>) {
+        let mut workers: Vec<_> = workers.collect();
+        for worker in &mut workers {
+            worker.dismiss();
+        }
+        let until = Instant::now() + END_PATIENCE;
+        for worker in workers {
+            worker.end_by(until);
+        }
+    }
+
+    /// Waits until it has ended by itself, and ends it if it hangs.
+    fn end_by(&mut self, until: Instant) {
+        if self.has_ended {
+            return;
+        }
+        self.dismiss();
+        let hangs = loop {
+            self.read.clear();
+            let left = until.saturating_duration_since(Instant::now());
+            match self.hear(left) {
+                Ok(Heard::Something) => {}
+                // Its output ends with it, or a moment before.
+                Ok(Heard::End) => break !self.ends_within(END_PATIENCE),
+                Ok(Heard::Nothing) if !left.is_zero() => {}
+                Ok(Heard::Nothing) | Err(_) => break true,
+            }
+        };
+        if hangs {
+            // Its group, if it has one of its own: runtimes pass signals on to their containers.
+            let group = Pid::from_child(&self.child);
+            let _ = kill_process_group(group, Signal::TERM);
+            if !self.ends_within(TERM_PATIENCE) {
+                let _ = kill_process_group(group, Signal::KILL);
+                let _ = self.child.kill();
+            }
+        }
+        // Whoever cannot be waited for is no child of ours any more.
+        let _ = self.child.wait();
+        self.has_ended = true;
+    }
+}
+
+impl Worker {
+    fn ends_within(&mut self, patience: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return true;
+            }
+            if begun.elapsed() > patience {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // One that hangs is ended.
-        self.dismiss();
-        let begun = Instant::now();
-        loop {
-            let left = END_PATIENCE.saturating_sub(begun.elapsed());
-            match self.answers.recv_timeout(left) {
-                Ok(_) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => break,
-                Err(mpsc::RecvTimeoutError::Timeout) => {
-                    let _ = self.child.kill();
-                    break;
-                }
-            }
-        }
-        let _ = self.child.wait();
+        self.end_by(Instant::now() + END_PATIENCE);
     }
 }
 
@@ -121,6 +198,11 @@ mod tests {
         let late = echo.answer(Duration::from_millis(60), &Stop::default()).unwrap_err();
         assert!(late.to_string().contains("does not answer"), "{late}");
         drop(echo);
+        // Two lines that came at a time are two answers.
+        let mut two = shell("printf 'one\\ntw'; sleep 0.1; echo o; read word");
+        for word in ["one", "two"] {
+            assert_eq!(two.answer(long, &Stop::default()).unwrap(), word);
+        }
         let ended = shell("exit 3").answer(long, &Stop::default()).unwrap_err();
         assert!(ended.to_string().contains("ended"), "{ended}");
     }

@@ -29,6 +29,7 @@ use ring::mailbox::{self, Receiver, Sender};
 use rustix::io::Errno;
 
 use crate::commit::errno_of;
+use crate::free_run::Run;
 
 pub(crate) use copy::{Copied, Copy, To};
 pub(crate) use range::copy_range;
@@ -81,10 +82,18 @@ impl Copier {
         Self { copies: copies.clone(), syncs: syncs.clone() }
     }
 
-    /// Copies a file.
-    pub(crate) async fn copy(&self, copy: Copy) -> Result<Copied, Errno> {
-        let (answer, mut wait) = mailbox::channel(1);
+    /// Copies a file: here and now if it is small, and writing need not wait.
+    pub(crate) async fn copy(&self, mut copy: Copy, run: Option<Run<'_>>) -> Result<Copied, Errno> {
         let syncs = self.syncs.sender().map_err(errno_of)?;
+        if let Some(run) = run {
+            let copied = copy.at_once().inspect_err(|_| copy.give_up())?;
+            drop(run);
+            if let Some(copied) = copied {
+                finish(&copied, copy.writes_back, &syncs);
+                return Ok(copied);
+            }
+        }
+        let (answer, mut wait) = mailbox::channel(1);
         self.copies.send(Order::Copy(copy, syncs, answer)).await?;
         wait.recv().await.unwrap_or(Err(Errno::IO))
     }
@@ -178,13 +187,18 @@ async fn carry_out(mut copy: Copy, syncs: &Sender<Order>, answer: &Sender<Result
             }
         }
     };
-    let to_write = outcome.as_ref().ok().filter(|copied| writes_back && !copied.is_clone);
-    let to_write = to_write.map(|copied| copied.file.clone());
     // Before whoever gets it can have it synced: it must not be held open beyond that.
-    if let Some(file) = to_write {
-        write_back(syncs, WriteBack::Last(file));
+    if let Ok(copied) = &outcome {
+        finish(copied, writes_back, syncs);
     }
     let _ = answer.try_send(outcome);
+}
+
+/// Sends a copy on its way to the disk soon, if there is anything to be sent.
+fn finish(copied: &Copied, writes_back: bool, syncs: &Sender<Order>) {
+    if writes_back && !copied.is_clone {
+        write_back(syncs, WriteBack::Last(copied.file.clone()));
+    }
 }
 
 /// Lets a thread start to write back. It only makes a later sync shorter: where orders pile up, that does

@@ -217,7 +217,8 @@ impl Union {
         let source = Backing::new(lower, false);
         let writes_back = self.options.sync != SyncMode::Volatile;
         let copy = Copy::new(source.file.clone(), length, to, writes_back);
-        let copied = self.shared.committer.copier.copy(copy).await?;
+        let run = self.shared.free_run.begin();
+        let copied = self.shared.committer.copier.copy(copy, run).await?;
         let placed = self.place_copy(node, state, (&source, &stat), copied, (&name, length, room));
         if placed.is_err() {
             let _ = rustix::fs::unlinkat(&upper.pending, &name, AtFlags::empty());

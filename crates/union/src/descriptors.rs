@@ -83,7 +83,12 @@ mod tests {
             assert!(kept * threads <= limit * 5 / 8, "{limit}: {one:?}");
             assert!(one.flush_max <= one.flushes.available() && one.flush_max >= LEAST);
         }
-        assert_eq!(Descriptors::new(1 << 20, 1).directories_max, DIRECTORIES_MAX);
+        let large = Descriptors::new(1 << 20, 1);
+        assert_eq!(large.directories_max, DIRECTORIES_MAX);
+        assert_eq!(large.lowers_max, LOWERS_MAX);
+        assert_eq!(large.copies.available(), COPIES_MAX);
+        assert_eq!(large.fills.available(), FILLS_MAX);
+        assert_eq!((large.flushes.available(), large.flush_max), (FLUSHES_MAX, FLUSHES_MAX / 4));
         assert_eq!(Descriptors::new(16, 64).lowers_max, LEAST);
     }
 }

@@ -6,6 +6,10 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 
 use crate::options::OptionError;
+use crate::partial::Unfinished;
+
+/// How many files that stay partial an error names.
+const FILES_TOLD_MAX: usize = 20;
 
 /// Why a union could not be mounted, served or finished.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +37,25 @@ pub enum UnionError {
         work: PathBuf,
         /// What is wrong.
         reason: &'static str,
+    },
+    /// What an upper directory's union was made of cannot be found.
+    #[error(
+        "cannot tell from upperdir {upper} alone what its union is made of: {reason} (say it: \
+         -o lowerdir=…,workdir=…)"
+    )]
+    Record {
+        /// The upper directory.
+        upper: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// Partial files could not be made whole; the others are.
+    #[error("of upperdir {upper} these files stay partial: {files}")]
+    Unfinished {
+        /// The upper directory.
+        upper: PathBuf,
+        /// Their names, with the reasons.
+        files: String,
     },
     /// The index of hard links cannot be kept.
     #[error("index=on with workdir {path}: {reason}")]
@@ -77,5 +100,19 @@ pub enum UnionError {
 impl UnionError {
     pub(crate) fn layer(what: &'static str, path: &std::path::Path, errno: Errno) -> Self {
         Self::Layer { what, path: path.into(), source: errno.into() }
+    }
+
+    /// If there are any such files.
+    pub(crate) fn unfinished(upper: &std::path::Path, files: &[Unfinished]) -> Option<Self> {
+        let told = |file: &Unfinished| {
+            let path = String::from_utf8_lossy(&file.path);
+            format!("{path} ({})", file.reason)
+        };
+        let mut names: Vec<String> = files.iter().take(FILES_TOLD_MAX).map(told).collect();
+        if files.len() > FILES_TOLD_MAX {
+            names.push(format!("and {} more", files.len() - FILES_TOLD_MAX));
+        }
+        let files = names.join(", ");
+        (!names.is_empty()).then(|| Self::Unfinished { upper: upper.into(), files })
     }
 }

@@ -49,6 +49,7 @@ mod sync;
 mod types;
 
 pub use clean::Cleaned;
+pub(crate) use directory::RECORD;
 pub use directory::{Directory, witness};
 pub use error::JournalError;
 pub use offline::{FileStatus, Usage};

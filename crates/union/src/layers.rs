@@ -27,7 +27,7 @@ use lock::DirectoryLock;
 /// The kernel's own subdirectory of the work directory: for what lives shorter than an operation.
 const WORK: &str = "work";
 /// Ours: for what must outlive us.
-const OWN: &str = "tsumugi";
+pub(crate) const OWN: &str = "tsumugi";
 /// In the kernel's: what it does not mount with.
 const INCOMPATIBLE: &str = "incompat";
 /// In ours: copies that wait for their name.
@@ -340,7 +340,7 @@ fn open_upper(
 /// How files on the file system of the waiting copies become durable.
 fn way_of(pending: &OwnedFd, device: u64) -> Result<Way, Errno> {
     if !ordered::is_proven(pending.as_fd(), device) {
-        return Ok(Way::Each);
+        return Ok(Way::Each { device });
     }
     let mark = pending.try_clone().map_err(crate::commit::errno_of)?;
     Ok(Way::Commit { device, mark: ring::File::from_handle(ring::Handle::from_fd(mark)) })

@@ -13,6 +13,7 @@ mod descriptors;
 mod error;
 mod files;
 mod format;
+mod free_run;
 mod ids;
 mod index;
 pub mod journal;
@@ -25,6 +26,7 @@ mod options;
 mod owners;
 mod partial;
 mod passthrough;
+mod record;
 mod serve;
 mod status;
 mod sys;
@@ -32,7 +34,7 @@ mod tree;
 
 pub use error::UnionError;
 pub use mount::{UnionMount, sync_mount};
-pub use offline::{PartialFile, complete_partial_files, partial_files};
+pub use offline::{PartialFile, complete_partial_files, options_of_upper, partial_files};
 pub use ops::IOCTL_SYNC;
 pub use options::{
     FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, OwnerXattr, RedirectMode, SyncMode,

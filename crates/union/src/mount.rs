@@ -31,11 +31,12 @@ impl UnionMount {
     /// # Errors
     /// What and where, and how to fix it.
     pub fn new(
-        options: Options,
+        options: &Options,
         mountpoint: &std::path::Path,
         transport: TransportChoice,
     ) -> Result<Self, UnionError> {
-        let union = open(options)?;
+        let union = open(options.with_real_paths()?)?;
+        union.record();
         let mount_options = mount_options(&union.options, union.layers.upper.is_none());
         let session_options = session_options(&union.options, transport);
         let session = Session::mount(mountpoint, &mount_options, session_options)?;
@@ -49,6 +50,7 @@ impl UnionMount {
         unmounter: Unmounter,
         agreed: Option<Negotiated>,
     ) -> Result<Self, UnionError> {
+        union.record();
         let mut options = session_options(&union.options, TransportChoice::Device);
         options.capabilities |= Capabilities::HAS_RESEND;
         options.agreed = agreed;
@@ -74,18 +76,24 @@ impl UnionMount {
         self.union.stop_filling().await;
         self.union.stop_flushing().await;
         let filled = self.fill_at_end().await;
-        let finished = self.union.sync_all().await.and(filled);
+        let finished = self.union.sync_all().await;
         served?;
         let upper = self.union.options.upper.clone().unwrap_or_default();
-        finished.map_err(|errno| UnionError::layer("upperdir", &upper, errno))
+        finished.map_err(|errno| UnionError::layer("upperdir", &upper, errno))?;
+        filled
     }
 
     /// Completes partial files, if that is to be done now.
-    async fn fill_at_end(&self) -> Result<(), rustix::io::Errno> {
-        if self.union.options.fill == FillMode::Unmount && !self.union.options.read_only {
-            self.union.complete_all().await?;
+    async fn fill_at_end(&self) -> Result<(), UnionError> {
+        let options = &self.union.options;
+        if options.fill != FillMode::Unmount || options.read_only {
+            return Ok(());
         }
-        Ok(())
+        let upper = options.upper.clone().unwrap_or_default();
+        let completed = self.union.complete_all().await;
+        let (_, unfinished) =
+            completed.map_err(|errno| UnionError::layer("upperdir", &upper, errno))?;
+        UnionError::unfinished(&upper, &unfinished).map_or(Ok(()), Err)
     }
 
     /// What ends the mount, from any thread.

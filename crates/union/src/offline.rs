@@ -1,10 +1,10 @@
 //! Without a mount: what is partial in an upper directory, and making it whole.
 //!
-//! Both take the options of the mount, since a partial file needs its lower file, and lock the
-//! directories as a mount does.
+//! Both need the options of the mount, since a partial file needs its lower file: as they are given, or
+//! as the mount has recorded them ([`options_of_upper`]). They lock the directories as a mount does.
 
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::error::UnionError;
@@ -24,6 +24,17 @@ pub struct PartialFile {
     pub unfilled_bytes: u64,
     /// Whether some of it was lost.
     pub is_damaged: bool,
+    /// Why what only the lower file has cannot be had; `None` if it can.
+    pub trouble: Option<String>,
+}
+
+/// The options of an upper directory's union, as its last mount has recorded them, with those of an
+/// option string over them. With lower layers and work directory in that no record is needed.
+///
+/// # Errors
+/// What of the union cannot be found, or is not what it was.
+pub fn options_of_upper(upper: &Path, given: &[u8]) -> Result<Options, UnionError> {
+    crate::record::find(upper, given)
 }
 
 /// The partial files of a union that is not mounted.
@@ -35,15 +46,21 @@ pub fn partial_files(options: Options) -> Result<Vec<PartialFile>, UnionError> {
     let store = union.store.as_ref().filter(|store| !store.is_empty());
     let Some(store) = store else { return Ok(Vec::new()) };
     let directories = union.directories_by_key().map_err(|errno| upper_error(&union, errno))?;
-    let files = store.status().into_iter().map(|file| PartialFile {
-        path: file.names.first().and_then(|name| {
+    let files = store.status().into_iter().map(|file| {
+        let path = file.names.first().and_then(|name| {
             let path = join(directories.get(&name.parent)?, &name.name);
-            Some(std::ffi::OsString::from_vec(path.to_vec()).into())
-        }),
-        size_bytes: file.size_bytes,
-        stored_bytes: file.stored_bytes,
-        unfilled_bytes: file.unfilled_bytes,
-        is_damaged: file.is_damaged,
+            Some(path.to_vec())
+        });
+        let is_needed = file.unfilled_bytes > 0;
+        let trouble = path.as_deref().filter(|_| is_needed).and_then(|path| union.trouble_at(path));
+        PartialFile {
+            path: path.map(|path| std::ffi::OsString::from_vec(path).into()),
+            size_bytes: file.size_bytes,
+            stored_bytes: file.stored_bytes,
+            unfilled_bytes: file.unfilled_bytes,
+            is_damaged: file.is_damaged,
+            trouble,
+        }
     });
     Ok(files.collect())
 }
@@ -56,7 +73,10 @@ pub async fn complete_partial_files(options: Options) -> Result<usize, UnionErro
     let union = open(options)?;
     let completed = union.complete_all().await;
     let synced = union.sync_all().await;
-    completed.and_then(|count| synced.map(|()| count)).map_err(|errno| upper_error(&union, errno))
+    let completed = completed.and_then(|done| synced.map(|()| done));
+    let (count, unfinished) = completed.map_err(|errno| upper_error(&union, errno))?;
+    let upper = union.options.upper.clone().unwrap_or_default();
+    UnionError::unfinished(&upper, &unfinished).map_or(Ok(count), Err)
 }
 
 fn open(options: Options) -> Result<Rc<Union>, UnionError> {

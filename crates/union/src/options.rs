@@ -8,10 +8,9 @@ mod keys;
 mod split;
 #[cfg(test)]
 mod tests;
+mod text;
 
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Most layers below the upper one, as in the kernel (`OVL_MAX_STACK`).
@@ -276,18 +275,9 @@ impl Options {
     pub(crate) fn follows_redirects(&self) -> bool {
         self.redirect != RedirectMode::NoFollow && self.xattrs != XattrClass::User
     }
+}
 
-    /// The option string that names these layers; what [`Options::parse`] reads back.
-    pub fn layers_text(lower: &[&Path], upper: Option<(&Path, &Path)>) -> OsString {
-        let escaped = |path: &&Path| split::escape(path.as_os_str().as_bytes());
-        let mut text = b"lowerdir=".to_vec();
-        text.extend(lower.iter().map(escaped).collect::<Vec<_>>().join(&b':'));
-        if let Some((upper, work)) = upper {
-            for (key, path) in [(&b",upperdir="[..], upper), (b",workdir=", work)] {
-                text.extend_from_slice(key);
-                text.extend(escaped(&path));
-            }
-        }
-        OsString::from_vec(text)
-    }
+/// Whether an option names a layer or the work directory.
+fn is_layer_key(key: &str) -> bool {
+    matches!(key, "lowerdir" | "upperdir" | "workdir" | "lowerdir+" | "datadir+")
 }

@@ -15,6 +15,7 @@ mod lower;
 mod names;
 mod start;
 
+pub(crate) use complete::Unfinished;
 pub(crate) use fill::{Filler, Worker};
 pub(crate) use lower::OpenLowers;
 
@@ -77,6 +78,8 @@ pub(crate) struct Partial {
     lower_stat: Stat,
     /// The lower file, while it is kept open.
     lower: RefCell<Option<Rc<Backing>>>,
+    /// Whether that is known to be the file that was copied up, so that only its times can be others.
+    is_lower_known: Cell<bool>,
     /// Whether it was used since it came into the line of those to be closed.
     is_lower_used: Cell<bool>,
     /// Whether its last name is gone: the journal forgets it when nobody has it open any more.
@@ -160,6 +163,11 @@ impl Store {
         fill::is_known(&self.journal(), work_name)
     }
 
+    /// Whether there is room for records already.
+    pub(crate) fn has_segments(&self) -> bool {
+        self.journal().usage().segments > 0
+    }
+
     /// Every partial file.
     pub(crate) fn status(&self) -> Vec<journal::FileStatus> {
         self.journal().status()
@@ -228,7 +236,9 @@ fn lock(upper: &Upper) -> Result<Directory, JournalError> {
     loop {
         let work = upper.work_root.try_clone();
         let work = work.map_err(|error| JournalError::io("opening the work directory", error))?;
-        match Directory::open(work) {
+        let root = upper.root.try_clone();
+        let root = root.map_err(|error| JournalError::io("opening the upper directory", error))?;
+        match Directory::open(work).map(|directory| directory.with_upper(root)) {
             Err(JournalError::Locked) if waited < LOCK_WAIT_MAX => {
                 std::thread::sleep(LOCK_WAIT_STEP);
                 waited += LOCK_WAIT_STEP;
@@ -289,6 +299,7 @@ impl Partial {
             file,
             lower_stat,
             lower: RefCell::new(Some(Backing::new(lower, false))),
+            is_lower_known: Cell::new(false),
             is_lower_used: Cell::new(false),
             is_nameless: Cell::new(false),
             is_completing: Cell::new(false),

@@ -248,6 +248,20 @@ pub(crate) struct Listed {
     pub(crate) kind: u32,
 }
 
+/// Writes all bytes at an offset.
+pub(crate) fn write_all_at(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match rustix::io::pwrite(file, &bytes[written..], offset + written as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => written += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 /// All names of a directory but `.` and `..`.
 pub(crate) fn list(directory: BorrowedFd<'_>) -> Result<Vec<Listed>, Errno> {
     let open = open_below(directory, b"", OFlags::RDONLY | OFlags::DIRECTORY)?;

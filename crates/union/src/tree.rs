@@ -20,6 +20,7 @@ use crate::commit::{Committer, errno_of};
 use crate::copier::Copier;
 use crate::descriptors::Descriptors;
 use crate::files::OpenFile;
+use crate::free_run::FreeRun;
 use crate::index::Index;
 use crate::layers::{Layers, Upper};
 use crate::node::{LowerPart, Node, Place};
@@ -61,6 +62,7 @@ pub(crate) struct Shared {
     pub(crate) open_directories: OpenDirectories,
     pub(crate) open_lowers: OpenLowers,
     pub(crate) committer: Rc<Committer>,
+    pub(crate) free_run: FreeRun,
 }
 
 impl Shared {

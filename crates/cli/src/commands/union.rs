@@ -7,7 +7,7 @@
 //! state of threads to be lost.)
 
 mod background;
-mod bench;
+pub(super) mod bench;
 mod live;
 mod partial;
 mod serving;
@@ -30,6 +30,7 @@ Example:
     tsumugi union -o lowerdir=/image/top:/image/base,upperdir=/c1/up,workdir=/c1/work /c1/root
 
 As program for Podman (storage.conf):  mount_program = \"/usr/bin/tsumugi-union\"
+Not mounted any more:  tsumugi union status /c1/up;  tsumugi union complete /c1/up
 By mount(8):  mount -t fuse.tsumugi-union none /c1/root -o lowerdir=…,upperdir=…,workdir=…
 docs/union.md says what is promised and which options there are."
 )]
@@ -47,14 +48,14 @@ enum UnionCommand {
         /// Where the union is mounted
         mountpoint: PathBuf,
     },
-    /// Tell what a mounted union is doing; of one that is not mounted (-o), list the files of which only
-    /// a part was copied up
+    /// Tell what a mounted union is doing; of one that is not mounted, list the files of which only a part
+    /// was copied up
     Status {
-        /// Where the union is mounted
+        /// Where the union is mounted, or the upper directory of one that is not
         #[arg(required_unless_present = "options")]
-        mountpoint: Option<PathBuf>,
-        /// The options that it is mounted with
-        #[arg(short = 'o', value_name = "OPTIONS", conflicts_with = "mountpoint")]
+        place: Option<PathBuf>,
+        /// Options of a union that is not mounted, instead of those that its last mount has recorded
+        #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<OsString>,
         /// Print JSON: an object, or one per file
         #[arg(long)]
@@ -65,10 +66,16 @@ enum UnionCommand {
     /// One container of `bench`
     #[command(hide = true)]
     BenchContainer(bench::ContainerArgs),
+    /// The mounts of containers
+    #[command(hide = true)]
+    BenchMount(bench::MountArgs),
     /// Copy the rest of such files, so that the kernel's overlayfs takes the directories again
     Complete {
-        /// The options that it is mounted with
-        #[arg(short = 'o', value_name = "OPTIONS", required = true)]
+        /// The upper directory
+        #[arg(required_unless_present = "options")]
+        upper: Option<PathBuf>,
+        /// Options of the union, instead of those that its last mount has recorded
+        #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<OsString>,
     },
 }
@@ -101,13 +108,15 @@ struct MountProgram {
 pub(crate) fn run(args: UnionArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         Some(UnionCommand::Sync { mountpoint }) => sync(&mountpoint),
-        Some(UnionCommand::Status { mountpoint: Some(mountpoint), json, .. }) => {
-            live::status(&mountpoint, json)
+        Some(UnionCommand::Status { place, options, json }) => {
+            status(place.as_deref(), &options, json)
         }
-        Some(UnionCommand::Status { options, json, .. }) => partial::status(&options, json),
-        Some(UnionCommand::Complete { options }) => partial::complete(&options),
+        Some(UnionCommand::Complete { upper, options }) => {
+            partial::complete(upper.as_deref(), &options)
+        }
         Some(UnionCommand::Bench(args)) => bench::bench(&args),
         Some(UnionCommand::BenchContainer(args)) => bench::run_container(&args),
+        Some(UnionCommand::BenchMount(args)) => bench::mount_all(&args),
         None => mount(&args.mount),
     }
 }
@@ -155,7 +164,7 @@ fn mount(args: &MountArgs) -> anyhow::Result<ExitCode> {
             !args.own_process && serving::hand_over(&args.options, &options, mountpoint)?;
         return if is_served { Ok(ExitCode::SUCCESS) } else { background::start() };
     }
-    serve(options, mountpoint)
+    serve(&options, mountpoint)
 }
 
 fn read_options(texts: &[OsString]) -> anyhow::Result<Options> {
@@ -166,7 +175,7 @@ fn read_options(texts: &[OsString]) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-fn serve(options: Options, mountpoint: &Path) -> anyhow::Result<ExitCode> {
+fn serve(options: &Options, mountpoint: &Path) -> anyhow::Result<ExitCode> {
     raise_file_limit();
     let mut signals = signals::watch(&[])?;
     let config = ring::Config { sqe128: false, ..ring::Config::default() };
@@ -194,14 +203,25 @@ fn serve(options: Options, mountpoint: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One process may serve many unions, each with directories kept open.
-fn raise_file_limit() {
+/// One process may serve many unions, each with directories kept open, or hold the pipes of many.
+pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(errno) = setrlimit(Resource::Nofile, raised) {
         tracing::debug!(%errno, "the limit of open files stays");
     }
+}
+
+/// Of a mounted union what it is doing, of another one what is partial.
+fn status(place: Option<&Path>, options: &[OsString], json: bool) -> anyhow::Result<ExitCode> {
+    if let Some(place) = place
+        && options.is_empty()
+        && let Some(done) = live::status(place, json)?
+    {
+        return Ok(done);
+    }
+    partial::status(place, options, json)
 }
 
 fn sync(mountpoint: &Path) -> anyhow::Result<ExitCode> {

@@ -14,10 +14,11 @@ pub(super) mod trust;
 use super::{Confidence, Facts, Finding};
 use crate::analysis::{Family, Point, Row};
 use crate::experiment::Metric;
-use crate::messages::Language;
+use crate::messages::{Language, Message};
 use crate::statistics::{Inconclusive, Verdict, median, median_interval};
 use crate::units;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// Most lines of evidence on a card; the tables have the rest.
 const EVIDENCE_MAX: usize = 12;
@@ -40,22 +41,50 @@ impl Told<'_> {
     }
 
     fn line(&self, facts: &Facts<'_>) -> String {
-        let cell = &facts.plan.cells[self.row.cell];
-        let interval = units::interval_behind(self.row.evidence.interval);
-        format!(
-            "{}, {} {}: {} {}{interval}, n = {}: {}",
-            facts.plan.experiment.comparisons[self.family.comparison].name,
-            facts.plan.experiment.workloads[cell.workload].name,
-            cell.label(),
-            self.family.metric.word(),
-            units::percent(self.row.evidence.mean),
-            self.row.evidence.n,
-            self.row.label(Language::English)
+        let workload = facts.plan.cells[self.row.cell].workload;
+        let evidence = &self.row.evidence;
+        facts.say(
+            Message::AdviceLine,
+            &[
+                ("comparison", &facts.plan.experiment.comparisons[self.family.comparison].name),
+                ("workload", &facts.plan.experiment.workloads[workload].name),
+                ("cell", &facts.cell(self.row.cell)),
+                ("metric", &facts.text(self.family.metric.message())),
+                ("change", &units::percent(evidence.mean)),
+                ("interval", &units::interval_behind(evidence.interval)),
+                ("n", &evidence.n),
+                ("verdict", &self.row.label(facts.language)),
+            ],
         )
     }
 }
 
 impl Facts<'_> {
+    /// A message without values.
+    fn text(&self, message: Message) -> String {
+        self.language.text(message).into()
+    }
+
+    /// A message with its values.
+    fn say(&self, message: Message, values: &[(&str, &dyn Display)]) -> String {
+        self.language.say(message, values)
+    }
+
+    /// A cell by its index.
+    fn cell(&self, cell: usize) -> String {
+        self.plan.cells[cell].label_in(self.language)
+    }
+
+    /// Sentences, one behind the other.
+    fn sentences(&self, all: &[String]) -> String {
+        all.join(if self.language == Language::Japanese { "" } else { " " })
+    }
+
+    /// That a rule has nothing to judge.
+    fn not_measured(&self, why: Message) -> Finding {
+        Finding::not_measured(self.language.text(why))
+    }
+
     /// A condition's value in a cell by round.
     fn by_round(&self, cell: usize, condition: usize, metric: Metric) -> BTreeMap<u32, f64> {
         self.samples(cell, condition, metric.name())
@@ -85,9 +114,12 @@ impl Facts<'_> {
 
     /// Name of a workload and a condition, for evidence.
     fn name(&self, workload: usize, condition: usize) -> String {
-        format!(
-            "{}, {}",
-            self.plan.experiment.workloads[workload].name, self.plan.conditions[condition].label
+        self.say(
+            Message::AdviceName,
+            &[
+                ("workload", &self.plan.experiment.workloads[workload].name),
+                ("condition", &self.plan.conditions[condition].label),
+            ],
         )
     }
 }
@@ -108,11 +140,11 @@ fn with_role<'a>(facts: &Facts<'a>, role: &str) -> Result<Vec<Told<'a>>, Finding
     }
     let reason = families.iter().find_map(|family| family.missing.clone());
     let why = match (families.is_empty(), reason) {
-        (true, _) => "no such comparison is in the experiment".to_string(),
-        (false, Some(reason)) => format!("not available here: {reason}"),
-        (false, None) => "there are no usable pairs yet".to_string(),
+        (true, _) => facts.text(Message::AdviceNoComparison),
+        (false, Some(reason)) => facts.say(Message::AdviceNotHere, &[("reason", &reason)]),
+        (false, None) => facts.text(Message::AdviceNoPairs),
     };
-    Err(Finding::not_measured(&why))
+    Err(Finding::not_measured(why))
 }
 
 /// The largest change that any 90 % interval still allows.
@@ -136,11 +168,11 @@ fn lines(facts: &Facts<'_>, rows: &[Told<'_>]) -> Vec<String> {
 }
 
 /// What both cost rules have in common: how sure one may be that there is a cost.
-fn cost(facts: &Facts<'_>, rows: &[Told<'_>], what: &str) -> (Confidence, String) {
-    let limits = facts.limits;
+fn cost(facts: &Facts<'_>, rows: &[Told<'_>], what: Message) -> (Confidence, String) {
+    let (limits, what) = (facts.limits, facts.text(what));
     if share(rows, |told| told.row.verdict == Verdict::Equivalent) >= 1.0 {
-        let most = 100.0 * largest_change(rows).exp_m1();
-        let claim = format!("{what} costs nothing that matters (at most {most:.1} % in any cell).");
+        let most = format!("{:.1}", 100.0 * largest_change(rows).exp_m1());
+        let claim = facts.say(Message::CostsNothing, &[("what", &what), ("most", &most)]);
         return (Confidence::Strong, claim);
     }
     let worst = worst_first(rows);
@@ -150,26 +182,18 @@ fn cost(facts: &Facts<'_>, rows: &[Told<'_>], what: &str) -> (Confidence, String
     let contradicts =
         |told: &Told<'_>| told.row.verdict == Verdict::DifferentMatters && told.gain() > 0.0;
     let name = |told: &Told<'_>| {
-        let cell = &facts.plan.cells[told.row.cell];
-        let load = &facts.plan.experiment.workloads[cell.workload].name;
-        format!("{load} {} ({})", cell.label(), told.family.metric.word())
+        let load = &facts.plan.workload(told.row.cell).name;
+        let metric = facts.text(told.family.metric.message());
+        format!("{load} {} ({metric})", facts.cell(told.row.cell))
     };
     let claim = match decided.first() {
-        Some(told) if told.gain() < 0.0 => {
-            format!(
-                "{what} costs most in {}: {}.",
-                name(told),
-                units::percent(told.row.evidence.mean)
-            )
-        }
         Some(told) => {
-            format!(
-                "{what} is never proven to cost; it gains in {}: {}.",
-                name(told),
-                units::percent(told.row.evidence.mean)
-            )
+            let is_loss = told.gain() < 0.0;
+            let said = if is_loss { Message::CostsMost } else { Message::CostsNever };
+            let change = units::percent(told.row.evidence.mean);
+            facts.say(said, &[("what", &what), ("cell", &name(told)), ("change", &change)])
         }
-        None => format!("Nothing is proven about what {} costs yet.", lower(what)),
+        None => facts.say(Message::CostsUnproven, &[("what", &lower(&what))]),
     };
     let effects: Vec<f64> =
         rows.iter().map(|told| told.row.evidence.mean.abs() - told.row.evidence.margin).collect();
@@ -184,6 +208,11 @@ fn cost(facts: &Facts<'_>, rows: &[Told<'_>], what: &str) -> (Confidence, String
     (confidence, claim)
 }
 
+/// A share, in percent without a fraction.
+fn whole_percent(share: f64) -> String {
+    format!("{:.0}", 100.0 * share)
+}
+
 fn lower(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
@@ -195,20 +224,15 @@ pub(super) fn remote_cost(facts: &Facts<'_>) -> Finding {
         Ok(rows) => rows,
         Err(finding) => return finding,
     };
-    let (confidence, mut claim) = cost(facts, &rows, "Remote storage");
+    let (confidence, claim) = cost(facts, &rows, Message::A1Remote);
     let free_from = loss_ends(facts, &rows);
-    for line in &free_from {
-        claim.push(' ');
-        claim.push_str(line);
-    }
+    let claim = facts.sentences(&[&[claim][..], &free_from[..]].concat());
     let apply = match confidence {
-        Confidence::Strong | Confidence::Moderate if !free_from.is_empty() => {
-            "Keep small operations local and make remote ones few and at least that large."
-        }
-        Confidence::Strong | Confidence::Moderate => "Keep the operations named above local.",
-        _ => "Run the full form for an answer.",
+        Confidence::Strong | Confidence::Moderate if !free_from.is_empty() => Message::A1KeepLarge,
+        Confidence::Strong | Confidence::Moderate => Message::A1KeepLocal,
+        _ => Message::AdviceRunFull,
     };
-    Finding { confidence, claim, evidence: lines(facts, &rows), apply: apply.into() }
+    Finding { confidence, claim, evidence: lines(facts, &rows), apply: facts.text(apply) }
 }
 
 /// From which block size on bandwidth surely loses less than what counts as none.
@@ -227,13 +251,13 @@ fn loss_ends(facts: &Facts<'_>, rows: &[Told<'_>]) -> Vec<String> {
             continue;
         }
         let size = facts.plan.cells[curve[curve.len() - tail].row.cell].block_size;
-        lines.push(format!(
-            "{}, {}: from {} on it loses less than {:.0} %.",
-            facts.plan.experiment.comparisons[comparison].name,
-            facts.plan.experiment.workloads[workload].name,
-            units::bytes(size),
-            100.0 * facts.limits.loss_small
-        ));
+        let values: [(&str, &dyn Display); 4] = [
+            ("comparison", &facts.plan.experiment.comparisons[comparison].name),
+            ("workload", &facts.plan.experiment.workloads[workload].name),
+            ("size", &units::bytes(size)),
+            ("loss", &whole_percent(facts.limits.loss_small)),
+        ];
+        lines.push(facts.say(Message::A1LossEnds, &values));
     }
     lines
 }
@@ -244,16 +268,16 @@ pub(super) fn container_cost(facts: &Facts<'_>) -> Finding {
         Ok(rows) => rows,
         Err(finding) => return finding,
     };
-    let (confidence, claim) = cost(facts, &rows, "The container");
+    let (confidence, claim) = cost(facts, &rows, Message::A2Container);
     let all_same = share(&rows, |told| told.row.verdict == Verdict::Equivalent) >= 1.0;
     let apply = if all_same {
-        "Use containers where they help; storage gives no reason against them."
+        Message::A2Use
     } else if confidence == Confidence::NoAdvice {
-        "Run the full form for an answer."
+        Message::AdviceRunFull
     } else {
-        "Measure your own pattern with and without the container before deciding."
+        Message::A2Measure
     };
-    Finding { confidence, claim, evidence: lines(facts, &rows), apply: apply.into() }
+    Finding { confidence, claim, evidence: lines(facts, &rows), apply: facts.text(apply) }
 }
 
 /// A3.
@@ -277,24 +301,23 @@ pub(super) fn transfer_size(facts: &Facts<'_>) -> Finding {
         }
     }
     if judged == 0 {
-        return Finding::not_measured("no condition has three block sizes with rounds enough");
+        return facts.not_measured(Message::A3Few);
     }
     let Some(largest) = sizes.iter().copied().max() else {
         return Finding {
             confidence: Confidence::NoAdvice,
-            claim: "No block size is surely good: intervals are too wide.".into(),
+            claim: facts.text(Message::A3Unsure),
             evidence,
-            apply: "Run the full form for an answer.".into(),
+            apply: facts.text(Message::AdviceRunFull),
         };
     };
     let confidence = if sizes.len() == judged { Confidence::Strong } else { Confidence::Moderate };
-    let claim = format!(
-        "Transfers of {} reach {:.0} % of the best bandwidth in {} of {judged} curves.",
-        units::bytes(largest),
-        100.0 * facts.limits.good_share,
-        sizes.len()
+    let (size, share) = (units::bytes(largest), whole_percent(facts.limits.good_share));
+    let claim = facts.say(
+        Message::A3Claim,
+        &[("size", &size), ("share", &share), ("count", &sizes.len()), ("all", &judged)],
     );
-    let apply = format!("Read and write in pieces of at least {}.", units::bytes(largest));
+    let apply = facts.say(Message::A3Apply, &[("size", &size)]);
     Finding { confidence, claim, evidence, apply }
 }
 
@@ -322,14 +345,16 @@ fn smallest_good(
     let size = (tail > 0).then(|| cells[curve[curve.len() - tail].cell].block_size);
     let unit = Metric::Bandwidth.unit();
     let half = half_size(facts, condition, &curve);
-    let line = format!(
-        "{}, {}: best {} MiB/s at {}; smallest good size {}; half of the limit at {half}, n = {}",
-        facts.plan.experiment.workloads[workload].name,
-        facts.plan.conditions[condition].label,
-        units::significant(peak.median / unit),
-        units::bytes(cells[peak.cell].block_size),
-        size.map_or("none".into(), units::bytes),
-        peak.n
+    let line = facts.say(
+        Message::A3Line,
+        &[
+            ("name", &facts.name(workload, condition)),
+            ("best", &units::significant(peak.median / unit)),
+            ("at", &units::bytes(cells[peak.cell].block_size)),
+            ("size", &size.map_or_else(|| facts.text(Message::CostNone), units::bytes)),
+            ("half", &half),
+            ("n", &peak.n),
+        ],
     );
     Some((size, line))
 }
@@ -360,7 +385,7 @@ fn half_size(facts: &Facts<'_>, condition: usize, curve: &[Point]) -> String {
             units::bytes(interval.low as u64),
             units::bytes(interval.high as u64)
         ),
-        None => "no size (the model does not fit)".into(),
+        None => facts.text(Message::A3NoHalf),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::experiment::ContainerKind;
 use crate::own::Owner;
 use crate::process;
+use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,9 @@ pub(super) const DATA: &str = "/data";
 const SHELL: &str = "sh";
 /// Where job files and logs are inside.
 pub(super) const SCRATCH: &str = "/scratch";
+/// Podman lowers its own limits to these, and cannot give its containers more.
+const FILES_MAX: u64 = 1 << 20;
+const PROCESSES_MAX: u64 = 32_768;
 
 /// Mounts, then becomes the program: arguments are image, data, scratch, program and its own.
 const NAMESPACE_SCRIPT: &str = "mount --rbind \"$2\" \"$1/data\" && \
@@ -253,8 +257,18 @@ impl Container {
 
     /// What Podman and Docker have in common.
     fn run_options(&self, command: &mut Command) {
-        command.args(["run", "--rm", "--network=none", "--log-driver=none"]);
+        // Interactive: what is told on our input, and its end, reaches the program.
+        command.args(["run", "--rm", "--interactive", "--network=none", "--log-driver=none"]);
         command.args(["--label", &self.owner.label()]);
+        // Their own limits are higher than those of many a machine, which not even root may raise then.
+        for (name, resource, most) in
+            [("nofile", Resource::Nofile, FILES_MAX), ("nproc", Resource::Nproc, PROCESSES_MAX)]
+        {
+            if let Some(own) = getrlimit(resource).maximum {
+                let most = own.min(most);
+                command.arg(format!("--ulimit={name}={most}:{most}"));
+            }
+        }
         if let Some(group) = &self.group {
             command.args(["--cgroup-parent", group.path()]);
         }

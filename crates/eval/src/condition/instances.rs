@@ -2,6 +2,7 @@
 
 use super::Place;
 use crate::crowd::{Base, PlainShares, Shares};
+use crate::engine::Stop;
 use crate::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,12 +22,12 @@ impl Place {
     /// of its own for each of its [commands](Place::command). The directory, not a file in it, is what an
     /// instance works on: [`Place::directory`] outside, [`Place::inside_directory`] inside. Fails if a
     /// directory cannot be made; nothing is left then.
-    pub fn instances(&self, count: u32, base: &Base<'_>) -> Result<Instances, Error> {
+    pub fn instances(&self, count: u32, base: &Base<'_>, stop: &Stop) -> Result<Instances, Error> {
         let shares = self.shares.clone().unwrap_or_else(|| {
             let parent = self.directory().to_path_buf();
             Arc::new(PlainShares { parent })
         });
-        let directories = shares.make(count, base)?;
+        let directories = shares.make(count, base, stop)?;
         let at = |directory: &PathBuf| self.within(directory);
         let places = directories.iter().map(at).collect();
         Ok(Instances { places, shares, directories })

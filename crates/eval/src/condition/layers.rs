@@ -1,30 +1,37 @@
 //! Changeable copies of one set of files, one for each container of a run, fresh in each run.
 //!
-//! The set is made once, where the data is, and once more in each file system that a scheme needs on a
-//! loop device. A container is a process with a mount namespace of its own, so its mounts end with it,
-//! however that is; unions are served by a process that nobody else uses.
+//! The sets of all loads are made once, where the data is, and once more in each file system that a scheme
+//! needs on a loop device. What containers see is mounted by us, before they are started ([`shares`]):
+//! so any runtime can have it, bound into its container as any directory. Unions are served by a process
+//! that nobody else uses.
+
+mod room;
+mod shares;
 
 use super::storage::{Ready, counted};
 use super::thin::{self, ThinPool};
 use super::{Place, Stage, StageOptions};
+use crate::crowd::{Base, Shares};
 use crate::engine::Stop;
 use crate::engine::copyup::Container;
+use crate::engine::ffsb;
 use crate::error::Error;
 use crate::experiment::{Scheme, Task};
 use crate::file_set;
+use crate::own::Owner;
 use crate::plan::Plan;
 use crate::process;
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::sync::Arc;
 
-/// Room of a file system on a loop device for itself.
-const OWN_BYTES: u64 = 512 << 20;
-/// Room for each file that a container changes there: its first block, and what names it.
-const CHANGE_BYTES: u64 = 32 << 10;
-/// The same in a pool of thin volumes: two blocks of 64 KiB, and what names them.
-const THIN_CHANGE_BYTES: u64 = 256 << 10;
+pub(super) use room::set_room_aside;
+
+/// Name of the file in the scratch directory with names and sizes of the set of files.
+const NAMES: &str = "files";
+/// Where a container's directory shows what it sees.
+const MOUNT: &str = "mount";
 
 /// Where a scheme's files and containers are.
 #[derive(Clone, Debug)]
@@ -40,6 +47,7 @@ pub struct Layers {
     /// Where the server of unions listens.
     runtime: PathBuf,
     thin: Option<ThinPool>,
+    owner: Option<Owner>,
 }
 
 impl Stage {
@@ -57,7 +65,6 @@ impl Stage {
         let Some(root) = self.directory.as_ref().map(|it| it.path().to_path_buf()) else {
             return Ok(Err("there is no directory to work in".into()));
         };
-        let sizes = file_set::sizes(plan.experiment.file_bytes, plan.experiment.seed);
         let base = match scheme.file_system() {
             None => own.to_path_buf(),
             Some(kind) => match self.enter_loop(plan, scheme, kind, own) {
@@ -67,8 +74,7 @@ impl Stage {
         };
         let mut thin = None;
         if scheme == Scheme::ThinSnapshot {
-            let made = self.enter_pool_of_files(plan, own, &sizes);
-            match made {
+            match self.enter_pool_of_files(plan, own) {
                 Ok(made) => thin = Some(made),
                 Err(error) => return Ok(Err(error.to_string())),
             }
@@ -77,8 +83,9 @@ impl Stage {
             if scheme.file_system().is_some() { base.join("lower") } else { root.join("lower") };
         if !lower.exists() {
             make_lower(scheme, &lower)?;
-            file_set::make(&lower, &sizes, plan.experiment.seed, &Stop::default())?;
+            fill(plan, &lower)?;
         }
+        self.list_names(&lower)?;
         let runtime = root.join("run");
         if !runtime.exists() {
             let made = fs::DirBuilder::new().mode(0o700).create(&runtime);
@@ -86,48 +93,50 @@ impl Stage {
         }
         let containers = base.join("containers");
         fs::create_dir(&containers).map_err(Error::io("cannot make", &containers))?;
-        let layers =
-            Layers { scheme, program: options.program.clone(), lower, containers, runtime, thin };
+        let program = options.program.clone();
+        let owner = self.owner.clone();
+        let layers = Layers { scheme, program, lower, containers, runtime, thin, owner };
         let device = fs::metadata(own).ok().and_then(|found| counted(found.dev()));
         let file = layers.containers.join("file");
-        let ready = Ready { layers: Some(layers.clone()), ..Ready::file(file, device) };
-        if let Err(error) = self.probe_layers(&layers, &ready) {
+        let shares: Arc<dyn Shares> = Arc::new(layers.clone());
+        let (shares, of_run) = (Some(shares), Some(layers.clone()));
+        let ready = Ready { layers: of_run, shares, ..Ready::file(file, device) };
+        let place = Place::of(ready.clone(), None, None, self.owner.clone());
+        if let Err(error) = self.probe_layers(&layers, &place) {
             return Ok(Err(error.to_string()));
         }
-        let bytes: u64 = sizes.iter().sum();
-        self.notes.push(format!(
-            "{}: {} files, {}{}",
-            scheme.name(),
-            sizes.len(),
-            crate::units::bytes(bytes),
-            version(scheme)
-        ));
+        self.notes.push(format!("{}: {}{}", scheme.name(), contents(plan), version(scheme)));
         Ok(Ok(ready))
     }
 
-    /// Mounts and unmounts one container, which is the only proof that it can be had.
-    fn probe_layers(&self, layers: &Layers, ready: &Ready) -> Result<(), Error> {
-        let place = Place::of(ready.clone(), None, None, self.owner.clone());
-        let scratch = self.scratch().unwrap_or_default();
-        let probed = layers.fresh(1).and_then(|at| {
-            let container = Container::start(layers, &place, &scratch, &at[0], 1, 0)?;
-            container.expect_mounted(&Stop::default())
-        });
-        let removed = layers.remove();
+    /// Lets one container write to one file, which is the only proof that it can be had.
+    pub(super) fn probe_layers(&self, layers: &Layers, place: &Place) -> Result<(), Error> {
+        let (scratch, stop) = (self.scratch().unwrap_or_default(), Stop::default());
+        let instances = place.instances(1, &Base { key: "", fill: &|_| Ok(()) }, &stop)?;
+        let probed = Container::start(layers, &instances.places()[0], &scratch, (1, 0))
+            .and_then(|mut container| container.try_once(&stop));
+        if probed.is_err() {
+            place.end_loads()?;
+        }
+        let removed = instances.take_back();
         probed.and(removed)
     }
 
+    /// Names and sizes of all files, for containers to choose from; the same for all schemes.
+    fn list_names(&self, lower: &Path) -> Result<(), Error> {
+        let path = self.scratch().unwrap_or_default().join(NAMES);
+        if path.exists() {
+            return Ok(());
+        }
+        let line = |(name, bytes): &(PathBuf, u64)| format!("{} {bytes}\n", name.display());
+        let text: String = file_set::list(lower)?.iter().map(line).collect();
+        fs::write(&path, text).map_err(Error::io("cannot write", &path))
+    }
+
     /// A pool of thin volumes, the first with the files.
-    fn enter_pool_of_files(
-        &mut self,
-        plan: &Plan,
-        own: &Path,
-        sizes: &[u64],
-    ) -> Result<ThinPool, Error> {
-        let bytes = volume_bytes(plan);
-        let seed = plan.experiment.seed;
-        let fill = |at: &Path| file_set::make(at, sizes, seed, &Stop::default());
-        let pool = self.enter_thin(own, (bytes, changes_max(plan) * THIN_CHANGE_BYTES), fill)?;
+    fn enter_pool_of_files(&mut self, plan: &Plan, own: &Path) -> Result<ThinPool, Error> {
+        let room = (room::volume_bytes(plan), room::changes_max(plan, true));
+        let pool = self.enter_thin(own, room, |at| fill(plan, at))?;
         self.notes.push(
             "thin-snapshot: a pool with blocks of 64 KiB on loop devices with direct I/O".into(),
         );
@@ -144,7 +153,7 @@ impl Stage {
     ) -> Result<PathBuf, Error> {
         let file = own.join("device");
         let made = File::create_new(&file).map_err(Error::io("cannot make", &file))?;
-        let bytes = volume_bytes(plan) + changes_max(plan) * CHANGE_BYTES;
+        let bytes = room::volume_bytes(plan) + room::changes_max(plan, false);
         set_room_aside(&made, &file, bytes)?;
         drop(made);
         let device = self.attach_loop(&file)?;
@@ -157,28 +166,6 @@ impl Stage {
         self.notes.push(format!("{}: {kind} on a loop device with direct I/O", scheme.name()));
         Ok(mount)
     }
-}
-
-/// Bytes of a file system for the set of files.
-fn volume_bytes(plan: &Plan) -> u64 {
-    let files = plan.experiment.file_bytes;
-    (files + files / 4 + OWN_BYTES).next_multiple_of(1 << 20)
-}
-
-/// Most files that all containers of a run change, each for itself.
-fn changes_max(plan: &Plan) -> u64 {
-    let changes =
-        plan.cells.iter().map(|cell| match plan.experiment.workloads[cell.workload].task {
-            Task::CopyUp(load) => u64::from(cell.jobs) * u64::from(load.files),
-            _ => 0,
-        });
-    changes.max().unwrap_or(0)
-}
-
-/// Sets room aside on the disk, so that no run is the first to ask for it.
-pub(super) fn set_room_aside(file: &File, path: &Path, bytes: u64) -> Result<(), Error> {
-    rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes)
-        .map_err(|errno| Error::io("cannot set room aside for", path)(errno.into()))
 }
 
 /// What the machine lacks for a scheme, as far as it can be told without trying.
@@ -229,93 +216,43 @@ fn make_lower(scheme: Scheme, lower: &Path) -> Result<(), Error> {
     }
 }
 
-impl Layers {
-    /// Makes directories for so many containers; nothing of an earlier run is in them.
-    pub fn fresh(&self, count: u32) -> Result<Vec<PathBuf>, Error> {
-        let mut made = Vec::new();
-        for number in 0..count {
-            let at = self.containers.join(number.to_string());
-            let wrong = || Error::io("cannot make", &at);
-            fs::create_dir(&at).map_err(wrong())?;
-            for name in ["mount", "work"] {
-                fs::create_dir(at.join(name)).map_err(wrong())?;
+/// Makes the files that the plan's loads begin with, those of each profile in a directory of its own.
+fn fill(plan: &Plan, lower: &Path) -> Result<(), Error> {
+    let experiment = &plan.experiment;
+    let mut has_set = false;
+    for load in &experiment.workloads {
+        match &load.task {
+            Task::CopyUp(_) => has_set = true,
+            Task::Ffsb(load) => {
+                let at = lower.join(ffsb::base_key(load, experiment.seed));
+                // Two loads may have the same profile.
+                if !at.exists() {
+                    fs::create_dir(&at).map_err(Error::io("cannot make", &at))?;
+                    ffsb::make_file_sets(&load.profile, &at, experiment.seed)?;
+                }
             }
-            let upper = at.join("upper");
-            if self.scheme == Scheme::BtrfsSnapshot {
-                let (lower, upper) =
-                    (self.lower.display().to_string(), upper.display().to_string());
-                process::output("btrfs", &["subvolume", "snapshot", &lower, &upper])?;
-            } else {
-                fs::create_dir(&upper).map_err(wrong())?;
-            }
-            if let Some(pool) = &self.thin {
-                pool.mount(number, &upper)?;
-            }
-            made.push(at);
-        }
-        Ok(made)
-    }
-
-    /// Removes what a run has left, and waits until the disk has done with it.
-    pub fn remove(&self) -> Result<(), Error> {
-        let wrong = || Error::io("cannot remove", &self.containers);
-        for entry in fs::read_dir(&self.containers).map_err(wrong())? {
-            let at = entry.map_err(wrong())?.path();
-            let number = at.file_name().and_then(|name| name.to_str()?.parse().ok());
-            if let (Some(pool), Some(number)) = (&self.thin, number) {
-                pool.unmount(number, &at.join("upper"))?;
-            }
-            if self.scheme == Scheme::BtrfsSnapshot && at.join("upper").exists() {
-                let upper = at.join("upper").display().to_string();
-                process::output("btrfs", &["subvolume", "delete", &upper])?;
-            }
-            fs::remove_dir_all(&at).map_err(wrong())?;
-        }
-        self.sync()
-    }
-
-    /// Reads the set of files, so that each run finds it in memory.
-    pub fn warm(&self) -> Result<(), Error> {
-        file_set::warm(&self.lower)
-    }
-
-    /// Makes all that was written to upper directories and snapshots durable (syncfs).
-    pub fn sync(&self) -> Result<(), Error> {
-        if self.thin.is_some() {
-            let wrong = || Error::io("cannot list", &self.containers);
-            for entry in fs::read_dir(&self.containers).map_err(wrong())? {
-                file_set::sync(&entry.map_err(wrong())?.path().join("upper"))?;
-            }
-        }
-        file_set::sync(&self.containers)
-    }
-
-    /// The command of one container, which mounts below `at` and waits to be told.
-    pub fn command(&self, at: &Path, files: u32, seed: u64) -> Command {
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "--"]).arg(&self.program);
-        command.args(["union", "bench-container", "--condition", self.condition()]);
-        command.arg("--lower").arg(&self.lower).arg("--at").arg(at);
-        command.args(["--operations", &files.to_string(), "--seed", &seed.to_string()]);
-        command.env("XDG_RUNTIME_DIR", &self.runtime);
-        command
-    }
-
-    /// What `union bench` calls it.
-    fn condition(&self) -> &'static str {
-        match self.scheme {
-            Scheme::Overlay | Scheme::OverlayReflink => "kernel",
-            Scheme::OverlayVolatile => "kernel-volatile",
-            Scheme::FuseOverlayfs => "fuse-overlayfs",
-            Scheme::UnionKeep => "keep",
-            Scheme::UnionBackground => "background",
-            Scheme::UnionWhole => "whole",
-            Scheme::BtrfsSnapshot | Scheme::ThinSnapshot => "bind",
+            _ => {}
         }
     }
-
-    /// What is executed for each container, for the report.
-    pub fn shown(&self, files: u32) -> String {
-        process::shown(&self.command(&self.containers.join("N"), files, 0))
+    if has_set {
+        let at = lower.join(Layers::FILES);
+        fs::create_dir(&at).map_err(Error::io("cannot make", &at))?;
+        let sizes = file_set::sizes(experiment.file_bytes, experiment.seed);
+        file_set::make(&at, &sizes, experiment.seed, &Stop::default())?;
     }
+    file_set::sync(lower)
+}
+
+/// What containers begin with, for the report.
+fn contents(plan: &Plan) -> String {
+    let sizes = file_set::sizes(plan.experiment.file_bytes, plan.experiment.seed);
+    let set = || {
+        let bytes = crate::units::bytes(sizes.iter().sum());
+        format!("{} files, {bytes}", sizes.len())
+    };
+    let of_load = |task: &Task| match task {
+        Task::Ffsb(_) => "the profile's files, made once as the lower directory of all".to_string(),
+        _ => set(),
+    };
+    plan.experiment.workloads.first().map_or(String::new(), |load| of_load(&load.task))
 }

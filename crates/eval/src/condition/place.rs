@@ -116,6 +116,13 @@ impl Place {
         if self.container.is_some() { container::DATA.into() } else { directory.into() }
     }
 
+    /// Where an instance sees the files that it begins with, or makes them: in its directory, or in what is
+    /// mounted there.
+    pub fn inside_files(&self, key: &str) -> PathBuf {
+        let directory = self.inside_directory();
+        if self.layers.is_some() { Layers::seen(&directory, key) } else { directory }
+    }
+
     /// The storage's directory, as the host sees it.
     pub fn directory(&self) -> &Path {
         self.file.parent().unwrap_or(Path::new("/"))
@@ -136,9 +143,20 @@ impl Place {
         self.layers.as_ref()
     }
 
-    /// Ends what loads of the experiment have left: processes with its mark that nothing else needs.
+    /// Ends what loads of the experiment have left: processes with its mark that nothing else needs, and
+    /// containers that outlive who asked for them.
     pub fn end_loads(&self) -> Result<(), Error> {
-        self.owner.as_ref().map_or(Ok(()), Owner::end_loads)
+        let Some(owner) = &self.owner else { return Ok(()) };
+        let ended = owner.end_loads();
+        if let Some(runtime) = self.container.as_ref().and_then(Container::keeps_containers) {
+            owner.remove_containers(runtime);
+        }
+        ended
+    }
+
+    /// Whether loads run in containers of a runtime.
+    pub fn is_container(&self) -> bool {
+        self.container.is_some()
     }
 
     /// The namespace, for engines that are hosts themselves.

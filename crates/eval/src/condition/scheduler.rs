@@ -138,7 +138,7 @@ mod tests {
     }
 
     /// Goal: a device that takes a name and goes on as before is noticed (a file stands in for it, which
-    /// brackets nothing).
+    /// has what was written: a name without brackets tells none, one with brackets another).
     #[test]
     fn a_scheduler_that_is_not_taken_is_told() {
         let directory = tempfile::tempdir().unwrap();
@@ -147,6 +147,8 @@ mod tests {
         let scheduler = |name: &str| Scheduler { file: file.clone(), name: name.into() };
         scheduler("none").take().unwrap();
         let said = scheduler("bfq").take().unwrap_err();
-        assert!(said.contains("does not take it"), "{said}");
+        assert!(said.contains("does not take it: it goes on with none that it names"), "{said}");
+        let said = scheduler("[kyber]").take().unwrap_err();
+        assert!(said.contains("does not take it: it goes on with kyber"), "{said}");
     }
 }

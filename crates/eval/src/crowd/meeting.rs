@@ -63,13 +63,6 @@ pub struct Gathered {
     pub outputs: Vec<String>,
 }
 
-impl Gathered {
-    /// When the last one was ready.
-    pub fn last_ready_ns(&self) -> u64 {
-        self.ready_ns.iter().copied().max().unwrap_or_default()
-    }
-}
-
 /// A start barrier in a directory of its own, which is removed in the end.
 #[derive(Debug)]
 pub struct Meeting {

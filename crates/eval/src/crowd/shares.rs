@@ -1,5 +1,6 @@
 //! A directory of its own for each instance.
 
+use crate::engine::Stop;
 use crate::error::Error;
 use std::fmt::Debug;
 use std::fs;
@@ -25,8 +26,8 @@ impl Debug for Base<'_> {
 pub trait Shares: Debug + Send + Sync {
     /// Makes so many directories, as fresh as at the first time: layered ones with the base below an empty
     /// upper. Plain ones are empty, and instances make their files themselves, which is no part of what is
-    /// measured. Paths are the host's. On an error nothing is left.
-    fn make(&self, count: u32, base: &Base<'_>) -> Result<Vec<PathBuf>, Error>;
+    /// measured. Paths are the host's. On an error, also if the user stops, nothing is left.
+    fn make(&self, count: u32, base: &Base<'_>, stop: &Stop) -> Result<Vec<PathBuf>, Error>;
 
     /// Takes away what [`make`](Self::make) gave, mounts and uppers included; lowers may stay. Called once
     /// for each successful `make`, whatever became of the run.
@@ -41,7 +42,7 @@ pub struct PlainShares {
 }
 
 impl Shares for PlainShares {
-    fn make(&self, count: u32, _base: &Base<'_>) -> Result<Vec<PathBuf>, Error> {
+    fn make(&self, count: u32, _base: &Base<'_>, _stop: &Stop) -> Result<Vec<PathBuf>, Error> {
         let mut made = Vec::new();
         for number in 0..count {
             let path = self.parent.join(format!("instance-{number}"));

@@ -28,11 +28,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use conduct::{Request, Results, Start, Summary, conduct, make_file_sets, root_name};
+pub use conduct::{Request, Results, Start, Summary, base_key, conduct, make_file_sets, root_name};
 pub use instance::{Job, Prepared};
 pub use operation::{Call, Direction, Operation};
 pub use output::{size, text};
 pub use profile::{Compat, Profile, ProfileError};
+
+/// What instances do: its metric, and how samples of single instances begin.
+pub const OPERATIONS: [(Metric, &str); 1] = [(Metric::OpsTotal, "ops")];
 
 /// What errors call it.
 const NAME: &str = "ffsb";
@@ -81,6 +84,9 @@ pub enum FfsbError {
     /// The profile's command failed.
     #[error("callout {0:?} failed: {1}")]
     Callout(String, String),
+    /// What was written may not be durable.
+    #[error("cannot make durable what was written: {0}")]
+    Flush(io::Error),
     /// No operation has a weight.
     #[error("no operation has a weight")]
     NoOperation,

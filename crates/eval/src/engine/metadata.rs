@@ -53,7 +53,7 @@ pub struct PhaseResult {
     pub slowest_seconds: f64,
 }
 
-fn answer(worker: &Worker) -> Result<Answer, Error> {
+fn answer(worker: &mut Worker) -> Result<Answer, Error> {
     // Who wants to stop ends this process, and with it all of them.
     let line = worker.answer(PHASE_PATIENCE, &Stop::default())?;
     line.parse().map_err(|why| Error::program(NAME, why))
@@ -87,15 +87,13 @@ fn run_in(
         workers.push(Worker::start(NAME, command(rank, root))?);
     }
     // Each says that it is there before the first phase begins.
-    for worker in &workers {
-        answer(worker)?;
-    }
+    workers.iter_mut().try_for_each(|worker| answer(worker).map(drop))?;
     let mut results = Vec::new();
     for phase in Phase::ALL {
         for worker in &mut workers {
             worker.tell(phase.name())?;
         }
-        let answers: Result<Vec<_>, _> = workers.iter().map(answer).collect();
+        let answers: Result<Vec<_>, _> = workers.iter_mut().map(answer).collect();
         results.push(sum(phase, load, &answers?)?);
     }
     Ok(results)

@@ -1,6 +1,8 @@
 //! File systems that show one set of files to many containers, each of which changes a copy of its own;
 //! and what of it a crash may cost, which is never told apart from their speed.
 
+use crate::messages::Message;
+
 /// How containers get their changeable copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scheme {
@@ -42,7 +44,7 @@ pub struct Risk {
     /// Which files.
     pub files: AtRisk,
     /// What is there afterwards.
-    pub after: &'static str,
+    pub after: Message,
     /// From where this is known.
     pub source: &'static str,
 }
@@ -56,7 +58,7 @@ const OWN_TEST: &str =
 /// What the study's modified overlayfs risks, which no released kernel has: a row for the table of risks.
 pub const STUDY_BATCHES: Risk = Risk {
     files: AtRisk::All,
-    after: "49 of 50: all but the synced one are empty and hide the original",
+    after: Message::AfterBatches,
     source: "measured on a copying loop of the same scheme: 196 of 200, three seeds, otherwise as below",
 };
 
@@ -96,42 +98,32 @@ impl Scheme {
     /// What a crash may cost.
     pub fn risk(self) -> Risk {
         match self {
-            Self::Overlay => Risk {
-                files: AtRisk::None,
-                after: "complete; a change that was not synced may be missing",
-                source: SHUTDOWN,
-            },
-            Self::OverlayVolatile => Risk {
-                files: AtRisk::All,
-                after: "zeros in files of the right size; the kernel refuses to mount it again",
-                source: SHUTDOWN,
-            },
+            Self::Overlay => {
+                Risk { files: AtRisk::None, after: Message::AfterOverlay, source: SHUTDOWN }
+            }
+            Self::OverlayVolatile => {
+                Risk { files: AtRisk::All, after: Message::AfterVolatile, source: SHUTDOWN }
+            }
             Self::OverlayReflink => Risk {
                 files: AtRisk::None,
-                after: "complete, or the original: a clone is a record of the log of xfs",
+                after: Message::AfterReflink,
                 source: "measured: xfs shut down without a flush 6 and 35 s after the last write, 200 \
                          files, Linux 6.18",
             },
-            Self::FuseOverlayfs => Risk {
-                files: AtRisk::All,
-                after: "empty files that hide the intact originals (versions 1.10 and 2.0)",
-                source: SHUTDOWN,
-            },
-            Self::UnionKeep | Self::UnionBackground | Self::UnionWhole => Risk {
-                files: AtRisk::None,
-                after: "the original, or the changed file, complete",
-                source: OWN_TEST,
-            },
+            Self::FuseOverlayfs => {
+                Risk { files: AtRisk::All, after: Message::AfterFuse, source: SHUTDOWN }
+            }
+            Self::UnionKeep | Self::UnionBackground | Self::UnionWhole => {
+                Risk { files: AtRisk::None, after: Message::AfterUnion, source: OWN_TEST }
+            }
             Self::BtrfsSnapshot => Risk {
                 files: AtRisk::NotTested,
-                after: "nothing is copied up; what btrfs itself promises",
+                after: Message::AfterBtrfs,
                 source: "not measured",
             },
-            Self::ThinSnapshot => Risk {
-                files: AtRisk::NotTested,
-                after: "nothing is copied up; what ext4 itself promises",
-                source: "not measured",
-            },
+            Self::ThinSnapshot => {
+                Risk { files: AtRisk::NotTested, after: Message::AfterThin, source: "not measured" }
+            }
         }
     }
 }

@@ -39,6 +39,25 @@ fn changes_are_found() {
     assert_eq!(verdicts(&history, Kind::Effect).len(), 6);
 }
 
+/// Goal: the cells of a metric share the error: beside others an interval is wider than alone.
+#[test]
+fn cells_of_a_metric_share_the_error() {
+    let first = results(&[], "6.1");
+    let width = |count: usize| {
+        let one = || Row {
+            past: vec![vec![0.0, 0.1, 0.2]],
+            second: vec![0.1, 0.2, 0.3],
+            ..row(Kind::Value, "A", &first, 0, Metric::Bandwidth)
+        };
+        let mut rows: Vec<Row> = (0..count).map(|_| one()).collect();
+        judge(&mut rows, &first.plan, true);
+        let interval = rows[0].change.interval.unwrap();
+        interval.high - interval.low
+    };
+    // Of four degrees of freedom: 5.60 / 2.78.
+    assert!(width(10) > 1.9 * width(1), "{} / {}", width(10), width(1));
+}
+
 /// Goal: another kernel, level or length of run is a reason to say nothing, and is named.
 #[test]
 fn what_differs_is_named() {

@@ -157,12 +157,8 @@ fn detach_loops(path: &Path) {
 
 /// Removes the containers with an experiment's label, and its image.
 fn remove_containers(program: &Path, owner: &Owner) {
+    owner.remove_containers(program);
     let program = program.display().to_string();
-    let filter = format!("label={}", owner.label());
-    let listed = process::output(&program, &["ps", "-aq", "--filter", &filter]);
-    for container in listed.unwrap_or_default().split_whitespace() {
-        let _ = process::output(&program, &["rm", "-f", container]);
-    }
     // There is one only where the runtime keeps images of its own.
     let _ = process::output(&program, &["image", "rm", "-f", &owner.image()]);
 }

@@ -17,7 +17,7 @@ use super::chart::{self, Axis, ForestRow, Mark, Panel, Series, Symbol};
 use super::png::Painter;
 use crate::analysis::{Analysis, Family};
 use crate::error::Error;
-use crate::experiment::{Metric, Task, Workload};
+use crate::experiment::{Metric, Workload};
 use crate::messages::{Language, Message};
 use crate::plan::{Cell, Plan};
 use crate::statistics::Verdict;
@@ -113,7 +113,7 @@ pub(super) fn draw(
         figures.extend(traces::by_second(source, index)?);
         figures.extend(traces::distributions(source, index)?);
         figures.extend(containers::containers(source, index)?);
-        if matches!(load.task, Task::CopyUp(_)) {
+        if (0..plan.conditions.len()).any(|condition| plan.scheme(condition).is_some()) {
             // No speed without it.
             let note = language.text(Message::RiskNote);
             let of_load = figures.iter_mut().filter(|figure| figure.workload == Some(index));

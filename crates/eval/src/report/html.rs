@@ -5,8 +5,8 @@ mod parts;
 use super::{Report, export};
 use crate::experiment::{EngineKind, Mode};
 use crate::messages::{Language, Message};
-pub(crate) use parts::escape;
 use parts::picture;
+pub(crate) use parts::{escape, prose};
 use std::fmt::{Display, Write as _};
 
 const STYLE: &str = include_str!("html/style.css");

@@ -93,7 +93,7 @@ pub(super) fn advice<'a>(
 
 /// Which files a crash may damage, where that is a question.
 fn risks(text: &mut String, report: &Report) {
-    let rows = risk::rows(&report.plan);
+    let rows = risk::rows(&report.plan, report.language);
     if rows.is_empty() {
         return;
     }

@@ -2,7 +2,7 @@
 //! copies for containers.
 
 use crate::experiment::STUDY_BATCHES;
-use crate::messages::Message;
+use crate::messages::{Language, Message};
 use crate::plan::Plan;
 
 /// Names of the columns.
@@ -10,9 +10,9 @@ pub(super) const HEAD: [Message; 4] =
     [Message::ColumnCondition, Message::RiskFiles, Message::RiskAfter, Message::RiskSource];
 
 /// The rows; none if no condition makes copies for containers.
-pub(super) fn rows(plan: &Plan) -> Vec<[String; 4]> {
+pub(super) fn rows(plan: &Plan, language: Language) -> Vec<[String; 4]> {
     let row = |name: String, risk: crate::experiment::Risk| {
-        [name, risk.short().into(), risk.after.into(), risk.source.into()]
+        [name, risk.short().into(), language.text(risk.after).into(), risk.source.into()]
     };
     let conditions = (0..plan.conditions.len()).filter_map(|condition| {
         let risk = plan.scheme(condition)?.risk();

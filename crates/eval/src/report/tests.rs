@@ -25,7 +25,7 @@ fn pages_are_complete_and_self_contained() {
         "Known &lt;truth&gt; &amp; more",
         "Quick form",
         "Verdicts",
-        "\u{a0}%), n = 6: different, matters",
+        "\u{a0}%), n\u{a0}=\u{a0}6: different, matters",
         "<figure>",
         "seq</h2>",
         "rand</h2>",
@@ -75,11 +75,16 @@ fn verdicts_that_are_held_back_are_marked() {
     row.evidence.alone = row.verdict;
     row.verdict = Verdict::Inconclusive(Inconclusive::NeedsMore(Some(3)));
     row.evidence.judged_together = 12;
-    // Beside the sentence and in the table of its workload; a Markdown report has one table.
-    for (form, places) in forms(&report).iter().zip([2, 1]) {
-        assert_eq!(form.matches("inconclusive, need about 3 more († of 12)").count(), places);
+    // Beside the sentence and in the table of its workload, where no line ends within it; a Markdown report
+    // has one table.
+    for (form, (places, space)) in forms(&report).iter().zip([(2, "\u{a0}"), (1, " ")]) {
+        let said = format!("inconclusive, need about 3{space}more (†{space}of{space}12)");
+        assert_eq!(form.matches(&said).count(), places);
         assert_eq!(form.matches(Message::HeldBack.english()).count(), places);
     }
+    // Advice tells it, too, if its evidence is marked.
+    report.cards[0].evidence.push("A: inconclusive († of 12)".into());
+    assert_eq!(html::page(&report).matches(Message::HeldBack.english()).count(), 3);
     let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
     let held_back = |index: usize| json["verdicts"][index]["is_held_back"].as_bool().unwrap();
     assert!(held_back(0) && !held_back(1));

@@ -108,6 +108,7 @@ pub(super) fn failed_row(entry: &Entry, error: &Error) -> String {
 /// How an experiment stands, in words.
 fn state(entry: &Entry, store: &Store, language: Language) -> Result<String, Error> {
     Ok(match entry.life {
+        Life::Running if store.is_waiting()? => language.text(Message::StateWaiting).into(),
         Life::Running => language.text(Message::StateRunning).into(),
         Life::Killed => language.text(Message::StateKilled).into(),
         Life::Idle => match store.get("ending")? {
@@ -118,12 +119,13 @@ fn state(entry: &Entry, store: &Store, language: Language) -> Result<String, Err
 }
 
 /// A report, with the way back and the files.
-pub(super) fn report(entry: &Entry, report: &Report) -> String {
+pub(super) fn report(entry: &Entry, report: &Report, is_waiting: bool) -> String {
     let language = report.language;
     let mut page = String::new();
     navigation(&mut page, language, true);
     if entry.life == Life::Running {
-        let said = language.text(Message::ReportSoFar);
+        let said = if is_waiting { Message::StateWaiting } else { Message::ReportSoFar };
+        let said = language.text(said);
         let back = language.code();
         let _ = writeln!(page, "<p class=\"notice\"><a href=\"./?language={back}\">{said}</a></p>");
     }
@@ -159,6 +161,7 @@ pub(super) fn live(entry: &Entry, store: &Store, language: Language) -> Result<S
         language.say(Message::RefreshedEvery, &[("seconds", &REFRESH_SECONDS)])
     );
     match store.progress()? {
+        _ if store.is_waiting()? => {}
         Some(progress) => show_progress(&mut page, &report, &progress),
         None => {
             let _ = writeln!(page, "<p>{}</p>", language.text(Message::Preparing));

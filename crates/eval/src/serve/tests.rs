@@ -119,6 +119,40 @@ fn stored_experiments_are_shown() {
     assert_eq!(runs(&copy), runs(&database), "a copy is whole");
 }
 
+/// Goal: what somebody works on is waiting until it is begun, also where it was begun and ended before; then
+/// it is running; and once nobody works on it, it is neither.
+#[test]
+fn what_waits_for_its_turn_is_not_running() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = results(directory.path(), "turn");
+    let path = format!("/{}/", id(directory.path()));
+    let served = Served::site(directory.path());
+    let claim = Claim::on(&database).unwrap();
+    let store = Store::open(&database).unwrap();
+    let is_shown_as = |said: &str, others: [&str; 2]| {
+        for path in ["/", &path, &format!("{path}report")] {
+            let page = served.page(path);
+            assert!(page.contains(said), "{path}: {said} is not in {page}");
+            assert!(!others.iter().any(|other| page.contains(other)), "{path}: {page}");
+        }
+    };
+    let (waits, runs, was) = ("It waits for its turn.", "It is running", "it was interrupted");
+    store.unset("ending").unwrap();
+    is_shown_as(waits, [runs, was]);
+    assert!(!served.page(&path).contains("<progress"));
+    assert!(served.page("/?language=ja").contains("順番を待っている。"));
+    store.set("started", "2026-11-22T00:00:00Z").unwrap();
+    is_shown_as(runs, [waits, was]);
+    store.set("ending", was).unwrap();
+    is_shown_as(waits, [runs, "<progress"]);
+    store.unset("ending").unwrap();
+    is_shown_as(runs, [waits, was]);
+    store.set("failure", "no disk").unwrap();
+    is_shown_as(waits, [runs, "<progress"]);
+    drop(claim);
+    assert!(!served.page(&path).contains(waits) && !served.page("/").contains(waits));
+}
+
 /// Goal: a run that goes on is shown as one, with verdicts so far, on a page that asks anew, and reading
 /// it does not stop who writes; one that was killed is told from it.
 #[test]
@@ -127,6 +161,9 @@ fn live_runs_are_shown() {
     let database = results(directory.path(), "live");
     let path = format!("/{}/", id(directory.path()));
     let served = Served::site(directory.path());
+    let store = Store::open(&database).unwrap();
+    store.set("started", "2026-11-22T00:00:00Z").unwrap();
+    store.unset("ending").unwrap();
     let claim = Claim::on(&database).unwrap();
     let page = served.page(&path);
     for part in ["It is running.", "http-equiv=\"refresh\"", "<progress value=", "Verdicts so far"]
@@ -135,7 +172,7 @@ fn live_runs_are_shown() {
     }
     assert!(served.page("/").contains("It is running."));
     assert!(served.page(&format!("{path}report")).contains("this is the report so far"));
-    Store::open(&database).unwrap().set("ending", "it was interrupted").unwrap();
+    store.set("ending", "it was interrupted").unwrap();
     drop(claim);
     assert!(!served.page(&path).contains("It is running."));
     assert!(served.page("/?language=ja").contains("中断された"));

@@ -65,7 +65,7 @@ fn end_all(union: &Union, copies: Vec<Rc<Pending>>, result: Result<(), Errno>) {
 }
 
 fn way_of(union: &Union) -> Way {
-    union.upper().map_or(Way::Each, |upper| upper.way.clone())
+    union.upper().map_or(Way::Each { device: 0 }, |upper| upper.way.clone())
 }
 
 /// Gives copies their names. Those that cannot have one are ended.

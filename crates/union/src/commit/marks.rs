@@ -17,6 +17,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::layers::Upper;
+use crate::sys;
 
 /// The file, below the work directory.
 const NAME: &str = "tsumugi/waiting";
@@ -47,16 +48,7 @@ impl Marks {
         }
         let Some(file) = &*file else { return Err(Errno::IO) };
         let record = encode(self.witness.get(), name, path)?;
-        let mut written = 0;
-        while written < record.len() {
-            let at = self.end.get() + written as u64;
-            match rustix::io::pwrite(file, &record[written..], at) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(count) => written += count,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
+        sys::write_all_at(file.as_fd(), &record, self.end.get())?;
         self.end.set(self.end.get() + record.len() as u64);
         Ok(())
     }

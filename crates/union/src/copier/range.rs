@@ -5,6 +5,8 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
+use crate::sys;
+
 /// Bytes that are copied through memory at a time, where the kernel does not copy.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -30,6 +32,10 @@ pub(crate) fn copy_range(
                 at = at.max(data);
                 let hole = rustix::fs::seek(from, SeekFrom::Hole(at)).unwrap_or(end);
                 end = end.min(hole);
+            }
+            // A hole up to the end; or it has become shorter.
+            Err(Errno::NXIO) if sys::stat_at(from, b"")?.size < end => {
+                return Err(Errno::IO);
             }
             Err(Errno::NXIO) => return Ok(length),
             // A file system that knows of no holes.
@@ -70,15 +76,7 @@ fn through_memory(
     if count == 0 {
         return Err(Errno::IO);
     }
-    let mut written = 0;
-    while written < count {
-        match rustix::io::pwrite(to, &buffer[written..count], to_offset + written as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(more) => written += more,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
+    sys::write_all_at(to, &buffer[..count], to_offset)?;
     Ok(count as u64)
 }
 

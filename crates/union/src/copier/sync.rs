@@ -2,7 +2,8 @@
 //!
 //! In general each file has its own sync: first all data goes to the device, with no commit of the file
 //! system's journal between; then all sync at once, so that they find themselves in one commit and wait
-//! for the same flush of the disk.
+//! for the same flush of the disk. They go in rounds: who comes while one goes on waits for the next, over
+//! all unions. Else there would be a flush in progress at any time, which data has to wait for.
 //!
 //! Where it is known that a commit of the file system's journal makes everything durable that came
 //! before it ([`Way::Commit`]; [`crate::layers`] says which file systems these are), data is written to
@@ -21,7 +22,7 @@ use rustix::io::Errno;
 use crate::commit::errno_of;
 
 /// Syncs of files that are in flight at a time over all orders.
-const SYNCS_MAX: usize = 256;
+const SYNCS_MAX: usize = 512;
 
 /// What is to be durable of a file.
 #[derive(Debug, Clone)]
@@ -38,7 +39,10 @@ pub(crate) enum ToSync {
 #[derive(Debug, Clone)]
 pub(crate) enum Way {
     /// Each by its own sync.
-    Each,
+    Each {
+        /// The file system's device number.
+        device: u64,
+    },
     /// All by one commit of the file system's journal.
     Commit {
         /// The file system's device number.
@@ -52,8 +56,8 @@ impl Way {
     /// Whether files of both become durable together.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Each, Self::Each) => true,
-            (Self::Commit { device, .. }, Self::Commit { device: other, .. }) => device == other,
+            (Self::Each { device }, Self::Each { device: other })
+            | (Self::Commit { device, .. }, Self::Commit { device: other, .. }) => device == other,
             _ => false,
         }
     }
@@ -82,7 +86,14 @@ impl ToSync {
 /// The syncs of a thread.
 pub(super) struct Syncs {
     room: Semaphore,
-    file_systems: RefCell<HashMap<u64, Rc<Commits>>>,
+    file_systems: RefCell<HashMap<u64, Rc<FileSystem>>>,
+}
+
+/// Those of one file system.
+#[derive(Default)]
+struct FileSystem {
+    commits: Commits,
+    rounds: Rounds,
 }
 
 impl Default for Syncs {
@@ -100,34 +111,45 @@ impl Syncs {
         goal: Goal,
     ) -> Vec<Result<(), Errno>> {
         let permit = self.room.acquire(files.len().min(SYNCS_MAX)).await;
-        let Way::Commit { device, mark } = way else { return sync_each(files).await };
+        let (device, mark) = match way {
+            Way::Each { device } => {
+                return sync_each(files, &self.file_system(*device).rounds).await;
+            }
+            Way::Commit { device, mark } => (device, mark),
+        };
         let mut results = finish(files.iter().map(ToSync::write_back).collect()).await;
         drop(permit);
         if goal == Goal::Durable {
-            let commits = Rc::clone(self.file_systems.borrow_mut().entry(*device).or_default());
-            let committed = commits.commit(mark).await;
+            let committed = self.file_system(*device).commits.commit(mark).await;
             for result in &mut results {
                 *result = result.and(committed);
             }
         }
         results
     }
+
+    fn file_system(&self, device: u64) -> Rc<FileSystem> {
+        Rc::clone(self.file_systems.borrow_mut().entry(device).or_default())
+    }
 }
 
-async fn sync_each(files: &[ToSync]) -> Vec<Result<(), Errno>> {
+async fn sync_each(files: &[ToSync], rounds: &Rounds) -> Vec<Result<(), Errno>> {
     // An operation goes out when it is made: all of them, before the first is waited for.
     let first = |file: &ToSync| match file {
         ToSync::File(file) => Some(file.write_back()),
         ToSync::Data(file) => Some(file.sync_data()),
-        ToSync::Names(file) => Some(file.sync_all()),
+        ToSync::Names(_) => None,
     };
     let second = |file: &ToSync| match file {
-        ToSync::File(file) => Some(file.sync_all()),
-        ToSync::Data(_) | ToSync::Names(_) => None,
+        ToSync::File(file) | ToSync::Names(file) => Some(file.clone()),
+        ToSync::Data(_) => None,
     };
-    let written = finish(files.iter().map(first).collect()).await;
-    let synced = finish(files.iter().map(second).collect()).await;
-    written.into_iter().zip(synced).map(|(written, synced)| written.and(synced)).collect()
+    let mut results = finish(files.iter().map(first).collect()).await;
+    let mut synced = rounds.sync(files.iter().filter_map(second)).await.into_iter();
+    for (result, _) in results.iter_mut().zip(files).filter(|(_, file)| second(file).is_some()) {
+        *result = result.and(synced.next().unwrap_or(Err(Errno::IO)));
+    }
+    results
 }
 
 /// Waits for operations that have gone out.
@@ -142,18 +164,62 @@ async fn finish(operations: Vec<Option<Op<std::io::Result<()>>>>) -> Vec<Result<
     results
 }
 
-/// The commits of one file system.
+/// Syncs that each stand for one file only.
 #[derive(Default)]
-struct Commits {
+struct Rounds {
     is_running: Cell<bool>,
     /// The one that has not begun.
     next: RefCell<Rc<Round>>,
     ended: Notify,
 }
 
-/// A commit, and what it came to.
+/// Files that are synced at once, and what it came to.
 #[derive(Default)]
 struct Round {
+    files: RefCell<Vec<File>>,
+    outcomes: RefCell<Option<Vec<Result<(), Errno>>>>,
+}
+
+impl Rounds {
+    /// Syncs files, together with those of everybody who comes before it begins.
+    async fn sync(&self, files: impl Iterator<Item = File>) -> Vec<Result<(), Errno>> {
+        let round = Rc::clone(&self.next.borrow());
+        let first = round.files.borrow().len();
+        round.files.borrow_mut().extend(files);
+        let own = first..round.files.borrow().len();
+        if own.is_empty() {
+            return Vec::new();
+        }
+        loop {
+            if let Some(outcomes) = &*round.outcomes.borrow() {
+                return outcomes[own].to_vec();
+            }
+            if self.is_running.replace(true) {
+                self.ended.notified().await;
+                continue;
+            }
+            self.next.replace(Rc::default());
+            let files = round.files.take();
+            let outcomes = finish(files.iter().map(|file| Some(file.sync_all())).collect()).await;
+            *round.outcomes.borrow_mut() = Some(outcomes);
+            self.is_running.set(false);
+            self.ended.notify();
+        }
+    }
+}
+
+/// The commits of one file system.
+#[derive(Default)]
+struct Commits {
+    is_running: Cell<bool>,
+    /// The one that has not begun.
+    next: RefCell<Rc<Commit>>,
+    ended: Notify,
+}
+
+/// A commit, and what it came to.
+#[derive(Default)]
+struct Commit {
     outcome: Cell<Option<Result<(), Errno>>>,
 }
 
@@ -219,6 +285,36 @@ mod tests {
             assert_eq!(next_round.outcome.get(), Some(Ok(())));
             assert!(!Rc::ptr_eq(&next_round, &commits.next.borrow()));
             assert_eq!(commits.next.borrow().outcome.get(), None, "two commits were enough");
+        });
+    }
+
+    // Goal: files that come while others are being synced go out together, and each caller hears of
+    // its own: an error is told to whose file it was.
+    #[test]
+    fn who_comes_while_a_round_goes_on_shares_the_next_one() {
+        let file = || File::from_handle(Handle::from_fd(tempfile::tempfile().unwrap().into()));
+        // A pipe cannot be synced.
+        let pipe = || File::from_handle(Handle::from_fd(rustix::pipe::pipe().unwrap().0));
+        let rounds = Rc::new(Rounds::default());
+        Runtime::new(&Config::default()).unwrap().block_on(async {
+            let ask = |files: Vec<File>| {
+                let rounds = Rc::clone(&rounds);
+                ring::spawn(async move { rounds.sync(files.into_iter()).await })
+            };
+            let first = ask(vec![file(), pipe()]);
+            ring::yield_now().await;
+            assert!(rounds.is_running.get());
+            let next = Rc::clone(&rounds.next.borrow());
+            let (second, third) = (ask(vec![pipe()]), ask(vec![file(), file()]));
+            ring::yield_now().await;
+            assert_eq!(next.files.borrow().len(), 3, "they wait for the same round");
+            assert!(rounds.sync(std::iter::empty()).await.is_empty(), "it waits for nothing");
+            assert_eq!(first.await.unwrap(), [Ok(()), Err(Errno::INVAL)]);
+            assert_eq!(second.await.unwrap(), [Err(Errno::INVAL)]);
+            assert_eq!(third.await.unwrap(), [Ok(()), Ok(())]);
+            assert!(!rounds.is_running.get());
+            assert!(!Rc::ptr_eq(&next, &rounds.next.borrow()), "one round was enough");
+            assert!(rounds.next.borrow().files.borrow().is_empty());
         });
     }
 }

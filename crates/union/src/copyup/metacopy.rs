@@ -47,7 +47,7 @@ impl Union {
         let writes_back = self.options.sync != SyncMode::Volatile;
         let source = File::from_handle(Handle::from_fd(lower));
         let copy = Copy::new(source, length, To::Existing(backing.file.clone()), writes_back);
-        self.shared.committer.copier.copy(copy).await?;
+        self.shared.committer.copier.copy(copy, None).await?;
         backing.with(|upper| {
             if let Some(value) = capability {
                 sys::set_xattr(upper, CAPABILITY, &value, XattrFlags::empty())?;

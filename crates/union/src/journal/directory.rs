@@ -20,6 +20,8 @@ use super::types::SegmentId;
 const DIRECTORY: &str = "tsumugi";
 const MARKER: &str = "tsumugi";
 const SUFFIX: &str = ".log";
+/// What a user of the store may keep beside the segments; it becomes durable with the marker.
+pub(crate) const RECORD: &str = "union";
 /// `STATX_MNT_ID_UNIQUE` (Linux 6.8): the number of a mount, never used again until reboot.
 const MOUNT_ID_UNIQUE: u32 = 0x4000;
 
@@ -32,6 +34,8 @@ pub struct Directory {
     /// The same, for flushes that may outlive the lock.
     names: Arc<OwnedFd>,
     segments: BTreeMap<SegmentId, Arc<OwnedFd>>,
+    /// The upper directory, if its attributes are to become durable with the marker.
+    upper: Option<Arc<OwnedFd>>,
     /// Whether the directory's own name may not be durable yet.
     is_new: bool,
     witness: u64,
@@ -54,9 +58,16 @@ impl Directory {
         let witness = witness(&directory);
         let names = Arc::new(open_directory(&directory, ".").map_err(failed)?);
         let (work, segments) = (Arc::new(work), BTreeMap::new());
-        let mut store = Self { work, locked: directory, names, segments, is_new, witness };
+        let (locked, upper) = (directory, None);
+        let mut store = Self { work, locked, names, segments, upper, is_new, witness };
         store.open_segments().map_err(|error| JournalError::io("opening the segments", error))?;
         Ok(store)
+    }
+
+    /// Lets the attributes of an upper directory become durable with the marker.
+    #[must_use]
+    pub fn with_upper(self, upper: OwnedFd) -> Self {
+        Self { upper: Some(Arc::new(upper)), ..self }
     }
 
     /// Whether the store of this work directory exists, without making it.
@@ -248,7 +259,7 @@ impl Storage for Directory {
     }
 
     fn sync_marker(&mut self) -> io::Result<()> {
-        for handle in self.marker_handles()? {
+        for handle in self.marker_data()?.into_iter().chain(self.marker_handles()?) {
             fs::fsync(handle)?;
         }
         Ok(())
@@ -257,7 +268,18 @@ impl Storage for Directory {
     fn marker_handles(&self) -> io::Result<Vec<Self::Handle>> {
         let work = open_directory(&self.work, "work")?;
         let incompat = open_directory(&work, "incompat")?;
-        Ok(vec![Arc::new(incompat), Arc::new(work), self.work.clone()])
+        let mut handles = vec![Arc::new(incompat), Arc::new(work), self.work.clone()];
+        handles.extend(self.upper.clone());
+        Ok(handles)
+    }
+
+    fn marker_data(&self) -> io::Result<Vec<Self::Handle>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match fs::openat(&self.locked, RECORD, flags, Mode::empty()) {
+            Ok(record) => Ok(vec![Arc::new(record)]),
+            Err(Errno::NOENT) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn marker(&self) -> io::Result<bool> {

@@ -64,6 +64,11 @@ pub trait Storage {
     /// Handles whose syncs (with metadata) do what [`Self::sync_marker`] does.
     fn marker_handles(&self) -> io::Result<Vec<Self::Handle>>;
 
+    /// Handles of files whose data is to be durable with the marker.
+    fn marker_data(&self) -> io::Result<Vec<Self::Handle>> {
+        Ok(Vec::new())
+    }
+
     /// Whether the marker is there.
     fn marker(&self) -> io::Result<bool>;
 

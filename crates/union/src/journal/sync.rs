@@ -38,17 +38,19 @@ impl<S: Storage> Journal<S> {
         }
         let log = &self.log;
         let opened = |error| JournalError::io("opening what is to be flushed", error);
-        let data: Result<_, _> = log.dirty().map(|id| log.storage.handle(id)).collect();
+        let data: Result<Vec<_>, _> = log.dirty().map(|id| log.storage.handle(id)).collect();
+        let mut data = data.map_err(opened)?;
         let mut names = Vec::new();
         if log.dirt.names > log.dirt.names_synced {
             names.extend(log.storage.directory_handles().map_err(opened)?);
         }
         if log.dirt.markers > log.dirt.markers_synced && log.has_marker {
             names.extend(log.storage.marker_handles().map_err(opened)?);
+            data.extend(log.storage.marker_data().map_err(opened)?);
         }
         Ok(Ticket {
             upto: log.appended,
-            data: data.map_err(opened)?,
+            data,
             names,
             newest: log.dirty().next(),
             names_mark: log.dirt.names,

@@ -128,15 +128,22 @@ pub struct LowerIdentity {
 }
 
 impl LowerIdentity {
-    /// Whether `found` is the same file, unchanged; where a handle is missing, the rest decides.
-    pub fn is_unchanged(&self, found: &Self) -> bool {
-        let same_handle =
-            self.handle.is_empty() || found.handle.is_empty() || self.handle == found.handle;
-        same_handle
-            && self.inode == found.inode
-            && self.size_bytes == found.size_bytes
-            && self.mtime == found.mtime
-            && self.ctime == found.ctime
+    /// What tells `found` from this file as it was, in words; `None` if nothing does. Where a handle is
+    /// missing, the rest decides.
+    pub fn difference(&self, found: &Self) -> Option<&'static str> {
+        let other_handle =
+            !self.handle.is_empty() && !found.handle.is_empty() && self.handle != found.handle;
+        [
+            (self.inode != found.inode || other_handle, "another file has its name"),
+            (self.size_bytes != found.size_bytes, "its size is another"),
+            (self.mtime != found.mtime, "its mtime is another: it was written to"),
+            (
+                self.ctime != found.ctime,
+                "its ctime is another: it was linked or renamed, or its owner, mode or attributes were set",
+            ),
+        ]
+        .into_iter()
+        .find_map(|(is_other, words)| is_other.then_some(words))
     }
 }
 

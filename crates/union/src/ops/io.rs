@@ -15,6 +15,7 @@ use crate::commit::errno_of;
 use crate::copyup::Keep;
 use crate::files::{Backing, OpenFile};
 use crate::node::Node;
+use crate::sys;
 use crate::tree::Union;
 
 /// Most bytes of one step of a copy within the union: a system call that others wait for.
@@ -175,10 +176,15 @@ impl Union {
         }
         let backing = self.writable_backing(&open)?;
         let length = write.data.len() as u32;
-        let (result, data) = backing.file.write_at(write.data, write.offset).await;
-        drop(data);
+        let result = if let Some(_run) = self.shared.free_run.begin_at(write.offset, length) {
+            backing.with(|fd| sys::write_all_at(fd, write.data.as_slice(), write.offset))
+        } else {
+            let (result, data) = backing.file.write_at(write.data, write.offset).await;
+            drop(data);
+            result.map(drop).map_err(errno_of)
+        };
         self.note_dirty(&open.node);
-        result.map_err(errno_of)?;
+        result?;
         if write.kill_suid_sgid {
             backing.with(|fd| self.drop_privileges(fd))?;
         }

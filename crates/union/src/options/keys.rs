@@ -74,12 +74,10 @@ pub(super) fn set(
     if NEUTRAL_WITH_VALUE.contains(&key) || key.starts_with("x-") || key.starts_with("X-") {
         return Ok(());
     }
-    match key {
-        "lowerdir" | "upperdir" | "workdir" | "lowerdir+" | "datadir+" => {
-            set_layer(options, key, value)
-        }
-        _ => set_value(options, key, &String::from_utf8_lossy(&split::unescape(value))),
+    if super::is_layer_key(key) {
+        return set_layer(options, key, value);
     }
+    set_value(options, key, &String::from_utf8_lossy(&split::unescape(value)))
 }
 
 fn set_flag(options: &mut Options, key: &str) -> Result<(), OptionError> {

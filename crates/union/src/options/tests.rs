@@ -1,3 +1,7 @@
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -72,7 +76,63 @@ fn path() -> impl Strategy<Value = PathBuf> {
     })
 }
 
+fn ranges() -> impl Strategy<Value = Vec<IdRange>> {
+    let range = (0..1000_u32, 0..1000_u32, 1..1000_u32);
+    let range = range.prop_map(|(disk, shown, count)| IdRange { disk, shown, count });
+    proptest::collection::vec(range, 0..3)
+}
+
+/// Options of which everything is kept in a text.
+fn kept() -> impl Strategy<Value = Options> {
+    let layers = (proptest::collection::vec(path(), 1..5), 0..4_usize, path(), path());
+    let format = (0..3_usize, any::<bool>(), any::<bool>(), 0..3_usize, any::<bool>(), 0..3_usize);
+    let owners = (ranges(), ranges(), any::<[Option<u32>; 2]>(), any::<bool>());
+    let partial = (0..3_usize, prop_oneof![Just(0), Just(4096), Just(4 << 20)]);
+    (layers, format, owners, partial).prop_map(|(layers, format, owners, partial)| {
+        let (lower, data_only, upper, work) = layers;
+        let (redirect, index, xino, sync, whole, owner_xattr) = format;
+        let is_user = !index && redirect != 0 && whole;
+        Options {
+            data_only_count: data_only.min(lower.len() - 1),
+            lower,
+            upper: Some(upper),
+            work: Some(work),
+            xattrs: if is_user { XattrClass::User } else { XattrClass::Auto },
+            redirect: [RedirectMode::On, RedirectMode::Follow, RedirectMode::NoFollow][redirect],
+            index,
+            xino,
+            sync: [SyncMode::Auto, SyncMode::Strict, SyncMode::Volatile][sync],
+            sync_whole_file_system: whole,
+            uid_map: owners.0,
+            gid_map: owners.1,
+            squash_uid: owners.2[0],
+            squash_gid: owners.2[1],
+            no_acl: owners.3,
+            owner_xattr: [None, Some(OwnerXattr::Security), Some(OwnerXattr::Containers)]
+                [owner_xattr],
+            fill: [FillMode::Background, FillMode::Keep, FillMode::Unmount][partial.0],
+            chunk_bytes: partial.1,
+            ..Options::default()
+        }
+    })
+}
+
 proptest! {
+    /// Goal: what decides the layers' meaning reads back from the text of options; the same layers come
+    /// into the place of others in any string.
+    #[test]
+    fn texts_read_back(options in kept()) {
+        let read = Options::parse(&options.text());
+        prop_assert_eq!(read.as_ref(), Ok(&options));
+        let text = options.replace_layers(br#"ro,lowerdir=/a\,b:/c,upperdir="/u,v",workdir=/w,noatime"#);
+        let read = Options::parse(&text).unwrap();
+        prop_assert!(read.read_only && read.no_atime);
+        prop_assert_eq!(
+            (&read.lower, read.data_only_count, &read.upper, &read.work),
+            (&options.lower, options.data_only_count, &options.upper, &options.work)
+        );
+    }
+
     /// Goal: any path survives being escaped, whatever commas, colons, quotes and backslashes it
     /// has.
     #[test]

@@ -38,6 +38,14 @@ pub(super) struct Whole {
     pub(super) name: Vec<u8>,
 }
 
+/// A partial file that could not be completed.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    /// From the union's root.
+    pub(crate) path: Vec<u8>,
+    pub(crate) reason: String,
+}
+
 impl Whole {
     /// A lower file that was changed while it was copied is no source.
     pub(super) fn check_source(&self, union: &Union) -> Result<(), Errno> {
@@ -263,11 +271,12 @@ impl Union {
         store.commit().await
     }
 
-    /// Completes every partial file. Answers how many there were.
-    pub(crate) async fn complete_all(self: &Rc<Self>) -> Result<usize, Errno> {
-        let Some(store) = &self.store else { return Ok(0) };
+    /// Completes every partial file. Answers how many there were, and which of them could not be, with
+    /// the reasons.
+    pub(crate) async fn complete_all(self: &Rc<Self>) -> Result<(usize, Vec<Unfinished>), Errno> {
+        let Some(store) = &self.store else { return Ok((0, Vec::new())) };
         if store.is_empty() {
-            return Ok(0);
+            return Ok((0, Vec::new()));
         }
         let directories = self.directories_by_key()?;
         let names: Vec<_> = {
@@ -275,28 +284,40 @@ impl Union {
             let first = |(_, file): (_, crate::journal::CopyUp<'_>)| file.names().first().cloned();
             journal.files().filter_map(first).collect()
         };
-        let mut result = Ok(());
-        let mut count = 0;
+        let (mut count, mut unfinished) = (0, Vec::new());
         for name in names {
             let Some(directory) = directories.get(&name.parent) else { continue };
-            let node = self.node_at(&join(directory, &name.name));
-            let completed = match node {
+            let path = join(directory, &name.name);
+            let completed = match self.node_at(&path) {
                 Ok(node) => self.complete(&node).await,
                 Err(errno) => Err(errno),
             };
             match completed {
                 Ok(()) => count += 1,
                 Err(errno) => {
-                    let path = join(directory, &name.name);
-                    let path = String::from_utf8_lossy(&path);
-                    tracing::error!(%path, %errno, "a partial copy cannot be completed");
-                    result = Err(errno);
+                    let reason = self.trouble_at(&path).unwrap_or_else(|| errno.to_string());
+                    let shown = String::from_utf8_lossy(&path);
+                    tracing::error!(path = %shown, reason, "a partial copy cannot be completed");
+                    unfinished.push(Unfinished { path: path.to_vec(), reason });
                 }
             }
         }
         // The marker goes with the last one.
         store.commit().await?;
-        result.map(|()| count)
+        Ok((count, unfinished))
+    }
+
+    /// Why the partial file at a path cannot be completed, as far as its lower file is to blame.
+    pub(crate) fn trouble_at(&self, path: &[u8]) -> Option<String> {
+        let trouble = self.node_at(path).and_then(|node| match node.partial() {
+            Some(partial) => self.lower_trouble(&node, &partial),
+            None => Ok(None),
+        });
+        match trouble {
+            Ok(reason) => reason.map(|reason| format!("its lower file was changed: {reason}")),
+            Err(Errno::NOENT) => Some("its lower file is gone".into()),
+            Err(errno) => Some(format!("its lower file cannot be read: {errno}")),
+        }
     }
 
     /// The upper directories by their keys, as paths from the root.

@@ -1,8 +1,9 @@
 //! The lower files of partial copies, which are open only as long as they are in use, or among the last
 //! that were.
 //!
-//! A file that is opened anew by its path may be another one by then. So whoever reads compares it with
-//! what the journal recorded, each time: bytes of two versions never mix.
+//! A file that is opened anew by its path may be another one by then, and one that is open may have been
+//! changed. So whoever reads compares it with what the journal recorded, each time: bytes of two versions
+//! never mix. Its handle is asked for only where it was opened anew, since an open file stays the same.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -45,8 +46,11 @@ impl OpenLowers {
 /// What a lower file is known by.
 pub(super) fn identity(fd: BorrowedFd<'_>, stat: &Stat) -> LowerIdentity {
     let handle = FileHandle::of(fd).map(|handle| handle.bytes).unwrap_or_default();
+    LowerIdentity { handle, ..identity_without_handle(stat) }
+}
+
+fn identity_without_handle(stat: &Stat) -> LowerIdentity {
     LowerIdentity {
-        handle,
         inode: stat.inode,
         size_bytes: stat.size,
         mtime: time(stat.mtime),
@@ -56,12 +60,17 @@ pub(super) fn identity(fd: BorrowedFd<'_>, stat: &Stat) -> LowerIdentity {
 }
 
 impl Partial {
-    /// Whether an open file is the one that was copied up, as it was.
-    fn is_of(&self, lower: &Backing) -> Result<bool, Errno> {
-        let found = lower.with(|fd| Ok(identity(fd, &sys::stat_at(fd, b"")?)))?;
+    /// What tells an open file from the one that was copied up, as it was; `None` if nothing does.
+    fn difference(&self, lower: &Backing) -> Result<Option<&'static str>, Errno> {
+        let is_known = self.is_lower_known.get();
+        let found = lower.with(|fd| {
+            let stat = sys::stat_at(fd, b"")?;
+            Ok(if is_known { identity_without_handle(&stat) } else { identity(fd, &stat) })
+        })?;
         let journal = self.store.journal();
         let file = journal.file(self.file).ok_or(Errno::STALE)?;
-        Ok(file.lower().is_some_and(|known| known.is_unchanged(&found)))
+        let known = file.lower().ok_or(Errno::IO)?;
+        Ok(known.difference(&found))
     }
 }
 
@@ -80,6 +89,24 @@ impl Union {
         node: &Rc<Node>,
         partial: &Rc<Partial>,
     ) -> Result<Rc<Backing>, Errno> {
+        self.source_of(node, partial)?.map_err(|reason| self.changed(node, reason))
+    }
+
+    /// Why what a partial copy lacks cannot be read; `None` if it can.
+    pub(crate) fn lower_trouble(
+        &self,
+        node: &Rc<Node>,
+        partial: &Rc<Partial>,
+    ) -> Result<Option<&'static str>, Errno> {
+        Ok(self.source_of(node, partial)?.err())
+    }
+
+    /// The lower file of a partial copy, or why there is none.
+    fn source_of(
+        &self,
+        node: &Rc<Node>,
+        partial: &Rc<Partial>,
+    ) -> Result<Result<Rc<Backing>, &'static str>, Errno> {
         let open = partial.lower.borrow().clone();
         let lower = match open {
             Some(lower) => {
@@ -87,29 +114,35 @@ impl Union {
                 lower
             }
             None => match self.open_lower(node) {
-                Ok(fd) => Backing::new(fd, false),
+                Ok(fd) => {
+                    partial.is_lower_known.set(false);
+                    Backing::new(fd, false)
+                }
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE) => {
-                    return Err(changed(node));
+                    return Ok(Err("it is gone"));
                 }
                 Err(errno) => return Err(errno),
             },
         };
-        if !partial.is_of(&lower)? {
-            return Err(changed(node));
+        if let Some(difference) = partial.difference(&lower)? {
+            return Ok(Err(difference));
         }
         let is_new = partial.lower.borrow_mut().replace(Rc::clone(&lower)).is_none();
+        partial.is_lower_known.set(true);
         if is_new {
             self.note_lower(partial);
         }
-        Ok(lower)
+        Ok(Ok(lower))
     }
-}
 
-/// Tells that a lower file cannot be read any more.
-fn changed(node: &Rc<Node>) -> Errno {
-    let path = crate::tree::path_of(node);
-    let path = String::from_utf8_lossy(&path);
-    tracing::error!(%path, "the lower file was changed below a partial copy; what was not \
-        copied yet cannot be read");
-    Errno::IO
+    /// Tells that a lower file cannot be read any more.
+    fn changed(&self, node: &Rc<Node>, reason: &str) -> Errno {
+        let path = crate::tree::path_of(node);
+        let path = String::from_utf8_lossy(&path);
+        tracing::error!(%path, reason, "the lower file was changed below a partial copy; what was not \
+            copied yet cannot be read");
+        self.last_error
+            .note(&format!("reading {path}: the lower file was changed: {reason}"), Errno::IO);
+        Errno::IO
+    }
 }

@@ -13,13 +13,15 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::wire::{Channel, DESCRIPTORS_MAX, Packet, Reader, Writer};
+use super::wire::{Channel, DESCRIPTORS_MAX, PACKET_BYTES_MAX, Packet, Reader, Writer};
 use super::{PROTOCOL, kind, rights};
 use crate::error::UnionError;
 use crate::layers::Directories;
 use crate::mount::mount_options;
 use crate::options::Options;
 
+/// Longest options; a packet has room for a path and some numbers besides.
+const TEXT_BYTES_MAX: usize = PACKET_BYTES_MAX - 8192;
 /// How often a server that ends is tried again, and how long is waited between.
 const ATTEMPTS: usize = 100;
 const ATTEMPT_STEP: Duration = Duration::from_millis(20);
@@ -55,6 +57,11 @@ pub fn hand_over(
 ) -> Result<HandOver, UnionError> {
     options.check()?;
     let directories = Directories::open(options)?;
+    // The server is somewhere else.
+    let text = &options.with_real_paths()?.replace_layers(text);
+    if text.len() > TEXT_BYTES_MAX {
+        return Ok(HandOver::Alone("the layers' paths are too long for a packet".into()));
+    }
     let path = match rights::socket_path() {
         Ok(path) => path,
         Err(error) => return Ok(HandOver::Alone(format!("no runtime directory: {error}"))),

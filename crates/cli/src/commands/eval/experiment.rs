@@ -29,6 +29,8 @@ use std::time::Instant;
 
 /// As shells report it for SIGINT.
 pub(super) const INTERRUPTED: u8 = 130;
+/// So many jobs at a time need no more open files than anybody has.
+const JOBS_EASY: u32 = 200;
 
 /// What one experiment needs beside its plan.
 pub(super) struct Course<'a> {
@@ -120,7 +122,9 @@ pub(super) fn conduct(
         let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now());
         store.set("started", &now.to_string())?;
     }
+    // What an earlier part of it ended with is over.
     store.unset("failure")?;
+    store.unset("ending")?;
     let result = enter_and_measure(plan, store, course, progress);
     let is_interrupted = |error: &anyhow::Error| {
         matches!(error.downcast_ref::<eval::Error>(), Some(eval::Error::Interrupted))
@@ -145,6 +149,10 @@ fn enter_and_measure(
     progress: Progress,
 ) -> anyhow::Result<Ending> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
+    if plan.cells.iter().any(|cell| cell.jobs > JOBS_EASY) {
+        // Two pipes for each container.
+        crate::commands::union::raise_file_limit();
+    }
     let options = StageOptions { data: course.data.into(), program };
     let stage = Stage::enter(plan, &options, course.stop)?;
     let result = measure(plan, store, &stage, course, progress);

@@ -4,6 +4,7 @@
 //! stands while the profile runs, so whatever ends this program, its directory, mounts and processes are
 //! cleaned up.
 
+use crate::commands::union::bench::Condition;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use eval::condition::{Stage, StageOptions};
@@ -23,10 +24,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// As shells report it for SIGINT.
 const INTERRUPTED: u8 = 130;
+/// The same for SIGTERM.
+const TERMINATED: u8 = 143;
 
 /// Whose meaning a profile gets.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -117,6 +121,12 @@ pub(super) struct InstanceArgs {
     /// Directory for each of the profile's file systems
     #[arg(long = "root")]
     roots: Vec<PathBuf>,
+    /// The directory with `mount`, `upper` and `work` that the files are found in
+    #[arg(long, requires = "condition")]
+    layers: Option<PathBuf>,
+    /// What is mounted there
+    #[arg(long)]
+    condition: Option<Condition>,
 }
 
 /// Is an instance: started by this program alone.
@@ -128,11 +138,27 @@ pub(super) fn run_instance(args: &InstanceArgs) -> anyhow::Result<ExitCode> {
         seed: args.seed,
         seconds: args.time,
         allows_callout: args.allow_callout,
+        finds_files: args.layers.is_some(),
     };
+    // In containers this is the first process, which no signal ends that it has no handler for.
+    let at_once = Arc::new(AtomicBool::new(true));
+    signal_hook::flag::register_conditional_shutdown(SIGTERM, TERMINATED.into(), at_once)
+        .context("cannot watch for signals")?;
     let seat = Seat::new(&args.meet, args.number);
-    let measured = job.prepare()?.run(|| seat.take().map(drop))?;
+    let flush = || args.flush().map_err(|error| std::io::Error::other(format!("{error:#}")));
+    let measured = job.prepare()?.run(|| seat.take().map(drop), flush)?;
     println!("{}", serde_json::to_string(&measured)?);
     Ok(ExitCode::SUCCESS)
+}
+
+impl InstanceArgs {
+    /// Makes durable what was written through a union, which is not told of syncfs(2): by its own sync, and
+    /// then the file system of its upper directory, for every kind of union alike.
+    fn flush(&self) -> anyhow::Result<()> {
+        let (Some(at), Some(condition)) = (&self.layers, self.condition) else { return Ok(()) };
+        condition.finish(at)?;
+        Ok(eval::file_set::sync(&at.join("upper"))?)
+    }
 }
 
 /// Runs a profile.

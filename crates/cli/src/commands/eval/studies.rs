@@ -54,7 +54,8 @@ struct Turn {
     plan: Plan,
     store: Store,
     directory: PathBuf,
-    _claim: Claim,
+    /// Until it is over; nobody else may work on it before.
+    claim: Option<Claim>,
 }
 
 impl Turn {
@@ -119,7 +120,7 @@ fn prepare(args: &StudiesArgs) -> anyhow::Result<Vec<Turn>> {
         make_directory(&directory)?;
         let claim = Claim::on(&directory.join(DATABASE))?;
         let store = open_store(&directory, &plan, args.resume)?;
-        turns.push(Turn { plan, store, directory, _claim: claim });
+        turns.push(Turn { plan, store, directory, claim: Some(claim) });
     }
     Ok(turns)
 }
@@ -149,6 +150,7 @@ impl All<'_> {
             }
             if turn.is_over()? {
                 eprintln!("study {} of {count}: {name}: done before", index + 1);
+                turn.claim = None;
                 continue;
             }
             eprintln!("study {} of {count}: {name}", index + 1);
@@ -156,6 +158,7 @@ impl All<'_> {
             let ending = self.turn(turn, later.len() + 1, later.iter().sum::<f64>() * factor);
             taken += begun.elapsed().as_secs_f64();
             planned += turn.planned_seconds();
+            turn.claim = None;
             match ending {
                 Ok(ending) => eprintln!("{}: {}", turn.plan.experiment.name, ending.label()),
                 Err(error) => {

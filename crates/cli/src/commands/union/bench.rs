@@ -25,11 +25,11 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use condition::Condition;
+pub(in crate::commands) use condition::Condition;
 use ground::Grounds;
 use report::Row;
 
-pub(super) use container::{ContainerArgs, run as run_container};
+pub(super) use container::{ContainerArgs, MountArgs, mount_all, run as run_container};
 
 /// What `bench` is told.
 #[derive(Debug, Args)]

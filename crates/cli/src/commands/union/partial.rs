@@ -1,13 +1,31 @@
 //! `tsumugi union status|complete`: partial files of a union that is not mounted.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
 
+use ::union::Options;
 use anyhow::Context;
 
+/// Options of an upper directory's union, or as they are given.
+fn options_of(upper: Option<&Path>, given: &[OsString]) -> anyhow::Result<Options> {
+    match upper {
+        Some(upper) => {
+            let given = given.join(OsStr::new(","));
+            Ok(::union::options_of_upper(upper, given.as_bytes())?)
+        }
+        None => super::read_options(given),
+    }
+}
+
 /// Lists them.
-pub(super) fn status(options: &[OsString], json: bool) -> anyhow::Result<ExitCode> {
-    let files = ::union::partial_files(super::read_options(options)?)?;
+pub(super) fn status(
+    upper: Option<&Path>,
+    options: &[OsString],
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let files = ::union::partial_files(options_of(upper, options)?)?;
     for file in &files {
         let path = file.path.as_ref().map(|path| path.to_string_lossy());
         if json {
@@ -17,14 +35,17 @@ pub(super) fn status(options: &[OsString], json: bool) -> anyhow::Result<ExitCod
                 "stored_bytes": file.stored_bytes,
                 "unfilled_bytes": file.unfilled_bytes,
                 "is_damaged": file.is_damaged,
+                "trouble": file.trouble,
             });
             println!("{line}");
             continue;
         }
         let path = path.unwrap_or("(its directory is gone)".into());
         let damaged = if file.is_damaged { ", damaged" } else { "" };
+        let trouble = file.trouble.as_ref().map(|words| format!(", which cannot be read: {words}"));
+        let trouble = trouble.unwrap_or_default();
         println!(
-            "{path}: {} bytes, {} stored, {} in the lower file only{damaged}",
+            "{path}: {} bytes, {} stored, {} in the lower file only{trouble}{damaged}",
             file.size_bytes, file.stored_bytes, file.unfilled_bytes
         );
     }
@@ -35,8 +56,8 @@ pub(super) fn status(options: &[OsString], json: bool) -> anyhow::Result<ExitCod
 }
 
 /// Makes them whole.
-pub(super) fn complete(options: &[OsString]) -> anyhow::Result<ExitCode> {
-    let options = super::read_options(options)?;
+pub(super) fn complete(upper: Option<&Path>, options: &[OsString]) -> anyhow::Result<ExitCode> {
+    let options = options_of(upper, options)?;
     let config = ring::Config { sqe128: false, ..ring::Config::default() };
     let mut runtime = ring::Runtime::new(&config).context("cannot start the reactor")?;
     let count = runtime.block_on(::union::complete_partial_files(options))?;

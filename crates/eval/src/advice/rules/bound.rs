@@ -2,6 +2,7 @@
 
 use crate::advice::{Confidence, Facts, Finding};
 use crate::experiment::Metric;
+use crate::messages::Message;
 use crate::statistics::median;
 use crate::units;
 
@@ -16,26 +17,23 @@ enum Bound {
 }
 
 impl Bound {
-    fn word(self) -> &'static str {
+    fn word(self) -> Message {
         match self {
-            Self::Link => "the link",
-            Self::Device => "the device",
-            Self::Cpu => "a CPU",
-            Self::Latency => "latency: too few operations are under way",
-            Self::Unknown => "unknown",
+            Self::Link => Message::A6Link,
+            Self::Device => Message::A6Device,
+            Self::Cpu => Message::A6Cpu,
+            Self::Latency => Message::A6Latency,
+            Self::Unknown => Message::A6Unknown,
         }
     }
 
-    fn apply(self) -> &'static str {
+    fn apply(self) -> Message {
         match self {
-            Self::Link => "Only a faster link, or less over it, helps.",
-            Self::Device => "Only a faster device, or more of them, helps.",
-            Self::Cpu => {
-                "Spread the load over more cores and queues, raise block or batch size, or move \
-                 work off the CPU."
-            }
-            Self::Latency => "Raise depth or jobs.",
-            Self::Unknown => "See the shares in the evidence.",
+            Self::Link => Message::A6ApplyLink,
+            Self::Device => Message::A6ApplyDevice,
+            Self::Cpu => Message::A6ApplyCpu,
+            Self::Latency => Message::A6ApplyLatency,
+            Self::Unknown => Message::A6ApplyUnknown,
         }
     }
 }
@@ -58,23 +56,23 @@ pub(crate) fn limit(facts: &Facts<'_>) -> Finding {
     }
     evidence.truncate(super::EVIDENCE_MAX);
     let Some(first) = found.first().copied() else {
-        return Finding::not_measured("no run has CPU shares, and no rate of a link is given");
+        return facts.not_measured(Message::A6Nothing);
     };
     let known = found.iter().filter(|bound| **bound != Bound::Unknown).count();
     if known == 0 {
         return Finding {
             confidence: Confidence::NoAdvice,
-            claim: "Neither link, device, CPU nor latency is seen to be the limit.".into(),
+            claim: facts.text(Message::A6NoLimit),
             evidence,
-            apply: Bound::Unknown.apply().into(),
+            apply: facts.text(Bound::Unknown.apply()),
         };
     }
     if found.iter().all(|bound| *bound == first) {
         return Finding {
             confidence: Confidence::Strong,
-            claim: format!("The best of each load is limited by {}.", first.word()),
+            claim: facts.say(Message::A6Claim, &[("bound", &facts.text(first.word()))]),
             evidence,
-            apply: first.apply().into(),
+            apply: facts.text(first.apply()),
         };
     }
     let counted: Vec<String> =
@@ -82,14 +80,14 @@ pub(crate) fn limit(facts: &Facts<'_>) -> Finding {
             .into_iter()
             .filter_map(|bound| {
                 let count = found.iter().filter(|it| **it == bound).count();
-                (count > 0).then(|| format!("{} ({count})", bound.word()))
+                (count > 0).then(|| format!("{} ({count})", facts.text(bound.word())))
             })
             .collect();
     Finding {
         confidence: Confidence::Moderate,
-        claim: format!("Limits differ by load: {}.", counted.join(", ")),
+        claim: facts.say(Message::A6Differ, &[("limits", &counted.join(", "))]),
         evidence,
-        apply: "See the evidence for the load that is most like your program.".into(),
+        apply: facts.text(Message::A6See),
     }
 }
 
@@ -129,22 +127,25 @@ fn judge(facts: &Facts<'_>, workload: usize, condition: usize) -> Option<(Bound,
         Bound::Unknown
     };
     let percent = |share: Option<f64>| {
-        share.map_or("not available".into(), |share| format!("{:.0} %", 100.0 * share))
+        let said = share.map(|share| format!("{:.0} %", 100.0 * share));
+        said.unwrap_or_else(|| facts.text(Message::NotAvailable))
     };
-    let line = format!(
-        "{}, {}: {} MiB/s: {}. Of the link {}, of the device by itself {}, busiest CPU {}, softirqs \
-         {}, all CPUs {}, those before the load {}, latency {} that of the fewest operations",
-        facts.name(workload, condition),
-        facts.plan.cells[best.cell].label(),
-        units::significant(best.median / Metric::Bandwidth.unit()),
-        bound.word(),
-        percent(link),
-        percent(device),
-        percent(core),
-        percent(softirq),
-        percent(machine),
-        percent(others),
-        growth.map_or("not comparable with".into(), |growth| format!("{growth:.2} ×")),
+    let growth = growth.map(|growth| format!("{growth:.2} ×"));
+    let line = facts.say(
+        Message::A6Line,
+        &[
+            ("name", &facts.name(workload, condition)),
+            ("cell", &facts.cell(best.cell)),
+            ("rate", &units::significant(best.median / Metric::Bandwidth.unit())),
+            ("bound", &facts.text(bound.word())),
+            ("link", &percent(link)),
+            ("device", &percent(device)),
+            ("core", &percent(core)),
+            ("softirq", &percent(softirq)),
+            ("machine", &percent(machine)),
+            ("others", &percent(others)),
+            ("growth", &growth.unwrap_or_else(|| facts.text(Message::A6NotComparable))),
+        ],
     );
     Some((bound, line))
 }

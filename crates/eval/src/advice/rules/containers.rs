@@ -6,6 +6,7 @@ use super::{EVIDENCE_MAX, Told, with_role};
 use crate::advice::{Confidence, Facts, Finding};
 use crate::engine::copyup::PHASES;
 use crate::experiment::{AtRisk, EngineKind, Metric};
+use crate::messages::Message;
 use crate::statistics::{ALPHA, median, median_interval};
 use crate::units;
 use std::collections::BTreeMap;
@@ -62,7 +63,7 @@ struct Judged {
 pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
     let curves = curves(facts);
     if curves.is_empty() {
-        return Finding::not_measured("no condition was loaded by enough numbers of containers");
+        return facts.not_measured(Message::A15Few);
     }
     let judged: Vec<Judged> = curves.iter().map(|curve| judge(facts, curve)).collect();
     let evidence = judged.iter().map(|it| it.line.clone()).take(EVIDENCE_MAX).collect();
@@ -71,39 +72,42 @@ pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
     let Some(most) = found.iter().map(|(count, _)| *count).min() else {
         return Finding {
             confidence: Confidence::NoAdvice,
-            claim: "No number of containers that was measured is served fairly and as fast as is asked."
-                .into(),
+            claim: facts.text(Message::A15None),
             evidence,
-            apply: "See the curves: what all get together has to be weighed against what each gets."
-                .into(),
+            apply: facts.text(Message::A15Weigh),
         };
     };
     let is_strong = found.len() == judged.len() && found.iter().all(|(_, is_sure)| *is_sure);
     let knees = judged.iter().map(|it| it.knee);
     let (least, last) = (knees.clone().min().unwrap_or(most), knees.max().unwrap_or(most));
-    let range = if least == last { least.to_string() } else { format!("{least} to {last}") };
+    let range = if least == last {
+        least.to_string()
+    } else {
+        facts.say(Message::RangeOf, &[("low", &least), ("high", &last)])
+    };
     let collapse = match collapsing {
         0 => String::new(),
-        count => format!(" It collapses with more in {count} of {} curves.", judged.len()),
+        count => facts.say(Message::A15Collapses, &[("count", &count), ("all", &judged.len())]),
     };
-    let claim = format!(
-        "Up to {most} containers at a time are served fairly{} in {} of {} curves; together they gain \
-         nothing beyond {range}, by condition.{collapse} Which files a crash may damage stands with each \
-         curve.",
-        facts.plan.experiment.limits.container_rate.map_or(String::new(), |rate| format!(
-            " and get {} writes per second each",
-            units::significant(rate)
-        )),
-        found.len(),
-        judged.len(),
+    let rate = facts.plan.experiment.limits.container_rate.map_or(String::new(), |rate| {
+        facts.say(Message::A15Rate, &[("rate", &units::significant(rate))])
+    });
+    let claim = facts.say(
+        Message::A15Claim,
+        &[
+            ("most", &most),
+            ("rate", &rate),
+            ("count", &found.len()),
+            ("all", &judged.len()),
+            ("range", &range),
+            ("collapse", &collapse),
+        ],
     );
     Finding {
         confidence: if is_strong { Confidence::Strong } else { Confidence::Moderate },
         claim,
         evidence,
-        apply: format!(
-            "Let at most {most} containers of a machine write for the first time together."
-        ),
+        apply: facts.say(Message::A15Apply, &[("most", &most)]),
     }
 }
 
@@ -138,25 +142,37 @@ fn judge(facts: &Facts<'_>, curve: &Curve) -> Judged {
         .points
         .iter()
         .map(|(count, _, all, fair)| {
-            format!(
-                "{count}: {}, {} each, J {}",
-                units::significant(*all),
-                units::significant(all / f64::from(*count)),
-                fair.map_or("not available".into(), |fair| format!("{fair:.2}"))
+            let fair = fair.map(|fair| format!("{fair:.2}"));
+            facts.say(
+                Message::A15Point,
+                &[
+                    ("count", count),
+                    ("all", &units::significant(*all)),
+                    ("each", &units::significant(all / f64::from(*count))),
+                    ("fair", &fair.unwrap_or_else(|| facts.text(Message::NotAvailable))),
+                ],
             )
         })
         .collect();
+    let fair_up_to = most.map(|count| count.to_string());
+    let collapse = collapses.map_or(String::new(), |share| {
+        facts.say(Message::A15Collapse, &[("share", &format!("{share:.2}"))])
+    });
     Judged {
         most: most.map(|count| (count, is_sure(count))),
         knee,
         collapses: collapses.is_some(),
-        line: format!(
-            "{}, {} per second by containers: {}; most at {best_at}, knee at {knee}, fair up to {}{}",
-            facts.name(curve.workload, curve.condition),
-            curve.metric.word(),
-            points.join("; "),
-            most.map_or("none".into(), |count| count.to_string()),
-            collapses.map_or(String::new(), |share| format!("; collapses to {share:.2} of it")),
+        line: facts.say(
+            Message::A15Line,
+            &[
+                ("name", &facts.name(curve.workload, curve.condition)),
+                ("metric", &facts.text(curve.metric.message())),
+                ("points", &points.join("; ")),
+                ("best", &best_at),
+                ("knee", &knee),
+                ("most", &fair_up_to.unwrap_or_else(|| facts.text(Message::CostNone))),
+                ("collapse", &collapse),
+            ],
         ),
     }
 }
@@ -184,11 +200,11 @@ pub(crate) fn copy_policy(facts: &Facts<'_>) -> Finding {
     }
     let mut all = comparisons.into_iter().filter_map(|(index, rows)| policy(facts, index, &rows));
     let Some(first) = all.next() else {
-        return Finding::not_measured("no comparison is of first and second writes");
+        return facts.not_measured(Message::A16None);
     };
     all.fold(first, |mut all, next| {
-        all.claim = format!("{} {}", all.claim, next.claim);
-        all.apply = format!("{} {}", all.apply, next.apply);
+        all.claim = facts.sentences(&[all.claim, next.claim]);
+        all.apply = facts.sentences(&[all.apply, next.apply]);
         all.evidence.extend(next.evidence);
         if all.confidence != next.confidence {
             all.confidence = Confidence::Moderate;
@@ -205,6 +221,7 @@ fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding>
         Some((facts.plan.conditions[condition].label.clone(), risk))
     };
     let ((baseline, from), (other, to)) = (side(&comparison.baseline)?, side(&comparison.other)?);
+    let advised = |name: &str, own, others| facts.say(advised(own, others), &[("name", &name)]);
     let (use_baseline, use_other) =
         (advised(&baseline, from.files, to.files), advised(&other, to.files, from.files));
     let ways = Ways {
@@ -215,7 +232,7 @@ fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding>
     };
     let mut judged = Vec::new();
     for (metric, phase) in
-        [(Metric::CopyUpRate, "First writes"), (Metric::SteadyRate, "Second writes")]
+        [(Metric::CopyUpRate, Message::A16First), (Metric::SteadyRate, Message::A16Second)]
     {
         let of_phase: Vec<Told<'_>> =
             rows.iter().filter(|told| told.family.metric == metric).copied().collect();
@@ -225,15 +242,21 @@ fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding>
     }
     let (_, first) = judged.first()?;
     let (confidence, apply) = (first.confidence, first.apply.clone());
-    let phases: Vec<String> =
-        judged.iter().map(|(phase, finding)| format!("{phase}: {}", finding.claim)).collect();
+    let told = |(phase, finding): &(Message, Finding)| {
+        format!("{}: {}", facts.text(*phase), finding.claim)
+    };
+    let phases: Vec<String> = judged.iter().map(told).collect();
     Some(Finding {
         confidence,
-        claim: format!(
-            "{} In a crash: {baseline}: {}; {other}: {}.",
-            phases.join(" "),
-            from.after,
-            to.after
+        claim: facts.say(
+            Message::A16Claim,
+            &[
+                ("phases", &facts.sentences(&phases)),
+                ("baseline", &baseline),
+                ("baseline_after", &facts.text(from.after)),
+                ("other", &other),
+                ("other_after", &facts.text(to.after)),
+            ],
         ),
         evidence: judged.into_iter().flat_map(|(_, finding)| finding.evidence).collect(),
         apply,
@@ -241,15 +264,12 @@ fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding>
 }
 
 /// What to do if this one is faster.
-fn advised(name: &str, own: AtRisk, others: AtRisk) -> String {
+fn advised(own: AtRisk, others: AtRisk) -> Message {
     if own.is_worse_than(others) {
-        format!(
-            "Take {name} only where all that containers change may be lost: it is faster because it leaves \
-             out what makes copies durable."
-        )
+        Message::A16Lossy
     } else if own == AtRisk::NotTested {
-        format!("{name} is faster; what a crash does to it was not tested here.")
+        Message::A16Untested
     } else {
-        format!("Take {name}.")
+        Message::A16Take
     }
 }

@@ -8,10 +8,12 @@
 use crate::advice::{Confidence, Facts, Finding};
 use crate::experiment::Metric;
 use crate::guard::Mark;
+use crate::messages::Message;
 use crate::statistics::{ALPHA, Line, Verdict, judge_family, median, median_interval, t_interval};
 use crate::store::Run;
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 const MICROSECONDS: f64 = 1e6;
 
@@ -43,10 +45,10 @@ impl Whose {
         Some(seconds / value("cpu_wall_s")?)
     }
 
-    fn label(self) -> &'static str {
+    fn message(self) -> Message {
         match self {
-            Self::Machine => "whole machine",
-            Self::Tasks => "load, services and threads of the kernel",
+            Self::Machine => Message::A7Machine,
+            Self::Tasks => Message::A7Tasks,
         }
     }
 }
@@ -138,7 +140,7 @@ pub(crate) fn per_operation(facts: &Facts<'_>) -> Finding {
     let machine = curves(facts, Whose::Machine);
     let tasks = curves(facts, Whose::Tasks);
     if machine.is_empty() && tasks.is_empty() {
-        return Finding::not_measured("no condition has enough rates that were held");
+        return facts.not_measured(Message::A7Few);
     }
     let mut evidence = Vec::new();
     for (whose, all) in [(Whose::Machine, &machine), (Whose::Tasks, &tasks)] {
@@ -158,12 +160,9 @@ pub(crate) fn per_operation(facts: &Facts<'_>) -> Finding {
         evidence.truncate(super::EVIDENCE_MAX);
         return Finding {
             confidence: Confidence::NoAdvice,
-            claim: format!(
-                "CPU time is no straight line over the rate (R² below {}): see the curve.",
-                facts.limits.slope_r2_min
-            ),
+            claim: facts.say(Message::A7Curved, &[("least", &facts.limits.slope_r2_min)]),
             evidence,
-            apply: "Read the cost at your own rate off the curve.".into(),
+            apply: facts.text(Message::A7Read),
         };
     };
     compared(facts, whose, all, evidence)
@@ -177,23 +176,30 @@ fn line(facts: &Facts<'_>, whose: Whose, curve: &Curve, all: &[Curve]) -> String
     });
     let (workload, size, jobs, batch) = curve.shape;
     let straight = if curve.line.r_squared >= facts.limits.slope_r2_min {
-        format!("c = {} µs per operation{interval}", units::significant(median(&slopes)))
+        let slope = units::significant(median(&slopes));
+        facts.say(Message::A7Slope, &[("slope", &slope), ("interval", &interval)])
     } else {
-        "no slope".into()
+        facts.text(Message::A7NoSlope)
     };
-    format!(
-        "{}, {}, jobs {jobs}, batch {batch}, {}: {straight}, a = {} CPUs, R² = {:.3} over {} rates, \
-         n = {}; generator {}",
-        facts.name(workload, curve.condition),
-        units::bytes(size),
-        whose.label(),
-        units::significant(curve.line.intercept),
-        curve.line.r_squared,
-        curve.rates,
-        slopes.len(),
-        own.map_or("not measured, so it is in c".into(), |own| {
-            format!("{} µs, taken off", units::significant(own))
-        }),
+    let own = match own {
+        Some(own) => facts.say(Message::A7OwnOff, &[("own", &units::significant(own))]),
+        None => facts.text(Message::A7OwnIn),
+    };
+    facts.say(
+        Message::A7Line,
+        &[
+            ("name", &facts.name(workload, curve.condition)),
+            ("size", &units::bytes(size)),
+            ("jobs", &jobs),
+            ("batch", &batch),
+            ("whose", &facts.text(whose.message())),
+            ("slope", &straight),
+            ("constant", &units::significant(curve.line.intercept)),
+            ("fit", &format!("{:.3}", curve.line.r_squared)),
+            ("rates", &curve.rates),
+            ("n", &slopes.len()),
+            ("own", &own),
+        ],
     )
 }
 
@@ -216,7 +222,9 @@ fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<St
             let found: Vec<f64> =
                 with.iter().filter_map(ratio).filter(|ratio| ratio.is_finite()).collect();
             let (_, _, jobs, batch) = baseline.shape;
-            named.push(format!("{} (jobs {jobs}, batch {batch})", comparison.name));
+            let values: [(&str, &dyn Display); 3] =
+                [("name", &comparison.name), ("jobs", &jobs), ("batch", &batch)];
+            named.push(facts.say(Message::A7Named, &values));
             ratios.push(found);
         }
     }
@@ -224,7 +232,13 @@ fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<St
     let judged = judge_family(&ratios, facts.limits.cost_same.ln(), looks, ALPHA);
     let mut decided = Vec::new();
     for (name, (it, verdict)) in named.iter().zip(&judged) {
-        let said = format!("{name}: slope {}, n = {}: {verdict}", units::percent(it.mean), it.n);
+        let values: [(&str, &dyn Display); 4] = [
+            ("name", name),
+            ("change", &units::percent(it.mean)),
+            ("n", &it.n),
+            ("verdict", &verdict.label(facts.language)),
+        ];
+        let said = facts.say(Message::A7Ratio, &values);
         if verdict.is_decided() {
             decided.push((said.clone(), *verdict));
         }
@@ -242,23 +256,23 @@ fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<St
         .take(4)
         .collect();
     let matters = decided.iter().find(|(_, verdict)| *verdict == Verdict::DifferentMatters);
-    let claim = format!(
-        "An operation costs ({}): {}{}.",
-        whose.label(),
-        costs.join(", "),
-        matters.map_or(String::new(), |(said, _)| format!("; {said}"))
+    let further =
+        matters.map_or(String::new(), |(said, _)| facts.say(Message::A7Further, &[("said", said)]));
+    let claim = facts.say(
+        Message::A7Claim,
+        &[
+            ("whose", &facts.text(whose.message())),
+            ("costs", &costs.join(", ")),
+            ("further", &further),
+        ],
     );
     let confidence = match (named.is_empty(), decided.len() == named.len()) {
         (false, true) => Confidence::Strong,
         (false, false) if decided.is_empty() => Confidence::NoAdvice,
         _ => Confidence::Moderate,
     };
-    let apply = if matters.is_some() {
-        "Where CPU time is short, take the cheaper one."
-    } else {
-        "Count that much CPU time per operation when you plan cores."
-    };
-    Finding { confidence, claim, evidence, apply: apply.into() }
+    let apply = if matters.is_some() { Message::A7Cheaper } else { Message::A7Count };
+    Finding { confidence, claim, evidence, apply: facts.text(apply) }
 }
 
 /// A8.
@@ -276,29 +290,26 @@ pub(crate) fn batch(facts: &Facts<'_>) -> Finding {
         }
     }
     if judged == 0 {
-        return Finding::not_measured("no rate was held with enough batch sizes");
+        return facts.not_measured(Message::A8Few);
     }
     evidence.truncate(super::EVIDENCE_MAX);
     let Some(largest) = found.iter().copied().max() else {
         return Finding {
             confidence: Confidence::NoAdvice,
-            claim:
-                "No batch is both cheap and prompt: larger ones save CPU time and raise the tail."
-                    .into(),
+            claim: facts.text(Message::A8None),
             evidence,
-            apply: "Weigh CPU time against latency by the curve.".into(),
+            apply: facts.text(Message::A8Weigh),
         };
     };
     let is_sure = found.len() == judged && found.iter().all(|batch| *batch == largest);
     Finding {
         confidence: if is_sure { Confidence::Strong } else { Confidence::Moderate },
-        claim: format!(
-            "Batches of {largest} cost no more than larger ones, with a tail as of single operations, \
-             in {} of {judged} curves.",
-            found.len()
+        claim: facts.say(
+            Message::A8Claim,
+            &[("batch", &largest), ("count", &found.len()), ("all", &judged)],
         ),
         evidence,
-        apply: format!("Submit {largest} operations per system call where they come together."),
+        apply: facts.say(Message::A8Apply, &[("batch", &largest)]),
     }
 }
 
@@ -342,17 +353,6 @@ fn smallest(
     let is_good =
         |batch: &&u32| costs[*batch] <= limits.batch_cost * last && tails[*batch] <= tail_max;
     let batch = costs.keys().find(is_good).copied();
-    let points: Vec<(f64, f64)> =
-        costs.iter().map(|(batch, cost)| (1.0 / f64::from(*batch), *cost)).collect();
-    let model = Line::fit(&points).filter(|line| line.r_squared >= limits.model_r2_min);
-    let model = model.map_or("no model fits".into(), |line| {
-        format!(
-            "c = {} + {} / b µs, R² = {:.3}",
-            units::significant(line.intercept),
-            units::significant(line.slope),
-            line.r_squared
-        )
-    });
     let shown: Vec<String> = costs
         .iter()
         .map(|(batch, cost)| {
@@ -362,7 +362,8 @@ fn smallest(
             let achieved = if achieved.is_empty() {
                 String::new()
             } else {
-                format!(" (achieved {:.1})", median(&achieved))
+                let achieved = format!("{:.1}", median(&achieved));
+                facts.say(Message::A8Achieved, &[("achieved", &achieved)])
             };
             format!(
                 "{batch}{achieved}: {} µs, p99 {:.0} µs",
@@ -372,14 +373,34 @@ fn smallest(
         })
         .collect();
     let cell = &facts.plan.cells[*cells.values().next()?];
-    let line = format!(
-        "{}, {}, {} IOPS, jobs {}: {}; {model}; the generator's own time is {}; n ≥ {rounds}",
-        facts.name(cell.workload, condition),
-        units::bytes(cell.block_size),
-        cell.rate,
-        cell.jobs,
-        shown.join(", "),
-        if null.is_some() { "taken off" } else { "in it" },
+    let own = if null.is_some() { Message::A8OwnOff } else { Message::A8OwnIn };
+    let line = facts.say(
+        Message::A8Line,
+        &[
+            ("name", &facts.name(cell.workload, condition)),
+            ("size", &units::bytes(cell.block_size)),
+            ("rate", &cell.rate),
+            ("jobs", &cell.jobs),
+            ("points", &shown.join(", ")),
+            ("model", &model(facts, &costs)),
+            ("own", &facts.text(own)),
+            ("n", &rounds),
+        ],
     );
     Some((batch, line))
+}
+
+/// The law of cost over batches, c = kernel and device + system call / b, if it fits.
+fn model(facts: &Facts<'_>, costs: &BTreeMap<u32, f64>) -> String {
+    let points: Vec<(f64, f64)> =
+        costs.iter().map(|(batch, cost)| (1.0 / f64::from(*batch), *cost)).collect();
+    match Line::fit(&points).filter(|line| line.r_squared >= facts.limits.model_r2_min) {
+        Some(line) => format!(
+            "c = {} + {} / b µs, R² = {:.3}",
+            units::significant(line.intercept),
+            units::significant(line.slope),
+            line.r_squared
+        ),
+        None => facts.text(Message::AdviceNoModel),
+    }
 }

@@ -3,12 +3,14 @@
 //! N is jobs × depth. A closed load keeps N operations under way, so that N = rate × latency (Little) is
 //! a check of the measurement itself, and throughput over N has a knee.
 
+use super::whole_percent;
 use crate::advice::{Confidence, Facts, Finding};
 use crate::experiment::Metric;
-use crate::messages::Language;
+use crate::messages::Message;
 use crate::statistics::{Usl, Verdict, judge_family, median, median_interval};
 use crate::units;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// Throughput over N of one condition at one block size.
 struct Curve {
@@ -94,34 +96,34 @@ pub(crate) fn knee(facts: &Facts<'_>) -> Finding {
         .filter_map(|curve| judge(facts, curve))
         .collect();
     if knees.is_empty() {
-        return Finding::not_measured("no curve has enough products of jobs and depth");
+        return facts.not_measured(Message::A4Few);
     }
     let evidence = knees.iter().map(|knee| knee.line.clone()).collect();
     let found: Vec<(u32, bool)> = knees.iter().filter_map(|knee| knee.n).collect();
     let faulty = knees.iter().filter(|knee| knee.is_faulty).count();
     if found.is_empty() {
-        let claim = if faulty > 0 {
-            "The measurement is faulty: rate × latency is not what was under way.".into()
-        } else {
-            "No number of operations gives the best throughput within the limit of its tail.".into()
-        };
-        let apply = "See the curves: throughput has to be weighed against latency.".into();
+        let claim =
+            if faulty > 0 { facts.text(Message::A4Faulty) } else { facts.text(Message::A4None) };
+        let apply = facts.text(Message::A4Weigh);
         return Finding { confidence: Confidence::NoAdvice, claim, evidence, apply };
     }
     let is_strong =
         faulty == 0 && found.len() == knees.len() && found.iter().all(|(_, is_sure)| *is_sure);
     let most = found.iter().map(|(n, _)| *n).max().unwrap_or_default();
-    let claim = format!(
-        "{most} operations under way reach {:.0} % of the best throughput in {} of {} curves.",
-        100.0 * facts.limits.knee_share,
-        found.len(),
-        knees.len()
+    let claim = facts.say(
+        Message::A4Claim,
+        &[
+            ("most", &most),
+            ("share", &whole_percent(facts.limits.knee_share)),
+            ("count", &found.len()),
+            ("all", &knees.len()),
+        ],
     );
     Finding {
         confidence: if is_strong { Confidence::Strong } else { Confidence::Moderate },
         claim,
         evidence,
-        apply: format!("Keep about {most} operations under way, jobs × depth; more only wait."),
+        apply: facts.say(Message::A4Apply, &[("most", &most)]),
     }
 }
 
@@ -148,35 +150,46 @@ fn judge(facts: &Facts<'_>, curve: &Curve) -> Option<Knee> {
         Some(law) => {
             let last = points.last()?.0;
             let is_inside = |peak: &f64| (f64::from(first)..=f64::from(last)).contains(peak);
-            let peak = law
-                .peak()
-                .filter(is_inside)
-                .map_or("outside of what was measured".into(), |it| format!("at N = {it:.0}"));
-            format!(
-                "scalability law: contention σ = {:.4}, coherence κ = {:.6}, peak {peak}, R² = {:.3}",
-                law.sigma, law.kappa, law.r_squared
-            )
+            let peak = match law.peak().filter(is_inside) {
+                Some(peak) => facts.say(Message::A4Peak, &[("n", &format!("{peak:.0}"))]),
+                None => facts.text(Message::A4Outside),
+            };
+            let values: [(&str, &dyn Display); 4] = [
+                ("sigma", &format!("{:.4}", law.sigma)),
+                ("kappa", &format!("{:.6}", law.kappa)),
+                ("peak", &peak),
+                ("fit", &format!("{:.3}", law.r_squared)),
+            ];
+            facts.say(Message::A4Law, &values)
         }
-        None => "no model fits".into(),
+        None => facts.text(Message::AdviceNoModel),
     };
     let tail_said = match (tail_max, found.and_then(|(n, _)| tail(n))) {
-        (Some(most), Some(p99)) => format!("p99 {p99:.0} of at most {most:.0} µs"),
-        (Some(most), None) => format!("p99 is to be at most {most:.0} µs"),
-        (None, _) => "p99 of one operation was not measured".into(),
+        (Some(most), Some(p99)) => facts.say(
+            Message::A4TailOf,
+            &[("p99", &format!("{p99:.0}")), ("most", &format!("{most:.0}"))],
+        ),
+        (Some(most), None) => facts.say(Message::A4TailMost, &[("most", &format!("{most:.0}"))]),
+        (None, _) => facts.text(Message::A4TailUnknown),
     };
+    let enough = found.map(|(n, _)| n.to_string());
+    let little = little.map(|it| format!("{:.1} %", 100.0 * it));
     Some(Knee {
         n,
         is_faulty,
-        line: format!(
-            "{}, {}: best {} ({}) at N = {}; enough from N = {}; {tail_said}; {model}; N against \
-             rate × latency: {}",
-            facts.name(curve.workload, curve.condition),
-            units::bytes(curve.block_size),
-            units::significant(best.1 / metric.unit()),
-            metric.label(),
-            best.0,
-            found.map_or("none".into(), |(n, _)| n.to_string()),
-            little.map_or("not available".into(), |it| format!("{:.1} %", 100.0 * it)),
+        line: facts.say(
+            Message::A4Line,
+            &[
+                ("name", &facts.name(curve.workload, curve.condition)),
+                ("size", &units::bytes(curve.block_size)),
+                ("best", &units::significant(best.1 / metric.unit())),
+                ("metric", &facts.text(metric.message_with_unit())),
+                ("at", &best.0),
+                ("enough", &enough.unwrap_or_else(|| facts.text(Message::CostNone))),
+                ("tail", &tail_said),
+                ("model", &model),
+                ("little", &little.unwrap_or_else(|| facts.text(Message::NotAvailable))),
+            ],
         ),
     })
 }
@@ -195,7 +208,7 @@ struct Pair {
 pub(crate) fn jobs_or_depth(facts: &Facts<'_>) -> Finding {
     let pairs = pairs(facts);
     if pairs.is_empty() {
-        return Finding::not_measured("no two cells have the same product");
+        return facts.not_measured(Message::A5None);
     }
     let count = |is: &dyn Fn(&Pair) -> bool| pairs.iter().filter(|pair| is(pair)).count();
     let jobs = count(&|it| it.verdict == Verdict::DifferentMatters && it.mean > 0.0);
@@ -204,41 +217,37 @@ pub(crate) fn jobs_or_depth(facts: &Facts<'_>) -> Finding {
     let all = pairs.len();
     let is_most = |count: usize| count as f64 >= facts.limits.strong_share * all as f64;
     let evidence = pairs.iter().map(|pair| pair.line.clone()).take(super::EVIDENCE_MAX).collect();
-    let more = |count: usize, what: &str| {
+    let more = |count: usize, what: Message| {
         let confidence = if is_most(count) { Confidence::Strong } else { Confidence::Moderate };
-        let claim = format!(
-            "More {what} is faster in {count} of {all} pairs of the same product, never slower."
-        );
-        (confidence, claim, format!("Raise {what} first."))
+        let what = facts.text(what);
+        let values: [(&str, &dyn Display); 3] = [("what", &what), ("count", &count), ("all", &all)];
+        let claim = facts.say(Message::A5More, &values);
+        (confidence, claim, facts.say(Message::A5Raise, &[("what", &what)]))
     };
     let (confidence, claim, apply) = match (jobs, depth) {
         (0, 0) if is_most(same) => {
             let costs: Vec<f64> = pairs.iter().filter_map(|pair| pair.cpu).collect();
             let cheaper = match median(&costs) {
-                _ if costs.is_empty() => "Take whichever is simpler.".into(),
+                _ if costs.is_empty() => facts.text(Message::A5Simple),
                 cost if cost > 0.0 => {
-                    format!("Take depth: jobs take {} CPU time per I/O.", units::percent(cost))
+                    facts.say(Message::A5TakeDepth, &[("change", &units::percent(cost))])
                 }
-                cost => format!("Take jobs: they take {} CPU time per I/O.", units::percent(cost)),
+                cost => facts.say(Message::A5TakeJobs, &[("change", &units::percent(cost))]),
             };
-            let claim = format!("Jobs and depth are equivalent in {same} of {all} pairs.");
+            let claim = facts.say(Message::A5Same, &[("same", &same), ("all", &all)]);
             (Confidence::Strong, claim, cheaper)
         }
-        (jobs, 0) if jobs > 0 => more(jobs, "jobs"),
-        (0, depth) if depth > 0 => more(depth, "depth"),
+        (jobs, 0) if jobs > 0 => more(jobs, Message::A5Jobs),
+        (0, depth) if depth > 0 => more(depth, Message::A5Depth),
         (0, 0) => {
-            let claim = "Nothing is proven about jobs against depth yet.".into();
-            (Confidence::NoAdvice, claim, "Run the full form for an answer.".into())
+            let claim = facts.text(Message::A5Unproven);
+            (Confidence::NoAdvice, claim, facts.text(Message::AdviceRunFull))
         }
         (jobs, depth) => {
-            let claim = format!(
-                "It depends: more jobs is faster in {jobs} of {all} pairs, more depth in {depth}."
-            );
-            (
-                Confidence::Moderate,
-                claim,
-                "Choose by the pair that is most like your program.".into(),
-            )
+            let values: [(&str, &dyn Display); 3] =
+                [("jobs", &jobs), ("all", &all), ("depth", &depth)];
+            let claim = facts.say(Message::A5Depends, &values);
+            (Confidence::Moderate, claim, facts.text(Message::A5Choose))
         }
     };
     Finding { confidence, claim, evidence, apply }
@@ -284,17 +293,22 @@ fn pairs(facts: &Facts<'_>) -> Vec<Pair> {
                 let cell = &facts.plan.cells[cell];
                 format!("{} × {}", cell.jobs, cell.depth)
             };
-            let line = format!(
-                "{}, {}, N = {n}: {} against {}: {} {}{interval}, n = {}: {}; CPU per I/O {}",
-                facts.name(workload, condition),
-                units::bytes(facts.plan.cells[few].block_size),
-                shape(many),
-                shape(few),
-                metric.word(),
-                units::percent(evidence.mean),
-                evidence.n,
-                evidence.label(verdict, Language::English),
-                cpu.map_or("not available".into(), units::percent),
+            let cpu_said = cpu.map_or_else(|| facts.text(Message::NotAvailable), units::percent);
+            let line = facts.say(
+                Message::A5Line,
+                &[
+                    ("name", &facts.name(workload, condition)),
+                    ("size", &units::bytes(facts.plan.cells[few].block_size)),
+                    ("under_way", &n),
+                    ("many", &shape(many)),
+                    ("few", &shape(few)),
+                    ("metric", &facts.text(metric.message())),
+                    ("change", &units::percent(evidence.mean)),
+                    ("interval", &interval),
+                    ("n", &evidence.n),
+                    ("verdict", &evidence.label(verdict, facts.language)),
+                    ("cpu", &cpu_said),
+                ],
             );
             Pair { line, verdict, mean: evidence.mean, cpu }
         })

@@ -6,9 +6,11 @@
 
 use super::{Told, lines, share, with_role};
 use crate::advice::{Confidence, Facts, Finding};
+use crate::messages::Message;
 use crate::statistics::Verdict;
 use crate::units;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// What is compared, in words.
 pub(super) struct Ways<'a> {
@@ -27,16 +29,9 @@ pub(crate) fn own_files(facts: &Facts<'_>) -> Finding {
     of_role(
         facts,
         "own-shared",
-        &Ways {
-            baseline: "One shared file",
-            other: "A file per rank",
-            apply: [
-                "Let all ranks write one file.",
-                "Let each rank write a file of its own, as long as their number is no load by \
-                 itself: at ten thousand files measure creating and closing too.",
-            ],
-            forbids_harm: false,
-        },
+        [Message::A10Shared, Message::A10Own],
+        [Message::A10WriteOne, Message::A10WriteOwn],
+        false,
     )
 }
 
@@ -45,16 +40,9 @@ pub(crate) fn collective(facts: &Facts<'_>) -> Finding {
     of_role(
         facts,
         "collective-independent",
-        &Ways {
-            baseline: "Independent MPI-IO",
-            other: "Collective MPI-IO",
-            apply: [
-                "Call MPI_File_write_at and the like, or switch two-phase I/O off by the hints \
-                 romio_cb_read and romio_cb_write.",
-                "Call MPI_File_write_at_all and the like.",
-            ],
-            forbids_harm: false,
-        },
+        [Message::A11Independent, Message::A11Collective],
+        [Message::A11CallAt, Message::A11CallAll],
+        false,
     )
 }
 
@@ -63,12 +51,9 @@ pub(crate) fn hints(facts: &Facts<'_>) -> Finding {
     of_role(
         facts,
         "hint",
-        &Ways {
-            baseline: "The file without the hint",
-            other: "The hint",
-            apply: ["Leave it as it is.", "Set it; the experiment's file has its name and value."],
-            forbids_harm: true,
-        },
+        [Message::A12Without, Message::A12Hint],
+        [Message::A12Leave, Message::A12Set],
+        true,
     )
 }
 
@@ -89,7 +74,7 @@ pub(crate) fn storages(facts: &Facts<'_>) -> Finding {
     let mut findings = comparisons.iter().map(|(comparison, rows)| {
         let comparison = &facts.plan.experiment.comparisons[*comparison];
         let (baseline, other) = (label(&comparison.baseline), label(&comparison.other));
-        let put = |name: &str| format!("Put files of these patterns on: {name}.");
+        let put = |name: &str| facts.say(Message::A14Put, &[("name", &name)]);
         let ways = Ways {
             baseline: &baseline,
             other: &other,
@@ -98,11 +83,11 @@ pub(crate) fn storages(facts: &Facts<'_>) -> Finding {
         };
         prefer(facts, rows, &ways)
     });
-    let Some(first) = findings.next() else { return Finding::not_measured("no pairs") };
+    let Some(first) = findings.next() else { return facts.not_measured(Message::A14NoPairs) };
     findings.fold(first, |mut all, next| {
-        all.claim = format!("{} {}", all.claim, next.claim);
+        all.claim = facts.sentences(&[all.claim, next.claim]);
         if !all.apply.contains(&next.apply) {
-            all.apply = format!("{} {}", all.apply, next.apply);
+            all.apply = facts.sentences(&[all.apply, next.apply]);
         }
         all.evidence.extend(next.evidence);
         if all.confidence != next.confidence {
@@ -112,9 +97,24 @@ pub(crate) fn storages(facts: &Facts<'_>) -> Finding {
     })
 }
 
-fn of_role(facts: &Facts<'_>, role: &str, ways: &Ways<'_>) -> Finding {
+/// Judges the comparisons of a role: what baseline and other are called, and what to do for each.
+fn of_role(
+    facts: &Facts<'_>,
+    role: &str,
+    names: [Message; 2],
+    apply: [Message; 2],
+    forbids_harm: bool,
+) -> Finding {
+    let ([baseline, other], [for_baseline, for_other]) =
+        (names.map(|it| facts.text(it)), apply.map(|it| facts.text(it)));
+    let ways = Ways {
+        baseline: &baseline,
+        other: &other,
+        apply: [&for_baseline, &for_other],
+        forbids_harm,
+    };
     match with_role(facts, role) {
-        Ok(rows) => prefer(facts, &rows, ways),
+        Ok(rows) => prefer(facts, &rows, &ways),
         Err(finding) => finding,
     }
 }
@@ -133,37 +133,37 @@ pub(super) fn prefer(facts: &Facts<'_>, rows: &[Told<'_>], ways: &Ways<'_>) -> F
     let cells = rows.len();
     let count = |share: f64| (share * cells as f64).round() as usize;
     let (baseline, other) = (ways.baseline, ways.other);
+    let faster = |way: &str, count: usize| {
+        facts.say(Message::PreferFaster, &[("way", &way), ("count", &count), ("cells", &cells)])
+    };
     let (confidence, claim, apply) = if same >= 1.0 {
-        let claim = format!("{other} and {} are equivalent in all {cells} cells.", lower(baseline));
-        (Confidence::Strong, claim, "Take whichever is simpler, cheaper or safer.".to_string())
+        let values: [(&str, &dyn Display); 3] =
+            [("other", &other), ("baseline", &lower(baseline)), ("cells", &cells)];
+        let claim = facts.say(Message::PreferSame, &values);
+        (Confidence::Strong, claim, facts.text(Message::PreferSimple))
     } else if wins > 0.0 && losses == 0.0 {
-        let claim =
-            format!("{other} is faster in {} of {cells} cells, and nowhere slower.", count(wins));
-        (one_sided(wins), claim, ways.apply[1].to_string())
+        (one_sided(wins), faster(other, count(wins)), ways.apply[1].to_string())
     } else if losses > 0.0 && wins == 0.0 {
-        let claim = format!(
-            "{baseline} is faster in {} of {cells} cells, and nowhere slower.",
-            count(losses)
-        );
-        (one_sided(losses), claim, ways.apply[0].to_string())
+        (one_sided(losses), faster(baseline, count(losses)), ways.apply[0].to_string())
     } else if wins > 0.0 {
-        let claim = format!(
-            "It depends: {} is faster in {} of {cells} cells, {} in {}{}.",
-            lower(other),
-            count(wins),
-            lower(baseline),
-            count(losses),
-            crossover(facts, rows, other, baseline)
-        );
+        let values: [(&str, &dyn Display); 6] = [
+            ("other", &lower(other)),
+            ("wins", &count(wins)),
+            ("cells", &cells),
+            ("baseline", &lower(baseline)),
+            ("losses", &count(losses)),
+            ("crossover", &crossover(facts, rows, other, baseline)),
+        ];
+        let claim = facts.say(Message::PreferDepends, &values);
         let apply = if ways.forbids_harm {
             ways.apply[0].to_string()
         } else {
-            "Choose by the cell that is most like your program.".to_string()
+            facts.text(Message::PreferCell)
         };
         (Confidence::Moderate, claim, apply)
     } else {
-        let claim = format!("Nothing is proven about {} yet.", lower(other));
-        (Confidence::NoAdvice, claim, "Run the full form for an answer.".to_string())
+        let claim = facts.say(Message::PreferUnproven, &[("other", &lower(other))]);
+        (Confidence::NoAdvice, claim, facts.text(Message::AdviceRunFull))
     };
     Finding { confidence, claim, evidence: lines(facts, rows), apply }
 }
@@ -185,12 +185,14 @@ fn crossover(facts: &Facts<'_>, rows: &[Told<'_>], other: &str, baseline: &str) 
     } else {
         return String::new();
     };
-    format!(
-        "; {} up to transfers of {}, {} from {} on",
-        lower(first),
-        units::bytes(from),
-        lower(second),
-        units::bytes(to)
+    facts.say(
+        Message::PreferCrossover,
+        &[
+            ("first", &lower(first)),
+            ("from", &units::bytes(from)),
+            ("second", &lower(second)),
+            ("to", &units::bytes(to)),
+        ],
     )
 }
 

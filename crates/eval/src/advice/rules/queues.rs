@@ -7,12 +7,13 @@
 use super::EVIDENCE_MAX;
 use crate::advice::{Confidence, Facts, Finding};
 use crate::experiment::Metric;
-use crate::messages::Language;
+use crate::messages::Message;
 use crate::statistics::{
     ALPHA, Evidence, Interval, Usl, Verdict, judge_family, median, t_interval,
 };
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 /// Cells that differ in their threads only, under both conditions of a comparison.
 struct Curve {
@@ -47,7 +48,7 @@ struct Point {
 pub(crate) fn one_or_many(facts: &Facts<'_>) -> Finding {
     let curves = curves(facts);
     if curves.is_empty() {
-        return Finding::not_measured("no comparison of queues has threads enough");
+        return facts.not_measured(Message::A9Few);
     }
     let points = points(facts, &curves);
     let ratios: Vec<Vec<f64>> = points.iter().map(|point| point.ratios.clone()).collect();
@@ -65,7 +66,7 @@ pub(crate) fn one_or_many(facts: &Facts<'_>) -> Finding {
         };
         contended += usize::from(is_above(|law| law.sigma) || is_above(|law| law.kappa));
         for (law, condition) in [(one, curve.one), (many, curve.many)] {
-            let said = law.map_or("no model fits in rounds enough".into(), |law| law.line);
+            let said = law.map_or_else(|| facts.text(Message::A9NoModel), |law| law.line);
             evidence.push(format!("{}: {said}", named(facts, curve, condition)));
         }
     }
@@ -82,17 +83,17 @@ pub(crate) fn one_or_many(facts: &Facts<'_>) -> Finding {
         .map(|(_, (it, verdict))| (it.mean, *verdict))
         .collect();
     let is_same = judged.iter().all(|(_, verdict)| *verdict == Verdict::Equivalent);
-    conclude(curves.len(), contended, &of_last, is_same, evidence)
+    let (confidence, claim, apply) = conclude(facts, (curves.len(), contended), &of_last, is_same);
+    Finding { confidence, claim, evidence, apply: facts.text(apply) }
 }
 
 /// What follows; `of_last` are the ratios at the most threads.
 fn conclude(
-    curves: usize,
-    contended: usize,
+    facts: &Facts<'_>,
+    (curves, contended): (usize, usize),
     of_last: &[(f64, Verdict)],
     is_same: bool,
-    evidence: Vec<String>,
-) -> Finding {
+) -> (Confidence, String, Message) {
     let matters = |is_less: bool| {
         let is_it = |(mean, verdict): &&(f64, Verdict)| {
             *verdict == Verdict::DifferentMatters && (*mean < 0.0) == is_less
@@ -100,45 +101,26 @@ fn conclude(
         of_last.iter().filter(is_it).count()
     };
     let (slower, faster) = (matters(true), matters(false));
-    let (confidence, claim, apply) = if contended > 0 {
+    if contended > 0 {
         let is_sure = contended == curves && slower == curves;
+        let values: [(&str, &dyn Display); 3] =
+            [("contended", &contended), ("all", &curves), ("slower", &slower)];
         (
             if is_sure { Confidence::Strong } else { Confidence::Moderate },
-            format!(
-                "One queue for all threads is contended in {contended} of {curves} curves: its σ or κ \
-                 surely lies above that of a queue each; at the most threads it is slower in {slower}."
-            ),
-            "Give each core a queue of its own where the device has no head to move.",
+            facts.say(Message::A9Contended, &values),
+            Message::A9GiveEach,
         )
     } else if is_same {
-        (
-            Confidence::Strong,
-            "One queue for all threads costs nothing that matters here.".into(),
-            "Choose by what the device needs: sorting and merging, or neither.",
-        )
+        (Confidence::Strong, facts.text(Message::A9Nothing), Message::A9ByDevice)
     } else if slower > 0 && faster == 0 {
-        (
-            Confidence::Moderate,
-            format!(
-                "One queue is slower at the most threads in {slower} of {curves} curves, but no \
-                 contention is proven."
-            ),
-            "Give each core a queue of its own; more rounds or CPUs would show why.",
-        )
+        let claim = facts.say(Message::A9Slower, &[("slower", &slower), ("all", &curves)]);
+        (Confidence::Moderate, claim, Message::A9GiveMore)
     } else if faster > 0 && slower == 0 {
-        (
-            Confidence::Moderate,
-            format!("One queue is faster at the most threads in {faster} of {curves} curves."),
-            "Keep one queue where its sorting and merging help the device.",
-        )
+        let claim = facts.say(Message::A9Faster, &[("faster", &faster), ("all", &curves)]);
+        (Confidence::Moderate, claim, Message::A9Keep)
     } else {
-        (
-            Confidence::NoAdvice,
-            "Nothing is proven about one queue against many yet.".into(),
-            "Run the full form, on a machine with more CPUs.",
-        )
-    };
-    Finding { confidence, claim, evidence, apply: apply.into() }
+        (Confidence::NoAdvice, facts.text(Message::A9Unproven), Message::A9More)
+    }
 }
 
 fn curves(facts: &Facts<'_>) -> Vec<Curve> {
@@ -206,16 +188,10 @@ fn law(facts: &Facts<'_>, curve: &Curve, condition: usize) -> Option<Law> {
     let of = |part: fn(&Usl) -> f64| -> Vec<f64> { fits.iter().map(part).collect() };
     let (sigmas, kappas) = (of(|it| it.sigma), of(|it| it.kappa));
     let (sigma, kappa) = (t_interval(&sigmas, 1.0 - ALPHA)?, t_interval(&kappas, 1.0 - ALPHA)?);
-    let line = format!(
-        "contention σ = {:.4} ({:.4} … {:.4}), coherence κ = {:.5} ({:.5} … {:.5}), n = {}",
-        median(&sigmas),
-        sigma.low,
-        sigma.high,
-        median(&kappas),
-        kappa.low,
-        kappa.high,
-        fits.len()
-    );
+    let sigma_said = format!("{:.4} ({:.4} … {:.4})", median(&sigmas), sigma.low, sigma.high);
+    let kappa_said = format!("{:.5} ({:.5} … {:.5})", median(&kappas), kappa.low, kappa.high);
+    let line = facts
+        .say(Message::A9Law, &[("sigma", &sigma_said), ("kappa", &kappa_said), ("n", &fits.len())]);
     Some(Law { sigma, kappa, line })
 }
 
@@ -231,16 +207,19 @@ fn line(
     it: &Evidence,
     verdict: Verdict,
 ) -> String {
-    format!(
-        "{}, {}: {} {}{}, n = {}: {}; CPU per I/O {}",
-        facts.plan.experiment.comparisons[curve.comparison].name,
-        units::several(point.threads, "thread"),
-        curve.metric.word(),
-        units::percent(it.mean),
-        units::interval_behind(it.interval),
-        it.n,
-        it.label(verdict, Language::English),
-        point.cpu.map_or("not available".into(), units::percent),
+    let cpu = point.cpu.map_or_else(|| facts.text(Message::NotAvailable), units::percent);
+    facts.say(
+        Message::A9Line,
+        &[
+            ("comparison", &facts.plan.experiment.comparisons[curve.comparison].name),
+            ("threads", &facts.language.several(point.threads, Message::Thread)),
+            ("metric", &facts.text(curve.metric.message())),
+            ("change", &units::percent(it.mean)),
+            ("interval", &units::interval_behind(it.interval)),
+            ("n", &it.n),
+            ("verdict", &it.label(verdict, facts.language)),
+            ("cpu", &cpu),
+        ],
     )
 }
 
@@ -249,6 +228,6 @@ fn shared_cpus(facts: &Facts<'_>, curves: &[Curve]) -> Option<String> {
     let most = curves.iter().filter_map(|curve| curve.cells.keys().last().copied()).max()?;
     let cpus = facts.analysis.runs.iter().find_map(|run| run.samples.get("cpu_count").copied())?;
     (f64::from(most) > cpus).then(|| {
-        format!("up to {most} threads on {cpus:.0} CPUs: beyond that many they share them")
+        facts.say(Message::A9Shared, &[("threads", &most), ("cpus", &format!("{cpus:.0}"))])
     })
 }

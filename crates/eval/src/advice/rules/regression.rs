@@ -5,25 +5,24 @@
 use super::EVIDENCE_MAX;
 use crate::advice::{Confidence, Facts, Finding};
 use crate::history::{Kind, TrendRow};
+use crate::messages::Message;
 use crate::statistics::Verdict;
 use crate::units;
+use std::fmt::Display;
 
-fn not_measured(why: &str) -> Finding {
-    let apply = "tsumugi eval run, the same on several days with its own --out, then eval history";
-    Finding { apply: apply.into(), ..Finding::not_measured(why) }
+fn not_measured(facts: &Facts<'_>, why: String) -> Finding {
+    Finding { apply: facts.text(Message::A19Apply), ..Finding::not_measured(why) }
 }
 
 /// A19.
 pub(crate) fn regression(facts: &Facts<'_>) -> Finding {
     let Some(trend) = facts.trend else {
-        return not_measured("this result was not put beside earlier ones");
+        return not_measured(facts, facts.text(Message::A19None));
     };
     if !trend.is_judged() {
-        return not_measured(&format!(
-            "there are {} earlier results of this plan on this machine, and {} are needed",
-            trend.past(),
-            facts.limits.past_min
-        ));
+        let values: [(&str, &dyn Display); 2] =
+            [("past", &trend.past()), ("wanted", &facts.limits.past_min)];
+        return not_measured(facts, facts.say(Message::A19Few, &values));
     }
     let rows: Vec<&TrendRow> =
         trend.rows.iter().filter(|row| row.change.kind == Kind::Value).collect();
@@ -36,44 +35,43 @@ pub(crate) fn regression(facts: &Facts<'_>) -> Finding {
     let count = rows.len();
     let past = trend.past();
     let (confidence, claim, apply) = if !worse.is_empty() {
-        let claim = format!(
-            "Worse than {past} earlier results in {} of {count} values (unpaired).",
-            worse.len()
-        );
-        (
-            Confidence::Moderate,
-            claim,
-            "Run the version before and this one on the same day, and compare.",
-        )
+        let values: [(&str, &dyn Display); 3] =
+            [("past", &past), ("worse", &worse.len()), ("all", &count)];
+        let claim = facts.say(Message::A19Worse, &values);
+        (Confidence::Moderate, claim, Message::A19Compare)
     } else if better > 0 {
-        let claim =
-            format!("Better than {past} earlier results in {better} of {count} values (unpaired).");
-        (Confidence::Moderate, claim, "Nothing to do.")
+        let values: [(&str, &dyn Display); 3] =
+            [("past", &past), ("better", &better), ("all", &count)];
+        let claim = facts.say(Message::A19Better, &values);
+        (Confidence::Moderate, claim, Message::AdviceNothing)
     } else if same == count && count > 0 {
-        let claim = format!("As {past} earlier results in all {count} values (unpaired).");
-        (Confidence::Moderate, claim, "Nothing to do.")
+        let claim = facts.say(Message::A19Same, &[("past", &past), ("all", &count)]);
+        (Confidence::Moderate, claim, Message::AdviceNothing)
     } else {
-        let claim = format!(
-            "No regression is proven; {same} of {count} values are proven to be as before (unpaired)."
-        );
-        (Confidence::NoAdvice, claim, "More results of other days make it surer.")
+        let claim = facts.say(Message::A19Unproven, &[("same", &same), ("all", &count)]);
+        (Confidence::NoAdvice, claim, Message::A19More)
     };
     let told = if worse.is_empty() { rows } else { worse };
-    let evidence = told.into_iter().take(EVIDENCE_MAX).map(line).collect();
-    Finding { confidence, claim, evidence, apply: apply.into() }
+    let told = told.into_iter().take(EVIDENCE_MAX);
+    let evidence = told.map(|row| line(facts, row)).collect();
+    Finding { confidence, claim, evidence, apply: facts.text(apply) }
 }
 
-fn line(row: &TrendRow) -> String {
+fn line(facts: &Facts<'_>, row: &TrendRow) -> String {
     let change = &row.change;
-    let interval = units::interval_behind(change.interval);
     let (past, now) = change.n;
-    format!(
-        "{}, {} {}: {} {}{interval}, n = {past} before, {now} now: {}",
-        change.of,
-        change.workload,
-        change.cell,
-        change.metric.word(),
-        units::percent(change.mean),
-        change.said()
+    facts.say(
+        Message::A19Line,
+        &[
+            ("of", &change.of),
+            ("workload", &change.workload),
+            ("cell", &change.cell),
+            ("metric", &facts.text(change.metric.message())),
+            ("change", &units::percent(change.mean)),
+            ("interval", &units::interval_behind(change.interval)),
+            ("past", &past),
+            ("now", &now),
+            ("verdict", &change.said_in(facts.language)),
+        ],
     )
 }

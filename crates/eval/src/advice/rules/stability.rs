@@ -4,11 +4,13 @@
 //! tail far above the median. Each is looked for in every cell under every condition, in the metric that
 //! the workload is compared by first.
 
-use super::EVIDENCE_MAX;
+use super::{EVIDENCE_MAX, whole_percent};
 use crate::advice::{Confidence, Facts, Finding};
 use crate::experiment::Metric;
+use crate::messages::Message;
 use crate::statistics::{deviation, mean, median, modes};
 use crate::units;
+use std::fmt::Display;
 
 /// A20.
 pub(crate) fn stability(facts: &Facts<'_>) -> Finding {
@@ -36,47 +38,43 @@ pub(crate) fn stability(facts: &Facts<'_>) -> Finding {
             .flatten()
             .collect();
             if !found.is_empty() {
-                unstable.push(format!(
-                    "{} {}, {}: {}",
-                    facts.name(facts.plan.cells[cell].workload, condition),
-                    facts.plan.cells[cell].label(),
-                    metric.word(),
-                    found.join("; ")
-                ));
+                let values: [(&str, &dyn Display); 4] = [
+                    ("name", &facts.name(facts.plan.cells[cell].workload, condition)),
+                    ("cell", &facts.cell(cell)),
+                    ("metric", &facts.text(metric.message())),
+                    ("found", &found.join("; ")),
+                ];
+                unstable.push(facts.say(Message::A20Line, &values));
             }
         }
     }
     if judged == 0 {
-        return Finding::not_measured("no cell has three runs that count");
+        return facts.not_measured(Message::A20Few);
     }
     if unstable.is_empty() {
         return Finding {
             confidence: Confidence::NoAdvice,
-            claim: format!(
-                "Stable: none of {judged} cells spreads over its rounds or has such a tail; \
-                 {looked_for_clusters} have runs enough to look for two clusters."
-            ),
+            claim: facts
+                .say(Message::A20Stable, &[("cells", &judged), ("looked", &looked_for_clusters)]),
             evidence: Vec::new(),
-            apply: "A median with its interval may be quoted.".into(),
+            apply: facts.text(Message::A20Quote),
         };
     }
     let count = unstable.len();
     unstable.truncate(EVIDENCE_MAX);
     Finding {
         confidence: Confidence::Strong,
-        claim: format!("Unstable: do not quote one number for {count} of {judged} cells."),
+        claim: facts.say(Message::A20Unstable, &[("count", &count), ("cells", &judged)]),
         evidence: unstable,
-        apply:
-            "Quote ratios of pairs, which share what changes, or the whole distribution; look for \
-                what else the machine did."
-                .into(),
+        apply: facts.text(Message::A20Ratios),
     }
 }
 
 fn spread(facts: &Facts<'_>, values: &[f64]) -> Option<String> {
     let variation = deviation(values) / mean(values);
     (variation > facts.limits.variation_max).then(|| {
-        format!("deviation is {:.0} % of the mean, n = {}", 100.0 * variation, values.len())
+        let share = whole_percent(variation);
+        facts.say(Message::A20Spread, &[("share", &share), ("n", &values.len())])
     })
 }
 
@@ -90,13 +88,15 @@ fn clusters(facts: &Facts<'_>, values: &[f64], metric: Metric) -> Option<String>
     let matters = found.high - found.low > facts.plan.experiment.margins.of(metric);
     (matters && found.gap > facts.limits.modes_gap).then(|| {
         let value = |log: f64| units::significant(log.exp() / metric.unit());
-        format!(
-            "two clusters: {} ({} runs) and {} ({} runs), {:.1} deviations apart",
-            value(found.low),
-            found.n.0,
-            value(found.high),
-            found.n.1,
-            found.gap
+        facts.say(
+            Message::A20Clusters,
+            &[
+                ("low", &value(found.low)),
+                ("low_runs", &found.n.0),
+                ("high", &value(found.high)),
+                ("high_runs", &found.n.1),
+                ("gap", &format!("{:.1}", found.gap)),
+            ],
         )
     })
 }
@@ -113,5 +113,6 @@ fn tail(facts: &Facts<'_>, cell: usize, condition: usize) -> Option<String> {
         return None;
     }
     let ratio = median(&ratios);
-    (ratio > facts.limits.tail_max).then(|| format!("p99.9 is {ratio:.0} times p50"))
+    (ratio > facts.limits.tail_max)
+        .then(|| facts.say(Message::A20Tail, &[("ratio", &format!("{ratio:.0}"))]))
 }

@@ -1,13 +1,15 @@
 //! A13: the smallest number of devices that is enough, apart for one shared file and files of ranks.
 
+use super::whole_percent;
 use crate::advice::{Confidence, Facts, Finding};
 use crate::analysis::Point;
 use crate::experiment::ior::{IorLevel, Stripe};
 use crate::experiment::{LevelKind, Metric, Task};
+use crate::messages::Message;
 use crate::plan::Condition;
 use crate::units;
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt::{Display, Write as _};
 
 /// A stripe count, in the order of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,13 +32,13 @@ impl From<i32> for Count {
     }
 }
 
-impl fmt::Display for Count {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Count {
+    fn said(self, facts: &Facts<'_>) -> String {
         match self {
-            Self::Default => formatter.write_str("the file system's default"),
-            Self::Devices(1) => formatter.write_str("one device"),
-            Self::Devices(count) => write!(formatter, "{count} devices"),
-            Self::All => formatter.write_str("all devices"),
+            Self::Default => facts.text(Message::A13Default),
+            Self::Devices(1) => facts.text(Message::A13One),
+            Self::Devices(count) => facts.say(Message::A13Devices, &[("count", &count)]),
+            Self::All => facts.text(Message::A13All),
         }
     }
 }
@@ -93,7 +95,7 @@ pub(crate) fn count(facts: &Facts<'_>) -> Finding {
         }
     }
     if curves.is_empty() {
-        return Finding::not_measured("no way was measured with two stripe counts");
+        return facts.not_measured(Message::A13Few);
     }
     conclude(facts, &curves)
 }
@@ -127,18 +129,20 @@ fn curve(
     let is_good = |point: &Point| point.interval.is_some_and(|interval| interval.low >= floor);
     let tail = points.iter().rev().take_while(|(_, point)| is_good(point)).count();
     let enough = (tail > 0).then(|| points[points.len() - tail].0);
-    let cell = &facts.plan.cells[peak.cell];
     let rate = |point: &Point| units::significant(point.median / Metric::Bandwidth.unit());
     let each: Vec<String> =
-        points.iter().map(|(count, point)| format!("{count}: {}", rate(point))).collect();
-    let line = format!(
-        "{} {}, {}: {} MiB/s; enough: {}; n = {}",
-        facts.plan.experiment.workloads[cell.workload].name,
-        cell.label(),
-        facts.plan.conditions[*conditions.get(best)?].label,
-        each.join(", "),
-        enough.map_or("not surely any".into(), |count| count.to_string()),
-        peak.n
+        points.iter().map(|(it, point)| format!("{}: {}", it.said(facts), rate(point))).collect();
+    let enough_said = enough.map(|count| count.said(facts));
+    let line = facts.say(
+        Message::A13Line,
+        &[
+            ("workload", &facts.plan.workload(peak.cell).name),
+            ("cell", &facts.cell(peak.cell)),
+            ("condition", &facts.plan.conditions[*conditions.get(best)?].label),
+            ("rates", &each.join(", ")),
+            ("enough", &enough_said.unwrap_or_else(|| facts.text(Message::A13NotAny))),
+            ("n", &peak.n),
+        ],
     );
     Some(Curve { has_own_files, enough, line })
 }
@@ -146,34 +150,38 @@ fn curve(
 fn conclude(facts: &Facts<'_>, curves: &[Curve]) -> Finding {
     let mut claims = Vec::new();
     let mut apply = Vec::new();
-    for (has_own_files, name) in [(false, "One shared file"), (true, "A file per rank")] {
+    for (has_own_files, name) in [(false, Message::A10Shared), (true, Message::A10Own)] {
+        let name = facts.text(name);
         let of: Vec<&Curve> =
             curves.iter().filter(|it| it.has_own_files == has_own_files).collect();
         let sure: Vec<Count> = of.iter().filter_map(|curve| curve.enough).collect();
         let Some(most) = sure.iter().max() else { continue };
-        claims.push(format!(
-            "{name}: striped over {most}, {:.0} % of the best bandwidth in {} of {} curves.",
-            100.0 * facts.limits.good_share,
-            sure.len(),
-            of.len()
-        ));
-        apply.push(format!("{name}: stripe over {most}."));
+        let most = most.said(facts);
+        let values: [(&str, &dyn Display); 5] = [
+            ("name", &name),
+            ("most", &most),
+            ("share", &whole_percent(facts.limits.good_share)),
+            ("count", &sure.len()),
+            ("all", &of.len()),
+        ];
+        claims.push(facts.say(Message::A13Claim, &values));
+        apply.push(facts.say(Message::A13Apply, &[("name", &name), ("most", &most)]));
     }
     let evidence = curves.iter().map(|curve| curve.line.clone()).collect();
     if claims.is_empty() {
         return Finding {
             confidence: Confidence::NoAdvice,
-            claim: "No stripe count is surely good: intervals are too wide.".into(),
+            claim: facts.text(Message::A13Unsure),
             evidence,
-            apply: "Run the full form for an answer.".into(),
+            apply: facts.text(Message::AdviceRunFull),
         };
     }
     let is_sure = curves.iter().all(|curve| curve.enough.is_some());
-    apply.push("Set it on the directory: tsumugi stripe set, or lfs setstripe on Lustre.".into());
+    apply.push(facts.text(Message::A13Set));
     Finding {
         confidence: if is_sure { Confidence::Strong } else { Confidence::Moderate },
-        claim: claims.join(" "),
+        claim: facts.sentences(&claims),
         evidence,
-        apply: apply.join(" "),
+        apply: facts.sentences(&apply),
     }
 }

@@ -13,6 +13,7 @@ use crate::analysis::Analysis;
 use crate::engine::{Engine, Outcome, Stop, Work, synthetic::SyntheticEngine};
 use crate::experiment::Mode;
 use crate::guard::Mark;
+use crate::history::Trend;
 use crate::messages::Language;
 use crate::plan::Plan;
 use crate::store::Store;
@@ -20,7 +21,69 @@ use crate::test_support::{experiment, planted};
 
 /// Judges what a store has.
 fn advised(plan: &Plan, store: &Store) -> Vec<Card> {
-    advise(plan, &Analysis::of(plan, store).unwrap(), None, Language::English)
+    advised_of(plan, &Analysis::of(plan, store).unwrap(), None)
+}
+
+/// Judges in English, after a look at the same cards in Japanese: so each case of each rule is looked at.
+fn advised_of(plan: &Plan, analysis: &Analysis, trend: Option<&Trend>) -> Vec<Card> {
+    let mut names: Vec<&str> = PHRASES.to_vec();
+    names.extend(plan.experiment.workloads.iter().map(|it| it.name.as_str()));
+    names.extend(plan.experiment.comparisons.iter().map(|it| it.name.as_str()));
+    names.extend(plan.conditions.iter().flat_map(|it| [it.id.as_str(), it.label.as_str()]));
+    names.extend(plan.cells.iter().map(|it| it.id.as_str()));
+    // Histories name cells in English, as they are stored.
+    let rows = trend.iter().flat_map(|trend| &trend.rows);
+    names.extend(rows.flat_map(|row| [row.change.cell.as_str(), row.change.of.as_str()]));
+    names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+    for card in advise(plan, analysis, trend, Language::Japanese) {
+        for text in card.evidence.iter().chain([&card.claim, &card.apply, &card.scope]) {
+            assert_eq!(english_word(text, &names), None, "{}: {text}", card.id);
+        }
+    }
+    advise(plan, analysis, trend, Language::English)
+}
+
+/// What stays as it is in Japanese: commands, options, calls, and names of the kernel's.
+const PHRASES: [&str; 15] = [
+    "tsumugi eval run",
+    "tsumugi eval history",
+    "eval history",
+    "--out",
+    "tsumugi stripe set",
+    "lfs setstripe",
+    "MPI_File_write_at_all",
+    "MPI_File_write_at",
+    "romio_cb_write",
+    "romio_cb_read",
+    "softirq",
+    "xfs",
+    "btrfs",
+    "ext4",
+    "stripe-count",
+];
+
+/// An English word of three letters or more in small letters that is in no name.
+fn english_word(text: &str, names: &[&str]) -> Option<String> {
+    let text = names.iter().fold(text.to_string(), |text, name| text.replace(name, " "));
+    // What a card needs is quoted with its keys: role "remote-local".
+    let text: String = text.split('"').step_by(2).collect();
+    let words = text.split(|letter: char| !letter.is_ascii_alphabetic());
+    let is_english = |word: &&str| word.len() > 2 && word.bytes().all(|it| it.is_ascii_lowercase());
+    words.filter(|word| *word != "role").find(is_english).map(str::to_string)
+}
+
+/// Goal: an English word among Japanese is found, names, units and keys are not taken for one.
+#[test]
+fn english_words_are_found() {
+    let names = ["seq read", "A (at risk: none)"];
+    for (text, found) in [
+        ("seq read、A (at risk: none): 12 MiB/s、p99 3 µs、n = 6", None),
+        ("role が \"remote-local\" の比較", None),
+        ("上限: none", Some("none")),
+        ("1 操作の costs（マシン全体）", Some("costs")),
+    ] {
+        assert_eq!(english_word(text, &names).as_deref(), found, "{text}");
+    }
 }
 
 /// Runs all rounds up to `rounds` and judges; `mark` may add marks.

@@ -1,19 +1,21 @@
 //! Rules on the results themselves: A17 (are they to be trusted?), A18 (was it the cache?).
 
-use super::EVIDENCE_MAX;
+use super::{EVIDENCE_MAX, whole_percent};
 use crate::advice::{Confidence, Facts, Finding};
 use crate::analysis::Row;
 use crate::experiment::EngineKind;
 use crate::guard::Mark;
+use crate::messages::Message;
 use crate::plan::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 /// A17.
 pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
     let limits = facts.limits;
     let counted: Vec<_> = facts.analysis.runs.iter().filter(|run| !run.is_warm_up).collect();
     if counted.is_empty() {
-        return Finding::not_measured("nothing was run");
+        return facts.not_measured(Message::A17Nothing);
     }
     let marked = |mark: Mark| {
         counted.iter().filter(|run| run.marks.contains(&mark)).count() as f64 / counted.len() as f64
@@ -28,11 +30,14 @@ pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
         .count();
     let mut failing = Vec::new();
     if n < limits.rounds_min {
-        failing.push(format!("fewest pairs in a cell: {n}, wanted {}", limits.rounds_min));
+        let values: [(&str, &dyn Display); 2] = [("n", &n), ("wanted", &limits.rounds_min)];
+        failing.push(facts.say(Message::A17Pairs, &values));
     }
     if wide > 0 {
-        let most = 100.0 * limits.half_width_max;
-        failing.push(format!("{wide} of {} intervals are wider than ± {most:.0} %", rows.len()));
+        let most = whole_percent(limits.half_width_max);
+        let values: [(&str, &dyn Display); 3] =
+            [("wide", &wide), ("all", &rows.len()), ("most", &most)];
+        failing.push(facts.say(Message::A17Wide, &values));
     }
     for mark in [
         Mark::Transient,
@@ -45,16 +50,16 @@ pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
     ] {
         let share = marked(mark.clone());
         if share > limits.marked_share_max {
-            failing.push(format!("{:.0} % of runs: {}", 100.0 * share, mark.label()));
+            failing.push(of_runs(facts, share, &mark));
         }
     }
     let cached = marked(Mark::Cached);
     if cached > 0.0 {
-        failing.push(format!("{:.0} % of runs: {}", 100.0 * cached, Mark::Cached.label()));
+        failing.push(of_runs(facts, cached, &Mark::Cached));
     }
     let failed = counted.iter().filter(|run| run.error.is_some()).count();
     if failed > 0 {
-        failing.push(format!("{failed} runs failed"));
+        failing.push(facts.say(Message::A17Failed, &[("count", &failed)]));
     }
     let grade = match failing.len() {
         _ if n < 2 || cached > limits.cached_share_max => "D",
@@ -68,16 +73,19 @@ pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
         _ => Confidence::Moderate,
     };
     let claim = if failing.is_empty() {
-        format!("Grade {grade}: nothing speaks against it.")
+        facts.say(Message::A17Good, &[("grade", &grade)])
     } else {
-        format!("Grade {grade}: {} of the checks fail, see the evidence.", failing.len())
+        facts.say(Message::A17Fails, &[("grade", &grade), ("count", &failing.len())])
     };
-    let apply = if grade == "A" {
-        "Quote the verdicts with their intervals."
-    } else {
-        "Quote verdicts, not single numbers; repeat on a quiet machine, in full length."
-    };
-    Finding { confidence, claim, evidence: failing, apply: apply.into() }
+    let apply = if grade == "A" { Message::A17Quote } else { Message::A17Repeat };
+    Finding { confidence, claim, evidence: failing, apply: facts.text(apply) }
+}
+
+/// How many runs have a mark.
+fn of_runs(facts: &Facts<'_>, share: f64, mark: &Mark) -> String {
+    let values: [(&str, &dyn Display); 2] =
+        [("share", &whole_percent(share)), ("mark", &facts.text(mark.message()))];
+    facts.say(Message::A17Marked, &values)
 }
 
 /// A18.
@@ -93,7 +101,7 @@ pub(crate) fn cache(facts: &Facts<'_>) -> Finding {
         .collect();
     let is_real = facts.plan.experiment.engine != EngineKind::Synthetic;
     if seen.is_empty() || !is_real {
-        return Finding::not_measured("no load with direct I/O ran on a device with counters");
+        return facts.not_measured(Message::A18None);
     }
     let mut cells: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for run in seen.iter().filter(|run| run.marks.contains(&Mark::Cached)) {
@@ -102,27 +110,31 @@ pub(crate) fn cache(facts: &Facts<'_>) -> Finding {
     if cells.is_empty() {
         return Finding {
             confidence: Confidence::NoAdvice,
-            claim: format!("No: in {} runs the device moved what the load did.", seen.len()),
+            claim: facts.say(Message::A18No, &[("runs", &seen.len())]),
             evidence: Vec::new(),
-            apply: "Nothing to do.".into(),
+            apply: facts.text(Message::AdviceNothing),
         };
     }
     let runs: usize = cells.values().sum();
     Finding {
         confidence: Confidence::Strong,
-        claim: format!(
-            "Cache, not storage: in {runs} of {} runs the device moved less than {:.0} % of what \
-             the load did. They are kept out of verdicts.",
-            seen.len(),
-            100.0 * facts.limits.device_share
+        claim: facts.say(
+            Message::A18Cached,
+            &[
+                ("runs", &runs),
+                ("all", &seen.len()),
+                ("share", &whole_percent(facts.limits.device_share)),
+            ],
         ),
         evidence: cells
             .iter()
             .take(EVIDENCE_MAX)
-            .map(|((cell, condition), runs)| format!("{cell} under {condition}: {runs} runs"))
+            .map(|((cell, condition), runs)| {
+                let values: [(&str, &dyn Display); 3] =
+                    [("cell", cell), ("condition", condition), ("runs", runs)];
+                facts.say(Message::A18Line, &values)
+            })
             .collect(),
-        apply: "Repeat with direct I/O, with a working set of twice the memory, or from a second \
-                node."
-            .into(),
+        apply: facts.text(Message::A18Repeat),
     }
 }

@@ -4,13 +4,14 @@ use super::account::{Latencies, Measured, Part};
 use super::fileset::Set;
 use super::operation::Direction;
 use super::profile::Profile;
-use super::{END_PATIENCE, NAME, ProfileLoad};
+use super::{END_PATIENCE, NAME, OPERATIONS, ProfileLoad};
 use crate::condition::Place;
-use crate::crowd::{Base, Meeting, Patience, Progress, Seat, fairness};
+use crate::crowd::{Base, CONTAINER_QUANTILES, Meeting, Patience, Progress, Seat, fairness};
 use crate::engine::Stop;
 use crate::error::Error;
 use crate::process;
 use crate::random::Random;
+use crate::statistics::quantile;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -74,6 +75,8 @@ pub struct Summary {
     pub seconds: f64,
     /// Operations of all by second.
     pub operations_per_s: f64,
+    /// The same until the last operation of any, whether what it wrote was durable or not.
+    pub operations_per_s_unsynced: f64,
     /// FFSB's transactions of all by second.
     pub transactions_per_s: f64,
     /// Bytes that were read by second.
@@ -82,6 +85,8 @@ pub struct Summary {
     pub written_bytes_per_s: f64,
     /// Mean over instances of operations by second, each by its own time.
     pub operations_per_s_each: f64,
+    /// Quarters of these, the slowest and the fastest one's among them.
+    pub operations_per_s_quarters: [f64; 5],
     /// The slowest one's.
     pub operations_per_s_min: f64,
     /// The fastest one's.
@@ -107,11 +112,16 @@ pub fn root_name(number: usize) -> String {
     format!("fs-{number}")
 }
 
-/// Makes a profile's files in a directory, for others to work on with `reuse=1`: the same seed makes the
-/// same files.
+/// What the files of a profile are called that all instances begin with: a name of a directory.
+pub fn base_key(load: &ProfileLoad, seed: u64) -> String {
+    format!("{NAME}-{seed}-{}", blake3::hash(load.text.as_bytes()).to_hex())
+}
+
+/// Makes a profile's files in a directory, for others to work on with `reuse=1`, or because they are told
+/// that these are theirs ([`Job::finds_files`](super::Job)): the same seed makes the same files.
 pub fn make_file_sets(profile: &Profile, directory: &Path, seed: u64) -> Result<(), Error> {
     for number in 0..profile.file_systems.len() {
-        Set::prepare(profile, number, &directory.join(root_name(number)), seed)?;
+        Set::prepare(profile, number, (&directory.join(root_name(number)), false), seed)?;
     }
     Ok(())
 }
@@ -126,11 +136,11 @@ pub fn conduct(
     tell: &mut dyn FnMut(Progress),
 ) -> Result<Results, Error> {
     let ProfileLoad { text, profile } = request.load;
-    let key = format!("{NAME}-{}-{}", request.base_seed, blake3::hash(text.as_bytes()).to_hex());
+    let key = base_key(request.load, request.base_seed);
     let fill = |directory: &Path| make_file_sets(profile, directory, request.base_seed);
     let file = request.scratch.join(format!("{key}.profile"));
     fs::write(&file, text).map_err(Error::io("cannot write", &file))?;
-    let instances = place.instances(request.count, &Base { key: &key, fill: &fill })?;
+    let instances = place.instances(request.count, &Base { key: &key, fill: &fill }, stop)?;
     let meeting = Meeting::make(request.scratch)?;
     let program = request.program.display().to_string();
     let mut commands = Vec::new();
@@ -138,13 +148,17 @@ pub fn conduct(
         let scratch = place.inside_scratch(request.scratch);
         let seat = meeting.seat(&scratch, number as u32);
         let profile = scratch.join(format!("{key}.profile"));
-        let words = arguments(request, &seat, &profile, &place.inside_directory());
+        let words = arguments(request, &seat, &profile, (place, &key));
         commands.push(place.command(&program, &words, request.scratch));
     }
     let command = commands.first().map(process::shown).unwrap_or_default();
     let time = request.seconds.unwrap_or(Duration::from_secs(profile.time_s.into()));
     let patience = Patience { run: time + END_PATIENCE, ..Patience::default() };
     let gathered = meeting.hold(commands, &patience, stop, tell);
+    if gathered.is_err() {
+        // Containers that had to be killed may be there still.
+        place.end_loads()?;
+    }
     let taken_back = instances.take_back();
     let gathered = gathered?;
     taken_back?;
@@ -164,7 +178,13 @@ pub fn conduct(
 }
 
 /// Arguments of the program for an instance.
-fn arguments(request: &Request<'_>, seat: &Seat, profile: &Path, own: &Path) -> Vec<String> {
+fn arguments(
+    request: &Request<'_>,
+    seat: &Seat,
+    profile: &Path,
+    (place, key): (&Place, &str),
+) -> Vec<String> {
+    let own = place.inside_files(key);
     let file_systems = request.load.profile.file_systems.len();
     let own_roots: Vec<PathBuf> = (0..file_systems).map(|it| own.join(root_name(it))).collect();
     let compat = match request.load.profile.compat {
@@ -180,6 +200,10 @@ fn arguments(request: &Request<'_>, seat: &Seat, profile: &Path, own: &Path) -> 
         words.extend(["--time".into(), seconds.as_secs_f64().to_string()]);
     }
     words.extend(request.allows_callout.then(|| "--allow-callout".into()));
+    if let Some(layers) = place.layers() {
+        let at = place.inside_directory().display().to_string();
+        words.extend(["--layers".into(), at, "--condition".into(), layers.condition().into()]);
+    }
     for root in request.roots.unwrap_or(&own_roots) {
         words.extend(["--root".into(), root.display().to_string()]);
     }
@@ -197,6 +221,8 @@ impl Results {
         let first = begun().min().unwrap_or_default();
         let last = self.instances.iter().map(|it| it.flushed_ns).max().unwrap_or_default();
         let seconds = last.saturating_sub(first).max(1) as f64 / 1e9;
+        let done = self.instances.iter().map(|it| it.done_ns).max().unwrap_or_default();
+        let unsynced_s = done.saturating_sub(first).max(1) as f64 / 1e9;
         let rates = self.rates();
         let (ms, first_writes) = (|ns: u64| ns as f64 / 1e6, &total.first_writes);
         let last_ready = self.ready_ns.iter().copied().max().unwrap_or_default();
@@ -214,10 +240,13 @@ impl Results {
             },
             seconds,
             operations_per_s: counts.operations as f64 / seconds,
+            operations_per_s_unsynced: counts.operations as f64 / unsynced_s,
             transactions_per_s: counts.transactions as f64 / seconds,
             read_bytes_per_s: total.tally.bytes(Direction::Read) as f64 / seconds,
             written_bytes_per_s: total.tally.bytes(Direction::Write) as f64 / seconds,
             operations_per_s_each: rates.iter().sum::<f64>() / rates.len().max(1) as f64,
+            operations_per_s_quarters: CONTAINER_QUANTILES
+                .map(|(_, share)| quantile(&rates, share)),
             operations_per_s_min: rates.iter().copied().fold(f64::INFINITY, f64::min),
             operations_per_s_max: rates.iter().copied().fold(0.0, f64::max),
             fairness: fairness(&rates),
@@ -262,7 +291,12 @@ impl Results {
 impl Summary {
     /// What is kept beside metrics, by name.
     pub(super) fn further(&self) -> BTreeMap<String, f64> {
+        let (_, name) = OPERATIONS[0];
+        let quarters = CONTAINER_QUANTILES.iter().zip(self.operations_per_s_quarters);
+        let quarters = quarters.map(|((what, _), value)| (format!("{name}_{what}"), value));
+        let fairness = self.fairness.map(|value| (format!("{name}_fairness"), value));
         let values = [
+            ("ops_unsynced_per_s", self.operations_per_s_unsynced),
             ("transactions_per_s", self.transactions_per_s),
             ("ops_per_container_min", self.operations_per_s_min),
             ("ops_per_container_max", self.operations_per_s_max),
@@ -275,7 +309,8 @@ impl Summary {
             ("ready_spread_ms", self.start.ready_spread_ms),
             ("ios_all", self.operations_per_s * self.seconds),
         ];
-        values.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+        let values = values.into_iter().map(|(name, value)| (name.to_string(), value));
+        values.chain(quarters).chain(fairness).collect()
     }
 }
 
@@ -291,7 +326,8 @@ mod tests {
             part.latencies.record(Duration::from_millis(1));
         }
         let flushed_ns = begun_ns + seconds * 1_000_000_000;
-        Measured { groups: vec![part], begun_ns, flushed_ns, ..Measured::default() }
+        let done_ns = flushed_ns - seconds * 500_000_000;
+        Measured { groups: vec![part], begun_ns, done_ns, flushed_ns, ..Measured::default() }
     }
 
     /// Goal: totals are by the time from the first operation to the last flush, each one's by its own; the
@@ -304,6 +340,8 @@ mod tests {
         let summary = Results { instances, ready_ns, command: String::new() }.summary();
         let close = |value: f64, expected: f64| (value / expected - 1.0).abs() < 0.002;
         assert!(close(summary.seconds, 2.002) && close(summary.operations_per_s, 400.0 / 2.002));
+        assert!(close(summary.operations_per_s_unsynced, 400.0 / 1.002));
+        assert!(close(summary.further()["ops_container_rate_q1"], 112.5));
         assert!(close(summary.transactions_per_s, 1600.0 / 2.002));
         assert!(close(summary.written_bytes_per_s, 400.0 * 16384.0 / 2.002));
         assert!(close(summary.operations_per_s_each, 125.0));

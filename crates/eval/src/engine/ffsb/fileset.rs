@@ -33,14 +33,16 @@ pub(super) struct Set {
 }
 
 impl Set {
-    /// Makes one below `root`, which is made too if it is not there, or uses what is there.
+    /// Makes one below `root`, which is made too if it is not there, or uses what is there; only that if it
+    /// `finds` its files.
     pub(super) fn prepare(
         profile: &Profile,
         number: usize,
-        root: &Path,
+        (root, finds): (&Path, bool),
         seed: u64,
     ) -> Result<Self, FfsbError> {
-        let file_system = profile.file_systems[number].clone();
+        let mut file_system = profile.file_systems[number].clone();
+        file_system.reuses |= finds;
         let (data, meta) = (root.join("data"), root.join("meta"));
         let set = Self {
             root: root.into(),
@@ -50,7 +52,7 @@ impl Set {
             file_system,
         };
         let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
-        if is_there(&data) || is_there(&meta) {
+        if finds || is_there(&data) || is_there(&meta) {
             if !set.file_system.reuses {
                 let what = if is_there(&data) { data } else { meta };
                 return Err(FfsbError::InTheWay(what));

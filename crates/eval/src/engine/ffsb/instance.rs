@@ -30,6 +30,8 @@ pub struct Job {
     pub seconds: Option<f64>,
     /// Whether the profile's command may be run.
     pub allows_callout: bool,
+    /// The files are there, made for all instances, whatever the profile says of reuse.
+    pub finds_files: bool,
 }
 
 /// An instance whose files are there.
@@ -55,14 +57,14 @@ impl Job {
     /// runs the profile's command if that is allowed.
     pub fn prepare(self) -> Result<Prepared, FfsbError> {
         let begun = Instant::now();
-        let (profile, seed) = (&self.profile, self.seed);
+        let (profile, finds, seed) = (&self.profile, self.finds_files, self.seed);
         let sets: Vec<Result<Set, FfsbError>> = std::thread::scope(|scope| {
             let threads: Vec<_> = self
                 .roots
                 .iter()
                 .enumerate()
                 .map(|(number, root)| {
-                    scope.spawn(move || Set::prepare(profile, number, root, seed))
+                    scope.spawn(move || Set::prepare(profile, number, (root, finds), seed))
                 })
                 .collect();
             let gone = || Err(FfsbError::Gone);
@@ -88,8 +90,13 @@ fn callout(command: &str) -> Result<(), FfsbError> {
 }
 
 impl Prepared {
-    /// Loads for as long as the job says; `begin` waits for the start, when all threads are there.
-    pub fn run(self, begin: impl FnOnce() -> io::Result<()>) -> Result<Measured, FfsbError> {
+    /// Loads for as long as the job says; `begin` waits for the start, when all threads are there, and `flush`
+    /// makes durable what syncfs(2) of the profile's file systems does not reach.
+    pub fn run(
+        self,
+        begin: impl FnOnce() -> io::Result<()>,
+        flush: impl FnOnce() -> io::Result<()>,
+    ) -> Result<Measured, FfsbError> {
         let profile = &self.job.profile;
         let seconds = self.job.seconds.unwrap_or(f64::from(profile.time_s));
         let shared = Shared::new(profile.threads() as usize, seconds);
@@ -141,6 +148,7 @@ impl Prepared {
             return Err(error);
         }
         self.sets.iter().try_for_each(Set::flush)?;
+        flush().map_err(FfsbError::Flush)?;
         measured.flushed_ns = now_ns();
         let (user, system) = cpu_seconds();
         measured.cpu_s = (user - measured.cpu_s.0, system - measured.cpu_s.1);

@@ -146,6 +146,13 @@ pub struct Statistics {
     pub ranges_us: Vec<(u32, u32)>,
 }
 
+impl FileSystem {
+    /// No file that is made to begin with is larger.
+    pub fn largest_bytes(&self) -> u64 {
+        self.weights.iter().map(|weight| weight.bytes).max().unwrap_or(self.max_bytes)
+    }
+}
+
 impl ThreadGroup {
     /// Operations with their weights, those without one left out.
     pub fn mix(&self) -> impl Iterator<Item = (Operation, u32)> {

@@ -9,6 +9,7 @@ fn job(text: &str, roots: &[&Path]) -> Job {
         seed: 1,
         seconds: Some(0.05),
         allows_callout: false,
+        finds_files: false,
     }
 }
 
@@ -29,7 +30,7 @@ fn an_instance_runs() {
         has_begun = true;
         Ok(())
     };
-    let measured = prepared.run(begin).unwrap();
+    let measured = prepared.run(begin, || Ok(())).unwrap();
     assert!(has_begun);
     let total = measured.total();
     let operations = total.tally.total().operations;

@@ -16,7 +16,7 @@ const POOL_NODES_DEFAULT: u16 = 2;
 const KINDS: &str = "directory, block-device, target, nqn, pool, command, paced (storages), native, \
                      container (runtimes), host (settings of engine nvme), null, memory, iscsi (storages \
                      of engine rate), queue (policies of engine rate), ior (ways of engine ior), \
-                     layers (storages of engine copyup), imported and synthetic";
+                     layers (storages of engines copyup and ffsb), imported and synthetic";
 
 /// A level, with where its keys are.
 #[derive(Clone, Copy)]
@@ -253,12 +253,16 @@ pub(super) fn mismatch(level: &Level, engine: EngineKind) -> Option<String> {
     let is_rate = engine == EngineKind::Rate;
     let is_files = matches!(engine, EngineKind::Metadata | EngineKind::Ior | EngineKind::Ffsb);
     let is_ior = engine == EngineKind::Ior;
-    let is_layers = matches!(level.kind, LevelKind::Storage(Storage::Layers(_)));
-    if is_layers != (engine == EngineKind::CopyUp) {
-        let message = "levels of kind \"layers\" go with engine \"copyup\", and only they";
-        return Some(message.into());
-    }
+    let is_copyup = engine == EngineKind::CopyUp;
     match &level.kind {
+        LevelKind::Storage(Storage::Layers(_)) => {
+            (!is_copyup && engine != EngineKind::Ffsb).then(|| {
+                format!("goes with engines \"copyup\" and \"ffsb\", not with {:?}", engine.name())
+            })
+        }
+        LevelKind::Storage(_) if is_copyup => {
+            Some("engine \"copyup\" needs storages of kind \"layers\"".into())
+        }
         LevelKind::Storage(Storage::Subsystem(_)) | LevelKind::Host(_) if !is_nvme => {
             Some(format!("goes with engine \"nvme\", not with {:?}", engine.name()))
         }

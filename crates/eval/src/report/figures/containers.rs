@@ -1,7 +1,9 @@
 //! C7: what many containers get, together (left) and each (right, as boxes), with Jain's fairness.
 
 use super::{Figure, Source, Sweep, chart};
-use crate::engine::copyup::{CONTAINER_QUANTILES, PHASES};
+use crate::crowd::CONTAINER_QUANTILES;
+use crate::engine::copyup::PHASES;
+use crate::engine::ffsb::OPERATIONS;
 use crate::error::Error;
 use crate::experiment::{EngineKind, Metric};
 use crate::messages::Message;
@@ -12,12 +14,17 @@ use crate::statistics::median;
 pub(super) fn containers(source: Source<'_>, workload: usize) -> Result<Vec<Figure>, Error> {
     let Source { plan, language, .. } = source;
     let load = &plan.experiment.workloads[workload];
-    if plan.experiment.engine != EngineKind::CopyUp || load.jobs.len() < 2 {
+    let phases: &[(Metric, &str)] = match plan.experiment.engine {
+        EngineKind::CopyUp => &PHASES,
+        EngineKind::Ffsb => &OPERATIONS,
+        _ => return Ok(Vec::new()),
+    };
+    if load.jobs.len() < 2 {
         return Ok(Vec::new());
     }
     let axis = Sweep::Jobs.axis(source, workload);
     let mut figures = Vec::new();
-    for (metric, phase) in PHASES {
+    for &(metric, phase) in phases {
         let shown = |condition: usize| panel(source, (workload, condition), metric, phase);
         let shown: Vec<Shown> = (0..plan.conditions.len()).filter_map(shown).collect();
         if shown.is_empty() {

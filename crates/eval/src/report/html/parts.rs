@@ -1,6 +1,5 @@
 //! Parts of the page.
 
-use crate::advice::Confidence;
 use crate::experiment::{EngineKind, Workload};
 use crate::messages::Message;
 use crate::report::{Figure, Report, chart, cost, risk};
@@ -25,9 +24,17 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A sentence as HTML takes it, in which no line ends before a percent sign.
-pub(super) fn prose(text: &str) -> String {
-    escape(text).replace(" %", "\u{a0}%")
+/// A sentence as HTML takes it, in which no line ends before a percent sign or within what is read as one:
+/// `n = 6`, `3 more`, `(† of 12)`.
+pub(crate) fn prose(text: &str) -> String {
+    let mut text = escape(text);
+    for apart in [" %", "n = ", "(† of ", "（† "] {
+        text = text.replace(apart, &apart.replace(' ', "\u{a0}"));
+    }
+    for digit in '0'..='9' {
+        text = text.replace(&format!("{digit} more"), &format!("{digit}\u{a0}more"));
+    }
+    text
 }
 
 /// The class that colours a verdict.
@@ -56,7 +63,7 @@ pub(super) fn picture(page: &mut String, figure: &Figure) {
 /// Which files a crash may damage under each condition, where that is a question.
 pub(super) fn risks(page: &mut String, report: &Report) {
     let said = |message| report.language.text(message);
-    let rows = risk::rows(&report.plan);
+    let rows = risk::rows(&report.plan, report.language);
     if rows.is_empty() {
         return;
     }
@@ -145,7 +152,7 @@ pub(super) fn ratios(page: &mut String, report: &Report, workload: usize) {
                 units::percent(evidence.median),
                 evidence.n,
                 class(row.verdict),
-                escape(&row.label(language))
+                prose(&row.label(language))
             );
         }
     }
@@ -220,12 +227,9 @@ pub(super) fn advice(page: &mut String, report: &Report) {
     let heading = text(Message::Advice);
     let _ = writeln!(page, "<section>\n<h2>{heading}</h2>\n<div class=\"cards\">");
     for card in &report.cards {
-        // What a rule found is in English, what frames it in the page's language.
-        let is_found = card.confidence != Confidence::NotMeasured;
-        let english = if is_found { " lang=\"en\"" } else { "" };
         let _ = writeln!(
             page,
-            "<article class=\"card {}\">\n<h3>{} · {}</h3>\n<p class=\"claim\"{english}>{}</p>\n\
+            "<article class=\"card {}\">\n<h3>{} · {}</h3>\n<p class=\"claim\">{}</p>\n\
              <p><strong>{}</strong> {}</p>",
             card.confidence.label().replace(' ', "-"),
             card.id,
@@ -236,7 +240,7 @@ pub(super) fn advice(page: &mut String, report: &Report) {
         );
         if !card.evidence.is_empty() {
             let evidence = text(Message::Evidence);
-            let _ = writeln!(page, "<details open><summary>{evidence}</summary>\n<ul lang=\"en\">");
+            let _ = writeln!(page, "<details open><summary>{evidence}</summary>\n<ul>");
             for line in &card.evidence {
                 let _ = writeln!(page, "<li>{}</li>", prose(line));
             }
@@ -244,7 +248,7 @@ pub(super) fn advice(page: &mut String, report: &Report) {
         }
         let _ = writeln!(
             page,
-            "<p><strong>{}</strong> <span{english}>{}</span></p>\n<p><strong>{}</strong> {}</p>\n\
+            "<p><strong>{}</strong> {}</p>\n<p><strong>{}</strong> {}</p>\n\
              <p><strong>{}</strong> {}</p>\n</article>",
             text(Message::Apply),
             escape(&card.apply),
@@ -336,4 +340,24 @@ pub(super) fn commands(page: &mut String, report: &Report) {
         }
     }
     page.push_str("</details>\n</section>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: no line ends within what is read as one, and everywhere else it may; what HTML would take for its
+    /// own is escaped.
+    #[test]
+    fn what_is_read_as_one_stays_on_one_line() {
+        for (text, shown) in [
+            ("a < b", "a &lt; b"),
+            ("by 5 % (± 2 %), n = 6: so", "by 5_% (± 2_%), n_=_6: so"),
+            ("need about 31 more († of 12)", "need about 31_more (†_of_12)"),
+            ("need more than 1000 rounds of 12", "need more than 1000 rounds of 12"),
+            ("未決（† 12 件中）、n = 6: 同等", "未決（†_12 件中）、n_=_6: 同等"),
+        ] {
+            assert_eq!(prose(text).replace('\u{a0}', "_"), shown);
+        }
+    }
 }

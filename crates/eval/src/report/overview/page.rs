@@ -4,7 +4,7 @@ use super::{Overview, Study};
 use crate::error::Error;
 use crate::messages::Message;
 use crate::report::export;
-use crate::report::html::{escape, sentences, shell};
+use crate::report::html::{escape, prose, sentences, shell};
 use std::fmt::{Display, Write as _};
 
 /// The whole page.
@@ -102,7 +102,7 @@ fn section(page: &mut String, study: &Study) {
             card.id,
             escape(text(card.question)),
             text(card.confidence.message()),
-            escape(&card.claim),
+            prose(&card.claim),
             text(Message::Apply),
             escape(&card.apply)
         );

@@ -68,6 +68,21 @@ fn object(histogram: &Histogram<u64>) -> Value {
     figures(histogram).into_iter().map(|(name, value)| (name.to_string(), json!(value))).collect()
 }
 
+/// What was measured and what follows from it.
+struct Report<'a> {
+    args: &'a RateArgs,
+    measured: &'a Measured,
+    sum: Sum,
+    mode: String,
+    /// Requests went to the kernel without our block layer.
+    is_straight: bool,
+    iops: f64,
+    /// The rate was not held.
+    is_saturated: bool,
+    cpu_us_per_io: f64,
+    cpu_percent: f64,
+}
+
 /// Prints the outcome.
 pub(super) fn print(
     args: &RateArgs,
@@ -75,72 +90,96 @@ pub(super) fn print(
     measured: &Measured,
     results: Vec<JobResult>,
 ) -> anyhow::Result<()> {
-    let sum = sum(results)?;
     let seconds = measured.seconds.max(f64::MIN_POSITIVE);
     let iops = measured.ios as f64 / seconds;
-    let cpu_us = measured.cpu_seconds * 1e6 / measured.ios.max(1) as f64;
-    let cpu_percent = measured.cpu_seconds / seconds * 100.0;
-    let is_saturated = args.rate.is_some_and(|rate| iops < SATURATED_BELOW * rate as f64);
-    let mode = format!("{:?}", args.rw).to_lowercase();
+    let report = Report {
+        args,
+        measured,
+        sum: sum(results)?,
+        mode: format!("{:?}", args.rw).to_lowercase(),
+        is_straight,
+        iops,
+        is_saturated: args.rate.is_some_and(|rate| iops < SATURATED_BELOW * rate as f64),
+        cpu_us_per_io: measured.cpu_seconds * 1e6 / measured.ios.max(1) as f64,
+        cpu_percent: measured.cpu_seconds / seconds * 100.0,
+    };
     if args.json {
-        let said = json!({
-            "rw": mode, "bs": args.bs, "rate": args.rate, "batch": args.batch,
-            "numjobs": args.numjobs, "units": args.units.unwrap_or(args.devices.len() as u32), "seconds": measured.seconds,
+        println!("{}", report.json()?);
+    } else {
+        report.print();
+    }
+    Ok(())
+}
+
+impl Report<'_> {
+    fn json(&self) -> anyhow::Result<Value> {
+        let Self { args, measured, sum, .. } = self;
+        let units = args.units.unwrap_or(args.devices.len() as u32);
+        Ok(json!({
+            "rw": self.mode, "bs": args.bs, "rate": args.rate, "batch": args.batch,
+            "numjobs": args.numjobs, "units": units, "seconds": measured.seconds,
             "is_interrupted": measured.is_interrupted, "ios": measured.ios,
-            "ios_all": sum.ios_all, "iops": iops, "is_saturated": is_saturated,
+            "ios_all": sum.ios_all, "iops": self.iops, "is_saturated": self.is_saturated,
             "latency_us": object(&sum.latency_ns), "service_us": object(&sum.service_ns),
             "lateness_us": object(&sum.lateness_ns),
             "submissions": sum.submissions.iter().collect::<Vec<_>>(),
-            "cpu_us_per_io": cpu_us, "cpu_percent": cpu_percent, "unfinished": sum.unfinished,
-            "timer_slack_ns": sum.timer_slack_ns,
-            "slack_us": args.slack().as_micros() as u64, "is_straight": is_straight,
+            "cpu_us_per_io": self.cpu_us_per_io, "cpu_percent": self.cpu_percent,
+            "unfinished": sum.unfinished, "timer_slack_ns": sum.timer_slack_ns,
+            "slack_us": args.slack().as_micros() as u64, "is_straight": self.is_straight,
             "has_registered_memory": sum.has_registered_memory, "series": measured.series,
             "histogram_ns": load::coarse(&sum.latency_ns)?,
-        });
-        println!("{said}");
-        return Ok(());
+        }))
     }
-    println!(
-        "{mode} bs {} rate {} batch {} numjobs {}: {seconds:.2} s{}",
-        args.bs,
-        args.rate.map_or_else(|| format!("none (depth {})", args.iodepth_max), |it| it.to_string()),
-        args.batch,
-        args.numjobs,
-        if measured.is_interrupted { ", interrupted" } else { "" },
-    );
-    let held = match args.rate {
-        Some(rate) => {
-            let share = 100.0 * iops / rate as f64;
-            let held = if is_saturated { ": the rate was NOT held" } else { "" };
-            format!(", {share:.2} % of the rate{held}")
+
+    fn print(&self) {
+        let Self { args, measured, sum, .. } = self;
+        let depth = || format!("none (depth {})", args.iodepth_max);
+        println!(
+            "{} bs {} rate {} batch {} numjobs {}: {:.2} s{}",
+            self.mode,
+            args.bs,
+            args.rate.map_or_else(depth, |it| it.to_string()),
+            args.batch,
+            args.numjobs,
+            measured.seconds.max(f64::MIN_POSITIVE),
+            if measured.is_interrupted { ", interrupted" } else { "" },
+        );
+        println!("  {:.0} IOPS{}", self.iops, self.held());
+        for (name, histogram) in [
+            ("latency from when it was due", &sum.latency_ns),
+            ("latency from its submission", &sum.service_ns),
+            ("lateness of the generator", &sum.lateness_ns),
+        ] {
+            let shown = figures(histogram).map(|(name, value)| format!("{name} {value:.1}"));
+            println!("  {name}, us: {}", shown.join(", "));
         }
-        None => String::new(),
-    };
-    println!("  {iops:.0} IOPS{held}");
-    for (name, histogram) in [
-        ("latency from when it was due", &sum.latency_ns),
-        ("latency from its submission", &sum.service_ns),
-        ("lateness of the generator", &sum.lateness_ns),
-    ] {
-        let shown = figures(histogram).map(|(name, value)| format!("{name} {value:.1}"));
-        println!("  {name}, us: {}", shown.join(", "));
-    }
-    println!(
-        "  way: {}",
-        match (is_straight, sum.has_registered_memory) {
-            (true, true) => "straight to the kernel, files and memory registered",
-            (true, false) => "straight to the kernel, files registered",
-            (false, _) => "through the block layer",
+        println!(
+            "  way: {}",
+            match (self.is_straight, sum.has_registered_memory) {
+                (true, true) => "straight to the kernel, files and memory registered",
+                (true, false) => "straight to the kernel, files registered",
+                (false, _) => "through the block layer",
+            }
+        );
+        let submitted: u64 = sum.submissions.iter().map(|(size, count)| *size as u64 * count).sum();
+        let calls: u64 = sum.submissions.values().sum();
+        if calls > 0 {
+            println!("  requests per system call: {:.2}", submitted as f64 / calls as f64);
         }
-    );
-    let submitted: u64 = sum.submissions.iter().map(|(size, count)| *size as u64 * count).sum();
-    let calls: u64 = sum.submissions.values().sum();
-    if calls > 0 {
-        println!("  requests per system call: {:.2}", submitted as f64 / calls as f64);
+        println!(
+            "  CPU of this process: {:.2} us per I/O, {:.0} %",
+            self.cpu_us_per_io, self.cpu_percent
+        );
+        if sum.unfinished > 0 {
+            println!("  not answered at the end: {}", sum.unfinished);
+        }
     }
-    println!("  CPU of this process: {cpu_us:.2} us per I/O, {cpu_percent:.0} %");
-    if sum.unfinished > 0 {
-        println!("  not answered at the end: {}", sum.unfinished);
+
+    /// How much of the rate was held, if there was one.
+    fn held(&self) -> String {
+        let Some(rate) = self.args.rate else { return String::new() };
+        let share = 100.0 * self.iops / rate as f64;
+        let held = if self.is_saturated { ": the rate was NOT held" } else { "" };
+        format!(", {share:.2} % of the rate{held}")
     }
-    Ok(())
 }

@@ -17,7 +17,7 @@ const FILL_STEP: Duration = Duration::from_millis(2);
 
 /// A way to mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Condition {
+pub(in crate::commands) enum Condition {
     /// The kernel's overlayfs as it is by default (fsync=auto)
     Kernel,
     /// The kernel's overlayfs that syncs nothing (volatile)
@@ -150,7 +150,7 @@ impl Condition {
 
     /// Waits until what was written is durable, as far as the mount can be asked, and whole, if it
     /// becomes that by itself.
-    pub(super) fn finish(self, at: &Path) -> anyhow::Result<()> {
+    pub(in crate::commands) fn finish(self, at: &Path) -> anyhow::Result<()> {
         if !self.is_ours() {
             return Ok(());
         }

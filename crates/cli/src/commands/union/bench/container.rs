@@ -1,6 +1,10 @@
-//! One container: a process with a mount namespace of its own, that mounts, writes, waits until it is
-//! durable, and unmounts, each when it is told to on its input; its answers are lines of JSON. When
-//! its input ends, it unmounts and ends: so nothing stays mounted, however the bench ends.
+//! One container: a process that writes, and waits until what it wrote is durable, when it is told to on
+//! its input; its answers are lines of JSON. When its input ends, it ends.
+//!
+//! In `union bench` it has a mount namespace of its own, in which it mounts and unmounts: so nothing stays
+//! mounted, however the bench ends. In experiments whoever starts it has mounted already
+//! ([`MountArgs`], for all containers of a run), as it may be the program of a container that a runtime
+//! has started, which may not mount and sees nothing but its own directory.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, Write};
@@ -17,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::condition::Condition;
 use super::counters::allocated_bytes;
 use super::files::{self, Random};
+use eval::clock::now_ns;
 use eval::engine::copyup::{AGAIN, Answer, FINISH, USAGE, WRITE, WRITE_BYTES};
 
 /// What a container is told.
@@ -24,8 +29,12 @@ use eval::engine::copyup::{AGAIN, Answer, FINISH, USAGE, WRITE, WRITE_BYTES};
 pub(in crate::commands::union) struct ContainerArgs {
     #[arg(long)]
     condition: Condition,
+    /// The lower directory, to be mounted here
+    #[arg(long, required_unless_present = "names", conflicts_with = "names")]
+    lower: Option<PathBuf>,
+    /// File with a name and a size on each line: all is mounted already
     #[arg(long)]
-    lower: PathBuf,
+    names: Option<PathBuf>,
     /// Has `upper`, `work` and `mount`
     #[arg(long)]
     at: PathBuf,
@@ -33,6 +42,23 @@ pub(in crate::commands::union) struct ContainerArgs {
     operations: usize,
     #[arg(long)]
     seed: u64,
+}
+
+/// What is to be mounted for containers.
+#[derive(Debug, Args)]
+pub(in crate::commands::union) struct MountArgs {
+    #[arg(long)]
+    condition: Condition,
+    #[arg(long)]
+    lower: PathBuf,
+    /// Each has `upper`, `work` and `mount`
+    at: Vec<PathBuf>,
+}
+
+/// Runs `tsumugi union bench-mount`: whoever started it unmounts, also what an error has left.
+pub(in crate::commands::union) fn mount_all(args: &MountArgs) -> anyhow::Result<ExitCode> {
+    args.at.iter().try_for_each(|at| args.condition.mount(&args.lower, at))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What a container was told, for the one that starts it.
@@ -56,19 +82,33 @@ impl ContainerArgs {
 
 /// Runs `tsumugi union bench-container`.
 pub(in crate::commands::union) fn run(args: &ContainerArgs) -> anyhow::Result<ExitCode> {
-    args.condition.mount(&args.lower, &args.at)?;
-    let done = serve(args);
+    if let Some(list) = &args.names {
+        return serve(args, &listed(list)?).map(|()| ExitCode::SUCCESS);
+    }
+    let lower = args.lower.as_deref().context("say --lower or --names")?;
+    args.condition.mount(lower, &args.at)?;
+    let done = files::names(lower).and_then(|names| serve(args, &names));
     let unmounted = args.condition.unmount(&args.at);
     done.and(unmounted).map(|()| ExitCode::SUCCESS)
 }
 
-fn serve(args: &ContainerArgs) -> anyhow::Result<()> {
-    let names = files::names(&args.lower)?;
-    answer(&Answer::Mounted)?;
+/// The names and sizes of a list.
+fn listed(list: &Path) -> anyhow::Result<Vec<(String, u64)>> {
+    let cannot = || format!("cannot read {}", list.display());
+    let text = std::fs::read_to_string(list).with_context(cannot)?;
+    let read = |line: &str| {
+        let (name, size) = line.rsplit_once(' ')?;
+        Some((name.to_string(), size.parse().ok()?))
+    };
+    text.lines().map(read).collect::<Option<_>>().with_context(cannot)
+}
+
+fn serve(args: &ContainerArgs, names: &[(String, u64)]) -> anyhow::Result<()> {
+    answer(&Answer::Ready { at_ns: now_ns() })?;
     for line in std::io::stdin().lock().lines() {
         match line.context("cannot hear what to do")?.as_str() {
             // The same files in the same order, elsewhere in them the second time.
-            word @ (WRITE | AGAIN) => answer(&write(args, &names, word == AGAIN)?)?,
+            word @ (WRITE | AGAIN) => answer(&write(args, names, word == AGAIN)?)?,
             USAGE => {
                 let bytes = allocated_bytes(&args.at.join("upper"))?
                     + allocated_bytes(&args.at.join("work"))?;
@@ -109,7 +149,7 @@ fn write(args: &ContainerArgs, names: &[(String, u64)], is_again: bool) -> anyho
     let root = args.at.join("mount");
     let data = [0xA5; WRITE_BYTES as usize];
     let mut latencies_ns = Vec::with_capacity(order.len());
-    let start = Instant::now();
+    let (start, begun_ns) = (Instant::now(), now_ns());
     for index in order {
         if is_ready(std::io::stdin().as_fd(), Duration::ZERO)? {
             bail!("stopped");
@@ -125,5 +165,5 @@ fn write(args: &ContainerArgs, names: &[(String, u64)], is_again: bool) -> anyho
         drop(file);
         latencies_ns.push(begin.elapsed().as_nanos() as u64);
     }
-    Ok(Answer::Written { latencies_ns, elapsed_ns: start.elapsed().as_nanos() as u64 })
+    Ok(Answer::Written { latencies_ns, begun_ns, elapsed_ns: start.elapsed().as_nanos() as u64 })
 }

@@ -67,11 +67,11 @@ pub(super) fn all(
                 let (place, lower) = grounds.of(condition)?;
                 let on = (place, lower, grounds.disk());
                 let found = one(plan, on, (condition, containers, round), stopped);
-                let removed = place.remove_containers();
+                let cleared = place.clear_containers();
                 let run = found.with_context(|| {
                     format!("{} with {containers} containers", condition.name())
                 })?;
-                removed?;
+                cleared?;
                 if is_json {
                     report::print_json(&run)?;
                 }
@@ -99,7 +99,9 @@ fn one(
         started.push(Container::start(condition, lower, at, plan.operations, seed)?);
     }
     for container in &mut started {
-        let Answer::Mounted = container.hear(stopped)? else { bail!("a container is confused") };
+        let Answer::Ready { .. } = container.hear(stopped)? else {
+            bail!("a container is confused")
+        };
     }
     place.sync()?;
     let room = Room::of(condition, place)?;
@@ -108,7 +110,8 @@ fn one(
     started.iter_mut().try_for_each(|container| container.tell(WRITE))?;
     let (mut latencies_ns, mut rates) = (Vec::new(), Vec::with_capacity(containers));
     for container in &mut started {
-        let Answer::Written { latencies_ns: mut own, elapsed_ns } = container.hear(stopped)? else {
+        let Answer::Written { latencies_ns: mut own, elapsed_ns, .. } = container.hear(stopped)?
+        else {
             bail!("a container is confused")
         };
         rates.push(own.len() as f64 / (elapsed_ns as f64 / 1e9));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::experiment::Metric;
-use crate::history::{Results, Trend};
+use crate::history::Results;
 use crate::random::Random;
 use crate::test_support::{TEXT, plan};
 
@@ -71,7 +71,7 @@ fn a19(shifts: &[f64]) -> Card {
     let results: Vec<Results> = stores.iter().map(|store| Results::of(store).unwrap()).collect();
     let trend = Trend::of(&results.iter().collect::<Vec<_>>()).unwrap();
     let analysis = &results[results.len() - 1].analysis;
-    card(&advise(&plan, analysis, Some(&trend), Language::English), "A19")
+    card(&advised_of(&plan, analysis, Some(&trend)), "A19")
 }
 
 /// Goal: A19 finds a planted loss, is never strong about it, calls what is as before so or says nothing,

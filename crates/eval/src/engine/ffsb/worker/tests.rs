@@ -43,7 +43,7 @@ struct Ran {
 
 fn run(profile: &Profile, steps: u32) -> Result<Ran, FfsbError> {
     let root = tempfile::tempdir().unwrap();
-    let set = Set::prepare(profile, 0, root.path(), 7)?;
+    let set = Set::prepare(profile, 0, (root.path(), false), 7)?;
     let before = tree(root.path());
     let sets = [set];
     let mut worker = Worker::new(profile, &profile.groups[0], &sets, 3);
@@ -114,7 +114,7 @@ fn writes_count_and_land() {
 fn overwrites_change_bytes() {
     let profile = profile("writeall", "");
     let root = tempfile::tempdir().unwrap();
-    let sets = [Set::prepare(&profile, 0, root.path(), 7).unwrap()];
+    let sets = [Set::prepare(&profile, 0, (root.path(), false), 7).unwrap()];
     let contents = || -> Vec<Vec<u8>> {
         let tree = tree(root.path());
         tree.iter().filter(|it| it.1.is_some()).map(|it| fs::read(it.0).unwrap()).collect()

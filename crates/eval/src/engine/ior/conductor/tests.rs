@@ -38,9 +38,20 @@ fn run_alone(parameters: &Parameters) -> Result<Outcome, IorError> {
 }
 
 fn phase_of(parameters: &Parameters) -> Phase {
+    let parts = (0..parameters.ranks).collect();
+    phase_after(parameters, vec![0; parameters.ranks], Access::Write, parts)
+}
+
+/// A phase on these parts, of which so many transfers were written each.
+fn phase_after(
+    parameters: &Parameters,
+    caps: Vec<u64>,
+    access: Access,
+    parts: Vec<usize>,
+) -> Phase {
     let mut crew = Threads(parameters.ranks);
     let run = Run {
-        caps: vec![0; parameters.ranks],
+        caps,
         parameters,
         crew: &mut crew,
         files: &mut Files::default(),
@@ -50,7 +61,7 @@ fn phase_of(parameters: &Parameters) -> Phase {
         begun: Instant::now(),
         outcome: Outcome::default(),
     };
-    run.phase(Access::Write, 0, (0..parameters.ranks).collect())
+    run.phase(access, 0, parts)
 }
 
 /// Goal: ranks share a file without gaps and without overlap, or fill files of their own, in order
@@ -83,6 +94,28 @@ fn offsets_cover_the_file() {
     let named = parameters(4, Compat::V4, &several);
     assert_eq!(named.file(3, 2), PathBuf::from("a.00000003.2"));
     assert_eq!(named.file(1, 0), PathBuf::from("b.00000001.0"));
+}
+
+/// Goal: in random order 2.10.3 reads otherwise than it wrote and version 4 in the same order; ranks with files of
+/// their own have an order each.
+#[test]
+fn random_orders_differ_where_they_should() {
+    for (compat, reads_otherwise) in [(Compat::V2, true), (Compat::V4, false)] {
+        for own in ["0", "1"] {
+            let further = [("filePerProc", own), ("randomOffset", "1")];
+            let parameters = small_as(compat, Path::new("f"), &further);
+            let order = |access, part| {
+                let phase = phase_after(&parameters, vec![0; 3], access, vec![0, 1, 2]);
+                let offsets = Offsets::of(&phase, part);
+                (0..offsets.len()).map(|index| offsets.get(index)).collect::<Vec<_>>()
+            };
+            let is_other = order(Access::Write, 0) != order(Access::Read, 0);
+            assert_eq!(is_other, reads_otherwise, "{compat:?}, own files {own}");
+            if own == "1" && compat == Compat::V4 {
+                assert_ne!(order(Access::Write, 0), order(Access::Write, 1));
+            }
+        }
+    }
 }
 
 /// Goal: every form writes, reads and checks without errors, in the right order of times, and leaves
@@ -218,6 +251,14 @@ fn stonewalls_bound_what_is_written_and_read() {
     let long = small(&path, &[("minTimeDuration", "1")]);
     let outcome = run_alone(&long).unwrap();
     assert!(outcome.measured.iter().all(|it| it.transfer_s >= 1.0));
+}
+
+/// Goal: whoever reads a part goes as far as its writer did, and not as far as itself.
+#[test]
+fn readers_stop_where_the_writer_of_their_part_did() {
+    let parameters = parameters(3, Compat::V4, &[]);
+    let phase = phase_after(&parameters, vec![5, 7, 9], Access::Read, vec![2, 0, 1]);
+    assert_eq!((phase.parts, phase.caps), (vec![2, 0, 1], vec![9, 5, 7]));
 }
 
 /// Goal: what cannot be done is refused with its reason.

@@ -1,0 +1,199 @@
+//! What a union was made of, for who has its upper directory alone (`tsumugi union status|complete`).
+//!
+//! Each mount leaves two things: `WORKDIR/tsumugi/union` with its options and with what its directories
+//! are known by ([`Record`]), and in an attribute of the upper directory the way to the work directory
+//! ([`Way`]). The attribute is among overlayfs's own (`trusted.overlay.tsumugi`), so that neither the
+//! kernel nor fuse-overlayfs shows it or takes it along; the rest is a file, since options with 500
+//! layers do not fit into an attribute. Both survive a kill at once, and a loss of power from the first
+//! partial file's flush on, which they are made durable with ([`crate::journal::Directory`]).
+//!
+//! Finding them again trusts nobody: [`find`] takes a record only from who asks, and only if it is of
+//! this very upper directory.
+
+mod codec;
+mod find;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Component, Path, PathBuf};
+
+use ring::file::FileHandle;
+use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use crate::format::Prefix;
+use crate::journal::RECORD as FILE;
+use crate::layers::{OWN, Upper};
+use crate::sys;
+use crate::tree::Union;
+use codec::{Identity, Record, Way};
+
+pub(crate) use find::find;
+
+/// The attribute behind the prefix of the overlay's own.
+const ATTRIBUTE: &[u8] = b"tsumugi";
+/// What becomes the record.
+const NEW_FILE: &str = "union.new";
+/// Records are not longer: 500 layers with the longest paths, escaped.
+const RECORD_BYTES_MAX: u64 = 8 << 20;
+
+impl Identity {
+    /// What an open directory is known by.
+    fn of(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let inode = sys::stat_at(directory, b"")?.inode;
+        let uuid = ring::file::file_system_uuid(directory).unwrap_or_default();
+        let handle = FileHandle::of(directory).ok();
+        Ok(Self { inode, uuid, handle })
+    }
+}
+
+impl Union {
+    /// Records what this union is made of. That it could not be is told and hinders nothing but
+    /// finishing without the options.
+    pub(crate) fn record(&self) {
+        let Some(upper) = &self.layers.upper else { return };
+        if self.options.read_only {
+            return;
+        }
+        let recorded = self.write_record(upper).and_then(|()| self.write_way(upper));
+        if let Err(errno) = recorded {
+            self.last_error.note("recording the layers for union status and complete", errno);
+            tracing::warn!(%errno, "the layers of a union could not be recorded: `tsumugi union \
+                status` and `complete` will need its options");
+        }
+    }
+
+    fn write_record(&self, upper: &Upper) -> Result<(), Errno> {
+        let mut lower = Vec::with_capacity(self.layers.lower.len());
+        for layer in &self.layers.lower {
+            lower.push(Identity::of(layer.root.as_fd())?);
+        }
+        let options = self.options.text();
+        let record = Record { upper: Identity::of(upper.root.as_fd())?, lower, options };
+        let bytes = record.encode();
+        let own = sys::open_below(
+            upper.work_root.as_fd(),
+            OWN.as_bytes(),
+            OFlags::RDONLY | OFlags::DIRECTORY,
+        )?;
+        if read(own.as_fd()).is_ok_and(|found| found == bytes) {
+            return Ok(());
+        }
+        replace(own.as_fd(), &bytes).inspect_err(|_| {
+            // What is left of an older one would be wrong.
+            let _ = rustix::fs::unlinkat(&own, FILE, AtFlags::empty());
+        })?;
+        if self.has_segments() {
+            rustix::fs::fsync(&open(own.as_fd())?)?;
+            rustix::fs::fsync(&own)?;
+        }
+        Ok(())
+    }
+
+    fn write_way(&self, upper: &Upper) -> Result<(), Errno> {
+        let (Some(path), Some(work)) = (&self.options.upper, &self.options.work) else {
+            return Ok(());
+        };
+        let way = Way { relative: relative(path, work), absolute: work.clone() }.encode();
+        let name = self.layers.prefix.name(ATTRIBUTE);
+        let root = upper.root.as_fd();
+        if sys::xattr(root, &name)?.is_some_and(|found| found == way) {
+            return Ok(());
+        }
+        let removed = |errno| {
+            let _ = sys::remove_xattr(root, &name);
+            errno
+        };
+        sys::set_xattr(root, &name, &way, XattrFlags::empty()).map_err(removed)?;
+        if self.has_segments() {
+            rustix::fs::fsync(root)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the journal has been used: the first segment's flush is not to come then.
+    fn has_segments(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.has_segments())
+    }
+}
+
+/// Opens the record in `WORKDIR/tsumugi`.
+fn open(own: BorrowedFd<'_>) -> Result<std::os::fd::OwnedFd, Errno> {
+    sys::open_below(own, FILE.as_bytes(), OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)
+}
+
+fn read(own: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+    read_open(&open(own)?)
+}
+
+fn read_open(file: &std::os::fd::OwnedFd) -> Result<Vec<u8>, Errno> {
+    let size = sys::stat_at(file.as_fd(), b"")?.size;
+    if size > RECORD_BYTES_MAX {
+        return Err(Errno::FBIG);
+    }
+    let mut bytes = vec![0; size as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::io::pread(file, &mut bytes[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+/// Puts a record in the place of another one, or none; whoever is killed leaves either.
+fn replace(own: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(own, NEW_FILE, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(own, NEW_FILE, flags, Mode::RUSR | Mode::WUSR)?;
+    let mut at = 0;
+    while at < bytes.len() {
+        match rustix::io::write(&file, &bytes[at..]) {
+            Ok(count) => at += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    rustix::fs::renameat(own, NEW_FILE, own, FILE)
+}
+
+/// The way from one directory to another, both absolute and without symbolic links.
+fn relative(from: &Path, to: &Path) -> PathBuf {
+    let common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
+    let up = from.components().skip(common).map(|_| Component::ParentDir);
+    up.chain(to.components().skip(common)).collect()
+}
+
+/// The way to the work directory that an upper directory names.
+fn way_of(upper: BorrowedFd<'_>) -> Result<Option<Vec<u8>>, Errno> {
+    for prefix in [Prefix::TRUSTED, Prefix::USER] {
+        let found = sys::xattr(upper, &prefix.name(ATTRIBUTE))?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the way leads from the one to the other, also where one lies above the other's place.
+    #[test]
+    fn ways_lead_there() {
+        for (from, to, way) in [
+            ("/a/upper", "/a/work", "../work"),
+            ("/a/b/c", "/d", "../../../d"),
+            ("/up", "/work/x", "../work/x"),
+        ] {
+            assert_eq!(relative(Path::new(from), Path::new(to)), Path::new(way));
+        }
+    }
+}

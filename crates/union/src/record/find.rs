@@ -1,0 +1,141 @@
+//! From an upper directory to the options of its last mount.
+//!
+//! Whoever may write to the upper directory can give it any attribute. So the attribute only says where
+//! to look: what is found there must be of this very upper directory, and written by the user who asks
+//! (in a directory and a file that nobody else may write to); else a superuser who finishes a stranger's
+//! union would copy from wherever the stranger likes.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::codec::{Identity, Record, Way};
+use super::{open, read_open, way_of};
+use crate::error::UnionError;
+use crate::layers::OWN;
+use crate::options::Options;
+use crate::sys;
+
+/// The options of an upper directory's union: those of its last mount, and over them what is `given`.
+///
+/// # Errors
+/// What of the union cannot be found, or is not what it was.
+pub(crate) fn find(upper: &Path, given: &[u8]) -> Result<Options, UnionError> {
+    let mut asked = Options::default();
+    asked.add(given)?;
+    let failed = |reason| UnionError::Record { upper: upper.into(), reason };
+    let directory =
+        open_directory(CWD, upper).map_err(|errno| UnionError::layer("upperdir", upper, errno))?;
+    if asked.upper.is_some() {
+        return Err(failed("it is named twice".into()));
+    }
+    if asked.work.is_some() && !asked.lower.is_empty() {
+        asked.upper = Some(upper.into());
+        return Ok(asked);
+    }
+    let (work, record) = match &asked.work {
+        Some(work) => (work.clone(), read_from(CWD, work, directory.as_fd()).map_err(failed)?),
+        None => find_work(upper, directory.as_fd()).map_err(failed)?,
+    };
+    let mut options = Options::parse(&record.options)?;
+    if asked.lower.is_empty() {
+        check_layers(&options, &record.lower).map_err(failed)?;
+    } else {
+        (options.lower, options.data_only_count) = (Vec::new(), 0);
+    }
+    options.add(given)?;
+    (options.upper, options.work) = (Some(upper.into()), Some(work));
+    Ok(options)
+}
+
+fn open_directory(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(at, path, flags, Mode::empty())
+}
+
+/// The work directory that the upper directory names, and the record in it.
+fn find_work(upper_path: &Path, upper: BorrowedFd<'_>) -> Result<(PathBuf, Record), String> {
+    let way = way_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
+    let way =
+        way.ok_or("no union of this program has recorded there where its work directory is")?;
+    let way =
+        Way::decode(&way).ok_or("the attribute that names its work directory is malformed")?;
+    // Where both were moved together, and where the upper directory alone was.
+    let relative = match read_from(upper, &way.relative, upper) {
+        Ok(record) => {
+            let work = upper_path.join(&way.relative);
+            return Ok((work.canonicalize().unwrap_or(work), record));
+        }
+        Err(reason) => reason,
+    };
+    match read_from(CWD, &way.absolute, upper) {
+        Ok(record) => Ok((way.absolute, record)),
+        Err(absolute) => Err(format!(
+            "its work directory was {} ({absolute}) and {} from there ({relative})",
+            way.absolute.display(),
+            way.relative.display()
+        )),
+    }
+}
+
+/// The record in a work directory, if it is of this upper directory and of who asks.
+fn read_from(at: BorrowedFd<'_>, work: &Path, upper: BorrowedFd<'_>) -> Result<Record, String> {
+    let directory = open_directory(at, work).map_err(|errno| errno.to_string())?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    let none = |errno| format!("no record of a union there: {errno}");
+    let own = sys::open_below(directory.as_fd(), OWN.as_bytes(), flags).map_err(none)?;
+    let file = open(own.as_fd()).map_err(none)?;
+    for object in [own.as_fd(), file.as_fd()] {
+        let stat = sys::stat_at(object, b"").map_err(none)?;
+        let user = rustix::process::geteuid().as_raw();
+        if stat.uid != user {
+            return Err(format!(
+                "the record there is user {}'s, whose word user {user} does not take",
+                stat.uid
+            ));
+        }
+        if stat.mode & 0o022 != 0 {
+            return Err("others may write to the record there".into());
+        }
+    }
+    let bytes = read_open(&file).map_err(none)?;
+    let record = Record::decode(&bytes).map_err(|reason| format!("the record there: {reason}"))?;
+    let found = Identity::of(upper).map_err(|errno| errno.to_string())?;
+    if !record.upper.is_of(&found) {
+        return Err(
+            "the record there is of another upper directory (this one is a copy of it?)".into()
+        );
+    }
+    Ok(record)
+}
+
+/// Refuses lower layers that are gone, and others in their places.
+fn check_layers(options: &Options, known: &[Identity]) -> Result<(), String> {
+    if options.lower.len() != known.len() {
+        return Err("the record names more layers than it knows".into());
+    }
+    for (path, known) in options.lower.iter().zip(known) {
+        let failed = |errno| format!("its lower layer {} cannot be used: {errno}", path.display());
+        let directory = open_directory(CWD, path).or_else(|errno| match errno {
+            // To be searched, not to be listed.
+            Errno::ACCESS => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                rustix::fs::open(path, flags, Mode::empty())
+            }
+            errno => Err(errno),
+        });
+        let directory = directory.map_err(failed)?;
+        let found = Identity::of(directory.as_fd()).map_err(failed)?;
+        if !known.is_of(&found) {
+            return Err(format!(
+                "{} is not the directory that was its lower layer (inode {} now, {} then)",
+                path.display(),
+                found.inode,
+                known.inode
+            ));
+        }
+    }
+    Ok(())
+}
