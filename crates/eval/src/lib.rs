@@ -3,6 +3,7 @@
 pub mod advice;
 pub mod analysis;
 mod calendar;
+pub mod clearing;
 pub mod clock;
 pub mod condition;
 pub mod cpu;

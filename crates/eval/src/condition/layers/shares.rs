@@ -7,6 +7,7 @@
 //! unmounts all below its directory.
 
 use super::{Layers, MOUNT, NAMES};
+use crate::clearing::{self, insist};
 use crate::condition::{Place, mounts_below};
 use crate::crowd::{Base, Shares};
 use crate::engine::Stop;
@@ -15,19 +16,16 @@ use crate::experiment::Scheme;
 use crate::{file_set, process};
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Name of the file beside the containers with what mounting said.
 const SAID: &str = "mount.err";
+/// Name of the directory beside the containers with what is left of earlier runs.
+const CLEARED: &str = "cleared";
 /// How long mounting for all containers of a run may take.
 const MOUNT_PATIENCE: Duration = Duration::from_mins(10);
-/// How long a mount may be in use by whoever has just ended, and a removal be refused by whoever serves
-/// what was just unmounted.
-const END_PATIENCE: Duration = Duration::from_mins(1);
-const END_STEP: Duration = Duration::from_millis(20);
 
 impl Shares for Layers {
     fn make(&self, count: u32, base: &Base<'_>, stop: &Stop) -> Result<Vec<PathBuf>, Error> {
@@ -118,7 +116,8 @@ impl Layers {
                 let upper = at.join("upper").display().to_string();
                 process::output("btrfs", &["subvolume", "delete", &upper])?;
             }
-            insist(|| fs::remove_dir_all(&at)).map_err(Error::io("cannot remove", &at))?;
+            clearing::clear(&at, &self.containers.with_file_name(CLEARED))
+                .map_err(Error::io("cannot remove", &at))?;
         }
         file_set::sync(&self.containers)
     }
@@ -166,25 +165,6 @@ impl Layers {
             Scheme::UnionBackground => "background",
             Scheme::UnionWhole => "whole",
             Scheme::BtrfsSnapshot | Scheme::ThinSnapshot => "bind",
-        }
-    }
-}
-
-/// Does it until nobody is in its way any more, or patience ends.
-fn insist(mut act: impl FnMut() -> std::io::Result<()>) -> std::io::Result<()> {
-    let begun = Instant::now();
-    loop {
-        match act() {
-            Err(error)
-                if begun.elapsed() < END_PATIENCE
-                    && matches!(
-                        error.kind(),
-                        ErrorKind::ResourceBusy | ErrorKind::DirectoryNotEmpty
-                    ) =>
-            {
-                std::thread::sleep(END_STEP);
-            }
-            done => return done,
         }
     }
 }

@@ -1,28 +1,22 @@
 //! The directories that the bench makes, and the lower files.
 
-use std::cell::Cell;
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
+use eval::clearing;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::ground::FileSystem;
 use super::{Set, Stopped, check_stopped};
 
-/// What statfs(2) says of ext2, ext3 and ext4.
-const EXT4_SUPER_MAGIC: i64 = 0xef53;
 /// Smallest and largest file of the study, in bytes.
 const STUDY_BYTES: (f64, f64) = (1e3, 4e6);
 /// Size of a large file.
 const LARGE_BYTES: u64 = 256 << 20;
-/// How long it is tried to remove what somebody still writes into.
-const REMOVE_TIME_MAX: Duration = Duration::from_mins(1);
-/// How often.
-const REMOVE_STEP: Duration = Duration::from_millis(20);
 /// Bytes that are written at a time.
 const STEP_BYTES: usize = 1 << 20;
 
@@ -30,15 +24,13 @@ const STEP_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Place {
     root: PathBuf,
-    /// Runs whose directories were moved aside.
-    cleared: Cell<u32>,
 }
 
 impl Place {
     pub(super) fn new(directory: &Path) -> anyhow::Result<Self> {
         let root = directory.join(format!("tsumugi-union-bench.{}", std::process::id()));
         std::fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
-        Ok(Self { root, cleared: Cell::new(0) })
+        Ok(Self { root })
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -72,24 +64,11 @@ impl Place {
     }
 
     /// Takes away what a run has left, and waits until the disk has done with it.
-    ///
-    /// On ext4 files are emptied and stay until the bench's end: without a journal it passes over
-    /// inodes that were deleted in the last minutes, one by one, for each file that is made
-    /// (`recently_deleted` of fs/ext4/ialloc.c), so that a run would pay for those before it.
     pub(super) fn clear_containers(&self) -> anyhow::Result<()> {
         let all = self.containers();
-        if !all.exists() {
-            return Ok(());
-        }
-        let kind = rustix::fs::statfs(&all).context("cannot ask about the file system")?.f_type;
-        if kind == EXT4_SUPER_MAGIC {
-            let left = self.root.join("left");
-            std::fs::create_dir_all(&left).context("cannot make room")?;
-            let aside = left.join(self.cleared.replace(self.cleared.get() + 1).to_string());
-            std::fs::rename(&all, &aside).context("cannot move a run's directories aside")?;
-            empty(&aside).with_context(|| format!("cannot empty {}", aside.display()))?;
-        } else {
-            remove(&all).with_context(|| format!("cannot remove {}", all.display()))?;
+        if all.exists() {
+            clearing::clear(&all, &self.root.join("cleared"))
+                .with_context(|| format!("cannot clear {}", all.display()))?;
         }
         self.sync()
     }
@@ -103,45 +82,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Err(error) = remove(&self.root) {
+        if let Err(error) = clearing::remove(&self.root) {
             tracing::warn!(%error, path = %self.root.display(), "cannot remove what the bench made");
         }
     }
-}
-
-/// Removes a directory with everything in it. Whoever serves a union that has just been unmounted may
-/// still be giving its last copies their names there.
-fn remove(directory: &Path) -> std::io::Result<()> {
-    let deadline = Instant::now() + REMOVE_TIME_MAX;
-    loop {
-        match std::fs::remove_dir_all(directory) {
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy
-                ) && Instant::now() < deadline =>
-            {
-                std::thread::sleep(REMOVE_STEP);
-            }
-            other => return other,
-        }
-    }
-}
-
-/// Empties all files below a directory.
-fn empty(directory: &Path) -> std::io::Result<()> {
-    let mut left = vec![directory.to_owned()];
-    while let Some(path) = left.pop() {
-        for entry in std::fs::read_dir(&path)? {
-            let entry = entry?;
-            match entry.file_type()? {
-                kind if kind.is_dir() => left.push(entry.path()),
-                kind if kind.is_file() => drop(File::create(entry.path())?),
-                _ => {}
-            }
-        }
-    }
-    Ok(())
 }
 
 /// The files that every container sees.

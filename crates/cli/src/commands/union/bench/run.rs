@@ -66,12 +66,11 @@ pub(super) fn all(
                 bar.set_message(format!("runs, {} by {containers}", condition.name()));
                 let (place, lower) = grounds.of(condition)?;
                 let on = (place, lower, grounds.disk());
-                let found = one(plan, on, (condition, containers, round), stopped);
-                let cleared = place.clear_containers();
-                let run = found.with_context(|| {
-                    format!("{} with {containers} containers", condition.name())
-                })?;
-                cleared?;
+                let run = one(plan, on, (condition, containers, round), stopped)
+                    .with_context(|| {
+                        format!("{} with {containers} containers", condition.name())
+                    })?;
+                place.clear_containers()?;
                 if is_json {
                     report::print_json(&run)?;
                 }

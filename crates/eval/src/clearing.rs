@@ -1,0 +1,98 @@
+//! What a run has left is taken away so that the next run does not pay for it.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What statfs(2) says of ext2, ext3 and ext4.
+const EXT4_SUPER_MAGIC: i64 = 0xef53;
+/// How long a mount may be in use by whoever has just ended, and a removal be refused by whoever serves
+/// what was just unmounted: it may still be giving last copies their names.
+const PATIENCE: Duration = Duration::from_mins(1);
+const STEP: Duration = Duration::from_millis(20);
+
+/// Takes a directory away with everything in it. `aside` is a directory of ours on the same file system, which
+/// somebody removes in the end; it is made where it is needed.
+///
+/// On ext4 the directory is moved there and its files are emptied, but stay: without a journal ext4 passes
+/// over inodes that were deleted in the last minutes, one by one, for each file that is made
+/// (`recently_deleted` of fs/ext4/ialloc.c), so that a run would pay for those before it.
+pub fn clear(directory: &Path, aside: &Path) -> io::Result<()> {
+    static CLEARED: AtomicU64 = AtomicU64::new(0);
+    if rustix::fs::statfs(directory)?.f_type != EXT4_SUPER_MAGIC {
+        return remove(directory);
+    }
+    fs::create_dir_all(aside)?;
+    let to = aside.join(CLEARED.fetch_add(1, Ordering::Relaxed).to_string());
+    fs::rename(directory, &to)?;
+    empty(&to)
+}
+
+/// Removes a directory with everything in it.
+pub fn remove(directory: &Path) -> io::Result<()> {
+    insist(|| fs::remove_dir_all(directory))
+}
+
+/// Does it until nobody is in its way any more, or patience ends.
+pub(crate) fn insist(mut act: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match act() {
+            Err(error)
+                if begun.elapsed() < PATIENCE
+                    && matches!(
+                        error.kind(),
+                        ErrorKind::ResourceBusy | ErrorKind::DirectoryNotEmpty
+                    ) =>
+            {
+                std::thread::sleep(STEP);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Empties all files below a directory.
+fn empty(directory: &Path) -> io::Result<()> {
+    let mut left = vec![directory.to_owned()];
+    while let Some(path) = left.pop() {
+        for entry in fs::read_dir(&path)? {
+            let entry = entry?;
+            match entry.file_type()? {
+                kind if kind.is_dir() => left.push(entry.path()),
+                kind if kind.is_file() => drop(File::create(entry.path())?),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what was cleared is not at its place any more, nor has the disk its bytes, and what links name
+    /// elsewhere stays as it is.
+    #[test]
+    fn what_is_cleared_holds_no_bytes() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (run, aside) = (scratch.path().join("run"), scratch.path().join("aside"));
+        let kept = scratch.path().join("kept");
+        fs::write(&kept, "stays").unwrap();
+        for _ in 0..2 {
+            fs::create_dir_all(run.join("upper/deep")).unwrap();
+            fs::write(run.join("upper/deep/file"), "goes").unwrap();
+            std::os::unix::fs::symlink(&kept, run.join("upper/link")).unwrap();
+            clear(&run, &aside).unwrap();
+            assert!(!run.exists());
+        }
+        assert_eq!(fs::read(&kept).unwrap(), b"stays");
+        let left = if aside.exists() { crate::file_set::list(&aside).unwrap() } else { Vec::new() };
+        let bytes: u64 =
+            left.iter().filter(|(name, _)| name.ends_with("file")).map(|(_, bytes)| bytes).sum();
+        assert_eq!(bytes, 0, "{left:?}");
+    }
+}
