@@ -23,6 +23,8 @@ pub(super) const DATA: &str = "/data";
 const SHELL: &str = "sh";
 /// Where job files and logs are inside.
 pub(super) const SCRATCH: &str = "/scratch";
+/// What Podman is tried with where the OCI runtime that it is configured for does not work.
+const RUNC: &str = "runc";
 /// Podman lowers its own limits to these, and cannot give its containers more.
 const FILES_MAX: u64 = 1 << 20;
 const PROCESSES_MAX: u64 = 32_768;
@@ -37,6 +39,8 @@ const NAMESPACE_SCRIPT: &str = "mount --rbind \"$2\" \"$1/data\" && \
 pub(super) struct Container {
     kind: ContainerKind,
     runtime: PathBuf,
+    /// The OCI runtime, where it is not the one that the runtime is configured for.
+    oci: Option<&'static str>,
     image: PathBuf,
     /// What the image holds, by the names that loads call them.
     programs: BTreeMap<PathBuf, Program>,
@@ -86,17 +90,23 @@ impl Container {
                 complaints.push(format!("{}: not installed", kind.name()));
                 continue;
             };
-            let container = Self {
+            let mut container = Self {
                 kind: *kind,
                 runtime,
+                oci: None,
                 image: image.clone(),
                 programs: programs.clone(),
                 owner: owner.clone(),
                 group: None,
             };
-            match container.import().and_then(|()| container.probe(scratch)) {
-                Ok(()) => return Ok(container),
-                Err(why) => complaints.push(format!("{}: {why}", kind.name())),
+            let tried = container.import().and_then(|()| container.probe(scratch));
+            let Err(why) = tried else { return Ok(container) };
+            complaints.push(format!("{}: {why}", kind.name()));
+            // crun refuses machines with control groups of both versions.
+            if *kind == ContainerKind::Podman && which(Path::new(RUNC)).is_some() {
+                container.oci = Some(RUNC);
+                let Err(why) = container.probe(scratch) else { return Ok(container) };
+                complaints.push(format!("{} with {RUNC}: {why}", kind.name()));
             }
         }
         Err(complaints.join("; "))
@@ -189,9 +199,10 @@ impl Container {
             })
             .collect();
         format!(
-            "{} {}, the image has the machine's own {}",
+            "{} {}{}, the image has the machine's own {}",
             self.kind.name(),
             version.lines().next().unwrap_or_default().trim(),
+            self.oci.map_or(String::new(), |name| format!(" with {name}")),
             programs.join(", ")
         )
     }
@@ -205,6 +216,7 @@ impl Container {
         arguments: &[String],
     ) -> Command {
         let mut command = Command::new(&self.runtime);
+        command.args(self.oci.iter().flat_map(|name| ["--runtime", name]));
         let bind = |host: &Path, inside: &str| format!("{}:{inside}", host.display());
         let data = file.parent().unwrap_or(Path::new("/"));
         let (data_bind, scratch_bind) = (bind(data, DATA), bind(scratch, SCRATCH));
