@@ -66,8 +66,8 @@ pub(super) fn all(
                 bar.set_message(format!("runs, {} by {containers}", condition.name()));
                 let (place, lower) = grounds.of(condition)?;
                 let on = (place, lower, grounds.disk());
-                let run = one(plan, on, (condition, containers, round), stopped)
-                    .with_context(|| {
+                let run =
+                    one(plan, on, (condition, containers, round), stopped).with_context(|| {
                         format!("{} with {containers} containers", condition.name())
                     })?;
                 place.clear_containers()?;
