@@ -54,18 +54,20 @@ impl Curve {
         (!values.is_empty()).then(|| median(&values))
     }
 
-    /// Largest relative difference of N and rate × latency.
+    /// Largest relative difference of N and rate × latency. Both are of the same run: cells of one N (more
+    /// jobs, or more depth) may differ in both.
     fn little(&self, facts: &Facts<'_>) -> Option<f64> {
-        let differences: Vec<f64> = self
-            .cells
-            .keys()
-            .filter_map(|&n| {
-                let rate = self.at(facts, n, Metric::Iops)?;
-                let latency = self.at(facts, n, Metric::Latency)?;
-                Some((rate * latency / 1e6 / f64::from(n) - 1.0).abs())
-            })
-            .collect();
-        differences.into_iter().max_by(f64::total_cmp)
+        let of_cell = |n: u32, cell: usize| {
+            let latencies = facts.by_round(cell, self.condition, Metric::Latency);
+            let under_way: Vec<f64> = facts
+                .by_round(cell, self.condition, Metric::Iops)
+                .iter()
+                .filter_map(|(round, rate)| Some(rate * latencies.get(round)? / 1e6))
+                .collect();
+            (!under_way.is_empty()).then(|| (median(&under_way) / f64::from(n) - 1.0).abs())
+        };
+        let cells = self.cells.iter().flat_map(|(n, cells)| cells.iter().map(|cell| (*n, *cell)));
+        cells.filter_map(|(n, cell)| of_cell(n, cell)).max_by(f64::total_cmp)
     }
 
     /// Whether throughput at an N is surely as good as wanted.

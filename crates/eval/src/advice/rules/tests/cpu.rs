@@ -113,7 +113,7 @@ fn by_law(it: &Planted<'_>, tail: impl Fn(f64) -> f64) -> Outcome {
 }
 
 /// Goal: A4 finds the knee of a known law, and the law; a tail that grows with N forbids it, a rate that
-/// contradicts its latency does, and few points are not measured.
+/// contradicts its latency does, depth that is faster than jobs does not, and few points are not measured.
 #[test]
 fn a4_knee() {
     let flat = |n: f64| 100.0 * (1.0 + n / 128.0);
@@ -136,6 +136,15 @@ fn a4_knee() {
     });
     assert_eq!(faulty.confidence, Confidence::NoAdvice);
     assert!(faulty.claim.contains("faulty"), "{faulty:?}");
+    let deep = planted(CLOSED, &[], 0.002, "A4", |it| {
+        let mut outcome = by_law(it, flat);
+        let factor = 1.0 + f64::from(it.cell.depth) / 16.0;
+        outcome.metrics.entry(Metric::Iops).and_modify(|rate| *rate *= factor);
+        outcome.metrics.entry(Metric::Bandwidth).and_modify(|rate| *rate *= factor);
+        outcome.metrics.entry(Metric::Latency).and_modify(|latency| *latency /= factor);
+        outcome
+    });
+    assert!(!deep.claim.contains("faulty"), "{deep:?}");
     let few = [("jobs = [1, 2, 4, 8]", "jobs = [1, 2]"), ("depth = [1, 4, 16]", "depth = [1]")];
     let missing = planted(CLOSED, &few, 0.002, "A4", |it| by_law(it, flat));
     assert_eq!(missing.confidence, Confidence::NotMeasured);
