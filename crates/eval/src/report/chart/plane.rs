@@ -193,9 +193,17 @@ impl<'a> Frame<'a> {
         self.bottom - (f64::from(self.bottom - self.top) * share).round() as i32
     }
 
+    /// Above the panel: what is too long begins left of it, and what is longer still is smaller.
+    fn title(&self) -> Text<'static, (i32, i32), String> {
+        let title = self.plot.title.clone();
+        let (room, wanted) = (self.right - self.left + LEFT, LETTER * title.chars().count() as i32);
+        let size = if wanted > room { FONT_SIZE * room / wanted } else { FONT_SIZE };
+        let left = (self.right - wanted).clamp(self.left - LEFT, self.left);
+        Text::new(title, (left, self.top - 20), text(size))
+    }
+
     fn draw(&self, root: &Area<'_>) -> Result<(), Error> {
-        let title = Text::new(self.plot.title.clone(), (self.left, self.top - 20), text(FONT_SIZE));
-        root.draw(&title).map_err(wrong)?;
+        root.draw(&self.title()).map_err(wrong)?;
         if let Some((from, to)) = self.plot.shade {
             let corners = [(self.x(from), self.top), (self.x(to), self.bottom)];
             root.draw(&Rectangle::new(corners, BAND.filled())).map_err(wrong)?;
