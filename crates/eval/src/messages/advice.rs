@@ -181,9 +181,7 @@ macro_rules! advice {
     A8Claim: "Batches of {batch} cost no more than larger ones, with a tail as of single operations, in {count} of {all} curves.", "{all} 本の曲線のうち {count} 本で、バッチ {batch} はより大きいものと同じ CPU 時間で済み、裾は単独の操作と変わらない。";
     A8Apply: "Submit {batch} operations per system call where they come together.", "操作がまとまって発生するところでは、1 回のシステムコールで {batch} 個投入する。";
     A8Achieved: " (achieved {achieved})", "（実績 {achieved}）";
-    A8OwnOff: "taken off", "差し引き済み";
-    A8OwnIn: "in it", "含む";
-    A8Line: "{name}, {size}, {rate} IOPS, jobs {jobs}: {points}; {model}; the generator's own time is {own}; n ≥ {n}", "{name}、{size}、{rate} IOPS、ジョブ {jobs}: {points}。{model}。負荷生成器自体の時間: {own}。n ≥ {n}";
+    A8Line: "{name}, {size}, {rate} IOPS, jobs {jobs}: {points}; {model}; the generator's own time is in it; n ≥ {n}", "{name}、{size}、{rate} IOPS、ジョブ {jobs}: {points}。{model}。負荷生成器自体の時間を含む。n ≥ {n}";
     Thread: "thread", "スレッド";
     A9Few: "no comparison of queues has threads enough", "スレッド数の種類が十分なキューの比較がない";
     A9NoModel: "no model fits in rounds enough", "十分なラウンド数で合うモデルがない";

@@ -323,13 +323,15 @@ fn by_rate(facts: &Facts<'_>) -> BTreeMap<(usize, u64, u32, u64), BTreeMap<u32, 
     all
 }
 
+/// The smallest good batch along cells, if there is one, and what is said of them. The generator's own time
+/// stays in: what batches save are the calls and wake-ups of whoever sends them. What it takes on a device that
+/// does nothing is mostly wake-ups, which on others serve completions too.
 fn smallest(
     facts: &Facts<'_>,
     condition: usize,
     cells: &BTreeMap<u32, usize>,
 ) -> Option<(Option<u32>, String)> {
     let limits = facts.limits;
-    let null = (0..facts.plan.conditions.len()).find(|it| facts.plan.is_null(*it));
     let mut costs: BTreeMap<u32, f64> = BTreeMap::new();
     let mut tails: BTreeMap<u32, f64> = BTreeMap::new();
     let mut rounds = usize::MAX;
@@ -341,8 +343,7 @@ fn smallest(
         if cost.is_empty() || tail.is_empty() {
             continue;
         }
-        let own = null.and_then(|null| facts.median_of(*cell, null, Metric::CpuPerIo));
-        costs.insert(*batch, median(&cost) - own.unwrap_or_default());
+        costs.insert(*batch, median(&cost));
         tails.insert(*batch, median(&tail));
         // Fewer rounds than have an interval are no evidence.
         rounds = rounds.min(if median_interval(&cost, 0.95).is_some() { cost.len() } else { 0 });
@@ -373,7 +374,6 @@ fn smallest(
         })
         .collect();
     let cell = &facts.plan.cells[*cells.values().next()?];
-    let own = if null.is_some() { Message::A8OwnOff } else { Message::A8OwnIn };
     let line = facts.say(
         Message::A8Line,
         &[
@@ -383,7 +383,6 @@ fn smallest(
             ("jobs", &cell.jobs),
             ("points", &shown.join(", ")),
             ("model", &model(facts, &costs)),
-            ("own", &facts.text(own)),
             ("n", &rounds),
         ],
     );
