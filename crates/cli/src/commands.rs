@@ -55,10 +55,13 @@ enum Command {
     Up(Box<up::UpArgs>),
 }
 
+/// What is logged if nobody says. Of each line of a chart that has no length its painter would warn.
+const LOG: &str = "warn,tiny_skia=error";
+
 /// Sends what is logged to the error output.
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TSUMUGI_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOG));
     // A line that standard error does not take is lost: saying so there would panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     log.with_writer(std::io::stderr).init();
