@@ -82,6 +82,8 @@ def main():
     if needed.returncode != 0:
         print(needed.stdout.strip())
         sys.exit(needed.returncode)
+    # Who is told to end leaves nothing mounted.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     names = sys.argv[1:]
     # Some subjects act as another user, who must come to where they work.
     scratch = Path.cwd().parent
