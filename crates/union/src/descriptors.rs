@@ -26,12 +26,15 @@ const LIMIT_MAX: u64 = 1 << 20;
 const SHARE: usize = 8;
 /// Each kind gets so many in any case.
 const LEAST: usize = 4;
+/// What a mount has open for as long as it lives, about: its layers, journal and device, and what it keeps for
+/// its next server.
+const MOUNT_FILES: usize = 20;
 
 /// The bounds of a thread.
 #[derive(Debug)]
 pub(crate) struct Descriptors {
-    pub(crate) directories_max: usize,
-    pub(crate) lowers_max: usize,
+    /// The thread's part of the limit.
+    part: usize,
     /// Room for copies that wait for their names.
     pub(crate) copies: Semaphore,
     /// Room for files that are filled in the background and wait for their names.
@@ -52,17 +55,36 @@ impl Default for Descriptors {
 impl Descriptors {
     /// Of a process that may open `limit` files and has so many threads.
     fn new(limit: usize, threads: usize) -> Self {
-        let share = (limit / threads.max(1) / SHARE).max(LEAST);
+        let part = limit / threads.max(1);
+        let share = share(part);
         let flushes = share.min(FLUSHES_MAX);
         Self {
-            directories_max: share.min(DIRECTORIES_MAX),
-            lowers_max: share.min(LOWERS_MAX),
+            part,
             copies: Semaphore::new(share.min(COPIES_MAX)),
             fills: Semaphore::new((share / FILL_FILES).clamp(1, FILLS_MAX)),
             flush_max: flushes.min(FLUSHES_MAX / 4),
             flushes: Semaphore::new(flushes),
         }
     }
+
+    /// Most directories that a thread with so many mounts keeps open.
+    pub(crate) fn directories_max(&self, mounts: usize) -> usize {
+        self.share_beside(mounts).min(DIRECTORIES_MAX)
+    }
+
+    /// Most lower files of partial copies, likewise.
+    pub(crate) fn lowers_max(&self, mounts: usize) -> usize {
+        self.share_beside(mounts).min(LOWERS_MAX)
+    }
+
+    fn share_beside(&self, mounts: usize) -> usize {
+        share(self.part.saturating_sub(mounts * MOUNT_FILES))
+    }
+}
+
+/// What each kind gets of so many.
+fn share(part: usize) -> usize {
+    (part / SHARE).max(LEAST)
 }
 
 #[cfg(test)]
@@ -75,8 +97,8 @@ mod tests {
     fn what_is_kept_is_a_part_of_the_limit() {
         for (limit, threads) in [(256, 2), (1024, 16), (20_000, 2), (1 << 20, 1)] {
             let one = Descriptors::new(limit, threads);
-            let kept = one.directories_max
-                + one.lowers_max
+            let kept = one.directories_max(1)
+                + one.lowers_max(1)
                 + one.copies.available()
                 + one.flushes.available()
                 + one.fills.available() * FILL_FILES;
@@ -84,11 +106,16 @@ mod tests {
             assert!(one.flush_max <= one.flushes.available() && one.flush_max >= LEAST);
         }
         let large = Descriptors::new(1 << 20, 1);
-        assert_eq!(large.directories_max, DIRECTORIES_MAX);
-        assert_eq!(large.lowers_max, LOWERS_MAX);
+        assert_eq!(large.directories_max(600), DIRECTORIES_MAX);
+        assert_eq!(large.lowers_max(600), LOWERS_MAX);
         assert_eq!(large.copies.available(), COPIES_MAX);
         assert_eq!(large.fills.available(), FILLS_MAX);
         assert_eq!((large.flushes.available(), large.flush_max), (FLUSHES_MAX, FLUSHES_MAX / 4));
-        assert_eq!(Descriptors::new(16, 64).lowers_max, LEAST);
+        assert_eq!(Descriptors::new(16, 64).lowers_max(1), LEAST);
+        // Mounts come first: what they have open themselves is taken from what is kept for speed.
+        let many = Descriptors::new(20_000, 2);
+        assert!(many.directories_max(300) < many.directories_max(1));
+        assert_eq!(many.directories_max(300), (10_000 - 300 * MOUNT_FILES) / SHARE);
+        assert_eq!(many.lowers_max(10_000), LEAST);
     }
 }

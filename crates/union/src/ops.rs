@@ -28,6 +28,11 @@ use crate::tree::Union;
 /// Longest name in bytes (`NAME_MAX`), on which all of Linux's disk file systems agree.
 const NAME_BYTES_MAX: usize = 255;
 
+/// How often what found no descriptor left is tried again, and after how long: those of unions that have just been
+/// unmounted come back once their last copies have their names.
+const DESCRIPTOR_ATTEMPTS: u32 = 40;
+const DESCRIPTOR_STEP: Duration = Duration::from_millis(50);
+
 /// What an operation comes to.
 type Answer = Result<Response, Errno>;
 
@@ -89,6 +94,20 @@ impl Union {
             | Operation::ReleaseDirectory(_) => self.on_directory(&request),
             _ => self.on_file(request).await,
         }
+    }
+
+    /// Does what is as well begun again until there is a descriptor for it, or patience ends. What is open only to
+    /// be fast is closed for it.
+    async fn insist<T>(&self, act: impl AsyncFn() -> Result<T, Errno>) -> Result<T, Errno> {
+        for _ in 0..DESCRIPTOR_ATTEMPTS {
+            match act().await {
+                Err(Errno::MFILE) => {}
+                other => return other,
+            }
+            self.shared.close_kept();
+            ring::time::sleep(DESCRIPTOR_STEP).await;
+        }
+        act().await
     }
 
     /// Refuses names that cannot be: too long ones, and those that would hide another.

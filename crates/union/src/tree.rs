@@ -40,6 +40,17 @@ const INODE_BITS: u32 = 56;
 pub(crate) struct OpenDirectories(RefCell<VecDeque<Weak<Node>>>);
 
 impl OpenDirectories {
+    /// Closes all.
+    fn close(&self) {
+        for node in self.0.take() {
+            if let Some(node) = node.upgrade()
+                && let Some(directory) = node.directory()
+            {
+                directory.parts.borrow_mut().clear();
+            }
+        }
+    }
+
     /// Notes a directory that has just been given an open part, and closes the oldest ones.
     fn note(&self, node: &Rc<Node>, most: usize) {
         let mut queue = self.0.borrow_mut();
@@ -70,6 +81,23 @@ impl Shared {
     pub(crate) fn with_copier(copier: Copier) -> Self {
         let committer = Rc::new(Committer::with_copier(copier));
         Self { committer, ..Self::default() }
+    }
+
+    /// Closes what is open only to be fast.
+    pub(crate) fn close_kept(&self) {
+        self.open_directories.close();
+        self.open_lowers.close();
+    }
+
+    /// Most directories that are kept open.
+    fn directories_max(self: &Rc<Self>) -> usize {
+        // Each union has a reference, and whoever makes them.
+        self.descriptors.directories_max(Rc::strong_count(self))
+    }
+
+    /// Most lower files of partial copies that are kept open.
+    pub(crate) fn lowers_max(self: &Rc<Self>) -> usize {
+        self.descriptors.lowers_max(Rc::strong_count(self))
     }
 }
 
@@ -273,7 +301,7 @@ impl Union {
         }
         parts[index] = Some(Rc::clone(&fd));
         drop(parts);
-        self.shared.open_directories.note(node, self.shared.descriptors.directories_max);
+        self.shared.open_directories.note(node, self.shared.directories_max());
         Ok(Some(fd))
     }
 

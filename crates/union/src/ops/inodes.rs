@@ -23,7 +23,9 @@ impl Union {
     pub(super) async fn on_inode(self: &Rc<Self>, request: &Request) -> Answer {
         let node = self.node(request.node)?;
         match &request.operation {
-            Operation::GetAttributes { .. } => self.attributes_answer(request.node, &node),
+            Operation::GetAttributes { .. } => {
+                self.insist(async || self.attributes_answer(request.node, &node)).await
+            }
             Operation::SetAttributes(set) => {
                 self.set_attributes(&node, set).await?;
                 self.attributes_answer(request.node, &node)

@@ -29,7 +29,8 @@ impl Union {
                 let for_writing =
                     flags as i32 & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY;
                 let is_direct = self.is_left_behind(request.node, request.pid, for_writing)?;
-                let backing = self.open(&node, flags, kill_suid_sgid).await?;
+                let open = async || self.open(&node, flags, kill_suid_sgid).await;
+                let backing = self.insist(open).await?;
                 if !is_direct && node.id.get() != request.node.0 {
                     // The kernel looks the name up anew and finds the number that the node has now.
                     return Err(Errno::STALE);

@@ -19,10 +19,12 @@ impl Union {
     pub(super) async fn on_name(self: &Rc<Self>, request: &Request) -> Answer {
         let parent = self.node(request.node)?;
         match &request.operation {
-            Operation::Lookup { name } => match self.lookup(&parent, name.as_bytes())? {
-                Some((node, stat)) => Ok(Response::Entry(self.entry(&node, &stat))),
-                None => Ok(self.no_entry()),
-            },
+            Operation::Lookup { name } => {
+                match self.insist(async || self.lookup(&parent, name.as_bytes())).await? {
+                    Some((node, stat)) => Ok(Response::Entry(self.entry(&node, &stat))),
+                    None => Ok(self.no_entry()),
+                }
+            }
             Operation::Unlink { name } => {
                 self.prepare_link(&parent, name.as_bytes()).await?;
                 self.settle_partial(&parent, name.as_bytes()).await?;

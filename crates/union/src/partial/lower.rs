@@ -26,6 +26,15 @@ use crate::tree::Union;
 pub(crate) struct OpenLowers(RefCell<VecDeque<Weak<Partial>>>);
 
 impl OpenLowers {
+    /// Closes all; whoever is just reading one has it open until he is done.
+    pub(crate) fn close(&self) {
+        for partial in self.0.take() {
+            if let Some(partial) = partial.upgrade() {
+                partial.lower.take();
+            }
+        }
+    }
+
     /// Notes one that has just been opened, and closes others.
     fn note(&self, partial: &Rc<Partial>, most: usize) {
         let mut line = self.0.borrow_mut();
@@ -77,7 +86,7 @@ impl Partial {
 impl Union {
     /// Notes that the lower file of a partial copy is open.
     pub(super) fn note_lower(&self, partial: &Rc<Partial>) {
-        self.shared.open_lowers.note(partial, self.shared.descriptors.lowers_max);
+        self.shared.open_lowers.note(partial, self.shared.lowers_max());
     }
 
     /// The lower file of a partial copy, for reading.
