@@ -2,8 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::unix::fs::DirEntryExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// What statfs(2) says of ext2, ext3 and ext4.
@@ -12,6 +13,11 @@ const EXT4_SUPER_MAGIC: i64 = 0xef53;
 /// what was just unmounted: it may still be giving last copies their names.
 const PATIENCE: Duration = Duration::from_mins(1);
 const STEP: Duration = Duration::from_millis(20);
+/// How many directories are removed at a time. Those of earlier runs are in the page cache no more, and each is
+/// read when it is removed, one block after another.
+const REMOVERS: usize = 16;
+/// How far below an experiment's directory, or a bench's, containers have their own.
+const CONTAINER_DEPTH: usize = 3;
 
 /// Takes a directory away with everything in it. `aside` is a directory of ours on the same file system, which
 /// somebody removes in the end; it is made where it is needed.
@@ -32,7 +38,47 @@ pub fn clear(directory: &Path, aside: &Path) -> io::Result<()> {
 
 /// Removes a directory with everything in it.
 pub fn remove(directory: &Path) -> io::Result<()> {
-    insist(|| fs::remove_dir_all(directory))
+    insist(|| {
+        remove_containers(directory)?;
+        fs::remove_dir_all(directory)
+    })
+}
+
+/// Removes the directories that lie as far below this one as containers do, many at a time.
+pub(crate) fn remove_containers(directory: &Path) -> io::Result<()> {
+    let mut level = vec![(0, directory.to_owned())];
+    for _ in 0..CONTAINER_DEPTH {
+        let mut below = Vec::new();
+        for (_, path) in level {
+            directories_in(&path, &mut below)?;
+        }
+        level = below;
+    }
+    // In the order in which they were made, more or less: neighbours are read together.
+    level.sort_unstable();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((_, path)) = level.get(next.fetch_add(1, Ordering::Relaxed)) {
+            fs::remove_dir_all(path)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..REMOVERS.min(level.len())).map(|_| scope.spawn(work)).collect();
+        let ended = workers.into_iter().map(|it| it.join().unwrap_or(Err(ErrorKind::Other.into())));
+        ended.fold(Ok(()), Result::and)
+    })
+}
+
+/// Adds the directories in a directory, with their inode numbers.
+fn directories_in(directory: &Path, found: &mut Vec<(u64, PathBuf)>) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push((entry.ino(), entry.path()));
+        }
+    }
+    Ok(())
 }
 
 /// Does it until nobody is in its way any more, or patience ends.
@@ -73,6 +119,32 @@ fn empty(directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: whatever lies in a directory is removed with it, above, at and below where containers are, and
+    /// nothing that links name; what cannot be removed is told.
+    #[test]
+    fn all_is_removed_and_nothing_else() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (all, kept) = (scratch.path().join("all"), scratch.path().join("kept"));
+        fs::create_dir(&kept).unwrap();
+        fs::write(kept.join("file"), "stays").unwrap();
+        for container in 0..100 {
+            let at = all.join(format!("storage-{}/cleared/{container}", container % 3));
+            fs::create_dir_all(at.join("upper/files/deep")).unwrap();
+            fs::write(at.join("upper/files/deep/file"), "goes").unwrap();
+            std::os::unix::fs::symlink(&kept, at.join("link")).unwrap();
+        }
+        std::os::unix::fs::symlink(&kept, all.join("storage-0/cleared/link")).unwrap();
+        fs::write(all.join("storage-1/file"), "goes").unwrap();
+        remove_containers(&all).unwrap();
+        let mut left = Vec::new();
+        directories_in(&all.join("storage-0/cleared"), &mut left).unwrap();
+        assert!(left.is_empty() && all.join("storage-1/file").exists(), "{left:?}");
+        remove(&all).unwrap();
+        assert!(!all.exists());
+        assert_eq!(fs::read(kept.join("file")).unwrap(), b"stays");
+        assert!(remove(&all).is_err());
+    }
 
     /// Goal: what was cleared is not at its place any more, nor has the disk its bytes, and what links name
     /// elsewhere stays as it is.

@@ -13,6 +13,7 @@
 mod processes;
 mod reclaim;
 
+use crate::clearing;
 use crate::error::Error;
 use crate::process;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -212,6 +213,7 @@ fn remove(path: &Path) -> Result<(), Error> {
         return Err(Error::Refused(format!("{} is still mounted", mount.display())));
     }
     let wrong = || Error::io("cannot remove", path);
+    clearing::remove_containers(path).map_err(wrong())?;
     for entry in fs::read_dir(path).map_err(wrong())? {
         let entry = entry.map_err(wrong())?;
         if entry.file_name() == MARKER {

@@ -146,7 +146,7 @@ fn enter_and_measure(
     plan: &Plan,
     store: &mut Store,
     course: &Course<'_>,
-    progress: Progress,
+    mut progress: Progress,
 ) -> anyhow::Result<Ending> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     if plan.cells.iter().any(|cell| cell.jobs > JOBS_EASY) {
@@ -155,8 +155,9 @@ fn enter_and_measure(
     }
     let options = StageOptions { data: course.data.into(), program };
     let stage = Stage::enter(plan, &options, course.stop)?;
-    let result = measure(plan, store, &stage, course, progress);
-    // Whatever happened, conditions are left first.
+    let result = measure(plan, store, &stage, course, &mut progress);
+    // Whatever happened, conditions are left first. Many thousands of containers' files take minutes.
+    progress.note("removing what the runs made");
     stage.leave()?;
     result
 }
@@ -166,7 +167,7 @@ fn measure(
     store: &mut Store,
     stage: &Stage,
     course: &Course<'_>,
-    mut progress: Progress,
+    progress: &mut Progress,
 ) -> anyhow::Result<Ending> {
     if !stage.notes.is_empty() {
         store.set("conditions", &stage.notes.join("; "))?;
