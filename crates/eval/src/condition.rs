@@ -171,6 +171,11 @@ impl Stage {
         Ok(stage)
     }
 
+    /// The program `tsumugi`, which loads are run by.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Lets each runtime take the layers of each condition once: not all that it runs elsewhere it runs there.
     fn probe_containers(&mut self, plan: &Plan, stop: &Stop) -> Result<(), Error> {
         for condition in &plan.conditions {

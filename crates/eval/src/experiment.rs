@@ -125,6 +125,11 @@ impl EngineKind {
         ("synthetic", Self::Synthetic),
     ];
 
+    /// Whether each run of it is a process of this program.
+    pub fn runs_this_program(self) -> bool {
+        !matches!(self, Self::Fio | Self::Program | Self::Imported | Self::Synthetic)
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)

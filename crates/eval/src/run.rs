@@ -5,6 +5,8 @@
 //! experiment that was interrupted and resumed takes the same decisions at the same looks as one
 //! that was not.
 
+mod program;
+
 use crate::analysis::Analysis;
 use crate::condition::{Place, Stage};
 use crate::cpu::{Meter, Spent};
@@ -16,6 +18,7 @@ use crate::messages::Message;
 use crate::plan::{Plan, RUN_OVERHEAD, Step};
 use crate::statistics::{Steadiness, steadiness};
 use crate::store::{RunFacts, Store};
+use program::SameProgram;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -121,6 +124,8 @@ pub struct Runner<'a> {
     engine: &'a mut dyn Engine,
     places: Vec<Result<Place, String>>,
     stop: Stop,
+    /// Where loads are run by this program.
+    program: Option<SameProgram>,
     begun: Instant,
     /// Time of earlier, interrupted parts.
     earlier: Duration,
@@ -150,7 +155,10 @@ impl<'a> Runner<'a> {
         stage: &Stage,
         stop: Stop,
     ) -> Result<Self, Error> {
-        let is_synthetic = plan.experiment.engine == EngineKind::Synthetic;
+        let engine_kind = plan.experiment.engine;
+        let is_synthetic = engine_kind == EngineKind::Synthetic;
+        let is_ours = engine_kind.runs_this_program();
+        let program = is_ours.then(|| SameProgram::at(stage.program())).transpose()?;
         let mut places = Vec::new();
         for condition in &plan.conditions {
             let place = stage.place(condition);
@@ -168,6 +176,7 @@ impl<'a> Runner<'a> {
             engine,
             places,
             stop,
+            program,
             begun: Instant::now(),
             earlier,
             done,
@@ -262,6 +271,7 @@ impl<'a> Runner<'a> {
                 if let Some(limit) = self.limit()? {
                     return Ok(Some(limit));
                 }
+                self.program.as_ref().map_or(Ok(()), SameProgram::check)?;
                 show(self.announce(&self.progress(step, open), step)?);
                 self.step(step, show)?;
             }
