@@ -112,8 +112,14 @@ impl Container {
         if matches!(error, Error::Interrupted) || said.is_empty() {
             return error;
         }
+        let what = match error {
+            Error::Program { message, .. } => message,
+            other => other.to_string(),
+        };
         let from = said.char_indices().rev().nth(COMPLAINT_LETTERS_MAX).map_or(0, |(at, _)| at);
-        Error::program(NAME, format!("{error}: {}", &said[from..]))
+        // Whole lines.
+        let lines = said[from..].split_once('\n').filter(|_| from > 0);
+        Error::program(NAME, format!("{what}: {}", lines.map_or(&said[from..], |(_, rest)| rest)))
     }
 }
 
