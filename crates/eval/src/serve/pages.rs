@@ -81,8 +81,8 @@ pub(super) fn row(entry: &Entry, language: Language) -> Result<String, Error> {
     let is_quick = experiment.mode == Mode::Quick;
     let quick = if is_quick { language.text(Message::QuickMark) } else { "" };
     Ok(format!(
-        "<tr><th><a href=\"{}/?language={}\">{}</a>{quick}</th><td>{}</td><td>{}</td><td>{}</td>\
-         <td>{} / {}</td><td>{}</td></tr>\n",
+        "<tr><th><a href=\"{}/?language={}\">{}</a>{quick}</th><td>{}</td><td class=\"time\">{}</td>\
+         <td>{}</td><td>{} / {}</td><td>{}</td></tr>\n",
         entry.id,
         language.code(),
         escape(&experiment.title),
