@@ -71,6 +71,12 @@ def write_job(path, script, args, added):
             tar.add(source, name.lstrip("/"), filter=owned_by_root)
 
 
+def make_disk(path, size):
+    """Makes an empty disk for the guest, which takes what is written to it only."""
+    with path.open("xb") as file:
+        file.truncate(size)
+
+
 def owned_by_root(entry):
     """Makes root the owner of a tar entry."""
     entry.uid = entry.gid = 0
@@ -185,6 +191,10 @@ def qemu_command(image, scratch, options, forwards):
         "-netdev", net, "-device", "virtio-net-pci,romfile=,netdev=net",
         "-drive", f"if=none,id=job,format=raw,readonly=on,file={scratch / 'job'}",
         "-device", "virtio-blk-pci,drive=job", "-device", "virtio-serial-pci"]
+    if options.disk:
+        # cache=unsafe: nobody needs it after the guest.
+        command += ["-drive", f"if=none,id=disk,format=raw,cache=unsafe,file={scratch / 'disk'}",
+                    "-device", "virtio-blk-pci,drive=disk"]
     for port in PORTS:
         command += ["-chardev", f"file,id={port},path={scratch / port}",
                     "-device", f"virtserialport,chardev={port},name={port}"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .debian import DebianError
 from .image import cache_directory, open_image, say
-from .machine import GuestError, Machine, Timeout, free_port, write_job
+from .machine import GuestError, Machine, Timeout, free_port, make_disk, write_job
 
 TIMED_OUT, FAILED = 124, 125
 
@@ -17,8 +17,8 @@ Runs SCRIPT as root under a Debian kernel in QEMU, with its output as this progr
 that needs is fetched from Debian's archive at the first run and kept in a cache; nothing is
 installed on the host, and neither root rights nor KVM are needed.
 
-The guest has busybox, dash, dmsetup, e2fsprogs, fio, kmod, nvme-cli and all kernel modules. It
-reaches this machine's loopback address, and nothing else, as 10.0.2.2.
+The guest has busybox, btrfs-progs, dash, dmsetup, e2fsprogs, fio, kmod, mount, nvme-cli and all kernel
+modules. It reaches this machine's loopback address, and nothing else, as 10.0.2.2.
 """
 
 EPILOG = """\
@@ -46,6 +46,14 @@ def added(text):
     return host, guest or f"root/{Path(host).name}"
 
 
+def disk_bytes(text):
+    """Parses a number of bytes with K, M or G behind it."""
+    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1:])
+    if unit is None or not text[:-1].isdecimal():
+        raise argparse.ArgumentTypeError(f"{text}: a size is like 500M or 1G")
+    return int(text[:-1]) << unit
+
+
 def arguments():
     """Parses the command line."""
     raw = argparse.RawDescriptionHelpFormatter
@@ -64,6 +72,8 @@ def arguments():
     run.add_argument("--add", metavar="HOSTPATH[:GUESTPATH]", type=added, action="append",
                      default=[], help="copy a file or directory into the guest, by default to "
                      "/root")
+    run.add_argument("--disk", metavar="SIZE", type=disk_bytes, help="an empty disk of so many bytes, /dev/vdb in the "
+                     "guest, which is gone with it (1G, 500M)")
     run.add_argument("--timeout", metavar="SECONDS", type=float, default=300.0,
                      help="for all, --then included (default 300)")
     run.add_argument("--memory", metavar="SIZE", default="1G", help="(default 1G)")
@@ -85,6 +95,8 @@ def run(options):
     with tempfile.TemporaryDirectory(prefix="kernel-guest-") as scratch:
         scratch = Path(scratch)
         write_job(scratch / "job", options.script, options.args, options.add)
+        if options.disk:
+            make_disk(scratch / "disk", options.disk)
         with Machine(image, scratch, options, forwards) as machine:
             try:
                 status = machine.run_script()

@@ -227,9 +227,14 @@ macro_rules! advice {
     A15None: "No number of containers that was measured is served fairly and as fast as is asked.", "測定したコンテナ数のうち、公平に、かつ求める速さで処理されるものはない。";
     A15Weigh: "See the curves: what all get together has to be weighed against what each gets.", "曲線を見て、全体の合計とコンテナごとの取り分を比較検討する。";
     A15Collapses: " It collapses with more in {count} of {all} curves.", "{all} 本の曲線のうち {count} 本では、それより多いと合計が落ち込む。";
-    A15Rate: " and get {rate} writes per second each", "（それぞれ毎秒 {rate} 回の書き込み）";
-    A15Claim: "Up to {most} containers at a time are served fairly{rate} in {count} of {all} curves; together they gain nothing beyond {range}, by condition.{collapse} Which files a crash may damage stands with each curve.", "{all} 本の曲線のうち {count} 本で、同時に {most} 個までのコンテナが公平に処理される{rate}。合計は、条件により {range} 個を超えると増えない。{collapse}クラッシュで壊れうるファイルは各曲線に示す。";
+    A15Rate: ", with {rate} writes per second each,", "（それぞれ毎秒 {rate} 回の書き込み）";
+    A15One: "Only one container at a time is", "同時に 1 個のコンテナだけ";
+    A15UpTo: "Up to {most} containers at a time are", "同時に {most} 個までのコンテナ";
+    A15Differ: "By condition, at most {range} containers at a time are", "条件により、同時に最大 {range} 個までのコンテナ";
+    A15Claim: "{who} served fairly{rate} in {count} of {all} curves; together they gain nothing beyond {range}, by condition.{collapse} Which files a crash may damage stands with each curve.", "{all} 本の曲線のうち {count} 本で、{who}が公平に処理される{rate}。合計は、条件により {range} 個を超えると増えない。{collapse}クラッシュで壊れうるファイルは各曲線に示す。";
     A15Apply: "Let at most {most} containers of a machine write for the first time together.", "1 台のマシンで同時に初回書き込みをするコンテナは {most} 個までにする。";
+    A15ApplyEach: "Let at most so many containers of a machine write for the first time together: {list}.", "1 台のマシンで同時に初回書き込みをするコンテナの上限: {list}。";
+    A15ApplyOne: "Let containers of a machine write for the first time one after another.", "1 台のマシンのコンテナには、初回の書き込みを 1 個ずつ順にさせる。";
     A15Point: "{count}: {all}, {each} each, J {fair}", "{count}: {all}、各 {each}、J {fair}";
     A15Collapse: "; collapses to {share} of it", "。その {share} に落ち込む";
     A15Line: "{name}, {metric} per second by containers: {points}; most at {best}, knee at {knee}, fair up to {most}{collapse}", "{name}、コンテナ数ごとの毎秒の{metric}: {points}。最大は {best}、折れ点は {knee}、公平なのは {most} まで{collapse}";
@@ -238,7 +243,6 @@ macro_rules! advice {
     A16Second: "Second writes", "2 回目以降の書き込み";
     A16Claim: "{phases} In a crash: {baseline}: {baseline_after}; {other}: {other_after}.", "{phases}クラッシュ時: {baseline}: {baseline_after}。{other}: {other_after}。";
     A16Lossy: "Take {name} only where all that containers change may be lost: it is faster because it leaves out what makes copies durable.", "コンテナの変更がすべて失われてもよいところだけで {name} を使う。速いのは、コピーを永続化する処理を省くからである。";
-    A16Untested: "{name} is faster; what a crash does to it was not tested here.", "{name} のほうが速い。クラッシュの影響はここでは試験していない。";
     A16Take: "Take {name}.", "{name} を使う。";
     A17Nothing: "nothing was run", "何も実行していない";
     A17Pairs: "fewest pairs in a cell: {n}, wanted {wanted}", "セルあたりの対の最小数: {n}（必要なのは {wanted}）";

@@ -46,8 +46,8 @@ macro_rules! loads {
     AfterReflink: "complete, or the original: a clone is a record of the log of xfs", "完全、または元のまま。クローンは xfs のログの 1 レコードである";
     AfterFuse: "empty files that hide the intact originals (versions 1.10 and 2.0)", "無傷の元ファイルを隠す空のファイル（版 1.10 と 2.0）";
     AfterUnion: "the original, or the changed file, complete", "元のファイル、または変更後のファイルが完全に残る";
-    AfterBtrfs: "nothing is copied up; what btrfs itself promises", "コピーアップなし。btrfs 自体の保証による";
-    AfterThin: "nothing is copied up; what ext4 itself promises", "コピーアップなし。ext4 自体の保証による";
+    AfterBtrfs: "the original, or the changed file, complete: btrfs writes elsewhere", "元のまま、または変更後のファイル。どちらも完全。btrfs は別の場所に書く";
+    AfterThin: "the original, or the changed file, complete: blocks are written over, not files", "元のまま、または変更後のファイル。どちらも完全。ファイルではなくブロックを上書きする";
     AfterBatches: "49 of 50: all but the synced one are empty and hide the original", "50 個中 49 個: 同期した 1 個以外は空で、元のファイルを隠す";
     } };
 }

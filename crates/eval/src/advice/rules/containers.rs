@@ -9,7 +9,8 @@ use crate::experiment::{AtRisk, EngineKind, Metric};
 use crate::messages::Message;
 use crate::statistics::{ALPHA, median, median_interval};
 use crate::units;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 /// First and second writes over containers under one condition.
 struct Curve {
@@ -51,6 +52,7 @@ fn curves(facts: &Facts<'_>) -> Vec<Curve> {
 
 /// What is said of a curve.
 struct Judged {
+    condition: usize,
     /// Most containers that get enough and fairly; whether it is sure.
     most: Option<(u32, bool)>,
     /// From how many on there is nothing more to gain together.
@@ -69,22 +71,23 @@ pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
     let evidence = judged.iter().map(|it| it.line.clone()).take(EVIDENCE_MAX).collect();
     let collapsing = judged.iter().filter(|it| it.collapses).count();
     let found: Vec<(u32, bool)> = judged.iter().filter_map(|it| it.most).collect();
-    let Some(most) = found.iter().map(|(count, _)| *count).min() else {
+    // What is too many under one condition may not be under another.
+    let mut most: BTreeMap<usize, u32> = BTreeMap::new();
+    for it in &judged {
+        if let Some((count, _)) = it.most {
+            most.entry(it.condition).and_modify(|most| *most = count.min(*most)).or_insert(count);
+        }
+    }
+    if most.is_empty() {
         return Finding {
             confidence: Confidence::NoAdvice,
             claim: facts.text(Message::A15None),
             evidence,
             apply: facts.text(Message::A15Weigh),
         };
-    };
+    }
     let is_strong = found.len() == judged.len() && found.iter().all(|(_, is_sure)| *is_sure);
-    let knees = judged.iter().map(|it| it.knee);
-    let (least, last) = (knees.clone().min().unwrap_or(most), knees.max().unwrap_or(most));
-    let range = if least == last {
-        least.to_string()
-    } else {
-        facts.say(Message::RangeOf, &[("low", &least), ("high", &last)])
-    };
+    let range = range(facts, judged.iter().map(|it| it.knee));
     let collapse = match collapsing {
         0 => String::new(),
         count => facts.say(Message::A15Collapses, &[("count", &count), ("all", &judged.len())]),
@@ -92,10 +95,11 @@ pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
     let rate = facts.plan.experiment.limits.container_rate.map_or(String::new(), |rate| {
         facts.say(Message::A15Rate, &[("rate", &units::significant(rate))])
     });
+    let (who, apply) = advised_most(facts, &most);
     let claim = facts.say(
         Message::A15Claim,
         &[
-            ("most", &most),
+            ("who", &who),
             ("rate", &rate),
             ("count", &found.len()),
             ("all", &judged.len()),
@@ -107,7 +111,40 @@ pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
         confidence: if is_strong { Confidence::Strong } else { Confidence::Moderate },
         claim,
         evidence,
-        apply: facts.say(Message::A15Apply, &[("most", &most)]),
+        apply,
+    }
+}
+
+/// Numbers, from the least to the greatest.
+fn range(facts: &Facts<'_>, numbers: impl Iterator<Item = u32> + Clone) -> String {
+    let (low, high) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
+    if low == high {
+        low.to_string()
+    } else {
+        facts.say(Message::RangeOf, &[("low", &low), ("high", &high)])
+    }
+}
+
+/// How many containers are served fairly, and what to do, by condition where they differ in that.
+fn advised_most(facts: &Facts<'_>, most: &BTreeMap<usize, u32>) -> (String, String) {
+    let counts: BTreeSet<u32> = most.values().copied().collect();
+    match counts.first().filter(|_| counts.len() == 1) {
+        Some(1) => (facts.text(Message::A15One), facts.text(Message::A15ApplyOne)),
+        Some(count) => {
+            let values: [(&str, &dyn Display); 1] = [("most", count)];
+            (facts.say(Message::A15UpTo, &values), facts.say(Message::A15Apply, &values))
+        }
+        None => {
+            let range = range(facts, counts.iter().copied());
+            let label = |condition: usize| &facts.plan.conditions[condition].label;
+            let each =
+                most.iter().map(|(condition, count)| format!("{}: {count}", label(*condition)));
+            let list = each.collect::<Vec<_>>().join("; ");
+            (
+                facts.say(Message::A15Differ, &[("range", &range)]),
+                facts.say(Message::A15ApplyEach, &[("list", &list)]),
+            )
+        }
     }
 }
 
@@ -159,6 +196,7 @@ fn judge(facts: &Facts<'_>, curve: &Curve) -> Judged {
         facts.say(Message::A15Collapse, &[("share", &format!("{share:.2}"))])
     });
     Judged {
+        condition: curve.condition,
         most: most.map(|count| (count, is_sure(count))),
         knee,
         collapses: collapses.is_some(),
@@ -265,11 +303,5 @@ fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding>
 
 /// What to do if this one is faster.
 fn advised(own: AtRisk, others: AtRisk) -> Message {
-    if own.is_worse_than(others) {
-        Message::A16Lossy
-    } else if own == AtRisk::NotTested {
-        Message::A16Untested
-    } else {
-        Message::A16Take
-    }
+    if own.is_worse_than(others) { Message::A16Lossy } else { Message::A16Take }
 }

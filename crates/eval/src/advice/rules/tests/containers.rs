@@ -74,9 +74,31 @@ fn a15_how_many() {
     assert!(falls.claim.contains("It collapses with more in 6 of 6"), "{falls:?}");
     let unfair = planted(TEXT, &[], 0.005, "A15", |it| outcome(it, 1.0, 0.5, 1.0));
     assert!(unfair.claim.starts_with("Up to 16 containers"), "{unfair:?}");
+    let alone = planted(TEXT, &[], 0.005, "A15", |it| {
+        let mut outcome = outcome(it, 1.0, 0.5, 1.0);
+        if it.cell.jobs > 1 {
+            outcome.further.values_mut().for_each(|fairness| *fairness = 0.5);
+        }
+        outcome
+    });
+    assert!(
+        alone.claim.starts_with("Only one container at a time is served fairly in"),
+        "{alone:?}"
+    );
+    assert!(alone.apply.ends_with("one after another."), "{alone:?}");
+    let differ = planted(TEXT, &[], 0.005, "A15", |it| {
+        outcome(it, 1.0, if it.condition.ends_with("kernel") { 0.5 } else { 0.98 }, 1.0)
+    });
+    let start =
+        "By condition, at most 16 to 64 containers at a time are served fairly in 6 of 6 curves;";
+    assert!(differ.claim.starts_with(start), "{differ:?}");
+    for each in ["kernel (at risk: none): 16", "ours (at risk: none): 64"] {
+        assert!(differ.apply.contains(each), "{differ:?}");
+    }
     let each = ("[limits]", "[limits]\ncontainer-rate = 90.0");
     let asked = planted(TEXT, &[each], 0.005, "A15", |it| outcome(it, 1.0, 0.98, 1.0));
-    assert!(asked.claim.starts_with("Up to 16 containers"), "{asked:?}");
+    let start = "Up to 16 containers at a time are served fairly, with 90.0 writes per second each, in 6 of 6";
+    assert!(asked.claim.starts_with(start), "{asked:?}");
     let much = ("[limits]", "[limits]\ncontainer-rate = 900.0");
     let none = planted(TEXT, &[much], 0.005, "A15", |it| outcome(it, 1.0, 0.98, 1.0));
     assert_eq!(none.confidence, Confidence::NoAdvice, "{none:?}");
