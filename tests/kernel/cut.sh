@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs in the guest: which files of a container does a crash damage? Its disk is cut off some seconds after the last
 # write, without a flush, then everything is set up anew on what the disk has by then. Each file must be the original,
-# or the original with what was written.
+# or the original with what was written. The disk keeps each write that it has answered: it has no cache to lose.
 #
 #   btrfs     a snapshot of btrfs
 #   thin      ext4 on a snapshot in a thin pool of the device mapper

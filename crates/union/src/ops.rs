@@ -28,8 +28,8 @@ use crate::tree::Union;
 /// Longest name in bytes (`NAME_MAX`), on which all of Linux's disk file systems agree.
 const NAME_BYTES_MAX: usize = 255;
 
-/// How often what found no descriptor left is tried again, and after how long: those of unions that have just been
-/// unmounted come back once their last copies have their names.
+/// How often what found no descriptor left is tried again, and after how long: those of copies that wait for their
+/// names, and of files that are filled or flushed, come back soon.
 const DESCRIPTOR_ATTEMPTS: u32 = 40;
 const DESCRIPTOR_STEP: Duration = Duration::from_millis(50);
 
