@@ -33,6 +33,7 @@ test: ## all that has to pass before a change goes in, with a table of times at 
 		lint "$(MAKE) -s lint" \
 		deny "$(MAKE) -s deny" \
 		unit "$(MAKE) -s unit" \
+		memory "$(MAKE) -s memory" \
 		build "$(MAKE) -s build" \
 		system "$(MAKE) -s system" \
 		kernel "tests/kernel/run $(TSUMUGI)"
@@ -48,6 +49,13 @@ deny: ## check crates for licences, duplicates and sources
 
 unit: ## the tests of all crates
 	cargo test --workspace --locked
+
+.PHONY: memory miri
+memory: ## the unsafe code of crate ring under Miri (where it is installed) and the thread sanitizer
+	tools/memory-check
+
+miri: ## Miri alone; exit status 77 where no toolchain has it
+	tools/memory-check --miri
 
 system: ## the tests of the whole system: real mounts, processes, network namespaces
 	TSUMUGI=$(TSUMUGI) tests/run

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import containers, measure, report
+from . import containers, manifest, measure, report
 from .cluster import Cluster
 from .job import RECORD_BYTES, RECORDS_MAX
 from .processes import (Failed, Interrupted, catch_signals, end_all, finish, ignore_signals,
@@ -17,7 +17,6 @@ from .processes import (Failed, Interrupted, catch_signals, end_all, finish, ign
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_DATA = "/usr/share/doc"
 DATA_BYTES_MAX = 4 << 30
-BLOCK_BYTES = 4096
 RANKS = 2
 JOB_WITHIN_SECONDS = 600
 
@@ -57,6 +56,7 @@ class Demo:
         self.data = Path(os.environ.get("DATA") or DEFAULT_DATA).resolve()
         self.checks = report.Checks()
         self.scratch = None
+        self.manifest = None
         self.cluster = None
 
     def run(self):
@@ -66,8 +66,7 @@ class Demo:
         # Not /tmp, which is in memory on many machines.
         temporary = os.environ.get("TMPDIR") or "/var/tmp"
         self.scratch = Path(tempfile.mkdtemp(prefix="tsumugi-demo-", dir=temporary))
-        used, files = tree_size(self.data)
-        report.say(f"input: {self.data}, {files} files, {report.size(used)}")
+        used = self.take_input()
         runtime, interpreter = self.container()
         self.bring_up(used)
         staged = self.stage_in()
@@ -76,6 +75,22 @@ class Demo:
         self.compare()
         self.counts(used, staged, job_seconds, taken_out)
         self.measure()
+
+    def take_input(self):
+        """Copies the input tree, which others may change meanwhile; returns the bytes that it takes."""
+        try:
+            self.manifest = manifest.freeze(self.data, self.scratch / "input", DATA_BYTES_MAX)
+        except manifest.TooLarge:
+            raise Failed(f"{self.data} has more than {report.size(DATA_BYTES_MAX)}, which is all that the "
+                         "demo takes: name a smaller tree with DATA=DIR") from None
+        if not self.manifest.digests:
+            raise Failed(f"{self.data} has no files: name another tree with DATA=DIR")
+        used = self.manifest.used_bytes
+        report.say(f"input: a copy of {self.data}, {len(self.manifest.digests)} files, {report.size(used)}")
+        if self.manifest.left_out:
+            report.say(f"  {len(self.manifest.left_out)} entries vanished or cannot be read, "
+                       f"such as {self.manifest.left_out[0]}")
+        return used
 
     def container(self):
         """An image, and something that runs it."""
@@ -107,7 +122,7 @@ class Demo:
     def stage_in(self):
         """The input tree, through node 1."""
         mount = Path(self.cluster.mount(1))
-        summary = self.cluster.copy(self.data, mount / "input")
+        summary = self.cluster.copy(self.scratch / "input", mount / "input")
         report.say(f"staged in through node 1: {report.copied(summary)}")
         self.checks.hold("every staged file has the digest of its source",
                          summary["failures"] == 0 and summary["verified"] > 0)
@@ -139,12 +154,16 @@ class Demo:
         return summary
 
     def compare(self):
-        """Byte for byte with the same job on the local disk."""
+        """With the digests taken at first, and byte for byte with the same job on the local disk."""
+        wrong = manifest.wrong_outputs(self.manifest.digests, self.scratch / "output" / "files")
+        for path in wrong[:10]:
+            report.say(f"  was not read as it was staged: {path}")
+        self.checks.hold("the job read every input as it was before staging", not wrong)
         local = self.scratch / "local"
         local.mkdir()
         job = Path(__file__).with_name("job.py")
         begin = time.monotonic()
-        ranks = [start([sys.executable, "-I", job, rank, RANKS, self.data, local],
+        ranks = [start([sys.executable, "-I", job, rank, RANKS, self.scratch / "input", local],
                        stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(RANKS)]
         for child in ranks:
             finish(child, "the job on the local disk", JOB_WITHIN_SECONDS)
@@ -210,23 +229,6 @@ class Demo:
             print(f"demo: left behind: {self.scratch}", file=sys.stderr)
             is_clean = False
         return is_clean
-
-
-def tree_size(top):
-    """(bytes, rounded up to blocks, and number) of the regular files of a tree."""
-    used, files = 0, 0
-    for directory, _names, names in os.walk(top):
-        for name in names:
-            path = os.path.join(directory, name)
-            if os.path.isfile(path) and not os.path.islink(path):
-                used += -(-os.path.getsize(path) // BLOCK_BYTES) * BLOCK_BYTES
-                files += 1
-    if not files:
-        raise Failed(f"{top} has no files: name another tree with DATA=DIR")
-    if used > DATA_BYTES_MAX:
-        raise Failed(f"{top} has {report.size(used)}; the demo takes at most "
-                     f"{report.size(DATA_BYTES_MAX)}: name a smaller tree with DATA=DIR")
-    return used, files
 
 
 def compare_trees(one, other):

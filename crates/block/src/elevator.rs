@@ -345,10 +345,7 @@ impl Device for ElevatorDevice {
         let read = self.read(offset, len);
         IoFuture::boxed(async move {
             let chunk = read.await?;
-            let mut bytes = chunk.as_slice();
-            for segment in &mut segments {
-                bytes = &bytes[segment.fill_from(bytes)..];
-            }
+            ring::scatter(&chunk, &mut segments);
             Ok(segments)
         })
     }

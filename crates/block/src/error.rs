@@ -92,6 +92,19 @@ pub enum Error {
         /// Who holds it, where known.
         source: Arc<io::Error>,
     },
+    /// There is too little memory for a device of memory.
+    #[error(
+        "{size} bytes of memory are asked for, and {limit} leaves {room} to take: ask for less, \
+         raise the limit, or let it be taken as it is written (lazy)"
+    )]
+    MemoryLimit {
+        /// Bytes of the device.
+        size: u64,
+        /// Bytes that are left.
+        room: u64,
+        /// By which limit.
+        limit: String,
+    },
     /// The device could not be opened or made.
     #[error("cannot {action} {path}: {source}")]
     Open {
@@ -122,6 +135,7 @@ impl Error {
             Self::OutOfRange { .. } => libc::ENXIO,
             Self::Short { .. } => libc::EIO,
             Self::Locked { .. } => libc::EBUSY,
+            Self::MemoryLimit { .. } => libc::ENOMEM,
             Self::Io { source, .. } | Self::Open { source, .. } => {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }

@@ -223,10 +223,7 @@ impl Device for FileDevice {
         let read = self.read(offset, len as usize);
         IoFuture::boxed(async move {
             let (chunk, mut segments) = (read.await?, segments);
-            let mut bytes = chunk.as_slice();
-            for segment in &mut segments {
-                bytes = &bytes[segment.fill_from(bytes)..];
-            }
+            ring::scatter(&chunk, &mut segments);
             Ok(segments)
         })
     }
@@ -237,7 +234,7 @@ impl Device for FileDevice {
             return IoFuture::ready(Err(error));
         }
         if !chunk.is_aligned(self.backing.memory_alignment) {
-            chunk = Buffer::copy_from(chunk.as_slice()).into();
+            chunk = chunk.copy_part(0..chunk.len()).into();
         }
         IoFuture::write(self.backing.file.write_at(chunk, offset), command)
     }
@@ -254,7 +251,7 @@ impl Device for FileDevice {
         }
         let mut buffer = Buffer::with_capacity(len as usize);
         for chunk in &chunks {
-            buffer.extend_from_slice(chunk.as_slice());
+            buffer.extend_from_chunk(chunk, 0..chunk.len());
         }
         IoFuture::write(self.backing.file.write_at(buffer, offset), command)
     }

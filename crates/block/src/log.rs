@@ -219,8 +219,8 @@ impl Device for LogDevice {
     }
 
     fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
-        let bytes = chunks.iter().flat_map(|chunk| chunk.as_slice().iter().copied());
-        let data: Arc<[u8]> = bytes.collect();
+        let bytes: Vec<_> = chunks.iter().map(Chunk::to_bytes).collect();
+        let data: Arc<[u8]> = bytes.concat().into();
         let access = crate::error::Access::Write;
         if let Err(error) = self.geometry().check(access, offset, data.len() as u64) {
             return IoFuture::ready(Err(error));

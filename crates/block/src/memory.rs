@@ -2,6 +2,9 @@
 //!
 //! Nothing survives the process, hence a new incarnation at each start and no need of flushes.
 
+mod populate;
+mod room;
+
 use crate::device::{Backing, Device, DiscardEffect, Geometry};
 use crate::error::{Access, Error};
 use crate::future::{Command, IoFuture};
@@ -20,7 +23,7 @@ pub struct MemoryBacking {
 
 impl MemoryBacking {
     /// A zeroed device of `size` bytes in blocks of `block_size` bytes (a power of two of at least
-    /// 512); takes memory as it is written.
+    /// 512); takes memory as it is written, see [`Self::populated`].
     ///
     /// # Errors
     /// [`Error::Geometry`] for a size that is no positive multiple of the block size,
@@ -74,6 +77,12 @@ impl Backing for MemoryBacking {
 }
 
 impl MemoryBacking {
+    /// Copies a chunk to its place, once whatever memory it is in.
+    fn copy_in(&self, start: usize, chunk: &Chunk) {
+        let place = self.region.range(start, chunk.len());
+        Segment::Region(place).fill_from_chunk(chunk, 0);
+    }
+
     fn run<T>(
         &self,
         access: Access,
@@ -105,19 +114,15 @@ impl Device for MemoryBacking {
 
     fn read_into(&self, offset: u64, mut segments: Segments) -> IoFuture<Segments> {
         let len = segments.iter().map(Segment::len).sum::<usize>();
-        self.run(Access::Read, offset, len as u64, |mut start| {
-            for segment in &mut segments {
-                let here = segment.len();
-                segment.fill_from(self.region.range(start, here).as_slice());
-                start += here;
-            }
+        self.run(Access::Read, offset, len as u64, |start| {
+            ring::scatter(&self.region.slice(start, len), &mut segments);
             Ok(segments)
         })
     }
 
     fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
         self.run(Access::Write, offset, chunk.len() as u64, |start| {
-            self.region.copy_in(start, chunk.as_slice());
+            self.copy_in(start, &chunk);
             Ok(())
         })
     }
@@ -126,7 +131,7 @@ impl Device for MemoryBacking {
         let len = chunks.iter().map(Chunk::len).sum::<usize>();
         self.run(Access::Write, offset, len as u64, |mut start| {
             for chunk in &chunks {
-                self.region.copy_in(start, chunk.as_slice());
+                self.copy_in(start, chunk);
                 start += chunk.len();
             }
             Ok(())

@@ -57,7 +57,7 @@ async fn apply(device: &dyn Device, model: &mut [u8], command: &Command) {
     match command {
         Command::Read(start, len) => {
             let chunk = device.read(start * BLOCK, (len * BLOCK) as usize).await.unwrap();
-            assert!(chunk.as_slice() == &model[part(*start, *len)]);
+            assert!(chunk.to_bytes() == &model[part(*start, *len)]);
         }
         Command::ReadInto(start, len, shift) => {
             let bytes = (len * BLOCK) as usize;
@@ -254,9 +254,9 @@ fn preallocated_files_stay_whole() {
         let bytes = pattern(1 << 20, 5);
         device.write(0, Buffer::copy_from(&bytes).into()).await.unwrap();
         device.discard(0, size).await.unwrap();
-        assert!(device.read(0, 1 << 20).await.unwrap().as_slice() == bytes);
+        assert!(device.read(0, 1 << 20).await.unwrap().to_bytes() == bytes);
         device.write_zeroes(0, size).await.unwrap();
-        assert!(device.read(0, 1 << 20).await.unwrap().as_slice().iter().all(|&b| b == 0));
+        assert!(device.read(0, 1 << 20).await.unwrap().to_bytes().iter().all(|&b| b == 0));
         assert_eq!(std::fs::metadata(&path).unwrap().blocks(), allocated);
         // Without the promise, discard gives the space back.
         drop(device);
@@ -329,11 +329,11 @@ fn faults_follow_their_plan() {
             let mut outcomes = Vec::new();
             for seed in 1..=200_u8 {
                 let before = memory.attach().read(0, 8 * BLOCK as usize).await.unwrap();
-                let before = before.as_slice().to_vec();
+                let before = before.to_bytes().to_vec();
                 let bytes = vec![seed; 8 * BLOCK as usize];
                 let is_done = device.write(0, Buffer::copy_from(&bytes).into()).await.is_ok();
                 let after = memory.attach().read(0, bytes.len()).await.unwrap();
-                let after = after.as_slice();
+                let after = after.to_bytes();
                 let new = after.iter().take_while(|&&b| b == seed).count();
                 assert_eq!(new % BLOCK as usize, 0);
                 assert!(is_done == (new == bytes.len()) && after[new..] == before[new..]);
@@ -397,7 +397,7 @@ fn threads_share_a_backing() {
     run(async {
         for thread in 0..3_u64 {
             let chunk = memory.attach().read(thread * BLOCK, BLOCK as usize).await.unwrap();
-            assert!(chunk.as_slice() == pattern(BLOCK, thread as u8));
+            assert!(chunk.to_bytes() == pattern(BLOCK, thread as u8));
         }
     });
 }
@@ -429,7 +429,7 @@ fn simulated_files_lose_only_what_was_not_flushed() {
                 let second = node.spawn(async {
                     // The old life's lock is gone.
                     let device = FileBacking::open("/device", &options(true)).unwrap().attach();
-                    device.read(0, 9 * BLOCK as usize).await.unwrap().as_slice().to_vec()
+                    device.read(0, 9 * BLOCK as usize).await.unwrap().to_bytes().to_vec()
                 });
                 let got = second.await.unwrap();
                 let (old, new) = (pattern(9 * BLOCK, 7), pattern(9 * BLOCK, 8));

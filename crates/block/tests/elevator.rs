@@ -208,7 +208,7 @@ async fn load(elevator: Elevator, thread: u64) {
         }
         let reads: Vec<_> = numbers().map(|n| device.read(offset(n), BLOCK as usize)).collect();
         for (n, read) in numbers().zip(reads) {
-            assert!(read.await.unwrap().as_slice() == bytes(n));
+            assert!(read.await.unwrap().to_bytes() == bytes(n));
         }
     }
     // Both halves of a pair of neighbours are in one request then.

@@ -6,9 +6,12 @@
 mod cp;
 mod down;
 mod eval;
+mod gc;
+mod list;
 mod meta;
 mod node;
 mod nvme;
+mod restart;
 mod status;
 mod stripe;
 mod target;
@@ -34,6 +37,10 @@ enum Command {
     Down(down::DownArgs),
     /// Run experiments on storage, and report what they show.
     Eval(eval::EvalArgs),
+    /// Remove what is left of jobs whose processes are gone, as after a reboot.
+    Gc(gc::GcArgs),
+    /// List the jobs on this machine, those included that a reboot or a crash left.
+    List(list::ListArgs),
     /// Run a metadata service.
     Meta(meta::MetaArgs),
     /// Mount and unmount for a node, which starts this before it confines itself.
@@ -42,8 +49,10 @@ enum Command {
     /// Run a node: its target, its agent and its mount.
     Node(node::NodeArgs),
     /// Use NVMe over TCP targets: discover, list, read, write, measure.
-    Nvme(nvme::NvmeArgs),
-    /// Show what a job's file system is made of and how it does.
+    Nvme(Box<nvme::NvmeArgs>),
+    /// Start again what has died of a job: nodes, the metadata service.
+    Restart(restart::RestartArgs),
+    /// Show a job's nodes, space and health.
     Status(status::StatusArgs),
     /// Show or set how files are laid out over the devices.
     Stripe(stripe::StripeArgs),
@@ -74,10 +83,13 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cp(args) => cp::run(&args),
         Command::Down(args) => down::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Gc(args) => gc::run(&args),
+        Command::List(args) => list::run(&args),
         Command::Meta(args) => meta::run(&args),
         Command::MountHelper(args) => node::serve_mounts(&args),
         Command::Node(args) => node::run(&args),
-        Command::Nvme(args) => nvme::run(args),
+        Command::Nvme(args) => nvme::run(*args),
+        Command::Restart(args) => restart::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Stripe(args) => stripe::run(&args),
         Command::Target(args) => target::run(&args),

@@ -16,6 +16,12 @@ use std::path::Path;
 /// The interface whose rights are asked for; an older kernel enforces those it knows.
 const WANTED: ABI = ABI::V5;
 
+/// From now on files and directories that this process makes are its user's alone, whatever umask it was
+/// started with. For processes that make no files on behalf of others.
+pub(crate) fn keep_files_private() {
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+}
+
 /// How well this process is confined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confinement {

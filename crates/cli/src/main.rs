@@ -6,6 +6,7 @@ mod print;
 mod commands;
 mod confine;
 mod deploy;
+mod descriptors;
 mod load;
 mod one_file;
 mod signals;
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
     let code = match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("tsumugi: {error:#}");
+            eprintln!("tsumugi: {}", print::words(&error));
             return commands::exit_code_of(&error);
         }
     };

@@ -45,3 +45,39 @@ fn keep(written: io::Result<()>) {
 pub(crate) fn lost() -> Option<&'static io::Error> {
     LOST.get()
 }
+
+/// An error with its causes, each once: messages of our crates have their cause's words in them
+/// already.
+pub(crate) fn words(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        let cause = cause.trim();
+        if cause.is_empty() || text.contains(cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(cause);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    /// Goal: a cause that its error's message has in it is not printed again; another one is.
+    #[test]
+    fn causes_are_printed_once() {
+        let missing = || std::path::PathBuf::from("/nonexistent/config.toml");
+        let error = node::NodeConfig::read(&missing()).unwrap_err();
+        let text = words(&anyhow::Error::new(error).context("cannot start"));
+        assert_eq!(text.matches("No such file or directory").count(), 1, "{text}");
+        assert!(text.starts_with("cannot start: cannot read /nonexistent/config.toml"), "{text}");
+        let error = std::fs::read(missing()).context("cannot read it").unwrap_err();
+        assert_eq!(words(&error), "cannot read it: No such file or directory (os error 2)");
+    }
+}

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use anyhow::Context;
 use ring::Handle;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
@@ -43,6 +43,23 @@ impl Signals {
                 tracing::error!(%error, "signals come no more");
                 return std::future::pending().await;
             }
+        }
+    }
+}
+
+/// As [`watch`], for a service that a job relies on: the signals that by default end a process, and
+/// that terminals and tools send for other reasons, end it no more.
+pub(crate) fn watch_service() -> anyhow::Result<Signals> {
+    watch(&[SIGHUP, SIGUSR1, SIGUSR2])
+}
+
+/// Completes with the first SIGINT or SIGTERM; at each SIGUSR1 calls `show`.
+pub(crate) async fn termination_or(signals: &mut Signals, mut show: impl FnMut()) {
+    loop {
+        match signals.recv().await {
+            SIGINT | SIGTERM => return,
+            SIGUSR1 => show(),
+            _ => {}
         }
     }
 }

@@ -17,10 +17,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// A change by another session that a cache outside of this client may have to follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Change {
     /// Data or attributes of an inode changed.
     Inode(InodeId),
+    /// Data of an inode may have changed: a message is sent once what is cached of it is dropped.
+    Pages(InodeId, ring::mailbox::Sender<()>),
 }
 
 /// How long a demand for space waits for reads to end.
@@ -109,7 +111,8 @@ impl Client {
     fn lose_dirty(&self, inode: &Inode) {
         let mut dirty = inode.dirty.borrow_mut();
         // What failed just before, as targets refused it, is lost with the session as well.
-        if !dirty.is_clean() || dirty.failures.is_untold() {
+        // So is a lock: what was read under it must not be written back under none.
+        if !dirty.is_clean() || dirty.failures.is_untold() || inode.was_locked.take() {
             inode.state.borrow_mut().lost_in = self.session.life.generation();
         }
         for fill in dirty.lose_all(Errno::EIO) {
@@ -317,7 +320,8 @@ impl Client {
         };
         inode.begin_recall(recall.rights, recall.stamp);
         let is_data = recall.rights.intersects(Rights::WRITE | Rights::SIZE);
-        if inode.lease_reads.count() == 0 && (!is_data || inode.dirty.borrow().is_clean()) {
+        let is_idle = inode.dirty.borrow().is_clean() && inode.names_held.count() == 0;
+        if inode.lease_reads.count() == 0 && (!is_data || is_idle) {
             self.end_recall(reply, &inode, recall);
             return;
         }
@@ -325,6 +329,7 @@ impl Client {
         ring::spawn(async move {
             inode.lease_reads.wait_zero().await;
             if is_data {
+                inode.names_held.wait_zero().await;
                 // A failure stays with the inode and is told at close or fsync.
                 let _ = self.commit(&inode, false).await;
             }

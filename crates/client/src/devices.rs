@@ -12,7 +12,7 @@ use protocol::client::{Answer, Call};
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Epoch, Errno, HostId, Incarnation, InodeId};
 use ring::local::{Notify, Semaphore};
-use ring::{Buffer, Chunk, RegionSlice, Segment, Segments, Shared};
+use ring::{Chunk, RegionSlice, Segment, Segments, Shared};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -452,8 +452,5 @@ impl Client {
 
 /// Memory of a device in this process may change under a chunk that refers to it: copied.
 fn freeze(chunk: Chunk) -> Shared {
-    match chunk {
-        Chunk::Region(slice) => Buffer::copy_from(slice.as_slice()).freeze(),
-        other => other.into_shared(),
-    }
+    chunk.into_lasting().into_shared()
 }

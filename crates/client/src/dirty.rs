@@ -11,9 +11,10 @@ use crate::failures::Failures;
 use crate::space::Allocated;
 use protocol::space::NewAllocation;
 use protocol::{AllocationId, DeviceId, Errno, Extent, Timestamp};
-use ring::{Buffer, Shared};
+use ring::{Buffer, Chunk, Shared};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Bytes that go out together.
 pub(crate) const FILL_BYTES: usize = protocol::space::ALLOCATION_MAX_BYTES as usize;
@@ -164,15 +165,21 @@ impl Dirty {
 
     /// Adds bytes to a gathering fill as the file's bytes at `offset`. Answers whether the fill is
     /// full now.
-    pub(crate) fn append(&mut self, id: FillId, offset: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn append(
+        &mut self,
+        id: FillId,
+        offset: u64,
+        (chunk, part): (&Chunk, Range<usize>),
+    ) -> bool {
         let Some(fill) = self.fills.get_mut(&id) else { return false };
         let FillState::Gathering(buffer) = &mut fill.state else { return false };
         let at = buffer.len() as u32;
-        buffer.extend_from_slice(bytes);
+        let length = part.len() as u64;
+        buffer.extend_from_chunk(chunk, part);
         fill.used = buffer.len() as u32;
         fill.writes += 1;
         let full = fill.used as usize == FILL_BYTES || fill.writes >= WRITES_PER_FILL_MAX;
-        self.place(offset, bytes.len() as u64, At { fill: id, at });
+        self.place(offset, length, At { fill: id, at });
         full
     }
 

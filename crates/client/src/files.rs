@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::failures::Told;
+use crate::holds::{NamesHeld, Pin};
 use crate::inode::Inode;
 use crate::names::Setting;
 use crate::read::Ahead;
@@ -63,35 +64,46 @@ impl Client {
         let inode = self.inode(id);
         // Counted before anything is asked, so that a recall meanwhile says that it is open, and a
         // removal by this client that begins from now on.
-        self.begin_open(&inode);
+        let pin = self.begin_pin(&inode);
         let is_removing = self.removals.may_concern(id);
         let told = inode.told();
-        let handle = Handle { inode, mode, session: self.session.life.generation(), told };
-        let opened = async {
-            if mode.write {
-                // READ is not always granted; WRITE is what a writer needs.
-                self.acquire_with(&handle.inode, Rights::WRITE, Rights::READ).await?;
-            }
-            let attr = self.attr(id).await?;
-            // Nobody asks whether it is open here before its last name goes, or nobody has asked.
-            let is_unasked = handle.inode.state.borrow().rights.is_empty();
-            if attr.nlink == 0 || is_removing || is_unasked {
-                self.acquire(&handle.inode, Rights::OPEN).await?;
-            }
-            Ok(attr)
-        };
-        match opened.await {
-            Ok(attr) if attr.kind == FileKind::File => Ok((handle, attr)),
-            Ok(attr) => {
-                self.end_open(&handle);
-                let is_directory = attr.kind == FileKind::Directory;
-                Err(if is_directory { Errno::EISDIR } else { Errno::EINVAL })
-            }
-            Err(errno) => {
-                self.end_open(&handle);
-                Err(errno)
+        let session = self.session.life.generation();
+        if mode.write {
+            // READ is not always granted; WRITE is what a writer needs.
+            self.acquire_with(&inode, Rights::WRITE, Rights::READ).await?;
+        }
+        let attr = self.attr(id).await?;
+        match attr.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        if is_untold(&inode, &attr, is_removing) {
+            self.acquire(&inode, Rights::OPEN).await?;
+        }
+        pin.keep();
+        Ok((Handle { inode, mode, session, told }, attr))
+    }
+
+    /// Opens a directory: it is kept while the answer lives, also without a name.
+    ///
+    /// # Errors
+    /// ENOTDIR if it is none, those of a call.
+    pub async fn open_directory(self: &Rc<Self>, id: InodeId) -> Result<Pin, Errno> {
+        let inode = self.inode(id);
+        let pin = self.begin_pin(&inode);
+        let attr = self.attr(id).await?;
+        if attr.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        if is_untold(&inode, &attr, false) {
+            match self.tell_open(&inode).await {
+                // This client removed it: what it shows of it is kept here.
+                Err(Errno::ESTALE) if attr.nlink == 0 => {}
+                told => told?,
             }
         }
+        Ok(pin)
     }
 
     /// Makes a regular file and opens it; takes a reference to it.
@@ -99,6 +111,32 @@ impl Client {
     /// # Errors
     /// EEXIST, ENOENT, those of a call.
     pub async fn create(
+        self: &Rc<Self>,
+        parent: InodeId,
+        name: &[u8],
+        setting: Setting,
+        mode: OpenMode,
+    ) -> Result<(Handle, Attr), Errno> {
+        self.wait_for_names(parent).await;
+        self.create_now(parent, name, setting, mode).await
+    }
+
+    /// As [`Client::create`], by the holder of the directory's names: no other node has made the name
+    /// since they are held.
+    ///
+    /// # Errors
+    /// As [`Client::create`].
+    pub async fn create_held(
+        self: &Rc<Self>,
+        held: NamesHeld,
+        name: &[u8],
+        setting: Setting,
+        mode: OpenMode,
+    ) -> Result<(Handle, Attr), Errno> {
+        self.create_now(held.directory(), name, setting, mode).await
+    }
+
+    async fn create_now(
         self: &Rc<Self>,
         parent: InodeId,
         name: &[u8],
@@ -166,12 +204,11 @@ impl Client {
     /// As [`Client::flush`]; the open has ended all the same.
     pub async fn release(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
         let result = self.flush(handle).await;
-        self.end_open(handle);
+        self.end_open(&handle.inode);
         result
     }
 
-    fn end_open(&self, handle: &Handle) {
-        let inode = &handle.inode;
+    pub(crate) fn end_open(&self, inode: &Inode) {
         self.open_files.set(self.open_files.get() - 1);
         let mut state = inode.state.borrow_mut();
         state.opens -= 1;
@@ -194,9 +231,14 @@ impl Client {
     }
 
     /// Counts an open of an inode.
-    fn begin_open(&self, inode: &Inode) {
+    pub(crate) fn begin_open(&self, inode: &Inode) {
         inode.state.borrow_mut().opens += 1;
         self.open_files.set(self.open_files.get() + 1);
+    }
+
+    /// Whether a write that is not committed yet clears suid and sgid.
+    pub fn kills_privileges(&self, id: InodeId) -> bool {
+        self.known_inode(id).is_some_and(|inode| inode.dirty.borrow().kill_privileges)
     }
 
     /// Changes the size together with other attributes.
@@ -313,4 +355,10 @@ impl Client {
             }
         }
     }
+}
+
+/// Whether the service has to be told of an open: nobody asks whether it is open here before its last
+/// name goes, or nobody has asked.
+fn is_untold(inode: &Inode, attr: &Attr, is_removing: bool) -> bool {
+    attr.nlink == 0 || is_removing || inode.state.borrow().rights.is_empty()
 }

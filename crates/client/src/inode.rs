@@ -28,6 +28,9 @@ pub(crate) struct Inode {
     /// The number of the last commit that has ended, of all of this client: what it made part of the
     /// file is dirty no more.
     pub(crate) last_commit: Cell<u64>,
+    pub(crate) pages: Pages,
+    /// A lock on it was granted in this session.
+    pub(crate) was_locked: Cell<bool>,
     /// Reads under READ that are under way: a recall waits for them.
     pub(crate) lease_reads: WaitGroup,
     /// Notified when a fill has been written out.
@@ -37,8 +40,35 @@ pub(crate) struct Inode {
     /// Changes of this client under way that must be alone with the data: nothing is written to it
     /// meanwhile.
     pub(crate) changes: WaitGroup,
-    /// Held by one append at a time.
+    /// Held by one append at a time; of a directory, by the one that holds its names.
     pub(crate) append_lock: Semaphore,
+    /// Of a directory: a [`crate::NamesHeld`] that lives. A recall of SIZE waits for it.
+    pub(crate) names_held: WaitGroup,
+}
+
+/// What the kernel's page cache may have of an inode.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    /// Something was read since pages were last marked stale.
+    is_filled: Cell<bool>,
+    /// Counts the times that pages may have become stale.
+    pub(crate) stale: Cell<u64>,
+    /// All pages that were stale by this count are dropped.
+    pub(crate) dropped: Cell<u64>,
+}
+
+impl Pages {
+    /// Bytes are read that the kernel may keep.
+    pub(crate) fn fill(&self) {
+        self.is_filled.set(true);
+    }
+
+    /// Others may change the data from now on, without a word.
+    pub(crate) fn expire(&self) {
+        if self.is_filled.replace(false) {
+            self.stale.set(self.stale.get() + 1);
+        }
+    }
 }
 
 /// What is known.
@@ -89,11 +119,14 @@ impl Inode {
             state: RefCell::default(),
             dirty: RefCell::default(),
             last_commit: Cell::new(0),
+            pages: Pages::default(),
+            was_locked: Cell::new(false),
             lease_reads: WaitGroup::new(),
             written: Notify::new(),
             commit_lock: Semaphore::new(1),
             changes: WaitGroup::new(),
             append_lock: Semaphore::new(1),
+            names_held: WaitGroup::new(),
         }
     }
 
@@ -133,6 +166,7 @@ impl Inode {
         state.rights = grant.rights;
         if !grant.rights.contains(Rights::READ) {
             state.drop_read();
+            self.pages.expire();
         }
         grant.rights.contains(Rights::READ)
     }
@@ -199,7 +233,13 @@ impl Inode {
         state.rights = state.rights - rights;
         if rights.contains(Rights::READ) {
             state.drop_read();
+            self.pages.expire();
         }
+    }
+
+    /// Whether a right is being recalled that the service still counts as held.
+    pub(crate) fn is_leaving(&self, right: Rights) -> bool {
+        self.state.borrow().leaving.iter().any(|(_, rights)| rights.intersects(right))
     }
 
     /// Last part of a recall: all that was done under the rights is committed, or has failed.
@@ -244,6 +284,7 @@ impl Inode {
         state.leaving.clear();
         state.stamp = LeaseStamp(0);
         state.drop_read();
+        self.pages.expire();
     }
 
     /// The connection was lost: what READ covered may be stale, WRITE and SIZE are reclaimed.
@@ -251,6 +292,7 @@ impl Inode {
         let mut state = self.state.borrow_mut();
         state.rights = state.rights - Rights::READ;
         state.drop_read();
+        self.pages.expire();
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `inode`, `entries` | what is known of one inode; of a directory's names |
 //! | `removals` | what may be losing its last name by this client's doing |
 //! | `names` | lookup, create, link, unlink, rename, listings, attributes |
+//! | `holds` | keeping what a walk has found, or found absent, until its caller acts on it |
 //! | `files` | open, close, truncate, fallocate, copy, seek |
 //! | `dirty`, `write`, `commit` | gathering written bytes, writing them out, committing them |
 //! | `read` | from caches, dirty data and devices to the caller |
@@ -27,6 +28,7 @@ mod entries;
 mod extent_map;
 mod failures;
 mod files;
+mod holds;
 mod inode;
 mod locks;
 mod names;
@@ -41,5 +43,6 @@ pub use client::{Client, ClientConfig, ClientCounts};
 pub use coherence::Change;
 pub use devices::{DeviceUse, LocalDevices};
 pub use files::{Handle, OpenMode, SeekTo};
+pub use holds::{NamesHeld, Pin};
 pub use names::{Listing, Renamed, Setting};
 pub use session::{CallCounts, SessionConfig};

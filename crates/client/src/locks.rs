@@ -1,10 +1,22 @@
 //! Advisory locks across nodes: all of them are kept by the metadata service.
+//!
+//! Locks are points of synchronisation. What was written to a file through any handle of this client is
+//! committed before a lock on it is released, weakened or taken. After a grant nothing is read that is
+//! older than it: what this client caches is valid under READ, whose recall was answered before a commit
+//! of another session was carried out, and the stream delivers that recall before the grant. The
+//! kernel's pages are dropped after a recall was answered, so a grant waits until they are
+//! ([`Client::freshen`]).
 
 use crate::client::Client;
+use crate::coherence::Change;
 use protocol::client::{Answer, Call};
 use protocol::lock::{Lock, LockFamily, LockOwner};
 use protocol::{Errno, InodeId};
 use std::rc::Rc;
+use std::time::Duration;
+
+/// Pause before the kernel is asked again to drop pages.
+const RETRY: Duration = Duration::from_millis(5);
 
 impl Client {
     /// Takes a lock; with `wait`, when it is free.
@@ -13,7 +25,41 @@ impl Client {
     /// EAGAIN if it is not free, EDEADLK, EINTR after [`Client::cancel_lock`], ENOLCK, those of a
     /// call.
     pub async fn lock(self: &Rc<Self>, lock: Lock, wait: bool) -> Result<(), Errno> {
-        self.session.call(Call::SetLock { lock, wait }).await.map(drop)
+        self.publish(lock.inode).await;
+        self.session.call(Call::SetLock { lock, wait }).await?;
+        self.inode(lock.inode).was_locked.set(true);
+        self.freshen(lock.inode).await;
+        Ok(())
+    }
+
+    /// Commits what was written to an inode. A failure stays with the inode and shows at the next fsync or
+    /// close of each handle: it keeps no lock held.
+    async fn publish(self: &Rc<Self>, id: InodeId) {
+        if let Some(inode) = self.known_inode(id) {
+            let _ = self.commit(&inode, false).await;
+        }
+    }
+
+    /// Waits until the kernel has dropped pages that it may have of an inode, and that others may have
+    /// changed since.
+    async fn freshen(self: &Rc<Self>, id: InodeId) {
+        let Some(inode) = self.known_inode(id) else { return };
+        let stale = inode.pages.stale.get();
+        if inode.pages.dropped.get() >= stale {
+            return;
+        }
+        let Some(changes) = &self.changes else { return };
+        let rounds = self.rounds();
+        loop {
+            let (done, mut dropped) = ring::mailbox::channel(1);
+            changes(Change::Pages(id, done));
+            // Nothing comes where too much waits to be dropped, or nothing is mounted any more.
+            if dropped.recv().await.is_some() || rounds.begin().is_err() {
+                break;
+            }
+            ring::time::sleep(RETRY).await;
+        }
+        inode.pages.dropped.set(inode.pages.dropped.get().max(stale));
     }
 
     /// Ends this owner's wait for a lock.
@@ -29,11 +75,12 @@ impl Client {
         self.session.call(Call::CancelLock { inode, family, owner }).await.map(drop)
     }
 
-    /// Releases the range of a lock.
+    /// Releases the range of a lock, after what was written to the file is committed.
     ///
     /// # Errors
     /// Those of a call.
     pub async fn unlock(self: &Rc<Self>, lock: Lock) -> Result<(), Errno> {
+        self.publish(lock.inode).await;
         self.session.call(Call::Unlock(lock)).await.map(drop)
     }
 

@@ -6,7 +6,7 @@ use crate::inode::Inode;
 use crate::removals::Removal;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, Creation, Entry, OpenTold, RenameMode, XattrMode};
-use protocol::{Attr, Errno, InodeId, Rights};
+use protocol::{Attr, CAPABILITY_XATTR, Errno, InodeId, Rights};
 use std::rc::Rc;
 
 /// Entries asked for at once when a directory is listed.
@@ -176,9 +176,14 @@ impl Client {
         changes: AttrChanges,
     ) -> Result<Attr, Errno> {
         let inode = self.inode(id);
-        // Times of uncommitted writes must not come after, and overwrite, what is set now.
-        let clean = inode.dirty.borrow().is_clean();
-        if !clean && (changes.mtime.is_some() || changes.layout.is_some()) {
+        // Times of uncommitted writes must not come after, and overwrite, what is set now, nor may the
+        // suid and sgid that they clear.
+        let (clean, kills) = {
+            let dirty = inode.dirty.borrow();
+            (dirty.is_clean(), dirty.kill_privileges)
+        };
+        let is_before = changes.mtime.is_some() || changes.layout.is_some();
+        if !clean && (is_before || kills && changes.mode.is_some()) {
             self.commit(&inode, false).await?;
         }
         let before = self.commits.get();
@@ -197,6 +202,7 @@ impl Client {
         creation: Creation,
         setting: Setting,
     ) -> Result<Attr, Errno> {
+        self.wait_for_names(parent).await;
         self.create_with(parent, name, creation, setting, Rights::READ).await
     }
 
@@ -228,6 +234,7 @@ impl Client {
         name: &[u8],
     ) -> Result<Attr, Errno> {
         check_name(name)?;
+        self.wait_for_names(parent).await;
         let before = self.commits.get();
         let call = Call::Link { inode: id, parent, name: name.to_vec() };
         let attr = attr_of(&self.session.call(call).await?)?;
@@ -274,7 +281,11 @@ impl Client {
         if let Some(inode) = self.known_inode(id) {
             let is_open = inode.state.borrow().opens > 0;
             if is_open {
-                self.acquire(&inode, Rights::OPEN).await?;
+                match self.tell_open(&inode).await {
+                    // It is gone: nothing of it has to be kept.
+                    Err(Errno::ESTALE) => {}
+                    told => told?,
+                }
             }
         }
         Ok(OpenTold::Of(id))
@@ -323,6 +334,7 @@ impl Client {
     ) -> Result<Renamed, Errno> {
         check_name(from.1)?;
         check_name(to.1)?;
+        self.wait_for_names(to.0).await;
         let replaces = mode == RenameMode::Replace || mode == RenameMode::Whiteout;
         let mut removal = replaces.then(|| self.removals.begin());
         let told = match &mut removal {
@@ -397,7 +409,7 @@ impl Client {
     /// # Errors
     /// ENODATA, those of a call.
     pub async fn xattr(self: &Rc<Self>, id: InodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        if self.has_no_xattrs(id) {
+        if self.has_no_xattrs(id) || name == CAPABILITY_XATTR && self.has_written(id) {
             return Err(Errno::ENODATA);
         }
         let call = Call::GetXattr { inode: id, name: name.to_vec() };
@@ -415,6 +427,11 @@ impl Client {
             && self.session.life.is_alive()
     }
 
+    /// Whether data was written that is not committed: its commit removes file capabilities.
+    fn has_written(&self, id: InodeId) -> bool {
+        self.known_inode(id).is_some_and(|inode| !inode.dirty.borrow().is_clean())
+    }
+
     /// Names of all extended attributes.
     ///
     /// # Errors
@@ -424,7 +441,12 @@ impl Client {
             return Ok(Vec::new());
         }
         match self.session.call(Call::ListXattr(id)).await? {
-            Answer::Names(names) => Ok(names),
+            Answer::Names(mut names) => {
+                if self.has_written(id) {
+                    names.retain(|name| name != CAPABILITY_XATTR);
+                }
+                Ok(names)
+            }
             _ => Err(Errno::EPROTO),
         }
     }
@@ -441,6 +463,10 @@ impl Client {
         mode: XattrMode,
     ) -> Result<(), Errno> {
         if let Some(inode) = self.known_inode(id) {
+            if name == CAPABILITY_XATTR {
+                // What was written before must not remove it.
+                self.commit(&inode, false).await?;
+            }
             inode.state.borrow_mut().has_no_xattrs = false;
         }
         let call = Call::SetXattr { inode: id, name: name.to_vec(), value: value.to_vec(), mode };

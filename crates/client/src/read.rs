@@ -93,6 +93,7 @@ impl Client {
         loop {
             rounds.begin()?;
             self.session.life.alive().await?;
+            inode.pages.fill();
             let validity = self.validity();
             let last_commit = inode.last_commit.get();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
@@ -112,6 +113,11 @@ impl Client {
                 self.carry_out(parts, room).await
             };
             drop(held);
+            if !inode.state.borrow().rights.contains(Rights::READ) {
+                // No recall says when these bytes become old.
+                inode.pages.fill();
+                inode.pages.expire();
+            }
             let is_same = validity.losses == self.devices.losses();
             if self.still_holds(&validity) || is_same && chunks.is_err() {
                 return chunks;

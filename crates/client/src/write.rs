@@ -183,7 +183,7 @@ impl Client {
             let acquired = self.admit(inode, Rights::WRITE).await;
             self.may_place(session, planned, acquired)?;
             done = part.end;
-            let piece = Chunk::from(Buffer::copy_from(&bytes.as_slice()[part]));
+            let piece = Chunk::from(bytes.copy_part(part));
             self.place(inode, at, piece, &plan, kill_privileges);
         }
         Ok(())
@@ -290,7 +290,7 @@ impl Client {
             dirty.add_reserved(id, plan.blocks);
             full.extend(dirty.seal(id, plan.block_size));
         } else {
-            gather(&mut dirty, offset, bytes.as_slice(), plan, &mut full);
+            gather(&mut dirty, offset, &bytes, plan, &mut full);
         }
         drop(dirty);
         self.dirty_inodes.borrow_mut().insert(inode.id, Rc::clone(inode));
@@ -387,7 +387,7 @@ impl Client {
 }
 
 /// Appends bytes to gathering fills, beginning new ones as they become full.
-fn gather(dirty: &mut Dirty, offset: u64, bytes: &[u8], plan: &Plan, full: &mut Vec<Sealed>) {
+fn gather(dirty: &mut Dirty, offset: u64, bytes: &Chunk, plan: &Plan, full: &mut Vec<Sealed>) {
     let mut done = 0;
     let mut spare_blocks = plan.blocks;
     while done < bytes.len() {
@@ -397,7 +397,7 @@ fn gather(dirty: &mut Dirty, offset: u64, bytes: &[u8], plan: &Plan, full: &mut 
         };
         let part = done..(done + room).min(bytes.len());
         dirty.add_reserved(id, std::mem::take(&mut spare_blocks));
-        let is_full = dirty.append(id, offset + part.start as u64, &bytes[part.clone()]);
+        let is_full = dirty.append(id, offset + part.start as u64, (bytes, part.clone()));
         done = part.end;
         if is_full && let Some(mut sealed) = dirty.seal(id, plan.block_size) {
             // What was reserved beyond this fill serves the next.

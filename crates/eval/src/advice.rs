@@ -14,6 +14,7 @@ use crate::plan::Plan;
 use serde::Serialize;
 use std::fmt::Display;
 
+use rules::trust::Grade;
 pub use thresholds::{THRESHOLDS, Threshold, Thresholds, Unit};
 
 /// A rule.
@@ -218,6 +219,17 @@ struct Finding {
     claim: String,
     evidence: Vec<String>,
     apply: String,
+    basis: Basis,
+}
+
+/// What a finding rests on: it is not strong on a single cell, nor where one number does not describe what
+/// was measured.
+#[derive(Clone, Copy, Debug, Default)]
+struct Basis {
+    /// Cells, or comparisons of two of them.
+    cells: usize,
+    /// Whether a verdict on them is withheld.
+    is_withheld: bool,
 }
 
 impl Finding {
@@ -227,6 +239,7 @@ impl Finding {
             claim: why.into(),
             evidence: Vec::new(),
             apply: String::new(),
+            basis: Basis::default(),
         }
     }
 }
@@ -264,6 +277,13 @@ pub struct Card {
     pub change: Message,
 }
 
+/// How many verdicts the cards print beside those of the comparisons: they share the report's error.
+pub(crate) fn further_judgements(plan: &Plan, analysis: &Analysis) -> usize {
+    let facts =
+        Facts { plan, analysis, trend: None, limits: THRESHOLDS, language: Language::English };
+    rules::depth::judgements(&facts) + rules::cost::judgements(&facts)
+}
+
 /// Judges all rules; the cards are in a language. `trend` is of earlier results, for A19.
 pub fn advise(
     plan: &Plan,
@@ -273,10 +293,12 @@ pub fn advise(
 ) -> Vec<Card> {
     let facts = Facts { plan, analysis, trend, limits: THRESHOLDS, language };
     let scope = scope(&facts, language);
+    let grade = rules::trust::grade(&facts);
     RULES
         .iter()
         .map(|rule| {
             let mut finding = (rule.judge)(&facts);
+            temper(&facts, &mut finding, grade.as_ref());
             if finding.confidence == Confidence::NotMeasured {
                 let needs = language.text(rule.needs);
                 let values: [(&str, &dyn Display); 2] =
@@ -298,6 +320,28 @@ pub fn advise(
             }
         })
         .collect()
+}
+
+/// Takes strength from what rests on too little, and tells why.
+fn temper(facts: &Facts<'_>, finding: &mut Finding, grade: Option<&Grade>) {
+    if finding.confidence != Confidence::Strong {
+        return;
+    }
+    let Basis { cells, is_withheld } = finding.basis;
+    let mut why = Vec::new();
+    if cells < facts.limits.strong_cells_min {
+        why.push(facts.language.text(Message::AdviceOneCell).to_string());
+    }
+    if let Some(grade) = grade.filter(|grade| !grade.is_good()) {
+        why.push(facts.language.say(Message::AdviceGrade, &[("grade", &grade.letter)]));
+    }
+    if is_withheld {
+        why.push(facts.language.text(Message::AdviceWithheld).to_string());
+    }
+    if !why.is_empty() {
+        finding.confidence = Confidence::Moderate;
+        finding.evidence.append(&mut why);
+    }
 }
 
 /// For what all answers hold.

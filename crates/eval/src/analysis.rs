@@ -1,30 +1,46 @@
 //! From stored runs to verdicts: pairs by round, families by figure, and curves to draw.
 //!
-//! A *family* is what one figure shows: a comparison, a workload and a metric; its cells are judged
-//! together. Pairs are formed by round only: a round in which either run failed, was served from a
-//! cache or had not settled counts for neither side.
+//! A *family* is what one table shows: a comparison, a workload and a metric. The verdicts of all of them
+//! are judged together, as one report prints them all. Pairs are formed by round only: a round in which
+//! either run failed, was served from a cache or had not settled counts for neither side. Of an experiment
+//! that goes on, or was interrupted, verdicts are of its last look: to look whenever one likes, and to stop
+//! at what one likes, would find a difference in anything. Where one number does not describe the ratio the
+//! verdict is withheld ([`Flaw`]).
 
 mod drift;
+mod shape;
+mod within;
 
+use crate::engine::SERIES_INTERVAL;
 use crate::error::Error;
-use crate::experiment::{Comparison, Metric};
+use crate::experiment::{Comparison, EngineKind, Metric};
+use crate::guard::Mark;
 use crate::messages::Language;
 use crate::plan::Plan;
+use crate::run::Ending;
 use crate::statistics::{
-    ALPHA, Evidence, Inconclusive, Interval, Verdict, judge_family, median, median_interval,
+    ALPHA, Evidence, Inconclusive, Interval, Stake, Verdict, judge, median, median_interval,
 };
 use crate::store::{Run, Store};
+use shape::Tests;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use drift::Drift;
+pub use drift::{ConditionDrift, Drift};
+pub use shape::{Flaw, Pair};
+pub(crate) use within::Intervals;
+use within::Within;
 
 /// One cell of a family, judged.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Index of the cell in the plan.
     pub cell: usize,
-    /// The paired log-ratios, by round.
+    /// The pairs, by round.
+    pub pairs: Vec<Pair>,
+    /// Their log-ratios.
     pub ratios: Vec<f64>,
+    /// What one number hides, the surest first.
+    pub flaws: Vec<Flaw>,
     /// What they say.
     pub evidence: Evidence,
     /// What follows.
@@ -35,6 +51,11 @@ impl Row {
     /// The verdict for people, marked where the interval shows another.
     pub fn label(&self, language: Language) -> String {
         self.evidence.label(self.verdict, language)
+    }
+
+    /// Whether there is anything to judge.
+    fn has_data(&self) -> bool {
+        self.verdict != Verdict::Inconclusive(Inconclusive::NoData)
     }
 
     /// Whether it is marked.
@@ -78,41 +99,115 @@ pub struct Analysis {
     pub families: Vec<Family>,
     /// All stored runs.
     pub runs: Vec<Run>,
-    /// Counted rounds that were begun.
+    /// Counted rounds that the verdicts are of.
     pub rounds: u32,
+    /// Comparisons whose verdicts a report of this prints, those of its advice included.
+    pub judged_together: usize,
+    /// The last round that verdicts are of, those for warming up counted; `None` is all.
+    last: Option<u32>,
+}
+
+/// Which rounds verdicts are of.
+enum Due {
+    /// All that there are.
+    All,
+    /// Those up to the last look.
+    To(u32),
+    /// There was no look yet; the first is after so many counted rounds.
+    NotBefore(u32),
 }
 
 impl Analysis {
-    /// Analyses all runs.
+    /// Analyses all runs; the verdicts are those of the last look that was due.
     pub fn of(plan: &Plan, store: &Store) -> Result<Self, Error> {
-        Self::of_rounds(plan, store, None)
+        let runs = store.runs()?;
+        match due(plan, store, &runs)? {
+            Due::All => Self::judged(plan, store, runs, None),
+            Due::To(last) => Self::judged(plan, store, runs, Some(last)),
+            Due::NotBefore(look) => {
+                let mut analysis = Self::judged(plan, store, runs, None)?;
+                let left = look.saturating_sub(analysis.rounds);
+                let rows = analysis.families.iter_mut().flat_map(|family| &mut family.rows);
+                for row in rows.filter(|row| row.verdict.is_decided()) {
+                    row.verdict = Verdict::Inconclusive(Inconclusive::NotDue(left));
+                }
+                Ok(analysis)
+            }
+        }
     }
 
     /// Analyses the runs up to a round, from 0, those for warming up counted.
     pub fn of_rounds(plan: &Plan, store: &Store, last: Option<u32>) -> Result<Self, Error> {
         let mut runs = store.runs()?;
         runs.retain(|run| last.is_none_or(|last| run.round <= last));
+        Self::judged(plan, store, runs, last)
+    }
+
+    fn judged(
+        plan: &Plan,
+        store: &Store,
+        runs: Vec<Run>,
+        last: Option<u32>,
+    ) -> Result<Self, Error> {
         let missing: BTreeMap<String, String> =
             store.missing_conditions()?.into_iter().map(|(id, _, reason)| (id, reason)).collect();
-        let values = Values::new(&runs);
+        let within = within_runs(store, &runs, last)?;
+        let values = Values::new(plan, &runs, last);
         let mut families = Vec::new();
         for (index, comparison) in plan.experiment.comparisons.iter().enumerate() {
             for (workload, load) in plan.experiment.workloads.iter().enumerate() {
                 for &metric in &load.metrics {
-                    families.push(family(
-                        plan,
-                        &values,
-                        &missing,
-                        (index, comparison),
-                        workload,
-                        metric,
-                    ));
+                    let of = (index, comparison);
+                    families.push(family(plan, &values, &missing, of, workload, metric));
                 }
             }
         }
-        let counted = runs.iter().filter(|run| !run.is_warm_up).map(|run| run.round + 1).max();
+        let is_counted = |run: &&Run| !run.is_warm_up && last.is_none_or(|it| run.round <= it);
+        let counted = runs.iter().filter(is_counted).map(|run| run.round + 1).max();
         let rounds = counted.unwrap_or(0).saturating_sub(plan.warm_up_rounds());
-        Ok(Self { families, runs, rounds })
+        let mut analysis = Self { families, runs, rounds, judged_together: 0, last };
+        analysis.judge(plan, &within);
+        Ok(analysis)
+    }
+
+    /// Judges all rows, as the parts of one report.
+    fn judge(&mut self, plan: &Plan, within: &BTreeMap<(String, String), Within>) {
+        let rows = || self.families.iter().flat_map(|family| &family.rows);
+        let compared = rows().filter(|row| row.ratios.len() > 1).count();
+        self.judged_together = compared + crate::advice::further_judgements(plan, self);
+        let stake = self.stake(plan);
+        let conditions = plan.conditions.len();
+        let tests_all: usize = rows().map(|row| Tests::of(&row.pairs, conditions).count()).sum();
+        for family in &mut self.families {
+            let comparison = &plan.experiment.comparisons[family.comparison];
+            let margin = plan.experiment.margins.of(family.metric);
+            let sides = plan.condition(&comparison.baseline).zip(plan.condition(&comparison.other));
+            for row in &mut family.rows {
+                (row.evidence, row.verdict) = judge(&row.ratios, margin, stake);
+                row.flaws = Tests::of(&row.pairs, conditions).found(tests_all);
+                if let Some((baseline, other)) = sides {
+                    let sides = [baseline, other];
+                    let of = |condition: usize| {
+                        let id = plan.conditions[condition].id.clone();
+                        within.get(&(plan.cells[row.cell].id.clone(), id))
+                    };
+                    row.flaws.extend(shape::within(sides.map(of), sides));
+                }
+                if let (Some(flaw), true) = (row.flaws.first(), row.has_data()) {
+                    row.verdict = Verdict::Inconclusive(Inconclusive::Withheld(flaw.kind));
+                }
+            }
+        }
+    }
+
+    /// The share of the report's error that each of its judgements has.
+    pub(crate) fn stake(&self, plan: &Plan) -> Stake {
+        Stake::of_report(plan.experiment.timing.looks.count(), self.judged_together)
+    }
+
+    /// Whether verdicts count a round.
+    pub(crate) fn counts(&self, round: u32) -> bool {
+        self.last.is_none_or(|last| round <= last)
     }
 
     /// Workloads and conditions of comparisons that could be decided and are not.
@@ -178,36 +273,104 @@ impl Analysis {
     }
 }
 
+/// Which rounds verdicts are of.
+fn due(plan: &Plan, store: &Store, runs: &[Run]) -> Result<Due, Error> {
+    let ending = store.get("ending")?;
+    let is_over = ending.is_some_and(|it| it != Ending::Interrupted.label());
+    if is_over || plan.experiment.engine == EngineKind::Imported {
+        return Ok(Due::All);
+    }
+    let warm_up = plan.warm_up_rounds();
+    let begun = runs.iter().map(|run| run.round + 1).max().unwrap_or_default();
+    let begun = begun.saturating_sub(warm_up);
+    let looks = &plan.experiment.timing.looks;
+    // The round that was begun last may lack runs.
+    Ok(match looks.rounds().iter().rev().find(|look| **look < begun) {
+        Some(look) => Due::To(warm_up + look - 1),
+        None => Due::NotBefore(looks.rounds_min()),
+    })
+}
+
+/// What happened within the runs of each cell and condition.
+fn within_runs(
+    store: &Store,
+    runs: &[Run],
+    last: Option<u32>,
+) -> Result<BTreeMap<(String, String), Within>, Error> {
+    let by_place: BTreeMap<(u32, &str, &str), &Run> = runs
+        .iter()
+        .map(|run| ((run.round, run.cell.as_str(), run.condition.as_str()), run))
+        .collect();
+    let mut within: BTreeMap<(String, String), Within> = BTreeMap::new();
+    store.each_series(|kept| {
+        let run = by_place.get(&(kept.round, kept.cell.as_str(), kept.condition.as_str()));
+        let Some(run) = run.filter(|run| last.is_none_or(|last| run.round <= last)) else { return };
+        if run.marks.iter().any(|mark| mark.excludes() && *mark != Mark::Transient) {
+            return;
+        }
+        let sample = |name| run.samples.get(name).copied();
+        let earlier = Intervals {
+            all: sample("discarded_intervals").unwrap_or_default() as usize,
+            stalled: sample("discarded_intervals_stalled").unwrap_or_default() as usize,
+            longest_seconds: sample("discarded_stall_longest_s").unwrap_or_default(),
+        };
+        let seconds = sample(SERIES_INTERVAL).unwrap_or(1.0);
+        within.entry((kept.cell, kept.condition)).or_default().add(&kept.series, seconds, earlier);
+    })?;
+    Ok(within)
+}
+
+/// A run, and the condition that ran before it.
+type Ran<'a> = (&'a Run, Option<usize>);
+
 /// Usable runs by cell, condition and round.
-struct Values<'a>(BTreeMap<(&'a str, &'a str), BTreeMap<u32, &'a Run>>);
+struct Values<'a> {
+    runs: BTreeMap<(&'a str, &'a str), BTreeMap<u32, Ran<'a>>>,
+    /// Whether the order of the runs is known.
+    has_order: bool,
+}
 
 impl<'a> Values<'a> {
-    fn new(runs: &'a [Run]) -> Self {
-        let mut values: BTreeMap<(&str, &str), BTreeMap<u32, &Run>> = BTreeMap::new();
-        for run in runs.iter().filter(|run| run.is_usable()) {
-            let key = (run.cell.as_str(), run.condition.as_str());
-            values.entry(key).or_default().insert(run.round, run);
+    /// `runs` are in the order in which they were made.
+    fn new(plan: &Plan, runs: &'a [Run], last: Option<u32>) -> Self {
+        let index: BTreeMap<&str, usize> =
+            plan.conditions.iter().enumerate().map(|(index, it)| (it.id.as_str(), index)).collect();
+        let has_order = plan.experiment.engine != EngineKind::Imported;
+        let mut values: BTreeMap<(&str, &str), BTreeMap<u32, Ran<'_>>> = BTreeMap::new();
+        let mut before = None;
+        for run in runs.iter().filter(|run| last.is_none_or(|last| run.round <= last)) {
+            if run.is_usable() {
+                let key = (run.cell.as_str(), run.condition.as_str());
+                values.entry(key).or_default().insert(run.round, (run, before));
+            }
+            before = index.get(run.condition.as_str()).copied().filter(|_| has_order);
         }
-        Self(values)
+        Self { runs: values, has_order }
     }
 
-    /// The log-ratios of rounds in which both sides count.
-    fn ratios(&self, cell: &str, baseline: &str, other: &str, metric: Metric) -> Vec<f64> {
+    /// The pairs of rounds in which both sides count.
+    fn pairs(&self, cell: &str, baseline: &str, other: &str, metric: Metric) -> Vec<Pair> {
         let (Some(baseline), Some(other)) =
-            (self.0.get(&(cell, baseline)), self.0.get(&(cell, other)))
+            (self.runs.get(&(cell, baseline)), self.runs.get(&(cell, other)))
         else {
             return Vec::new();
         };
         baseline
             .iter()
-            .filter_map(|(round, run)| {
-                let pair = other.get(round)?;
-                Some((pair.value(metric)? / run.value(metric)?).ln())
+            .filter_map(|(round, (run, before))| {
+                let (pair, before_other) = other.get(round)?;
+                Some(Pair {
+                    round: *round,
+                    ratio: (pair.value(metric)? / run.value(metric)?).ln(),
+                    is_baseline_first: self.has_order && run.position < pair.position,
+                    before: [*before, *before_other],
+                })
             })
             .collect()
     }
 }
 
+/// A family whose rows are not judged yet.
 fn family(
     plan: &Plan,
     values: &Values<'_>,
@@ -228,27 +391,18 @@ fn family(
         }
         ids.push(condition.id.as_str());
     }
-    let cells: Vec<usize> =
-        (0..plan.cells.len()).filter(|&cell| plan.cells[cell].workload == workload).collect();
-    let ratios: Vec<Vec<f64>> = cells
-        .iter()
-        .map(|&cell| values.ratios(&plan.cells[cell].id, ids[0], ids[1], metric))
-        .collect();
     let margin = plan.experiment.margins.of(metric);
-    let looks = plan.experiment.timing.looks.count();
-    let judged = judge_family(&ratios, margin, looks, ALPHA);
+    let cells = (0..plan.cells.len()).filter(|&cell| plan.cells[cell].workload == workload);
     family.rows = cells
-        .into_iter()
-        .zip(ratios)
-        .zip(judged)
-        .map(|((cell, ratios), (evidence, verdict))| {
-            let verdict = if ratios.is_empty() {
-                Verdict::Inconclusive(Inconclusive::NoData)
-            } else {
-                verdict
-            };
-            Row { cell, ratios, evidence, verdict }
+        .map(|cell| {
+            let pairs = values.pairs(&plan.cells[cell].id, ids[0], ids[1], metric);
+            let ratios = pairs.iter().map(|pair| pair.ratio).collect();
+            let (evidence, verdict) = judge(&[], margin, Stake::of_report(1, 1));
+            Row { cell, pairs, ratios, flaws: Vec::new(), evidence, verdict }
         })
         .collect();
     family
 }
+
+#[cfg(test)]
+mod tests;

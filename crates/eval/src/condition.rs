@@ -23,6 +23,7 @@ use crate::engine::ior::check_striping;
 use crate::error::Error;
 use crate::experiment::ior::IorLevel;
 use crate::experiment::{ContainerKind, EngineKind, Level, LevelKind, Runtime, Storage, Task};
+use crate::guard::Source;
 use crate::own::{OwnDirectory, Owner, mounts_below, reclaim_below};
 use crate::plan::{Condition, Plan};
 use crate::units;
@@ -217,6 +218,9 @@ impl Stage {
         if let Some(fabric) = ready.as_ref().ok().and_then(|it| it.fabric.as_ref()) {
             let said = steps::steps(&options.program, fabric);
             self.notes.push(format!("{name}: {said}"));
+        }
+        if let Ok(Ready { source: Source::Unknown(why), .. }) = &ready {
+            self.notes.push(format!("{name}: nothing shows whether reads reach storage: {why}"));
         }
         self.storages.insert(name.into(), ready);
         Ok(())

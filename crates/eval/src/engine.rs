@@ -69,6 +69,9 @@ impl<'a> Work<'a> {
     }
 }
 
+/// The value that is kept of a series whose intervals are no seconds.
+pub(crate) const SERIES_INTERVAL: &str = "series_interval_s";
+
 /// What a run gave.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
@@ -95,6 +98,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// How long each interval of the series is, in seconds.
+    pub fn interval_s(&self) -> f64 {
+        self.further.get(SERIES_INTERVAL).copied().unwrap_or(1.0)
+    }
+
     /// Operations of the whole load, those of the ramp included: as the engine counted them, else from
     /// their rate.
     pub fn operations(&self) -> f64 {

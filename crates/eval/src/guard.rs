@@ -5,9 +5,13 @@
 //! cache, not settled); noise from elsewhere is marked and counted in the report, but not dropped:
 //! pairing deals with it, and dropping runs by their look would bias what is left.
 
+mod source;
+
 use crate::cpu::{Accounting, Cgroup};
 use crate::messages::Message;
 use serde::Serialize;
+pub use source::{Numbers, Source};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -23,7 +27,7 @@ const OTHER_TRAFFIC_MAX: f64 = 0.25;
 const SECTOR_BYTES: u64 = 512;
 
 /// Counters of a block device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Bytes read since start.
     pub read_bytes: u64,
@@ -31,9 +35,10 @@ pub struct DeviceCounters {
     pub written_bytes: u64,
 }
 
-/// Counters of a block device, by its numbers; `None` if it has none.
-pub fn device_counters((major, minor): (u32, u32)) -> Option<DeviceCounters> {
-    find_device(&fs::read_to_string("/proc/diskstats").ok()?, major, minor)
+/// Whether the kernel counts what each of these devices moves.
+fn has_counters(devices: &BTreeSet<Numbers>) -> bool {
+    let text = fs::read_to_string("/proc/diskstats").unwrap_or_default();
+    !devices.is_empty() && devices.iter().all(|it| find_device(&text, it.0, it.1).is_some())
 }
 
 fn find_device(text: &str, major: u32, minor: u32) -> Option<DeviceCounters> {
@@ -53,14 +58,18 @@ fn find_device(text: &str, major: u32, minor: u32) -> Option<DeviceCounters> {
 pub struct Look {
     at: Instant,
     device: Option<DeviceCounters>,
+    /// Whether nothing caches before the storage, so that no counters are needed.
+    is_uncached: bool,
+    /// Whether several devices share the data.
+    is_spread: bool,
     /// Ticks of all CPUs: all, and stolen.
     ticks: (u64, u64),
     load_per_cpu: f64,
 }
 
 impl Look {
-    /// Looks at the machine, and at the device with these numbers.
-    pub fn now(device: Option<(u32, u32)>) -> Self {
+    /// Looks at the machine, and at the devices that a load's data lies on.
+    pub fn now(source: &Source) -> Self {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let cpus = stat.lines().filter(|line| is_cpu(line)).count().max(1) as f64;
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -69,7 +78,9 @@ impl Look {
         let runnable: f64 = runnable.and_then(|field| field.parse().ok()).unwrap_or(1.0);
         Self {
             at: Instant::now(),
-            device: device.and_then(device_counters),
+            device: source.counters(),
+            is_uncached: *source == Source::Uncached,
+            is_spread: source.is_spread(),
             ticks: ticks(&stat),
             load_per_cpu: (runnable - 1.0).max(0.0) / cpus,
         }
@@ -103,6 +114,8 @@ pub enum Mark {
     Transient,
     /// There is no counter that would tell cache from storage.
     CacheUnknown,
+    /// It read, past the page cache of its own file system, and nothing shows whether that reached storage.
+    ReadsUnknown,
     /// A hint was not taken: what was measured is not what was asked for.
     Hints,
     /// Too short to say whether it had settled.
@@ -117,12 +130,14 @@ pub enum Mark {
     Little,
     /// The rate that was asked for was not reached.
     Saturated,
+    /// Data of earlier runs was still on its way to storage when it began.
+    Unsettled,
 }
 
 impl Mark {
     /// Whether the run's number itself is wrong, so that it is kept out of verdicts.
     pub fn excludes(&self) -> bool {
-        matches!(self, Self::Cached | Self::Transient | Self::Hints)
+        matches!(self, Self::Cached | Self::ReadsUnknown | Self::Transient | Self::Hints)
     }
 
     /// For people.
@@ -131,6 +146,7 @@ impl Mark {
             Self::Cached => Message::MarkCached,
             Self::Transient => Message::MarkTransient,
             Self::CacheUnknown => Message::MarkCacheUnknown,
+            Self::ReadsUnknown => Message::MarkReadsUnknown,
             Self::Hints => Message::MarkHints,
             Self::SteadinessUnknown => Message::MarkSteadinessUnknown,
             Self::OtherLoad => Message::MarkOtherLoad,
@@ -138,6 +154,7 @@ impl Mark {
             Self::OtherTraffic => Message::MarkOtherTraffic,
             Self::Little => Message::MarkLittle,
             Self::Saturated => Message::MarkSaturated,
+            Self::Unsettled => Message::MarkUnsettled,
         }
     }
 
@@ -173,10 +190,12 @@ pub fn marks(before: &Look, after: &Look, claim: &Claim) -> Vec<Mark> {
                 || written < DEVICE_SHARE_MIN * claim.written_bytes_per_s;
             if is_cached {
                 marks.push(Mark::Cached);
-            } else if read + written > (1.0 + OTHER_TRAFFIC_MAX) * claimed {
+            } else if !after.is_spread && read + written > (1.0 + OTHER_TRAFFIC_MAX) * claimed {
                 marks.push(Mark::OtherTraffic);
             }
         }
+        _ if after.is_uncached => {}
+        _ if claim.read_bytes_per_s > 0.0 => marks.extend([Mark::CacheUnknown, Mark::ReadsUnknown]),
         _ => marks.push(Mark::CacheUnknown),
     }
     let total = after.ticks.0.saturating_sub(before.ticks.0).max(1) as f64;
@@ -276,6 +295,8 @@ mod tests {
         Look {
             at: Instant::now(),
             device: Some(DeviceCounters { read_bytes: read, written_bytes: written }),
+            is_uncached: false,
+            is_spread: false,
             ticks: (1000, 0),
             load_per_cpu: 0.0,
         }
@@ -286,7 +307,8 @@ mod tests {
     }
 
     /// Goal: a read that the device did not do is cached; one that it did is not; others' traffic
-    /// is seen; without counters nothing is claimed.
+    /// is seen, but not in mirrors, which write twice; without counters nothing is claimed, and reads do
+    /// not count, unless nothing can cache them.
     #[test]
     fn caches_are_caught() {
         let before = look(0, 0);
@@ -295,7 +317,14 @@ mod tests {
         assert_eq!(marks(&before, &look(200, 200), &claim(100.0, 0.0)), [Mark::OtherTraffic]);
         assert_eq!(marks(&before, &look(0, 100), &claim(0.0, 100.0)), [Mark::Cached]);
         let blind = Look { device: None, ..look(0, 0) };
-        assert_eq!(marks(&blind, &blind, &claim(1.0, 0.0)), [Mark::CacheUnknown]);
+        assert_eq!(marks(&blind, &blind, &claim(0.0, 1.0)), [Mark::CacheUnknown]);
+        let unknown = [Mark::CacheUnknown, Mark::ReadsUnknown];
+        assert_eq!(marks(&blind, &blind, &claim(1.0, 1.0)), unknown);
+        assert!(Mark::ReadsUnknown.excludes() && !Mark::CacheUnknown.excludes());
+        let memory = Look { is_uncached: true, ..blind };
+        assert_eq!(marks(&memory, &memory, &claim(1.0, 0.0)), []);
+        let mirror = Look { is_spread: true, ..look(0, 200) };
+        assert_eq!(marks(&before, &mirror, &claim(0.0, 100.0)), []);
         assert!(Mark::Cached.excludes() && !Mark::OtherTraffic.excludes());
     }
 

@@ -166,16 +166,11 @@ pub fn compare(first: &Results, second: &Results, anyway: bool) -> History {
     );
     notes.extend(not_told(first, second));
     let judges = anyway || reasons.is_empty();
-    let mut changes = Vec::new();
     let mut unmatched = Vec::new();
-    for kind in [Kind::Value, Kind::Effect] {
-        let mut rows = match kind {
-            Kind::Value => values(first, second, &mut unmatched),
-            Kind::Effect => effects(first, second),
-        };
-        judge(&mut rows, &first.plan, judges);
-        changes.extend(rows.into_iter().map(|row| row.change));
-    }
+    let mut rows = values(first, second, &mut unmatched);
+    rows.extend(effects(first, second));
+    judge(&mut rows, &first.plan, judges);
+    let changes = rows.into_iter().map(|row| row.change).collect();
     History { reasons, is_paired: false, notes, changes, unmatched }
 }
 
@@ -387,15 +382,12 @@ fn effects(first: &Results, second: &Results) -> Vec<Row> {
     rows
 }
 
-/// Judges rows; those of one metric share the error.
+/// Judges rows: all that are printed together share the error.
 fn judge(rows: &mut [Row], plan: &Plan, judges: bool) {
-    let mut counts: BTreeMap<Metric, usize> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.interval(1.0 - ALPHA).is_some()) {
-        *counts.entry(row.change.metric).or_default() += 1;
-    }
+    let count = rows.iter().filter(|row| row.interval(1.0 - ALPHA).is_some()).count();
+    let alpha = ALPHA / count.max(1) as f64;
     for row in rows {
         let metric = row.change.metric;
-        let alpha = ALPHA / counts.get(&metric).copied().unwrap_or(1) as f64;
         let means: Vec<f64> =
             row.past.iter().filter(|it| !it.is_empty()).map(|it| mean(it)).collect();
         let (wide, narrow) = (row.interval(1.0 - alpha), row.interval(1.0 - 2.0 * alpha));

@@ -25,6 +25,7 @@ pub mod report;
 pub mod run;
 pub mod safety;
 pub mod serve;
+mod settle;
 pub mod shape;
 pub mod statistics;
 pub mod store;

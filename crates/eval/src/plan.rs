@@ -2,7 +2,7 @@
 //!
 //! A *cell* is a workload at one point; a *round* runs every cell under every condition once. Within
 //! a round the cells come in random order, and within a cell the conditions do, one right after the
-//! other: they are the pairs that are compared, and being neighbours in time they share whatever the
+//! other, balanced over rounds: they are the pairs that are compared, and being neighbours in time they share whatever the
 //! machine does meanwhile. A round's order follows from the seed and the round's number alone, so an
 //! experiment that was interrupted goes on exactly as it would have.
 
@@ -18,6 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 pub use estimate::{Estimate, RUN_OVERHEAD};
+
+/// Orders of conditions do not follow from those of cells.
+const ORDERS: u64 = 0x6f72_6465_7273;
 
 /// A workload at one point.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,14 +204,28 @@ impl Plan {
         for cell in cells {
             // fio takes seeds of 32 bits as of 64; short ones read better in job files.
             let seed = random.next_u64() >> 32;
-            let mut conditions: Vec<usize> = (0..self.conditions.len()).collect();
-            random.shuffle(&mut conditions);
-            for condition in conditions {
+            for condition in self.order(round, cell) {
                 let position = steps.len() as u32;
                 steps.push(Step { round, position, cell, condition, seed });
             }
         }
         steps
+    }
+
+    /// The order of the conditions of a cell in a round: random, and every other counted round the reverse
+    /// of the one before. So each condition runs as often before another as after it, and what one leaves
+    /// behind hits both alike.
+    fn order(&self, round: u32, cell: usize) -> Vec<usize> {
+        // Counted rounds begin with a new order.
+        let round = round + self.warm_up_rounds() % 2;
+        let part = u64::from(round / 2) << 32 | cell as u64;
+        let mut random = Random::of(self.experiment.seed ^ ORDERS, part);
+        let mut conditions: Vec<usize> = (0..self.conditions.len()).collect();
+        random.shuffle(&mut conditions);
+        if round % 2 == 1 {
+            conditions.reverse();
+        }
+        conditions
     }
 
     /// Rounds at the start that are not counted.
@@ -287,6 +304,15 @@ mod tests {
         assert_ne!(order(3), order(4));
         let all: BTreeSet<_> = order(3).into_iter().collect();
         assert_eq!(all.len(), 8);
+        // Of two counted rounds each condition is first in one, whatever warms up.
+        let first = |round: u32, cell: usize| {
+            plan.round(round).iter().find(|it| it.cell == cell).map(|it| it.condition)
+        };
+        for cell in 0..4 {
+            let rounds = [1, 3, 5, 7, 9];
+            assert!(rounds.iter().all(|it| first(*it, cell) != first(it + 1, cell)));
+            assert!(rounds.iter().any(|it| first(*it, cell) != first(1, cell)), "{cell}");
+        }
         for pair in round.chunks(2) {
             assert_eq!((pair[0].cell, pair[0].seed), (pair[1].cell, pair[1].seed));
             assert_ne!(pair[0].condition, pair[1].condition);

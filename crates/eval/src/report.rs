@@ -7,6 +7,7 @@ mod chart;
 mod cost;
 mod export;
 mod figures;
+mod flaw;
 pub(crate) mod html;
 mod markdown;
 mod overview;
@@ -14,7 +15,7 @@ mod png;
 mod risk;
 
 use crate::advice::{Card, advise};
-use crate::analysis::{Analysis, Family, Row};
+use crate::analysis::{Analysis, Drift, Family, Row};
 use crate::error::Error;
 use crate::guard::{Environment, Mark};
 use crate::messages::{Language, Message};
@@ -143,6 +144,15 @@ impl Report {
 
     /// A verdict in a sentence.
     fn sentence(&self, family: &Family, row: &Row) -> String {
+        let language = self.language;
+        let mut said = self.verdict_sentence(family, row);
+        for flaw in self.flaws(row, language) {
+            said = language.say(Message::SentenceWith, &[("sentence", &said), ("further", &flaw)]);
+        }
+        said
+    }
+
+    fn verdict_sentence(&self, family: &Family, row: &Row) -> String {
         let experiment = &self.plan.experiment;
         let interval = units::interval_behind(row.evidence.interval);
         let language = self.language;
@@ -234,17 +244,7 @@ fn facts(
         }
     }
     if let Some(drift) = analysis.drift(plan) {
-        let seen = if drift.is_seen() { Message::DriftSeen } else { Message::DriftUnseen };
-        let said = language.say(
-            seen,
-            &[
-                ("change", &units::percent(drift.change)),
-                ("rounds", &drift.rounds),
-                ("low", &units::percent(drift.interval.low)),
-                ("high", &units::percent(drift.interval.high)),
-            ],
-        );
-        facts.push((Message::FactDrift, said));
+        facts.push((Message::FactDrift, drift_said(plan, &drift, language)));
     }
     let lacks = match Painter::new() {
         Ok(painter) => figures.iter().find_map(|figure| painter.lacks(&figure.svg)),
@@ -256,6 +256,33 @@ fn facts(
     }
     facts.push((Message::FactPlan, plan.hash.clone()));
     Ok(facts.into_iter().map(|(name, value)| (language.text(name).into(), value)).collect())
+}
+
+/// The drift in words.
+fn drift_said(plan: &Plan, drift: &Drift, language: Language) -> String {
+    let each: Vec<String> = drift
+        .apart
+        .iter()
+        .map(|it| {
+            let label = &plan.conditions[it.condition].label;
+            format!("{label} {}", units::percent(it.change))
+        })
+        .collect();
+    let each = each.join(", ");
+    let (change, rounds) = (units::percent(drift.change), drift.rounds);
+    let low = units::percent(drift.interval.low);
+    let high = units::percent(drift.interval.high);
+    let mut values: Vec<(&str, &dyn Display)> =
+        vec![("change", &change), ("rounds", &rounds), ("low", &low), ("high", &high)];
+    let message = if !drift.apart.is_empty() {
+        values.push(("each", &each));
+        Message::DriftApart
+    } else if drift.is_seen() {
+        Message::DriftSeen
+    } else {
+        Message::DriftUnseen
+    };
+    language.say(message, &values)
 }
 
 #[cfg(test)]

@@ -7,20 +7,23 @@
 
 mod program;
 
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, Intervals};
 use crate::condition::{Place, Stage};
 use crate::cpu::{Meter, Spent};
 use crate::engine::{Engine, Outcome, Stop, Work};
 use crate::error::Error;
 use crate::experiment::{EngineKind, Metric};
-use crate::guard::{Claim, Look, Mark, marks};
+use crate::guard::{Claim, Look, Mark, Numbers, Source, marks};
 use crate::messages::Message;
 use crate::plan::{Plan, RUN_OVERHEAD, Step};
+use crate::settle::settle;
 use crate::statistics::{Steadiness, steadiness};
 use crate::store::{RunFacts, Store};
 use program::SameProgram;
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often a run is tried until it has settled.
@@ -138,6 +141,10 @@ pub struct Runner<'a> {
     meter: Option<Meter>,
     /// What the machine and others used before a round, by no run.
     idle: Option<Spent>,
+    /// A directory on the file system below which files are made.
+    data: Option<PathBuf>,
+    /// Whether something may have been written since all was last settled.
+    is_unsettled: Cell<bool>,
 }
 
 impl std::fmt::Debug for Runner<'_> {
@@ -186,6 +193,8 @@ impl<'a> Runner<'a> {
             meter: (!is_synthetic)
                 .then(|| Meter::new(stage.services().to_vec(), plan.experiment.cpu_hosts.clone())),
             idle: None,
+            data: stage.scratch(),
+            is_unsettled: Cell::new(true),
         })
     }
 
@@ -352,7 +361,8 @@ impl<'a> Runner<'a> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut attempts = 0;
         let mut ramp = self.plan.experiment.timing.ramp;
-        let (result, marks) = loop {
+        let mut discarded = Intervals::default();
+        let (mut result, marks) = loop {
             attempts += 1;
             let (result, marks) = self.attempt(step, ramp);
             let is_transient = marks.contains(&Mark::Transient);
@@ -362,8 +372,19 @@ impl<'a> Runner<'a> {
             if !is_transient || attempts == ATTEMPTS_MAX {
                 break (result, marks);
             }
+            // An attempt that stalled is repeated: what it was must not vanish with it.
+            if let Ok(outcome) = &result {
+                discarded = discarded.and(Intervals::of(&outcome.series, outcome.interval_s()));
+            }
             ramp += self.plan.experiment.timing.run;
         };
+        if let (Ok(outcome), true) = (&mut result, discarded.all > 0) {
+            let (all, stalled) = (discarded.all as f64, discarded.stalled as f64);
+            outcome.further.insert("discarded_intervals".into(), all);
+            outcome.further.insert("discarded_intervals_stalled".into(), stalled);
+            let longest = discarded.longest_seconds;
+            outcome.further.insert("discarded_stall_longest_s".into(), longest);
+        }
         let facts =
             RunFacts { step, started_unix_ms: started.as_millis() as i64, attempts, marks: &marks };
         self.store.add(self.plan, &facts, result.as_ref())?;
@@ -387,14 +408,16 @@ impl<'a> Runner<'a> {
     fn attempt(&mut self, step: &Step, ramp: Duration) -> (Result<Outcome, Error>, Vec<Mark>) {
         let place = self.places[step.condition].as_ref().ok();
         let work = Work { ramp, ..Work::new(self.plan, step, place) };
-        let device = place.and_then(Place::device);
+        let source = place.map_or(Source::Uncached, |place| place.source().clone());
+        let directory = place.map(|place| place.directory().to_path_buf());
         if let (None, Some(meter)) = (&self.idle, &self.meter) {
             self.idle = Some(idle(meter, self.plan.experiment.timing.run));
         }
         if let Err(error) = place.map_or(Ok(()), Place::prepare) {
             return (Err(error), Vec::new());
         }
-        let before = Look::now(device);
+        let is_quiet = self.settle(step, directory, &source);
+        let before = Look::now(&source);
         let cpu_before = self.meter.as_ref().map(Meter::before);
         let group = || Some(place?.group()?.cgroup().used()?.as_secs_f64());
         let group_before = group();
@@ -415,13 +438,30 @@ impl<'a> Runner<'a> {
             });
             outcome.further.extend(by_second);
         }
-        let after = Look::now(device);
-        let marks = match &result {
+        let after = Look::now(&source);
+        let mut marks = match &result {
             Ok(_) if self.plan.experiment.engine == EngineKind::Synthetic => Vec::new(),
             Ok(outcome) => self.judge(&work, outcome, &before, &after),
             Err(_) => Vec::new(),
         };
+        if !is_quiet {
+            marks.push(Mark::Unsettled);
+        }
         (result, marks)
+    }
+
+    /// Lets what runs before this one wrote reach storage; gives whether all is quiet.
+    fn settle(&self, step: &Step, place: Option<PathBuf>, source: &Source) -> bool {
+        let (Some(place), Some(data)) = (place, &self.data) else { return true };
+        let writes = self.plan.workload(step.cell).writes();
+        if !self.is_unsettled.replace(writes) {
+            return true;
+        }
+        let exists = |path: &&Path| path.is_dir();
+        let directories: Vec<&Path> =
+            [place.as_path(), data.as_path()].into_iter().filter(exists).collect();
+        let devices: &[Numbers] = if let Source::Devices(devices) = source { devices } else { &[] };
+        settle(&directories, devices)
     }
 
     fn judge(&self, work: &Work, outcome: &Outcome, before: &Look, after: &Look) -> Vec<Mark> {
@@ -433,14 +473,17 @@ impl<'a> Runner<'a> {
         let mut marks = marks(before, after, &claim);
         if !self.plan.workload(work.step.cell).is_direct {
             // Through the page cache it may well come from there: that is what was asked for.
-            marks.retain(|mark| *mark != Mark::Cached);
+            marks.retain(|mark| !matches!(mark, Mark::Cached | Mark::ReadsUnknown));
         }
         if self.plan.scheme(work.step.condition).is_some() {
             // Copies and journals are the load's too, and how many there are is what is asked.
             marks.retain(|mark| *mark != Mark::OtherTraffic);
         }
         marks.extend(outcome.marks.iter().cloned());
-        match steadiness(&outcome.series) {
+        // What is shorter than a second swings by itself.
+        let has_seconds = outcome.interval_s() >= 1.0;
+        let settled = if has_seconds { steadiness(&outcome.series) } else { Steadiness::Unknown };
+        match settled {
             Steadiness::Steady => {}
             Steadiness::Transient { .. } => marks.push(Mark::Transient),
             Steadiness::Unknown => marks.push(Mark::SteadinessUnknown),

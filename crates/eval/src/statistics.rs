@@ -2,11 +2,13 @@
 //!
 //! All comparisons are paired: round i gives dᵢ = ln(otherᵢ / baselineᵢ), so that drift and slow
 //! neighbours, which hit both runs of a pair alike, cancel. Two questions are asked of d, "is there a
-//! difference?" (two-sided t-test) and "is it too small to matter?" (two one-sided tests, Schuirmann
-//! 1987), which gives four answers, see [`Verdict`]. The median with its order-statistic interval
-//! stands beside the t-interval: a difference that only the mean sees comes from outliers.
+//! difference?" (two-sided) and "is it too small to matter?" (two one-sided tests, Schuirmann
+//! 1987), which gives four answers, see [`Verdict`]; the tests are Student's, widened for rounds that
+//! resemble their neighbours ([`Belief`]). The median with its order-statistic interval
+//! stands beside the mean: a difference that only the mean sees comes from outliers.
 
 mod between;
+mod dependence;
 mod fit;
 mod interval;
 mod modes;
@@ -16,6 +18,7 @@ mod student;
 mod verdict;
 
 pub use between::between_interval;
+pub use dependence::Belief;
 pub use fit::{Line, Usl};
 pub use interval::{
     Interval, deviation, mean, median, median_interval, quantile, t_interval, welch_interval,
@@ -24,4 +27,6 @@ pub use modes::{Modes, modes};
 pub use sequential::{LOOKS_DEFAULT, LookRule};
 pub use steady::{Steadiness, steadiness, steady_window};
 pub use student::{quantile as t_quantile, survival as t_survival};
-pub use verdict::{ALPHA, Evidence, Inconclusive, Verdict, holm, judge_family};
+#[cfg(test)]
+pub(crate) use verdict::verdict_of;
+pub use verdict::{ALPHA, Evidence, Inconclusive, Stake, Verdict, Withheld, judge};

@@ -376,6 +376,26 @@ impl Store {
         Ok(())
     }
 
+    /// The intervals of the runs that count, in the order they were made; what engines printed is left out.
+    pub(crate) fn each_series(&self, mut each: impl FnMut(Kept)) -> Result<(), Error> {
+        let mut statement = self.connection.prepare(
+            "SELECT round, cell, condition, series FROM run
+                WHERE NOT is_warm_up AND error IS NULL AND series <> '[]' ORDER BY round, position",
+        )?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let series: String = row.get(3)?;
+            each(Kept {
+                round: row.get(0)?,
+                cell: row.get(1)?,
+                condition: row.get(2)?,
+                series: serde_json::from_str(&series).unwrap_or_default(),
+                raw: String::new(),
+            });
+        }
+        Ok(())
+    }
+
     /// Runs that were made, as (round, cell, condition).
     pub fn done(&self) -> Result<BTreeSet<(u32, String, String)>, Error> {
         let mut statement = self.connection.prepare("SELECT round, cell, condition FROM run")?;

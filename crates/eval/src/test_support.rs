@@ -5,7 +5,7 @@ use crate::engine::synthetic::SyntheticEngine;
 use crate::engine::{Outcome, Stop, Work};
 use crate::experiment::{Experiment, Mode};
 use crate::plan::Plan;
-use crate::run::Runner;
+use crate::run::{Ending, Runner};
 use crate::store::{RunFacts, Store};
 use std::path::Path;
 
@@ -111,6 +111,8 @@ pub(crate) fn planted(plan: &Plan, rounds: u32, run: impl Fn(&Work<'_>) -> Outco
             store.add(plan, &facts, Ok(&outcome)).unwrap();
         }
     }
+    // Verdicts of what goes on are those of the last look.
+    store.set("ending", Ending::AllRounds.label()).unwrap();
     store
 }
 

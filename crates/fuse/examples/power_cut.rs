@@ -141,7 +141,7 @@ impl Disk {
             }
             Operation::OpenDirectory { .. } => Response::Opened(Opened::default()),
             Operation::Read(read) => self.read(read.offset, read.size)?,
-            Operation::Write(write) => self.write(node, write.offset, write.data.as_slice())?,
+            Operation::Write(write) => self.write(node, write.offset, &write.data.to_bytes())?,
             Operation::Fsync { .. } => {
                 append(&mut *self.log.borrow_mut(), FLUSH, 0, &[])?;
                 Response::Done

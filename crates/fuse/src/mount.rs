@@ -203,7 +203,7 @@ impl Unmounter {
 
     /// Aborts the connection: all requests in flight and all later ones fail with `ECONNABORTED` or
     /// `ENOTCONN`, and the session ends, whoever still has files open. Where `fusectl` is not
-    /// mounted, root's forced unmount does the same and unmounts.
+    /// mounted, root uses a private mount of it, or a forced unmount.
     pub fn abort(&self) -> Result<(), FuseError> {
         let error = |message: String| FuseError::Unmount { path: self.path.clone(), message };
         let Some(connection) = self.connection else {
@@ -212,7 +212,11 @@ impl Unmounter {
         let path = format!("/sys/fs/fuse/connections/{connection}/abort");
         match fs::write(&path, "1") {
             Ok(()) => return Ok(()),
-            Err(source) if source.kind() == io::ErrorKind::NotFound && self.is_root => {}
+            Err(source) if source.kind() == io::ErrorKind::NotFound && self.is_root => {
+                if abort_privately(connection).is_ok() {
+                    return Ok(());
+                }
+            }
             Err(source) => return Err(error(format!("{path}: {source}"))),
         }
         let mounted = mountinfo::find(&self.path).map_err(|source| error(source.to_string()))?;
@@ -225,6 +229,18 @@ impl Unmounter {
         rustix::mount::unmount(&self.path, UnmountFlags::FORCE | UnmountFlags::DETACH)
             .map_err(|errno| error(io::Error::from(errno).to_string()))
     }
+}
+
+/// Aborts a connection through a `fusectl` of our own, which is mounted nowhere.
+fn abort_privately(connection: u32) -> rustix::io::Result<()> {
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+    let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_create(context.as_fd())?;
+    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    let root = rustix::mount::fsmount(context.as_fd(), flags, MountAttrFlags::empty())?;
+    let path = format!("{connection}/abort");
+    let file = rustix::fs::openat(&root, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, b"1").map(drop)
 }
 
 /// Takes down what a process that died has left mounted at `path`: nothing happens unless a FUSE

@@ -99,6 +99,19 @@ pub struct SetAttributes {
     pub kill_suid_sgid: bool,
 }
 
+impl SetAttributes {
+    /// Whether the request names nothing to change. With `HANDLE_KILLPRIV_V2` the kernel sends such a
+    /// request before a write, fallocate or copy that takes suid or sgid from a file, and for a chown
+    /// without an owner and a group. It holds the inode's lock from this request to the write, and takes
+    /// the answer's mode for its own: here is the only place where the kernel learns the new mode before
+    /// the data changes.
+    pub fn names_nothing(&self) -> bool {
+        let Self { handle: _, mode, uid, gid, size, atime, mtime, ctime: _, .. } = self;
+        let has_none = mode.is_none() && uid.is_none() && gid.is_none() && size.is_none();
+        has_none && atime.is_none() && mtime.is_none() && !self.kill_suid_sgid
+    }
+}
+
 /// A byte range lock, POSIX or flock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRequest {
@@ -470,4 +483,29 @@ pub enum Operation {
         /// Its size in bytes.
         block_size: u32,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: only a request that sets nothing announces a write; one that says what it takes does not.
+    #[test]
+    fn an_announcement_sets_nothing() {
+        assert!(SetAttributes::default().names_nothing());
+        let handle = Some(FileHandle(1));
+        assert!(SetAttributes { handle, ..SetAttributes::default() }.names_nothing());
+        let now = Some(SetTime::Now);
+        for other in [
+            SetAttributes { mode: Some(0o644), ..SetAttributes::default() },
+            SetAttributes { uid: Some(0), ..SetAttributes::default() },
+            SetAttributes { gid: Some(0), ..SetAttributes::default() },
+            SetAttributes { size: Some(0), ..SetAttributes::default() },
+            SetAttributes { atime: now, ..SetAttributes::default() },
+            SetAttributes { mtime: now, ..SetAttributes::default() },
+            SetAttributes { kill_suid_sgid: true, ..SetAttributes::default() },
+        ] {
+            assert!(!other.names_nothing(), "{other:?}");
+        }
+    }
 }

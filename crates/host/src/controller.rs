@@ -10,6 +10,7 @@ mod establish;
 mod supervise;
 
 pub use admin::NamespaceIdentity;
+pub(crate) use admin::NvmLimits;
 pub(crate) use establish::Link;
 
 use crate::error::Error;

@@ -15,7 +15,7 @@ mod device;
 mod request;
 mod split;
 
-use crate::controller::{Controller, Link, NamespaceIdentity};
+use crate::controller::{Controller, Link, NamespaceIdentity, NvmLimits};
 use crate::error::Error;
 use crate::queue_pair::{Data, Destination};
 use block::{DiscardEffect, Geometry};
@@ -43,6 +43,7 @@ struct Inner {
     geometry: Geometry,
     block_shift: u8,
     transfer_bytes_max: u32,
+    limits: NvmLimits,
     is_write_zeroes_supported: bool,
     /// Number of the link on which the namespace was last found to be the same.
     checked_link: Cell<u64>,
@@ -67,6 +68,7 @@ impl Namespace {
             structure: "Identify Namespace",
             fault: source,
         })?;
+        let limits = link.nvm_limits().await?;
         let oncs = link.info.identify.oncs.get();
         let geometry = geometry(&identify, block_shift, &link.info.identify)?;
         let transfer_bytes_max = link.transfer_bytes_max.max(geometry.block_size);
@@ -78,6 +80,7 @@ impl Namespace {
             geometry,
             block_shift,
             transfer_bytes_max,
+            limits,
             is_write_zeroes_supported: oncs & IdentifyController::ONCS_WRITE_ZEROES != 0,
             checked_link: Cell::new(link.number),
             check_turn: Semaphore::new(1),

@@ -117,6 +117,25 @@ async fn check_sizes(namespace: &Namespace) {
     }
 }
 
+/// Goal: no queue pair has more commands outstanding than the controller announces (MAXCMD), and a
+/// controller that announces none is used as deep as its queues are.
+#[test]
+fn queues_are_as_deep_as_the_controller_allows() {
+    run(async {
+        for (maxcmd, depth) in [(0, 64), (5, 5), (1000, 64)] {
+            let shared = Shared::new(Knobs { maxcmd, ..Knobs::default() }, BYTES);
+            let server = Server::start(&shared, "127.0.0.1:0").await;
+            let mut options = options(server.address);
+            options.queue_size = 64;
+            let controller = Controller::connect(options).await.unwrap();
+            assert_eq!(controller.info().unwrap().queue_size, depth, "MAXCMD {maxcmd}");
+            let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
+            check_sizes(&namespace).await;
+            controller.disconnect().await.unwrap();
+        }
+    });
+}
+
 /// Goal: data comes back as written, whatever the sizes, digests, PDU limits and queue counts.
 #[test]
 fn reads_return_what_writes_wrote() {

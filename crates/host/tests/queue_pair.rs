@@ -82,7 +82,7 @@ fn drain(pair: &mut QueuePair) -> Vec<u8> {
         let mut chunks: Vec<Chunk> = Vec::new();
         pair.transmit(&mut chunks);
         for chunk in &chunks {
-            bytes.extend_from_slice(chunk.as_slice());
+            bytes.extend_from_slice(&chunk.to_bytes());
         }
     }
     bytes

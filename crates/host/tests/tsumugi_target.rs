@@ -128,7 +128,7 @@ fn a_namespace_is_a_device() {
         let chunks = bytes.chunks(1000).map(Chunk::copy_from).collect();
         device.write_chunks(4096, chunks).await.unwrap();
         let whole = device.read(4096, 3 << 20).await.unwrap();
-        assert!(*whole.as_slice() == bytes[..]);
+        assert!(*whole.to_bytes() == bytes[..]);
         let region = ring::Region::new(65_536).unwrap();
         let mut segments = Segments::new();
         segments.push(Segment::Buffer(Buffer::with_capacity(1 << 20), 4096..4096 + (1 << 19)));
@@ -136,12 +136,12 @@ fn a_namespace_is_a_device() {
         let filled = device.read_into(4096, segments).await.unwrap();
         let buffer = filled.into_iter().next().and_then(Segment::into_buffer).unwrap();
         assert!(buffer[4096..] == bytes[..1 << 19]);
-        assert_eq!(region.range(4096, 8192).as_slice(), &bytes[1 << 19..(1 << 19) + 8192]);
+        assert_eq!(region.range(4096, 8192).to_buffer()[..], bytes[1 << 19..(1 << 19) + 8192]);
         // The request is on its way before its future is polled.
         let write = device.write(0, Chunk::from(pattern(9, 4096)));
         ring::time::sleep(Duration::from_millis(50)).await;
         let read = device.read(0, 4096).await.unwrap();
-        assert!(*read.as_slice() == pattern(9, 4096)[..]);
+        assert!(*read.to_bytes() == pattern(9, 4096)[..]);
         write.await.unwrap();
         assert!(device.read(BYTES, 4096).await.is_err());
         device.flush().await.unwrap();

@@ -102,7 +102,7 @@ impl Device for Session {
     fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
         let mut whole = Buffer::with_capacity(chunks.iter().map(Chunk::len).sum());
         for chunk in &chunks {
-            whole.extend_from_slice(chunk.as_slice());
+            whole.extend_from_chunk(chunk, 0..chunk.len());
         }
         self.write(offset, whole.into())
     }

@@ -323,9 +323,7 @@ impl Inner {
                     task
                 }
                 Memory::Out(chunk) => {
-                    let bytes = chunk.as_slice();
-                    let data = bytes.as_ptr().cast_mut();
-                    let len = bytes.len() as u32;
+                    let (data, len) = (chunk.as_ptr().cast_mut(), chunk.len() as u32);
                     (library.write)(
                         context, lun, block, data, len, block_size, 0, 0, 0, 0, 0, ended, private,
                     )

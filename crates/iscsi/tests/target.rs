@@ -112,7 +112,7 @@ fn units_are_devices() {
         let reads: Vec<_> = (0..64_u64).map(|index| session.read(index * 65536, 65536)).collect();
         for (index, read) in reads.into_iter().enumerate() {
             let chunk = read.await.unwrap();
-            assert_eq!(chunk.as_slice(), &expected[index * 65536..][..65536], "{index}");
+            assert_eq!(chunk.to_bytes(), &expected[index * 65536..][..65536], "{index}");
         }
         let writes: Vec<_> = (0..16_u64)
             .map(|index| {
@@ -132,7 +132,7 @@ fn units_are_devices() {
         expected[2 << 20..3 << 20].copy_from_slice(&large);
         session.flush().await.unwrap();
         let all = session.read(0, FILE_BYTES).await.unwrap();
-        assert!(all.as_slice() == expected && fs::read(tgt.disk()).unwrap() == expected);
+        assert!(all.to_bytes() == expected && fs::read(tgt.disk()).unwrap() == expected);
         let outside = session.read(FILE_BYTES as u64, BLOCK_BYTES).await;
         assert!(matches!(outside, Err(Error::OutOfRange { access: Access::Read, .. })));
         assert!(matches!(session.read(1, BLOCK_BYTES).await, Err(Error::Unaligned { .. })));

@@ -4,7 +4,7 @@
 //! line for each contradiction, and fails if there is one. What opening a store does after a loss of
 //! power is done here too: its sessions are void then.
 
-use meta::store::FjallStore;
+use meta::store::{FjallStore, Opening};
 use meta::tree::{Boot, Core};
 use protocol::Timestamp;
 use std::path::Path;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let directory = std::env::args().nth(1).ok_or("usage: check_store DIRECTORY")?;
-    let store = FjallStore::open(Path::new(&directory))?;
+    let store = FjallStore::open(Path::new(&directory), Opening::here()?)?;
     // No boot of a machine has this number.
     let boot = Boot {
         boot: Uuid::from_u128(0),

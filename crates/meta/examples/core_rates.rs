@@ -3,7 +3,7 @@
 //!
 //! Calls are committed in groups, as the service does with the calls of one loop turn.
 
-use meta::store::FjallStore;
+use meta::store::{FjallStore, Opening};
 use meta::tree::{Boot, Context, Core};
 use protocol::client::{Answer, Call, Creation, OpenTold, Response, Slot};
 use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
@@ -153,7 +153,7 @@ fn run(directory: &Path) -> Result<(), Box<dyn Error>> {
         root: (0o755, 0, 0),
     };
     let begin = Instant::now();
-    let (core, _) = Core::open(Box::new(FjallStore::open(directory)?), &boot)?;
+    let (core, _) = Core::open(Box::new(FjallStore::open(directory, Opening::here()?)?), &boot)?;
     println!("open, new: {:.1} ms", begin.elapsed().as_secs_f64() * 1e3);
     let mut bench =
         Bench { core, session: SessionId(0), sequence: 1, group: 1, in_group: 0, free: Vec::new() };
@@ -163,7 +163,7 @@ fn run(directory: &Path) -> Result<(), Box<dyn Error>> {
     rates(&mut bench)?;
     drop(bench);
     let begin = Instant::now();
-    let store = FjallStore::open(directory)?;
+    let store = FjallStore::open(directory, Opening::here()?)?;
     let opened = begin.elapsed().as_secs_f64() * 1e3;
     let (core, _) = Core::open(Box::new(store), &boot)?;
     let loaded = begin.elapsed().as_secs_f64() * 1e3;

@@ -3,7 +3,7 @@
 //!
 //! `hot_keys DIRECTORY [REWRITES]`; the directory must be empty.
 
-use meta::store::{Batch, Direction, Error, FjallStore, Indexed, Scan, Store};
+use meta::store::{Batch, Direction, Error, FjallStore, Indexed, Opening, Scan, Store};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ fn key(number: u64) -> Vec<u8> {
 
 fn put(store: &mut dyn Store, number: u64) -> Result<(), Failure> {
     let writes = vec![(key(number), Some(vec![7; VALUE_BYTES]))];
-    Ok(store.commit(Batch { writes })?)
+    Ok(store.commit(&Batch { writes })?)
 }
 
 fn look<T>(name: &str, look: impl Fn() -> Result<T, Error>) -> Result<(), Failure> {
@@ -61,8 +61,8 @@ fn main() -> Result<(), Failure> {
     let directory = PathBuf::from(arguments.next().ok_or("usage: hot_keys DIRECTORY [REWRITES]")?);
     let rewrites = arguments.next().map_or(Ok(20_000), |count| count.parse())?;
     println!("the store as it is:");
-    measure(&mut FjallStore::open(&directory.join("plain"))?, rewrites)?;
+    measure(&mut FjallStore::open(&directory.join("plain"), Opening::here()?)?, rewrites)?;
     println!("with the index:");
-    let store = FjallStore::open(&directory.join("indexed"))?;
+    let store = FjallStore::open(&directory.join("indexed"), Opening::here()?)?;
     measure(&mut Indexed::new(Box::new(store)), rewrites)
 }

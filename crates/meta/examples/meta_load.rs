@@ -273,7 +273,7 @@ fn main() -> Result<(), Failure> {
     let config = Config {
         listen: "127.0.0.1:0".parse()?,
         network_namespace: None,
-        store: StoreChoice::Directory(directory.path().to_owned()),
+        store: StoreChoice::Directory { path: directory.path().to_owned(), accept_loss: false },
         secret: SECRET,
         root: (0o755, 0, 0),
         boot: None,

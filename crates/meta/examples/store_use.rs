@@ -2,7 +2,7 @@
 //!
 //! usage: `store_use DIRECTORY`, of a metadata service that has ended; prints JSON.
 
-use meta::store::{Direction, FjallStore, Scan, Store};
+use meta::store::{Direction, FjallStore, Opening, Scan, Store};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn name(kind: u8) -> &'static str {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::args().nth(1).ok_or("usage: store_use DIRECTORY")?;
-    let store = FjallStore::open(Path::new(&directory))?;
+    let store = FjallStore::open(Path::new(&directory), Opening::here()?)?;
     let mut counts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     let mut from: Option<Vec<u8>> = None;
     loop {

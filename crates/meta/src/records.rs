@@ -80,6 +80,15 @@ impl Record for Counters {
     const VERSION: u8 = 2;
 }
 
+/// Lease stamps, see [`protocol::lease::Grant::stamp`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stamps {
+    /// The first that the next life of the service gives out.
+    pub(crate) next: u64,
+}
+
+impl Record for Stamps {}
+
 /// An inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inode {

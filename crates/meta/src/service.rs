@@ -20,13 +20,14 @@ mod client;
 mod durable;
 mod end;
 mod execute;
+mod handshakes;
 mod lock;
 mod outbox;
 mod shared;
 mod space;
 mod sync;
 
-use crate::store::{Error, FjallStore, Store};
+use crate::store::{Error, FjallStore, Opening, Store, boot_id};
 use crate::tree::{Boot, Core};
 use protocol::Timestamp;
 use protocol::admin::MetaCounts;
@@ -46,7 +47,12 @@ pub(crate) type WorkRef = Rc<call::Work>;
 /// Where the store is.
 pub enum StoreChoice {
     /// The embedded store, in a directory of the local file system.
-    Directory(PathBuf),
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Open it though commits are missing: they are given up.
+        accept_loss: bool,
+    },
     /// One that is open already (tests, simulations).
     Open(Box<dyn Store>),
 }
@@ -54,7 +60,11 @@ pub enum StoreChoice {
 impl std::fmt::Debug for StoreChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            StoreChoice::Directory(path) => f.debug_tuple("Directory").field(path).finish(),
+            StoreChoice::Directory { path, accept_loss } => f
+                .debug_struct("Directory")
+                .field("path", path)
+                .field("accept_loss", accept_loss)
+                .finish(),
             StoreChoice::Open(_) => f.write_str("Open(..)"),
         }
     }
@@ -123,12 +133,15 @@ impl Service {
         let listener = rpc::Listener::bind(config.listen, &options)
             .map_err(|source| ServeError::Listen { address: config.listen, source })?;
         let address = listener.local_addr();
+        let boot = config.boot.map_or_else(boot_id, Ok).map_err(ServeError::Boot)?;
         let store: Box<dyn Store> = match config.store {
-            StoreChoice::Directory(path) => Box::new(FjallStore::open(&path)?),
+            StoreChoice::Directory { path, accept_loss } => {
+                Box::new(FjallStore::open(&path, Opening { boot, accept_loss })?)
+            }
             StoreChoice::Open(store) => store,
         };
         let boot = Boot {
-            boot: config.boot.map_or_else(boot_id, Ok)?,
+            boot,
             file_system: random_uuid(),
             now: Timestamp(ring::time::system_time() as i64),
             root: config.root,
@@ -199,13 +212,6 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result
         }
     };
     ended.and(service.stop().await)
-}
-
-fn boot_id() -> Result<Uuid, ServeError> {
-    let text =
-        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(ServeError::Boot)?;
-    let invalid = |error| ServeError::Boot(std::io::Error::other(error));
-    text.trim().parse().map_err(invalid)
 }
 
 fn random_uuid() -> Uuid {

@@ -5,16 +5,27 @@
 //! LSM tree ([`FjallStore`]), plain memory with simulated crashes ([`MemoryStore`]), later etcd.
 //! [`Indexed`] goes over either.
 
+mod chain;
 mod fjall_store;
 mod indexed;
+mod inspect;
+mod journal;
 mod memory;
 pub(crate) mod overlay;
+mod privacy;
+mod room;
+mod tables;
+mod watermark;
 
-pub use fjall_store::FjallStore;
+pub use chain::Head;
+pub use fjall_store::{Checked, FjallStore, Opening};
 pub use indexed::Indexed;
+pub use inspect::Loss;
 pub use memory::{CrashPoint, MemoryStore};
 
 use protocol::Errno;
+use std::path::PathBuf;
+use uuid::Uuid;
 
 /// Why the core could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +50,18 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// Commits that were acknowledged are missing, or files that hold some are damaged.
+    #[error("{0}")]
+    Lost(Box<Loss>),
+    /// The file system under the store is full. Nothing has changed; the same can be tried again.
+    #[error("the file system of the metadata store {} is full", .0.display())]
+    Full(PathBuf),
+    /// Another process has the store open.
+    #[error("the metadata store {} is in use by another metadata service", .0.display())]
+    InUse(PathBuf),
+    /// There is no store in the directory.
+    #[error("{} is no metadata store", .0.display())]
+    NoStore(PathBuf),
     /// An earlier batch failed: nothing is accepted any more.
     #[error("the metadata store failed earlier; restart the metadata service")]
     Poisoned,
@@ -49,6 +72,7 @@ impl Error {
     pub fn to_errno(&self) -> Errno {
         match self {
             Error::Refused(errno) => *errno,
+            Error::Full(_) => Errno::ENOSPC,
             _ => Errno::EIO,
         }
     }
@@ -93,6 +117,25 @@ pub struct Batch {
     pub writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
+impl Batch {
+    /// Bytes of all keys and values.
+    pub fn bytes(&self) -> usize {
+        let bytes = |(key, value): &(Vec<u8>, Option<Vec<u8>>)| {
+            key.len() + value.as_ref().map_or(0, Vec::len)
+        };
+        self.writes.iter().map(bytes).sum()
+    }
+}
+
+/// The machine's boot identifier, which is another after each boot.
+///
+/// # Errors
+/// If the kernel's file cannot be read.
+pub fn boot_id() -> std::io::Result<Uuid> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    text.trim().parse().map_err(std::io::Error::other)
+}
+
 /// An ordered key-value store.
 pub trait Store: Send {
     /// The value of a key.
@@ -102,15 +145,31 @@ pub trait Store: Send {
     fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error>;
 
     /// Does all writes of a batch. Once this returns they survive the sudden death of the process
-    /// (not of the machine). An error means that the store's state is unknown.
-    fn commit(&mut self, batch: Batch) -> Result<(), Error>;
+    /// (not of the machine). After [`Error::Full`] nothing has changed; another error means that the
+    /// store's state is unknown.
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error>;
 
     /// A handle that makes durable, from any thread, what was committed before the call.
     fn syncer(&self) -> Box<dyn Syncer>;
 
+    /// Whether changes should be taken: false if the disk is nearly full. Cheap enough to be asked before
+    /// each change.
+    fn has_room(&mut self) -> bool {
+        true
+    }
+
+    /// Whether commits were missing when the store was opened, and were given up: what was acknowledged
+    /// may not be there.
+    fn has_lost(&self) -> bool {
+        false
+    }
+
     /// Makes all that was committed survive power loss. Blocks until the disk has it.
     fn sync(&mut self) -> Result<(), Error> {
-        self.syncer().sync()
+        let syncer = self.syncer();
+        syncer.sync()?;
+        syncer.remember();
+        Ok(())
     }
 }
 
@@ -118,6 +177,10 @@ pub trait Store: Send {
 pub trait Syncer: Send + Sync {
     /// All that was committed before this call survives power loss when it returns.
     fn sync(&self) -> Result<(), Error>;
+
+    /// Remembers, durably and outside of the store's journal, what the last [`Syncer::sync`] covered. It
+    /// costs another flush, which nobody has to wait for.
+    fn remember(&self) {}
 }
 
 /// The first key after all keys that begin with `prefix`, if there is one.

@@ -421,7 +421,7 @@ proptest! {
         let at = at.index(bytes.len());
         if is_cut { bytes.truncate(at) } else { bytes[at] = value }
         let mut store: MemoryStore = fixture.store.clone();
-        store.commit(meta::store::Batch { writes: vec![(key, Some(bytes))] }).unwrap();
+        store.commit(&meta::store::Batch { writes: vec![(key, Some(bytes))] }).unwrap();
         let Ok((core, _)) = Core::open(Box::new(store), &common::boot(1)) else { return Ok(()) };
         fixture.core = core;
         let _ = fixture.core.check();

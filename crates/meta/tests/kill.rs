@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use meta::store::FjallStore;
+use meta::store::{FjallStore, Opening};
 use meta::tree::{Boot, Context, Core};
 use protocol::client::{Answer, Call, Creation};
 use protocol::{InodeId, Rights, SessionId, Timestamp};
@@ -25,7 +25,14 @@ fn open(directory: &Path) -> Core {
         now: Timestamp(0),
         root: (0o755, 0, 0),
     };
-    Core::open(Box::new(FjallStore::open(directory).unwrap()), &boot).unwrap().0
+    Core::open(
+        Box::new(
+            FjallStore::open(directory, Opening { boot: boot.boot, accept_loss: false }).unwrap(),
+        ),
+        &boot,
+    )
+    .unwrap()
+    .0
 }
 
 fn call(core: &mut Core, call: &Call) -> Answer {

@@ -32,7 +32,7 @@ fn child_service() {
     let Ok(directory) = std::env::var(CHILD) else { return };
     let mut runtime = ring::Runtime::new(&ring::Config::default()).unwrap();
     runtime.block_on(async {
-        let store = StoreChoice::Directory(directory.into());
+        let store = StoreChoice::Directory { path: directory.into(), accept_loss: false };
         let service = Service::start(config(store, Times::default())).unwrap();
         println!("\nlistening {}", service.address());
         // Killed long before.

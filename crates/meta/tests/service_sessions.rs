@@ -18,7 +18,7 @@ use support::*;
 const ROOT: InodeId = InodeId::ROOT;
 
 fn on_disk(directory: &Path, times: Times) -> Service {
-    let store = StoreChoice::Directory(directory.to_owned());
+    let store = StoreChoice::Directory { path: directory.to_owned(), accept_loss: false };
     Service::start(config(store, times)).unwrap()
 }
 
@@ -248,7 +248,8 @@ fn sessions_are_void_after_a_reboot() {
         let a = TestClient::start(before.address()).await;
         a.create(ROOT, "f").await.unwrap();
         before.stop().await.unwrap();
-        let store = StoreChoice::Directory(directory.path().to_owned());
+        let store =
+            StoreChoice::Directory { path: directory.path().to_owned(), accept_loss: false };
         let config = meta::service::Config {
             boot: Some(uuid::Uuid::from_u128(2)),
             ..config(store, short_times())

@@ -18,10 +18,7 @@ impl Tsumugi {
         let id = self.inode(request.node);
         match request.operation {
             Operation::OpenDirectory { .. } => {
-                if self.client.attr(id).await?.kind != FileKind::Directory {
-                    return Err(Errno::ENOTDIR);
-                }
-                let handle = self.keep_directory();
+                let handle = self.keep_directory(self.client.open_directory(id).await?);
                 Ok(Response::Opened(Opened { handle, ..Opened::default() }))
             }
             Operation::ReadDirectory(read) => self.list(request.node, read, false).await,
@@ -64,8 +61,8 @@ impl Tsumugi {
                 listing
             } else {
                 let listing = Rc::new(self.client.list(id, after).await?);
-                let fetched = OpenDirectory { listing: Some(Rc::clone(&listing)), after };
-                *directory.borrow_mut() = fetched;
+                let mut directory = directory.borrow_mut();
+                (directory.listing, directory.after) = (Some(Rc::clone(&listing)), after);
                 listing
             };
             let first = listing.entries.partition_point(|entry| entry.cookie <= after);

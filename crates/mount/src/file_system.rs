@@ -2,15 +2,17 @@
 
 use crate::convert::errno;
 use crate::nodes::Nodes;
-use client::{Change, Client, Handle, Listing};
+use crate::walks::Walks;
+use client::{Change, Client, Handle, Listing, Pin};
 use fuse::{
     Capabilities, Errno, FileHandle, FileSystem, FuseError, MountOptions, Mounter, Negotiated,
     NodeId, Notifier, Request, Response, Session, SessionOptions, TransportChoice, Unmounter,
 };
+use ring::local::OneshotSender;
 use ring::mailbox;
 use slab::Slab;
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -42,11 +44,12 @@ pub struct MountSettings {
 }
 
 /// An open directory: the part of its listing that was fetched last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OpenDirectory {
     pub(crate) listing: Option<Rc<Listing>>,
     /// The cookie after which `listing` begins.
     pub(crate) after: u64,
+    _pin: Pin,
 }
 
 /// The FUSE file system.
@@ -55,15 +58,23 @@ pub(crate) struct Tsumugi {
     pub(crate) nodes: RefCell<Nodes>,
     files: RefCell<Slab<Rc<Handle>>>,
     directories: RefCell<Slab<Rc<RefCell<OpenDirectory>>>>,
-    /// Who has taken POSIX locks of what: a close by anybody else needs no unlock.
-    pub(crate) posix_owners: RefCell<HashSet<(protocol::InodeId, u64)>>,
+    /// Gets what was agreed with the kernel, once.
+    agreed: RefCell<Option<OneshotSender<Negotiated>>>,
+    /// The owners of POSIX locks, with the open files through which they took them. Other closes need no
+    /// unlock. The owner of an open file description's lock (`F_OFD_SETLK`) is that file, of whose end only
+    /// its release tells.
+    pub(crate) posix_owners: RefCell<BTreeMap<(protocol::InodeId, u64), Vec<FileHandle>>>,
+    pub(crate) walks: Walks,
 }
+
+/// A file whose pages the kernel is to drop, and where to send that it has.
+type Notice = (NodeId, Option<mailbox::Sender<()>>);
 
 /// A mounted file system.
 #[derive(Debug)]
 pub struct Mount {
     session: Session,
-    notices: mailbox::Sender<NodeId>,
+    notices: mailbox::Sender<Notice>,
 }
 
 impl Mount {
@@ -95,24 +106,35 @@ impl Mount {
     /// What to hand to the client, so that the kernel hears of changes by others.
     pub fn changes(&self) -> Box<dyn Fn(Change)> {
         let notices = self.notices.clone();
-        Box::new(move |Change::Inode(inode)| {
-            if notices.try_send(NodeId(inode.0)).is_err() {
+        Box::new(move |change| {
+            let (inode, done) = match change {
+                Change::Inode(inode) => (inode, None),
+                Change::Pages(inode, done) => (inode, Some(done)),
+            };
+            if notices.try_send((NodeId(inode.0), done)).is_err() {
                 tracing::debug!(inode = inode.0, "too many changes for the kernel to be told");
             }
         })
     }
 
-    /// Serves the mount until it is unmounted.
+    /// Serves the mount until it is unmounted. `agreed` gets what was agreed with the kernel: from
+    /// then on the mount answers.
     ///
     /// # Errors
-    /// If the connection to the kernel broke otherwise.
-    pub async fn run(&self, client: Rc<Client>) -> Result<(), FuseError> {
+    /// If nothing could be agreed, or the connection to the kernel broke.
+    pub async fn run(
+        &self,
+        client: Rc<Client>,
+        agreed: OneshotSender<Negotiated>,
+    ) -> Result<(), FuseError> {
         let tsumugi = Tsumugi {
             client,
             nodes: RefCell::default(),
             files: RefCell::default(),
             directories: RefCell::default(),
+            agreed: RefCell::new(Some(agreed)),
             posix_owners: RefCell::default(),
+            walks: Walks::default(),
         };
         self.session.run(Rc::new(tsumugi)).await
     }
@@ -149,14 +171,17 @@ fn mount_options(settings: &MountSettings) -> MountOptions {
 
 /// Tells the kernel of changes on a thread of its own: a notification may wait for requests that
 /// this process has yet to answer.
-fn notice_thread(notifier: Notifier) -> Result<mailbox::Sender<NodeId>, FuseError> {
-    let (sender, mut receiver) = mailbox::channel::<NodeId>(NOTICES_MAX);
+fn notice_thread(notifier: Notifier) -> Result<mailbox::Sender<Notice>, FuseError> {
+    let (sender, mut receiver) = mailbox::channel::<Notice>(NOTICES_MAX);
     let config = ring::Config::default();
     let thread = ring::thread::spawn("notices", &config, move || async move {
-        while let Some(node) = receiver.recv().await {
+        while let Some((node, done)) = receiver.recv().await {
             // ENOENT: the kernel does not know the inode (any more).
             if let Err(error) = notifier.invalidate_inode(node, 0, 0) {
                 tracing::debug!(node = node.0, %error, "the kernel was not told of a change");
+            }
+            if let Some(done) = done {
+                let _ = done.try_send(());
             }
         }
     });
@@ -173,10 +198,13 @@ impl FileSystem for Tsumugi {
             "mounted"
         );
         self.client.refer(protocol::InodeId::ROOT);
+        if let Some(agreed) = self.agreed.take() {
+            let _ = agreed.send(negotiated.clone());
+        }
     }
 
     async fn handle(self: Rc<Self>, request: Request) -> Response {
-        match self.answer(request).await {
+        match self.answer_walk(request).await {
             Ok(response) => response,
             Err(error) => Response::Error(errno(error)),
         }
@@ -220,8 +248,10 @@ impl Tsumugi {
     }
 
     /// Keeps an open directory.
-    pub(crate) fn keep_directory(&self) -> FileHandle {
-        FileHandle(self.directories.borrow_mut().insert(Rc::default()) as u64)
+    pub(crate) fn keep_directory(&self, pin: Pin) -> FileHandle {
+        let directory = OpenDirectory { listing: None, after: 0, _pin: pin };
+        let directory = Rc::new(RefCell::new(directory));
+        FileHandle(self.directories.borrow_mut().insert(directory) as u64)
     }
 
     /// An open directory.

@@ -12,6 +12,8 @@ mod file_system;
 mod locks;
 mod nodes;
 mod operations;
+mod privileges;
+mod walks;
 mod xattrs;
 
 pub use file_system::{Mount, MountSettings, serve_mounter};

@@ -69,7 +69,11 @@ impl Tsumugi {
             }
             Operation::SetLock { lock: wanted, wait } => {
                 if !wanted.is_flock {
-                    self.posix_owners.borrow_mut().insert((id, wanted.owner.0));
+                    let mut owners = self.posix_owners.borrow_mut();
+                    let handles = owners.entry((id, wanted.owner.0)).or_default();
+                    if !handles.contains(&wanted.handle) {
+                        handles.push(wanted.handle);
+                    }
                 }
                 self.take(&request, lock(id, wanted), *wait).await?;
                 Ok(Response::Done)
@@ -101,10 +105,24 @@ impl Tsumugi {
         id: InodeId,
         owner: fuse::LockOwner,
     ) -> Result<(), Errno> {
-        if !self.posix_owners.borrow_mut().remove(&(id, owner.0)) {
+        if self.posix_owners.borrow_mut().remove(&(id, owner.0)).is_none() {
             return Ok(());
         }
         let family = LockFamily::Posix;
         self.client.unlock(Lock { family, ..whole_flock(id, owner) }).await
+    }
+
+    /// An open file has ended: the locks that are its own go.
+    pub(crate) async fn release_own(self: &Rc<Self>, id: InodeId, handle: fuse::FileHandle) {
+        let owners: Vec<u64> = {
+            let owners = self.posix_owners.borrow();
+            let of_file = owners.range((id, 0)..=(id, u64::MAX));
+            of_file.filter(|(_, all)| all.contains(&handle)).map(|((_, owner), _)| *owner).collect()
+        };
+        for owner in owners {
+            if let Err(error) = self.release_posix(id, fuse::LockOwner(owner)).await {
+                tracing::warn!(inode = id.0, %error, "a lock could not be released at close");
+            }
+        }
     }
 }

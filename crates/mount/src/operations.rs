@@ -2,7 +2,7 @@
 
 use crate::convert::{attributes, changes, setting};
 use crate::file_system::{Tsumugi, UNSUPPORTED};
-use client::{OpenMode, SeekTo};
+use client::{NamesHeld, OpenMode, SeekTo};
 use fuse::{
     CopyFileRange, Creation, Entry, Extensions, FileSystemStatistics, Name, OpenFlags, Opened,
     Operation, Request, Response, SetAttributes, Write,
@@ -67,7 +67,9 @@ impl Tsumugi {
         let client = &self.client;
         let entry_of = |attr: Attr| Ok(Response::Entry(self.entry(request.node, &attr)));
         match &request.operation {
-            Operation::Lookup { name } => entry_of(client.lookup(parent, name.as_bytes()).await?),
+            Operation::Lookup { name } => {
+                entry_of(self.look_up(request.pid, parent, name.as_bytes()).await?)
+            }
             Operation::ReadLink => Ok(Response::bytes(&client.read_link(parent).await?)),
             Operation::Symlink { name, target, .. } => {
                 let make = Make::Symlink(target.to_vec());
@@ -143,6 +145,11 @@ impl Tsumugi {
     async fn set_attributes(self: &Rc<Self>, request: &Request, set: &SetAttributes) -> Answer {
         let id = self.inode(request.node);
         let changes = changes(set);
+        // The flag comes with every change of the owner or group, root's too.
+        let is_roots = request.uid == 0 && changes.size.is_none();
+        if changes.kill_privileges && changes.mode.is_none() && !is_roots {
+            self.clear_of_stranger(id, request.gid).await?;
+        }
         let attr = if changes.size.is_some() {
             self.client.truncate(id, changes).await?
         } else {
@@ -158,7 +165,7 @@ impl Tsumugi {
                 Ok(Response::Opened(self.open(&request, flags, kill_suid_sgid).await?))
             }
             Operation::Create { ref name, ref creation, flags, .. } => {
-                let (entry, opened) = self.create(&request, name, creation, flags).await?;
+                let (entry, opened) = self.create(&request, name, creation, flags, None).await?;
                 Ok(Response::Created(entry, opened))
             }
             Operation::Read(read) => {
@@ -169,7 +176,12 @@ impl Tsumugi {
                 let chunks = self.client.read(id, read.offset, size, room).await?;
                 Ok(Response::Data(chunks.into_iter().collect()))
             }
-            Operation::Write(write) => self.write(write).await,
+            Operation::Write(write) => {
+                if write.kill_suid_sgid && !write.data.is_empty() {
+                    self.clear_of_stranger(id, request.gid).await?;
+                }
+                self.write(write).await
+            }
             Operation::Flush { handle, lock_owner } => {
                 let file = self.file(handle)?;
                 let flushed = self.client.flush(&file).await;
@@ -178,6 +190,7 @@ impl Tsumugi {
             }
             Operation::Release(release) => {
                 let file = self.take_file(release.handle)?;
+                self.release_own(id, release.handle).await;
                 if let Some(owner) = release.flock_unlock {
                     self.unlock_flock(id, owner).await;
                 }
@@ -185,6 +198,7 @@ impl Tsumugi {
             }
             Operation::Fallocate { offset, length, mode, .. } => {
                 let mode = fallocate_mode(mode as i32)?;
+                self.clear_privileges(id, (request.uid, request.gid)).await?;
                 done(self.client.fallocate(id, offset, length, mode).await)
             }
             Operation::Lseek { offset, whence, .. } => {
@@ -195,7 +209,13 @@ impl Tsumugi {
                 };
                 Ok(Response::Offset(self.client.seek(id, offset, to).await?))
             }
-            Operation::CopyFileRange(copy) => self.copy(id, &copy).await,
+            Operation::CopyFileRange(copy) => {
+                if copy.length > 0 && copy.offset_in < self.client.attr(id).await?.size {
+                    let destination = self.inode(copy.node_out);
+                    self.clear_privileges(destination, (request.uid, request.gid)).await?;
+                }
+                self.copy(id, &copy).await
+            }
             _ => Ok(Response::Error(UNSUPPORTED)),
         }
     }
@@ -210,6 +230,9 @@ impl Tsumugi {
         let mode = open_mode(flags);
         let truncates = flags as i32 & libc::O_TRUNC != 0;
         if truncates {
+            if kill_privileges {
+                self.clear_of_stranger(id, request.gid).await?;
+            }
             let mtime = Some(crate::convert::now());
             let size = Some(0);
             let changes = AttrChanges { size, mtime, kill_privileges, ..AttrChanges::default() };
@@ -234,29 +257,28 @@ impl Tsumugi {
         Opened { handle: self.keep_file(handle), flags, backing: None }
     }
 
-    async fn create(
+    /// Makes and opens a file; `held` are the names of the directory, if they are.
+    pub(crate) async fn create(
         self: &Rc<Self>,
         request: &Request,
         name: &Name,
         creation: &Creation,
         flags: u32,
+        held: Option<NamesHeld>,
     ) -> Result<(Entry, Opened), Errno> {
         let parent = self.inode(request.node);
         let name = name.as_bytes();
         let setting = setting(request, creation);
-        let created = self.client.create(parent, name, setting, open_mode(flags)).await;
+        let mode = open_mode(flags);
+        let created = match held {
+            Some(held) => self.client.create_held(held, name, setting, mode).await,
+            None => self.client.create(parent, name, setting, mode).await,
+        };
         match created {
             Ok((handle, attr)) => Ok((self.entry(request.node, &attr), self.opened(handle, &attr))),
-            // Another node was faster: without O_EXCL that is as good as ours.
-            Err(Errno::EEXIST) if flags as i32 & libc::O_EXCL == 0 => {
-                let attr = self.client.lookup(parent, name).await?;
-                if flags as i32 & libc::O_TRUNC != 0 {
-                    let changes = AttrChanges { size: Some(0), ..AttrChanges::default() };
-                    self.client.truncate(attr.inode, changes).await?;
-                }
-                let (handle, attr) = self.client.open(attr.inode, open_mode(flags)).await?;
-                Ok((self.entry(request.node, &attr), self.opened(handle, &attr)))
-            }
+            // Another node was faster. What it made is not opened here, as the kernel checks nothing
+            // after a CREATE: it walks the path again (crate::walks).
+            Err(Errno::EEXIST) if flags as i32 & libc::O_EXCL == 0 => Err(Errno::ESTALE),
             Err(errno) => Err(errno),
         }
     }

@@ -44,6 +44,9 @@ pub struct NodeConfig {
     /// false is for tests of fencing, which must hold whatever a client does.
     #[serde(default = "yes")]
     pub stops_itself: bool,
+    /// File that shows, locked, that the node lives, and which process it is.
+    #[serde(default)]
+    pub pid_file: Option<PathBuf>,
     /// The node's devices.
     #[serde(default, rename = "device")]
     pub devices: Vec<DeviceConfig>,

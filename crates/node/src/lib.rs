@@ -18,7 +18,7 @@ mod node;
 pub use config::{DeviceConfig, FuseTransport, NodeConfig, parse_bytes};
 pub use devices::{NodeDevice, create_devices, open_devices};
 pub use error::NodeError;
-pub use fuse::Mounter;
+pub use fuse::{Mounter, Transport};
 pub use local::Local;
 pub use mounting::serve_mounter;
 pub use node::{Exports, Node, Ready, run};

@@ -4,10 +4,10 @@ use crate::config::{FuseTransport, NodeConfig};
 use crate::error::NodeError;
 use crate::local::Local;
 use client::{Client, ClientConfig, SessionConfig};
-use fuse::{Mounter, TransportChoice, Unmounter};
+use fuse::{Mounter, Negotiated, TransportChoice, Unmounter};
 use mount::{Mount, MountSettings};
 use protocol::auth::Secret;
-use ring::local::oneshot;
+use ring::local::{Canceled, oneshot};
 use ring::mailbox;
 use ring::{Either, SocketOptions};
 use std::os::fd::OwnedFd;
@@ -29,10 +29,20 @@ pub(crate) struct Mounting {
 
 /// Tells the node's main thread how the mount is getting on.
 pub(crate) enum Progress {
-    /// It is mounted and served; the first ends it, and the second is told then.
-    Mounted(Unmounter, mailbox::Sender<Unmounted>),
+    /// It is mounted and served.
+    Mounted(Served),
     /// It could not be mounted.
     Failed(String),
+}
+
+/// A mount that is served.
+pub(crate) struct Served {
+    /// Ends it.
+    pub(crate) unmounter: Unmounter,
+    /// Is to hear of the end.
+    pub(crate) unmounted: mailbox::Sender<Unmounted>,
+    /// What was agreed with the kernel.
+    pub(crate) agreed: Negotiated,
 }
 
 /// Tells the mount's thread that its mount point is gone.
@@ -101,14 +111,22 @@ impl Mounting {
         let mount = Mount::new(&settings).map_err(|error| error.to_string())?;
         let client = Client::start(self.client_config(&mount)).await?;
         let unmounter = mount.unmounter();
-        let (ended, end) = oneshot();
+        let (ended, mut end) = oneshot();
+        let (agreed, agreement) = oneshot();
         let serving = client.clone();
         ring::spawn(async move {
-            let result = mount.run(serving).await;
+            let result = mount.run(serving, agreed).await;
             let _ = ended.send(result);
         });
+        // Until then the mount may still fail, and answers nothing.
+        let agreed = match ring::race(&mut end, agreement).await {
+            Either::Second(Ok(agreed)) => agreed,
+            Either::Second(Err(_)) => return Err(never_served(end.await)),
+            Either::First(served) => return Err(never_served(served)),
+        };
         let (unmounted, gone) = mailbox::channel(1);
-        if progress.send(Progress::Mounted(unmounter, unmounted)).await.is_err() {
+        if progress.send(Progress::Mounted(Served { unmounter, unmounted, agreed })).await.is_err()
+        {
             return Err("the node is ending".into());
         }
         let served = match ring::race(end, pin!(served_on(gone))).await {
@@ -145,6 +163,15 @@ impl Mounting {
             local: self.local.clone().devices(),
             changes: Some(mount.changes()),
         }
+    }
+}
+
+/// Why a mount was not served at all.
+fn never_served(served: Result<Result<(), fuse::FuseError>, Canceled>) -> String {
+    match served {
+        Ok(Err(error)) => error.to_string(),
+        Ok(Ok(())) => "it was unmounted before it was served".into(),
+        Err(Canceled) => "serving the mount was aborted".into(),
     }
 }
 

@@ -5,13 +5,13 @@ use crate::config::NodeConfig;
 use crate::devices::{NodeDevice, namespace, open_devices};
 use crate::error::NodeError;
 use crate::local::Local;
-use crate::mounting::{Mounting, Progress, Unmounted};
-use fuse::Mounter;
+use crate::mounting::{Mounting, Progress, Served, Unmounted};
+use fuse::{Mounter, Transport};
 use nvme::Nqn;
 use protocol::auth::Secret;
 use protocol::space::{DeviceAddress, DeviceInfo};
 use protocol::{DeviceId, Incarnation};
-use ring::{Either, SocketOptions, mailbox};
+use ring::{Either, Either3, SocketOptions, mailbox};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -43,8 +43,10 @@ pub struct Ready {
     pub target: SocketAddr,
     /// NQN of the node's subsystem.
     pub subnqn: String,
-    /// Where the file system is mounted, if it is.
+    /// Where the file system is mounted, if it is. It answers.
     pub mount: Option<PathBuf>,
+    /// How the mount's requests travel, and why so.
+    pub transport: Option<(Transport, String)>,
 }
 
 /// The node's target with what belongs to it.
@@ -178,6 +180,7 @@ async fn serve(
         target: exports.server.addresses()[0],
         subnqn: exports.subnqn.clone(),
         mount: config.mount.clone(),
+        transport: None,
     };
     let result = match &config.mount {
         None => {
@@ -187,7 +190,8 @@ async fn serve(
         }
         Some(mountpoint) => {
             let mounting = mounting(node, mountpoint, exports);
-            serve_mount(mounting, || ready(&up), shutdown).await
+            let ready = |transport| ready(&Ready { transport: Some(transport), ..up });
+            serve_mount(mounting, ready, shutdown).await
         }
     };
     agent.abort();
@@ -206,30 +210,59 @@ fn mounting(node: &Node, mountpoint: &Path, exports: &Exports) -> Mounting {
 
 async fn serve_mount(
     mounting: Mounting,
-    ready: impl FnOnce(),
+    ready: impl FnOnce((Transport, String)),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), NodeError> {
     let (sender, mut receiver) = mailbox::channel(4);
+    let mountpoint = mounting.mountpoint.clone();
     let mut thread = mounting.start(sender)?;
-    let (unmounter, unmounted) = match receiver.recv().await {
-        Some(Progress::Mounted(unmounter, unmounted)) => (unmounter, unmounted),
+    let served = match receiver.recv().await {
+        Some(Progress::Mounted(served)) => served,
         Some(Progress::Failed(error)) => return Err(NodeError::Mount(error)),
         None => return Err(NodeError::Mount("its thread has ended".into())),
     };
-    ready();
-    let shutdown = pin!(shutdown);
-    let ended = match ring::race(shutdown, &mut thread).await {
-        // Somebody else has unmounted it.
-        Either::Second(ended) => ended,
-        Either::First(()) => {
-            unmounter.unmount().map_err(|error| NodeError::Mount(error.to_string()))?;
-            // It fails if the thread has ended meanwhile.
-            let _ = unmounted.send(Unmounted).await;
-            thread.await
+    let mut shutdown = pin!(shutdown);
+    let answers = probe(mountpoint)?;
+    let ended = match ring::race3(answers, &mut thread, shutdown.as_mut()).await {
+        Either3::First(answer) => {
+            if let Err(error) = answer.unwrap_or_else(|_| Err("the thread panicked".into())) {
+                // Why it does not answer tells more than how it ended.
+                let _ = end_mount(&served, thread).await;
+                return Err(NodeError::Mount(error));
+            }
+            ready((served.agreed.transport, served.agreed.transport_reason.clone()));
+            match ring::race(shutdown, &mut thread).await {
+                // Somebody else has unmounted it.
+                Either::Second(ended) => ended,
+                Either::First(()) => end_mount(&served, thread).await?,
+            }
         }
+        Either3::Second(ended) => ended,
+        Either3::Third(()) => end_mount(&served, thread).await?,
     };
     if let Ok(Progress::Failed(error)) = receiver.try_recv() {
         return Err(NodeError::Mount(error));
     }
     ended.map_err(|_| NodeError::Mount("its thread has panicked".into()))
+}
+
+/// Asks the mount for its root's attributes, on a thread that may wait for it.
+fn probe(mountpoint: PathBuf) -> Result<ring::thread::JoinHandle<Result<(), String>>, NodeError> {
+    let ask = move || async move {
+        std::fs::metadata(&mountpoint).map(drop).map_err(|error| {
+            format!("{} is mounted but does not answer: {error}", mountpoint.display())
+        })
+    };
+    ring::thread::spawn("probe", &ring::Config::default(), ask).map_err(NodeError::Thread)
+}
+
+/// Unmounts, and waits for the mount's thread.
+async fn end_mount(
+    served: &Served,
+    thread: ring::thread::JoinHandle<()>,
+) -> Result<Result<(), ring::Aborted>, NodeError> {
+    served.unmounter.unmount().map_err(|error| NodeError::Mount(error.to_string()))?;
+    // It fails if the thread has ended meanwhile.
+    let _ = served.unmounted.send(Unmounted).await;
+    Ok(thread.await)
 }

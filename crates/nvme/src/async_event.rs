@@ -27,6 +27,9 @@ impl AsyncEvent {
     /// Vendor specific.
     pub const TYPE_VENDOR: u8 = 7;
 
+    /// A temperature is at a threshold or beyond it.
+    pub const TEMPERATURE_THRESHOLD: Self =
+        Self { event_type: Self::TYPE_SMART, info: 0x01, log_page: lid::SMART_HEALTH };
     /// The attributes of a namespace, or the list of active namespaces, changed.
     pub const NAMESPACE_ATTRIBUTES_CHANGED: Self =
         Self { event_type: Self::TYPE_NOTICE, info: 0x00, log_page: lid::CHANGED_NAMESPACES };

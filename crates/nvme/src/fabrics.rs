@@ -112,9 +112,12 @@ impl ConnectData {
         Nqn::from_field(&self.subnqn)
     }
 
-    /// Name of the host.
-    pub fn host_nqn(&self) -> Result<Nqn, Error> {
-        Nqn::from_field(&self.hostnqn)
+    /// Name of the host; [`None`] if the field is empty, as some hosts leave it.
+    pub fn host_nqn(&self) -> Result<Option<Nqn>, Error> {
+        if self.hostnqn[0] == 0 {
+            return Ok(None);
+        }
+        Nqn::from_field(&self.hostnqn).map(Some)
     }
 }
 

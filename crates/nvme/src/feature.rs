@@ -73,6 +73,8 @@ pub struct AsyncEventConfig(pub u32);
 impl AsyncEventConfig {
     /// The critical warnings of SMART / health, bits 7:0.
     pub const SMART_WARNINGS: u32 = 0xff;
+    /// Of these, that a temperature is out of range.
+    pub const TEMPERATURE_WARNING: u32 = 1 << 1;
     /// Namespace attribute notices.
     pub const NAMESPACE_ATTRIBUTES: u32 = 1 << 8;
     /// Firmware activation notices.

@@ -28,8 +28,10 @@ pub mod lid {
     pub const COMMAND_EFFECTS: u8 = 0x05;
     /// Asymmetric namespace access, see [`super::AnaHeader`].
     pub const ANA: u8 = 0x0c;
-    /// Feature identifiers supported and effects.
+    /// Feature identifiers supported and effects, see [`super::FeatureEffects`].
     pub const FEATURE_EFFECTS: u8 = 0x12;
+    /// NVMe-MI commands supported and effects.
+    pub const MANAGEMENT_EFFECTS: u8 = 0x13;
     /// Discovery, see [`super::DiscoveryHeader`].
     pub const DISCOVERY: u8 = 0x70;
     /// Reservation notification.
@@ -87,6 +89,29 @@ impl CommandEffects {
     pub const NAMESPACE_INVENTORY_CHANGE: u32 = 1 << 3;
     /// CCC: the command may change the controller's capabilities.
     pub const CONTROLLER_CAPABILITY_CHANGE: u32 = 1 << 4;
+    /// CSP: the command acts on a namespace.
+    pub const SCOPE_NAMESPACE: u32 = 1 << 20;
+    /// CSP: the command acts on the controller.
+    pub const SCOPE_CONTROLLER: u32 = 1 << 21;
+}
+
+wire_struct! {
+    /// Feature identifiers supported and effects (base figures 255 and 256).
+    pub struct FeatureEffects[1024] {
+        /// One entry per feature identifier.
+        pub fids: [U32; 256],
+    }
+}
+
+impl FeatureEffects {
+    /// FSUPP: the feature is supported.
+    pub const SUPPORTED: u32 = 1;
+    /// NCC: setting it may change the capability of a namespace.
+    pub const NAMESPACE_CAPABILITY_CHANGE: u32 = 1 << 2;
+    /// FSP: the feature belongs to a namespace.
+    pub const SCOPE_NAMESPACE: u32 = 1 << 20;
+    /// FSP: the feature belongs to the controller.
+    pub const SCOPE_CONTROLLER: u32 = 1 << 21;
 }
 
 /// ANA state (base figure 218).

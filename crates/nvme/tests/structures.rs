@@ -271,7 +271,7 @@ fn connect_data_is_read_back() {
     let (subsystem, host) = (Nqn::new("nqn.2026-01.org.a:b").unwrap(), Nqn::from_uuid([1; 16]));
     let data = ConnectData::new(HostId([9; 16]), ControllerId::DYNAMIC, &subsystem, &host);
     assert_eq!((data.host_id(), data.controller_id()), (HostId([9; 16]), ControllerId::DYNAMIC));
-    assert_eq!((data.subsystem_nqn(), data.host_nqn()), (Ok(subsystem), Ok(host)));
+    assert_eq!((data.subsystem_nqn(), data.host_nqn()), (Ok(subsystem), Ok(Some(host))));
     assert_eq!(ConnectInvalid::SUBNQN.to_dword(), 0x0001_0100);
 }
 

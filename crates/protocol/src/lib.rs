@@ -50,6 +50,9 @@ pub const SYMLINK_MAX_BYTES: usize = 4095;
 /// Largest value of an extended attribute, in bytes (`XATTR_SIZE_MAX`).
 pub const XATTR_VALUE_MAX_BYTES: usize = 65536;
 
+/// The extended attribute that holds file capabilities: every change of data or size removes it.
+pub const CAPABILITY_XATTR: &[u8] = b"security.capability";
+
 /// Longest name of an extended attribute, in bytes (`XATTR_NAME_MAX`).
 pub const XATTR_NAME_MAX_BYTES: usize = 255;
 

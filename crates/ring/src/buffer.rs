@@ -8,9 +8,10 @@
 
 mod pool;
 
+use crate::chunk::Chunk;
 use pool::Block;
 use std::fmt;
-use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
@@ -87,6 +88,16 @@ impl Buffer {
         let start = self.len;
         self.set_len(start + bytes.len());
         self[start..].copy_from_slice(bytes);
+    }
+
+    /// Appends a range of a chunk's bytes.
+    ///
+    /// # Panics
+    /// If they do not fit into the capacity, or the range reaches past the chunk's end.
+    pub fn extend_from_chunk(&mut self, chunk: &Chunk, range: Range<usize>) {
+        let start = self.len;
+        self.set_len(start + range.len());
+        chunk.copy_out(range.start, &mut self[start..]);
     }
 
     /// Turns the buffer into a frozen, cheaply clonable view of its visible bytes.

@@ -3,7 +3,10 @@
 use crate::buffer::{Buffer, Shared, bounds};
 use crate::region::RegionSlice;
 use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::io;
 use std::ops::{Range, RangeBounds};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes that fit into [`Inline`].
 pub(crate) const INLINE_BYTES_MAX: usize = 128;
@@ -53,17 +56,79 @@ impl Chunk {
         Inline::new(bytes).map_or_else(|| Self::from(Buffer::copy_from(bytes)), Self::Inline)
     }
 
-    /// The bytes.
+    /// The bytes: a view of them, except of a region, whose bytes other threads may change: those are
+    /// copied. Where it matters, [`copy_out`](Self::copy_out) copies once in every case.
     ///
     /// # Panics
     /// If a `Buffer` chunk's range reaches past the buffer's length.
-    pub fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Buffer(buffer, range) => &buffer[range.clone()],
-            Self::Shared(shared) => shared,
-            Self::Region(slice) => slice.as_slice(),
-            Self::Inline(inline) => inline.as_slice(),
+    pub fn to_bytes(&self) -> Cow<'_, [u8]> {
+        match self.as_owned_bytes() {
+            Ok(bytes) => Cow::Borrowed(bytes),
+            Err(slice) => {
+                let mut bytes = vec![0; slice.len()];
+                slice.copy_out(&mut bytes);
+                Cow::Owned(bytes)
+            }
         }
+    }
+
+    /// The bytes, if nothing can change them while the chunk is borrowed; else the region's range.
+    fn as_owned_bytes(&self) -> Result<&[u8], &RegionSlice> {
+        match self {
+            Self::Buffer(buffer, range) => Ok(&buffer[range.clone()]),
+            Self::Shared(shared) => Ok(shared),
+            Self::Region(slice) => Err(slice),
+            Self::Inline(inline) => Ok(inline.as_slice()),
+        }
+    }
+
+    /// Copies `bytes.len()` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If the chunk has fewer.
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        match self.as_owned_bytes() {
+            Ok(own) => bytes.copy_from_slice(&own[offset..offset + bytes.len()]),
+            Err(slice) => slice.range(offset, bytes.len()).copy_out(bytes),
+        }
+    }
+
+    /// Address of the first byte, for system calls and libraries that read the bytes. To use it is up
+    /// to `unsafe` code.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.as_owned_bytes().map_or_else(|slice| slice.as_ptr().cast_const(), <[u8]>::as_ptr)
+    }
+
+    /// The same bytes in memory that nothing changes any more: a region's are copied.
+    pub fn into_lasting(self) -> Self {
+        match self {
+            Self::Region(slice) => slice.to_buffer().into(),
+            own => own,
+        }
+    }
+
+    /// Writes all bytes to a file with plain system calls.
+    ///
+    /// # Errors
+    /// What `pwrite` answers; `WriteZero` if it takes nothing.
+    pub fn write_all_at(&self, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < self.len() {
+            let from = self.as_ptr().wrapping_add(done).cast();
+            let (len, at) = (self.len() - done, (offset + done as u64) as libc::off_t);
+            // SAFETY: the kernel reads these bytes, which live as long as the chunk.
+            match unsafe { libc::pwrite(file.as_raw_fd(), from, len, at) } {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count if count > 0 => done += count as usize,
+                _ => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Number of bytes.
@@ -83,8 +148,7 @@ impl Chunk {
 
     /// Whether address and length are multiples of `alignment` (a power of two).
     pub fn is_aligned(&self, alignment: usize) -> bool {
-        let bytes = self.as_slice();
-        (bytes.as_ptr().addr() | bytes.len()) & (alignment - 1) == 0
+        (self.as_ptr().addr() | self.len()) & (alignment - 1) == 0
     }
 
     /// Narrows the chunk to a range of its bytes; the rest is let go.
@@ -111,7 +175,7 @@ impl Chunk {
         match self {
             Self::Buffer(buffer, range) => buffer.freeze().slice(range),
             Self::Shared(shared) => shared,
-            Self::Region(slice) => Buffer::copy_from(slice.as_slice()).freeze(),
+            Self::Region(slice) => slice.to_buffer().freeze(),
             Self::Inline(inline) => Buffer::copy_from(inline.as_slice()).freeze(),
         }
     }
@@ -123,8 +187,20 @@ impl Chunk {
                 buffer.truncate(range.end);
                 buffer
             }
-            other => Buffer::copy_from(other.as_slice()),
+            other => other.copy_part(0..other.len()),
         }
+    }
+}
+
+impl Chunk {
+    /// A copy of a range of the bytes.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn copy_part(&self, range: Range<usize>) -> Buffer {
+        let mut buffer = Buffer::with_capacity(range.len());
+        buffer.extend_from_chunk(self, range);
+        buffer
     }
 }
 
@@ -190,7 +266,7 @@ impl Segment {
     pub(crate) fn as_iovec(&self) -> libc::iovec {
         let (memory, len) = match self {
             Self::Buffer(buffer, range) => (range_ptr(buffer, range), range.len()),
-            Self::Region(slice) => (slice.as_ptr_raw(), slice.len()),
+            Self::Region(slice) => (slice.as_ptr(), slice.len()),
         };
         libc::iovec { iov_base: memory.cast(), iov_len: len }
     }
@@ -200,6 +276,28 @@ impl Segment {
         if let (Self::Buffer(buffer, range), true) = (self, n > 0) {
             buffer.written_to(range.start + n);
         }
+    }
+
+    /// Copies the bytes of `chunk` from `offset` on in and answers how many fitted. A buffer's visible
+    /// length grows to cover them.
+    ///
+    /// # Panics
+    /// If the offset lies past the chunk's end.
+    pub fn fill_from_chunk(&mut self, chunk: &Chunk, offset: usize) -> usize {
+        let slice = match chunk.as_owned_bytes() {
+            Ok(bytes) => return self.fill_from(&bytes[offset..]),
+            Err(slice) => slice.range(offset, self.len().min(slice.len() - offset)),
+        };
+        let n = slice.len();
+        self.written(n);
+        match self {
+            Self::Buffer(buffer, range) if n > 0 => {
+                slice.copy_out(&mut buffer[range.start..range.start + n]);
+            }
+            Self::Buffer(..) => {}
+            Self::Region(room) => room.copy_from(&slice),
+        }
+        n
     }
 
     /// Copies the start of `bytes` in and answers how many fitted. A buffer's visible length grows
@@ -216,6 +314,11 @@ impl Segment {
         }
         n
     }
+}
+
+/// Copies `chunk` into `segments`, one after the other, and answers how many bytes fitted.
+pub fn scatter(chunk: &Chunk, segments: &mut [Segment]) -> usize {
+    segments.iter_mut().fold(0, |done, segment| done + segment.fill_from_chunk(chunk, done))
 }
 
 /// Address of a range of a buffer's capacity.

@@ -366,12 +366,19 @@ pub async fn yield_now() {
             return Poll::Ready(());
         }
         yielded = true;
-        with_context(|context| {
-            context.executor.yielded.borrow_mut().push(cx.waker().clone());
-        });
+        wake_after_others(cx.waker());
         Poll::Pending
     })
     .await;
+}
+
+/// Wakes a task once I/O and all tasks that are ready have had their turn: for futures that stop in
+/// the middle of long work. As [`yield_now`], but without waiting.
+///
+/// # Panics
+/// If the thread runs no reactor.
+pub fn wake_after_others(waker: &Waker) {
+    with_context(|context| context.executor.yielded.borrow_mut().push(waker.clone()));
 }
 
 #[cfg(test)]

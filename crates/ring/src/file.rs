@@ -6,7 +6,7 @@
 mod identity;
 mod open;
 
-pub use identity::{FileHandle, file_system_uuid};
+pub use identity::{FileHandle, file_system_uuid, verity_digest};
 
 use crate::buffer::Buffer;
 use crate::chunk::{Chunk, Segment, Segments};

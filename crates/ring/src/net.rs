@@ -4,7 +4,10 @@
 //! of it with as few calls as possible, one as a rule: on loopback, eight 4 KiB messages in one
 //! send cost a sixth of eight sends.
 
+mod entrance;
 mod socket;
+
+pub use entrance::{Entered, Entrance, EntranceLimits};
 
 use crate::buffer::Buffer;
 use crate::chunk::{Chunk, Segment, Segments};

@@ -1,12 +1,26 @@
 //! A big memory-mapped region that several threads use as a device's memory.
 //!
 //! It behaves like a device and not like a Rust slice: reads that race with writes of the same
-//! bytes see an arbitrary mix of old and new bytes, as NVMe allows for overlapping commands. Bytes
-//! have no invalid values, so that a mix is wrong only for who relies on it; who computes a digest
-//! over bytes that it will send must copy them first or own the range.
+//! bytes see an arbitrary mix of old and new bytes, as NVMe allows for overlapping commands.
+//! Therefore no safe function makes a `&[u8]` of it: bytes are copied in and out as atomic words
+//! ([`racing`](crate::racing)), or the kernel moves them (a chunk that is sent, a segment that is
+//! received into). A caller that needs bytes to stay, such as for a digest, copies them first.
+//!
+//! ```compile_fail
+//! let region = ring::Region::new(4096).unwrap();
+//! let view = region.range(0, 4096);
+//! let bytes: &[u8] = view.as_slice();
+//! region.copy_in(0, &[1]);
+//! assert_eq!(bytes[0], 1);
+//! ```
 
+use crate::buffer::Buffer;
 use crate::chunk::Chunk;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use crate::racing;
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+#[cfg(not(miri))]
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,7 +36,8 @@ struct Mapping {
     whole: Option<Region>,
 }
 
-// SAFETY: the mapping is plain memory; racing access is described in the module's head.
+// SAFETY: the mapping is plain memory that belongs to no thread; all access to its bytes is by atomic
+// words or by the kernel, and no reference to them is ever made.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -32,7 +47,7 @@ impl Drop for Mapping {
         if self.whole.is_none() {
             // SAFETY: the mapping was made by `Region::new` or `Region::in_huge_pages` with this
             // length and has no user any more.
-            let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.len) };
+            unsafe { unmap(self.memory, self.len) };
         }
     }
 }
@@ -78,7 +93,7 @@ impl Region {
         for (memory, len) in [(mapped, before), (behind, HUGE_PAGE_BYTES - before)] {
             if len > 0 {
                 // SAFETY: whole pages of a mapping that nobody knows of but this function.
-                let _ = unsafe { munmap(memory.as_ptr().cast(), len) };
+                unsafe { unmap(memory, len) };
             }
         }
         let whole = Self { mapping: Arc::new(Mapping { memory, len: whole_len, whole: None }) };
@@ -132,8 +147,9 @@ impl Region {
     /// If the range reaches past the end.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let memory = self.check(offset, bytes.len());
-        // SAFETY: the range was checked; `bytes` may lie in the region itself, hence `copy`.
-        unsafe { std::ptr::copy(bytes.as_ptr(), memory, bytes.len()) };
+        // SAFETY: the range was checked, and a mapping consists of whole pages. No reference into a
+        // region exists, so that `bytes` lies elsewhere.
+        unsafe { racing::copy_in(memory, bytes) };
     }
 
     /// Copies from `offset` into `bytes`.
@@ -142,8 +158,8 @@ impl Region {
     /// If the range reaches past the end.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let memory = self.check(offset, bytes.len());
-        // SAFETY: the range was checked; `copy` allows overlap.
-        unsafe { std::ptr::copy(memory, bytes.as_mut_ptr(), bytes.len()) };
+        // SAFETY: as in `copy_in`.
+        unsafe { racing::copy_out(memory, bytes) };
     }
 
     /// Writes zeros.
@@ -152,8 +168,31 @@ impl Region {
     /// If the range reaches past the end.
     pub fn zero(&self, offset: usize, len: usize) {
         let memory = self.check(offset, len);
-        // SAFETY: the range was checked.
-        unsafe { std::ptr::write_bytes(memory, 0, len) };
+        // SAFETY: as in `copy_in`.
+        unsafe { racing::zero(memory, len) };
+    }
+
+    /// Takes the range's pages from the system now, so that no access has to wait for that later.
+    /// The content stays; others may use the range meanwhile.
+    ///
+    /// # Errors
+    /// What `madvise` answers; `InvalidInput` on Linux before 5.14, which cannot do it.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
+        const PAGE: usize = 4096;
+        self.check(offset, len);
+        let start = offset / PAGE * PAGE;
+        let len = offset + len - start;
+        let memory = self.check(start, len);
+        loop {
+            // SAFETY: pages of our own mapping; it takes them and changes no byte.
+            match unsafe { madvise(memory.cast(), len, Advice::LinuxPopulateWrite) } {
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                result => return Ok(result?),
+            }
+        }
     }
 
     /// Gives a range's whole pages back to the system; they read as zeros afterwards, as do the
@@ -175,8 +214,8 @@ impl Region {
         self.zero(offset, start - offset);
         self.zero(end, offset + len - end);
         let memory = self.check(start, end - start);
-        // SAFETY: whole pages inside our private anonymous mapping, which has no references into it
-        // but the racing kind described in the module's head.
+        // SAFETY: whole pages inside our private anonymous mapping, which has no references into it;
+        // for racing accesses the kernel is one more writer.
         unsafe { madvise(memory.cast(), end - start, Advice::LinuxDontNeed)? };
         Ok(())
     }
@@ -189,7 +228,38 @@ impl Region {
     }
 }
 
+/// Gives memory back.
+///
+/// # Safety
+/// These are whole pages from [`map`] that nothing uses any more.
+#[cfg(not(miri))]
+unsafe fn unmap(memory: NonNull<u8>, len: usize) {
+    // SAFETY: by the caller's promise.
+    let _ = unsafe { munmap(memory.as_ptr().cast(), len) };
+}
+
+/// Miri has no `mmap` with the flags that are used here: there, memory comes from the allocator.
+#[cfg(miri)]
+fn map(len: usize) -> io::Result<NonNull<u8>> {
+    let layout = std::alloc::Layout::from_size_align(len.next_multiple_of(4096), 4096);
+    let layout = layout.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: Miri's tests ask for at least a byte.
+    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+        .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// # Safety
+/// A whole allocation of [`map`], which nothing uses any more.
+#[cfg(miri)]
+unsafe fn unmap(memory: NonNull<u8>, len: usize) {
+    if let Ok(layout) = std::alloc::Layout::from_size_align(len.next_multiple_of(4096), 4096) {
+        // SAFETY: by the caller's promise.
+        unsafe { std::alloc::dealloc(memory.as_ptr(), layout) };
+    }
+}
+
 /// Maps anonymous memory, in huge pages where the system offers them.
+#[cfg(not(miri))]
 fn map(len: usize) -> io::Result<NonNull<u8>> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
@@ -229,14 +299,8 @@ impl RegionSlice {
         Self { region: self.region.clone(), offset: self.offset + offset, len }
     }
 
-    /// The bytes; see the module's head for races.
-    pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the range was checked when it was made and the mapping lives as long as `region`.
-        // Racing writers make the bytes arbitrary, as documented, but bytes have no invalid value.
-        unsafe { std::slice::from_raw_parts(self.as_ptr_raw(), self.len) }
-    }
-
-    pub(crate) fn as_ptr_raw(&self) -> *mut u8 {
+    /// Address of the range, e.g. for a command of the kernel. To use it is up to `unsafe` code.
+    pub fn as_ptr(&self) -> *mut u8 {
         self.region.check(self.offset, self.len)
     }
 
@@ -248,6 +312,33 @@ impl RegionSlice {
         assert!(bytes.len() <= self.len, "{} bytes into a range of {}", bytes.len(), self.len);
         self.region.copy_in(self.offset, bytes);
     }
+
+    /// Copies the start of the range to `bytes`.
+    ///
+    /// # Panics
+    /// If the range is shorter.
+    pub fn copy_out(&self, bytes: &mut [u8]) {
+        assert!(bytes.len() <= self.len, "{} bytes out of a range of {}", bytes.len(), self.len);
+        self.region.copy_out(self.offset, bytes);
+    }
+
+    /// Copies another range to the start of this one. Where the two overlap, the result is a mix.
+    ///
+    /// # Panics
+    /// If this range is shorter.
+    pub fn copy_from(&self, other: &Self) {
+        assert!(other.len <= self.len, "{} bytes into a range of {}", other.len, self.len);
+        // SAFETY: both ranges were checked, and mappings consist of whole pages.
+        unsafe { racing::copy(other.as_ptr(), self.as_ptr(), other.len) };
+    }
+
+    /// A copy of the bytes, which does not change any more.
+    pub fn to_buffer(&self) -> Buffer {
+        let mut buffer = Buffer::with_capacity(self.len);
+        buffer.set_len(self.len);
+        self.copy_out(&mut buffer);
+        buffer
+    }
 }
 
 #[cfg(test)]
@@ -256,13 +347,14 @@ mod tests {
 
     /// Goal: regions in huge pages begin at one, follow on each other, have users of their own, and
     /// their memory stays until the last is gone.
+    #[cfg(not(miri))]
     #[test]
     fn regions_share_huge_pages() {
         for (len, count) in [(1 << 20, 2), (2 << 20, 1), (3 << 20, 1), (8192, 256)] {
             assert_eq!(Region::in_huge_pages(len).unwrap().len(), count, "{len}");
         }
         let mut regions = Region::in_huge_pages(1 << 20).unwrap();
-        let address = |region: &Region| region.range(0, 1).as_slice().as_ptr().addr();
+        let address = |region: &Region| region.range(0, 1).as_ptr().addr();
         assert!(address(&regions[0]).is_multiple_of(HUGE_PAGE_BYTES));
         assert_eq!(address(&regions[1]), address(&regions[0]) + (1 << 20));
         let slice = regions[0].range(0, 1 << 20);
@@ -272,7 +364,35 @@ mod tests {
         let last = regions.pop().unwrap();
         last.copy_in((1 << 20) - 3, b"end");
         drop(regions);
-        assert_eq!(last.range((1 << 20) - 3, 3).as_slice(), b"end");
+        assert_eq!(last.range((1 << 20) - 3, 3).to_buffer()[..], *b"end");
         assert!(Region::in_huge_pages(0).is_err() && Region::in_huge_pages(usize::MAX).is_err());
+    }
+
+    /// Goal: a writer and readers of the same bytes are no data race (the thread sanitizer and Miri
+    /// look), and a reader that was let go on by the writer sees its bytes.
+    #[test]
+    fn threads_read_what_another_writes() {
+        use std::sync::atomic::{AtomicU8, Ordering};
+        let (region, rounds) = (Region::new(4096).unwrap(), if cfg!(miri) { 5 } else { 250 });
+        let written = AtomicU8::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=rounds {
+                    region.copy_in(13, &[round; 777]);
+                    written.store(round, Ordering::Release);
+                }
+            });
+            for _ in 0..2 {
+                let chunk = region.slice(13, 777);
+                scope.spawn(|| {
+                    let (mut seen, chunk) = (0, chunk);
+                    while seen < rounds {
+                        seen = written.load(Ordering::Acquire);
+                        let bytes = chunk.to_bytes();
+                        assert!(bytes.iter().all(|&byte| byte >= seen), "older than {seen}");
+                    }
+                });
+            }
+        });
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::context::{Context, Driver, Entered, with_context};
 use crate::executor::Executor;
-use crate::sim::EPOCH_NS;
 use crate::slots::Slots;
 use crate::time::{boot_ns, monotonic_ns, realtime_ns};
 use crate::timers::Timers;
@@ -139,7 +138,8 @@ impl Runtime {
             self.enter_if_needed()?;
             let got = self.reap();
             let now_ns = monotonic_ns();
-            let is_due = self.context.timers.borrow().next_ns().is_some_and(|next| next <= now_ns);
+            let next_ns = self.context.timers.borrow().next_ns();
+            let is_due = next_ns.is_some_and(|next_ns| next_ns <= boot_ns());
             if got || is_due || self.context.executor.has_ready() {
                 self.fruitless_spins = 0;
                 return Ok(());
@@ -162,7 +162,7 @@ impl Runtime {
         if !self.context.executor.prepare_sleep() {
             return Ok(());
         }
-        let now_ns = monotonic_ns();
+        let now_ns = boot_ns();
         let next_ns = self.context.timers.borrow().next_ns();
         let timeout = next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(now_ns)));
         let result = self.uring().borrow_mut().wait(timeout);
@@ -193,7 +193,7 @@ impl Runtime {
         if self.context.timers.borrow().next_ns().is_none() {
             return false;
         }
-        let now_ns = monotonic_ns();
+        let now_ns = boot_ns();
         let mut fired = false;
         loop {
             let Some(waker) = self.context.timers.borrow_mut().pop_due(now_ns) else { break };
@@ -264,13 +264,6 @@ pub fn submissions() -> Vec<(usize, u64)> {
 impl Context {
     pub(crate) fn now_ns(&self) -> u64 {
         match &self.driver {
-            Driver::Uring(_) => monotonic_ns(),
-            Driver::Sim(sim) => sim.now_ns.get(),
-        }
-    }
-
-    pub(crate) fn boot_ns(&self) -> u64 {
-        match &self.driver {
             Driver::Uring(_) => boot_ns(),
             Driver::Sim(sim) => sim.now_ns.get(),
         }
@@ -279,7 +272,7 @@ impl Context {
     pub(crate) fn system_ns(&self) -> u64 {
         match &self.driver {
             Driver::Uring(_) => realtime_ns(),
-            Driver::Sim(sim) => EPOCH_NS + sim.now_ns.get(),
+            Driver::Sim(sim) => sim.world.borrow().wall_ns(self.executor.node.get()),
         }
     }
 

@@ -23,7 +23,7 @@ mod world;
 
 pub use node::{DiskPace, Moment, Network, Node};
 use world::Event;
-pub(crate) use world::{EPOCH_NS, SimHandle, World};
+pub(crate) use world::{SimHandle, World};
 
 pub(crate) use rng::splitmix;
 

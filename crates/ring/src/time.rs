@@ -1,4 +1,9 @@
-//! Time as the reactor gives it: the monotonic clock, or the simulation's.
+//! Time as the reactor gives it: the time since the machine has booted, or the simulation's.
+//!
+//! The clock goes on while the machine is suspended (`CLOCK_BOOTTIME`): who promises others to stop at some
+//! time has to see on waking that it has passed. The kernel's waits count without that, so a timer may
+//! fire late after a suspend, by at most what was left of it; whatever else wakes the reactor fires it at
+//! once.
 //!
 //! Sleeps live in one heap per reactor; the loop's wait carries the earliest deadline, so that a
 //! timer costs no system call.
@@ -12,8 +17,8 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A point of monotonic time in nanoseconds, since an arbitrary start that all threads of the
-/// machine (or of the simulation) share.
+/// A point of time in nanoseconds, on a clock that never goes back, with an arbitrary start that all
+/// threads of the machine (or of the simulation) share. It goes on while the machine is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -76,7 +81,7 @@ impl Sub for Instant {
 
 /// The time.
 pub fn now() -> Instant {
-    Instant(try_with_context(|context| context.now_ns()).unwrap_or_else(monotonic_ns))
+    Instant(try_with_context(|context| context.now_ns()).unwrap_or_else(boot_ns))
 }
 
 /// Wall-clock time in nanoseconds since 1970 (UTC).
@@ -84,10 +89,10 @@ pub fn system_time() -> u64 {
     try_with_context(|context| context.system_ns()).unwrap_or_else(realtime_ns)
 }
 
-/// Nanoseconds since the machine has booted, with those that it was suspended for: what [`now`] leaves
-/// out. (A virtual machine that was paused may know of neither.)
+/// [`now`] in nanoseconds since the machine has booted, with those that it was suspended for. (A virtual
+/// machine that was paused may not know of that.)
 pub fn boot_time() -> u64 {
-    try_with_context(|context| context.boot_ns()).unwrap_or_else(boot_ns)
+    now().as_ns()
 }
 
 pub(crate) fn boot_ns() -> u64 {

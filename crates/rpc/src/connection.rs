@@ -3,6 +3,7 @@
 use crate::error::RpcError;
 use crate::interface::{Connector, Interface, Side};
 use crate::transport::{self, Transport};
+use crate::unsent::Unsent;
 use protocol::auth::Secret;
 use protocol::connection::{ConnectionError, Event, Limits, Peer};
 use protocol::frame;
@@ -64,6 +65,10 @@ struct Inner<S: Side> {
     watchers: RefCell<Vec<Waker>>,
     /// Whether the writer has bytes in its hands.
     is_sending: Cell<bool>,
+    /// Bytes that the writer has in its hands.
+    sending_bytes: Cell<usize>,
+    /// Those, and what is queued behind them.
+    unsent: Unsent,
     traffic: Cell<Traffic>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
     address: SocketAddr,
@@ -130,6 +135,8 @@ impl<S: Side> Connection<S> {
             writer: RefCell::new(None),
             watchers: RefCell::default(),
             is_sending: Cell::new(false),
+            sending_bytes: Cell::new(0),
+            unsent: Unsent::default(),
             traffic: Cell::default(),
             tasks: RefCell::default(),
             address: transport.address,
@@ -240,8 +247,14 @@ impl<S: Side> Inner<S> {
             return Err(RpcError::Closed(Rc::clone(reason)));
         }
         let queued = queue(&mut self.peer.borrow_mut());
+        self.count_unsent();
         match queued {
             Ok(value) => {
+                if self.unsent.is_too_much() {
+                    let error = ConnectionError::Output(self.unsent.bytes());
+                    self.close(&error.to_string());
+                    return Err(error.into());
+                }
                 if let Some(writer) = self.writer.borrow_mut().take() {
                     writer.wake();
                 }
@@ -255,12 +268,24 @@ impl<S: Side> Inner<S> {
         }
     }
 
+    fn count_unsent(&self) {
+        let is_open = self.reason.borrow().is_none();
+        let bytes = self.peer.borrow().output().len() + self.sending_bytes.get();
+        self.unsent.set(if is_open { bytes } else { 0 });
+    }
+
+    /// Whether the peer has to read before its calls are looked at.
+    fn holds_calls(&self) -> bool {
+        S::WAITS_FOR_READER && self.unsent.holds_calls()
+    }
+
     fn close(&self, reason: &str) {
         if self.reason.borrow().is_some() {
             return;
         }
         let reason: Rc<str> = reason.into();
         *self.reason.borrow_mut() = Some(Rc::clone(&reason));
+        self.unsent.set(0);
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
         for waiting in pending.into_values() {
             waiting.finish(Err(RpcError::Closed(Rc::clone(&reason))));
@@ -348,7 +373,7 @@ impl<A> Pending<A> {
 async fn read<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
     let mut buffer = transport::receive_buffer();
     let reason = loop {
-        match drain(&inner) {
+        match drain(&inner).await {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => break error.to_string(),
@@ -370,10 +395,17 @@ async fn read<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
     inner.close(&reason);
 }
 
-/// Hands on all that was received; `false` if the connection was closed meanwhile.
-fn drain<S: Side>(inner: &Rc<Inner<S>>) -> Result<bool, ConnectionError> {
-    while inner.dispatch()? {}
-    Ok(inner.reason.borrow().is_none())
+/// Hands on all that was received, as the peer reads what it gets; `false` if the connection was closed
+/// meanwhile.
+async fn drain<S: Side>(inner: &Rc<Inner<S>>) -> Result<bool, ConnectionError> {
+    let may_go_on =
+        |inner: &Inner<S>| (!inner.holds_calls() || inner.reason.borrow().is_some()).then_some(());
+    loop {
+        inner.watch(may_go_on).await;
+        if !inner.dispatch()? {
+            return Ok(inner.reason.borrow().is_none());
+        }
+    }
 }
 
 async fn write<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
@@ -391,8 +423,11 @@ async fn write<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
         ring::yield_now().await;
         let bytes = inner.peer.borrow_mut().take_output(spare);
         inner.is_sending.set(true);
+        inner.sending_bytes.set(bytes.len());
         let sent = transport.send(&bytes).await;
         inner.is_sending.set(false);
+        inner.sending_bytes.set(0);
+        inner.count_unsent();
         if let Err(error) = sent {
             inner.close(&error.to_string());
             return;
@@ -401,7 +436,7 @@ async fn write<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
         let sent_bytes = traffic.sent_bytes + bytes.len() as u64;
         inner.traffic.set(Traffic { sent_bytes, ..traffic });
         spare = transport::spare(bytes);
-        if inner.peer.borrow().output().is_empty() {
+        if !inner.holds_calls() {
             inner.notify();
         }
     }

@@ -63,6 +63,9 @@ impl Interface for Admin {
 
 /// One end of an [`Interface`]: which way each message goes.
 pub trait Side: fmt::Debug + 'static {
+    /// Whether calls wait here while the peer does not read what it has been sent. At one end only: two
+    /// ends that wait for each other would wait for ever.
+    const WAITS_FOR_READER: bool;
     /// What this end calls.
     type Call: Serialize + fmt::Debug + 'static;
     /// What it gets as an answer.
@@ -78,6 +81,7 @@ pub trait Side: fmt::Debug + 'static {
 pub struct Connector<I>(PhantomData<I>);
 
 impl<I: Interface> Side for Connector<I> {
+    const WAITS_FOR_READER: bool = false;
     type Call = I::Call;
     type Answer = I::Answer;
     type Incoming = I::Push;
@@ -89,6 +93,7 @@ impl<I: Interface> Side for Connector<I> {
 pub struct Acceptor<I>(PhantomData<I>);
 
 impl<I: Interface> Side for Acceptor<I> {
+    const WAITS_FOR_READER: bool = true;
     type Call = I::Push;
     type Answer = I::PushAnswer;
     type Incoming = I::Call;

@@ -16,6 +16,7 @@ mod error;
 mod interface;
 mod listener;
 mod transport;
+mod unsent;
 
 pub use connection::{Answering, Connection, Handler, Reply, Traffic};
 pub use error::RpcError;

@@ -6,7 +6,7 @@ use protocol::client::{Answer, Call, Push, PushAnswer, Request, Response};
 use protocol::{FreeEpoch, InodeId};
 use ring::SocketOptions;
 use rpc::{Acceptor, Client, Connection, Connector, Handler, Limits, Listener, Reply, RpcError};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,6 +31,20 @@ impl Handler<Acceptor<Client>> for Service {
         }
         let response = Response { result: Ok(Answer::Done), grants: vec![], changed: vec![] };
         reply.send(&response).unwrap();
+    }
+}
+
+/// Calls of which the answers are more than a socket takes.
+const CALLS: u32 = 500;
+
+/// Answers with 100 kB, and counts.
+struct Long(Rc<Cell<u32>>);
+
+impl Handler<Acceptor<Client>> for Long {
+    fn called(&self, _call: Request, reply: Reply<Acceptor<Client>>) {
+        self.0.set(self.0.get() + 1);
+        let result = Ok(Answer::Bytes(vec![7; 100_000]));
+        reply.send(&Response { result, grants: vec![], changed: vec![] }).unwrap();
     }
 }
 
@@ -129,6 +143,48 @@ fn wrong_secret_is_refused() {
     });
 }
 
+/// Goal: calls of a peer that does not read their answers wait, so that it costs little memory; and go on
+/// when it reads.
+#[test]
+fn calls_wait_for_a_peer_that_does_not_read() {
+    run(async {
+        let listener = listen();
+        let address = listener.local_addr();
+        let asked = Rc::new(Cell::new(0));
+        let service = Rc::new(Long(Rc::clone(&asked)));
+        let accepting = ring::spawn(async move {
+            let knock = listener.accept().await.unwrap();
+            let peer = knock.authenticate(&SECRET, Limits::default()).await.unwrap();
+            peer.start::<rpc::Client>(service)
+        });
+        let (stream, mut peer) = shaken_hands(address).await;
+        let service = accepting.await.unwrap();
+        for _ in 0..CALLS {
+            peer.call(&request()).unwrap();
+        }
+        let calls = peer.take_output(Vec::new());
+        stream.send_vectored(vec![ring::Buffer::copy_from(&calls).into()]).await.0.unwrap();
+        // The answers to all would be far more than a socket takes.
+        let mut before = u32::MAX;
+        while asked.get() != before || before == 0 {
+            before = asked.get();
+            ring::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(before < CALLS / 2, "{before} calls were looked at");
+        assert_eq!(service.closed_reason(), None);
+        let mut answers = 0;
+        while answers < CALLS {
+            let (n, buffer) = stream.recv(ring::Buffer::with_capacity(65_536), 0..65_536).await;
+            assert!(n.unwrap() > 0);
+            peer.receive(&buffer);
+            while peer.event().unwrap().is_some() {
+                answers += 1;
+            }
+        }
+        assert_eq!(asked.get(), CALLS);
+    });
+}
+
 /// Goal: a peer that does not read is disconnected instead of growing this end's memory.
 #[test]
 fn a_peer_that_does_not_read_is_disconnected() {
@@ -140,24 +196,7 @@ fn a_peer_that_does_not_read_is_disconnected() {
             let limits = Limits { output_max_bytes: 1 << 20, ..Limits::default() };
             knock.authenticate(&SECRET, limits).await.unwrap().start(Rc::new(Service))
         });
-        // A peer that shakes hands and then never receives.
-        let stream = ring::TcpStream::connect(address, &SocketOptions::default()).await.unwrap();
-        let mut peer = protocol::connection::Peer::connect(
-            SECRET,
-            protocol::auth::Role::Client,
-            [3; 32],
-            Limits::default(),
-        );
-        while !peer.is_ready() {
-            let hello = peer.take_output(Vec::new());
-            stream.send_vectored(vec![ring::Chunk::copy_from(&hello)]).await.0.unwrap();
-            let (n, buffer) = stream.recv(ring::Buffer::with_capacity(4096), 0..4096).await;
-            n.unwrap();
-            peer.receive(&buffer);
-            peer.event().unwrap();
-        }
-        let proof = peer.take_output(Vec::new());
-        stream.send_vectored(vec![ring::Chunk::copy_from(&proof)]).await.0.unwrap();
+        let _silent = shaken_hands(address).await;
         let service = accepting.await.unwrap();
         let big = Push::Invalidate {
             inode: InodeId(1),
@@ -170,4 +209,24 @@ fn a_peer_that_does_not_read_is_disconnected() {
         }
         assert!(service.closed_reason().unwrap().contains("unread"));
     });
+}
+
+/// A peer that has shaken hands, by hand: it receives only when the test does.
+async fn shaken_hands(
+    address: std::net::SocketAddr,
+) -> (ring::TcpStream, protocol::connection::Peer) {
+    let stream = ring::TcpStream::connect(address, &SocketOptions::default()).await.unwrap();
+    let role = protocol::auth::Role::Client;
+    let mut peer = protocol::connection::Peer::connect(SECRET, role, [3; 32], Limits::default());
+    while !peer.is_ready() {
+        let hello = peer.take_output(Vec::new());
+        stream.send_vectored(vec![ring::Chunk::copy_from(&hello)]).await.0.unwrap();
+        let (n, buffer) = stream.recv(ring::Buffer::with_capacity(4096), 0..4096).await;
+        n.unwrap();
+        peer.receive(&buffer);
+        peer.event().unwrap();
+    }
+    let proof = peer.take_output(Vec::new());
+    stream.send_vectored(vec![ring::Chunk::copy_from(&proof)]).await.0.unwrap();
+    (stream, peer)
 }

@@ -68,6 +68,7 @@ fn aims(kind: Fault) -> &'static [Aim] {
         ],
         Fault::Straggle => &[Aim::Worker(Doing::Wrote), Aim::Worker(Doing::Commits)],
         Fault::Strand => &[Aim::Data, Aim::Data, Aim::TargetAnswers, Aim::Worker(Doing::Wrote)],
+        Fault::ClockStep => &[Aim::Worker(Doing::Commits), Aim::MetaIsAsked],
         Fault::NodeKill => &[Aim::Worker(Doing::Commits), Aim::Data, Aim::DiskWrites],
         Fault::MetaKill => {
             &[Aim::MetaAnswers, Aim::MetaIsAsked, Aim::ChangeIsAnswered, Aim::ChangeIsAnswered]

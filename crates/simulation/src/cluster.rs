@@ -106,6 +106,7 @@ impl Cluster {
                 poll_us: 0,
                 faster: 1,
                 stops_itself: true,
+                pid_file: None,
                 devices: Vec::new(),
             };
             machines.push(Machine {

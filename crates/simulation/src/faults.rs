@@ -37,6 +37,8 @@ pub(crate) enum Fault {
     NodeKill,
     Pause,
     MetaKill,
+    /// A wall clock is set forward or back.
+    ClockStep,
     Hold,
     /// A node with a write on its way is cut off from where it goes and from the metadata service,
     /// or paused, until its session has ended, but not until its admission lapses by itself.
@@ -58,6 +60,7 @@ pub(crate) async fn run(shared: &Rc<Shared>, mut random: Random) {
         (enabled.node_kills, Fault::NodeKill),
         (enabled.pauses, Fault::Pause),
         (enabled.meta_kills, Fault::MetaKill),
+        (enabled.clock_steps, Fault::ClockStep),
         (enabled.holds, Fault::Hold),
         (enabled.strands, Fault::Strand),
         (enabled.stragglers, Fault::Straggle),
@@ -144,7 +147,15 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
             }
             cluster.kill_meta(None);
             last(shared, lasting / 4).await;
+            if shared.plan.faults.clock_steps {
+                cluster.meta.node.step_wall_clock(step(random));
+            }
             cluster.start_meta();
+        }
+        Fault::ClockStep => {
+            let is_meta = random.chance(50);
+            let node = if is_meta { &cluster.meta.node } else { &machine.node };
+            node.step_wall_clock(step(random));
         }
         Fault::MetaPower => {
             cluster.kill_meta(Some(random));
@@ -153,6 +164,13 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
             cluster.start_meta();
         }
     }
+}
+
+/// By how many seconds a wall clock is set.
+fn step(random: &mut Random) -> i64 {
+    let most = *random.of(&[2, 100, 86_400]);
+    let seconds = random.between(1, most).cast_signed();
+    if random.chance(70) { -seconds } else { seconds }
 }
 
 async fn strand(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {

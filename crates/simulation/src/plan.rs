@@ -14,6 +14,8 @@ pub struct Faults {
     pub node_kills: bool,
     /// A node's process is stopped for longer than its session lives.
     pub pauses: bool,
+    /// Wall clocks are set forward and back, that of the metadata service also while it is away.
+    pub clock_steps: bool,
     /// The metadata service is killed and started again.
     pub meta_kills: bool,
     /// What connections carry is held back for long, while new ones work.
@@ -84,13 +86,14 @@ impl Plan {
             1 => Faults { resets: true, cuts: true, holds: true, ..none },
             2 => Faults { node_kills: true, ..none },
             3 => Faults { pauses: true, cuts: true, strands: true, ..none },
-            5 => Faults { meta_kills: true, resets: true, holds: true, ..none },
+            5 => Faults { meta_kills: true, clock_steps: true, resets: true, holds: true, ..none },
             6 => Faults { node_power: true, meta_power: true, ..none },
             _ => Faults {
                 resets: true,
                 cuts: true,
                 node_kills: true,
                 pauses: true,
+                clock_steps: true,
                 meta_kills: true,
                 holds: true,
                 strands: true,

@@ -33,7 +33,7 @@ fn bytes(byte: u8) -> Chunk {
 }
 
 fn all_are(chunks: &[Chunk], byte: u8) -> bool {
-    chunks.iter().all(|chunk| chunk.as_slice().iter().all(|found| *found == byte))
+    chunks.iter().all(|chunk| chunk.to_bytes().iter().all(|found| *found == byte))
 }
 
 /// Goal: when a device cannot flush what was committed, who has the file's extents cached reads EIO,

@@ -123,7 +123,10 @@ fn a_file_that_lost_its_name_is_read(is_synced: bool) {
             client.flush(&handle).await.unwrap();
         }
         let read = client.read(attr.inode, 0, 5000, None).await.unwrap();
-        assert!(read.iter().flat_map(Chunk::as_slice).all(|byte| *byte == 1), "zeros");
+        assert!(
+            read.iter().flat_map(|it| it.to_bytes().into_owned()).all(|byte| byte == 1),
+            "zeros"
+        );
         client.release(&handle).await.unwrap();
     };
     play(1, async |stage| stage.on(0, scene).await);
@@ -159,7 +162,10 @@ fn a_file_opened_during_its_removal_stays(opener: usize) {
         sleep(protocol::times::WRITEBACK * 2).await;
         let read = async move |client: Rc<Client>| {
             let read = client.read(inode, 0, 5000, None).await.unwrap();
-            assert!(read.iter().flat_map(Chunk::as_slice).all(|byte| *byte == 1), "zeros");
+            assert!(
+                read.iter().flat_map(|it| it.to_bytes().into_owned()).all(|byte| byte == 1),
+                "zeros"
+            );
             client.release(&handle).await.unwrap();
         };
         stage.on(opener, read).await;
@@ -197,7 +203,7 @@ async fn is_there(client: Rc<Client>, handle: Handle) {
     client.write(&handle, 5000, bytes(1), false).await.unwrap();
     client.fsync(handle.inode()).await.expect("it is lost");
     let read = client.read(handle.inode(), 0, 10_000, None).await.unwrap();
-    assert!(read.iter().flat_map(Chunk::as_slice).all(|byte| *byte == 1), "zeros");
+    assert!(read.iter().flat_map(|it| it.to_bytes().into_owned()).all(|byte| byte == 1), "zeros");
     client.release(&handle).await.unwrap();
 }
 
@@ -393,4 +399,34 @@ fn a_change_that_was_given_up_is_heard_of() {
 
 async fn inodes(client: &Rc<Client>) -> u64 {
     client.pool_use().await.unwrap().inodes
+}
+
+/// Goal: while a client holds a directory's names no other adds one, and what waits goes on once the
+/// holder has made its own; what is pinned outlives its last name.
+#[test]
+fn a_name_that_is_held_is_made_by_its_holder() {
+    play(2, async |stage| {
+        let stage = Rc::new(stage);
+        let all = Rc::clone(&stage);
+        let scene = async move |holder: Rc<Client>| {
+            for _ in 0..20 {
+                let held = holder.hold_names(ROOT).await.unwrap();
+                assert_eq!(holder.lookup(ROOT, b"a").await.map(drop), Err(Errno::ENOENT));
+                let other = all.begin(1, async |other| {
+                    other.create(ROOT, b"a", SETTING, WRITE).await.map(drop)
+                });
+                // The other one's call waits by then.
+                sleep(Duration::from_millis(50)).await;
+                let (handle, attr) = holder.create_held(held, b"a", SETTING, WRITE).await.unwrap();
+                assert_eq!(other.await.unwrap(), Err(Errno::EEXIST));
+                holder.release(&handle).await.unwrap();
+                let pin = holder.pin(attr.inode).await.unwrap();
+                let removed = all.begin(1, async |other| other.unlink(ROOT, b"a").await);
+                removed.await.unwrap().unwrap();
+                assert_eq!(holder.attr(attr.inode).await.unwrap().nlink, 0);
+                drop(pin);
+            }
+        };
+        stage.on(0, scene).await;
+    });
 }

@@ -232,7 +232,7 @@ async fn content(client: &Rc<Client>, slot: usize) -> Option<Vec<Option<u64>>> {
         match client.read(attr.inode, words.len() as u64 * 8, count * 8, None).await {
             Ok(chunks) => {
                 let bytes: Vec<u8> =
-                    chunks.iter().flat_map(|chunk| chunk.as_slice().to_vec()).collect();
+                    chunks.iter().flat_map(|chunk| chunk.to_bytes().to_vec()).collect();
                 assert_eq!(bytes.len(), count * 8, "a short read before the end");
                 let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
                 words.extend(bytes.chunks(8).map(|bytes| Some(word(bytes))));

@@ -36,7 +36,7 @@ async fn read(client: &Rc<Client>, inode: InodeId, block: usize) -> (u8, u8) {
     let offset = (block * BLOCK) as u64;
     client.look_ahead(inode, offset, BLOCK);
     let chunks = client.read(inode, offset, BLOCK, None).await.unwrap();
-    let bytes: Vec<u8> = chunks.iter().flat_map(Chunk::as_slice).copied().collect();
+    let bytes: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.to_bytes().into_owned()).collect();
     assert_eq!(bytes.len(), BLOCK);
     (bytes[0], bytes[BLOCK - 1])
 }

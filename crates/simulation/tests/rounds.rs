@@ -121,7 +121,7 @@ fn commit_in_parts(seed: u64) {
                 other.await.unwrap();
                 let read = one.read(inode, 0, (PIECES * STRIDE) as usize, None).await.unwrap();
                 let bytes: Vec<u8> =
-                    read.iter().flat_map(|chunk| chunk.as_slice().to_vec()).collect();
+                    read.iter().flat_map(|chunk| chunk.to_bytes().to_vec()).collect();
                 for piece in 0..PIECES {
                     let found = bytes[(piece * STRIDE) as usize];
                     let expected = if piece < 1024 { 2 } else { 1 };
@@ -177,7 +177,7 @@ fn a_read_sees_what_is_committed_while_it_asks() {
                 let close = ring::spawn(async move { closer.flush(&handle).await });
                 let length = (PIECES * STRIDE) as usize;
                 let read = client.read(inode, 0, length, None).await.unwrap();
-                let bytes: Vec<u8> = read.iter().flat_map(|it| it.as_slice().to_vec()).collect();
+                let bytes: Vec<u8> = read.iter().flat_map(|it| it.to_bytes().to_vec()).collect();
                 assert_eq!(bytes[..10], [round; 10], "round {round}");
                 close.await.unwrap().unwrap();
             };

@@ -136,8 +136,8 @@ impl Admissions {
         Drained::new(self.table().close_all())
     }
 
-    /// Opens a lane for one queue pair or local handle of a host. `signal` is told when the lane's
-    /// admission ends.
+    /// Opens a lane for one queue pair of a host, which may have no name. `signal` is raised when
+    /// the lane's admission ends.
     ///
     /// # Errors
     /// Why the host is turned away; it is counted.
@@ -150,8 +150,8 @@ impl Admissions {
         let result = match &self.mode {
             AdmissionMode::AnyHost => Ok(self.table().slot_on_demand(host)),
             AdmissionMode::HostList(names) => match name {
-                Some(name) if !names.contains(name) => Err(Refusal::NotAdmitted),
-                _ => Ok(self.table().slot_on_demand(host)),
+                Some(name) if names.contains(name) => Ok(self.table().slot_on_demand(host)),
+                _ => Err(Refusal::NotAdmitted),
             },
             AdmissionMode::Controlled => self.table().slot(host, self.now()),
         };

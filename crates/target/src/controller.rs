@@ -6,6 +6,7 @@
 
 mod event;
 mod feature;
+mod health;
 mod identify;
 mod log;
 mod property;
@@ -16,8 +17,10 @@ use crate::limits::Limits;
 use crate::queue_pair::Tag;
 use crate::signal::{self, Signal};
 use crate::subsystem::Subsystem;
-use crate::target::Target;
+use crate::target::{ConnectFailure, Link, Target};
 use event::Events;
+use health::Thresholds;
+use nvme::fabrics::ConnectInvalid;
 use nvme::log_page::ErrorEntry;
 use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::property::{Capabilities, Configuration, ControllerStatus};
@@ -26,6 +29,7 @@ use nvme::{ControllerId, HostId, Nqn, Status, SubmissionQueueEntry, U16, U32, U6
 use ring::Buffer;
 use ring::time::Instant;
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -39,9 +43,11 @@ pub(crate) const ERROR_ENTRIES_MAX: usize = 64;
 pub struct Association {
     id: ControllerId,
     host: HostId,
-    host_name: Nqn,
+    host_name: Option<Nqn>,
     subsystem: Arc<Subsystem>,
-    /// CSTS.RDY: I/O queue pairs may be connected.
+    /// The address at which the host reached the target.
+    local_address: SocketAddr,
+    /// Enabled and not shut down: I/O queue pairs may be connected.
     is_ready: AtomicBool,
     /// I/O queue pairs that the host was granted; 0 until it asked.
     io_queues_granted: AtomicU16,
@@ -71,9 +77,14 @@ impl Association {
         self.host
     }
 
-    /// The host's name.
-    pub fn host_name(&self) -> &Nqn {
-        &self.host_name
+    /// The host's name, if it gave one.
+    pub fn host_name(&self) -> Option<&Nqn> {
+        self.host_name.as_ref()
+    }
+
+    /// The address at which the host reached the target.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local_address
     }
 
     /// The subsystem that the controller belongs to.
@@ -90,13 +101,16 @@ impl Association {
     ///
     /// # Errors
     /// The status for its Connect.
-    pub(crate) fn attach(&self, qid: u16, signal: &Arc<Signal>) -> Result<(), Status> {
-        if !self.is_ready.load(Ordering::SeqCst) {
-            return Err(Status::COMMAND_SEQUENCE_ERROR);
-        }
+    pub(crate) fn attach(&self, qid: u16, signal: &Arc<Signal>) -> Result<(), ConnectFailure> {
         let mut queues = self.io_queue_map();
-        if queues.contains_key(&qid) {
-            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        // Looked at under the lock: a reset first clears the flag, then ends the queues in the map.
+        let is_open = self.is_ready.load(Ordering::SeqCst) && !has_ending(&queues);
+        if !is_open || queues.contains_key(&qid) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+        }
+        let granted = self.io_queues_granted.load(Ordering::SeqCst);
+        if granted != 0 && qid > granted {
+            return Err(ConnectInvalid::QID.into());
         }
         queues.insert(qid, Arc::clone(signal));
         Ok(())
@@ -108,6 +122,11 @@ impl Association {
         if queues.get(&qid).is_some_and(|known| Arc::ptr_eq(known, signal)) {
             queues.remove(&qid);
         }
+    }
+
+    /// Whether I/O queue pairs that were told to end have not ended yet.
+    pub(crate) fn has_ending_io_queues(&self) -> bool {
+        has_ending(&self.io_queue_map())
     }
 
     /// Has all I/O queue pairs end.
@@ -190,6 +209,10 @@ impl Drop for Association {
     }
 }
 
+fn has_ending(queues: &BTreeMap<u16, Arc<Signal>>) -> bool {
+    queues.values().any(|queue| queue.is_raised(signal::CLOSE))
+}
+
 /// How an admin command ends.
 #[derive(Debug)]
 pub enum Reply {
@@ -237,6 +260,7 @@ pub struct Controller {
     /// When the controller ends unless something comes; [`None`] without keep alive.
     deadline: Option<Instant>,
     events: Events,
+    thresholds: Thresholds,
     /// Wall-clock milliseconds that the host set, less those of our clock.
     timestamp_offset_ms: i64,
     /// Whether the host set it.
@@ -249,19 +273,20 @@ impl Controller {
     pub(crate) fn new(
         target: &Arc<Target>,
         id: ControllerId,
-        (host, host_name): (HostId, Nqn),
+        (host, host_name): (HostId, Option<Nqn>),
         subsystem: &Arc<Subsystem>,
-        admin: &Arc<Signal>,
+        link: &Link<'_>,
     ) -> Self {
         let association = Arc::new(Association {
             id,
             host,
             host_name,
             subsystem: Arc::clone(subsystem),
+            local_address: link.local_address,
             is_ready: AtomicBool::new(false),
             io_queues_granted: AtomicU16::new(0),
             had_traffic: AtomicBool::new(false),
-            admin: Arc::clone(admin),
+            admin: Arc::clone(link.signal),
             io_queues: Mutex::default(),
             errors: Mutex::default(),
             waiters: Mutex::default(),
@@ -274,6 +299,7 @@ impl Controller {
             keep_alive: Duration::ZERO,
             deadline: None,
             events: Events::new(subsystem, target),
+            thresholds: Thresholds::default(),
             timestamp_offset_ms: 0,
             is_timestamp_set: false,
             instance: ring::random::u64(),
@@ -358,14 +384,14 @@ impl Controller {
         data: &[u8],
         now: Instant,
     ) -> Reply {
-        if sqe.fuse() != 0 || !sqe.has_sgl() {
-            return Status::INVALID_FIELD.do_not_retry().into();
-        }
         if sqe.is_fabrics() {
-            return self.fabrics(sqe);
+            return match check_form(sqe) {
+                Ok(()) => self.fabrics(sqe),
+                Err(status) => status.into(),
+            };
         }
-        if !self.status.is_ready() {
-            return Status::COMMAND_SEQUENCE_ERROR.do_not_retry().into();
+        if let Err(status) = self.check_admin(sqe) {
+            return status.into();
         }
         match sqe.admin_opcode() {
             AdminOpcode::IDENTIFY => self.identify(sqe),
@@ -378,6 +404,17 @@ impl Controller {
             }
             AdminOpcode::ASYNC_EVENT_REQUEST => self.hold_event_request(tag),
             _ => Status::INVALID_OPCODE.do_not_retry().into(),
+        }
+    }
+
+    /// Whether a command that is no Fabrics command is taken now: the controller is enabled and not
+    /// shut down (base 3.6.1: after a shutdown only a reset makes it take commands again).
+    fn check_admin(&self, sqe: &SubmissionQueueEntry) -> Result<(), Status> {
+        check_form(sqe)?;
+        if self.association.is_ready.load(Ordering::SeqCst) {
+            Ok(())
+        } else {
+            Err(Status::COMMAND_SEQUENCE_ERROR.do_not_retry())
         }
     }
 
@@ -409,6 +446,14 @@ impl Drop for Controller {
     }
 }
 
+/// Checks what is the same for all commands: no fused operations, and data by an SGL.
+fn check_form(sqe: &SubmissionQueueEntry) -> Result<(), Status> {
+    if sqe.fuse() != 0 || !sqe.has_sgl() {
+        return Err(Status::INVALID_FIELD.do_not_retry());
+    }
+    Ok(())
+}
+
 /// Bytes that a command's data pointer names.
 pub(crate) fn transfer_bytes(sqe: &SubmissionQueueEntry) -> Result<u32, Status> {
     match sqe.sgl1.decode() {
@@ -417,13 +462,16 @@ pub(crate) fn transfer_bytes(sqe: &SubmissionQueueEntry) -> Result<u32, Status> 
     }
 }
 
-/// Checks that in-capsule data lies where the descriptor says: at its start, all of it.
+/// Checks in-capsule data, of which `data_bytes` follow the descriptor's offset: it ends where the
+/// descriptor's range ends.
 pub(crate) fn check_in_capsule(
     sqe: &SubmissionQueueEntry,
     data_bytes: usize,
 ) -> Result<(), Status> {
     match sqe.sgl1.decode() {
-        Ok(Sgl::InCapsule { offset_bytes, .. }) if offset_bytes != 0 => {
+        Ok(Sgl::InCapsule { offset_bytes, length_bytes })
+            if length_bytes as usize > data_bytes && offset_bytes != 0 =>
+        {
             Err(Status::SGL_OFFSET_INVALID.do_not_retry())
         }
         Ok(Sgl::InCapsule { length_bytes, .. }) if length_bytes as usize != data_bytes => {

@@ -1,19 +1,22 @@
 //! The target on the ring: listeners, cores and connections.
 //!
 //! Each connection is one task on one core, and stays there: queue pair, devices and buffers are
-//! used by that thread alone. With one core everything runs on the caller's reactor; with more,
-//! accepted connections are handed to the cores' threads in turn.
+//! used by that thread alone. With one core everything runs on the caller's reactor; with more, a
+//! connection is handed to a core's thread when it is known what it becomes (see [`Cores`]).
 
 mod connection;
+mod cores;
 mod execute;
+mod pace;
 mod plan;
 
 use crate::error::Error;
 use crate::signal::{self, Signal};
 use crate::target::Target;
 use connection::Connection;
-use ring::mailbox::{Receiver, Sender, channel};
-use ring::{Config, SocketOptions, TcpListener, TcpStream};
+use cores::{Kind, Loads, Place, Threads};
+use ring::net::{Entered, Entrance, EntranceLimits};
+use ring::{Config, SocketOptions, Sparse, TcpListener};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -24,9 +27,17 @@ use std::time::Duration;
 const HANDOVER_MAX: usize = 64;
 /// Pause after an accept that failed, e.g. for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Pause while connections end that were asked to.
+const ENDING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Pause between attempts to listen at an address that is in use.
 const LISTEN_PAUSE: Duration = Duration::from_millis(50);
+
+pub use cores::{Cores, QueuePairs};
+
+/// Lines that strangers can cause.
+static ACCEPT_FAILED: Sparse = Sparse::new();
+static NO_ROOM: Sparse = Sparse::new();
 
 /// How a target is run.
 #[derive(Clone, Debug)]
@@ -53,14 +64,16 @@ impl Default for ServerOptions {
 }
 
 /// The connections that live, over all cores.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Connections {
     state: Mutex<ConnectionsState>,
+    loads: Loads,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ConnectionsState {
-    next_id: u64,
+    /// Which of them are kept.
+    entrance: Entrance,
     signals: BTreeMap<u64, Arc<Signal>>,
     is_closed: bool,
     /// Told when the last connection has ended.
@@ -72,16 +85,61 @@ impl Connections {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a connection; [`None`] if there are `max` already, or the target ends.
-    fn open(self: &Arc<Self>, max: usize) -> Option<Registration> {
-        let mut state = self.state();
-        if state.is_closed || state.signals.len() >= max {
-            return None;
+    fn new(connections_max: usize, cores: usize) -> Arc<Self> {
+        let state = ConnectionsState {
+            entrance: Entrance::new(EntranceLimits::of(connections_max)),
+            signals: BTreeMap::new(),
+            is_closed: false,
+            waiter: None,
+        };
+        Arc::new(Self { state: Mutex::new(state), loads: Loads::new(cores) })
+    }
+
+    /// Enters a connection. Where it takes the place of another that is not a queue pair yet, that one
+    /// ends. Fails with the reason if there is no room.
+    async fn open(self: &Arc<Self>, peer: SocketAddr) -> Result<Registration, &'static str> {
+        loop {
+            if let Some(opened) = self.try_open(peer) {
+                return opened;
+            }
+            ring::time::sleep(ENDING_PAUSE).await;
         }
-        let (id, signal) = (state.next_id, Arc::<Signal>::default());
-        state.next_id += 1;
+    }
+
+    /// As [`Self::open`]; [`None`] until connections have gone that were asked to end.
+    fn try_open(self: &Arc<Self>, peer: SocketAddr) -> Option<Result<Registration, &'static str>> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Some(Err("the target ends"));
+        }
+        let (id, ending) = match state.entrance.enter(peer.ip()) {
+            Entered::Kept { id, ending } => (id, ending),
+            Entered::Busy => return None,
+            Entered::Full => return Some(Err("all connections are in use")),
+            Entered::PeerFull => {
+                return Some(Err("its address has as many connections as one may"));
+            }
+        };
+        let signal = Arc::<Signal>::default();
         state.signals.insert(id, Arc::clone(&signal));
-        Some(Registration { connections: Arc::clone(self), id, signal })
+        let ending = ending.and_then(|ending| state.signals.get(&ending).cloned());
+        drop(state);
+        if let Some(ending) = ending {
+            ending.raise(signal::CLOSE);
+        }
+        let place = Place::default();
+        Some(Ok(Registration { connections: Arc::clone(self), id, signal, place }))
+    }
+
+    /// Ends a connection that is not a queue pair yet, if there is one: descriptors are short.
+    fn make_room(&self) {
+        let mut state = self.state();
+        let ending = state.entrance.make_room();
+        let ending = ending.and_then(|ending| state.signals.get(&ending).cloned());
+        drop(state);
+        if let Some(ending) = ending {
+            ending.raise(signal::CLOSE);
+        }
     }
 
     /// Has all connections end, and takes no more.
@@ -112,11 +170,27 @@ struct Registration {
     connections: Arc<Connections>,
     id: u64,
     signal: Arc<Signal>,
+    place: Place,
+}
+
+impl Registration {
+    /// Takes a place on the best core for a connection of this kind. Returns the core.
+    fn choose_core(&mut self, kind: Kind) -> usize {
+        self.place.choose(&self.connections.loads, kind)
+    }
+
+    /// The connection has become a queue pair of this kind: from now on none ends it for a newcomer.
+    fn settle(&mut self, kind: Kind) {
+        self.place.settle(&self.connections.loads, kind);
+        self.connections.state().entrance.prove(self.id);
+    }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        self.place.leave(&self.connections.loads);
         let mut state = self.connections.state();
+        state.entrance.leave(self.id);
         state.signals.remove(&self.id);
         let waiter = if state.signals.is_empty() { state.waiter.take() } else { None };
         drop(state);
@@ -125,8 +199,6 @@ impl Drop for Registration {
         }
     }
 }
-
-type Handover = (TcpStream, Registration);
 
 /// A running target.
 #[derive(Debug)]
@@ -152,7 +224,7 @@ impl Server {
         }
         let mut server = Self {
             target: Arc::clone(target),
-            connections: Arc::default(),
+            connections: Connections::new(target.limits().connections_max, options.cores),
             addresses: listeners.iter().map(TcpListener::local_addr).collect(),
             acceptors: Vec::new(),
             cores: Vec::new(),
@@ -160,18 +232,18 @@ impl Server {
         let mut senders = Vec::new();
         if options.cores > 1 {
             for index in 0..options.cores {
-                senders.push(server.start_core(index, &options.runtime)?);
+                let (sender, thread) = cores::start(target, index, &options.runtime)?;
+                senders.push(sender);
+                server.cores.push(thread);
             }
         }
-        let senders = Rc::new(senders);
-        let turn = Rc::new(std::cell::Cell::new(0));
+        let threads = (!senders.is_empty()).then(|| Rc::new(Threads::new(senders)));
         for listener in listeners {
             target.add_listener(listener.local_addr());
             let acceptor = Acceptor {
                 target: Arc::clone(target),
                 connections: Arc::clone(&server.connections),
-                cores: Rc::clone(&senders),
-                turn: Rc::clone(&turn),
+                threads: threads.clone(),
             };
             server.acceptors.push(ring::spawn(acceptor.run(listener)));
         }
@@ -203,26 +275,6 @@ impl Server {
         }
     }
 
-    fn start_core(&mut self, index: usize, config: &Config) -> Result<Sender<Handover>, Error> {
-        let (sender, mut receiver): (_, Receiver<Handover>) = channel(HANDOVER_MAX);
-        let target = Arc::clone(&self.target);
-        let name = format!("target-{index}");
-        let core = ring::thread::spawn(&name, config, move || async move {
-            let tasks = ring::local::WaitGroup::new();
-            while let Some((stream, registration)) = receiver.recv().await {
-                let in_flight = tasks.enter();
-                let connection = Connection::new(&target, stream, registration);
-                ring::spawn(async move {
-                    connection.run().await;
-                    drop(in_flight);
-                });
-            }
-            tasks.wait_zero().await;
-        });
-        self.cores.push(core.map_err(Error::Thread)?);
-        Ok(sender)
-    }
-
     /// The addresses that are listened on.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -231,6 +283,11 @@ impl Server {
     /// The target that is run.
     pub fn target(&self) -> &Arc<Target> {
         &self.target
+    }
+
+    /// What the cores serve.
+    pub fn cores(&self) -> Cores {
+        Cores { connections: Arc::clone(&self.connections) }
     }
 
     /// Connections at the moment.
@@ -270,8 +327,8 @@ impl Server {
 struct Acceptor {
     target: Arc<Target>,
     connections: Arc<Connections>,
-    cores: Rc<Vec<Sender<Handover>>>,
-    turn: Rc<std::cell::Cell<usize>>,
+    /// The cores' threads, if there are several.
+    threads: Option<Rc<Threads>>,
 }
 
 impl Acceptor {
@@ -280,30 +337,25 @@ impl Acceptor {
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    if let Some(suppressed) = ACCEPT_FAILED.pass() {
+                        tracing::warn!(%error, suppressed, "cannot accept a connection");
+                    }
+                    self.connections.make_room();
                     ring::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let Some(registration) = self.connections.open(self.target.limits().connections_max)
-            else {
-                tracing::warn!(%peer, "too many connections: one more is refused");
-                continue;
+            let registration = match self.connections.open(peer).await {
+                Ok(registration) => registration,
+                Err(reason) => {
+                    if let Some(suppressed) = NO_ROOM.pass() {
+                        tracing::warn!(%peer, reason, suppressed, "a connection is refused");
+                    }
+                    continue;
+                }
             };
-            self.hand_over(stream, registration).await;
-        }
-    }
-
-    async fn hand_over(&self, stream: TcpStream, registration: Registration) {
-        if self.cores.is_empty() {
             let connection = Connection::new(&self.target, stream, registration);
-            ring::spawn(connection.run());
-            return;
-        }
-        let turn = self.turn.get();
-        self.turn.set((turn + 1) % self.cores.len());
-        if self.cores[turn].send((stream, registration)).await.is_err() {
-            tracing::error!("a core's thread has ended: its connection is dropped");
+            ring::spawn(connection.outside(self.threads.clone()).run());
         }
     }
 }

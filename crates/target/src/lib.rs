@@ -6,6 +6,7 @@
 //! the target, and makes it certain when somebody no longer does.
 
 pub mod admission;
+mod budget;
 pub mod controller;
 mod counts;
 mod driver;
@@ -19,9 +20,10 @@ mod subsystem;
 mod target;
 
 pub use admission::{AdmissionMode, Admissions, Moment, Refusal};
+pub use budget::Budget;
 pub use controller::Controller;
 pub use counts::NamespaceCounts;
-pub use driver::{Server, ServerOptions};
+pub use driver::{Cores, QueuePairs, Server, ServerOptions};
 pub use error::Error;
 pub use limits::Limits;
 pub use local::LocalAccess;
@@ -29,4 +31,4 @@ pub use namespace::Namespace;
 pub use queue_pair::{CommandState, Event, QueuePair, QueuePairState, Tag};
 pub use signal::Signal;
 pub use subsystem::{HostAccess, NAMESPACES_MAX, Subsystem};
-pub use target::{Attached, ConnectFailure, IoQueue, Target};
+pub use target::{Attached, ConnectFailure, IoQueue, Link, Target};

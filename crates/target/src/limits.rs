@@ -5,9 +5,12 @@ use std::time::Duration;
 /// Bounds and parameters of a target's connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time, over all hosts; further ones are closed as soon as accepted.
+    /// Connections at a time, over all hosts. A quarter of them may be no queue pairs yet, of which the
+    /// oldest ends for a new one, and one peer may have three quarters (see
+    /// [`Entrance`](ring::net::Entrance)); further ones are closed as soon as accepted.
     pub connections_max: usize,
-    /// Controllers at a time, over all subsystems.
+    /// Controllers at a time, over all subsystems. Each has a connection, so that as many as these
+    /// leave others room in the same way.
     pub controllers_max: usize,
     /// I/O queue pairs of one controller.
     pub io_queues_max: u16,
@@ -21,6 +24,13 @@ pub struct Limits {
     pub aborts_max: u8,
     /// Largest transfer of one command in bytes: a power of two times 4 KiB (MDTS).
     pub transfer_bytes_max: u32,
+    /// Most bytes that one Write Zeroes clears: a power of two times 4 KiB (WZSL).
+    pub zero_bytes_max: u32,
+    /// Ranges of one Dataset Management command that deallocates (DMRL).
+    pub deallocate_ranges_max: u8,
+    /// Blocks of one of these ranges (DMRSL). A command may have all its ranges of this size (DMSL):
+    /// Linux does not look at a smaller limit for their sum.
+    pub deallocate_range_blocks_max: u32,
     /// Most in-capsule data of an I/O command in bytes, a multiple of 16 (IOCCSZ): 0 … 1 MiB less
     /// what the receive buffer needs beside it.
     pub in_capsule_data_bytes: u32,
@@ -30,12 +40,18 @@ pub struct Limits {
     pub c2h_data_bytes_max: u32,
     /// Buffer memory for data of one connection's commands; commands beyond it wait.
     pub data_bytes_in_flight_max: usize,
+    /// Buffer memory for data of all connections' commands together; half of it is for connections that
+    /// have none yet.
+    pub data_bytes_total_max: usize,
     /// Output that is waiting to be sent, in bytes, above which a connection stops receiving.
     pub output_bytes_max: usize,
     /// Time from accept to a successful Connect.
     pub handshake: Duration,
-    /// Time in which a send must end, counted from its start.
+    /// Time in which a send must end, counted from its start, and in which data of one of the commands
+    /// that wait for some must have come.
     pub send: Duration,
+    /// The same while other connections wait for memory.
+    pub send_when_short: Duration,
     /// Time without any command after which a discovery controller without keep alive is dropped.
     pub discovery_idle: Duration,
     /// Longest keep alive timeout that a host may ask for.
@@ -50,20 +66,25 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: 1024,
-            controllers_max: 256,
+            controllers_max: 1024,
             io_queues_max: 64,
             queue_entries_max: 128,
             admin_queue_entries_max: 32,
             async_events_max: 4,
             aborts_max: 4,
             transfer_bytes_max: 1 << 20,
+            zero_bytes_max: 32 << 20,
+            deallocate_ranges_max: 64,
+            deallocate_range_blocks_max: 1 << 22,
             in_capsule_data_bytes: 8192,
             h2c_data_bytes_max: 1 << 20,
             c2h_data_bytes_max: 1 << 20,
             data_bytes_in_flight_max: 32 << 20,
+            data_bytes_total_max: 256 << 20,
             output_bytes_max: 8 << 20,
             handshake: Duration::from_secs(10),
             send: Duration::from_secs(30),
+            send_when_short: Duration::from_secs(5),
             discovery_idle: Duration::from_mins(2),
             keep_alive_max: Duration::from_mins(10),
             allows_header_digest: true,
@@ -76,6 +97,16 @@ impl Limits {
     /// MDTS: `transfer_bytes_max` as a power of two of 4 KiB pages.
     pub fn mdts(&self) -> u8 {
         (self.transfer_bytes_max / 4096).max(1).ilog2() as u8
+    }
+
+    /// WZSL: `zero_bytes_max` as a power of two of 4 KiB pages.
+    pub fn wzsl(&self) -> u8 {
+        (self.zero_bytes_max / 4096).max(1).ilog2() as u8
+    }
+
+    /// DMSL: blocks of all ranges of one Dataset Management command.
+    pub fn dmsl(&self) -> u64 {
+        u64::from(self.deallocate_ranges_max) * u64::from(self.deallocate_range_blocks_max)
     }
 
     /// IOCCSZ: the I/O command capsule in units of 16 bytes.
@@ -98,6 +129,10 @@ impl Limits {
         if self.transfer_bytes_max > 64 << 20 {
             return Some("transfer_bytes_max must be at most 64 MiB");
         }
+        // 0 pages would mean that there is no limit.
+        if !self.zero_bytes_max.is_power_of_two() || self.zero_bytes_max < 8192 {
+            return Some("zero_bytes_max must be a power of two, at least 8192");
+        }
         if self.in_capsule_data_bytes > 64 << 10 || !self.in_capsule_data_bytes.is_multiple_of(16) {
             return Some("in_capsule_data_bytes must be a multiple of 16, at most 64 KiB");
         }
@@ -110,10 +145,15 @@ impl Limits {
         if self.data_bytes_in_flight_max < self.transfer_bytes_max as usize {
             return Some("data_bytes_in_flight_max must be at least transfer_bytes_max");
         }
+        if self.data_bytes_total_max < 4 * self.transfer_bytes_max as usize {
+            return Some("data_bytes_total_max must be at least four times transfer_bytes_max");
+        }
         let is_empty = self.async_events_max == 0
             || self.aborts_max == 0
             || self.connections_max == 0
             || self.controllers_max == 0
+            || self.deallocate_ranges_max == 0
+            || self.deallocate_range_blocks_max == 0
             || self.io_queues_max == 0;
         is_empty.then_some("every count must be at least 1")
     }

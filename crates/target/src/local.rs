@@ -10,13 +10,16 @@ use crate::namespace::Namespace;
 use crate::signal::Signal;
 use block::{Access, Backing, Device, Error, Geometry, Incarnation, IoFuture};
 use nvme::HostId;
-use ring::{Chunk, Segment, Segments};
+use ring::{Chunk, Segment, Segments, Sparse};
 use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+
+/// Lines that a client can cause that is not admitted any more.
+static REFUSED: Sparse = Sparse::new();
 
 /// `EACCES`: what a file system call reports of a refused command.
 const ACCESS_DENIED: i32 = 13;
@@ -41,7 +44,10 @@ impl LocalAccess {
     }
 
     fn refuse(&self, access: Access, offset: u64, len: u64, refusal: Refusal) -> Error {
-        tracing::info!(host = %self.host, %refusal, %access, "a local command is refused");
+        if let Some(suppressed) = REFUSED.pass() {
+            tracing::info!(host = %self.host, %refusal, %access, suppressed,
+                "a local command is refused");
+        }
         self.admissions.note_refused();
         self.namespace.count_refused();
         let source = Arc::new(io::Error::from_raw_os_error(ACCESS_DENIED));

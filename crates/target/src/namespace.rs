@@ -69,6 +69,11 @@ impl Namespace {
         self.geometry.discard == DiscardEffect::Zeroes
     }
 
+    /// Whether it is write protected for good.
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
     /// Whether writes are refused.
     pub fn is_write_protected(&self) -> bool {
         self.is_write_protected.load(Ordering::Relaxed)

@@ -8,7 +8,7 @@
 //! gathered and taken all at once by [`QueuePair::take_output`].
 //!
 //! Memory is bounded: commands by the queue's entries, in-capsule data by these, other data by a
-//! budget whose waiters are served in order, output by whoever stops calling `receive` while
+//! budget whose waiters are served in order, and which all connections share ([`Budget`]), output by whoever stops calling `receive` while
 //! [`QueuePair::output_bytes`] is large.
 
 mod command;
@@ -25,7 +25,9 @@ use receive::Payload;
 use ring::{Buffer, Chunk};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
+use crate::budget::{Budget, Share};
 use crate::limits::Limits;
 
 /// SQHD of a queue pair whose host wants no flow control.
@@ -76,6 +78,12 @@ pub struct QueuePair {
     awaiting_memory: VecDeque<Tag>,
     reserved_bytes: usize,
     reserved_bytes_max: usize,
+    /// This connection's part of what all have together.
+    share: Share,
+    /// The first of the waiting commands waits for other connections' memory.
+    awaits_budget: bool,
+    /// Commands whose data was asked for and has not come in full.
+    awaiting_data: usize,
     payload: Option<Payload>,
     /// Transfers of at least [`LARGE_TRANSFER_BYTES`] that are awaited.
     large_transfers: usize,
@@ -88,8 +96,13 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// The state of a connection that was just accepted.
+    /// The state of a connection that was just accepted, with a memory budget of its own.
     pub fn new(limits: &Limits) -> Self {
+        Self::sharing(limits, &Arc::new(Budget::new(limits.data_bytes_total_max)))
+    }
+
+    /// As [`Self::new`], with a budget that it shares with others.
+    pub fn sharing(limits: &Limits, budget: &Arc<Budget>) -> Self {
         let config = ParserConfig {
             receiver: Receiver::Controller,
             has_header_digest: false,
@@ -113,6 +126,9 @@ impl QueuePair {
             awaiting_memory: VecDeque::new(),
             reserved_bytes: 0,
             reserved_bytes_max: limits.data_bytes_in_flight_max,
+            share: Share::new(budget),
+            awaits_budget: false,
+            awaiting_data: 0,
             payload: None,
             large_transfers: 0,
             output: Output::new(),
@@ -151,9 +167,27 @@ impl QueuePair {
         self.parser.set_initialized(config);
     }
 
+    /// Whether there is something to look at.
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The command that [`Self::next_event`] will return, if it returns one.
+    pub fn next_command(&self) -> Option<&SubmissionQueueEntry> {
+        match self.events.front() {
+            Some(&Event::Command(tag)) => Some(self.command(tag)),
+            _ => None,
+        }
+    }
+
     /// The next thing to look at.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// Whether there is something to look at.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// An outstanding command.
@@ -204,32 +238,62 @@ impl QueuePair {
         let command = self.commands.get_mut(tag);
         assert_eq!(command.reserved_bytes, 0, "a command reserves once");
         command.reserved_bytes = bytes;
-        // One command always passes, however large.
-        let fits =
-            self.reserved_bytes == 0 || self.reserved_bytes + bytes <= self.reserved_bytes_max;
-        if fits && self.awaiting_memory.is_empty() {
-            self.reserved_bytes += bytes;
+        if self.awaiting_memory.is_empty() && self.take_memory(bytes) {
             return true;
         }
-        command.state = CommandState::AwaitingMemory;
+        self.commands.get_mut(tag).state = CommandState::AwaitingMemory;
         self.awaiting_memory.push_back(tag);
         false
+    }
+
+    fn take_memory(&mut self, bytes: usize) -> bool {
+        let is_first = self.reserved_bytes == 0;
+        // One command always passes the connection's own limit, however large.
+        let fits = is_first || self.reserved_bytes + bytes <= self.reserved_bytes_max;
+        let has_room = fits && self.share.cover(self.reserved_bytes + bytes);
+        self.awaits_budget = fits && !has_room;
+        if has_room {
+            self.reserved_bytes += bytes;
+        }
+        has_room
     }
 
     /// Buffer memory of sent data is free.
     pub fn release(&mut self, bytes: usize) {
         self.reserved_bytes -= bytes;
+        self.share.shrink(self.reserved_bytes);
+        self.retry_memory();
+    }
+
+    /// Whether a command waits for memory that other connections have; try again by
+    /// [`Self::retry_memory`] when the budget has some.
+    pub fn awaits_budget(&self) -> bool {
+        self.awaits_budget && !self.awaiting_memory.is_empty()
+    }
+
+    /// Lets commands that wait for memory go on as far as there is some; true if any does.
+    pub fn retry_memory(&mut self) -> bool {
+        let before = self.awaiting_memory.len();
         while let Some(&tag) = self.awaiting_memory.front() {
-            let command = self.commands.get_mut(tag);
-            let bytes = command.reserved_bytes;
-            if self.reserved_bytes != 0 && self.reserved_bytes + bytes > self.reserved_bytes_max {
-                return;
+            let bytes = self.commands.get(tag).reserved_bytes;
+            if !self.take_memory(bytes) {
+                break;
             }
-            command.state = CommandState::Executing;
-            self.reserved_bytes += bytes;
+            self.commands.get_mut(tag).state = CommandState::Executing;
             self.awaiting_memory.pop_front();
             self.events.push_back(Event::Reserved(tag));
         }
+        before != self.awaiting_memory.len()
+    }
+
+    /// Buffer memory that commands and unsent data have.
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserved_bytes
+    }
+
+    /// Commands whose data was asked for and has not come in full.
+    pub fn awaiting_data(&self) -> usize {
+        self.awaiting_data
     }
 
     /// Asks the host for a command's data; [`Event::Data`] tells when all of it is here.
@@ -238,6 +302,7 @@ impl QueuePair {
         debug_assert_eq!(command.state, CommandState::Executing);
         command.state = CommandState::AwaitingData;
         command.expected_bytes = bytes;
+        self.awaiting_data += 1;
         self.large_transfers += usize::from(bytes as usize >= LARGE_TRANSFER_BYTES);
         command.data = Some(Buffer::with_capacity(bytes as usize));
         let (encoder, cid) = (self.encoder, command.sqe.command_id());
@@ -311,13 +376,8 @@ impl QueuePair {
     ) {
         let (encoder, bytes) = (self.encoder, part.len() as u32);
         // A memory namespace's bytes may change while they are sent: a digest needs its own copy.
-        let part = match part {
-            Chunk::Region(slice) if encoder.has_data_digest => {
-                Chunk::from(Buffer::copy_from(slice.as_slice()))
-            }
-            part => part,
-        };
-        let digest = encoder.has_data_digest.then(|| nvme::tcp::crc32c(part.as_slice()));
+        let part = if encoder.has_data_digest { part.into_lasting() } else { part };
+        let digest = encoder.has_data_digest.then(|| nvme::tcp::crc32c(&part.to_bytes()));
         self.emit(|out| encoder.c2h_data(out, cid, offset as u32, bytes, is_last, is_success));
         self.output.data(part, reserved_bytes);
         if let Some(digest) = digest {

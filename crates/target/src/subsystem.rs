@@ -23,11 +23,11 @@ pub enum HostAccess {
 }
 
 impl HostAccess {
-    /// Whether this host may connect.
-    pub fn allows(&self, host: &Nqn) -> bool {
+    /// Whether this host may connect. A host without a name is on no list.
+    pub fn allows(&self, host: Option<&Nqn>) -> bool {
         match self {
             Self::Any => true,
-            Self::List(hosts) => hosts.contains(host),
+            Self::List(hosts) => host.is_some_and(|host| hosts.contains(host)),
         }
     }
 }

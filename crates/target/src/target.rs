@@ -4,18 +4,19 @@
 //! of an I/O command.
 
 mod connect;
+mod discovery;
 mod takeover;
 
-pub use connect::{Attached, ConnectFailure, IoQueue};
+pub use connect::{Attached, ConnectFailure, IoQueue, Link};
 pub(crate) use takeover::Ended;
 
 use crate::admission::Admissions;
+use crate::budget::Budget;
 use crate::controller::Association;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::subsystem::{HostAccess, Subsystem};
-use nvme::log_page::{DiscoveryEntry, DiscoveryHeader, subsystem_type, transport_requirements};
-use nvme::{ControllerId, HostId, Nqn, U16, U64};
+use nvme::{ControllerId, Nqn};
 use ring::time::Instant;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -41,6 +42,7 @@ struct Registry {
 pub struct Target {
     limits: Limits,
     admissions: Arc<Admissions>,
+    budget: Arc<Budget>,
     discovery: Arc<Subsystem>,
     /// Number of the last change of the discovery log.
     generation: AtomicU64,
@@ -59,6 +61,7 @@ impl Target {
         }
         let discovery = Subsystem::new(Nqn::discovery(), "0", MODEL_DISCOVERY, HostAccess::Any);
         Ok(Arc::new(Self {
+            budget: Arc::new(Budget::new(limits.data_bytes_total_max)),
             limits,
             admissions,
             discovery: Arc::new(discovery),
@@ -71,6 +74,11 @@ impl Target {
     /// Bounds and parameters.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Buffer memory of all connections.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// Who may use it.
@@ -178,41 +186,6 @@ impl Target {
     /// Number of the last change of the discovery log.
     pub(crate) fn discovery_generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
-    }
-
-    /// The discovery log page as a host may see it, and its generation.
-    pub(crate) fn discovery_page(&self, host: HostId, name: &Nqn) -> (Vec<u8>, u64) {
-        let generation = self.discovery_generation();
-        let registry = self.registry();
-        let is_admitted = self.admissions.check(host).is_ok();
-        let visible = registry
-            .subsystems
-            .values()
-            .filter(|subsystem| is_admitted && subsystem.access().allows(name));
-        let discovery = std::iter::once((&self.discovery, subsystem_type::CURRENT_DISCOVERY));
-        let mut entries = Vec::new();
-        for (subsystem, kind) in visible.map(|it| (it, subsystem_type::NVM)).chain(discovery) {
-            for (port, &address) in registry.listeners.iter().enumerate() {
-                let mut entry =
-                    DiscoveryEntry::tcp(subsystem.nqn(), kind, address, port as u16 + 1);
-                entry.treq |= transport_requirements::SQ_FLOW_CONTROL_DISABLE;
-                entry.asqsz = U16::new(self.limits.admin_queue_entries_max);
-                if kind == subsystem_type::CURRENT_DISCOVERY {
-                    entry.eflags = U16::new(
-                        DiscoveryEntry::EFLAGS_DUPLICATE | DiscoveryEntry::EFLAGS_PERSISTENT,
-                    );
-                }
-                entries.push(entry);
-            }
-        }
-        let header = DiscoveryHeader {
-            genctr: U64::new(generation),
-            numrec: U64::new(entries.len() as u64),
-            ..DiscoveryHeader::default()
-        };
-        let mut page = header.bytes().to_vec();
-        page.extend(entries.iter().flat_map(DiscoveryEntry::bytes));
-        (page, generation)
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {

@@ -13,10 +13,12 @@
 
 mod batch;
 mod dirty;
+mod inherited;
 mod marks;
 mod names;
 mod recover;
 
+pub(crate) use inherited::{Inherited, Sign};
 pub(crate) use recover::recover;
 
 use std::cell::{Cell, RefCell};

@@ -24,6 +24,7 @@ use crate::format::{Origin, suffix};
 use crate::layers::LayerIndex;
 use crate::node::{FileState, Node, Place};
 use crate::options::SyncMode;
+use crate::partial::digest_of;
 use crate::sys::{self, Stat};
 use crate::tree::Union;
 
@@ -59,6 +60,10 @@ impl Union {
             }
             state.is_copying.set(true);
             let result = self.copy_up_file(node, state, keep).await;
+            // The copy of one of several links has one name and a number of its own.
+            if node.lower_nlink.get() > 1 {
+                self.invalidate_attributes(node);
+            }
             self.part_from_passed(node);
             state.is_copying.set(false);
             state.copied.notify();
@@ -193,11 +198,18 @@ impl Union {
         } else {
             self.shown_stat(node, lower.as_fd(), sys::stat_at(lower.as_fd(), b"")?)?
         };
-        if !matches!(keep, Keep::All | Keep::First(0))
-            && !has_data_apart
-            && matches!(place, Place::Lower)
+        let may_be_partial = !matches!(keep, Keep::All | Keep::First(0)) && !has_data_apart;
+        let digest = if may_be_partial && self.is_partly_copied(&stat) {
+            digest_of(lower.as_fd(), &stat).await
+        } else {
+            Box::default()
+        };
+        // It may have lost its name meanwhile.
+        let is_lower = matches!(*node.place.borrow(), Place::Lower);
+        if may_be_partial
+            && is_lower
             && let Some(link) = node.link()
-            && self.start_partial(node, &link, &lower, &stat)?
+            && self.start_partial(node, &link, &lower, (&stat, digest))?
         {
             files::moved(state);
             return Ok(());

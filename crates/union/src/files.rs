@@ -67,12 +67,23 @@ impl OpenFile {
         way: Way,
     ) -> Self {
         let version = node.file().map_or(0, |state| state.version.get());
+        if let Some(state) = node.file().filter(|_| for_writing) {
+            state.writers.set(state.writers.get() + 1);
+        }
         Self {
             node: Rc::clone(node),
             for_writing,
             backing: RefCell::new(backing),
             version: Cell::new(version),
             _way: way,
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if let Some(state) = self.node.file().filter(|_| self.for_writing) {
+            state.writers.set(state.writers.get() - 1);
         }
     }
 }

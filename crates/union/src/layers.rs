@@ -30,6 +30,8 @@ const WORK: &str = "work";
 pub(crate) const OWN: &str = "tsumugi";
 /// In the kernel's: what it does not mount with.
 const INCOMPATIBLE: &str = "incompat";
+/// In that: a union is mounted, or was killed.
+const MOUNTED: &str = "tsumugi-mounted";
 /// In ours: copies that wait for their name.
 const PENDING: &str = "pending";
 
@@ -70,8 +72,12 @@ pub(crate) struct Upper {
     pub(crate) way: Way,
     /// Whether a clone must be synced before it gets its name (btrfs).
     pub(crate) has_loose_clones: bool,
+    /// Whether the end of a name can become durable without the whiteout in its place (btrfs, whose log
+    /// of synced files has the end with any later sync, and the whiteout only with its directory).
+    pub(crate) has_loose_whiteouts: bool,
     /// The attribute in which owners are kept, if they are.
     owners: Option<OwnerXattr>,
+    _mark: Option<MountedMark>,
     _locks: [DirectoryLock; 2],
 }
 
@@ -320,6 +326,7 @@ fn open_upper(
         });
     }
     clear_work(work.as_fd()).map_err(error)?;
+    let mark = MountedMark::set(work.as_fd());
     let kind = rustix::fs::fstatfs(&root).map_err(error)?.f_type;
     let has_loose_clones = kind as u64 == BTRFS_MAGIC;
     let owners = None;
@@ -332,7 +339,9 @@ fn open_upper(
         device,
         way,
         has_loose_clones,
+        has_loose_whiteouts: has_loose_clones,
         owners,
+        _mark: mark,
         _locks: locks,
     })
 }
@@ -377,7 +386,7 @@ fn clear_work(work: BorrowedFd<'_>) -> Result<(), Errno> {
         }
         let inner = sys::open_below(work, &entry.name, OFlags::RDONLY | OFlags::DIRECTORY)?;
         for mark in sys::list(inner.as_fd())? {
-            if mark.name != OWN.as_bytes() {
+            if mark.name != OWN.as_bytes() && mark.name != MOUNTED.as_bytes() {
                 remove(inner.as_fd(), &mark.name)?;
             }
         }
@@ -387,6 +396,39 @@ fn clear_work(work: BorrowedFd<'_>) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// The mark by which the kernel's overlayfs refuses the directories of a union that is mounted, which it
+/// knows by nothing else. After a kill it stays for the next union, which finishes what was left.
+#[derive(Debug)]
+struct MountedMark {
+    work: OwnedFd,
+}
+
+impl MountedMark {
+    fn set(work: BorrowedFd<'_>) -> Option<Self> {
+        let made = (|| {
+            let inner = make_directory(work, INCOMPATIBLE)?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            rustix::fs::openat(&inner, MOUNTED, flags, Mode::RUSR | Mode::WUSR)?;
+            work.try_clone_to_owned().map_err(crate::commit::errno_of)
+        })();
+        let warned = made.inspect_err(|errno| {
+            tracing::warn!(%errno, "the kernel's overlayfs will not be kept from this union's directories");
+        });
+        warned.ok().map(|work| Self { work })
+    }
+}
+
+impl Drop for MountedMark {
+    fn drop(&mut self) {
+        use rustix::fs::AtFlags;
+        if let Ok(inner) = make_directory(self.work.as_fd(), INCOMPATIBLE) {
+            let _ = rustix::fs::unlinkat(&inner, MOUNTED, AtFlags::empty());
+        }
+        // The mark of partial files may lie there still.
+        let _ = rustix::fs::unlinkat(&self.work, INCOMPATIBLE, AtFlags::REMOVEDIR);
+    }
 }
 
 /// Removes everything in a directory.

@@ -26,6 +26,7 @@ mod options;
 mod owners;
 mod partial;
 mod passthrough;
+mod privileges;
 mod record;
 mod serve;
 mod status;

@@ -1,7 +1,9 @@
 //! Mounting and serving a union.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use fuse::{
     Capabilities, FileSystem, MountOptions, Negotiated, Session, SessionOptions, TransportChoice,
@@ -9,20 +11,32 @@ use fuse::{
 };
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
-use crate::commit;
+use crate::commit::{self, Inherited, Sign};
 use crate::error::UnionError;
 use crate::layers::Layers;
 use crate::ops::IOCTL_SYNC;
-use crate::options::{FillMode, Options};
-use crate::partial;
+use crate::options::{FillMode, Options, SyncMode};
+use crate::partial::{Recovered, Store};
+use crate::record;
+use crate::sys::{self, Stat};
 use crate::tree::{Shared, Union};
+
+/// How long a mount that is told to end leaves files open, and how often it looks.
+pub(crate) const END_WAIT_MAX: Duration = Duration::from_secs(10);
+const END_WAIT_STEP: Duration = Duration::from_millis(50);
+/// How often an end that takes long is told of.
+const END_STEP: Duration = Duration::from_secs(5);
 
 /// A mounted union, to be served by [`UnionMount::run`].
 #[derive(Debug)]
 pub struct UnionMount {
     session: Session,
     union: Rc<Union>,
+    /// Whether the kernel has let go of it.
+    is_over: Cell<bool>,
+    is_cut_off: Cell<bool>,
 }
 
 impl UnionMount {
@@ -35,12 +49,18 @@ impl UnionMount {
         mountpoint: &std::path::Path,
         transport: TransportChoice,
     ) -> Result<Self, UnionError> {
-        let union = open(options.with_real_paths()?)?;
-        union.record();
+        let options = options.with_real_paths()?;
+        options.check()?;
+        let layers = Layers::open(&options)?;
+        let union = Ready::of_mount(options, layers)?.union(Rc::new(Shared::default()));
         let mount_options = mount_options(&union.options, union.layers.upper.is_none());
         let session_options = session_options(&union.options, transport);
         let session = Session::mount(mountpoint, &mount_options, session_options)?;
-        Ok(Self { session, union })
+        Ok(Self::of(session, union))
+    }
+
+    fn of(session: Session, union: Rc<Union>) -> Self {
+        Self { session, union, is_over: Cell::new(false), is_cut_off: Cell::new(false) }
     }
 
     /// Takes a union over that another process has mounted; with `agreed`, from a server that is gone.
@@ -50,12 +70,11 @@ impl UnionMount {
         unmounter: Unmounter,
         agreed: Option<Negotiated>,
     ) -> Result<Self, UnionError> {
-        union.record();
         let mut options = session_options(&union.options, TransportChoice::Device);
         options.capabilities |= Capabilities::HAS_RESEND;
         options.agreed = agreed;
         let session = Session::adopt(device, unmounter, options)?;
-        Ok(Self { session, union: Rc::clone(union) })
+        Ok(Self::of(session, Rc::clone(union)))
     }
 
     /// Serves the union until it is unmounted, and then waits until what was copied up is durable
@@ -70,17 +89,61 @@ impl UnionMount {
     /// As [`UnionMount::run`], with requests answered by something around the union.
     pub(crate) async fn run_as<F: FileSystem>(&self, around: Rc<F>) -> Result<(), UnionError> {
         self.union.passthrough.register_with(self.session.backings(), self.session.notifier());
+        self.union.inherited.set_clean(false);
         self.union.start_filling();
         self.union.start_flushing();
         let served = self.session.run(around).await;
-        self.union.stop_filling().await;
-        self.union.stop_flushing().await;
-        let filled = self.fill_at_end().await;
-        let finished = self.union.sync_all().await;
-        served?;
+        self.is_over.set(true);
+        let finish = async {
+            self.union.stop_filling().await;
+            self.union.stop_flushing().await;
+            let filled = self.fill_at_end().await;
+            (filled, self.union.sync_all().await)
+        };
+        let (finish, told) = (std::pin::pin!(finish), std::pin::pin!(self.tell_end()));
+        let (filled, finished) = match ring::race(finish, told).await {
+            ring::Either::First(done) => done,
+            ring::Either::Second(never) => match never {},
+        };
+        if !self.is_cut_off.get() {
+            served?;
+        }
         let upper = self.union.options.upper.clone().unwrap_or_default();
         finished.map_err(|errno| UnionError::layer("upperdir", &upper, errno))?;
+        self.union.inherited.set_clean(self.union.options.sync != SyncMode::Volatile);
         filled
+    }
+
+    /// Tells now and then that the end takes long, and of what is left.
+    async fn tell_end(&self) -> std::convert::Infallible {
+        loop {
+            ring::time::sleep(END_STEP).await;
+            let partial = self.union.store.as_ref().map_or(0, |store| store.status().len());
+            tracing::warn!(
+                changed = self.union.dirty.borrow().len(),
+                partial,
+                "unmounted; what was written is being made durable"
+            );
+        }
+    }
+
+    /// Ends the mount, as SIGTERM asks for: its names are gone at once, and whoever still has a file open
+    /// after ten seconds is cut off. What such a program has written by then is there.
+    pub async fn end(&self) {
+        let unmounter = self.session.unmounter();
+        in_background("unmount", move || unmounter.unmount());
+        let mut waited = Duration::ZERO;
+        while !self.is_over.get() && waited < END_WAIT_MAX {
+            ring::time::sleep(END_WAIT_STEP).await;
+            waited += END_WAIT_STEP;
+        }
+        if self.is_over.get() {
+            return;
+        }
+        tracing::warn!("files of this union are still open, and are cut off: it was told to end");
+        self.is_cut_off.set(true);
+        let unmounter = self.session.unmounter();
+        in_background("cut-off", move || unmounter.abort());
     }
 
     /// Completes partial files, if that is to be done now.
@@ -102,35 +165,94 @@ impl UnionMount {
     }
 }
 
-/// Opens the layers and finishes what an earlier process has left.
-pub(crate) fn open(options: Options) -> Result<Rc<Union>, UnionError> {
-    options.check()?;
-    let layers = Layers::open(&options)?;
-    open_layers(options, layers, Rc::new(Shared::default()))
+/// Runs what may wait for the serving thread on another one.
+pub(crate) fn in_background(
+    name: &str,
+    call: impl FnOnce() -> Result<(), fuse::FuseError> + Send + 'static,
+) {
+    let call = move || {
+        if let Err(error) = call() {
+            tracing::error!(%error, "cannot end a mount");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(call) {
+        tracing::error!(%error, "cannot start a thread to end a mount");
+    }
 }
 
-/// Finishes what an earlier process has left in these layers.
-pub(crate) fn open_layers(
-    mut options: Options,
+/// Opens the layers and finishes what an earlier process has left.
+pub(crate) fn open(options: Options) -> Result<Rc<Union>, UnionError> {
+    Ok(Ready::open(options)?.union(Rc::new(Shared::default())))
+}
+
+/// What a union is made of, with all done that may take long or wait: another process that has the
+/// directories is waited for, the journal is recovered, and copies that waited have their names. None of
+/// it needs the thread that is to serve the union, and on that thread others would wait for it.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    options: Options,
     layers: Layers,
-    shared: Rc<Shared>,
-) -> Result<Rc<Union>, UnionError> {
-    // Lists would name other owners than the inode's attribute does.
-    options.no_acl |= layers.owners().is_some();
-    let mut store = None;
-    if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
-        // Before the work files of unfinished publications go.
-        let opened = partial::open(upper, &options, &shared.committer.copier)?;
-        let is_filling = options.fill == FillMode::Background;
-        let is_kept = |name: &[u8]| is_filling && opened.is_filling(name);
-        commit::recover(upper, is_kept)
-            .map_err(|errno| UnionError::layer("workdir", work, errno))?;
-        store = Some(opened);
+    journal: Option<Recovered>,
+    /// What an earlier process has left without making it durable.
+    sign: Option<Sign>,
+    /// Attributes of the top layer's root.
+    top: Stat,
+    /// Whether it could be recorded what the union is made of.
+    recorded: Result<(), Errno>,
+}
+
+impl Ready {
+    fn open(options: Options) -> Result<Self, UnionError> {
+        options.check()?;
+        let layers = Layers::open(&options)?;
+        Self::of(options, layers)
     }
-    let top = options.upper.clone().unwrap_or_else(|| options.lower[0].clone());
-    Union::new(options, layers, store, shared)
-        .map(Rc::new)
-        .map_err(|errno| UnionError::layer("top layer", &top, errno))
+
+    /// Finishes what an earlier process has left in these layers.
+    fn of(mut options: Options, layers: Layers) -> Result<Self, UnionError> {
+        // Lists would name other owners than the inode's attribute does.
+        options.no_acl |= layers.owners().is_some();
+        let (mut journal, mut sign) = (None, None);
+        if let (Some(upper), Some(work)) = (&layers.upper, &options.work) {
+            // Before the work files of unfinished publications go.
+            let found =
+                Sign::leave(upper).map_err(|errno| UnionError::layer("workdir", work, errno))?;
+            let opened = Recovered::open(upper, &options, found.is_due)?;
+            let is_filling = options.fill == FillMode::Background;
+            let is_kept = |name: &[u8]| is_filling && opened.is_filling(name);
+            commit::recover(upper, is_kept)
+                .map_err(|errno| UnionError::layer("workdir", work, errno))?;
+            (journal, sign) = (Some(opened), Some(found));
+        }
+        let path = options.upper.as_ref().unwrap_or(&options.lower[0]);
+        let root = layers.upper.as_ref().map_or(&layers.lower[0].root, |upper| &upper.root);
+        let top = sys::stat_at(root.as_fd(), b"")
+            .map_err(|errno| UnionError::layer("top layer", path, errno))?;
+        Ok(Self { options, layers, journal, sign, top, recorded: Ok(()) })
+    }
+
+    /// The same for a mount, of which it is recorded what it is made of.
+    pub(crate) fn of_mount(options: Options, layers: Layers) -> Result<Self, UnionError> {
+        let ready = Self::of(options, layers)?;
+        let has_segments = ready.journal.as_ref().is_some_and(Recovered::has_segments);
+        let recorded = record::write(&ready.options, &ready.layers, has_segments);
+        Ok(Self { recorded, ..ready })
+    }
+
+    /// Makes the union, on the thread that it belongs to.
+    pub(crate) fn union(self, shared: Rc<Shared>) -> Rc<Union> {
+        let Self { options, layers, journal, sign, top, recorded } = self;
+        let store = journal.zip(layers.upper.as_ref()).map(|(journal, upper)| {
+            Rc::new(Store::new(journal, (upper, &options), &shared.committer.copier))
+        });
+        let inherited = sign.map(Inherited::of).unwrap_or_default();
+        let union = Union::new(options, (layers, &top), (store, inherited), shared);
+        let union = Rc::new(union);
+        if let Err(errno) = recorded {
+            union.last_error.note("recording the layers for union status and complete", errno);
+        }
+        union
+    }
 }
 
 pub(crate) fn mount_options(options: &Options, has_no_upper: bool) -> MountOptions {

@@ -89,6 +89,13 @@ pub(crate) struct FileState {
     pub(crate) passed: RefCell<Weak<Passed>>,
     /// Lives while any handle is open that is served.
     pub(crate) served: RefCell<Weak<()>>,
+    /// Handles that are open for writing.
+    pub(crate) writers: Cell<u32>,
+    /// Whether any of them writes past the kernel's cache.
+    pub(crate) is_written_directly: Cell<bool>,
+    /// Bits of the mode that no answer shows until the file is closed or a write takes them
+    /// ([`crate::privileges`]).
+    pub(crate) disarmed: Cell<u32>,
     /// Numbers that it had, and by which the kernel knows it still.
     pub(crate) former_ids: RefCell<Vec<u64>>,
 }

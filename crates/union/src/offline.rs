@@ -3,12 +3,12 @@
 //! Both need the options of the mount, since a partial file needs its lower file: as they are given, or
 //! as the mount has recorded them ([`options_of_upper`]). They lock the directories as a mount does.
 
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::error::UnionError;
-use crate::options::{OptionError, Options};
+use crate::options::{OptionError, Options, SyncMode};
 use crate::tree::{Union, join};
 
 /// A partial file.
@@ -65,14 +65,30 @@ pub fn partial_files(options: Options) -> Result<Vec<PartialFile>, UnionError> {
     Ok(files.collect())
 }
 
-/// Makes every partial file of a union that is not mounted a whole one. Answers how many there were.
+/// Makes every partial file of a union that is not mounted a whole one. Answers how many there were. Of the
+/// files in `accepted`, from the union's root, the lower file is taken as it is now, although it was changed.
 ///
 /// # Errors
 /// As [`partial_files`]; and if one of them could not be made whole: then the others are.
-pub async fn complete_partial_files(options: Options) -> Result<usize, UnionError> {
+pub async fn complete_partial_files(
+    options: Options,
+    accepted: &[PathBuf],
+) -> Result<usize, UnionError> {
     let union = open(options)?;
+    for path in accepted {
+        let path = path.strip_prefix("/").unwrap_or(path).as_os_str().as_bytes();
+        let is_partial = union.node_at(path).is_ok_and(|node| node.partial().is_some());
+        if !is_partial {
+            let upper = union.options.upper.clone().unwrap_or_default();
+            let files = format!("{} (no such partial file)", String::from_utf8_lossy(path));
+            return Err(UnionError::Unfinished { upper, files });
+        }
+        union.accepted.borrow_mut().insert(path.to_vec());
+    }
+    union.inherited.set_clean(false);
     let completed = union.complete_all().await;
     let synced = union.sync_all().await;
+    union.inherited.set_clean(synced.is_ok() && union.options.sync != SyncMode::Volatile);
     let completed = completed.and_then(|done| synced.map(|()| done));
     let (count, unfinished) = completed.map_err(|errno| upper_error(&union, errno))?;
     let upper = union.options.upper.clone().unwrap_or_default();

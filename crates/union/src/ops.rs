@@ -40,6 +40,8 @@ impl FileSystem for Union {
     fn init(&self, negotiated: &Negotiated) {
         tracing::debug!(transport = ?negotiated.transport, "the union is mounted");
         self.passthrough.agree(negotiated.capabilities.contains(Capabilities::PASSTHROUGH));
+        let is_told = negotiated.capabilities.contains(Capabilities::HANDLE_KILLPRIV_V2);
+        self.is_told_of_privileges.set(is_told);
     }
 
     async fn handle(self: Rc<Self>, request: Request) -> Response {
@@ -147,6 +149,7 @@ impl Union {
         // To count the directories of all layers would mean to list them.
         let is_uncounted = node.is_directory() && (node.has_lower() || self.options.static_nlink);
         let (major, minor) = stat.rdev;
+        let disarmed = node.file().map_or(0, |state| state.disarmed.get());
         Attributes {
             inode: node.inode.get(),
             size: stat.size,
@@ -154,7 +157,7 @@ impl Union {
             atime: stat.atime,
             mtime: stat.mtime,
             ctime: stat.ctime,
-            mode: stat.mode,
+            mode: stat.mode & !disarmed,
             nlink: if is_uncounted { 1 } else { stat.nlink },
             uid: self.options.shown_uid(stat.uid),
             gid: self.options.shown_gid(stat.gid),

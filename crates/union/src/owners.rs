@@ -181,13 +181,6 @@ impl Union {
         self.set_owner_and_mode(object, &Stat { mode, ..now })
     }
 
-    /// Drops suid, and sgid where it is one (not a mark of mandatory locking).
-    pub(crate) fn drop_privileges(&self, object: BorrowedFd<'_>) -> Result<(), Errno> {
-        let mode = self.upper_stat(object)?.mode;
-        let kept = without_privileges(mode);
-        if kept == mode { Ok(()) } else { self.set_mode(object, kept) }
-    }
-
     /// Drops sgid, when an access control list was set by somebody outside of the group.
     pub(crate) fn drop_group_privilege(&self, object: BorrowedFd<'_>) -> Result<(), Errno> {
         let mode = self.upper_stat(object)?.mode;

@@ -10,12 +10,15 @@
 
 mod complete;
 mod data;
+mod digest;
 mod fill;
+mod lost;
 mod lower;
 mod names;
 mod start;
 
 pub(crate) use complete::Unfinished;
+pub(crate) use digest::of as digest_of;
 pub(crate) use fill::{Filler, Worker};
 pub(crate) use lower::OpenLowers;
 
@@ -65,6 +68,7 @@ pub(crate) struct Store {
     clones: RefCell<HashMap<u64, bool>>,
     /// Files without a name whose end could not be recorded when they were dropped.
     dropped: RefCell<Vec<FileId>>,
+    losses: lost::Losses,
     /// What makes partial files whole in the background.
     pub(crate) filler: fill::Filler,
 }
@@ -80,6 +84,8 @@ pub(crate) struct Partial {
     lower: RefCell<Option<Rc<Backing>>>,
     /// Whether that is known to be the file that was copied up, so that only its times can be others.
     is_lower_known: Cell<bool>,
+    /// The lower file as it was when it was last found to have the same data in spite of another ctime.
+    same: RefCell<Option<journal::LowerIdentity>>,
     /// Whether it was used since it came into the line of those to be closed.
     is_lower_used: Cell<bool>,
     /// Whether its last name is gone: the journal forgets it when nobody has it open any more.
@@ -90,7 +96,7 @@ pub(crate) struct Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        if !self.is_nameless.get() {
+        if !self.is_nameless.get() || self.store.close_lost(self.file) {
             return;
         }
         match self.store.journal.try_borrow_mut() {
@@ -105,13 +111,38 @@ impl Drop for Partial {
     }
 }
 
-impl Store {
-    /// Opens the journal of a work directory, recovering what is there.
+/// A journal that was opened and recovered, which takes long, and may be done on any thread.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    journal: Journal<Directory>,
+    /// Files that have ended by the doing of an earlier process, which may not be durable.
+    ended: Vec<FileId>,
+}
+
+impl Recovered {
+    /// Opens the journal of a work directory, recovering what is there. Waits for a process that is about
+    /// to give it up.
     pub(crate) fn open(
         upper: &Upper,
         options: &Options,
-        copier: &Copier,
-    ) -> Result<Self, JournalError> {
+        is_inherited: bool,
+    ) -> Result<Self, UnionError> {
+        let path = options.work.clone().unwrap_or_default();
+        Self::recover(upper, options, is_inherited)
+            .map_err(|source| UnionError::Journal { path, source })
+    }
+
+    /// Whether a work file that a mount finds is one that filling goes on with.
+    pub(crate) fn is_filling(&self, work_name: &[u8]) -> bool {
+        fill::is_known(&self.journal, work_name, |file| self.ended.contains(&file))
+    }
+
+    /// Whether there is room for records already.
+    pub(crate) fn has_segments(&self) -> bool {
+        self.journal.usage().segments > 0
+    }
+
+    fn recover(upper: &Upper, options: &Options, is_inherited: bool) -> Result<Self, JournalError> {
         let chunk_bytes = u64::from(options.chunk_bytes);
         let options_of_journal = journal::Options { chunk_bytes, ..journal::Options::default() };
         let directory = lock(upper)?;
@@ -123,9 +154,26 @@ impl Store {
                 files concerned fail"
             );
         }
-        complete::settle(&mut journal, upper)?;
-        names::forget_stale(&mut journal, upper)?;
-        Ok(Self {
+        let mut ended = complete::settle(&mut journal, upper)?;
+        ended.extend(names::find_stale(&journal, upper)?);
+        if !is_inherited {
+            ended.drain(..).try_for_each(|file| journal.drop_file(file))?;
+        }
+        Ok(Self { journal, ended })
+    }
+}
+
+impl Store {
+    /// Makes a union's store of its journal.
+    pub(crate) fn new(
+        Recovered { journal, ended }: Recovered,
+        (upper, options): (&Upper, &Options),
+        copier: &Copier,
+    ) -> Self {
+        let losses = lost::Losses::default();
+        // The directories show it, and may not do so after a loss of power.
+        losses.inherit(ended);
+        Self {
             journal: RefCell::new(journal),
             is_volatile: options.sync == SyncMode::Volatile,
             copier: copier.clone(),
@@ -135,8 +183,9 @@ impl Store {
             parents: RefCell::default(),
             clones: RefCell::default(),
             dropped: RefCell::default(),
+            losses,
             filler: fill::Filler::default(),
-        })
+        }
     }
 
     fn journal(&self) -> Ref<'_, Journal<Directory>> {
@@ -158,19 +207,21 @@ impl Store {
         self.journal().files().next().is_none()
     }
 
-    /// Whether a work file that a mount finds is one that filling goes on with.
-    pub(crate) fn is_filling(&self, work_name: &[u8]) -> bool {
-        fill::is_known(&self.journal(), work_name)
-    }
-
-    /// Whether there is room for records already.
-    pub(crate) fn has_segments(&self) -> bool {
-        self.journal().usage().segments > 0
-    }
-
-    /// Every partial file.
+    /// Every partial file that has its name.
     pub(crate) fn status(&self) -> Vec<journal::FileStatus> {
-        self.journal().status()
+        let mut files = self.journal().status();
+        files.retain(|file| !self.is_lost(file.file));
+        files
+    }
+
+    /// Every partial file that has its name, with that.
+    fn named(&self) -> Vec<(FileId, journal::Name)> {
+        let journal = self.journal();
+        let named = |(file, copy_up): (FileId, journal::CopyUp<'_>)| {
+            let name = copy_up.names().first().filter(|_| !self.is_lost(file));
+            name.map(|name| (file, name.clone()))
+        };
+        journal.files().filter_map(named).collect()
     }
 
     /// Whether a flush would spare whoever fills this segment the wait for its name.
@@ -300,6 +351,7 @@ impl Partial {
             lower_stat,
             lower: RefCell::new(Some(Backing::new(lower, false))),
             is_lower_known: Cell::new(false),
+            same: RefCell::default(),
             is_lower_used: Cell::new(false),
             is_nameless: Cell::new(false),
             is_completing: Cell::new(false),
@@ -384,6 +436,15 @@ impl Union {
         self.sync_directories(parents).await.and(committed)
     }
 
+    /// Flushes the journal if it has recorded ends of files: with the last of these the marker goes
+    /// that keeps the kernel's overlayfs away.
+    pub(crate) async fn commit_ends(&self) -> Result<(), Errno> {
+        match &self.store {
+            Some(store) if store.take_ends() => store.commit().await,
+            _ => Ok(()),
+        }
+    }
+
     /// Makes a node a partial file whose lower one is open.
     fn make_partial(&self, node: &Node, partial: Rc<Partial>) {
         self.note_lower(&partial);
@@ -398,17 +459,6 @@ impl Union {
         self.make_partial(node, Rc::new(Partial::new(store, file, lower, stat)));
         Ok(())
     }
-}
-
-/// Opens the store of a union that has an upper directory.
-pub(crate) fn open(
-    upper: &Upper,
-    options: &Options,
-    copier: &Copier,
-) -> Result<Rc<Store>, UnionError> {
-    let path = options.work.clone().unwrap_or_default();
-    let store = Store::open(upper, options, copier);
-    store.map(Rc::new).map_err(|source| UnionError::Journal { path, source })
 }
 
 /// Whether a name is there.

@@ -79,6 +79,11 @@ impl Passthrough {
         let _ = self.kernel.set((backings, notifier));
     }
 
+    /// What the kernel is notified by, once the union is served.
+    pub(crate) fn notifier(&self) -> Option<&Notifier> {
+        self.kernel.get().map(|(_, notifier)| notifier)
+    }
+
     /// Says whether the kernel takes backing files.
     pub(crate) fn agree(&self, is_agreed: bool) {
         self.is_agreed.set(is_agreed);

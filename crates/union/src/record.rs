@@ -22,9 +22,9 @@ use rustix::io::Errno;
 
 use crate::format::Prefix;
 use crate::journal::RECORD as FILE;
-use crate::layers::{OWN, Upper};
+use crate::layers::{Layers, OWN, Upper};
+use crate::options::Options;
 use crate::sys;
-use crate::tree::Union;
 use codec::{Identity, Record, Way};
 
 pub(crate) use find::find;
@@ -46,74 +46,66 @@ impl Identity {
     }
 }
 
-impl Union {
-    /// Records what this union is made of. That it could not be is told and hinders nothing but
-    /// finishing without the options.
-    pub(crate) fn record(&self) {
-        let Some(upper) = &self.layers.upper else { return };
-        if self.options.read_only {
-            return;
-        }
-        let recorded = self.write_record(upper).and_then(|()| self.write_way(upper));
-        if let Err(errno) = recorded {
-            self.last_error.note("recording the layers for union status and complete", errno);
-            tracing::warn!(%errno, "the layers of a union could not be recorded: `tsumugi union \
-                status` and `complete` will need its options");
-        }
-    }
+/// Records what a union is made of. That it could not be hinders nothing but finishing without the
+/// options.
+pub(crate) fn write(options: &Options, layers: &Layers, has_segments: bool) -> Result<(), Errno> {
+    let Some(upper) = layers.upper.as_ref().filter(|_| !options.read_only) else { return Ok(()) };
+    let recorded = write_record(options, layers, (upper, has_segments));
+    let recorded = recorded
+        .and_then(|()| write_way(options, &layers.prefix.name(ATTRIBUTE), (upper, has_segments)));
+    recorded.inspect_err(|errno| {
+        tracing::warn!(%errno, "the layers of a union could not be recorded: `tsumugi union \
+            status` and `complete` will need its options");
+    })
+}
 
-    fn write_record(&self, upper: &Upper) -> Result<(), Errno> {
-        let mut lower = Vec::with_capacity(self.layers.lower.len());
-        for layer in &self.layers.lower {
-            lower.push(Identity::of(layer.root.as_fd())?);
-        }
-        let options = self.options.text();
-        let record = Record { upper: Identity::of(upper.root.as_fd())?, lower, options };
-        let bytes = record.encode();
-        let own = sys::open_below(
-            upper.work_root.as_fd(),
-            OWN.as_bytes(),
-            OFlags::RDONLY | OFlags::DIRECTORY,
-        )?;
-        if read(own.as_fd()).is_ok_and(|found| found == bytes) {
-            return Ok(());
-        }
-        replace(own.as_fd(), &bytes).inspect_err(|_| {
-            // What is left of an older one would be wrong.
-            let _ = rustix::fs::unlinkat(&own, FILE, AtFlags::empty());
-        })?;
-        if self.has_segments() {
-            rustix::fs::fsync(&open(own.as_fd())?)?;
-            rustix::fs::fsync(&own)?;
-        }
-        Ok(())
+/// `has_segments`: the journal has been used, and the first segment's flush is not to come.
+fn write_record(
+    options: &Options,
+    layers: &Layers,
+    (upper, has_segments): (&Upper, bool),
+) -> Result<(), Errno> {
+    let mut lower = Vec::with_capacity(layers.lower.len());
+    for layer in &layers.lower {
+        lower.push(Identity::of(layer.root.as_fd())?);
     }
+    let record =
+        Record { upper: Identity::of(upper.root.as_fd())?, lower, options: options.text() };
+    let bytes = record.encode();
+    let own = sys::open_below(
+        upper.work_root.as_fd(),
+        OWN.as_bytes(),
+        OFlags::RDONLY | OFlags::DIRECTORY,
+    )?;
+    if read(own.as_fd()).is_ok_and(|found| found == bytes) {
+        return Ok(());
+    }
+    replace(own.as_fd(), &bytes).inspect_err(|_| {
+        // What is left of an older one would be wrong.
+        let _ = rustix::fs::unlinkat(&own, FILE, AtFlags::empty());
+    })?;
+    if has_segments {
+        rustix::fs::fsync(&open(own.as_fd())?)?;
+        rustix::fs::fsync(&own)?;
+    }
+    Ok(())
+}
 
-    fn write_way(&self, upper: &Upper) -> Result<(), Errno> {
-        let (Some(path), Some(work)) = (&self.options.upper, &self.options.work) else {
-            return Ok(());
-        };
-        let way = Way { relative: relative(path, work), absolute: work.clone() }.encode();
-        let name = self.layers.prefix.name(ATTRIBUTE);
-        let root = upper.root.as_fd();
-        if sys::xattr(root, &name)?.is_some_and(|found| found == way) {
-            return Ok(());
-        }
-        let removed = |errno| {
-            let _ = sys::remove_xattr(root, &name);
-            errno
-        };
-        sys::set_xattr(root, &name, &way, XattrFlags::empty()).map_err(removed)?;
-        if self.has_segments() {
-            rustix::fs::fsync(root)?;
-        }
-        Ok(())
+fn write_way(
+    options: &Options,
+    name: &[u8],
+    (upper, has_segments): (&Upper, bool),
+) -> Result<(), Errno> {
+    let (Some(path), Some(work)) = (&options.upper, &options.work) else { return Ok(()) };
+    let way = Way { relative: relative(path, work), absolute: work.clone() }.encode();
+    let root = upper.root.as_fd();
+    if sys::xattr(root, name)?.is_some_and(|found| found == way) {
+        return Ok(());
     }
-
-    /// Whether the journal has been used: the first segment's flush is not to come then.
-    fn has_segments(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| store.has_segments())
-    }
+    sys::set_xattr(root, name, &way, XattrFlags::empty()).inspect_err(|_| {
+        let _ = sys::remove_xattr(root, name);
+    })?;
+    if has_segments { rustix::fs::fsync(root) } else { Ok(()) }
 }
 
 /// Opens the record in `WORKDIR/tsumugi`.

@@ -8,7 +8,7 @@ mod listing;
 mod lookup;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 
@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use slab::Slab;
 
-use crate::commit::{Committer, errno_of};
+use crate::commit::{Committer, Inherited, errno_of};
 use crate::copier::Copier;
 use crate::descriptors::Descriptors;
 use crate::files::OpenFile;
@@ -27,6 +27,7 @@ use crate::node::{LowerPart, Node, Place};
 use crate::options::Options;
 use crate::partial::{OpenLowers, Store};
 use crate::passthrough::Passthrough;
+use crate::privileges::is_kept_on_disk;
 use crate::sys::{self, Fd, Stat};
 
 pub(crate) use listing::Listing;
@@ -67,13 +68,28 @@ impl OpenDirectories {
 }
 
 /// What the unions of one thread share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) descriptors: Descriptors,
     pub(crate) open_directories: OpenDirectories,
     pub(crate) open_lowers: OpenLowers,
     pub(crate) committer: Rc<Committer>,
     pub(crate) free_run: FreeRun,
+    /// Whether this process's writes leave set-user-ID and set-group-ID on disk.
+    pub(crate) keeps_privileges: bool,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            descriptors: Descriptors::default(),
+            open_directories: OpenDirectories::default(),
+            open_lowers: OpenLowers::default(),
+            committer: Rc::default(),
+            free_run: FreeRun::default(),
+            keeps_privileges: is_kept_on_disk(),
+        }
+    }
 }
 
 impl Shared {
@@ -104,6 +120,8 @@ impl Shared {
 /// One mounted union.
 #[derive(Debug)]
 pub(crate) struct Union {
+    /// Dropped before the layers, which hold the locks.
+    pub(crate) inherited: Inherited,
     pub(crate) options: Options,
     pub(crate) layers: Layers,
     /// The index of hard links; none without `index=on`.
@@ -121,6 +139,10 @@ pub(crate) struct Union {
     /// What was changed and is not known to be durable, by node.
     pub(crate) dirty: RefCell<HashMap<u64, Rc<Node>>>,
     pub(crate) is_flushing: Cell<bool>,
+    /// Paths of partial files whose lower files are taken as they are.
+    pub(crate) accepted: RefCell<HashSet<Vec<u8>>>,
+    /// Whether the kernel's requests say which opens take privileges (Linux 5.11).
+    pub(crate) is_told_of_privileges: Cell<bool>,
     /// Partial copies; none without an upper layer.
     pub(crate) store: Option<Rc<Store>>,
     /// What survives the server, if there is somebody to keep it.
@@ -134,14 +156,11 @@ pub(crate) struct Union {
 impl Union {
     pub(crate) fn new(
         options: Options,
-        mut layers: Layers,
-        store: Option<Rc<Store>>,
+        (mut layers, top): (Layers, &Stat),
+        (store, inherited): (Option<Rc<Store>>, Inherited),
         shared: Rc<Shared>,
-    ) -> Result<Self, Errno> {
-        let (place, top) = match &layers.upper {
-            Some(upper) => (Place::Upper, sys::stat_at(upper.root.as_fd(), b"")?),
-            None => (Place::Lower, sys::stat_at(layers.lower[0].root.as_fd(), b"")?),
-        };
+    ) -> Self {
+        let place = if layers.upper.is_some() { Place::Upper } else { Place::Lower };
         let root = Node::new(fuse::NodeId::ROOT.0, libc::S_IFDIR, top.inode, place);
         for (index, layer) in layers.lower[..layers.merged_count].iter().enumerate() {
             root.lower.borrow_mut().push(LowerPart {
@@ -153,7 +172,8 @@ impl Union {
         root.lookups.set(1);
         let root = Rc::new(root);
         let nodes = HashMap::from([(root.id.get(), Rc::clone(&root))]);
-        Ok(Self {
+        Self {
+            inherited,
             options,
             index: layers.index.take().map(Index::new),
             passthrough: Passthrough::default(),
@@ -167,12 +187,14 @@ impl Union {
             waiting: crate::commit::WaitingCopies::default(),
             dirty: RefCell::default(),
             is_flushing: Cell::new(false),
+            accepted: RefCell::default(),
+            is_told_of_privileges: Cell::new(true),
             store,
             book: std::cell::OnceCell::new(),
             last_error: crate::status::LastError::default(),
             next_node: Cell::new(fuse::NodeId::ROOT.0 + 1),
             next_work_name: Cell::new(0),
-        })
+        }
     }
 
     /// The upper layer; `EROFS` without one.

@@ -1,28 +1,45 @@
 //! `tsumugi down`: ends a job's file system and removes every trace of it.
 
-use crate::deploy::cleanup::Report;
-use crate::deploy::job::JobArgs;
-use crate::deploy::output::print_json;
+use crate::deploy::cleanup::{self, Report};
+use crate::deploy::find::{self, JobName, Place};
+use crate::deploy::job::{FindArgs, JobDir};
+use crate::deploy::output::{print_json, relay};
 use crate::deploy::remote;
+use crate::deploy::users::{self, User};
+use crate::print::words;
+use anyhow::bail;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// End a job's file system and remove every trace of it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nodes commit what was written and end; whoever has not ended in time is killed. Then mounts, network
-namespaces, backing files and the job's directory go. May be repeated, and works after any crash.
+Examples:
+    tsumugi down                          the job of this shell, see --job
+    tsumugi down --job 4711               root also finds another user's job, and ends it as that user
+    tsumugi down --all                    every job of this user on this machine
+
+Nodes commit what was written and end; what has not ended in time is killed, however it was started.
+Then mounts, network namespaces, backing files and the job's directory go, and what `up` changed on
+the machine is changed back. May be repeated, and works after any crash, and after a reboot.
 
 Exit codes:
     0  the job is gone (or there was none)
-    1  something could not be removed; it is named, and `tsumugi down` can be repeated
+    1  something is left, a process or a file; it is named, and `tsumugi down` can be repeated
     2  wrong usage
     3  the job is gone, but something had to be killed: what it had not committed is lost")]
 pub(crate) struct DownArgs {
     #[command(flatten)]
-    job: JobArgs,
+    find: FindArgs,
+    /// End all jobs of the user; those of others are left alone
+    #[arg(long, conflicts_with = "job")]
+    all: bool,
+    /// Forget the job even if something of it cannot be removed, which is named
+    #[arg(long)]
+    forget: bool,
     /// Kill what has not ended after so long
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     deadline: Duration,
@@ -33,28 +50,124 @@ pub(crate) struct DownArgs {
 
 /// Runs `tsumugi down`.
 pub(crate) fn run(args: &DownArgs) -> anyhow::Result<ExitCode> {
-    let dir = args.job.dir()?;
-    let start = Instant::now();
-    let report = remote::down(&dir, args.deadline)?;
-    let seconds = start.elapsed().as_secs_f64();
+    crate::confine::keep_files_private();
+    users::leave_terminal();
+    if args.all {
+        return down_all(args);
+    }
+    let dir = match find::place(&args.find)? {
+        Place::Here(dir) => dir,
+        Place::Of(user, name) => return Ok(relay(&user.run(&args.words_for(Some(&name)))?)),
+    };
+    refuse_roots(&dir)?;
+    let (report, value) = down(args, &dir)?;
     if args.json {
-        print_json(&json!({ "job": dir.job(), "seconds": seconds, "was_there": report.was_there,
-            "killed": report.killed, "left": report.left }))?;
-    } else {
+        print_json(&value)?;
+    }
+    Ok(exit_code(&report))
+}
+
+/// Ends all jobs of a user; one that cannot be ended keeps none of the others.
+fn down_all(args: &DownArgs) -> anyhow::Result<ExitCode> {
+    if let Some(owner) = args.find.owner.as_deref().map(User::find).transpose()?
+        && !owner.is_current()
+    {
+        if !rustix::process::geteuid().is_root() {
+            bail!("only root may end the jobs of {}", owner.name);
+        }
+        return Ok(relay(&owner.run(&args.words_for(None))?));
+    }
+    let base = args.find.job.dir.as_deref().map(std::path::absolute).transpose()?;
+    let (jobs, trouble) = find::own(base.as_deref());
+    let mut all = Report { left: trouble, ..Report::default() };
+    let mut values = Vec::new();
+    for job in jobs {
+        // Parts of a job by ssh go with its head, if that is here too.
+        if !job.path.exists() && job.state.is_none() {
+            continue;
+        }
+        match JobDir::at(&job.path).and_then(|dir| down(args, &dir)) {
+            Ok((report, value)) => {
+                all.merge(&job.name, report);
+                values.push(value);
+            }
+            Err(error) => {
+                eprintln!("tsumugi: job {}: {}", job.name, words(&error));
+                all.left.push(format!("{}: {}", job.name, words(&error)));
+            }
+        }
+    }
+    if args.json {
+        print_json(&json!({ "jobs": values, "left": all.left }))?;
+    } else if values.is_empty() && all.left.is_empty() {
+        println!("there are no jobs");
+    }
+    Ok(exit_code(&all))
+}
+
+fn down(args: &DownArgs, dir: &JobDir) -> anyhow::Result<(Report, Value)> {
+    let start = Instant::now();
+    let mut report = remote::down(dir, args.deadline)?;
+    let left = report.left.clone();
+    if args.forget && !left.is_empty() {
+        cleanup::forget(dir)?;
+        report.left.clear();
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let value = json!({ "job": dir.job(), "seconds": seconds, "was_there": report.was_there,
+        "killed": report.killed, "left": left });
+    if !args.json {
         for name in &report.killed {
             eprintln!("tsumugi: killed {name}");
         }
-        for left in &report.left {
+        for left in &left {
             eprintln!("tsumugi: left behind: {left}");
         }
-        let done = match (report.was_there, report.left.is_empty()) {
-            (false, _) => "was not there",
-            (true, true) => "is gone",
-            (true, false) => "is not gone",
-        };
-        println!("job {} {done} ({seconds:.2} s)", dir.job());
+        let job = dir.job();
+        match (report.was_there, left.is_empty(), args.forget) {
+            (false, _, _) => {
+                let looked = find::looked_in(&args.find);
+                println!("job {job} was not there (looked in {looked})");
+            }
+            (true, true, _) => println!("job {job} is gone ({seconds:.2} s)"),
+            (true, false, true) => println!("job {job} is forgotten ({seconds:.2} s)"),
+            (true, false, false) => println!("job {job} is not gone ({seconds:.2} s)"),
+        }
     }
-    Ok(exit_code(&report))
+    Ok((report, value))
+}
+
+/// A job that root made for a user is root's to end.
+fn refuse_roots(dir: &JobDir) -> anyhow::Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root && users::is_owned_by(dir.path(), 0) {
+        bail!(
+            "root made job {} for this user, and only root can end it: `sudo tsumugi down --job {0}`",
+            dir.job()
+        );
+    }
+    Ok(())
+}
+
+impl DownArgs {
+    /// The same command for another user's program.
+    fn words_for(&self, name: Option<&JobName>) -> Vec<OsString> {
+        let deadline = format!("{}ms", self.deadline.as_millis());
+        let mut words: Vec<OsString> = vec!["down".into(), "--deadline".into(), deadline.into()];
+        match name {
+            None => words.push("--all".into()),
+            Some(JobName { job, base }) => words.extend([
+                "--job".into(),
+                job.into(),
+                "--dir".into(),
+                base.clone().into_os_string(),
+            ]),
+        }
+        for (is_set, option) in [(self.json, "--json"), (self.forget, "--forget")] {
+            words.extend(is_set.then(|| option.into()));
+        }
+        words
+    }
 }
 
 fn exit_code(report: &Report) -> ExitCode {

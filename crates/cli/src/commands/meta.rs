@@ -1,15 +1,26 @@
-//! `tsumugi meta`: runs a metadata service with an embedded store.
+//! `tsumugi meta`: runs a metadata service with an embedded store, or checks such a store.
 
+use crate::deploy::life::Held;
 use crate::signals;
-use ::meta::service::{Config, Service, StoreChoice, Times};
+use ::meta::service::{Config, ServeError, Service, StoreChoice, Times};
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
+use meta::store::{FjallStore, boot_id};
 use protocol::auth::Secret;
 use ring::Runtime;
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long to wait for an address that a service which was killed still holds.
+const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it is tried meanwhile.
+const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Run a metadata service.
 #[derive(Debug, Args)]
@@ -17,10 +28,45 @@ use std::process::ExitCode;
 Example:
     head -c 32 /dev/urandom | xxd -p -c 64 >secret; chmod 600 secret
     tsumugi meta --listen 127.0.0.1:7000 --store /var/tmp/job.meta --secret secret
+    tsumugi meta check /var/tmp/job.meta
 
-As a rule `tsumugi up` starts it. SIGINT and SIGTERM end it in good order; a later start on the same
-store goes on where it ended, also after a crash.")]
+As a rule `tsumugi up` starts it. A later start on the same store goes on where it ended, also after a
+crash: `tsumugi restart` does that for a job, with the address that its nodes know. It is refused if
+acknowledged commits are missing from the store, as after damage to its disk.
+
+Signals: SIGINT and SIGTERM end it in good order. SIGUSR1 prints a line on its state. SIGHUP and
+SIGUSR2 do nothing.
+
+Exit codes:
+    0  ended in good order
+    1  failed; the reason is printed
+    2  wrong usage")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct MetaArgs {
+    #[command(subcommand)]
+    command: Option<MetaCommand>,
+    #[command(flatten)]
+    serve: Option<ServeArgs>,
+}
+
+#[derive(Debug, Subcommand)]
+enum MetaCommand {
+    /// Check whether a store has all that was acknowledged.
+    #[command(after_help = "\
+Example:
+    tsumugi meta check /var/tmp/job.meta
+
+Changes nothing. The service must not be running. Exit status: 0 if nothing is missing, 1 if commits are
+missing, files are damaged, or the store cannot be read.")]
+    Check {
+        /// Directory of the store
+        #[arg(value_name = "DIR")]
+        store: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7000")]
     listen: SocketAddr,
@@ -30,12 +76,19 @@ pub(crate) struct MetaArgs {
     /// File with the job's secret: 64 hexadecimal digits
     #[arg(long, value_name = "FILE")]
     secret: PathBuf,
+    /// Go on although acknowledged commits are missing from the store: what they changed is lost
+    #[arg(long)]
+    accept_loss: bool,
     /// Network namespace for the sockets, e.g. /run/netns/meta
     #[arg(long, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
     /// Allow listening beyond loopback: the secret is never sent, but data is not encrypted
     #[arg(long)]
     insecure: bool,
+    /// User and group that own the root directory, which is then closed to others, when the store is
+    /// made (default: those of this process, with mode 755)
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    owner: Option<(u32, u32)>,
     /// Microseconds to spin for work before sleeping
     #[arg(long, value_name = "N", default_value_t = 0)]
     poll_us: u64,
@@ -44,8 +97,37 @@ pub(crate) struct MetaArgs {
     faster: u32,
 }
 
+fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let numbers =
+        text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    numbers.ok_or_else(|| format!("{text:?} is not UID:GID, two numbers"))
+}
+
 /// Runs `tsumugi meta`.
 pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
+    crate::confine::keep_files_private();
+    match (&args.command, &args.serve) {
+        (Some(MetaCommand::Check { store }), _) => check(store),
+        (None, Some(serve)) => run_service(serve),
+        (None, None) => bail!("--store and --secret are needed; see `tsumugi meta --help`"),
+    }
+}
+
+fn check(store: &Path) -> anyhow::Result<ExitCode> {
+    let boot = boot_id().context("cannot read /proc/sys/kernel/random/boot_id")?;
+    let checked = FjallStore::check(store, boot)?;
+    println!(
+        "{}: nothing is missing ({} commits, synced up to number {})",
+        store.display(),
+        checked.head.sequence,
+        checked.synced
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    // First of all: from here on no stray signal ends it.
+    let mut signals = signals::watch_service()?;
     if !args.listen.ip().is_loopback() && !args.insecure && args.network_namespace.is_none() {
         bail!(
             "{} is beyond loopback, and connections are not encrypted yet: add --insecure if the \
@@ -58,26 +140,33 @@ pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
     let Some(secret) = Secret::from_hex(&text) else {
         bail!("{} is no secret: 64 hexadecimal digits are needed", args.secret.display());
     };
+    warn_of_open(&args.secret);
+    std::fs::create_dir_all(&args.store)
+        .with_context(|| format!("cannot make {}", args.store.display()))?;
+    let mut held = Held::take(&beside(&args.store))?;
     confine(args)?;
-    let mut signals = signals::watch(&[])?;
-    let poll = std::time::Duration::from_micros(args.poll_us);
+    let poll = Duration::from_micros(args.poll_us);
+    crate::descriptors::raise_limit();
     let mut runtime = Runtime::new(&ring::Config { poll, ..ring::Config::default() })?;
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let config = Config {
+    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let root = args.owner.map_or((0o755, own.0, own.1), |(uid, gid)| (0o700, uid, gid));
+    let config = || Config {
         listen: args.listen,
         network_namespace: args.network_namespace.clone(),
-        store: StoreChoice::Directory(args.store.clone()),
-        secret,
-        root: (0o755, uid, gid),
+        store: StoreChoice::Directory { path: args.store.clone(), accept_loss: args.accept_loss },
+        secret: secret.clone(),
+        root,
         boot: None,
         times: Times::faster(args.faster),
     };
     runtime.block_on(async move {
-        let service = Service::start(config)?;
+        let service = start(config).await?;
+        held.update(|life| life.address = Some(service.address()))?;
         println!("listening on {}", service.address());
+        let state = format!("tsumugi: metadata service {} runs", service.address());
         let ended = {
             let ended = pin!(service.ended());
-            let stopped = pin!(signals::termination(&mut signals));
+            let stopped = pin!(signals::termination_or(&mut signals, || eprintln!("{state}")));
             ring::race(ended, stopped).await
         };
         match ended {
@@ -88,10 +177,39 @@ pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Starts the service; waits for an address that the kernel still holds for one that was killed.
+async fn start(config: impl Fn() -> Config) -> Result<Service, ServeError> {
+    let deadline = ring::time::now() + LISTEN_PATIENCE;
+    loop {
+        match Service::start(config()) {
+            Err(ServeError::Listen { source, .. })
+                if source.kind() == io::ErrorKind::AddrInUse && ring::time::now() < deadline => {}
+            started => return started,
+        }
+        ring::time::sleep(LISTEN_PAUSE).await;
+    }
+}
+
+/// Says on standard error if other users can read the secret.
+fn warn_of_open(secret: &Path) {
+    let mode = std::fs::metadata(secret).map_or(0, |data| data.permissions().mode());
+    if mode & 0o077 != 0 {
+        let secret = secret.display();
+        eprintln!(
+            "tsumugi: other users of this machine can open the secret {secret}: `chmod 600 {secret}`"
+        );
+    }
+}
+
+/// The file that shows that a store's service lives.
+fn beside(store: &Path) -> PathBuf {
+    let mut name = store.as_os_str().to_owned();
+    name.push(".pid");
+    name.into()
+}
+
 /// The service opens its store and nothing else; before any thread starts, see [`crate::confine`].
-fn confine(args: &MetaArgs) -> anyhow::Result<()> {
-    std::fs::create_dir_all(&args.store)
-        .with_context(|| format!("cannot make {}", args.store.display()))?;
+fn confine(args: &ServeArgs) -> anyhow::Result<()> {
     let system = ["/proc/self", "/proc/sys", "/sys/devices/system", "/sys/fs/cgroup"];
     let mut readable: Vec<_> = system.iter().map(Path::new).collect();
     // A namespace's file itself cannot be named in a rule.

@@ -4,8 +4,10 @@
 //! confined process cannot do comes before: missing files are made, and a helper is started that
 //! mounts and unmounts (Landlock forbids all changes of mounts).
 
+use crate::deploy::life::Held;
+use crate::deploy::mounts::{self, Condition};
 use crate::signals;
-use ::node::{Mounter, Node, NodeConfig, Ready};
+use ::node::{Mounter, Node, NodeConfig, Ready, Transport};
 use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,6 +19,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How long a mount that is in the way may take to show whether it lives.
+const LOOK_WITHIN: Duration = Duration::from_secs(2);
 /// How long to wait for the helper at the end. It has nothing left to do then.
 const HELPER_WAIT: Duration = Duration::from_secs(5);
 
@@ -33,8 +37,16 @@ Example of a configuration:
     path = \"/scratch/node1.img\"
     size = \"2G\"            # made and written once if it is missing
 
-As a rule `tsumugi up` writes it and starts the node. SIGINT and SIGTERM end it in good order: what
-was written is committed, the file system unmounted, the target stopped.")]
+As a rule `tsumugi up` writes it and starts the node. A node of a job that was killed is started again
+by `tsumugi restart`, or by `tsumugi node` with its file in the job's directory.
+
+Signals: SIGINT and SIGTERM end the node in good order: what was written is committed, the file system
+unmounted, the target stopped. SIGUSR1 prints a line on its state. SIGHUP and SIGUSR2 do nothing.
+
+Exit codes:
+    0  ended in good order
+    1  failed; the reason is printed
+    2  wrong usage")]
 pub(crate) struct NodeArgs {
     /// Configuration file
     #[arg(value_name = "CONFIG.toml")]
@@ -53,21 +65,30 @@ pub(crate) struct MountHelperArgs {
 
 /// Runs `tsumugi node`.
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
+    // First of all: from here on no stray signal ends it.
+    let mut signals = signals::watch_service()?;
+    // What is made on the mount goes by the umask that the kernel gives with each request.
+    crate::confine::keep_files_private();
     let config = NodeConfig::read(&args.config)?;
     let secret = config.read_secret()?;
+    let held = config.pid_file.as_deref().map(Held::take).transpose()?;
     create_devices(&config)?;
+    config.mount.as_deref().map(remove_dead_mount).transpose()?;
     // Before the confinement, which would bind it too; and before anything is open.
     let helper = config.mount.as_ref().map(|_| Helper::start(&args.config)).transpose()?;
     // Held open: a rule is for an inode, and /proc makes a new one when it has forgotten the old.
     let _own = std::fs::File::open("/proc/self").context("cannot open /proc/self")?;
     confine(&config)?;
     args.try_open.iter().for_each(|path| try_open(path));
-    let mut signals = signals::watch(&[])?;
+    crate::descriptors::raise_limit();
     let mut runtime = runtime(&config)?;
-    let shutdown = async move { signals::termination(&mut signals).await };
+    let state = format!("tsumugi: node {} runs as process {}", config.name, std::process::id());
+    let shutdown =
+        async move { signals::termination_or(&mut signals, || eprintln!("{state}")).await };
     let mounter = helper.as_ref().map(|helper| Arc::clone(&helper.mounter));
     let node = Node { config, secret, mounter };
-    runtime.block_on(::node::run(&node, say_ready, shutdown))?;
+    let mut held = held;
+    runtime.block_on(::node::run(&node, |ready| show_ready(ready, held.as_mut()), shutdown))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -162,8 +183,9 @@ impl Drop for Helper {
 
 /// Runs `tsumugi mount-helper`: serves the node at the other end of standard input.
 pub(crate) fn serve_mounts(args: &MountHelperArgs) -> anyhow::Result<ExitCode> {
+    crate::confine::keep_files_private();
     // It ends with its node, and not before: signals to a terminal's or job's whole group reach both.
-    let _signals = signals::watch(&[signal_hook::consts::SIGHUP])?;
+    let _signals = signals::watch_service()?;
     let config = NodeConfig::read(&args.config)?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket")?;
     ::node::serve_mounter(&config, &socket)?;
@@ -180,7 +202,35 @@ fn preparation(path: &Path, all: u64) -> ProgressBar {
     bar
 }
 
-fn say_ready(ready: &Ready) {
+/// Takes away the mount that a killed predecessor left; nothing that lives is touched.
+fn remove_dead_mount(path: &Path) -> anyhow::Result<()> {
+    if mounts::condition(path, LOOK_WITHIN) == Condition::Dead {
+        mounts::take_down(path)?;
+    }
+    Ok(())
+}
+
+fn show_ready(ready: &Ready, held: Option<&mut Held>) {
+    let transport = ready.transport.as_ref().map(|(transport, reason)| {
+        let name = match transport {
+            Transport::Device => "device",
+            Transport::IoUring => "io_uring",
+        };
+        (name, reason.as_str())
+    });
+    if let Some(held) = held {
+        let told = held.update(|life| {
+            life.address = Some(ready.target);
+            life.transport = transport.map(|(name, _)| name.into());
+            life.transport_reason = transport.map(|(_, reason)| reason.into());
+        });
+        if let Err(error) = told {
+            eprintln!("tsumugi: {}", crate::print::words(&error));
+        }
+    }
+    if let Some((name, reason)) = transport {
+        println!("FUSE transport {name}: {reason}");
+    }
     let mount = ready.mount.as_deref().map_or("-".into(), |path| path.display().to_string());
     println!("ready mount {mount} target {}", ready.target);
 }

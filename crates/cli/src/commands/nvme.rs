@@ -6,6 +6,7 @@
 pub(crate) mod args;
 mod attach;
 mod check;
+mod foreign;
 mod pattern;
 mod perf;
 mod show;
@@ -46,7 +47,7 @@ enum NvmeCommand {
     #[command(after_help = "Example:\n  tsumugi nvme detach -a 10.0.0.7 -n NQN")]
     Detach(attach::DetachArgs),
     /// Show which subsystems a discovery service offers.
-    #[command(after_help = "Example:\n  tsumugi nvme discover -a 10.0.0.7 -s 4420")]
+    #[command(after_help = "Example:\n  tsumugi nvme discover -t tcp -a 10.0.0.7 -s 4420")]
     Discover(show::DiscoverArgs),
     /// Connect stage by stage with timing, read, and optionally write and verify.
     #[command(after_help = "Examples:\n  \

@@ -3,17 +3,30 @@
 //! Works when parts are dead: what this machine knows is told in any case, and what the metadata
 //! service would know is told if it answers.
 
-use crate::deploy::job::JobArgs;
-use crate::deploy::output::print_json;
+use crate::deploy::find::{self, Place};
+use crate::deploy::job::FindArgs;
+use crate::deploy::mounts::Condition;
+use crate::deploy::output::{print_json, relay};
 use crate::deploy::remote;
 use crate::deploy::size::human;
-use crate::deploy::status::Status;
+use crate::deploy::status::{Life, NodeStatus, Status};
+use crate::deploy::users;
+use anyhow::bail;
 use clap::Args;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Show what a job's file system is made of and how it does.
+/// Show a job's nodes, space and health.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Examples:
+    tsumugi status                        the job of this shell, see --job
+    tsumugi status --job 4711 --json      for programs
+
+A node is running, DEAD, not started, or UNREACHABLE: its machine does not answer. A mount is mounted,
+not mounted, DEAD (its node is gone; calls get ENOTCONN) or SILENT (it does not answer). What is dead
+is started again by `tsumugi restart`.
+
 Exit codes:
     0  all is well
     1  there is no such job, or its state cannot be read
@@ -21,7 +34,7 @@ Exit codes:
     3  something is dead or offline; the rest is shown")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
-    job: JobArgs,
+    find: FindArgs,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -29,7 +42,20 @@ pub(crate) struct StatusArgs {
 
 /// Runs `tsumugi status`.
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let status = remote::status(&args.job.dir()?)?;
+    users::leave_terminal();
+    let dir = match find::place(&args.find)? {
+        Place::Here(dir) => dir,
+        Place::Of(user, name) => {
+            let mut words: Vec<OsString> = vec!["status".into(), "--job".into(), name.job.into()];
+            words.extend(["--dir".into(), name.base.into_os_string()]);
+            words.extend(args.json.then(|| "--json".into()));
+            return Ok(relay(&user.run(&words)?));
+        }
+    };
+    if !dir.path().exists() {
+        bail!("there is no job {} (looked in {})", dir.job(), find::looked_in(&args.find));
+    }
+    let status = remote::status(&dir)?;
     if args.json {
         print_json(&serde_json::to_value(&status)?)?;
     } else {
@@ -40,24 +66,21 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 
 fn print(status: &Status) {
     let state = if status.ready { "ready" } else { "not ready" };
-    println!("job {} ({state}) in {}", status.job, status.dir.display());
+    let owner = status.owner.as_ref().map_or(String::new(), |owner| format!(" for {owner}"));
+    println!("job {}{owner} ({state}) in {}", status.job, status.dir.display());
     if let Some(meta) = &status.meta {
         let address = meta.address.map_or("-".into(), |address| address.to_string());
-        println!("metadata service {address}: {}", life(meta.alive, meta.pid));
+        println!("metadata service {address}: {}", life(meta.state, meta.pid));
+    }
+    if let Some(note) = &status.note {
+        println!("  {note}");
     }
     if let Some(trouble) = &status.trouble {
         println!("  {trouble}");
     }
     println!("nodes");
     for node in &status.nodes {
-        let target = node.target.map_or("-".into(), |address| address.to_string());
-        let mount = if node.mounted { "mounted" } else { "not mounted" };
-        println!(
-            "  {}  {}  target {target}  {} ({mount})",
-            node.name,
-            life(node.alive, node.pid),
-            node.mount.display()
-        );
+        print_node(node);
     }
     print_devices(status);
     if let Some(space) = &status.space {
@@ -76,6 +99,32 @@ fn print(status: &Status) {
     }
     for file in &status.files_hit {
         println!("file hit: {} (device {})", file.path, file.device);
+    }
+}
+
+fn print_node(node: &NodeStatus) {
+    if node.state == Life::Unreachable {
+        let host = node.host.as_deref().unwrap_or("its machine");
+        println!("  {}  UNREACHABLE: {host} does not answer", node.name);
+        return;
+    }
+    let target = node.target.map_or("-".into(), |address| address.to_string());
+    let mount = match node.mount_state {
+        Condition::Mounted => "mounted",
+        Condition::NotMounted => "not mounted",
+        Condition::Dead => "DEAD mount: calls get ENOTCONN",
+        Condition::Silent => "SILENT mount: it does not answer",
+        Condition::Unknown => "not known",
+    };
+    println!(
+        "  {}  {}  target {target}  {} ({mount})",
+        node.name,
+        life(node.state, node.pid),
+        node.mount.display()
+    );
+    if let Some(transport) = &node.transport {
+        let reason = node.transport_reason.as_deref().unwrap_or("-");
+        println!("      FUSE transport {transport}: {reason}");
     }
 }
 
@@ -109,10 +158,12 @@ fn print_devices(status: &Status) {
     }
 }
 
-fn life(is_alive: bool, pid: Option<i32>) -> String {
-    match (is_alive, pid) {
-        (true, Some(pid)) => format!("alive (process {pid})"),
-        (_, Some(pid)) => format!("DEAD (was process {pid})"),
-        (_, None) => "never started".into(),
+fn life(state: Life, pid: Option<i32>) -> String {
+    let pid = pid.map_or("-".into(), |pid| pid.to_string());
+    match state {
+        Life::Running => format!("alive (process {pid})"),
+        Life::Dead => format!("DEAD (was process {pid})"),
+        Life::NotStarted => "not started".into(),
+        Life::Unreachable => "UNREACHABLE".into(),
     }
 }

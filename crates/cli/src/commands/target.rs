@@ -5,6 +5,7 @@
 //! (the addresses that were taken, then the namespaces), progress and messages to standard error.
 
 mod config;
+mod identity;
 mod namespace;
 mod report;
 mod size;
@@ -27,6 +28,7 @@ use target::{
     AdmissionMode, Admissions, HostAccess, Limits, Namespace, Server, ServerOptions, Subsystem,
     Target,
 };
+use uuid::Uuid;
 
 /// How long to wait for an address that a target which was killed still holds.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
@@ -38,7 +40,11 @@ Examples:
     tsumugi target --namespace memory:512M
 
   A file, made and written once if it is not there yet, for one host:
-    tsumugi target --namespace file:/scratch/disk,size=4G --allow-host NQN
+    tsumugi target --namespace file:/scratch/disk,size=4G --allow-host HOSTNQN
+
+  A second target on the same machine, under a name of your own:
+    tsumugi target --listen 127.0.0.1:4421 --namespace file:/scratch/other,size=4G \\
+        --nqn nqn.2026-01.org.example:$(hostname):other
 
   A disk, for other machines, on two cores that spin a little before they sleep:
     tsumugi target --listen 10.0.0.7:4420 --insecure --cores 2 --poll-us 50 \\
@@ -52,9 +58,14 @@ Examples:
     cores = 2
     poll_us = 50
     [[subsystem]]
-    nqn = \"nqn.2026-01.io.tsumugi:disk\"
     [[subsystem.namespace]]
     path = \"/dev/nvme0n1\"
+
+Names: hosts recognise a disk by its subsystem's NQN and its namespace's UUID, and take
+equal names for two paths to the same blocks. Without --nqn and uuid= both are made from this
+machine and the file or disk, and stay the same over restarts; those of memory are new at
+each start. Give no two targets the same --nqn or uuid=. Machines that were cloned with their
+/etc/machine-id and disks need a new machine-id, or --nqn and uuid=, first.
 
 Signals: SIGINT and SIGTERM end the target in good order; SIGUSR1 prints what was served.")]
 pub(crate) struct TargetArgs {
@@ -64,7 +75,8 @@ pub(crate) struct TargetArgs {
     /// Where to listen; port 0 takes a free one; may be repeated [default: 127.0.0.1:4420]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<SocketAddr>,
-    /// NQN of the subsystem that --namespace and --allow-host are for
+    /// NQN of the subsystem that --namespace and --allow-host are for [default: made from this
+    /// machine and the stores, see below]
     #[arg(long, value_name = "NQN")]
     nqn: Option<Nqn>,
     /// A namespace (may be repeated)
@@ -72,8 +84,8 @@ pub(crate) struct TargetArgs {
         long,
         value_name = "NAMESPACE",
         help = "A namespace: file:PATH[,size=4G], memory:512M or \
-        a block device; with options nsid=N, uuid=UUID, block-size=BYTES, read-only, buffered; may \
-        be repeated"
+        a block device; with options nsid=N, uuid=UUID, block-size=BYTES, read-only, buffered, \
+        lazy (memory is taken as it is written, not at the start); may be repeated"
     )]
     namespace: Vec<NamespaceSettings>,
     /// NQN of a host that may connect; may be repeated [default: any]
@@ -85,6 +97,9 @@ pub(crate) struct TargetArgs {
     /// Threads that serve connections
     #[arg(long, value_name = "N")]
     cores: Option<usize>,
+    /// Buffer memory for the data of all hosts' commands together [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    data_memory_max: Option<u64>,
     /// Refuse header digests to hosts that ask for them
     #[arg(long)]
     no_hdr_digest: bool,
@@ -112,6 +127,7 @@ impl TargetArgs {
         settings.insecure |= self.insecure;
         settings.cores = self.cores.or(settings.cores);
         settings.poll_us = self.poll_us.or(settings.poll_us);
+        settings.data_memory_max = self.data_memory_max.or(settings.data_memory_max);
         settings.hdr_digest &= !self.no_hdr_digest;
         settings.data_digest &= !self.no_data_digest;
         if self.network_namespace.is_some() {
@@ -133,10 +149,12 @@ impl TargetArgs {
 
 /// Runs `tsumugi target`.
 pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
+    crate::confine::keep_files_private();
     let settings = args.settings()?;
     let poll = Duration::from_micros(settings.poll_us.unwrap_or(0));
     let config = ring::Config { poll, ..ring::Config::default() };
     let signals = crate::signals::watch(&[SIGUSR1])?;
+    crate::descriptors::raise_limit();
     let mut runtime = Runtime::new(&config)?;
     runtime.block_on(serve(&settings, config, signals, args.json))?;
     Ok(ExitCode::SUCCESS)
@@ -148,10 +166,14 @@ async fn serve(
     mut signals: Signals,
     is_json: bool,
 ) -> anyhow::Result<()> {
+    let defaults = Limits::default();
+    let data_bytes_total_max =
+        settings.data_memory_max.map_or(defaults.data_bytes_total_max, |bytes| bytes as usize);
     let limits = Limits {
+        data_bytes_total_max,
         allows_header_digest: settings.hdr_digest,
         allows_data_digest: settings.data_digest,
-        ..Limits::default()
+        ..defaults
     };
     let target = Target::new(limits, Admissions::new(AdmissionMode::AnyHost))?;
     for subsystem in &settings.subsystems {
@@ -177,15 +199,15 @@ async fn serve(
     let server = Server::start_patiently(&target, &options, LISTEN_PATIENCE).await?;
     report::started(&server, is_json);
     while signals.recv().await == SIGUSR1 {
-        report::counts(&target, server.connections(), is_json);
+        report::counts(&target, server.connections(), &server.cores(), is_json);
     }
-    let connections = server.connections();
+    let (connections, cores) = (server.connections(), server.cores());
     server
         .shutdown()
         .await
         .context("a namespace cannot be flushed: its last writes may be lost")?;
     if is_json {
-        report::counts(&target, connections, true);
+        report::counts(&target, connections, &cores, true);
     }
     Ok(())
 }
@@ -196,13 +218,21 @@ async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsyste
     } else {
         HostAccess::List(settings.allow_hosts.iter().cloned().collect::<BTreeSet<_>>())
     };
-    let nqn = settings.nqn();
-    let subsystem = Subsystem::new(nqn.clone(), &settings.serial(), &settings.model(), access);
-    let mut next = 1;
+    let mut uuids = Vec::new();
     for namespace in &settings.namespaces {
+        namespace.prepare().await?;
+        uuids.push(namespace.uuid()?);
+    }
+    let named = settings.namespaces.iter().zip(&uuids);
+    let persistent: Vec<Uuid> =
+        named.filter(|(it, _)| it.is_persistent()).map(|(_, uuid)| *uuid).collect();
+    let nqn = settings.nqn(&persistent)?;
+    let serial = settings.serial(&nqn);
+    let subsystem = Subsystem::new(nqn, &serial, &settings.model(), access);
+    let mut next = 1;
+    for (namespace, uuid) in settings.namespaces.iter().zip(uuids) {
         let nsid = Nsid(namespace.nsid.unwrap_or(next));
         next = nsid.get() + 1;
-        let uuid = namespace.uuid(&nqn, nsid)?;
         let backing = namespace.open(uuid).await?;
         let namespace =
             Namespace::new(nsid, uuid.into_bytes(), Arc::clone(&backing), namespace.read_only);

@@ -20,6 +20,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 
 /// Mount a union of directories, compatible with overlayfs and fuse-overlayfs.
 #[derive(Debug, Args)]
@@ -70,6 +71,10 @@ enum UnionCommand {
     #[command(hide = true)]
     BenchMount(bench::MountArgs),
     /// Copy the rest of such files, so that the kernel's overlayfs takes the directories again
+    #[command(after_help = "\
+Examples:
+    tsumugi union complete /c1/up
+    tsumugi union complete /c1/up --accept-lower var/lib/data   # its lower file was changed, and is as good")]
     Complete {
         /// The upper directory
         #[arg(required_unless_present = "options")]
@@ -77,6 +82,10 @@ enum UnionCommand {
         /// Options of the union, instead of those that its last mount has recorded
         #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<OsString>,
+        /// Take what was not copied of this file (a path from the union's root) from its lower file as it is
+        /// now, although that was changed since: bytes of two versions may mix
+        #[arg(long, value_name = "FILE")]
+        accept_lower: Vec<PathBuf>,
     },
 }
 
@@ -111,8 +120,8 @@ pub(crate) fn run(args: UnionArgs) -> anyhow::Result<ExitCode> {
         Some(UnionCommand::Status { place, options, json }) => {
             status(place.as_deref(), &options, json)
         }
-        Some(UnionCommand::Complete { upper, options }) => {
-            partial::complete(upper.as_deref(), &options)
+        Some(UnionCommand::Complete { upper, options, accept_lower }) => {
+            partial::complete(upper.as_deref(), &options, &accept_lower)
         }
         Some(UnionCommand::Bench(args)) => bench::bench(&args),
         Some(UnionCommand::BenchContainer(args)) => bench::run_container(&args),
@@ -176,41 +185,24 @@ fn read_options(texts: &[OsString]) -> anyhow::Result<Options> {
 }
 
 fn serve(options: &Options, mountpoint: &Path) -> anyhow::Result<ExitCode> {
-    raise_file_limit();
+    crate::descriptors::raise_limit();
     let mut signals = signals::watch(&[])?;
     let config = ring::Config { sqe128: false, ..ring::Config::default() };
     let mut runtime = ring::Runtime::new(&config).context("cannot start the reactor")?;
     let mount = UnionMount::new(options, mountpoint, fuse::TransportChoice::Device)?;
     // What is made gets the mode that its maker asked for; the umask was the maker's.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let unmounter = mount.unmounter();
+    let mount = Rc::new(mount);
+    let ending = Rc::clone(&mount);
     runtime.block_on(async {
         drop(ring::spawn(async move {
             signals::termination(&mut signals).await;
-            // On a thread of its own: unmounting may wait for this one.
-            let unmount = move || {
-                if let Err(error) = unmounter.unmount() {
-                    tracing::error!(%error, "cannot unmount");
-                }
-            };
-            if let Err(error) = std::thread::Builder::new().name("unmount".into()).spawn(unmount) {
-                tracing::error!(%error, "cannot start a thread to unmount");
-            }
+            ending.end().await;
         }));
         background::say_mounted()?;
         mount.run().await.map_err(anyhow::Error::from)
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// One process may serve many unions, each with directories kept open, or hold the pipes of many.
-pub(super) fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(errno) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%errno, "the limit of open files stays");
-    }
 }
 
 /// Of a mounted union what it is doing, of another one what is partial.

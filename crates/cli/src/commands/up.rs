@@ -9,6 +9,8 @@ use crate::deploy::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
 use crate::deploy::remote;
 use crate::deploy::size;
 use crate::deploy::stop::{Stop, Stopped};
+use crate::deploy::users::User;
+use crate::print::words;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -28,16 +30,20 @@ const UNDO_WITHIN: Duration = Duration::from_secs(20);
 Examples:
     tsumugi up --local 3                                three nodes on this machine
     tsumugi up --nodes node1,node2,node3 --insecure     three machines, reached by ssh
-    tsumugi up --nodes hosts.txt --job simulation       one per line, see below
+    tsumugi up --nodes ./hosts.txt --insecure --job big one host per line, see below
+    tsumugi up --local 1 --job $SLURM_JOB_ID --owner $SLURM_JOB_USER
+                                                        as root for a user, as in a Slurm prolog
 
 Each line of a file of nodes: HOST [name=NAME] [address=IP] [device=PATH] [mount=DIR] [dir=DIR]
     HOST     what ssh calls it       name     what the pool calls it (default: HOST)
-    address  at which the others reach it (default: what HOST resolves to)
+    address  at which the others reach it (default: what HOST resolves to, or its own address on
+             its route to the others where that is loopback)
     device   a block device or file that is there, used as it is; everything on it is lost
     mount    where it is mounted     dir      base of the job's directory there
 Empty lines and what follows a # are ignored.
 
-The metadata service runs on the first node. Whatever fails or is interrupted is undone.
+The metadata service runs on the first node. Whatever fails or is interrupted is undone. What dies
+later is started again by `tsumugi restart`; `tsumugi list` shows all jobs of this machine.
 
 Exit codes:
     0    all nodes are ready
@@ -48,7 +54,7 @@ pub(crate) struct UpArgs {
     /// Nodes reached by ssh: a file, or names separated by commas
     #[arg(long, value_name = "FILE|HOST,...", required_unless_present_any = ["local", "agent"])]
     nodes: Option<String>,
-    /// So many nodes on this machine
+    /// Start N nodes on this machine
     #[arg(long, value_name = "N", conflicts_with = "nodes",
           value_parser = clap::value_parser!(u16).range(1..=fabric::NODES_MAX as i64))]
     local: Option<u16>,
@@ -79,6 +85,12 @@ pub(crate) struct UpArgs {
     /// How file system requests travel between kernel and mount
     #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     transport: Transport,
+    /// Use FUSE over io_uring, or fail; as root, switch it on for the machine until the job ends
+    #[arg(long, conflicts_with = "transport")]
+    fuse_uring: bool,
+    /// Make the pool for this user, who alone can use it (root only)
+    #[arg(long, value_name = "USER")]
+    owner: Option<String>,
     /// Microseconds to spin for work before sleeping
     #[arg(long, value_name = "N", default_value_t = 0)]
     poll_us: u32,
@@ -133,6 +145,7 @@ pub(crate) struct Outcome {
 
 /// Runs `tsumugi up`.
 pub(crate) fn run(args: &UpArgs) -> anyhow::Result<ExitCode> {
+    crate::confine::keep_files_private();
     let dir = args.job.dir()?;
     let stop = Stop::on_signals()?;
     if args.agent {
@@ -174,7 +187,9 @@ pub(crate) fn undo(dir: &JobDir) {
                 eprintln!("tsumugi: left behind: {left}");
             }
         }
-        Err(error) => eprintln!("tsumugi: left behind {}: {error:#}", dir.path().display()),
+        Err(error) => {
+            eprintln!("tsumugi: left behind {}: {}", dir.path().display(), words(&error));
+        }
     }
 }
 
@@ -187,7 +202,13 @@ fn drive_local(args: &UpArgs, dir: &JobDir, plan: Plan, stop: &Stop) -> anyhow::
     let prepared = start.elapsed();
     let start = Instant::now();
     let deadline = start + args.ready_within;
-    machine.connect()?;
+    match machine.connect() {
+        Err(error) if args.netns == Netns::Auto && !error.is::<Stopped>() => {
+            eprintln!("tsumugi: nodes use loopback ports: {}", words(&error));
+            machine.leave_fabric()?;
+        }
+        result => result?,
+    }
     let meta = machine.start_meta(deadline)?;
     let nodes = machine.start_nodes(meta, deadline)?;
     machine.finish()?;
@@ -242,10 +263,18 @@ impl UpArgs {
             has_fabric: false,
             device_dir: self.device_dir.as_ref().map(std::path::absolute).transpose()?,
             keep_devices: self.keep_devices,
-            transport: self.transport.name().into(),
+            transport: if self.fuse_uring { "uring" } else { self.transport.name() }.into(),
             poll_us: self.poll_us,
             insecure: self.insecure,
+            owner: self.owner()?,
+            fuse_uring: self.fuse_uring,
         })
+    }
+
+    /// The user whom the pool is made for, if it is another one.
+    fn owner(&self) -> anyhow::Result<Option<User>> {
+        let owner = self.owner.as_deref().map(User::find).transpose()?;
+        Ok(owner.filter(|owner| !owner.is_current()))
     }
 
     /// A node's device when nothing is said of it in particular.
@@ -310,7 +339,9 @@ fn report(args: &UpArgs, dir: &JobDir, outcome: &Outcome) -> anyhow::Result<Exit
     let (count, seconds) = (outcome.nodes.len(), outcome.ready.as_secs_f64());
     println!("job {}: {count} nodes ready in {seconds:.2} s", dir.job());
     for node in &outcome.nodes {
-        println!("  {}  mount {}  target {}", node.name, node.mount.display(), node.target);
+        let transport = node.transport.as_deref().unwrap_or("-");
+        let mount = node.mount.display();
+        println!("  {}  mount {mount}  target {}  transport {transport}", node.name, node.target);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,16 +6,14 @@
 //! an earlier step went well, so all of it may be done again at any time.
 
 use super::job::JobDir;
-use super::prepare::Backing;
+use super::life::Holder;
 use super::process::{self, Process};
-use super::state::State;
-use super::{fabric, mounts};
-use anyhow::{Context, bail};
+use super::state::{NodeState, State};
+use super::{fabric, files, fuse_uring, mounts, record};
+use crate::print::words;
+use anyhow::bail;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time for killed processes to disappear.
@@ -37,7 +35,13 @@ pub(crate) struct Report {
 
 impl Report {
     fn note<T>(&mut self, result: anyhow::Result<T>) -> Option<T> {
-        result.map_err(|error| self.left.push(format!("{error:#}"))).ok()
+        result.map_err(|error| self.left.push(words(&error))).ok()
+    }
+
+    fn merge_own(&mut self, other: Report) {
+        self.was_there |= other.was_there;
+        self.killed.extend(other.killed);
+        self.left.extend(other.left);
     }
 
     /// Adds what was done elsewhere.
@@ -55,6 +59,9 @@ pub(crate) fn clean(dir: &JobDir, deadline: Instant, is_own: bool) -> anyhow::Re
     let mut report = Report::default();
     let state = State::read(dir)?;
     if state.is_none() && !dir.path().exists() {
+        for recorded in record::of_directory(dir.path()) {
+            report.merge_own(clean_recorded(&recorded, deadline));
+        }
         return Ok(report);
     }
     report.was_there = true;
@@ -69,21 +76,69 @@ pub(crate) fn clean(dir: &JobDir, deadline: Instant, is_own: bool) -> anyhow::Re
         }
         bail!("another tsumugi works on {}: try again", dir.path().display());
     };
-    // Read again: who was stopped may have gone on or cleaned up itself.
-    if let Some(state) = State::read(dir)? {
-        end_processes(&state, deadline, &mut report);
-        remove_mounts(&state, &mut report);
-        remove_fabric(dir, &mut report);
-        if report.left.is_empty() {
-            remove_files(&state, &mut report);
-        }
+    clean_locked(dir, deadline, &mut report)?;
+    Ok(report)
+}
+
+/// As [`clean`], of a job none of whose processes is left; `None` if the job is in use.
+pub(crate) fn clean_dead(dir: &JobDir, deadline: Instant) -> anyhow::Result<Option<Report>> {
+    let Some(_lock) = dir.try_lock()? else { return Ok(None) };
+    if State::read(dir)?.is_some_and(|state| state.is_in_use()) {
+        return Ok(None);
+    }
+    let mut report = Report { was_there: true, ..Report::default() };
+    clean_locked(dir, deadline, &mut report)?;
+    Ok(Some(report))
+}
+
+/// Takes down what a record names, of a job whose directory is gone.
+pub(crate) fn clean_recorded(state: &State, deadline: Instant) -> Report {
+    let mut report = Report { was_there: true, ..Report::default() };
+    clean_parts(state, deadline, &mut report);
+    if report.left.is_empty() {
+        record::remove(&state.id);
+    }
+    report
+}
+
+/// Forgets a job though something of it could not be removed.
+pub(crate) fn forget(dir: &JobDir) -> anyhow::Result<()> {
+    for state in State::read(dir)?.into_iter().chain(record::of_directory(dir.path())) {
+        record::remove(&state.id);
+    }
+    if dir.path().exists() {
+        files::remove_tree(dir.path())?;
+    }
+    dir.remove_base();
+    Ok(())
+}
+
+fn clean_locked(dir: &JobDir, deadline: Instant, report: &mut Report) -> anyhow::Result<()> {
+    // Read again: the builder that was stopped may have gone on or cleaned up itself.
+    let state = State::read(dir)?;
+    if let Some(state) = &state {
+        clean_parts(state, deadline, report);
     }
     if report.left.is_empty() {
-        let removed = remove_tree(dir.path());
+        let removed = files::remove_tree(dir.path());
         report.note(removed);
+        if let (Some(state), true) = (state, report.left.is_empty()) {
+            record::remove(&state.id);
+        }
         dir.remove_base();
     }
-    Ok(report)
+    Ok(())
+}
+
+fn clean_parts(state: &State, deadline: Instant, report: &mut Report) {
+    end_processes(state, deadline, report);
+    remove_mounts(state, report);
+    remove_fabric(state, report);
+    let restored = fuse_uring::release(&state.id);
+    report.note(restored);
+    if report.left.is_empty() {
+        remove_files(state, report);
+    }
 }
 
 /// Ends a `tsumugi up` that still works on the job; it cleans up itself if it can.
@@ -102,10 +157,11 @@ fn stop_builder(state: &State, deadline: Instant, report: &mut Report) {
     }
 }
 
-/// Nodes first, then the metadata service, then by force whatever carries the job's mark.
+/// Nodes first, then the metadata service, then by force all that carries the job's mark. A process
+/// counts however it was started: see [`super::life`].
 fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
-    let nodes: Vec<_> = state.nodes.iter().filter_map(|node| state.living(node.process)).collect();
-    let meta: Vec<_> = state.meta.iter().filter_map(|meta| state.living(meta.process)).collect();
+    let nodes: Vec<_> = state.nodes.iter().filter_map(|node| state.living_node(node)).collect();
+    let meta: Vec<_> = state.living_meta().into_iter().collect();
     // The metadata service ends within a moment; the nodes get most of the time.
     let now = Instant::now();
     let most = now + deadline.saturating_duration_since(now) * 4 / 5;
@@ -121,22 +177,29 @@ fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
         }
     }
     process::wait_for_end(&process::marked(&state.id), Instant::now() + HELPER_WAIT);
-    // Who was started but never written down, too; twice, for children of the killed.
+    // Those that were started but never written down, too; twice, for children of the killed.
     for _ in 0..2 {
-        let mut left = process::marked(&state.id);
+        let mut left = state.all_living();
         left.extend(nodes.iter().chain(&meta).filter(|process| process.is_alive()));
         left.sort_by_key(|process| process.pid);
         left.dedup();
         for process in &left {
-            let told = describe(state, *process);
-            if process.signal(Signal::KILL) && !report.killed.contains(&told) {
-                report.killed.push(told);
+            let name = describe(state, *process);
+            if process.signal(Signal::KILL) && !report.killed.contains(&name) {
+                report.killed.push(name);
             }
         }
         let now = Instant::now();
         abort_waiting(state, &left);
-        for process in process::wait_for_end(&left, now + KILL_WAIT) {
-            report.left.push(format!("{} does not end", describe(state, process)));
+        process::wait_for_end(&left, now + KILL_WAIT);
+    }
+    for process in state.all_living() {
+        report.left.push(format!("{} does not end", describe(state, process)));
+    }
+    let nodes = state.nodes.iter().map(|node| (node.name.as_str(), state.node_life(node)));
+    for (name, path) in nodes.chain([("the metadata service", state.meta_life())]) {
+        if Holder::of(&path) == Holder::Unknown {
+            report.left.push(format!("{name} runs where it cannot be seen ({})", path.display()));
         }
     }
 }
@@ -152,9 +215,13 @@ fn abort_waiting(state: &State, left: &[Process]) {
 }
 
 fn describe(state: &State, process: Process) -> String {
-    let is_it = |candidate: Option<Process>| candidate == Some(process);
-    let name = state.nodes.iter().find(|node| is_it(node.process)).map(|node| node.name.as_str());
-    let is_meta = state.meta.as_ref().is_some_and(|meta| is_it(meta.process));
+    let is_node = |node: &&NodeState| {
+        node.process == Some(process)
+            || Holder::of(&state.node_life(node)).process() == Some(process)
+    };
+    let name = state.nodes.iter().find(is_node).map(|node| node.name.as_str());
+    let is_meta = state.meta.as_ref().is_some_and(|meta| meta.process == Some(process))
+        || Holder::of(&state.meta_life()).process() == Some(process);
     let name = name.unwrap_or(if is_meta { "the metadata service" } else { "a started program" });
     format!("{name} (process {})", process.pid)
 }
@@ -166,8 +233,8 @@ fn remove_mounts(state: &State, report: &mut Report) {
     }
 }
 
-fn remove_fabric(dir: &JobDir, report: &mut Report) {
-    if let Some(left) = report.note(fabric::remove(&dir.join("netns"))) {
+fn remove_fabric(state: &State, report: &mut Report) {
+    if let Some(left) = report.note(fabric::remove(&state.dir.join("netns"))) {
         report.left.extend(
             left.iter().map(|path| format!("cannot unmount the namespace {}", path.display())),
         );
@@ -175,12 +242,15 @@ fn remove_fabric(dir: &JobDir, report: &mut Report) {
 }
 
 fn remove_files(state: &State, report: &mut Report) {
-    for node in state.nodes.iter().filter(|node| node.is_device_made) {
-        let Some(device) = &node.device else { continue };
-        let removed = remove_file(&Backing::unfinished(device));
-        report.note(removed);
-        if !state.keep_devices {
-            let removed = remove_file(device);
+    for node in &state.nodes {
+        if let Some(part) = &node.part {
+            let removed = files::remove_part(part);
+            report.note(removed);
+        }
+        if let Some(device) = node.device.as_ref().filter(|_| node.is_device_made)
+            && !state.keep_devices
+        {
+            let removed = files::remove_unused(device);
             report.note(removed);
         }
     }
@@ -190,53 +260,11 @@ fn remove_files(state: &State, report: &mut Report) {
     }
 }
 
-fn remove_file(path: &Path) -> anyhow::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Removes a directory and what is in it, but never what lies on another file system: whatever was
-/// left mounted there is not ours to delete.
-fn remove_tree(path: &Path) -> anyhow::Result<()> {
-    if let Some(mount) = mounts::below(path)?.first() {
-        bail!(
-            "{} is still a mount: nothing in {} was deleted",
-            mount.path.display(),
-            path.display()
-        );
-    }
-    let device = std::fs::symlink_metadata(path)
-        .with_context(|| format!("cannot look at {}", path.display()))?
-        .dev();
-    remove_below(path, device).with_context(|| format!("cannot remove {}", path.display()))
-}
-
-/// The depth is bounded by what the job itself made there.
-fn remove_below(path: &Path, device: u64) -> io::Result<()> {
-    for entry in std::fs::read_dir(path)? {
-        let entry = entry?;
-        let data = entry.path().symlink_metadata()?;
-        if data.dev() != device {
-            return Err(io::Error::other(format!("{} is a mount", entry.path().display())));
-        }
-        if data.is_dir() {
-            remove_below(&entry.path(), device)?;
-        } else {
-            std::fs::remove_file(entry.path())?;
-        }
-    }
-    std::fs::remove_dir(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::deploy::process::MARK;
-    use crate::deploy::state::NodeState;
+    use std::path::Path;
     use std::process::Command;
 
     fn job(base: &Path) -> JobDir {
@@ -272,8 +300,11 @@ mod tests {
                 name: name.into(),
                 process: None,
                 mount: base.path().join("mnt"),
+                part: is_made.then(|| device.with_extension("part")),
                 device: Some(device),
                 is_device_made: is_made,
+                transport: None,
+                transport_reason: None,
                 target: None,
                 namespace: None,
             });

@@ -1,8 +1,9 @@
 //! Which machines a job runs on: a file, or names on the command line.
 
 use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 
 /// A machine that ssh reaches.
@@ -25,7 +26,8 @@ pub(crate) struct Host {
 /// Reads `--nodes`: the name of a file, or hosts separated by commas.
 pub(crate) fn read(text: &str) -> anyhow::Result<Vec<Host>> {
     let path = Path::new(text);
-    let hosts = if path.is_file() {
+    let is_file = path.is_file() || (text.contains('/') && !text.contains(','));
+    let hosts = if is_file {
         let lines = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
         let mut hosts = Vec::new();
@@ -93,22 +95,94 @@ fn absolute(path: &str) -> anyhow::Result<PathBuf> {
 }
 
 impl Host {
-    /// At which the others reach it: as given, or as its name resolves here.
-    pub(crate) fn reached_at(&self) -> anyhow::Result<IpAddr> {
-        if let Some(address) = self.address {
-            return Ok(address);
-        }
-        let bare = self.ssh_name.rsplit_once('@').map_or(self.ssh_name.as_str(), |(_, host)| host);
-        let advice = || {
-            format!(
-                "{bare} does not resolve here: name its address, `{} address=IP`, in a file of \
-                nodes",
-                self.ssh_name
-            )
-        };
-        let mut addresses = (bare, 0).to_socket_addrs().with_context(advice)?;
-        Ok(addresses.next().with_context(advice)?.ip())
+    /// The address at which the others reach it, as far as it is known here: as given, or as its
+    /// name resolves. One that means the machine itself, as Debian's 127.0.1.1, is of no use.
+    pub(crate) fn known_address(&self) -> Option<IpAddr> {
+        self.address.or_else(|| self.resolved().into_iter().find(|ip| is_reachable(*ip)))
     }
+
+    /// What its name stands for here.
+    fn resolved(&self) -> Vec<IpAddr> {
+        let bare = self.ssh_name.rsplit_once('@').map_or(self.ssh_name.as_str(), |(_, host)| host);
+        let addresses = (bare, 0).to_socket_addrs();
+        addresses.map(|all| all.map(|address| address.ip()).collect()).unwrap_or_default()
+    }
+
+    /// Why no address is known at which the others reach it, and what to do.
+    fn nowhere(&self) -> anyhow::Error {
+        let here = match self.resolved().first() {
+            Some(address) => format!("its name is {address} here"),
+            None => "its name does not resolve here".into(),
+        };
+        anyhow::anyhow!(
+            "no address is known at which the other nodes reach {}: {here}, and its own routes and \
+             ssh show none either. Name one: `{0} address=IP`, in a file of nodes",
+            self.ssh_name
+        )
+    }
+}
+
+/// Whether another machine could reach this address.
+pub(crate) fn is_reachable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_loopback() && !address.is_unspecified(),
+        // A link-local one is of no use without its link.
+        IpAddr::V6(address) => {
+            !address.is_loopback() && !address.is_unspecified() && !address.is_unicast_link_local()
+        }
+    }
+}
+
+/// What a machine tells of its place in the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Spot {
+    /// Names its kernel and network namespace.
+    pub(crate) machine: String,
+    /// At which ssh reached it.
+    pub(crate) ssh: Option<IpAddr>,
+    /// Its own addresses on the routes to its peers.
+    pub(crate) routes: Vec<IpAddr>,
+}
+
+impl Spot {
+    /// This machine's.
+    pub(crate) fn here(peers: &[IpAddr]) -> Spot {
+        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        // client address, client port, server address, server port: sshd(8)
+        let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+        let server = connection.split_ascii_whitespace().nth(2).and_then(|ip| ip.parse().ok());
+        Spot {
+            machine: format!("{} {}", super::process::boot_id(), network.display()),
+            ssh: server.filter(|address| is_reachable(*address)),
+            routes: peers.iter().filter_map(|peer| source(*peer)).collect(),
+        }
+    }
+}
+
+/// This machine's address on its route to another; nothing is sent.
+fn source(peer: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match peer {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((peer, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|address| is_reachable(*address))
+}
+
+/// The addresses at which the nodes reach one another, from what is known and what the machines
+/// tell. Nodes on one machine may use loopback.
+pub(crate) fn addresses(hosts: &[Host], spots: &[Spot]) -> anyhow::Result<Vec<IpAddr>> {
+    let is_one = spots.iter().all(|spot| spot.machine == spots[0].machine);
+    let one = |(host, spot): (&Host, &Spot)| {
+        let found = host.known_address().or_else(|| spot.routes.first().copied()).or(spot.ssh);
+        match found {
+            Some(address) => Ok(address),
+            None if is_one => Ok(Ipv4Addr::LOCALHOST.into()),
+            None => Err(host.nowhere()),
+        }
+    };
+    hosts.iter().zip(spots).map(one).collect()
 }
 
 #[cfg(test)]
@@ -129,17 +203,38 @@ mod tests {
         .unwrap();
         let hosts = read(file.to_str().unwrap()).unwrap();
         assert_eq!(hosts.len(), 2);
-        assert_eq!(hosts[0].reached_at().unwrap(), IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(hosts[0].known_address(), Some(IpAddr::from([10, 0, 0, 1])));
         assert_eq!(hosts[0].device.as_deref(), Some(Path::new("/dev/x")));
         std::fs::write(&file, "h1\nh2 color=red\n").unwrap();
         let error = format!("{:#}", read(file.to_str().unwrap()).unwrap_err());
         assert!(error.contains("hosts:2") && error.contains("color"), "{error}");
     }
 
+    /// Goal: a node whose name stands for loopback here gets the address of its route to the others,
+    /// else the one at which ssh reached it; nodes of one machine may stay on loopback, others are
+    /// refused with the way out.
+    #[test]
+    fn loopback_is_for_one_machine_only() {
+        let hosts = read("localhost,me@192.0.2.7").unwrap();
+        assert_eq!(hosts[0].known_address(), None);
+        assert_eq!(hosts[1].known_address(), Some(IpAddr::from([192, 0, 2, 7])));
+        let spot = |machine: &str| Spot { machine: machine.into(), ..Spot::default() };
+        let error = addresses(&hosts, &[spot("a"), spot("b")]).unwrap_err().to_string();
+        assert!(error.contains("localhost address=IP") && error.contains("127.0.0.1"), "{error}");
+        assert!(addresses(&hosts, &[spot("a"), spot("a")]).unwrap()[0].is_loopback());
+        let (route, ssh) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([198, 51, 100, 1]));
+        let mut first = Spot { ssh: Some(ssh), ..spot("a") };
+        assert_eq!(addresses(&hosts, &[first.clone(), spot("b")]).unwrap()[0], ssh);
+        first.routes.push(route);
+        assert_eq!(addresses(&hosts, &[first, spot("b")]).unwrap()[0], route);
+        let missing = read("/nonexistent/hosts").unwrap_err();
+        assert!(format!("{missing:#}").contains("cannot read /nonexistent/hosts"), "{missing:#}");
+    }
+
     /// Goal: what ssh or a path would misunderstand is refused.
     #[test]
     fn bad_nodes_are_refused() {
-        for bad in ["", "a,", "-oProxyCommand=x", "a,a", "name=x", "a/b"] {
+        for bad in ["", "a,", "-oProxyCommand=x", "a,a", "name=x", "a/b", "a/b,c"] {
             assert!(read(bad).is_err(), "{bad:?}");
         }
     }

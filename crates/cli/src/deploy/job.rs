@@ -1,10 +1,12 @@
 //! A job's directory: where it is, who may use it at a time, and how it goes.
 
+use super::place::{self, Trust};
 use anyhow::{Context, bail};
 use clap::Args;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use rustix::fs::{Mode, OFlags};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -30,11 +32,23 @@ impl JobArgs {
     }
 }
 
+/// Which job, for commands on one that is there.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FindArgs {
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// User whose job it is; only root may name another (default: this user, for root any)
+    #[arg(long, value_name = "USER", conflicts_with = "dir")]
+    pub(crate) owner: Option<String>,
+}
+
 /// A job's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JobDir {
     job: String,
     path: PathBuf,
+    /// The user chose the directory above it.
+    is_chosen: bool,
 }
 
 impl JobDir {
@@ -57,10 +71,41 @@ impl JobDir {
                  '.', not starting with '.'"
             );
         }
+        let is_chosen = base.is_some();
         let base = base.map_or_else(default_base, Path::to_path_buf);
         let base = std::path::absolute(&base)
             .with_context(|| format!("cannot find {}", base.display()))?;
-        Ok(JobDir { path: base.join(&job), job })
+        let dir = JobDir { path: base.join(&job), job, is_chosen };
+        dir.check()?;
+        Ok(dir)
+    }
+
+    /// The directory that a record or a search names.
+    pub(crate) fn at(path: &Path) -> anyhow::Result<JobDir> {
+        let (Some(base), Some(job)) = (path.parent(), path.file_name().and_then(|n| n.to_str()))
+        else {
+            bail!("{} cannot be a job's directory", path.display());
+        };
+        JobDir::new(Some(job), Some(base))
+    }
+
+    /// Refuses a directory in which another user has a say: whoever wrote a job's state decides what
+    /// `down` removes and ends.
+    fn check(&self) -> anyhow::Result<()> {
+        place::check(&self.path, self.trust())?;
+        let user = rustix::process::geteuid().as_raw();
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(data) if data.uid() != user && !(data.uid() == 0 && data.is_dir()) => bail!(
+                "{} belongs to another user (uid {}): root can name its owner with --owner",
+                self.path.display(),
+                data.uid()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn trust(&self) -> Trust {
+        if self.is_chosen { Trust::Chosen } else { Trust::Own }
     }
 
     /// The job's name.
@@ -88,28 +133,37 @@ impl JobDir {
     /// Makes the directory, closed to others. Fails if it is there.
     pub(crate) fn create(&self) -> anyhow::Result<()> {
         if let Some(base) = self.path.parent() {
-            make_directories(base)?;
+            place::make_directories(base, 0o700, self.trust())?;
         }
         DirBuilder::new().mode(0o700).create(&self.path).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => anyhow::anyhow!(
-                "job {} is there already ({}): see `tsumugi status --job {0}`, end it with \
-                 `tsumugi down --job {0}`, or take another name with --job",
-                self.job,
-                self.path.display()
-            ),
+            io::ErrorKind::AlreadyExists => self.there_already(),
             _ => anyhow::Error::new(error).context(format!("cannot make {}", self.path.display())),
         })
+    }
+
+    /// Refuses to make a job that is there, before anything else is looked at.
+    pub(crate) fn refuse_existing(&self) -> anyhow::Result<()> {
+        if self.path.exists() { Err(self.there_already()) } else { Ok(()) }
+    }
+
+    fn there_already(&self) -> anyhow::Error {
+        anyhow::anyhow!(
+            "job {} is there already ({}): see `tsumugi status --job {0}`, end it with `tsumugi \
+             down --job {0}`, or take another name with --job",
+            self.job,
+            self.path.display()
+        )
     }
 
     /// Takes the job's lock, which lasts until the file is dropped; `None` if somebody has it, or
     /// the job is gone.
     pub(crate) fn try_lock(&self) -> anyhow::Result<Option<File>> {
         let path = self.join("lock");
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600);
-        let file = match options.open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let opened = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600));
+        let file = match opened.map_err(io::Error::from) {
+            Ok(file) => File::from(file),
+            Err(error) if place::is_absent(&error) => return Ok(None),
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot open {}", path.display()));
             }
@@ -143,40 +197,17 @@ impl JobDir {
 }
 
 /// `/run/tsumugi` for root, `$XDG_RUNTIME_DIR/tsumugi` else, `/tmp/tsumugi-UID` failing that.
-fn default_base() -> PathBuf {
+pub(crate) fn default_base() -> PathBuf {
     let user = rustix::process::geteuid();
     if user.is_root() {
         return "/run/tsumugi".into();
     }
     match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(directory) if Path::new(&directory).is_dir() => {
+        Some(directory) if super::users::is_owned_by(Path::new(&directory), user.as_raw()) => {
             PathBuf::from(directory).join("tsumugi")
         }
         _ => format!("/tmp/tsumugi-{}", user.as_raw()).into(),
     }
-}
-
-/// Makes a directory and what is missing above it, the new ones closed to others; says which it
-/// made, outermost first. A directory in a shared place must be the user's own.
-pub(crate) fn make_directories(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut missing: Vec<_> = path.ancestors().take_while(|path| !path.exists()).collect();
-    missing.reverse();
-    let mut made = Vec::new();
-    for path in missing {
-        match DirBuilder::new().mode(0o700).create(path) {
-            Ok(()) => made.push(path.to_path_buf()),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot make {}", path.display()));
-            }
-        }
-    }
-    let data = std::fs::metadata(path).with_context(|| format!("cannot use {}", path.display()))?;
-    let user = rustix::process::geteuid();
-    if path.starts_with("/tmp") && !user.is_root() && data.uid() != user.as_raw() {
-        bail!("{} belongs to another user: choose another with --dir", path.display());
-    }
-    Ok(made)
 }
 
 #[cfg(test)]
@@ -206,5 +237,21 @@ mod tests {
         assert!(dir.try_lock().unwrap().is_none());
         drop(lock);
         assert!(dir.try_lock().unwrap().is_some());
+    }
+
+    /// Goal: a job's directory that is another user's, or another user's link, is refused before
+    /// anything in it is believed.
+    #[test]
+    fn strangers_directories_are_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let base = tempfile::tempdir().unwrap();
+        let jobs = base.path().join("jobs");
+        std::fs::create_dir_all(jobs.join("theirs")).unwrap();
+        std::os::unix::fs::chown(jobs.join("theirs"), Some(4711), None).unwrap();
+        let refused = JobDir::new(Some("theirs"), Some(&jobs)).unwrap_err().to_string();
+        assert!(refused.contains("4711") && refused.contains("--owner"), "{refused}");
+        JobDir::new(Some("ours"), Some(&jobs)).unwrap();
     }
 }

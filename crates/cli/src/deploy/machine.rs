@@ -3,22 +3,28 @@
 //! Each step writes the state before it makes anything. Nothing here undoes: whoever drives the
 //! steps calls [`super::cleanup`] when one fails.
 
-use super::job::{JobDir, make_directories};
+use super::files::{self, Claim};
+use super::job::JobDir;
+use super::mounts::{self, Condition};
+use super::place::{self, Trust};
 use super::plan::{DevicePlan, NodePlan, Plan};
 use super::prepare::{self, Backing};
 use super::service::Service;
 use super::state::State;
 use super::stop::Stop;
-use super::{fabric, mounts};
+use super::users::User;
+use super::{fabric, fuse_uring, record, services};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
-use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a mount that is in the way may take to show whether it lives.
+const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
 /// A node that is ready.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,6 +35,9 @@ pub(crate) struct ReadyNode {
     pub(crate) mount: PathBuf,
     /// Where its target listens.
     pub(crate) target: SocketAddr,
+    /// How its mount's requests travel.
+    #[serde(default)]
+    pub(crate) transport: Option<String>,
 }
 
 /// A node's configuration, as `tsumugi node` reads it.
@@ -44,6 +53,7 @@ struct NodeFile<'a> {
     allow_other: bool,
     transport: &'a str,
     poll_us: u32,
+    pid_file: &'a Path,
     device: [DeviceEntry<'a>; 1],
 }
 
@@ -73,39 +83,78 @@ impl Machine {
         if !plan.insecure {
             refuse_exposure(&plan)?;
         }
+        dir.refuse_existing()?;
         let state = State::of_plan(dir, &plan)?;
+        check(&plan, &state)?;
         dir.create()?;
         let Some(lock) = dir.try_lock()? else {
             bail!("another tsumugi works on {}", dir.path().display());
         };
         state.write(dir)?;
+        record::write_or_say(&state);
+        if let Some(owner) = &plan.owner {
+            open_to(dir, owner)?;
+        }
         write_private(&dir.join("secret"), &plan.secret)?;
         Ok(Machine { dir: dir.clone(), plan, state, stop, services: Vec::new(), _lock: lock })
     }
 
-    /// Makes directories and backing files; tells `progress` the bytes done of all.
+    /// Makes directories and backing files; passes `progress` the bytes done of all.
     pub(crate) fn prepare(&mut self, progress: impl FnMut(u64, u64)) -> anyhow::Result<()> {
+        if self.plan.fuse_uring
+            && let Some(change) = fuse_uring::ask(&self.plan.id)?
+        {
+            eprintln!("tsumugi: {change}; `tsumugi down` undoes it");
+        }
+        let files = self.name_devices();
+        self.make_directories(!files.is_empty())?;
+        let mut claims = Vec::new();
+        for (index, file) in &files {
+            claims.push(Claim::take(&Backing::unfinished(&file.path))?);
+            self.state.nodes[*index].is_device_made = !files::find_own(&file.path)?;
+        }
+        if !files.is_empty() {
+            self.state.write(&self.dir)?;
+            record::write_or_say(&self.state);
+        }
+        let backings: Vec<_> = files.into_iter().map(|(_, file)| file).collect();
+        prepare::prepare(&backings, &self.stop, progress)?;
+        drop(claims);
+        backings.iter().try_for_each(|file| files::remove_part(&Backing::unfinished(&file.path)))
+    }
+
+    /// Writes the nodes' devices into the state; returns the backing files, each with its node.
+    fn name_devices(&mut self) -> Vec<(usize, Backing)> {
         let mut files = Vec::new();
-        let device_dir = self.device_dir();
-        for (node, state) in self.plan.nodes.iter().zip(&mut self.state.nodes) {
+        let device_dir = device_dir(&self.plan);
+        for (index, node) in self.plan.nodes.iter().enumerate() {
+            let state = &mut self.state.nodes[index];
             match &node.device {
                 DevicePlan::File { size } => {
-                    let path = device_dir.join(format!("{}.device", node.name));
-                    state.is_device_made = !path.exists();
+                    // Neither names of jobs nor of nodes have an @.
+                    let name = format!("{}@{}.device", self.dir.job(), node.name);
+                    let path = device_dir.join(name);
                     state.device = Some(path.clone());
-                    files.push(Backing { path, size: *size });
+                    state.part = Some(Backing::unfinished(&path));
+                    files.push((index, Backing { path, size: *size }));
                 }
                 DevicePlan::Existing { path } => state.device = Some(path.clone()),
                 DevicePlan::Memory { .. } => {}
             }
         }
-        let mut wanted: Vec<_> = self.state.nodes.iter().map(|node| node.mount.clone()).collect();
-        if !files.is_empty() {
-            wanted.push(device_dir);
+        files
+    }
+
+    fn make_directories(&mut self, has_files: bool) -> anyhow::Result<()> {
+        let mount_mode = if self.plan.owner.is_some() { 0o711 } else { 0o700 };
+        let mounts = self.state.nodes.iter().map(|node| (node.mount.clone(), mount_mode));
+        let mut wanted: Vec<_> = mounts.collect();
+        if has_files {
+            wanted.push((device_dir(&self.plan), 0o700));
         }
         self.state.directories = wanted
             .iter()
-            .flat_map(|path| path.ancestors())
+            .flat_map(|(path, _)| path.ancestors())
             .filter(|path| !path.exists())
             .map(Path::to_path_buf)
             .collect();
@@ -113,17 +162,17 @@ impl Machine {
         self.state.directories.sort();
         self.state.directories.dedup();
         self.state.write(&self.dir)?;
-        for path in &wanted {
-            make_directories(path)?;
+        record::write_or_say(&self.state);
+        for (path, mode) in &wanted {
+            place::make_directories(path, *mode, Trust::Chosen)?;
         }
-        prepare::prepare(&files, &self.stop, progress)
-    }
-
-    /// Where this machine's backing files are made.
-    fn device_dir(&self) -> PathBuf {
-        let chosen = self.plan.device_dir.clone();
-        // Not in the job's directory, which may well be in memory.
-        chosen.unwrap_or_else(|| format!("/var/tmp/tsumugi-{}", self.plan.id).into())
+        for node in &self.state.nodes {
+            check_mount_point(&node.mount)?;
+            if let Some(owner) = &self.plan.owner {
+                check_reach(&node.mount, owner)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes network namespaces, if there are to be some.
@@ -135,39 +184,32 @@ impl Machine {
         fabric::make(&self.dir.join("netns"), &names, &self.stop)
     }
 
-    /// Starts the metadata service; gives its address.
+    /// Uses loopback ports instead of the namespaces, which could not be made.
+    pub(crate) fn leave_fabric(&mut self) -> anyhow::Result<()> {
+        let left = fabric::remove(&self.dir.join("netns"))?;
+        if let Some(path) = left.first() {
+            bail!("cannot unmount the namespace {}", path.display());
+        }
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        self.plan.has_fabric = false;
+        if let (Some(plan), Some(state)) = (&mut self.plan.meta, &mut self.state.meta) {
+            (plan.listen, state.namespace) = (any, None);
+        }
+        for (plan, state) in self.plan.nodes.iter_mut().zip(&mut self.state.nodes) {
+            (plan.listen, state.namespace) = (any, None);
+        }
+        self.state.write(&self.dir)
+    }
+
+    /// Starts the metadata service; returns its address.
     pub(crate) fn start_meta(&mut self, deadline: Instant) -> anyhow::Result<SocketAddr> {
-        let (Some(plan), Some(state)) = (&self.plan.meta, &mut self.state.meta) else {
+        let Some(plan) = &self.plan.meta else {
             bail!("this machine's plan has no metadata service");
         };
-        let (listen, store, secret) =
-            (plan.listen.to_string(), self.dir.join("meta"), self.dir.join("secret"));
-        let mut arguments: Vec<&OsStr> = vec![
-            "meta".as_ref(),
-            "--listen".as_ref(),
-            listen.as_ref(),
-            "--store".as_ref(),
-            store.as_ref(),
-            "--secret".as_ref(),
-            secret.as_ref(),
-        ];
-        if let Some(namespace) = &state.namespace {
-            arguments.extend([OsStr::new("--network-namespace"), namespace.as_ref()]);
-        }
-        if self.plan.insecure {
-            arguments.push("--insecure".as_ref());
-        }
-        let mut service = Service::start(&self.dir, &self.plan.id, "meta", &arguments)?;
-        state.process = Some(service.process);
-        self.state.write(&self.dir)?;
-        let said = service.wait_for("listening on ", deadline, &self.stop)?;
+        let (dir, state, stop) = (&self.dir, &mut self.state, &self.stop);
+        let mut service = services::start_meta(dir, state, plan.listen, self.plan.insecure)?;
+        let address = services::await_meta(&mut service, dir, state, deadline, stop)?;
         self.services.push(service);
-        let address: SocketAddr =
-            said.parse().with_context(|| format!("{said:?} is not an address"))?;
-        if let Some(state) = &mut self.state.meta {
-            state.address = Some(address);
-        }
-        self.state.write(&self.dir)?;
         Ok(address)
     }
 
@@ -180,33 +222,20 @@ impl Machine {
         let mut started = Vec::new();
         for index in 0..self.plan.nodes.len() {
             self.stop.check()?;
-            let file = self.write_node_file(index, meta)?;
-            let name = &self.plan.nodes[index].name;
-            let service =
-                Service::start(&self.dir, &self.plan.id, name, &["node".as_ref(), file.as_ref()])?;
-            self.state.nodes[index].process = Some(service.process);
-            self.state.write(&self.dir)?;
-            started.push(service);
+            self.write_node_file(index, meta)?;
+            started.push(services::start_node(&self.dir, &mut self.state, index)?);
         }
         let mut ready = Vec::new();
-        for (mut service, state) in started.into_iter().zip(&mut self.state.nodes) {
-            let said = service.wait_for("ready mount ", deadline, &self.stop)?;
+        for (index, mut service) in started.into_iter().enumerate() {
+            let state = &mut self.state;
+            ready.push(services::await_node(&mut service, state, index, deadline, &self.stop)?);
             self.services.push(service);
-            let target = said.rsplit_once(" target ").and_then(|(_, address)| address.parse().ok());
-            let Some(target) = target else {
-                bail!("{} said {said:?} instead of its mount and target", state.name);
-            };
-            state.target = Some(target);
-            if !mounts::is_mounted(&state.mount) {
-                bail!("{} is ready but {} is no mount", state.name, state.mount.display());
-            }
-            ready.push(ReadyNode { name: state.name.clone(), mount: state.mount.clone(), target });
         }
         self.state.write(&self.dir)?;
         Ok(ready)
     }
 
-    fn write_node_file(&self, index: usize, meta: SocketAddr) -> anyhow::Result<PathBuf> {
+    fn write_node_file(&self, index: usize, meta: SocketAddr) -> anyhow::Result<()> {
         let (node, state) = (&self.plan.nodes[index], &self.state.nodes[index]);
         let size = match node.device {
             DevicePlan::Memory { size } => Some(size),
@@ -222,11 +251,11 @@ impl Machine {
             allow_other: may_allow_other(),
             transport: &self.plan.transport,
             poll_us: self.plan.poll_us,
+            pid_file: &self.state.node_life(state),
             device: [DeviceEntry { path: state.device.as_deref(), size }],
         };
         let path = self.dir.join(&format!("{}.toml", node.name));
-        write_private(&path, &toml::to_string(&file)?)?;
-        Ok(path)
+        write_private(&path, &toml::to_string(&file)?)
     }
 
     /// Everything is up: from now on only `down` ends it.
@@ -237,6 +266,94 @@ impl Machine {
     }
 }
 
+/// Where this machine's backing files are made.
+fn device_dir(plan: &Plan) -> PathBuf {
+    let chosen = plan.device_dir.clone();
+    // Not in the job's directory, which may well be in memory.
+    chosen.unwrap_or_else(|| format!("/var/tmp/tsumugi-{}", plan.id).into())
+}
+
+/// Refuses what cannot work, before anything is made.
+fn check(plan: &Plan, state: &State) -> anyhow::Result<()> {
+    if let Some(owner) = &plan.owner
+        && !rustix::process::geteuid().is_root()
+        && !owner.is_current()
+    {
+        bail!("only root may make a pool for {}: leave --owner out, or be root", owner.name);
+    }
+    // What root mounts over must not be another user's to exchange.
+    let mount_trust = if rustix::process::geteuid().is_root() { Trust::Own } else { Trust::Chosen };
+    for (plan, node) in plan.nodes.iter().zip(&state.nodes) {
+        check_mount_point(&node.mount)?;
+        place::require_directory(&node.mount)?;
+        place::check(&node.mount, mount_trust)?;
+        if let DevicePlan::Existing { path } = &plan.device {
+            std::fs::metadata(path)
+                .with_context(|| format!("cannot use the device {}", path.display()))?;
+        }
+    }
+    if plan.nodes.iter().any(|node| matches!(node.device, DevicePlan::File { .. })) {
+        let directory = device_dir(plan);
+        place::require_directory(&directory)?;
+        place::check(&directory, Trust::Chosen)?;
+    }
+    Ok(())
+}
+
+/// Refuses to hide one mount behind another.
+fn check_mount_point(path: &Path) -> anyhow::Result<()> {
+    match mounts::condition(path, LOOK_WITHIN) {
+        Condition::NotMounted | Condition::Unknown => Ok(()),
+        Condition::Dead => bail!(
+            "{} is the mount of a file system that has died: see `tsumugi list`, and remove it by \
+             `tsumugi gc` or `umount`",
+            path.display()
+        ),
+        Condition::Mounted | Condition::Silent => bail!(
+            "{} is a mount already: choose another --mount-base, or end the job that has it (see \
+             `tsumugi list`)",
+            path.display()
+        ),
+    }
+}
+
+/// Lets a user pass through the job's directory to its mounts. Files in it stay closed.
+fn open_to(dir: &JobDir, owner: &User) -> anyhow::Result<()> {
+    let mut opened = vec![dir.path()];
+    let base = dir.path().parent().unwrap_or(dir.path());
+    if base == super::job::default_base() {
+        opened.push(base);
+    }
+    for path in opened {
+        std::fs::set_permissions(path, Permissions::from_mode(0o711))
+            .with_context(|| format!("cannot open {} to {}", path.display(), owner.name))?;
+    }
+    Ok(())
+}
+
+/// Refuses a mount point that its user could not get to.
+fn check_reach(mount: &Path, owner: &User) -> anyhow::Result<()> {
+    for path in mount.ancestors().skip(1) {
+        let data =
+            std::fs::metadata(path).with_context(|| format!("cannot use {}", path.display()))?;
+        let needed = match (data.uid() == owner.uid, data.gid() == owner.gid) {
+            (true, _) => 0o100,
+            (false, true) => 0o010,
+            (false, false) => 0o001,
+        };
+        if data.mode() & needed == 0 {
+            bail!(
+                "{} could not reach {}: {} is closed to that user. Choose another --mount-base or \
+                 --dir, or `chmod o+x` it",
+                owner.name,
+                mount.display(),
+                path.display()
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Refuses to listen where strangers could connect.
 pub(crate) fn refuse_exposure(plan: &Plan) -> anyhow::Result<()> {
     let nodes = plan.nodes.iter().map(|node: &NodePlan| node.listen);
@@ -244,15 +361,19 @@ pub(crate) fn refuse_exposure(plan: &Plan) -> anyhow::Result<()> {
         .chain(plan.meta.iter().map(|meta| meta.listen))
         .find(|address| !address.ip().is_loopback());
     match exposed {
-        Some(address) if !plan.has_fabric => bail!(
-            "{} is beyond loopback. The metadata service asks for the job's secret and targets \
-             admit only this job's random host identifiers, but nothing is encrypted, so whoever \
-             can listen on that network could read data and take over a host identifier. If only \
-             trusted machines are on it, add --insecure",
-            address.ip()
-        ),
+        Some(address) if !plan.has_fabric => Err(self::exposed(address.ip())),
         _ => Ok(()),
     }
+}
+
+/// The refusal to listen at an address.
+pub(crate) fn exposed(address: IpAddr) -> anyhow::Error {
+    anyhow::anyhow!(
+        "{address} is beyond loopback. The metadata service asks for the job's secret and targets \
+         admit only this job's random host identifiers, but nothing is encrypted, so whoever can \
+         listen on that network could read data and take over a host identifier. If only trusted \
+         machines are on it, add --insecure"
+    )
 }
 
 /// Root may let others in; an ordinary user only if /etc/fuse.conf says so.

@@ -1,13 +1,17 @@
 //! The kernel's list of mounts, and taking down the FUSE mounts of a job.
 //!
-//! Nothing here looks *into* a mount: one whose process is dead or stopped would block.
+//! Only [`condition`] looks *into* a mount, on a thread of its own: one whose process is stopped
+//! blocks.
 
 use anyhow::{Context, bail};
 use rustix::mount::{UnmountFlags, unmount};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// Most mounts that may lie on one another at one path.
 const STACKED_MAX: usize = 16;
@@ -21,6 +25,25 @@ pub(crate) struct Mount {
     pub(crate) kind: String,
     /// The minor number of its device: the name of its FUSE connection.
     minor: String,
+    /// The user who mounted it, if it is a FUSE mount.
+    pub(crate) user: Option<u32>,
+}
+
+/// What is the matter with a mount point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Condition {
+    /// Its machine was not reached.
+    #[default]
+    Unknown,
+    /// No FUSE file system is mounted there.
+    NotMounted,
+    /// One is, and answers.
+    Mounted,
+    /// One is, but its process is gone: calls get ENOTCONN.
+    Dead,
+    /// One is, and does not answer in time.
+    Silent,
 }
 
 /// All mounts of this mount namespace.
@@ -34,7 +57,10 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let fields: Vec<_> = line.split(|byte| *byte == b' ').collect();
     let dash = fields.iter().position(|field| *field == b"-")?;
     let device = std::str::from_utf8(fields.get(2)?).ok()?;
+    let options = String::from_utf8_lossy(fields.get(dash + 3).unwrap_or(&&b""[..])).into_owned();
+    let user = options.split(',').find_map(|option| option.strip_prefix("user_id="));
     Some(Mount {
+        user: user.and_then(|user| user.parse().ok()),
         path: unescape(fields.get(4)?),
         kind: String::from_utf8_lossy(fields.get(dash + 1)?).into_owned(),
         minor: device.split_once(':')?.1.into(),
@@ -64,6 +90,25 @@ fn unescape(field: &[u8]) -> PathBuf {
 /// Whether a FUSE file system is mounted at `path`.
 pub(crate) fn is_mounted(path: &Path) -> bool {
     all().is_ok_and(|mounts| mounts.iter().any(|m| m.path == path && m.kind.starts_with("fuse")))
+}
+
+/// Looks at a mount point and asks what is mounted there for an answer within this time.
+pub(crate) fn condition(path: &Path, within: Duration) -> Condition {
+    if !is_mounted(path) {
+        return Condition::NotMounted;
+    }
+    let (sender, answer) = mpsc::channel();
+    let asked = path.to_path_buf();
+    // It may wait for ever; this process's end then ends it.
+    std::thread::spawn(move || {
+        let _ = sender.send(rustix::fs::statfs(&asked).map(drop));
+    });
+    match answer.recv_timeout(within) {
+        Ok(Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED)) => Condition::Dead,
+        // Of another user's mount nothing else can be learnt.
+        Ok(_) => Condition::Mounted,
+        Err(_) => Condition::Silent,
+    }
 }
 
 /// The mounts at or below `path`.
@@ -114,6 +159,9 @@ mod tests {
         let mount = parse(line).unwrap();
         assert_eq!(mount.path, Path::new(r"/mnt/a b\c"));
         assert_eq!((mount.kind.as_str(), mount.minor.as_str()), ("fuse.tsumugi", "51"));
+        assert_eq!(mount.user, None);
+        let line = b"1 2 0:4 / /x rw - fuse.tsumugi tsumugi rw,user_id=1000,group_id=1";
+        assert_eq!(parse(line).unwrap().user, Some(1000));
         assert_eq!(parse(b"1 2 3:4 / /x rw - ext4 /dev/a rw").unwrap().kind, "ext4");
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"1 2 3:4 / /x rw"), None);

@@ -1,6 +1,7 @@
 //! What one machine is to do for a job. `up` makes a plan per machine; [`super::machine`] carries it
 //! out, here or at the other end of ssh.
 
+use super::users::User;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,6 +30,10 @@ pub(crate) struct Plan {
     pub(crate) poll_us: u32,
     /// Listening beyond loopback is allowed.
     pub(crate) insecure: bool,
+    /// The user whom root makes the pool for.
+    pub(crate) owner: Option<User>,
+    /// Switch FUSE over `io_uring` on for the machine, or fail.
+    pub(crate) fuse_uring: bool,
 }
 
 /// The metadata service.

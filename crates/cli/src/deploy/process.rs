@@ -6,6 +6,7 @@
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// The environment variable that marks a job's processes, with the job's identifier as its value.
 pub(crate) const MARK: &str = "TSUMUGI_JOB_ID";
+/// The environment variable with the job's directory.
+pub(crate) const DIRECTORY: &str = "TSUMUGI_JOB_DIR";
 /// How often a waiting loop looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -94,6 +97,20 @@ pub(crate) fn marked(id: &str) -> Vec<Process> {
         }
     }
     found
+}
+
+/// The environments of all of this user's marked processes, each as far as it is text.
+pub(crate) fn environments() -> Vec<BTreeMap<String, String>> {
+    let user = rustix::process::geteuid().as_raw();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let own = entries.flatten().filter(|e| e.metadata().is_ok_and(|data| data.uid() == user));
+    let texts = own.filter_map(|entry| std::fs::read(entry.path().join("environ")).ok());
+    let parsed = texts.map(|text| {
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
+        pairs.map(|(name, value)| (name.into(), value.into())).collect::<BTreeMap<_, _>>()
+    });
+    parsed.filter(|environment| environment.contains_key(MARK)).collect()
 }
 
 /// Waits until all have ended or the deadline has passed; says which are left.

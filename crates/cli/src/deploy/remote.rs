@@ -9,17 +9,21 @@ mod agent;
 mod conversation;
 
 use super::cleanup::{self, Report};
-use super::hosts::{self, Host};
+use super::hosts::{self, Host, Spot};
 use super::job::JobDir;
 use super::machine::ReadyNode;
 use super::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
+use super::record;
+use super::restart::META;
 use super::state::{HostState, State};
 use super::status::{NodeStatus, Status};
 use super::stop::Stop;
-use crate::commands::up::{Outcome, UpArgs, show, undo};
+use crate::commands::up::{Outcome, UpArgs, show};
+use crate::print::words;
 use anyhow::{Context, bail};
 use conversation::{Conversation, Order, Reply};
-use std::net::SocketAddr;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -39,10 +43,23 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(30);
 /// How long writing backing files may take without an answer.
 const PREPARE_WITHIN: Duration = Duration::from_hours(1);
 
+/// Time to undo what was made when something fails.
+const UNDO_WITHIN: Duration = Duration::from_secs(20);
+
+/// What `restart --json` prints.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Restarted {
+    /// The names of what was started.
+    pub(crate) restarted: Vec<String>,
+}
+
 /// Brings a job up on machines reached by ssh.
 pub(crate) fn up(args: &UpArgs, dir: &JobDir, nodes: &str, stop: &Stop) -> anyhow::Result<Outcome> {
     let hosts = hosts::read(nodes)?;
     let plan = args.bare_plan(Vec::new())?;
+    if let Some(address) = hosts.iter().find_map(Host::known_address) {
+        refuse_address(args, address)?;
+    }
     let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
     for host in &hosts {
         state.hosts.push(HostState {
@@ -53,38 +70,60 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, nodes: &str, stop: &Stop) -> anyho
             base: host.dir.clone().or_else(|| args.job.dir.clone()),
         });
     }
-    let plans = plans(args, dir, &hosts, &plan)?;
-    if !args.insecure && plans.iter().any(|plan| !plan.nodes[0].listen.ip().is_loopback()) {
-        super::machine::refuse_exposure(&plans[0])?;
-    }
     dir.create()?;
+    let mut reached = vec![false; hosts.len()];
     let result = (|| {
         let Some(_lock) = dir.try_lock()? else {
             bail!("another tsumugi works on {}", dir.path().display());
         };
         state.write(dir)?;
-        let outcome = converse(args, &state, &plans, dir, stop)?;
+        record::write_or_say(&state);
+        let outcome = converse(args, &state, &hosts, &plan, dir, stop, &mut reached)?;
         state.is_ready = true;
         state.write(dir)?;
         Ok(outcome)
     })();
     if result.is_err() {
-        // The agents undo on their own once their connections are gone; asking again makes sure.
-        match down(dir, Duration::from_secs(20)) {
-            Ok(report) => report.left.iter().for_each(|left| eprintln!("tsumugi: left: {left}")),
-            Err(error) => eprintln!("tsumugi: {error:#}"),
-        }
-        undo(dir);
+        // Where no agent answered nothing was made.
+        let mut answered = reached.iter();
+        state.hosts.retain(|_| answered.next() == Some(&true));
+        undo_all(dir, &state);
     }
     result
 }
 
+/// The agents undo on their own once their connections are gone; asking again makes sure.
+fn undo_all(dir: &JobDir, state: &State) {
+    let undone = state.write(dir).and_then(|()| down(dir, UNDO_WITHIN));
+    match undone {
+        Ok(report) if report.left.is_empty() => {}
+        Ok(report) => {
+            report.left.iter().for_each(|left| eprintln!("tsumugi: left behind: {left}"));
+            eprintln!("tsumugi: `tsumugi down --job {}` tries again", dir.job());
+        }
+        Err(error) => eprintln!("tsumugi: left behind {}: {}", dir.path().display(), words(&error)),
+    }
+}
+
+fn refuse_address(args: &UpArgs, address: IpAddr) -> anyhow::Result<()> {
+    if args.insecure || address.is_loopback() {
+        return Ok(());
+    }
+    Err(super::machine::exposed(address))
+}
+
 /// Each machine's plan; the first has the metadata service.
-fn plans(args: &UpArgs, dir: &JobDir, hosts: &[Host], base: &Plan) -> anyhow::Result<Vec<Plan>> {
+fn plans(
+    args: &UpArgs,
+    dir: &JobDir,
+    hosts: &[Host],
+    addresses: &[IpAddr],
+    base: &Plan,
+) -> anyhow::Result<Vec<Plan>> {
     let mount = args.mount_base()?;
     let default_mount = dir.path().with_file_name(format!("{}.mnt", dir.job()));
-    let plan = |(index, host): (usize, &Host)| {
-        let address = host.reached_at()?;
+    let plan = |(index, (host, &address)): (usize, (&Host, &IpAddr))| {
+        refuse_address(args, address)?;
         let device = host.device.clone().map(|path| DevicePlan::Existing { path });
         let mount = host.mount.clone().or_else(|| mount.clone());
         let node = NodePlan {
@@ -98,16 +137,18 @@ fn plans(args: &UpArgs, dir: &JobDir, hosts: &[Host], base: &Plan) -> anyhow::Re
         let id = format!("{}.{}", base.id, host.name);
         Ok(Plan { id, meta, nodes: vec![node], ..base.clone() })
     };
-    hosts.iter().enumerate().map(plan).collect()
+    hosts.iter().zip(addresses).enumerate().map(plan).collect()
 }
 
-/// Gives the orders, each to all machines at the same time.
+/// Gives the orders, each to all machines at the same time; notes which machines answered at all.
 fn converse(
     args: &UpArgs,
     state: &State,
-    plans: &[Plan],
+    hosts: &[Host],
+    base: &Plan,
     dir: &JobDir,
     stop: &Stop,
+    reached: &mut [bool],
 ) -> anyhow::Result<Outcome> {
     let start = Instant::now();
     let mut machines = Vec::new();
@@ -115,7 +156,9 @@ fn converse(
         let mut command = host.command(dir.job(), &["up", "--agent"]);
         machines.push(Conversation::start(&host.host, &mut command)?);
     }
-    for (machine, plan) in machines.iter_mut().zip(plans) {
+    let spots = look(&mut machines, hosts, stop, reached)?;
+    let plans = plans(args, dir, hosts, &hosts::addresses(hosts, &spots)?, base)?;
+    for (machine, plan) in machines.iter_mut().zip(&plans) {
         machine.order(&Order::Begin(Box::new(plan.clone())))?;
     }
     for machine in &mut machines {
@@ -138,6 +181,36 @@ fn converse(
     let start = Instant::now();
     let nodes = start_all(args, &mut machines, stop)?;
     Ok(Outcome { nodes, prepared, ready: start.elapsed() })
+}
+
+/// Asks where the machines are in the network: twice, as the routes are those to addresses that the
+/// first answers may bring.
+fn look(
+    machines: &mut [Conversation],
+    hosts: &[Host],
+    stop: &Stop,
+    reached: &mut [bool],
+) -> anyhow::Result<Vec<Spot>> {
+    let mut spots = Vec::new();
+    let mut peers: Vec<IpAddr> = Vec::new();
+    for _ in 0..2 {
+        spots.clear();
+        for machine in machines.iter_mut() {
+            machine.order(&Order::Look { peers: peers.clone() })?;
+        }
+        for (machine, reached) in machines.iter_mut().zip(reached.iter_mut()) {
+            match machine.wait(Instant::now() + BEGIN_WITHIN, stop, |_, _| ())? {
+                Reply::Spot(spot) => spots.push(spot),
+                other => bail!("{}: answered {other:?}", machine.host()),
+            }
+            *reached = true;
+        }
+        peers.clear();
+        for (host, spot) in hosts.iter().zip(&spots) {
+            peers.extend(host.known_address().or(spot.ssh));
+        }
+    }
+    Ok(spots)
 }
 
 fn start_all(
@@ -216,7 +289,7 @@ pub(crate) fn down(dir: &JobDir, within: Duration) -> anyhow::Result<Report> {
     {
         match report {
             Ok(report) => all.merge(&host.host, report),
-            Err(error) => all.left.push(format!("{}: {error:#}", host.host)),
+            Err(error) => all.left.push(format!("{}: {}", host.host, words(&error))),
         }
     }
     if all.left.is_empty() {
@@ -226,6 +299,39 @@ pub(crate) fn down(dir: &JobDir, within: Duration) -> anyhow::Result<Report> {
         all.left.extend(here.left);
     }
     Ok(all)
+}
+
+/// Starts again what is dead, or of it the named parts: the metadata service first.
+pub(crate) fn restart(
+    dir: &JobDir,
+    parts: &[String],
+    within: Duration,
+    stop: &Stop,
+) -> anyhow::Result<Vec<String>> {
+    let hosts = State::read(dir)?.map(|state| state.hosts).unwrap_or_default();
+    if hosts.is_empty() {
+        return super::restart::here(dir, parts, within, stop);
+    }
+    let known = |part: &&String| *part == META || hosts.iter().any(|host| host.name == **part);
+    if let Some(part) = parts.iter().find(|part| !known(part)) {
+        let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
+        bail!("job {} has no {part:?}; it has {}, {META}", dir.job(), names.join(", "));
+    }
+    let within = format!("{}ms", within.as_millis());
+    let mut started = Vec::new();
+    for (index, host) in hosts.iter().enumerate() {
+        let has = |part: &&String| **part == host.name || (index == 0 && *part == META);
+        let own: Vec<_> = parts.iter().filter(has).map(String::as_str).collect();
+        if !parts.is_empty() && own.is_empty() {
+            continue;
+        }
+        let mut arguments = vec!["restart", "--json", "--ready-within", &within];
+        arguments.extend(own);
+        let answer: Restarted = ask(&mut host.command(dir.job(), &arguments))
+            .with_context(|| format!("cannot restart on {}", host.host))?;
+        started.extend(answer.restarted);
+    }
+    Ok(started)
 }
 
 fn down_at(host: &HostState, dir: &JobDir, within: Duration) -> anyhow::Result<Report> {
@@ -238,15 +344,23 @@ fn down_at(host: &HostState, dir: &JobDir, within: Duration) -> anyhow::Result<R
 fn ask<T: serde::de::DeserializeOwned>(command: &mut Command) -> anyhow::Result<T> {
     let output = command.stdin(Stdio::null()).output().context("cannot run ssh")?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        anyhow::anyhow!("no answer ({}): {}", output.status, said.trim())
+        let text = String::from_utf8_lossy(&output.stderr);
+        let text = text.trim().trim_start_matches("tsumugi: ");
+        match text {
+            "" => anyhow::anyhow!("no answer ({})", output.status),
+            text => anyhow::anyhow!("{text}"),
+        }
     })
 }
 
 /// The state of a job, put together from all its machines.
 pub(crate) fn status(dir: &JobDir) -> anyhow::Result<Status> {
     let mut status = Status::of_machine(dir)?;
-    let hosts = State::read(dir)?.map(|state| state.hosts).unwrap_or_default();
+    let mut hosts = State::read_any(dir)?.map(|(state, _)| state.hosts).unwrap_or_default();
+    // Only root has the way to the other machines of a job that it made.
+    if status.note.is_some() {
+        hosts.clear();
+    }
     let answers = std::thread::scope(|scope| {
         let ask_host =
             |host: &HostState| ask::<Status>(&mut host.command(dir.job(), &["status", "--json"]));
@@ -261,7 +375,7 @@ pub(crate) fn status(dir: &JobDir) -> anyhow::Result<Status> {
             Ok(there) => merge(&mut status, host, there),
             Err(error) => {
                 status.nodes.push(NodeStatus::unknown(&host.name, &host.host));
-                let trouble = format!("{}: {error:#}", host.host);
+                let trouble = format!("{} is unreachable: {}", host.host, words(&error));
                 status.trouble = Some(match status.trouble.take() {
                     Some(earlier) => format!("{earlier}; {trouble}"),
                     None => trouble,
@@ -285,4 +399,6 @@ fn merge(status: &mut Status, host: &HostState, there: Status) {
         status.files_hit = there.files_hit;
     }
     status.trouble = status.trouble.take().or(there.trouble);
+    status.note = status.note.take().or(there.note);
+    status.owner = status.owner.take().or(there.owner);
 }

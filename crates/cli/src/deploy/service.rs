@@ -4,7 +4,7 @@
 //! end with `up`, while they go on.
 
 use super::job::JobDir;
-use super::process::{MARK, Process};
+use super::process::{DIRECTORY, MARK, Process};
 use super::stop::Stop;
 use anyhow::{Context, bail};
 use std::fs::OpenOptions;
@@ -26,6 +26,8 @@ const TAIL_BYTES: usize = 4096;
 pub(crate) struct Service {
     name: String,
     log: PathBuf,
+    /// Length of the log before this start.
+    before: usize,
     child: Child,
     /// Who it is.
     pub(crate) process: Process,
@@ -46,10 +48,14 @@ impl Service {
         let output =
             options.open(&log).with_context(|| format!("cannot open {}", log.display()))?;
         let errors = output.try_clone().context("cannot share the log")?;
-        let program = std::env::current_exe().context("cannot find this program's file")?;
-        let child = Command::new(&program)
+        let before = output.metadata().context("cannot look at the log")?.len() as usize;
+        // Whatever its file is called by now, and wherever this user could not find it.
+        let program = Path::new("/proc/self/exe");
+        let child = Command::new(program)
+            .arg0("tsumugi")
             .args(arguments)
             .env(MARK, id)
+            .env(DIRECTORY, dir.path())
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(output)
@@ -58,7 +64,7 @@ impl Service {
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
         let process = Process::of(child.id().cast_signed()).context("cannot look into /proc")?;
-        Ok(Service { name: name.into(), log, child, process })
+        Ok(Service { name: name.into(), log, before, child, process })
     }
 
     /// Waits for a line that starts with `prefix`; gives the rest of it.
@@ -73,7 +79,7 @@ impl Service {
             // The end is looked for first: what it said before it ended is then in the log.
             let ended = self.child.try_wait().context("cannot wait for a program")?;
             let log = std::fs::read(&self.log).unwrap_or_default();
-            let log = String::from_utf8_lossy(&log);
+            let log = String::from_utf8_lossy(log.get(self.before..).unwrap_or_default());
             let whole_lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             for line in whole_lines {
                 if let Some(rest) = line.strip_prefix(prefix) {
@@ -81,10 +87,20 @@ impl Service {
                 }
             }
             if let Some(status) = ended {
-                bail!("{} ended with {status}; its log says:\n{}", self.name, tail(&self.log));
+                bail!(
+                    "{} ended with {status}; its log ({}) ends with:\n{}",
+                    self.name,
+                    self.log.display(),
+                    tail(&self.log)
+                );
             }
             if Instant::now() >= deadline {
-                bail!("{} is not ready in time; its log says:\n{}", self.name, tail(&self.log));
+                bail!(
+                    "{} is not ready in time; its log ({}) ends with:\n{}",
+                    self.name,
+                    self.log.display(),
+                    tail(&self.log)
+                );
             }
             std::thread::sleep(LOOK_EVERY);
         }

@@ -6,17 +6,26 @@
 //! directory.
 
 use super::job::JobDir;
+use super::life::Holder;
+use super::place;
 use super::plan::Plan;
 use super::process::{self, Process};
+use super::users::User;
 use anyhow::{Context, bail};
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Layout of the file.
 const VERSION: u32 = 1;
 const FILE: &str = "state.json";
+/// A copy for the user whom root made the job for. Only that user reads it.
+const SHOWN: &str = "shown.json";
+/// Longest file.
+const BYTES_MAX: u64 = 16 << 20;
 
 /// A job's state on one machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,6 +52,15 @@ pub(crate) struct State {
     pub(crate) hosts: Vec<HostState>,
     /// Directories outside of the job's own, removed if they are empty, last first.
     pub(crate) directories: Vec<PathBuf>,
+    /// The job's own directory.
+    #[serde(default)]
+    pub(crate) dir: PathBuf,
+    /// The user whom root made it for.
+    #[serde(default)]
+    pub(crate) owner: Option<User>,
+    /// It asked for FUSE over `io_uring` on this machine.
+    #[serde(default)]
+    pub(crate) fuse_uring: bool,
 }
 
 /// The metadata service.
@@ -69,6 +87,15 @@ pub(crate) struct NodeState {
     pub(crate) device: Option<PathBuf>,
     /// The backing file was made for this job.
     pub(crate) is_device_made: bool,
+    /// The name under which the backing file is written; locked as long as it is.
+    #[serde(default)]
+    pub(crate) part: Option<PathBuf>,
+    /// How its mount's requests travel, and why so, once known.
+    #[serde(default)]
+    pub(crate) transport: Option<String>,
+    /// See [`NodeState::transport`].
+    #[serde(default)]
+    pub(crate) transport_reason: Option<String>,
     /// Where its target listens, once known.
     pub(crate) target: Option<SocketAddr>,
     /// Network namespace of its sockets.
@@ -105,12 +132,17 @@ impl State {
             nodes: Vec::new(),
             hosts: Vec::new(),
             directories: Vec::new(),
+            dir: dir.path().into(),
+            owner: None,
+            fuse_uring: false,
         })
     }
 
     /// As the plan wants it.
     pub(crate) fn of_plan(dir: &JobDir, plan: &Plan) -> anyhow::Result<State> {
         let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
+        state.owner.clone_from(&plan.owner);
+        state.fuse_uring = plan.fuse_uring;
         let namespace = |name: &str| plan.has_fabric.then(|| dir.join("netns").join(name));
         state.meta = plan.meta.as_ref().map(|_| MetaState {
             address: None,
@@ -124,6 +156,9 @@ impl State {
                 mount: node.mount.clone().unwrap_or_else(|| dir.join("mnt").join(&node.name)),
                 device: None,
                 is_device_made: false,
+                part: None,
+                transport: None,
+                transport_reason: None,
                 target: None,
                 namespace: namespace(&node.name),
             });
@@ -131,36 +166,77 @@ impl State {
         Ok(state)
     }
 
-    /// Replaces the file.
+    /// Replaces the file, and the copy of the job's user.
     pub(crate) fn write(&self, dir: &JobDir) -> anyhow::Result<()> {
-        let path = dir.join(FILE);
-        let beside = dir.join("state.json.new");
         let text = serde_json::to_vec_pretty(self)?;
-        std::fs::write(&beside, text)
-            .and_then(|()| std::fs::rename(&beside, &path))
-            .with_context(|| format!("cannot write {}", path.display()))
+        replace(&dir.join(FILE), &text, None)?;
+        match &self.owner {
+            Some(owner) => replace(&dir.join(SHOWN), &text, Some(owner)),
+            None => Ok(()),
+        }
     }
 
     /// Reads the file; `None` if there is none.
     pub(crate) fn read(dir: &JobDir) -> anyhow::Result<Option<State>> {
-        let path = dir.join(FILE);
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
-        };
-        let state: State = serde_json::from_slice(&text)
-            .with_context(|| format!("{} is not a job's state", path.display()))?;
-        if state.version != VERSION {
-            bail!(
-                "{} has version {}, this program knows {VERSION}: use the program that made it",
-                path.display(),
-                state.version
-            );
+        let state = read_file(&dir.join(FILE))?;
+        Ok(state.map(|state| State { dir: dir.path().into(), ..state }))
+    }
+
+    /// Reads the file, or else the copy of a job that root made for this user; and whether it was the
+    /// file.
+    pub(crate) fn read_any(dir: &JobDir) -> anyhow::Result<Option<(State, bool)>> {
+        match (State::read(dir), read_file(&dir.join(SHOWN))) {
+            (Ok(state), _) => Ok(state.map(|state| (state, true))),
+            (Err(_), Ok(Some(shown))) => Ok(Some((shown, false))),
+            (Err(error), _) => Err(error),
         }
-        Ok(Some(state))
+    }
+
+    /// The file by which the metadata service shows that it lives.
+    pub(crate) fn meta_life(&self) -> PathBuf {
+        self.dir.join("meta.pid")
+    }
+
+    /// The file by which a node shows that it lives.
+    pub(crate) fn node_life(&self, node: &NodeState) -> PathBuf {
+        self.dir.join(format!("{}.pid", node.name))
+    }
+
+    /// The metadata service's process, however it was started.
+    pub(crate) fn living_meta(&self) -> Option<Process> {
+        let meta = self.meta.as_ref()?;
+        Holder::of(&self.meta_life()).process().or_else(|| self.living(meta.process))
+    }
+
+    /// A node's process, however it was started.
+    pub(crate) fn living_node(&self, node: &NodeState) -> Option<Process> {
+        Holder::of(&self.node_life(node)).process().or_else(|| self.living(node.process))
+    }
+
+    /// Whether anything of the job may still run or be at work: on this machine, or on others that it
+    /// reaches.
+    pub(crate) fn is_in_use(&self) -> bool {
+        !self.hosts.is_empty()
+            || (!self.is_ready && self.living(Some(self.up)).is_some())
+            || self.is_seen_alive()
+    }
+
+    /// A process of the job lives on this machine.
+    pub(crate) fn is_seen_alive(&self) -> bool {
+        let unknown = |path: PathBuf| Holder::of(&path) != Holder::Nobody;
+        !self.all_living().is_empty()
+            || unknown(self.meta_life())
+            || self.nodes.iter().any(|node| unknown(self.node_life(node)))
+    }
+
+    /// All of the job's processes on this machine, those that build it excepted.
+    pub(crate) fn all_living(&self) -> Vec<Process> {
+        let mut all: Vec<_> = self.nodes.iter().filter_map(|n| self.living_node(n)).collect();
+        all.extend(self.living_meta());
+        all.extend(process::marked(&self.id));
+        all.sort_by_key(|process| process.pid);
+        all.dedup();
+        all
     }
 
     /// A process of the state, if it still runs.
@@ -169,10 +245,57 @@ impl State {
     }
 }
 
+/// Writes beside and renames; only the owner can read what is written.
+fn replace(path: &Path, text: &[u8], owner: Option<&User>) -> anyhow::Result<()> {
+    let beside = path.with_extension("json.new");
+    let result = (|| {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let opened =
+            rustix::fs::open(&beside, flags | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600))?;
+        let mut file = File::from(opened);
+        file.write_all(text)?;
+        if let Some(owner) = owner {
+            std::os::unix::fs::fchown(&file, Some(owner.uid), Some(owner.gid))?;
+        }
+        std::fs::rename(&beside, path)
+    })();
+    result.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Reads a state from a regular file; `None` if there is none.
+pub(crate) fn read_file(path: &Path) -> anyhow::Result<Option<State>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from);
+    let file = match opened {
+        Ok(file) => File::from(file),
+        Err(error) if place::is_absent(&error) => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", path.display()));
+        }
+    };
+    let mut text = Vec::new();
+    let is_file = file.metadata().is_ok_and(|data| data.is_file());
+    file.take(BYTES_MAX)
+        .read_to_end(&mut text)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    if !is_file {
+        bail!("{} is no file: it is not a job's state", path.display());
+    }
+    let state: State = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is not a job's state", path.display()))?;
+    if state.version != VERSION {
+        bail!(
+            "{} has version {}, this program knows {VERSION}: use the program that made it",
+            path.display(),
+            state.version
+        );
+    }
+    Ok(Some(state))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     /// Goal: what is written is read; nothing, rubbish and later versions are told apart.
     #[test]

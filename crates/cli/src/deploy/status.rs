@@ -2,13 +2,44 @@
 
 use super::admin;
 use super::job::JobDir;
-use super::mounts;
+use super::life::Holder;
+use super::mounts::{self, Condition};
 use super::state::State;
+use crate::print::words;
 use anyhow::bail;
 use protocol::admin::Answer;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a mount may take to answer.
+const MOUNT_WITHIN: Duration = Duration::from_secs(2);
+
+/// What is known of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Life {
+    /// Its machine does not answer, or the process is out of sight.
+    #[default]
+    Unreachable,
+    /// It was never started.
+    NotStarted,
+    /// It runs.
+    Running,
+    /// It was started and runs no more.
+    Dead,
+}
+
+impl Life {
+    fn new(pid: Option<i32>, is_alive: bool) -> Life {
+        match (is_alive, pid) {
+            (true, _) => Life::Running,
+            (false, Some(_)) => Life::Dead,
+            (false, None) => Life::NotStarted,
+        }
+    }
+}
 
 /// A job's state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +52,12 @@ pub(crate) struct Status {
     pub(crate) ready: bool,
     /// The metadata service, if it is known here.
     pub(crate) meta: Option<MetaStatus>,
+    /// The user whom root made it for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) owner: Option<String>,
+    /// What is not shown to this user, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
     /// Why what follows from the metadata service is missing, if it is.
     pub(crate) trouble: Option<String>,
     /// Nodes.
@@ -42,6 +79,9 @@ pub(crate) struct MetaStatus {
     pub(crate) pid: Option<i32>,
     /// It runs.
     pub(crate) alive: bool,
+    /// The same, more exactly.
+    #[serde(default)]
+    pub(crate) state: Life,
     /// Where it listens.
     pub(crate) address: Option<SocketAddr>,
     /// Network namespace of its sockets.
@@ -70,10 +110,22 @@ pub(crate) struct NodeStatus {
     pub(crate) pid: Option<i32>,
     /// It runs.
     pub(crate) alive: bool,
+    /// The same, more exactly.
+    #[serde(default)]
+    pub(crate) state: Life,
     /// Where its mount is.
     pub(crate) mount: PathBuf,
-    /// Something of the kind FUSE is mounted there.
+    /// A FUSE file system is mounted there and answers.
     pub(crate) mounted: bool,
+    /// The same, more exactly.
+    #[serde(default)]
+    pub(crate) mount_state: Condition,
+    /// How the mount's requests travel: `device` or `io_uring`.
+    #[serde(default)]
+    pub(crate) transport: Option<String>,
+    /// Why so.
+    #[serde(default)]
+    pub(crate) transport_reason: Option<String>,
     /// Where its target listens.
     pub(crate) target: Option<SocketAddr>,
     /// Network namespace of its sockets.
@@ -160,7 +212,7 @@ impl Status {
 
     /// Of this machine's part of the job.
     pub(crate) fn of_machine(dir: &JobDir) -> anyhow::Result<Status> {
-        let Some(state) = State::read(dir)? else {
+        let Some((state, is_own)) = State::read_any(dir)? else {
             bail!("there is no job {} ({})", dir.job(), dir.path().display());
         };
         let mut status = Status {
@@ -168,6 +220,8 @@ impl Status {
             dir: dir.path().into(),
             ready: state.is_ready,
             meta: None,
+            owner: state.owner.as_ref().map(|owner| owner.name.clone()),
+            note: None,
             trouble: None,
             nodes: nodes(&state),
             devices: Vec::new(),
@@ -176,9 +230,12 @@ impl Status {
             files_hit: Vec::new(),
         };
         if let Some(meta) = &state.meta {
+            let living = state.living_meta();
+            let pid = living.or(meta.process).map(|process| process.pid);
             status.meta = Some(MetaStatus {
-                pid: meta.process.map(|process| process.pid),
-                alive: state.living(meta.process).is_some(),
+                pid,
+                alive: living.is_some(),
+                state: Life::new(pid, living.is_some()),
                 address: meta.address,
                 namespace: meta.namespace.clone(),
                 calls: 0,
@@ -187,15 +244,31 @@ impl Status {
                 syncs: 0,
                 fenced: 0,
             });
+            if !is_own {
+                status.note = Some("devices and sessions are shown to root only".into());
+                status.ask_mounts();
+                return Ok(status);
+            }
             match admin::ask(meta, &dir.join("secret")) {
                 Ok(pool) => status.fill(pool),
                 Err(error) => {
                     status.trouble =
-                        Some(format!("no answer from the metadata service: {error:#}"));
+                        Some(format!("no answer from the metadata service: {}", words(&error)));
                 }
             }
         }
         Ok(status)
+    }
+
+    /// What the mounts themselves tell.
+    fn ask_mounts(&mut self) {
+        let mounted = self.nodes.iter().find(|node| node.mounted);
+        let answer = mounted.and_then(|node| rustix::fs::statvfs(&node.mount).ok());
+        self.space = answer.map(|answer| Space {
+            total_bytes: answer.f_blocks * answer.f_frsize,
+            free_bytes: answer.f_bfree * answer.f_frsize,
+            inodes: answer.f_files.saturating_sub(answer.f_ffree),
+        });
     }
 
     fn fill(&mut self, pool: admin::Pool) {
@@ -256,8 +329,12 @@ impl NodeStatus {
             host: Some(host.into()),
             pid: None,
             alive: false,
+            state: Life::Unreachable,
             mount: PathBuf::new(),
             mounted: false,
+            mount_state: Condition::Unknown,
+            transport: None,
+            transport_reason: None,
             target: None,
             namespace: None,
             device: None,
@@ -268,14 +345,28 @@ impl NodeStatus {
 fn nodes(state: &State) -> Vec<NodeStatus> {
     let mut nodes = Vec::new();
     for node in &state.nodes {
+        let living = state.living_node(node);
+        let pid = living.or(node.process).map(|process| process.pid);
+        let mount_state = mounts::condition(&node.mount, MOUNT_WITHIN);
+        // A node that was started again by hand tells more than the state.
+        let told = match Holder::of(&state.node_life(node)) {
+            Holder::Service(life) => Some(life),
+            Holder::Nobody | Holder::Unknown => None,
+        };
+        let transport = told.as_ref().and_then(|life| life.transport.clone());
+        let reason = told.as_ref().and_then(|life| life.transport_reason.clone());
         nodes.push(NodeStatus {
             name: node.name.clone(),
             host: None,
-            pid: node.process.map(|process| process.pid),
-            alive: state.living(node.process).is_some(),
+            pid,
+            alive: living.is_some(),
+            state: Life::new(pid, living.is_some()),
             mount: node.mount.clone(),
-            mounted: mounts::is_mounted(&node.mount),
-            target: node.target,
+            mounted: mount_state == Condition::Mounted,
+            mount_state,
+            transport: transport.or_else(|| node.transport.clone()),
+            transport_reason: reason.or_else(|| node.transport_reason.clone()),
+            target: told.and_then(|life| life.address).or(node.target),
             namespace: node.namespace.clone(),
             device: node.device.clone(),
         });

@@ -68,7 +68,7 @@ impl Tally {
             && errors.len() < ERRORS_MAX
         {
             let path = path.display().to_string();
-            errors.push(Failure { path, error: format!("{error:#}") });
+            errors.push(Failure { path, error: crate::print::words(error) });
         }
     }
 

@@ -8,7 +8,7 @@ const DEVICE: DeviceId = DeviceId(1);
 fn fill(dirty: &mut Dirty, offsets: impl IntoIterator<Item = u64>) -> FillId {
     let id = dirty.begin(DEVICE, Buffer::with_capacity(FILL_BYTES));
     for offset in offsets {
-        dirty.append(id, offset, &[1]);
+        dirty.append(id, offset, (&Chunk::copy_from(&[1]), 0..1));
     }
     dirty.seal(id, 4096).unwrap();
     dirty.written(id, Pieces::new(), 1);
@@ -36,7 +36,7 @@ fn a_fill_goes_out_in_one_part() {
     let c = fill(&mut dirty, (100..110).step_by(2));
     let d = fill(&mut dirty, [50]);
     let under_way = dirty.begin(DEVICE, Buffer::with_capacity(FILL_BYTES));
-    dirty.append(under_way, 60, &[1]);
+    dirty.append(under_way, 60, (&Chunk::copy_from(&[1]), 0..1));
     let expected = vec![
         vec![(a, 0), (a, 20), (a, 40)],
         vec![(b, 10), (b, 30)],

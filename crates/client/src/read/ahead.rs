@@ -392,7 +392,8 @@ mod tests {
         for start in 0..=20 {
             for end in start..=20 {
                 let found = cut(&chunks, start..end);
-                let found: Vec<u8> = found.iter().flat_map(Chunk::as_slice).copied().collect();
+                let found: Vec<u8> =
+                    found.iter().flat_map(|it| it.to_bytes().into_owned()).collect();
                 assert_eq!(found, &bytes[start..end]);
             }
         }
@@ -404,7 +405,7 @@ mod tests {
         let memory = Memory::default();
         assert!(memory.room(4 * KIB).is_none() && memory.room(2 * MIB).is_none());
         let room = memory.room(MIB).unwrap();
-        let address = |room: &Region| room.range(0, 1).as_slice().as_ptr().addr();
+        let address = |room: &Region| room.range(0, 1).as_ptr().addr();
         let first = address(&room);
         let answer = room.slice(0, 10);
         memory.rooms.borrow_mut().push(room);

@@ -126,10 +126,10 @@ mod tests {
     fn placed(parts: &[Part], room_blocks: u64) -> Vec<Option<usize>> {
         let region = Region::new((room_blocks * BLOCK) as usize).unwrap();
         let room = region.range(0, region.len());
-        let base = room.as_slice().as_ptr().addr();
+        let base = room.as_ptr().addr();
         let mut commands = of_parts(parts, |_| Ok(BLOCK as u32)).unwrap();
         place(&mut commands, parts, &room);
-        let offset = |room: &RegionSlice| room.as_slice().as_ptr().addr() - base;
+        let offset = |room: &RegionSlice| room.as_ptr().addr() - base;
         commands.iter().map(|command| command.room.as_ref().map(offset)).collect()
     }
 

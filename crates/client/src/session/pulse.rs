@@ -24,8 +24,8 @@ const RING_ENTRIES: u32 = 16;
 /// What the serving thread and the thread that sends pulses know of each other.
 #[derive(Debug, Default)]
 pub(crate) struct Contact {
-    /// When the last heartbeat or pulse was sent that was answered, in nanoseconds of the monotonic
-    /// clock; 0 is never.
+    /// When the last heartbeat or pulse was sent that was answered, in nanoseconds of
+    /// [`ring::time`], which go on while the machine is suspended; 0 is never.
     heard_ns: AtomicU64,
     /// When the serving thread last ran.
     served_ns: AtomicU64,

@@ -1,6 +1,7 @@
 //! What each rule looks for.
 
 pub(super) mod bound;
+mod choice;
 pub(super) mod containers;
 pub(super) mod cost;
 pub(super) mod depth;
@@ -11,13 +12,13 @@ pub(super) mod stability;
 pub(super) mod stripes;
 pub(super) mod trust;
 
-use super::{Confidence, Facts, Finding};
+use super::{Basis, Confidence, Facts, Finding};
 use crate::analysis::{Family, Point, Row};
 use crate::experiment::Metric;
 use crate::messages::{Language, Message};
 use crate::statistics::{Inconclusive, Verdict, median, median_interval};
 use crate::units;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 /// Most lines of evidence on a card; the tables have the rest.
@@ -80,6 +81,14 @@ impl Facts<'_> {
         all.join(if self.language == Language::Japanese { "" } else { " " })
     }
 
+    /// What a finding on all that was measured rests on.
+    fn all(&self) -> Basis {
+        let usable = self.analysis.runs.iter().filter(|run| run.is_usable());
+        let cells: BTreeSet<&str> = usable.map(|run| run.cell.as_str()).collect();
+        let mut rows = self.analysis.families.iter().flat_map(|family| &family.rows);
+        Basis { cells: cells.len(), is_withheld: rows.any(|row| !row.flaws.is_empty()) }
+    }
+
     /// That a rule has nothing to judge.
     fn not_measured(&self, why: Message) -> Finding {
         Finding::not_measured(self.language.text(why))
@@ -95,6 +104,7 @@ impl Facts<'_> {
         let (cell, condition) = (&self.plan.cells[cell].id, &self.plan.conditions[condition].id);
         let runs = self.analysis.runs.iter();
         runs.filter(|run| run.is_usable() && run.cell == *cell && run.condition == *condition)
+            .filter(|run| self.analysis.counts(run.round))
             .filter_map(|run| Some((run.round, *run.samples.get(name)?)))
             .filter(|(_, value)| value.is_finite())
             .collect()
@@ -145,6 +155,12 @@ fn with_role<'a>(facts: &Facts<'a>, role: &str) -> Result<Vec<Told<'a>>, Finding
         (false, None) => facts.text(Message::AdviceNoPairs),
     };
     Err(Finding::not_measured(why))
+}
+
+/// What a finding on rows rests on.
+fn of_rows(rows: &[Told<'_>]) -> Basis {
+    let cells: BTreeSet<usize> = rows.iter().map(|told| told.row.cell).collect();
+    Basis { cells: cells.len(), is_withheld: rows.iter().any(|told| !told.row.flaws.is_empty()) }
 }
 
 /// The largest change that any 90 % interval still allows.
@@ -232,7 +248,8 @@ pub(super) fn remote_cost(facts: &Facts<'_>) -> Finding {
         Confidence::Strong | Confidence::Moderate => Message::A1KeepLocal,
         _ => Message::AdviceRunFull,
     };
-    Finding { confidence, claim, evidence: lines(facts, &rows), apply: facts.text(apply) }
+    let (evidence, apply) = (lines(facts, &rows), facts.text(apply));
+    Finding { confidence, claim, evidence, apply, basis: of_rows(&rows) }
 }
 
 /// From which block size on bandwidth surely loses less than what counts as none.
@@ -277,7 +294,8 @@ pub(super) fn container_cost(facts: &Facts<'_>) -> Finding {
     } else {
         Message::A2Measure
     };
-    Finding { confidence, claim, evidence: lines(facts, &rows), apply: facts.text(apply) }
+    let (evidence, apply) = (lines(facts, &rows), facts.text(apply));
+    Finding { confidence, claim, evidence, apply, basis: of_rows(&rows) }
 }
 
 /// A3.
@@ -309,6 +327,7 @@ pub(super) fn transfer_size(facts: &Facts<'_>) -> Finding {
             claim: facts.text(Message::A3Unsure),
             evidence,
             apply: facts.text(Message::AdviceRunFull),
+            basis: facts.all(),
         };
     };
     let confidence = if sizes.len() == judged { Confidence::Strong } else { Confidence::Moderate };
@@ -318,7 +337,7 @@ pub(super) fn transfer_size(facts: &Facts<'_>) -> Finding {
         &[("size", &size), ("share", &share), ("count", &sizes.len()), ("all", &judged)],
     );
     let apply = facts.say(Message::A3Apply, &[("size", &size)]);
-    Finding { confidence, claim, evidence, apply }
+    Finding { confidence, claim, evidence, apply, basis: facts.all() }
 }
 
 /// The smallest size from which on bandwidth is surely good, with its line of evidence.

@@ -94,6 +94,7 @@ thresholds! {
     fairness_min: f64 = 0.90, Number, "A15", "fairness (Jain) that is fair";
     collapse_share: f64 = 0.80, Share, "A15", "share of the best below which it collapses";
     strong_share: f64 = 0.80, Share, "A1, A2, A10 to A12, A14", "cells that have to agree for strong";
+    strong_cells_min: usize = 2, Number, "all", "fewest cells for strong";
     rounds_min: usize = 6, Number, "A17", "fewest rounds";
     half_width_max: f64 = 0.05, Share, "A17", "widest half interval";
     marked_share_max: f64 = 0.10, Share, "A17", "share of marked runs that counts";

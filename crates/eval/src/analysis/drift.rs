@@ -1,17 +1,18 @@
-//! Whether the machine got slower or faster over an experiment.
+//! Whether the machine got slower or faster over an experiment, and whether all conditions did.
 //!
 //! Each cell under each condition is set against its own mean over the rounds; a round's mean of
 //! these is how fast the machine was then, whatever it was asked. The line through the rounds, with
-//! Student's interval of its slope, is the drift. Pairs are immune to it; it tells how far values of
-//! different rounds, and of different days, may be compared.
+//! Student's interval of its slope, is the drift. Pairs are immune to what all conditions share, and to
+//! nothing else: so each condition has a line of its own, and conditions *drift apart* if the difference of
+//! one from the mean of all has a slope (the conditions share 5 %).
 
 use super::Analysis;
 use crate::plan::Plan;
-use crate::statistics::{Interval, mean, t_quantile};
+use crate::statistics::{ALPHA, Interval, mean, t_quantile};
 use std::collections::BTreeMap;
 
 /// A drift.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Drift {
     /// Log-ratio of the last round to the first; above 0 the machine got faster.
     pub change: f64,
@@ -19,6 +20,17 @@ pub struct Drift {
     pub interval: Interval,
     /// Rounds.
     pub rounds: usize,
+    /// The conditions, where they drift apart.
+    pub apart: Vec<ConditionDrift>,
+}
+
+/// A condition's own drift.
+#[derive(Clone, Copy, Debug)]
+pub struct ConditionDrift {
+    /// Index of the condition.
+    pub condition: usize,
+    /// Log-ratio of the last round to the first.
+    pub change: f64,
 }
 
 impl Drift {
@@ -41,22 +53,49 @@ impl Analysis {
                 groups.entry(key).or_default().push((run.round, sign * value.ln()));
             }
         }
-        let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
-        for values in groups.values() {
-            let all: Vec<f64> = values.iter().map(|(_, value)| *value).collect();
-            let centre = mean(&all);
+        let mut all: Rounds = BTreeMap::new();
+        let mut by_condition: BTreeMap<&str, Rounds> = BTreeMap::new();
+        for ((_, condition), values) in &groups {
+            let centre = mean(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>());
             for (round, value) in values {
-                rounds.entry(*round).or_default().push(value - centre);
+                all.entry(*round).or_default().push(value - centre);
+                let own = by_condition.entry(condition).or_default();
+                own.entry(*round).or_default().push(value - centre);
             }
         }
-        let points: Vec<(f64, f64)> =
-            rounds.iter().map(|(round, values)| (f64::from(*round), mean(values))).collect();
-        line(&points)
+        let together = points(&all);
+        let mut drift = line(&together, 1.0 - ALPHA)?;
+        let shared: BTreeMap<u64, f64> =
+            together.iter().map(|(round, value)| (*round as u64, *value)).collect();
+        let confidence = 1.0 - ALPHA / by_condition.len().max(1) as f64;
+        let mut is_apart = false;
+        for (id, rounds) in &by_condition {
+            let own = points(rounds);
+            let beside: Vec<(f64, f64)> = own
+                .iter()
+                .filter_map(|(round, value)| Some((*round, value - shared.get(&(*round as u64))?)))
+                .collect();
+            let condition = plan.conditions.iter().position(|it| it.id == *id)?;
+            is_apart |= line(&beside, confidence).is_some_and(|it| it.is_seen());
+            let change = line(&own, confidence).map_or(0.0, |it| it.change);
+            drift.apart.push(ConditionDrift { condition, change });
+        }
+        if !is_apart {
+            drift.apart.clear();
+        }
+        Some(drift)
     }
 }
 
+/// Values by round.
+type Rounds = BTreeMap<u32, Vec<f64>>;
+
+fn points(rounds: &Rounds) -> Vec<(f64, f64)> {
+    rounds.iter().map(|(round, values)| (f64::from(*round), mean(values))).collect()
+}
+
 /// The change along the line through points, from the first to the last.
-fn line(points: &[(f64, f64)]) -> Option<Drift> {
+fn line(points: &[(f64, f64)], confidence: f64) -> Option<Drift> {
     let n = points.len();
     if n < 4 {
         return None;
@@ -69,11 +108,13 @@ fn line(points: &[(f64, f64)]) -> Option<Drift> {
     let freedom = (n - 2) as f64;
     let error = (left / freedom / spread).sqrt();
     let length = points[n - 1].0 - points[0].0;
-    let (change, half) = (slope * length, t_quantile(0.975, freedom) * error * length);
+    let (change, half) =
+        (slope * length, t_quantile(f64::midpoint(1.0, confidence), freedom) * error * length);
     Some(Drift {
         change,
         interval: Interval { low: change - half, high: change + half },
         rounds: n,
+        apart: Vec::new(),
     })
 }
 
@@ -88,9 +129,9 @@ mod tests {
     fn slopes_are_found() {
         let exact: Vec<(f64, f64)> =
             (0..10).map(|it| (f64::from(it), -0.01 * f64::from(it))).collect();
-        let drift = line(&exact).unwrap();
+        let drift = line(&exact, 0.95).unwrap();
         assert!((drift.change + 0.09).abs() < 1e-12 && drift.is_seen() && drift.rounds == 10);
-        assert!(line(&exact[..3]).is_none());
+        assert!(line(&exact[..3], 0.95).is_none());
         for truth in [0.0, 0.05] {
             let mut held = 0;
             for trial in 0..1000 {
@@ -98,7 +139,7 @@ mod tests {
                 let noisy: Vec<(f64, f64)> = (0..10)
                     .map(|it| (f64::from(it), truth * f64::from(it) / 9.0 + 0.02 * random.normal()))
                     .collect();
-                held += u32::from(line(&noisy).unwrap().interval.contains(truth));
+                held += u32::from(line(&noisy, 0.95).unwrap().interval.contains(truth));
             }
             assert!((930..=970).contains(&held), "{held}");
         }

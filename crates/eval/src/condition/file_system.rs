@@ -60,7 +60,7 @@ impl Stage {
         let made = make_file(&mount.join("file"), file_bytes)?;
         shell("sync")?;
         // What reaches storage is counted there, not at the loop device.
-        Ok(Ready { queue: queue.queue, ..Ready::file(made.file, below.device) })
+        Ok(Ready { queue: queue.queue, ..Ready::file(made.file, below.source.clone()) })
     }
 
     /// Mounts the file system of a loop device below `own`. Gives the mount.

@@ -93,7 +93,7 @@ impl Stage {
             cross_check(options, &unit).map_or_else(|why| format!("; {why}"), |it| format!("; {it}")),
         ));
         drop(probed);
-        Ok(Ready { device: file.device, unit: Some(unit), ..Ready::default() })
+        Ok(Ready { source: file.source.clone(), unit: Some(unit), ..Ready::default() })
     }
 
     /// Starts a daemon and waits until it answers.

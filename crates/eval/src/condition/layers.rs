@@ -8,7 +8,7 @@
 mod room;
 mod shares;
 
-use super::storage::{Ready, counted};
+use super::storage::Ready;
 use super::thin::{self, ThinPool};
 use super::{Place, Stage, StageOptions};
 use crate::crowd::{Base, Shares};
@@ -18,11 +18,12 @@ use crate::engine::ffsb;
 use crate::error::Error;
 use crate::experiment::{Scheme, Task};
 use crate::file_set;
+use crate::guard::Source;
 use crate::own::Owner;
 use crate::plan::Plan;
 use crate::process;
 use std::fs::{self, File};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -96,11 +97,11 @@ impl Stage {
         let program = options.program.clone();
         let owner = self.owner.clone();
         let layers = Layers { scheme, program, lower, containers, runtime, thin, owner };
-        let device = fs::metadata(own).ok().and_then(|found| counted(found.dev()));
+        let source = Source::of_file(own);
         let file = layers.containers.join("file");
         let shares: Arc<dyn Shares> = Arc::new(layers.clone());
         let (shares, of_run) = (Some(shares), Some(layers.clone()));
-        let ready = Ready { layers: of_run, shares, ..Ready::file(file, device) };
+        let ready = Ready { layers: of_run, shares, ..Ready::file(file, source) };
         let place = Place::of(ready.clone(), None, None, self.owner.clone());
         if let Err(error) = self.probe_layers(&layers, &place) {
             return Ok(Err(error.to_string()));

@@ -8,6 +8,7 @@ use crate::cpu::Group;
 use crate::crowd::Shares;
 use crate::error::Error;
 use crate::experiment::Subsystem;
+use crate::guard::Source;
 use crate::own::Owner;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,8 +19,8 @@ use std::sync::Arc;
 pub struct Place {
     /// The file or device, as the host sees it.
     pub(super) file: PathBuf,
-    /// Device numbers below it, whose counters show what reaches storage.
-    pub(super) device: Option<(u32, u32)>,
+    /// Where its data lies in the end.
+    pub(super) source: Source,
     /// `None` is native.
     pub(super) container: Option<Container>,
     /// The namespace, for engines that are hosts themselves.
@@ -134,8 +135,8 @@ impl Place {
         scheduler: Option<Scheduler>,
         owner: Option<Owner>,
     ) -> Self {
-        let Ready { file, device, fabric, unit, mounts, shares, layers, .. } = ready;
-        Self { file, device, container, fabric, unit, mounts, shares, scheduler, layers, owner }
+        let Ready { file, source, fabric, unit, mounts, shares, layers, .. } = ready;
+        Self { file, source, container, fabric, unit, mounts, shares, scheduler, layers, owner }
     }
 
     /// Changeable copies of one set of files, for the engine of containers.
@@ -209,8 +210,8 @@ impl Place {
         self.scheduler.as_ref().map_or(Ok(()), Scheduler::set)
     }
 
-    /// Numbers of the device whose counters show what reaches storage.
-    pub fn device(&self) -> Option<(u32, u32)> {
-        self.device
+    /// Where its data lies in the end: whose counters show what reaches storage.
+    pub fn source(&self) -> &Source {
+        &self.source
     }
 }

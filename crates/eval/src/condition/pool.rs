@@ -1,13 +1,14 @@
 //! Our own file system, woven from files below the experiment's directory: a metadata service and
 //! several nodes on this machine, each with a device and a mount of its own.
 
-use super::storage::{Ready, counted, make_file};
+use super::storage::{Ready, make_file};
 use super::{Stage, StageOptions};
 use crate::error::Error;
 use crate::experiment::Pool;
+use crate::guard::Source;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,8 +52,8 @@ impl Stage {
             Err(error) => return Ok(Err(error.to_string())),
         };
         // What reaches storage is counted by the disk that the devices lie on.
-        let device = fs::metadata(device(own, 1)).ok().and_then(|found| counted(found.dev()));
-        Ok(Ok(Ready { mounts, ..Ready::file(made.file, device) }))
+        let source = Source::of_file(&device(own, 1));
+        Ok(Ok(Ready { mounts, ..Ready::file(made.file, source) }))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::experiment::{
     Backing, EngineKind, Network as NetworkKind, Paced, Storage, Subsystem, Workload,
 };
 use crate::file_set::write_random;
+use crate::guard::Source;
 use crate::own::OwnDirectory;
 use crate::plan::Plan;
 use crate::process;
@@ -33,7 +34,8 @@ const NQN: &str = "nqn.2026-01.io.tsumugi:eval";
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ready {
     pub(super) file: PathBuf,
-    pub(super) device: Option<(u32, u32)>,
+    /// Where its data lies in the end.
+    pub(super) source: Source,
     /// For engines that are hosts themselves; there is no file then.
     pub(super) fabric: Option<Fabric>,
     /// For engines that are initiators themselves; there is no file then either.
@@ -49,14 +51,14 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// A file, on a device that counts.
-    pub(super) fn file(file: PathBuf, device: Option<(u32, u32)>) -> Self {
-        Self { file, device, ..Self::default() }
+    /// A file or a block device.
+    pub(super) fn file(file: PathBuf, source: Source) -> Self {
+        Self { file, source, ..Self::default() }
     }
 
     /// A namespace, for hosts.
-    fn fabric(fabric: Fabric, device: Option<(u32, u32)>) -> Self {
-        Self { device, fabric: Some(fabric), ..Self::default() }
+    fn fabric(fabric: Fabric, source: Source) -> Self {
+        Self { source, fabric: Some(fabric), ..Self::default() }
     }
 }
 
@@ -108,9 +110,9 @@ impl Stage {
                 let backing = match backing {
                     Backing::File => {
                         let made = self.exported_file(directory.as_deref(), own, bytes, false)?;
-                        (format!("file:{}", made.file.display()), made.device)
+                        (format!("file:{}", made.file.display()), made.source)
                     }
-                    Backing::Memory => (format!("memory:{bytes}"), None),
+                    Backing::Memory => (format!("memory:{bytes}"), Source::Uncached),
                 };
                 let is_attached =
                     !matches!(plan.experiment.engine, EngineKind::Nvme | EngineKind::Rate);
@@ -124,10 +126,12 @@ impl Stage {
             }
             Storage::Subsystem(subsystem) => {
                 let fabric = Fabric { subsystem: subsystem.clone(), network_namespace: None };
-                Ok(Ok(Ready::fabric(fabric, None)))
+                Ok(Ok(Ready::fabric(fabric, Source::Uncached)))
             }
             // What it is stands in the load's own process.
-            Storage::Null | Storage::Memory => Ok(Ok(Ready::default())),
+            Storage::Null | Storage::Memory => {
+                Ok(Ok(Ready { source: Source::Uncached, ..Ready::default() }))
+            }
             Storage::Paced(paced) => {
                 // Of the experiment's seed, but another for each device.
                 let name = blake3::hash(own.file_name().unwrap_or_default().as_encoded_bytes());
@@ -202,11 +206,11 @@ impl Stage {
         process::succeed(&mut shell).map(drop)
     }
 
-    /// Starts a target of ours on a namespace: its specification, and the device that counts.
+    /// Starts a target of ours on a namespace: its specification, and where its data lies.
     fn enter_target(
         &mut self,
         options: &StageOptions,
-        (namespace, device): (String, Option<(u32, u32)>),
+        (namespace, source): (String, Source),
         network: NetworkKind,
         own: &Path,
     ) -> Result<Ready, String> {
@@ -237,7 +241,7 @@ impl Stage {
         };
         let network_namespace = network.map(|network| network.host);
         // The fabric has no counters; what the target reads is counted by its disk.
-        Ok(Ready::fabric(Fabric { subsystem, network_namespace }, device))
+        Ok(Ready::fabric(Fabric { subsystem, network_namespace }, source))
     }
 
     /// Makes a namespace a file: a block device of the kernel's host, or one through FUSE.
@@ -262,7 +266,7 @@ impl Stage {
         }
         let says: AttachSays = self.start(attach)?;
         self.notes.push(format!("{}: {}", own.file_name().unwrap_or_default().display(), says.how));
-        Ok(Ready::file(says.file, ready.device))
+        Ok(Ready::file(says.file, ready.source))
     }
 
     /// Starts a device of known speed.
@@ -281,7 +285,8 @@ impl Stage {
         serve.args(["--spread", &paced.spread.to_string()]).arg(&mount);
         let says: AttachSays = self.start(serve)?;
         self.notes.push(format!("{}: {}", own.file_name().unwrap_or_default().display(), says.how));
-        Ok(Ready::file(says.file, None))
+        // Its server makes every answer itself, at its own rate.
+        Ok(Ready::file(says.file, Source::Uncached))
     }
 
     /// Starts a process of ours and takes the JSON that it prints when it is ready.
@@ -350,8 +355,7 @@ pub(super) fn make_file(path: &Path, bytes: u64) -> Result<Ready, Error> {
     let mut piece = vec![0; PIECE_BYTES];
     write_random(&mut file, &mut piece, bytes, &mut random).map_err(wrong("cannot write"))?;
     file.sync_all().map_err(wrong("cannot write"))?;
-    let device = file.metadata().map_err(wrong("cannot use"))?.dev();
-    Ok(Ready::file(path.into(), counted(device)))
+    Ok(Ready::file(path.into(), Source::of_file(path)))
 }
 
 pub(super) fn device(path: &Path) -> Result<Ready, String> {
@@ -359,16 +363,7 @@ pub(super) fn device(path: &Path) -> Result<Ready, String> {
     if !metadata.file_type().is_block_device() {
         return Err(format!("{} is no block device", path.display()));
     }
-    let ready = Ready::file(path.into(), counted(metadata.rdev()));
-    Ok(Ready { queue: Some(numbers(metadata.rdev())), ..ready })
-}
-
-fn numbers(device: u64) -> (u32, u32) {
-    (rustix::fs::major(device), rustix::fs::minor(device))
-}
-
-/// The device's numbers, if the kernel counts its traffic.
-pub(super) fn counted(device: u64) -> Option<(u32, u32)> {
-    let numbers = numbers(device);
-    crate::guard::device_counters(numbers).map(|_| numbers)
+    let numbers = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    let ready = Ready::file(path.into(), Source::of_device(numbers));
+    Ok(Ready { queue: Some(numbers), ..ready })
 }

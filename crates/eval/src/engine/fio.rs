@@ -7,13 +7,13 @@
 mod job;
 mod output;
 
-use super::{Engine, Outcome, Stop, Work};
+use super::{Engine, Outcome, SERIES_INTERVAL, Stop, Work};
 use crate::error::Error;
 use crate::process::{self, Finished};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use job::{JobFile, LOG_SECONDS_MIN, job_file};
+pub use job::{JobFile, job_file, log_interval_ms};
 pub use output::{parse, parse_bandwidth_log};
 
 /// How long a fio that was told to end may take.
@@ -63,12 +63,12 @@ impl Engine for FioEngine {
         let pattern = pattern.ok_or_else(|| Error::program("fio", "the load has no pattern"))?;
         let mut outcome = parse(&stdout, pattern)?;
         outcome.load_seconds += work.ramp.as_secs_f64();
-        if let Some(log) = &job.log {
-            let path = self.scratch.join(log);
-            let text = std::fs::read_to_string(&path).map_err(Error::io("cannot read", &path))?;
-            outcome.series = parse_bandwidth_log(&text);
-            std::fs::remove_file(&path).map_err(Error::io("cannot remove", &path))?;
-        }
+        let path = self.scratch.join(&job.log);
+        let text = std::fs::read_to_string(&path).map_err(Error::io("cannot read", &path))?;
+        let interval_ms = log_interval_ms(work.plan.experiment.timing.run);
+        outcome.series = parse_bandwidth_log(&text, interval_ms);
+        outcome.further.insert(SERIES_INTERVAL.into(), interval_ms as f64 / 1000.0);
+        std::fs::remove_file(&path).map_err(Error::io("cannot remove", &path))?;
         outcome.command = shown;
         outcome.job = job.text;
         Ok(outcome)

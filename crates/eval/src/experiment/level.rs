@@ -253,4 +253,16 @@ pub struct Synthetic {
     pub common: f64,
     /// Share by which the machine slows down per 100 runs.
     pub drift: f64,
+    /// Share by which this level alone slows down per round.
+    pub trend: f64,
+    /// Deviation of the logarithm of what wanders from round to round,
+    pub wander: f64,
+    /// and the correlation of neighbouring rounds in it.
+    pub correlation: f64,
+    /// Share of the next run's throughput that this level takes away, by what it leaves behind.
+    pub leaves: f64,
+    /// Factor on throughput in the last third of each run.
+    pub cliff: f64,
+    /// Share of seconds in which nothing moves.
+    pub stalls: f64,
 }

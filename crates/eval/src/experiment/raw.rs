@@ -108,6 +108,12 @@ pub(super) struct RawLevel {
     pub(super) noise: Option<Placed<f64>>,
     pub(super) common: Option<Placed<f64>>,
     pub(super) drift: Option<Placed<f64>>,
+    pub(super) trend: Option<Placed<f64>>,
+    pub(super) wander: Option<Placed<f64>>,
+    pub(super) correlation: Option<Placed<f64>>,
+    pub(super) leaves: Option<Placed<f64>>,
+    pub(super) cliff: Option<Placed<f64>>,
+    pub(super) stalls: Option<Placed<f64>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

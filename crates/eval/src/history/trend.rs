@@ -56,12 +56,10 @@ impl Trend {
     /// Of results of one plan and machine, oldest first; `None` of none.
     pub fn of(results: &[&Results]) -> Option<Self> {
         let (latest, past) = results.split_last()?;
-        let mut rows = Vec::new();
-        for kind in [Kind::Value, Kind::Effect] {
-            let mut of_kind = gather(kind, past, latest);
-            judge(&mut of_kind, &latest.plan, past.len() >= THRESHOLDS.past_min);
-            rows.extend(of_kind.into_iter().map(TrendRow::from));
-        }
+        let mut rows = gather(Kind::Value, past, latest);
+        rows.extend(gather(Kind::Effect, past, latest));
+        judge(&mut rows, &latest.plan, past.len() >= THRESHOLDS.past_min);
+        let rows = rows.into_iter().map(TrendRow::from).collect();
         Some(Self {
             name: latest.plan.experiment.name.clone(),
             plan: latest.plan.hash.clone(),

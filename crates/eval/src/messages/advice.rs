@@ -221,6 +221,14 @@ macro_rules! advice {
     A13Apply: "{name}: stripe over {most}.", "{name}: {most}にストライプする。";
     A13Unsure: "No stripe count is surely good: intervals are too wide.", "確実に十分といえるストライプ数がない。区間が広すぎる。";
     A13Set: "Set it on the directory: tsumugi stripe set, or lfs setstripe on Lustre.", "ディレクトリに設定する: tsumugi stripe set、Lustre では lfs setstripe。";
+    AdviceOr: " or ", "か";
+    AdviceOneCell: "Not strong: it rests on one cell.", "確信度は高くない: 1 つのセルだけに基づく。";
+    AdviceGrade: "Not strong: the results have grade {grade} (A17).", "確信度は高くない: 結果の等級は {grade} である (A17)。";
+    AdviceWithheld: "Not strong: a verdict on these cells is withheld.", "確信度は高くない: これらのセルの判定に保留がある。";
+    A14PutLoad: "{workload}: {name}.", "{workload}: {name}。";
+    A14Any: "any of them", "どれでもよい";
+    A14ByCell: "it depends on the cell, see the evidence", "セルによる（根拠を参照）";
+    A17Withheld: "{count} of {all} verdicts are withheld", "{all} 件の判定のうち {count} 件が保留";
     A14Put: "Put files of these patterns on: {name}.", "このパターンのファイルの置き場所: {name}。";
     A14NoPairs: "no pairs", "対がない";
     A15Few: "no condition was loaded by enough numbers of containers", "十分な種類のコンテナ数で負荷をかけた条件がない";

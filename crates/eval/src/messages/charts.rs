@@ -12,8 +12,11 @@ macro_rules! charts {
     AxisChangeOf: "change of {metric} (%)", "{metric}の変化 (%)";
     AxisForest: "change from the baseline, with 95 % interval (grey: does not matter)", "基準からの変化と 95 % 区間（灰色: 問題にならない範囲）";
     ForestRow: "{comparison}: {workload} {cell}, {metric}", "{comparison}: {workload} {cell}、{metric}";
-    ForestCaption: "All ratios after {rounds} rounds. Point: geometric mean of the paired ratios; line: 95 % t-interval{widened}; verdicts are adjusted for the number of cells per figure (Holm).{beyond}", "{rounds} ラウンド後のすべての比。点: 対の比の幾何平均、線: 95 % t 区間{widened}。判定は図ごとのセル数について補正した (Holm)。{beyond}";
+    ForestCaption: "All ratios after {rounds} rounds. Point: geometric mean of the paired ratios; line: 95 % interval, for all {together} comparisons of the report together{widened}; verdicts are adjusted likewise (Bonferroni).{beyond}", "{rounds} ラウンド後のすべての比。点: 対の比の幾何平均、線: 報告の {together} 件の比較について同時の 95 % 区間{widened}。判定も同じく補正した (Bonferroni)。{beyond}";
     ForestWidened: ", widened for {looks} looks", "（{looks} 回の中間判定の分だけ広い）";
+    RatioCaption: "Withheld verdicts of {comparison}: the ratio to the baseline, round by round{cut}.", "{comparison} の判定保留: 基準に対する比のラウンドごとの推移{cut}。";
+    AxisRound: "round", "ラウンド";
+    AxisRatio: "% of the baseline", "基準に対する %";
     ForestBeyond: " An arrow: it goes beyond the chart; the tables have the numbers.", "矢印: 図の外に続く。数値は表にある。";
     CurvesCaption: "{workload}{fixed}: medians over rounds with 95 % order-statistic intervals, n ≥ {n}{shaded}.", "{workload}{fixed}: ラウンドの中央値と 95 % 順序統計量区間、n ≥ {n}{shaded}。";
     CurvesShaded: "; shaded: the load's own CPU time, on a device that does nothing", "。網掛け: 何もしないデバイスでの負荷自体の CPU 時間";

@@ -85,12 +85,15 @@ pub(super) fn value(report: &Report) -> Value {
                     "ratio": row.evidence.mean.exp(),
                     "ratio_median": row.evidence.median.exp(),
                     "ratio_interval": row.evidence.interval.map(|it| it.map(f64::exp)),
+                    "ratio_interval_alone":
+                        row.evidence.interval_alone.map(|it| it.map(f64::exp)),
                     "n": row.evidence.n,
                     "log_ratios": row.ratios,
                     "verdict": row.verdict.to_string(),
                     "verdict_alone": row.evidence.alone.to_string(),
                     "judged_together": row.evidence.judged_together,
                     "is_held_back": row.is_held_back(),
+                    "withheld": report.flaws_json(row),
                     "evidence": row.evidence,
                 })
             })

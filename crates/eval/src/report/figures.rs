@@ -10,6 +10,7 @@
 mod containers;
 mod grid;
 mod multiples;
+mod ratios;
 mod roofline;
 mod traces;
 
@@ -20,7 +21,7 @@ use crate::error::Error;
 use crate::experiment::{Metric, Workload};
 use crate::messages::{Language, Message};
 use crate::plan::{Cell, Plan};
-use crate::statistics::Verdict;
+use crate::statistics::{Inconclusive, Verdict};
 use crate::store::Store;
 use crate::units;
 use std::collections::BTreeMap;
@@ -101,6 +102,9 @@ pub(super) fn draw(
     let source = Source { plan, analysis, language, traces };
     let mut figures = Vec::new();
     figures.extend(forest(source)?);
+    for comparison in 0..plan.experiment.comparisons.len() {
+        figures.extend(ratios::by_round(source, comparison)?);
+    }
     for (index, load) in plan.experiment.workloads.iter().enumerate() {
         for sweep in sweeps(load) {
             figures.extend(curves(source, index, sweep)?);
@@ -174,6 +178,7 @@ fn forest(source: Source<'_>) -> Result<Option<Figure>, Error> {
                     Verdict::Equivalent => Symbol::Equivalent,
                     Verdict::DifferentMatters => Symbol::Matters,
                     Verdict::DifferentSmall => Symbol::Small,
+                    Verdict::Inconclusive(Inconclusive::Withheld(_)) => Symbol::Withheld,
                     Verdict::Inconclusive(_) => Symbol::Inconclusive,
                 },
                 margin: percent(row.evidence.margin),
@@ -190,8 +195,12 @@ fn forest(source: Source<'_>) -> Result<Option<Figure>, Error> {
     };
     let is_beyond = rows.iter().any(|row| row.high > FOREST_PERCENT_MAX);
     let beyond = if is_beyond { language.text(Message::ForestBeyond) } else { "" };
-    let values: [(&str, &dyn Display); 3] =
-        [("rounds", &analysis.rounds), ("widened", &widened), ("beyond", &beyond)];
+    let values: [(&str, &dyn Display); 4] = [
+        ("rounds", &analysis.rounds),
+        ("together", &analysis.judged_together),
+        ("widened", &widened),
+        ("beyond", &beyond),
+    ];
     let caption = language.say(Message::ForestCaption, &values);
     Ok(Some(Figure { name: "c10-forest".into(), caption, workload: None, svg }))
 }

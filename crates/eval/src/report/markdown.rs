@@ -67,6 +67,12 @@ pub(super) fn verdicts(text: &mut String, report: &Report) {
             );
         }
     }
+    for (family, row) in report.flawed() {
+        let _ = write!(text, "\n* {}", report.sentence(family, row));
+    }
+    if report.flawed().next().is_some() {
+        text.push('\n');
+    }
     if let Some(meaning) = report.held_back(None) {
         let _ = writeln!(text, "\n{meaning}");
     }

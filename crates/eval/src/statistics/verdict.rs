@@ -1,27 +1,29 @@
-//! Two questions, four answers.
+//! Two questions, four answers, and reasons to give none.
 //!
-//! Per cell three p-values are computed from the paired log-ratios with Student's t: that there is a
-//! difference at all, that it lies wholly beyond the margin, and (two one-sided tests) that it lies
-//! wholly within. Each is multiplied by the number of looks and then adjusted over the cells of one
-//! figure by Holm's procedure, so that a figure of 60 cells is not more likely to cry wolf than one of
-//! one. The answers in order:
+//! From the paired log-ratios follow three p-values: that there is a difference at all, that it lies wholly
+//! beyond the margin, and (two one-sided tests) that it lies wholly within. They allow for rounds that
+//! resemble their neighbours ([`Belief`]). Each is multiplied by the number of looks and by the number of
+//! comparisons that the report prints a verdict of (Bonferroni). The answers in order:
 //!
 //! 1. *equivalent*: within the margin is proven, and the median lies in it;
 //! 2. *different, matters*: beyond the margin is proven, and the median agrees;
 //! 3. *different, small*: a difference is proven, but not that it exceeds the margin;
 //! 4. *inconclusive*: neither is proven, which is never the same as "no difference".
 //!
-//! What an interval shows is one cell's alone, so it may promise more than the verdict says; what the
-//! verdict would be without Holm is kept beside it ([`Evidence::alone`]), and marked where they differ.
+//! The family is the report, since a reader takes every verdict of it for true. Of one comparison at most
+//! one of these statements can be wrong (equal ones cannot be falsely equivalent), so the chance that a
+//! report holds *any* wrong statement, "different" or "equivalent", is at most 5 %. Holm's procedure would
+//! decide a little more, but has no intervals that agree with it; these are simultaneous, and
+//! exclude "no difference" exactly where the verdict may.
 //!
 //! "The median agrees" means that its order-statistic interval excludes no difference on the same
 //! side. If it does not, the difference hangs on a few outliers and the answer is *inconclusive*.
 
-use super::{Interval, deviation, mean, median, median_interval, student, t_interval};
+use super::{Belief, Interval, deviation, mean, median, median_interval, student};
 use crate::messages::{Language, Message};
 use serde::Serialize;
 
-/// The error that an experiment may make per figure: 5 %.
+/// The error that a report may make: 5 %.
 pub const ALPHA: f64 = 0.05;
 /// More rounds than this nobody runs; the answer is "more than that".
 const ROUNDS_NEEDED_MAX: u32 = 1000;
@@ -37,9 +39,11 @@ pub struct Evidence {
     pub median: f64,
     /// Standard deviation of it.
     pub deviation: f64,
-    /// 95 % t-interval of the mean (wider by the number of looks).
+    /// 95 % interval of the mean: with those of all comparisons of the report and over all looks.
     pub interval: Option<Interval>,
-    /// 90 % t-interval of the mean, which the equivalence test compares with the margin.
+    /// 95 % interval of the mean of this comparison alone, over all looks.
+    pub interval_alone: Option<Interval>,
+    /// The 90 % interval that goes with `interval`, which the equivalence test compares with the margin.
     pub interval_90: Option<Interval>,
     /// 95 % order-statistic interval of the median.
     pub median_interval: Option<Interval>,
@@ -51,24 +55,26 @@ pub struct Evidence {
     pub p_matters: f64,
     /// Adjusted p-value of "any difference is within the margin".
     pub p_equivalent: f64,
-    /// What the verdict would be of this cell alone, as its intervals show it.
+    /// What the verdict would be of this comparison alone.
     pub alone: Verdict,
-    /// Number of cells that were judged together.
+    /// Number of comparisons that were judged together: all of the report.
     pub judged_together: usize,
 }
 
 impl Evidence {
-    /// Whether the verdict is not what the intervals show, as it counts the other cells too.
+    /// Whether the comparison would have another verdict in a report of its own.
     pub fn is_held_back(&self, verdict: Verdict) -> bool {
-        use Inconclusive::NeedsMore;
+        use Inconclusive::{NeedsMore, NotDue, Withheld};
         match (self.alone, verdict) {
-            // How many more it takes is not another answer.
-            (Verdict::Inconclusive(NeedsMore(_)), Verdict::Inconclusive(NeedsMore(_))) => false,
+            // Other comparisons have nothing to do with the first two, and how many more it takes is not
+            // another answer.
+            (_, Verdict::Inconclusive(NotDue(_) | Withheld(_)))
+            | (Verdict::Inconclusive(NeedsMore(_)), Verdict::Inconclusive(NeedsMore(_))) => false,
             (alone, verdict) => alone != verdict,
         }
     }
 
-    /// The verdict for people, marked († of so many) where the intervals show another.
+    /// The verdict for people, marked († of so many) where it alone would have another.
     pub fn label(&self, verdict: Verdict, language: Language) -> String {
         let mark = if self.is_held_back(verdict) {
             language.say(Message::HeldBackMark, &[("all", &self.judged_together)])
@@ -101,6 +107,58 @@ pub enum Inconclusive {
     Outliers,
     /// Fewer than two usable pairs.
     NoData,
+    /// There is data enough for an answer, but no look at it is due yet: in so many rounds.
+    NotDue(u32),
+    /// One number does not describe the ratio.
+    Withheld(Withheld),
+}
+
+/// Why one number does not describe a ratio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Withheld {
+    /// It grows or falls over the rounds.
+    Trend,
+    /// It changed at once between two rounds.
+    Step,
+    /// It depends on which condition ran first.
+    Order,
+    /// It depends on which condition ran before.
+    CarryOver,
+    /// Neighbouring rounds resemble each other.
+    Autocorrelated,
+    /// Speed changes at once within the runs of one condition.
+    Cliff,
+    /// The runs of one condition stand still at times.
+    Stalls,
+}
+
+impl Withheld {
+    /// For people.
+    pub fn message(self) -> Message {
+        match self {
+            Self::Trend => Message::WithheldTrend,
+            Self::Step => Message::WithheldStep,
+            Self::Order => Message::WithheldOrder,
+            Self::CarryOver => Message::WithheldCarryOver,
+            Self::Autocorrelated => Message::WithheldAutocorrelated,
+            Self::Cliff => Message::WithheldCliff,
+            Self::Stalls => Message::WithheldStalls,
+        }
+    }
+
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Trend => "trend",
+            Self::Step => "step",
+            Self::Order => "order",
+            Self::CarryOver => "carry-over",
+            Self::Autocorrelated => "autocorrelated",
+            Self::Cliff => "cliff",
+            Self::Stalls => "stalls",
+        }
+    }
 }
 
 impl Verdict {
@@ -130,6 +188,10 @@ impl Verdict {
             }
             Self::Inconclusive(Inconclusive::Outliers) => language.text(Message::Outliers).into(),
             Self::Inconclusive(Inconclusive::NoData) => language.text(Message::NoData).into(),
+            Self::Inconclusive(Inconclusive::NotDue(rounds)) => {
+                language.say(Message::NotDue, &[("rounds", &rounds)])
+            }
+            Self::Inconclusive(Inconclusive::Withheld(why)) => language.text(why.message()).into(),
         }
     }
 }
@@ -140,120 +202,125 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// Judges the cells of one figure: for each the paired log-ratios; all share a margin (a log-ratio
-/// above 0) and the number of looks that the experiment may take.
-pub fn judge_family(
-    cells: &[Vec<f64>],
-    margin: f64,
-    looks: usize,
-    alpha: f64,
-) -> Vec<(Evidence, Verdict)> {
-    let alpha_per_look = alpha / looks.max(1) as f64;
-    let mut all: Vec<Evidence> =
-        cells.iter().map(|ratios| weigh(ratios, margin, looks, alpha)).collect();
-    for evidence in &mut all {
-        evidence.alone = decide(evidence, alpha_per_look, alpha);
-        evidence.judged_together = cells.len();
+/// How the error of a report is shared out.
+#[derive(Clone, Copy, Debug)]
+pub struct Stake {
+    /// The error of the whole report.
+    pub alpha: f64,
+    /// Looks that the experiment may take.
+    pub looks: usize,
+    /// Comparisons whose verdicts the report prints.
+    pub together: usize,
+}
+
+impl Stake {
+    /// A report's 5 % over so many looks and comparisons.
+    pub fn of_report(looks: usize, together: usize) -> Self {
+        Self { alpha: ALPHA, looks, together }
     }
-    let adjust = |all: &mut [Evidence], field: fn(&mut Evidence) -> &mut f64| {
-        let raw: Vec<f64> = all.iter_mut().map(|evidence| *field(evidence)).collect();
-        for (evidence, adjusted) in all.iter_mut().zip(holm(&raw)) {
-            *field(evidence) = adjusted;
-        }
+
+    /// By how much a p-value grows.
+    fn factor(&self) -> f64 {
+        (self.looks.max(1) * self.together.max(1)) as f64
+    }
+
+    /// The same for a report of this comparison alone.
+    fn alone(&self) -> Self {
+        Self { together: 1, ..*self }
+    }
+}
+
+/// Judges the paired log-ratios of a comparison, in the order of their rounds; `margin` is a log-ratio
+/// above 0.
+pub fn judge(ratios: &[f64], margin: f64, stake: Stake) -> (Evidence, Verdict) {
+    let weighed = Weighed::of(ratios, margin, stake.alpha);
+    let belief = Belief::of(ratios);
+    let interval = |stake: Stake, sides: f64| {
+        belief.as_ref().map(|it| it.interval(1.0 - sides * stake.alpha / stake.factor()))
     };
-    adjust(&mut all, |evidence| &mut evidence.p_different);
-    adjust(&mut all, |evidence| &mut evidence.p_matters);
-    adjust(&mut all, |evidence| &mut evidence.p_equivalent);
-    all.into_iter()
-        .map(|evidence| {
-            let verdict = decide(&evidence, alpha_per_look, alpha);
-            (evidence, verdict)
-        })
-        .collect()
-}
-
-/// Holm's step-down adjustment (1979): adjusted p-values in the given order.
-pub fn holm(raw: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..raw.len()).collect();
-    order.sort_by(|&a, &b| raw[a].total_cmp(&raw[b]));
-    let mut adjusted = vec![1.0; raw.len()];
-    let mut floor = 0.0_f64;
-    for (rank, &index) in order.iter().enumerate() {
-        floor = floor.max(raw[index] * (raw.len() - rank) as f64).min(1.0);
-        adjusted[index] = floor;
-    }
-    adjusted
-}
-
-/// The evidence of one cell, its p-values adjusted for looks but not yet for other cells.
-fn weigh(ratios: &[f64], margin: f64, looks: usize, alpha: f64) -> Evidence {
-    let n = ratios.len();
-    let looks = looks.max(1) as f64;
-    let mut evidence = Evidence {
-        n,
+    let adjusted = |p: f64| (p * stake.factor()).min(1.0);
+    let evidence = Evidence {
+        n: ratios.len(),
         mean: mean(ratios),
-        median: median(ratios),
+        median: weighed.median,
         deviation: deviation(ratios),
-        interval: t_interval(ratios, 1.0 - alpha / looks),
-        interval_90: t_interval(ratios, 1.0 - 2.0 * alpha / looks),
-        median_interval: median_interval(ratios, 1.0 - alpha),
+        interval: interval(stake, 1.0),
+        interval_alone: interval(stake.alone(), 1.0),
+        interval_90: interval(stake, 2.0),
+        median_interval: weighed.median_interval,
         margin,
-        p_different: 1.0,
-        p_matters: 1.0,
-        p_equivalent: 1.0,
-        alone: Verdict::Inconclusive(Inconclusive::NoData),
-        judged_together: 1,
+        p_different: adjusted(weighed.p_different),
+        p_matters: adjusted(weighed.p_matters),
+        p_equivalent: adjusted(weighed.p_equivalent),
+        alone: weighed.decide(ratios, stake.alone()),
+        judged_together: stake.together,
     };
-    if n < 2 {
-        return evidence;
-    }
-    let error = evidence.deviation / (n as f64).sqrt();
-    // Of identical ratios everything is certain: t is infinite, with its sign.
-    let tail = |distance: f64| {
-        if error > 0.0 {
-            student::survival(distance / error, (n - 1) as f64)
-        } else if distance > 0.0 {
-            0.0
-        } else {
-            1.0
-        }
-    };
-    let size = evidence.mean.abs();
-    evidence.p_different = (2.0 * tail(size) * looks).min(1.0);
-    evidence.p_matters = (2.0 * tail(size - margin) * looks).min(1.0);
-    evidence.p_equivalent = (tail(margin - size) * looks).min(1.0);
-    evidence
+    (evidence, weighed.decide(ratios, stake))
 }
 
-fn decide(evidence: &Evidence, alpha_per_look: f64, alpha: f64) -> Verdict {
-    if evidence.n < 2 {
-        return Verdict::Inconclusive(Inconclusive::NoData);
-    }
-    if evidence.p_equivalent <= alpha && evidence.median.abs() <= evidence.margin {
-        return Verdict::Equivalent;
-    }
-    if evidence.p_different <= alpha {
-        let agrees = evidence.median_interval.is_some_and(|interval| {
-            !interval.contains(0.0) && (interval.low > 0.0) == (evidence.mean > 0.0)
-        });
-        if !agrees {
-            return Verdict::Inconclusive(Inconclusive::Outliers);
-        }
-        let matters = evidence.p_matters <= alpha && evidence.median.abs() > evidence.margin;
-        return if matters { Verdict::DifferentMatters } else { Verdict::DifferentSmall };
-    }
-    Verdict::Inconclusive(Inconclusive::NeedsMore(rounds_missing(evidence, alpha_per_look)))
+/// What is decided of log-ratios, without the intervals, which take longer.
+#[derive(Clone, Debug)]
+struct Weighed {
+    mean: f64,
+    median: f64,
+    median_interval: Option<Interval>,
+    margin: f64,
+    /// p-values of this comparison at one look.
+    p_different: f64,
+    p_matters: f64,
+    p_equivalent: f64,
 }
 
-/// How many more rounds would decide, if mean and deviation stay what they are: the nearer of
-/// "equivalent" and "different".
-fn rounds_missing(evidence: &Evidence, alpha: f64) -> Option<u32> {
-    let size = evidence.mean.abs();
-    let n = evidence.n as u32;
+impl Weighed {
+    fn of(ratios: &[f64], margin: f64, alpha: f64) -> Self {
+        let (mut p_different, mut p_matters, mut p_equivalent) = (1.0, 1.0, 1.0);
+        if let Some(belief) = Belief::of(ratios) {
+            p_different = (2.0 * belief.below(0.0).min(belief.above(0.0))).min(1.0);
+            p_matters = (2.0 * belief.below(margin).min(belief.above(-margin))).min(1.0);
+            p_equivalent = belief.above(margin).max(belief.below(-margin));
+        }
+        Self {
+            mean: mean(ratios),
+            median: median(ratios),
+            median_interval: median_interval(ratios, 1.0 - alpha),
+            margin,
+            p_different,
+            p_matters,
+            p_equivalent,
+        }
+    }
+
+    fn decide(&self, ratios: &[f64], stake: Stake) -> Verdict {
+        if ratios.len() < 2 {
+            return Verdict::Inconclusive(Inconclusive::NoData);
+        }
+        let level = stake.alpha / stake.factor();
+        if self.p_equivalent <= level && self.median.abs() <= self.margin {
+            return Verdict::Equivalent;
+        }
+        if self.p_different <= level {
+            let agrees = self.median_interval.is_some_and(|interval| {
+                !interval.contains(0.0) && (interval.low > 0.0) == (self.mean > 0.0)
+            });
+            if !agrees {
+                return Verdict::Inconclusive(Inconclusive::Outliers);
+            }
+            let matters = self.p_matters <= level && self.median.abs() > self.margin;
+            return if matters { Verdict::DifferentMatters } else { Verdict::DifferentSmall };
+        }
+        let missing = rounds_missing(self.mean.abs(), self.margin, ratios, level);
+        Verdict::Inconclusive(Inconclusive::NeedsMore(missing))
+    }
+}
+
+/// How many more rounds would decide, if mean and deviation stay what they are and rounds are unrelated:
+/// the nearer of "equivalent" and "different".
+fn rounds_missing(size: f64, margin: f64, ratios: &[f64], alpha: f64) -> Option<u32> {
+    let (n, deviation) = (ratios.len() as u32, deviation(ratios));
     let decides = |rounds: u32| {
-        let error = (evidence.deviation / f64::from(rounds).sqrt()).max(f64::MIN_POSITIVE);
+        let error = (deviation / f64::from(rounds).sqrt()).max(f64::MIN_POSITIVE);
         let tail = |distance: f64| student::survival(distance / error, f64::from(rounds - 1));
-        2.0 * tail(size) <= alpha || tail(evidence.margin - size) <= alpha
+        2.0 * tail(size) <= alpha || tail(margin - size) <= alpha
     };
     if n >= ROUNDS_NEEDED_MAX || !decides(ROUNDS_NEEDED_MAX) {
         return None;
@@ -269,6 +336,24 @@ fn rounds_missing(evidence: &Evidence, alpha: f64) -> Option<u32> {
         }
     }
     Some(enough - n)
+}
+
+/// Judges comparisons that share a margin and are all that a report has.
+#[cfg(test)]
+pub(crate) fn judge_family(
+    cells: &[Vec<f64>],
+    margin: f64,
+    looks: usize,
+    alpha: f64,
+) -> Vec<(Evidence, Verdict)> {
+    let stake = Stake { alpha, looks, together: cells.len() };
+    cells.iter().map(|cell| judge(cell, margin, stake)).collect()
+}
+
+/// The verdict alone, which is had soon.
+#[cfg(test)]
+pub(crate) fn verdict_of(ratios: &[f64], margin: f64, stake: Stake) -> Verdict {
+    Weighed::of(ratios, margin, stake.alpha).decide(ratios, stake)
 }
 
 #[cfg(test)]

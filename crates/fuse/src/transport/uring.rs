@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ring::affinity::Follower;
-use ring::{Chunk, Handle, Region, UringCmd};
+use ring::{Chunk, Handle, Region, Segment, UringCmd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::{
@@ -260,10 +260,10 @@ struct Entry {
 impl Entry {
     fn new(payload: Region) -> io::Result<Self> {
         let headers = Region::new(HEADERS_BYTES)?;
-        let address = |region: &Region, len| region.range(0, len).as_slice().as_ptr() as u64;
+        let address = |region: &Region| region.range(0, 1).as_ptr() as u64;
         let iovecs = Iovecs([
-            [address(&headers, 1), size_of::<UringReqHeader>() as u64],
-            [address(&payload, 1), payload.len() as u64],
+            [address(&headers), size_of::<UringReqHeader>() as u64],
+            [address(&payload), payload.len() as u64],
         ]);
         headers.copy_in(IOVECS_OFFSET, iovecs.as_bytes());
         Ok(Self { headers, payload, is_lent: Cell::new(false) })
@@ -274,7 +274,7 @@ impl Entry {
         let request = UringCmdReq { qid: queue, ..UringCmdReq::default() };
         let iovecs = self.headers.range(IOVECS_OFFSET, size_of::<Iovecs>());
         UringCmd {
-            address: iovecs.as_slice().as_ptr() as u64,
+            address: iovecs.as_ptr() as u64,
             len: 2,
             ..command(URING_CMD_REGISTER, &request)
         }
@@ -329,7 +329,9 @@ impl Entry {
                 (header.opcode == opcode::READ).then(|| self.payload.range(0, self.payload.len()));
             return decoder.decode(header, &headers.op_in[..first_len], destination);
         }
-        let body = [&headers.op_in[..first_len], payload.as_slice()].concat();
+        let mut body = vec![0; first_len + payload_bytes];
+        body[..first_len].copy_from_slice(&headers.op_in[..first_len]);
+        payload.copy_out(&mut body[first_len..]);
         decoder.decode(header, &body, None)
     }
 
@@ -357,10 +359,9 @@ impl Entry {
 
     /// Copies a chunk unless it lies there already.
     fn put_chunk(&self, offset: usize, chunk: &Chunk) {
-        let bytes = chunk.as_slice();
-        let place = self.payload.range(offset, bytes.len());
-        if place.as_slice().as_ptr() != bytes.as_ptr() {
-            self.payload.copy_in(offset, bytes);
+        let place = self.payload.range(offset, chunk.len());
+        if !std::ptr::eq(place.as_ptr(), chunk.as_ptr()) {
+            Segment::Region(place).fill_from_chunk(chunk, 0);
         }
     }
 

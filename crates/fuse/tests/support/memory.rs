@@ -108,7 +108,7 @@ impl Memory {
         let node = request.node;
         match &mut request.operation {
             Operation::Read(_) => self.read(request).await,
-            Operation::Write(write) => self.write(node, write.offset, write.data.as_slice()).await,
+            Operation::Write(write) => self.write(node, write.offset, &write.data).await,
             Operation::SetLock { lock, wait } => {
                 let (lock, wait) = (*lock, *wait);
                 self.set_lock(request, &lock, wait).await
@@ -306,12 +306,12 @@ impl Memory {
         Ok(Response::Data(chunks.map(ring::Chunk::copy_from).collect()))
     }
 
-    async fn write(&self, node: NodeId, offset: u64, bytes: &[u8]) -> Result<Response> {
+    async fn write(&self, node: NodeId, offset: u64, data: &ring::Chunk) -> Result<Response> {
         let observed = &self.observed;
         observed.writes.fetch_add(1, Ordering::SeqCst);
         let now = observed.writes_now.fetch_add(1, Ordering::SeqCst) + 1;
         observed.writes_max.fetch_max(now, Ordering::SeqCst);
-        if !bytes.as_ptr().addr().is_multiple_of(4096) {
+        if !data.as_ptr().addr().is_multiple_of(4096) {
             observed.misaligned_writes.fetch_add(1, Ordering::SeqCst);
         }
         if !self.behaviour.write_time.is_zero() {
@@ -320,11 +320,12 @@ impl Memory {
         observed.writes_now.fetch_sub(1, Ordering::SeqCst);
         let mut tree = self.tree.borrow_mut();
         let inode = tree.inode(node)?;
+        let bytes = data.to_bytes();
         let end = offset as usize + bytes.len();
         if inode.data.len() < end {
             inode.resize(end as u64);
         }
-        inode.data[offset as usize..end].copy_from_slice(bytes);
+        inode.data[offset as usize..end].copy_from_slice(&bytes);
         inode.touch();
         Ok(Response::Written(bytes.len() as u32))
     }

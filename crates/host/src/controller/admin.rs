@@ -5,8 +5,8 @@ use crate::error::Error;
 use crate::queue_pair::{Data, Destination};
 use nvme::command::{GetLogPage, Identify};
 use nvme::identify::{
-    IDENTIFY_BYTES, IdentifyNamespace, NamespaceDescriptor, NamespaceDescriptors, NamespaceList,
-    cns,
+    IDENTIFY_BYTES, IdentifyControllerNvm, IdentifyNamespace, NamespaceDescriptor,
+    NamespaceDescriptors, NamespaceList, cns,
 };
 use nvme::{CompletionQueueEntry, Nsid, Status, SubmissionQueueEntry};
 use ring::Buffer;
@@ -119,6 +119,19 @@ impl Link {
         Ok(Box::new(*identify))
     }
 
+    /// Limits of commands that move no data; none if the controller states none.
+    pub(crate) async fn nvm_limits(&self) -> Result<NvmLimits, Error> {
+        let command = "Identify Controller (NVM command set)";
+        let page = match identify(self, command, cns::CONTROLLER_BY_COMMAND_SET, Nsid(0)).await {
+            // Not there before version 2.0.
+            Err(Error::Refused { .. }) => return Ok(NvmLimits::default()),
+            other => other?,
+        };
+        let limits = IdentifyControllerNvm::from_prefix(&page)
+            .map_err(|source| invalid("Identify Controller (NVM command set)", source))?;
+        Ok(NvmLimits::new(limits, self.info.capabilities.mpsmin()))
+    }
+
     pub(crate) async fn namespace_identity(
         &self,
         nsid: Nsid,
@@ -185,6 +198,88 @@ async fn identify(
     Ok(data.into_buffer().unwrap_or_else(|| Buffer::zeroed(IDENTIFY_BYTES)))
 }
 
+/// Limits of commands that move no data.
+#[allow(clippy::struct_field_names, reason = "each is a maximum")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NvmLimits {
+    /// Most bytes of one Write Zeroes.
+    pub(crate) zero_bytes_max: u64,
+    /// Most ranges of one Dataset Management command.
+    pub(crate) discard_ranges_max: usize,
+    /// Most blocks of one of its ranges.
+    pub(crate) discard_range_blocks_max: u64,
+    /// Most blocks of all its ranges.
+    pub(crate) discard_blocks_max: u64,
+}
+
+impl Default for NvmLimits {
+    /// Those of the commands' fields.
+    fn default() -> Self {
+        Self {
+            zero_bytes_max: u64::MAX,
+            discard_ranges_max: 256,
+            discard_range_blocks_max: u32::MAX.into(),
+            discard_blocks_max: u64::MAX,
+        }
+    }
+}
+
+impl NvmLimits {
+    /// The stated limits, of which 0 is none.
+    fn new(stated: &IdentifyControllerNvm, mpsmin: u64) -> Self {
+        let none = Self::default();
+        let stated_or = |stated: u64, none: u64| if stated == 0 { none } else { stated.min(none) };
+        let zero_shift = u64::from(stated.wzsl) + 12 + mpsmin;
+        let is_limited = stated.wzsl != 0 && zero_shift < 64;
+        let ranges = stated_or(stated.dmrl.into(), none.discard_ranges_max as u64);
+        Self {
+            zero_bytes_max: if is_limited { 1 << zero_shift } else { none.zero_bytes_max },
+            discard_ranges_max: ranges as usize,
+            discard_range_blocks_max: stated_or(
+                stated.dmrsl.get().into(),
+                none.discard_range_blocks_max,
+            ),
+            discard_blocks_max: stated_or(stated.dmsl.get(), none.discard_blocks_max),
+        }
+    }
+
+    /// Blocks of a range, and ranges of a command, with which no command exceeds a limit.
+    pub(crate) fn discard(&self) -> (u64, usize) {
+        let blocks = self.discard_range_blocks_max.min(self.discard_blocks_max).max(1);
+        let ranges = (self.discard_blocks_max / blocks).min(self.discard_ranges_max as u64);
+        (blocks, ranges.max(1) as usize)
+    }
+}
+
 fn invalid(structure: &'static str, source: nvme::Error) -> Error {
     Error::InvalidResponse { structure, fault: source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme::{U32, U64};
+
+    /// Goal: limits that are not stated are those of the commands' fields, and no command of the
+    /// sizes that come out exceeds any stated one.
+    #[test]
+    fn limits_are_kept() {
+        assert_eq!(NvmLimits::new(&IdentifyControllerNvm::default(), 0), NvmLimits::default());
+        for (dmrl, dmrsl, dmsl) in [(0, 0, 0), (64, 1 << 22, 1 << 28), (3, 100, 150), (1, 7, 3)] {
+            let stated = IdentifyControllerNvm {
+                wzsl: 5,
+                dmrl,
+                dmrsl: U32::new(dmrsl),
+                dmsl: U64::new(dmsl),
+                ..IdentifyControllerNvm::default()
+            };
+            let limits = NvmLimits::new(&stated, 1);
+            assert_eq!(limits.zero_bytes_max, 32 << 13);
+            let (blocks, ranges) = limits.discard();
+            assert!(blocks > 0 && ranges > 0 && ranges <= 256, "{limits:?}");
+            assert!(dmrl == 0 || ranges <= usize::from(dmrl), "{limits:?}");
+            assert!(dmrsl == 0 || blocks <= u64::from(dmrsl), "{limits:?}");
+            assert!(dmsl == 0 || blocks * ranges as u64 <= dmsl, "{limits:?}");
+        }
+    }
 }

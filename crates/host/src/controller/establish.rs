@@ -258,7 +258,12 @@ async fn open_io_queues(
     let count = wanted.min(granted.submission).min(granted.completion);
     // A queue of n entries holds n - 1 commands at a time.
     let entries = (u32::from(options.queue_size) + 1).min(capabilities.queue_entries_max()).max(2);
-    let depth = (entries - 1).min(u32::from(DEPTH_MAX)) as u16;
+    // MAXCMD is the other bound; 0 where a controller does not say.
+    let commands_max = match identify.maxcmd.get() {
+        0 => DEPTH_MAX,
+        commands_max => commands_max.min(DEPTH_MAX),
+    };
+    let depth = (entries - 1).min(u32::from(commands_max)) as u16;
     let mut io = Vec::new();
     for qid in 1..=count as u16 {
         match open_io_queue(options, depth, entries, QueueId(qid), controller_id).await {

@@ -115,7 +115,7 @@ fn gather(chunks: Vec<Chunk>) -> Shared {
             let chunks: Vec<Chunk> = std::iter::once(first).chain(chunks).collect();
             let mut buffer = Buffer::with_capacity(chunks.iter().map(Chunk::len).sum());
             for chunk in &chunks {
-                buffer.extend_from_slice(chunk.as_slice());
+                buffer.extend_from_chunk(chunk, 0..chunk.len());
             }
             buffer.freeze()
         }

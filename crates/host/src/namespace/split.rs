@@ -18,8 +18,6 @@ use std::task::Poll;
 const PARALLEL_MAX: usize = 64;
 /// Most blocks of one Write Zeroes command.
 const ZERO_BLOCKS_MAX: u64 = 1 << 16;
-/// Most ranges of one Dataset Management command, each of at most 2^32 - 1 blocks.
-const DISCARD_RANGES_MAX: usize = 256;
 
 type Part<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
 
@@ -116,7 +114,9 @@ impl Namespace {
         if !self.0.is_write_zeroes_supported {
             return self.write_zero_bytes(offset_bytes, bytes).await;
         }
-        let piece_bytes = ZERO_BLOCKS_MAX << self.0.block_shift;
+        let limit = self.0.limits.zero_bytes_max.max(u64::from(self.0.geometry.block_size));
+        let piece_blocks = ZERO_BLOCKS_MAX.min(limit >> self.0.block_shift);
+        let piece_bytes = piece_blocks << self.0.block_shift;
         let lane = self.lane();
         run_all(pieces(bytes, piece_bytes).map(|range| -> Part<'_> {
             Box::pin(async move {
@@ -153,10 +153,11 @@ impl Namespace {
     pub(super) async fn discard_split(&self, offset_bytes: u64, bytes: u64) -> Result<(), Error> {
         let start_lba = offset_bytes >> self.0.block_shift;
         let blocks = bytes >> self.0.block_shift;
-        let ranges: Vec<DsmRange> = pieces(blocks, u64::from(u32::MAX))
+        let (range_blocks, ranges_max) = self.0.limits.discard();
+        let ranges: Vec<DsmRange> = pieces(blocks, range_blocks)
             .map(|piece| DsmRange::new(start_lba + piece.start, (piece.end - piece.start) as u32))
             .collect();
-        for ranges in ranges.chunks(DISCARD_RANGES_MAX) {
+        for ranges in ranges.chunks(ranges_max) {
             let fields = DatasetManagement {
                 ranges: ranges.len() as u16,
                 is_deallocate: true,

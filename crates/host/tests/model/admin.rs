@@ -91,6 +91,7 @@ impl Model {
                 let mut data = IdentifyController::default();
                 data.set_serial("MODEL");
                 data.mdts = knobs.mdts;
+                data.maxcmd = U16::new(knobs.maxcmd);
                 data.ioccsz = U32::new((64 + knobs.in_capsule_bytes) / 16);
                 data.oncs = U16::new(
                     IdentifyController::ONCS_WRITE_ZEROES

@@ -47,6 +47,7 @@ pub struct Knobs {
     pub c2h_bytes: u32,
     pub uses_success: bool,
     pub mdts: u8,
+    pub maxcmd: u16,
     pub cpda: u8,
     /// Answers are kept until this many are there, then given in reverse.
     pub hold: usize,
@@ -63,6 +64,7 @@ impl Default for Knobs {
             c2h_bytes: 131_072,
             uses_success: true,
             mdts: 5,
+            maxcmd: 0,
             cpda: 0,
             hold: 0,
         }

@@ -13,6 +13,8 @@ use protocol::{AllocationId, DeviceId, FreeEpoch, InodeId, SessionId};
 pub(crate) enum Key<'a> {
     /// The counters.
     Counters,
+    /// Lease stamps.
+    Stamps,
     /// An inode.
     Inode(InodeId),
     /// A directory's entry by name.
@@ -50,6 +52,8 @@ pub(crate) enum Key<'a> {
 /// Tags: the first byte of a key.
 pub(crate) mod tag {
     pub(crate) const COUNTERS: u8 = 0x01;
+    // 0x02 is the head of the chain of commits, which the store writes itself.
+    pub(crate) const STAMPS: u8 = 0x03;
     pub(crate) const INODE: u8 = 0x10;
     pub(crate) const DENTRY: u8 = 0x11;
     pub(crate) const COOKIE: u8 = 0x12;
@@ -89,6 +93,7 @@ impl Key<'_> {
         let two = |a: u64, b: u64| [Some(a), Some(b), None, None];
         match *self {
             Key::Counters => (tag::COUNTERS, [None; 4], &[]),
+            Key::Stamps => (tag::STAMPS, [None; 4], &[]),
             Key::Inode(inode) => (tag::INODE, one(inode.0), &[]),
             Key::Dentry(inode, name) => (tag::DENTRY, one(inode.0), name),
             Key::Cookie(inode, cookie) => (tag::COOKIE, two(inode.0, cookie), &[]),

@@ -16,8 +16,16 @@ impl Shared {
     /// Ends sessions and disconnects agents that have been silent for too long.
     pub(super) async fn watch_sessions(self: Rc<Self>) {
         let deadline = self.times.session_deadline;
+        let pause = deadline / WATCHES_PER_DEADLINE;
+        let mut agents_may_be_silent_until = ring::time::now();
         loop {
-            ring::time::sleep(deadline / WATCHES_PER_DEADLINE).await;
+            let begun = ring::time::now();
+            ring::time::sleep(pause).await;
+            let stood_still = begun.elapsed().saturating_sub(pause);
+            if stood_still > pause {
+                self.excuse(stood_still);
+                agents_may_be_silent_until = ring::time::now() + deadline;
+            }
             let limit = ring::time::now() - deadline;
             let silent = self.sessions.borrow().silent_since(limit);
             for session in silent {
@@ -25,12 +33,26 @@ impl Shared {
             }
             for agent in self.agents.all() {
                 if agent.last_heard() < limit
+                    && ring::time::now() >= agents_may_be_silent_until
                     && let Some(connection) = agent.connection()
                 {
                     connection.close("the agent was silent for too long");
                 }
             }
             self.tidy_connections();
+        }
+    }
+
+    /// This service did not run for a while: its machine was suspended, or it was stopped. Nobody was
+    /// heard meanwhile who may have spoken, so nobody counts as silent for that time. Patience harms none:
+    /// clients stop themselves by their own clocks.
+    fn excuse(&self, stood_still: Duration) {
+        tracing::warn!(?stood_still, "the metadata service did not run for a while");
+        let now = ring::time::now();
+        for session in self.sessions.borrow().all() {
+            let heard = session.last_heartbeat.get() + stood_still;
+            session.last_heartbeat.set(heard.min(now));
+            session.reclaim_by.set(session.reclaim_by.get().map(|by| by + stood_still));
         }
     }
 

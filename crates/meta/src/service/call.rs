@@ -2,7 +2,7 @@
 
 use super::durable::made_durable;
 use super::execute::Executed;
-use super::outbox::{ClientReply, Outgoing, refusal};
+use super::outbox::{ClientReply, Outgoing, refusal, send};
 use super::shared::Shared;
 use crate::leases::{CallId, Clearance, Demand};
 use crate::sessions::Session;
@@ -93,6 +93,12 @@ impl Shared {
                 }
                 Err(errno) => return self.post(Outgoing::Answer(reply, refusal(errno))),
             }
+        }
+        if let Some(errno) = full_errno(&request.call)
+            && !self.core.borrow_mut().has_room()
+        {
+            // It tells of nothing that would have to be stored first, and storing may have to wait.
+            return send(reply, &refusal(errno));
         }
         let id = CallId(self.next_call.get());
         self.next_call.set(id.0 + 1);
@@ -264,6 +270,16 @@ fn is_late_commit(call: &Call, response: &Response) -> bool {
     match (call, &response.result) {
         (Call::Commit { generation, .. }, Ok(Answer::Attr(attr))) => *generation < attr.generation,
         _ => false,
+    }
+}
+
+/// How a call is refused while the store's disk is nearly full; those that only give something back
+/// are carried out.
+fn full_errno(call: &Call) -> Option<Errno> {
+    match call {
+        Call::Unlock(_) | Call::ReturnSpace { .. } => None,
+        Call::SetLock { .. } => Some(Errno::ENOLCK),
+        call => call.changes().then_some(Errno::ENOSPC),
     }
 }
 

@@ -3,12 +3,17 @@
 use super::Shared;
 use crate::leases::AskId;
 use crate::sessions::Session;
+use crate::store::Error;
 use protocol::client::{Push, PushAnswer, Response};
 use protocol::{Errno, InodeId, Rights};
 use ring::local::oneshot;
 use ring::time::timeout;
 use rpc::{Acceptor, Client, Reply, RpcError};
 use std::rc::Rc;
+use std::time::Duration;
+
+/// How soon what could not be stored on a full disk is tried again.
+const FLUSH_AGAIN: Duration = Duration::from_millis(100);
 
 /// The way back to a client.
 pub(crate) type ClientReply = Reply<Acceptor<Client>>;
@@ -68,6 +73,11 @@ impl Shared {
         let has_changes = self.core.borrow().has_pending();
         let flushed = self.core.borrow_mut().flush();
         let outbox = std::mem::take(&mut *self.outbox.borrow_mut());
+        if let Err(Error::Full(_)) = flushed {
+            // Nothing of it may be sent before it is stored.
+            *self.outbox.borrow_mut() = outbox;
+            return self.flush_later();
+        }
         if let Err(error) = flushed {
             drop(outbox);
             self.fail(error);
@@ -87,6 +97,15 @@ impl Shared {
                 Outgoing::Then(then) => then(self),
             }
         }
+    }
+
+    /// Flushes again soon, when there may be room.
+    fn flush_later(self: &Rc<Self>) {
+        let shared = Rc::clone(self);
+        ring::spawn(async move {
+            ring::time::sleep(FLUSH_AGAIN).await;
+            shared.flush_wanted.notify();
+        });
     }
 
     /// Sends a recall. If the connection is lost the ask stays open until the session has resumed or

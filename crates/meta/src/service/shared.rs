@@ -1,6 +1,7 @@
 //! The service's state, and how it starts and ends.
 
 use super::call::Work;
+use super::handshakes::Handshakes;
 use super::outbox::Outgoing;
 use super::sync::Syncing;
 use super::{ServeError, Times};
@@ -15,21 +16,22 @@ use protocol::auth::{Role, Secret};
 use protocol::client::Push;
 use protocol::connection::Limits;
 use protocol::{InodeId, SessionId};
-use ring::JoinHandle;
-use ring::local::{Notify, Semaphore};
+use ring::local::Notify;
+use ring::{JoinHandle, Sparse};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
-
-/// Connections that may be in their handshake at once.
-const HANDSHAKES_MAX: usize = 128;
 
 /// Pause after an `accept` that failed, as it does when descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a clean end waits for answers to leave.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Lines that strangers can cause.
+static ACCEPT_FAILED: Sparse = Sparse::new();
+static REFUSED: Sparse = Sparse::new();
 
 /// Closes a connection if the reason is not empty; answers whether it is open then.
 type Closer = Rc<dyn Fn(&str) -> bool>;
@@ -81,13 +83,13 @@ impl Shared {
             sessions.insert(session);
             sessions.expect(id);
         }
+        let stamps_from = core.stamps_from();
         let syncing = Syncing::start(core.syncer()).map_err(ServeError::Thread)?;
         Ok(Rc::new(Shared {
             secret,
             times,
             core: RefCell::new(core),
-            // Later than all stamps of earlier lives.
-            leases: RefCell::new(Leases::new(ring::time::system_time(), HOLDINGS_PER_SESSION)),
+            leases: RefCell::new(Leases::new(stamps_from, HOLDINGS_PER_SESSION)),
             locks: RefCell::new(locks),
             sessions: RefCell::new(sessions),
             agents: Agents::new(),
@@ -126,33 +128,43 @@ impl Shared {
         self.end_void_sessions();
     }
 
-    /// Accepts connections; whoever knocks proves itself in a task of its own.
+    /// Accepts connections. Each proves itself in a task of its own, and waits for no other: when there
+    /// are too many that have not, the oldest of the peer with the most of them ends.
     async fn accept_loop(self: Rc<Self>, listener: rpc::Listener) {
-        let handshakes = Semaphore::new(HANDSHAKES_MAX);
+        let handshakes = Rc::new(Handshakes::new());
         loop {
-            let permit = handshakes.acquire(1).await;
             let knock = match listener.accept().await {
                 Ok(knock) => knock,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    if let Some(suppressed) = ACCEPT_FAILED.pass() {
+                        tracing::warn!(%error, suppressed, "cannot accept a connection");
+                    }
+                    handshakes.make_room();
                     ring::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let shared = Rc::clone(&self);
-            ring::spawn(async move {
-                let address = knock.address();
-                match knock.authenticate(&shared.secret, Limits::default()).await {
+            let address = knock.address();
+            let Some(id) = handshakes.enter(address.ip()) else { continue };
+            let (shared, these) = (Rc::clone(&self), Rc::clone(&handshakes));
+            let task = ring::spawn(async move {
+                let result = knock.authenticate(&shared.secret, Limits::default()).await;
+                these.leave(id);
+                match result {
                     Ok(_) if shared.is_stopping.get() => {}
                     Ok(peer) => match peer.role() {
                         Role::Client => shared.serve_client(peer),
                         Role::Agent => shared.serve_agent(peer),
                         Role::Admin => shared.serve_admin(peer),
                     },
-                    Err(error) => tracing::warn!(%address, %error, "a connection is refused"),
+                    Err(error) => {
+                        if let Some(suppressed) = REFUSED.pass() {
+                            tracing::warn!(%address, %error, suppressed, "a connection is refused");
+                        }
+                    }
                 }
-                drop(permit);
             });
+            handshakes.keep(id, task);
         }
     }
 
@@ -267,7 +279,7 @@ impl Shared {
         let mut core = self.core.borrow_mut();
         core.flush()?;
         // Nothing else runs any more: this thread may wait for the disk.
-        Ok(core.syncer().sync()?)
+        Ok(core.sync()?)
     }
 }
 

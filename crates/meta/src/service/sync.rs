@@ -8,9 +8,17 @@ use super::shared::Shared;
 use crate::store::{Error, Syncer};
 use ring::local::{Notify, oneshot};
 use ring::mailbox::{Receiver, Sender, channel};
+use ring::time::{now, timeout};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// When no sync has been wanted for so long, what was synced is remembered outside of the journal.
+const REST: Duration = Duration::from_millis(2);
+
+/// While syncs are wanted all the time it is remembered so often.
+const REMEMBER_EVERY: Duration = Duration::from_millis(20);
 
 /// The way to the sync thread, and who waits.
 pub(super) struct Syncing {
@@ -27,11 +35,24 @@ impl Syncing {
         let (outgoing, results) = channel::<Result<(), Error>>(2);
         let config = ring::Config { entries: 8, ..ring::Config::default() };
         ring::thread::spawn("meta-sync", &config, move || async move {
-            while incoming.recv().await.is_some() {
+            let mut remembered = now();
+            let mut wanted = incoming.recv().await;
+            while wanted.is_some() {
                 if outgoing.send(syncer.sync()).await.is_err() {
                     return;
                 }
+                // Answers do not wait for this, and the next sync mostly need not either.
+                let next = timeout(REST, incoming.recv()).await;
+                if next.is_err() || remembered.elapsed() > REMEMBER_EVERY {
+                    syncer.remember();
+                    remembered = now();
+                }
+                wanted = match next {
+                    Ok(next) => next,
+                    Err(_) => incoming.recv().await,
+                };
             }
+            syncer.remember();
         })?;
         Ok(Syncing {
             requests,

@@ -6,59 +6,313 @@
 //!
 //! Sizes are chosen for a job's file system, which is up for hours and must start in milliseconds:
 //! a restart replays the journal of what the memtable holds, so the memtable is small.
+//!
+//! fjall drops damaged parts of its journal in silence, and gives up for good when the disk is full.
+//! [`super::chain`], [`super::watermark`] and [`super::inspect`] find the former out when a store is
+//! opened; [`super::room`] avoids the latter, and where it cannot, the engine is opened anew in place.
 
+mod engine;
+
+use super::chain::{self, Head};
+use super::inspect::{self, Inspection, Loss};
 use super::memory::{is_empty_range, scan_bounds};
-use super::{Batch, Direction, Error, Pair, Scan, Store, Syncer};
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use std::path::Path;
+use super::room::Room;
+use super::watermark::Watermark;
+use super::{Batch, Direction, Error, Pair, Scan, Store, Syncer, privacy};
+use engine::{Engine, Workers, store_error};
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use uuid::Uuid;
 
-/// Block cache, in bytes.
-const CACHE_BYTES: u64 = 64 << 20;
+/// How often the engine may be opened anew without a full disk as the reason.
+const UNEXPLAINED_REVIVALS_MAX: u32 = 3;
 
-/// Memtable size at which it is written out, in bytes.
-const MEMTABLE_BYTES: u64 = 16 << 20;
+/// How a store is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// The machine's boot identifier.
+    pub boot: Uuid,
+    /// Open it though commits are missing.
+    pub accept_loss: bool,
+}
 
-/// Journals are kept to at most this, in bytes (the least that fjall takes).
-const JOURNAL_BYTES: u64 = 64 << 20;
+impl Opening {
+    /// On this machine, with nothing missing.
+    ///
+    /// # Errors
+    /// If the kernel does not give its boot identifier.
+    pub fn here() -> std::io::Result<Opening> {
+        Ok(Opening { boot: super::boot_id()?, accept_loss: false })
+    }
+}
 
-/// Threads that write out memtables and compact.
-const WORKER_THREADS: usize = 1;
+/// What an intact store holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Checked {
+    /// The newest commit.
+    pub head: Head,
+    /// The newest commit that is known to have been synced.
+    pub synced: u64,
+}
 
 /// A store in a directory of the local file system.
 pub struct FjallStore {
-    database: Database,
-    records: Keyspace,
+    shared: Arc<Shared>,
+    room: Room,
+    /// Commits are missing, and were given up.
+    has_lost: bool,
+    revivals: u32,
+    /// One process has a store at a time.
+    _lock: File,
+}
+
+/// What the syncing thread has, too.
+struct Shared {
+    directory: PathBuf,
+    boot: Uuid,
+    /// `None` only if opening anew failed.
+    engine: RwLock<Option<Engine>>,
+    /// The newest commit.
+    head: Mutex<Head>,
+    /// `None` until the first commit after a loss was accepted.
+    watermark: Mutex<Option<Arc<Watermark>>>,
 }
 
 impl std::fmt::Debug for FjallStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FjallStore").finish_non_exhaustive()
+        f.debug_struct("FjallStore")
+            .field("directory", &self.shared.directory)
+            .finish_non_exhaustive()
     }
 }
 
-fn store_error(operation: &'static str) -> impl Fn(fjall::Error) -> Error {
-    move |source| Error::Store { operation, source: Box::new(source) }
+/// Takes the only right to use a store.
+fn lock(directory: &Path) -> Result<File, Error> {
+    let file = File::open(directory).map_err(store_error("open"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse(directory.into())),
+        Err(TryLockError::Error(error)) => Err(store_error("lock")(error)),
+    }
 }
 
 impl FjallStore {
     /// Opens the store in `directory`, making it if there is none. One process at a time.
-    pub fn open(directory: &Path) -> Result<FjallStore, Error> {
-        let database = Database::builder(directory)
-            .cache_size(CACHE_BYTES)
-            .max_journaling_size(JOURNAL_BYTES)
-            .worker_threads(WORKER_THREADS)
-            .open()
-            .map_err(store_error("open"))?;
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
-        let records = database.keyspace("records", options).map_err(store_error("open"))?;
-        Ok(FjallStore { database, records })
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if commits are missing, and any other.
+    pub fn open(directory: &Path, opening: Opening) -> Result<FjallStore, Error> {
+        let opened = privacy::close(directory).map_err(store_error("close to other users"))?;
+        if opened > 0 {
+            tracing::warn!(
+                "the metadata store {} was open to other users ({opened} files and directories), who may have read the identifiers by which its job's nodes reach each other's devices; it is closed now: make the job anew if you do not trust all users of this machine",
+                directory.display()
+            );
+        }
+        let lock = lock(directory)?;
+        let inspection = inspect::inspect(directory, opening.boot)?;
+        let mut has_lost = false;
+        if let Some(loss) = &inspection.loss {
+            accept(loss, opening)?;
+            has_lost = true;
+        }
+        inspection.cut().map_err(store_error("cut the journal"))?;
+        let mut engine = Engine::open(directory, Workers::Running)?;
+        let head = engine.head()?;
+        let in_tables = engine.number_in_tables();
+        let after = inspection.compare_opened(directory, opening.boot, head, in_tables);
+        if !has_lost && let Some(loss) = &after {
+            accept(loss, opening)?;
+            has_lost = true;
+        }
+        let head = match head {
+            Some(head) => head,
+            None => engine.begin_chain()?,
+        };
+        let watermark =
+            start_watermark(directory, opening.boot, &inspection, &engine, head, has_lost)?;
+        let shared = Shared {
+            directory: directory.into(),
+            boot: opening.boot,
+            engine: RwLock::new(Some(engine)),
+            head: Mutex::new(head),
+            watermark: Mutex::new(watermark.map(Arc::new)),
+        };
+        let room = Room::new(directory);
+        Ok(FjallStore { shared: Arc::new(shared), room, has_lost, revivals: 0, _lock: lock })
+    }
+
+    /// Looks whether anything is missing from a store that no service has open, as opening it would.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if there is, and any other.
+    pub fn check(directory: &Path, boot: Uuid) -> Result<Checked, Error> {
+        let _lock = lock(directory)?;
+        let inspection = inspect::inspect(directory, boot)?;
+        if let Some(loss) = inspection.loss {
+            return Err(Error::Lost(Box::new(loss)));
+        }
+        if !inspection.exists {
+            return Err(Error::NoStore(directory.into()));
+        }
+        let engine = Engine::open(directory, Workers::None)?;
+        let head = engine.head()?;
+        let in_tables = engine.number_in_tables();
+        if let Some(loss) = inspection.compare_opened(directory, boot, head, in_tables) {
+            return Err(Error::Lost(Box::new(loss)));
+        }
+        let synced = inspection.recorded.and_then(|recorded| recorded.synced);
+        let synced = synced.map_or(0, |mark| mark.head.sequence);
+        Ok(Checked { head: head.unwrap_or_default(), synced })
+    }
+}
+
+/// Goes on without what is missing, if that is possible and wanted.
+fn accept(loss: &Loss, opening: Opening) -> Result<(), Error> {
+    if !opening.accept_loss || !loss.can_go_on {
+        return Err(Error::Lost(Box::new(loss.clone())));
+    }
+    tracing::error!("going on without what is missing: {loss}");
+    Ok(())
+}
+
+fn start_watermark(
+    directory: &Path,
+    boot: Uuid,
+    inspection: &Inspection,
+    engine: &Engine,
+    head: Head,
+    has_lost: bool,
+) -> Result<Option<Watermark>, Error> {
+    let failed = store_error("write the watermark");
+    let watermark = match inspection.recorded {
+        // Only once the sessions are void, or the next start would not know of the loss.
+        _ if has_lost => return Ok(None),
+        Some(recorded) => Watermark::open(directory, boot, &recorded),
+        None => {
+            engine.persist().map_err(store_error("flush to disk"))?;
+            Watermark::create(directory, boot, head)
+        }
+    }
+    .map_err(&failed)?;
+    watermark.note_commit(head).map_err(&failed)?;
+    Ok(Some(watermark))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Each change is complete in itself.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn with<T>(&self, run: impl FnOnce(&Engine) -> Result<T, Error>) -> Result<T, Error> {
+        let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
+        engine.as_ref().map_or(Err(Error::Poisoned), run)
+    }
+
+    /// Opens an engine anew that has given up; its newest commit. All that was committed before is in the
+    /// journal.
+    fn revive(&self, workers: Workers) -> Result<Head, Error> {
+        let mut engine = self.engine.write().unwrap_or_else(PoisonError::into_inner);
+        // It holds the engine's own lock.
+        drop(engine.take());
+        let opened = Engine::open(&self.directory, workers)?;
+        let head = opened.head()?.unwrap_or_default();
+        *engine = Some(opened);
+        Ok(head)
+    }
+
+    /// Revives the engine if it holds what it should: everything that was committed.
+    fn revive_whole(&self, workers: Workers) -> Result<(), Error> {
+        let head = self.revive(workers)?;
+        let expected = *locked(&self.head);
+        if head == expected { Ok(()) } else { Err(self.lost(head, expected)) }
+    }
+
+    fn lost(&self, head: Head, expected: Head) -> Error {
+        Error::Lost(Box::new(Loss {
+            directory: self.directory.clone(),
+            last: Some(head),
+            expected: Some(expected),
+            findings: vec!["the engine lost commits when it was opened anew".into()],
+            can_go_on: true,
+        }))
+    }
+
+    fn try_commit(&self, batch: &Batch, head: &Head) -> Result<Result<(), fjall::Error>, Error> {
+        self.with(|engine| Ok(engine.commit(batch, head)))
+    }
+
+    fn next_head(&self, batch: &Batch) -> Result<Head, Error> {
+        let head = *locked(&self.head);
+        let engine = self.with(|engine| Ok(engine.next_number()))?;
+        let writes = batch.writes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
+        Ok(head.next(writes, engine, ring::time::system_time()))
+    }
+}
+
+impl FjallStore {
+    /// A commit failed. If that is due to a full disk, makes room from the reserve, opens the engine anew
+    /// and commits once more.
+    fn commit_again(
+        &mut self,
+        batch: &Batch,
+        failed: Head,
+        error: fjall::Error,
+    ) -> Result<Head, Error> {
+        let is_full = engine::is_no_space(&error) || self.room.is_low();
+        let is_poisoned = matches!(error, fjall::Error::Poisoned);
+        if !is_full {
+            self.revivals += 1;
+            if !is_poisoned || self.revivals > UNEXPLAINED_REVIVALS_MAX {
+                return Err(store_error("commit a batch")(error));
+            }
+        }
+        self.room.spend();
+        tracing::warn!(%error, "the metadata store's engine has given up, and is opened anew");
+        let there = self.shared.revive(Workers::None)?;
+        if there == failed {
+            return Ok(failed);
+        }
+        let expected = *locked(&self.shared.head);
+        if there != expected {
+            return Err(self.shared.lost(there, expected));
+        }
+        let head = self.shared.next_head(batch)?;
+        match self.shared.try_commit(batch, &head)? {
+            Ok(()) => Ok(head),
+            Err(error) if engine::is_no_space(&error) => {
+                // Readers go on, and the next try finds an engine that has not given up.
+                self.shared.revive_whole(Workers::None)?;
+                Err(Error::Full(self.shared.directory.clone()))
+            }
+            Err(error) => Err(store_error("commit a batch")(error)),
+        }
+    }
+
+    /// Remembers a commit outside of the journal.
+    fn note(&self, head: Head) -> Result<(), Error> {
+        *locked(&self.shared.head) = head;
+        let mut watermark = locked(&self.shared.watermark);
+        if let Some(watermark) = &*watermark {
+            // On a full copy-on-write file system; then a loss may go unnoticed until the next commit.
+            if let Err(error) = watermark.note_commit(head) {
+                tracing::warn!(%error, "the watermark of the metadata store cannot be written");
+            }
+            return Ok(());
+        }
+        self.shared.with(|engine| engine.persist().map_err(store_error("flush to disk")))?;
+        let (directory, boot) = (&self.shared.directory, self.shared.boot);
+        let created = Watermark::create(directory, boot, head);
+        *watermark = Some(Arc::new(created.map_err(store_error("write the watermark"))?));
+        Ok(())
     }
 }
 
 impl Store for FjallStore {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let value = self.records.get(key).map_err(store_error("read a record"))?;
-        Ok(value.map(|value| value.to_vec()))
+        self.shared.with(|engine| engine.get(key))
     }
 
     fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error> {
@@ -66,42 +320,90 @@ impl Store for FjallStore {
         if is_empty_range(&start, &end) {
             return Ok(Vec::new());
         }
-        let mut range = self.records.range((start, end));
-        let mut found = Vec::new();
-        while found.len() < scan.limit {
-            let next = match scan.direction {
-                Direction::Forward => range.next(),
-                Direction::Backward => range.next_back(),
-            };
-            let Some(guard) = next else { break };
-            let (key, value) = guard.into_inner().map_err(store_error("scan records"))?;
-            found.push((key.to_vec(), value.to_vec()));
-        }
-        Ok(found)
+        self.shared.with(|engine| {
+            let mut range = engine.records.range((start, end));
+            let mut found = Vec::new();
+            while found.len() < scan.limit {
+                let next = match scan.direction {
+                    Direction::Forward => range.next(),
+                    Direction::Backward => range.next_back(),
+                };
+                let Some(guard) = next else { break };
+                let (key, value) = guard.into_inner().map_err(store_error("scan records"))?;
+                if *key != chain::KEY {
+                    found.push((key.to_vec(), value.to_vec()));
+                }
+            }
+            Ok(found)
+        })
     }
 
-    fn commit(&mut self, batch: Batch) -> Result<(), Error> {
-        let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
-        for (key, value) in batch.writes {
-            match value {
-                Some(value) => writes.insert(&self.records, key, value),
-                None => writes.remove(&self.records, key),
-            }
-        }
-        writes.commit().map_err(store_error("commit a batch"))
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
+        let head = self.shared.next_head(batch)?;
+        let head = match self.shared.try_commit(batch, &head)? {
+            Ok(()) => head,
+            Err(error) => self.commit_again(batch, head, error)?,
+        };
+        self.room.note_written(batch.bytes());
+        self.note(head)
     }
 
     fn syncer(&self) -> Box<dyn Syncer> {
-        Box::new(FjallSyncer { database: self.database.clone() })
+        Box::new(FjallSyncer { shared: Arc::clone(&self.shared), synced: Mutex::new(None) })
+    }
+
+    fn has_room(&mut self) -> bool {
+        let shared = &self.shared;
+        self.room.has_room(|| match shared.revive_whole(Workers::Running) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(%error, "the metadata store cannot be opened anew");
+                false
+            }
+        })
+    }
+
+    fn has_lost(&self) -> bool {
+        self.has_lost
     }
 }
 
 struct FjallSyncer {
-    database: Database,
+    shared: Arc<Shared>,
+    /// What was synced and is not remembered yet.
+    synced: Mutex<Option<Head>>,
+}
+
+impl FjallSyncer {
+    fn try_sync(&self) -> Result<Result<Head, fjall::Error>, Error> {
+        self.shared.with(|engine| {
+            let head = *locked(&self.shared.head);
+            Ok(engine.persist().map(|()| head))
+        })
+    }
 }
 
 impl Syncer for FjallSyncer {
     fn sync(&self) -> Result<(), Error> {
-        self.database.persist(PersistMode::SyncAll).map_err(store_error("flush to disk"))
+        let head = match self.try_sync()? {
+            Ok(head) => head,
+            // Its own thread met a full disk. What was committed is in the journal.
+            Err(error @ fjall::Error::Poisoned) => {
+                tracing::warn!(%error, "the metadata store's engine has given up, and is opened anew");
+                self.shared.revive_whole(Workers::None)?;
+                self.try_sync()?.map_err(store_error("flush to disk"))?
+            }
+            Err(error) => return Err(store_error("flush to disk")(error)),
+        };
+        *locked(&self.synced) = Some(head);
+        Ok(())
+    }
+
+    fn remember(&self) {
+        let Some(head) = locked(&self.synced).take() else { return };
+        let Some(watermark) = locked(&self.shared.watermark).clone() else { return };
+        if let Err(error) = watermark.note_synced(head) {
+            tracing::warn!(%error, "the watermark of the metadata store cannot be written");
+        }
     }
 }

@@ -166,13 +166,21 @@ impl Store for Indexed {
         Ok(found)
     }
 
-    fn commit(&mut self, batch: Batch) -> Result<(), Error> {
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
+        self.store.commit(batch)?;
         let index = self.index.get_mut();
         for (key, value) in &batch.writes {
             index.note(key, value.is_some(), &self.bounds);
         }
-        // If that fails, the store is of no use any more.
-        self.store.commit(batch)
+        Ok(())
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.store.has_room()
+    }
+
+    fn has_lost(&self) -> bool {
+        self.store.has_lost()
     }
 
     fn syncer(&self) -> Box<dyn Syncer> {

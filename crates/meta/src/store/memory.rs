@@ -109,10 +109,10 @@ impl Store for MemoryStore {
         })
     }
 
-    fn commit(&mut self, batch: Batch) -> Result<(), Error> {
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
         let mut content = self.lock();
-        apply(&mut content.present, &batch);
-        content.unsynced.push(batch);
+        apply(&mut content.present, batch);
+        content.unsynced.push(batch.clone());
         Ok(())
     }
 

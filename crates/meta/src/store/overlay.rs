@@ -54,6 +54,13 @@ impl Overlay {
         Batch { writes: std::mem::take(&mut self.writes).into_iter().collect() }
     }
 
+    /// Puts a batch back that was taken when nothing was pending, and could not be stored.
+    pub(crate) fn put_back(&mut self, batch: Batch) {
+        for (key, value) in batch.writes {
+            self.set(key, value);
+        }
+    }
+
     /// A scan of `lower` with these writes laid over it.
     ///
     /// Takes a chunk of the lower layer at a time. The chunk says all about the keys between its
@@ -192,7 +199,7 @@ mod tests {
         ) {
             let mut store = MemoryStore::new();
             let writes = stored.into_iter().map(|(key, value)| (key, Some(value))).collect();
-            store.commit(Batch { writes }).unwrap();
+            store.commit(&Batch { writes }).unwrap();
             let mut overlay = Overlay::default();
             for (key, is_put) in pending {
                 overlay.set(key, is_put.then(|| b"new".to_vec()));
@@ -201,7 +208,7 @@ mod tests {
                 if is_forward { Direction::Forward } else { Direction::Backward };
             let scan = Scan { prefix: &prefix, from: from.as_deref(), direction, limit };
             let seen = overlay.scan(scan, |scan| store.scan(scan)).unwrap();
-            store.commit(overlay.take()).unwrap();
+            store.commit(&overlay.take()).unwrap();
             prop_assert_eq!(seen, store.scan(scan).unwrap());
         }
     }

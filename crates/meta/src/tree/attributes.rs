@@ -8,15 +8,12 @@ use crate::store::{Direction, Error, Scan};
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Name, XattrMode};
 use protocol::{
-    Errno, FILE_SIZE_MAX_BYTES, FileKind, InodeId, Layout, Rights, XATTR_NAME_MAX_BYTES,
-    XATTR_VALUE_MAX_BYTES,
+    CAPABILITY_XATTR, Errno, FILE_SIZE_MAX_BYTES, FileKind, InodeId, Layout, Rights,
+    XATTR_NAME_MAX_BYTES, XATTR_VALUE_MAX_BYTES,
 };
 
 /// Most bytes of all names of an inode's extended attributes (`XATTR_LIST_MAX`).
 const XATTR_LIST_MAX_BYTES: usize = 65536;
-
-/// The attribute that holds file capabilities: a write by another than root removes it.
-const CAPABILITY: &[u8] = b"security.capability";
 
 /// Smallest step of a stripe's size, in bytes.
 const STRIPE_STEP_BYTES: u32 = 64 << 10;
@@ -50,6 +47,8 @@ impl Transaction<'_> {
         let inode = self.inode(id)?;
         let writes = rights.intersects(Rights::WRITE | Rights::SIZE);
         match inode.attr.kind {
+            // Its holder alone adds names.
+            FileKind::Directory if !rights.contains(Rights::WRITE) => {}
             FileKind::Directory if writes => return Err(Errno::EISDIR.into()),
             kind if writes && kind != FileKind::File => return Err(Errno::EINVAL.into()),
             _ => {}
@@ -74,6 +73,9 @@ impl Transaction<'_> {
         let is_directory = inode.attr.kind == FileKind::Directory;
         if changes.kill_privileges || (is_chown && !is_directory) {
             self.kill_privileges(&mut inode)?;
+        }
+        if changes.size.is_some() {
+            self.drop_capability(&mut inode)?;
         }
         let attr = &mut inode.attr;
         attr.mode = changes.mode.unwrap_or(attr.mode);
@@ -110,7 +112,12 @@ impl Transaction<'_> {
     /// Clears what a write by another than root clears: suid, sgid, file capabilities.
     pub(crate) fn kill_privileges(&mut self, inode: &mut Inode) -> Result<(), Error> {
         inode.attr.mode = inode.attr.without_privileges();
-        let key = Key::Xattr(inode.attr.inode, CAPABILITY);
+        self.drop_capability(inode)
+    }
+
+    /// Removes file capabilities, as every change of data or size does, root's too.
+    pub(crate) fn drop_capability(&mut self, inode: &mut Inode) -> Result<(), Error> {
+        let key = Key::Xattr(inode.attr.inode, CAPABILITY_XATTR);
         if inode.xattrs > 0 && self.get::<Xattr>(&key)?.is_some() {
             self.remove(&key);
             inode.xattrs -= 1;

@@ -81,13 +81,17 @@ impl Transaction<'_> {
                 if self.dentry(*parent, name)?.is_some() {
                     return Ok(Vec::new());
                 }
-                vec![invalidate(*parent, vec![name.clone()])]
+                vec![invalidate(*parent, vec![name.clone()]), recall(*parent, Rights::SIZE)]
             }
             Call::Link { inode, parent, name } => {
                 if self.dentry(*parent, name)?.is_some() {
                     return Ok(Vec::new());
                 }
-                vec![recall(*inode, Rights::READ), invalidate(*parent, vec![name.clone()])]
+                vec![
+                    recall(*inode, Rights::READ),
+                    invalidate(*parent, vec![name.clone()]),
+                    recall(*parent, Rights::SIZE),
+                ]
             }
             Call::Unlink { parent, name, told } => {
                 self.removal_conflicts(*parent, name, Some(*told))?
@@ -158,6 +162,7 @@ impl Transaction<'_> {
                 invalidate(rename.new_parent, vec![new_name]),
             ]
         };
+        conflicts.push(recall(rename.new_parent, Rights::SIZE));
         conflicts.push(recall(found.moved.attr.inode, Rights::READ));
         if let Some((present, _)) = &found.present {
             match rename.mode {

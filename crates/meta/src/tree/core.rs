@@ -6,7 +6,7 @@ use super::data::Commit;
 use super::names::NewInode;
 use super::rename::Rename;
 use super::transaction::{Context, Transaction};
-use crate::records::{Counters, Key, SessionRecord, decode};
+use crate::records::{Counters, Key, SessionRecord, Stamps, decode};
 use crate::space::FIRST_FLUSH_EPOCH;
 use crate::store::overlay::Overlay;
 use crate::store::{Error, Indexed, Store, Syncer};
@@ -19,6 +19,13 @@ const PENDING_BYTES_MAX: usize = 8 << 20;
 
 /// More inodes and sessions than can be made between two syncs of the store.
 const LOST_NUMBERS_MAX: u64 = 1 << 24;
+
+/// Lease stamps that one life of the service may give out.
+const STAMPS_PER_START: u64 = 1 << 44;
+
+/// First stamp for a store whose service took its stamps from the wall clock, in nanoseconds: above the
+/// clock for the next ninety years.
+const STAMPS_AFTER_CLOCK: u64 = 1 << 62;
 
 /// What [`Core::open`] must be told, as it has neither time nor randomness of its own.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +55,7 @@ pub struct Core {
     pub(super) base: Base,
     is_poisoned: bool,
     transactions: u64,
+    stamps_from: u64,
     /// The free epoch as of the last flush, and as of the last sync.
     pub(super) stored_free_epoch: FreeEpoch,
     pub(super) synced_free_epoch: FreeEpoch,
@@ -81,12 +89,14 @@ impl Core {
             inodes: 1,
             flush_epoch: FIRST_FLUSH_EPOCH,
         });
-        let are_sessions_void = counters.boot != boot.boot;
+        let are_sessions_void = counters.boot != boot.boot || (layers.store.has_lost() && !is_new);
+        let stamps_from = next_stamps(&layers, is_new)?;
         let base = Base::load(layers, counters)?;
         let mut core = Core {
             base,
             is_poisoned: false,
             transactions: 0,
+            stamps_from,
             stored_free_epoch: FreeEpoch(0),
             // What a process that died had flushed need not have been synced.
             synced_free_epoch: FreeEpoch(0),
@@ -94,6 +104,9 @@ impl Core {
         if is_new {
             core.make_root(boot)?;
         }
+        core.transact(|transaction| {
+            transaction.put(&Key::Stamps, &Stamps { next: stamps_from + STAMPS_PER_START })
+        })?;
         if are_sessions_void {
             core.void_sessions(boot.boot)?;
         }
@@ -168,16 +181,24 @@ impl Core {
     }
 
     /// Commits all finished transactions as one batch: what they did survives the sudden death of
-    /// this process. An error ends the core.
+    /// this process. After [`Error::Full`] they wait for the next flush; another error ends the core.
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.is_poisoned {
             return Err(Error::Poisoned);
         }
         let batch = self.base.layers.pending.take();
         if !batch.writes.is_empty() {
-            let result = self.base.layers.store.commit(batch);
-            self.is_poisoned |= result.is_err();
-            result?;
+            match self.base.layers.store.commit(&batch) {
+                Ok(()) => {}
+                Err(error @ Error::Full(_)) => {
+                    self.base.layers.pending.put_back(batch);
+                    return Err(error);
+                }
+                Err(error) => {
+                    self.is_poisoned = true;
+                    return Err(error);
+                }
+            }
         }
         self.stored_free_epoch = self.base.counters.free_epoch;
         Ok(())
@@ -191,6 +212,16 @@ impl Core {
     /// Whether finished transactions wait for [`Core::flush`].
     pub fn has_pending(&self) -> bool {
         self.base.layers.pending.len() > 0
+    }
+
+    /// The first of the lease stamps of this life, above those of all earlier ones.
+    pub fn stamps_from(&self) -> u64 {
+        self.stamps_from
+    }
+
+    /// Whether changes should be taken: false while the store's disk is nearly full.
+    pub fn has_room(&mut self) -> bool {
+        self.base.layers.store.has_room()
     }
 
     /// Transactions finished since the core was opened.
@@ -249,6 +280,14 @@ impl Core {
     fn flush_if_large(&mut self) -> Result<(), Error> {
         if self.base.layers.pending.bytes() > PENDING_BYTES_MAX { self.flush() } else { Ok(()) }
     }
+}
+
+/// The first stamp that no earlier life of the service has given out. No clock is asked: a wall clock
+/// may have gone back.
+fn next_stamps(layers: &Layers, is_new: bool) -> Result<u64, Error> {
+    let key = Key::Stamps.encode();
+    let stored: Option<Stamps> = layers.get(&key)?.map(|value| decode(&key, &value)).transpose()?;
+    Ok(stored.map_or(if is_new { 1 } else { STAMPS_AFTER_CLOCK }, |stamps| stamps.next))
 }
 
 impl Transaction<'_> {

@@ -102,6 +102,8 @@ impl Transaction<'_> {
         let new = self.check_commit(context, commit)?;
         if commit.kill_privileges {
             self.kill_privileges(&mut inode)?;
+        } else if !commit.extents.is_empty() {
+            self.drop_capability(&mut inode)?;
         }
         let newest = new.values().map(|allocation| allocation.flush_epoch).max().unwrap_or(0);
         inode.flush_epoch = inode.flush_epoch.max(newest);
@@ -197,6 +199,7 @@ impl Transaction<'_> {
     ) -> Result<Option<Outcome>, Error> {
         let mut inode = self.file(id)?;
         let end = range_end(offset, length)?;
+        self.drop_capability(&mut inode)?;
         let keeps_size = match mode {
             FallocateMode::Allocate { keep_size } => {
                 self.check_room(id, offset, end)?;
@@ -285,6 +288,7 @@ impl Transaction<'_> {
             return Ok(Outcome::of(answer).granting(destination_id, Rights::READ));
         }
         range_end(destination_offset, length)?;
+        self.drop_capability(&mut destination)?;
         let is_apart = source_offset.abs_diff(destination_offset) >= length;
         if source_id == destination_id && !is_apart {
             return Err(Errno::EINVAL.into());

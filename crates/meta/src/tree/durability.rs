@@ -229,7 +229,9 @@ impl Core {
     /// Flushes and syncs the store while nothing else goes on.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.flush()?;
-        self.syncer().sync()?;
+        let syncer = self.syncer();
+        syncer.sync()?;
+        syncer.remember();
         self.synced(self.stored_free_epoch);
         Ok(())
     }

@@ -136,9 +136,13 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// A directory; ENOTDIR if the inode is something else.
+    /// A directory; ENOTDIR if the inode is something else. ENOENT if there is none: the directory was
+    /// removed, and has no names, as a removed one that a local file system still knows.
     pub(crate) fn directory(&self, id: InodeId) -> Result<Inode, Error> {
-        let inode = self.inode(id)?;
+        let inode = match self.inode(id) {
+            Err(Error::Refused(Errno::ESTALE)) => return Err(Errno::ENOENT.into()),
+            inode => inode?,
+        };
         if inode.attr.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }

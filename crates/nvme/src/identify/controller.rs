@@ -307,8 +307,12 @@ impl IdentifyController {
     pub const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
     /// ONCS: Write Zeroes.
     pub const ONCS_WRITE_ZEROES: u16 = 1 << 3;
+    /// ONCS: the Save and Select fields of Set and Get Features.
+    pub const ONCS_SAVE_AND_SELECT: u16 = 1 << 4;
     /// ONCS: reservations.
     pub const ONCS_RESERVATIONS: u16 = 1 << 5;
+    /// ONCS: the Timestamp feature.
+    pub const ONCS_TIMESTAMP: u16 = 1 << 6;
     /// ONCS: Verify.
     pub const ONCS_VERIFY: u16 = 1 << 7;
     /// ONCS: Copy.

@@ -37,7 +37,8 @@ pub(super) struct Block {
 impl Block {
     fn layout(capacity: usize) -> Layout {
         let (size, alignment) = if capacity >= LAZY_BYTES_MIN {
-            (capacity + ALIGNMENT_BYTES, LAZY_ALIGNMENT_BYTES)
+            // A sum that wrapped would be memory for fewer bytes than the capacity.
+            (capacity.saturating_add(ALIGNMENT_BYTES), LAZY_ALIGNMENT_BYTES)
         } else {
             (capacity, ALIGNMENT_BYTES)
         };
@@ -97,7 +98,8 @@ fn class(capacity: usize) -> Option<usize> {
 /// A block of at least `capacity` bytes.
 pub(super) fn take(capacity: usize) -> NonNull<Block> {
     if capacity > POOLED_BYTES_MAX {
-        return Block::allocate(capacity.next_multiple_of(ALIGNMENT_BYTES));
+        let rounded = capacity.checked_next_multiple_of(ALIGNMENT_BYTES);
+        return Block::allocate(rounded.expect("capacity below isize::MAX"));
     }
     let capacity = capacity.max(ALIGNMENT_BYTES).next_power_of_two();
     let pooled = class(capacity)
@@ -145,6 +147,16 @@ mod tests {
         assert_eq!(Buffer::with_capacity(8000).as_ptr_raw(), address);
     }
 
+    /// Goal: a capacity that no machine has is refused, in optimised builds too, and never becomes a
+    /// buffer with less memory than it says.
+    #[test]
+    fn impossible_capacities_are_refused() {
+        for capacity in [usize::MAX, usize::MAX - 4095, usize::MAX - 4096, isize::MAX as usize] {
+            let made = std::panic::catch_unwind(|| Buffer::with_capacity(capacity));
+            assert!(made.is_err(), "{capacity}");
+        }
+    }
+
     /// Goal: a pool keeps no more than its bound.
     #[test]
     fn pools_are_bounded() {
@@ -188,7 +200,7 @@ mod tests {
             }];
         for make in make {
             let chunk = make().slice(10..90).slice(5..=6);
-            assert_eq!(chunk.as_slice(), &bytes[15..17]);
+            assert_eq!(chunk.to_bytes()[..], bytes[15..17]);
             assert_eq!(make().slice(90..).into_shared()[..], bytes[90..]);
             assert_eq!(make().slice(1..).into_buffer()[..], bytes[1..]);
             assert_eq!(make().slice(..5).into_buffer()[..], bytes[..5]);

@@ -8,6 +8,19 @@ const HANDLE_BYTES_MAX: usize = 128;
 /// `_IOR(0x15, 0, struct fsuuid2)` of linux/fs.h: a length and 16 bytes.
 const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
 
+/// `_IOWR('f', 134, struct fsverity_digest)` of linux/fsverity.h.
+const FS_IOC_MEASURE_VERITY: libc::c_ulong = 0xc004_6686;
+/// Longest digest (`FS_VERITY_MAX_DIGEST_SIZE`).
+const VERITY_BYTES_MAX: usize = 64;
+
+/// `struct fsverity_digest` with room for the longest.
+#[repr(C)]
+struct RawDigest {
+    algorithm: u16,
+    size: u16,
+    digest: [u8; VERITY_BYTES_MAX],
+}
+
 /// What `name_to_handle_at(2)` gives: an inode's name within its file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHandle {
@@ -102,6 +115,23 @@ pub fn file_system_uuid(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
         return Err(io::Error::last_os_error());
     }
     if raw.len == 16 { Ok(raw.uuid) } else { Err(io::ErrorKind::Unsupported.into()) }
+}
+
+/// The fs-verity digest of a file, with its algorithm in front: equal ones mean equal bytes.
+///
+/// # Errors
+/// `ENODATA` if the file has none, `ENOTTY` or `EOPNOTSUPP` where the file system knows none.
+pub fn verity_digest(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let mut raw =
+        RawDigest { algorithm: 0, size: VERITY_BYTES_MAX as u16, digest: [0; VERITY_BYTES_MAX] };
+    // SAFETY: the request writes at most the number of bytes that `size` says behind the two fields, and
+    // the pointer is valid for the call.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_MEASURE_VERITY, &raw mut raw) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let digest = &raw.digest[..usize::from(raw.size).min(VERITY_BYTES_MAX)];
+    Ok([&raw.algorithm.to_le_bytes()[..], digest].concat())
 }
 
 /// Starts to write what is dirty of a range to the device, without waiting for it. This makes

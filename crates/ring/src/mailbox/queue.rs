@@ -142,7 +142,7 @@ mod tests {
     /// what is left is dropped with the queue.
     #[test]
     fn keeps_everything_between_threads() {
-        const EACH: u64 = 20_000;
+        const EACH: u64 = if cfg!(miri) { 50 } else { 20_000 };
         let queue = Arc::new(Queue::<(u64, Box<u64>)>::new(64));
         let producers: Vec<_> = (0..3)
             .map(|producer| {

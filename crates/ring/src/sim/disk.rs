@@ -280,7 +280,7 @@ impl World {
 pub(crate) fn gather(chunks: &[Chunk], skip: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for chunk in chunks {
-        bytes.extend_from_slice(chunk.as_slice());
+        bytes.extend_from_slice(&chunk.to_bytes());
     }
     bytes.drain(..skip.min(bytes.len()));
     bytes

@@ -145,7 +145,15 @@ impl Node {
         writes
     }
 
-    /// Stops the node's tasks from running, as SIGSTOP does: bytes still arrive, time goes on.
+    /// Sets the node's wall clock forward or back by so many seconds.
+    pub fn step_wall_clock(&self, seconds: i64) {
+        let mut world = self.world();
+        world.note(18, u64::from(self.id), seconds.cast_unsigned());
+        world.nodes[self.id as usize].wall_offset_ns += seconds * 1_000_000_000;
+    }
+
+    /// Stops the node's tasks from running, as SIGSTOP and a suspended machine do: bytes still arrive,
+    /// time goes on.
     pub fn pause(&self) {
         self.context.executor.set_paused(self.id, true);
     }

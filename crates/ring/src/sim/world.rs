@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::sync::Arc;
 
 /// Wall-clock time at which the world starts: 2026-01-01 in nanoseconds.
-pub(crate) const EPOCH_NS: u64 = 1_767_225_600 * 1_000_000_000;
+const EPOCH_NS: u64 = 1_767_225_600 * 1_000_000_000;
 /// First port given to who asks for none.
 const EPHEMERAL_PORT_FIRST: u16 = 32_768;
 
@@ -93,6 +93,8 @@ pub(crate) struct NodeState {
     pub(crate) has_power: bool,
     /// How long its disk takes, if not as configured.
     pub(crate) pace: Option<DiskPace>,
+    /// By how much its wall clock is wrong.
+    pub(crate) wall_offset_ns: i64,
     next_port: u16,
 }
 
@@ -151,8 +153,22 @@ impl World {
     pub(crate) fn add_node(&mut self, name: &str) -> u32 {
         let next_port = EPHEMERAL_PORT_FIRST;
         let (name, pace) = (name.into(), None);
-        self.nodes.push(NodeState { name, epoch: 0, has_power: true, pace, next_port });
+        let wall_offset_ns = 0;
+        self.nodes.push(NodeState {
+            name,
+            epoch: 0,
+            has_power: true,
+            pace,
+            wall_offset_ns,
+            next_port,
+        });
         self.nodes.len() as u32 - 1
+    }
+
+    /// What a node's wall clock shows.
+    pub(crate) fn wall_ns(&self, node: u32) -> u64 {
+        let offset_ns = self.nodes[node as usize].wall_offset_ns;
+        (EPOCH_NS + self.now_ns).saturating_add_signed(offset_ns)
     }
 
     /// A node's address: 10.77.0.1 for the first.

@@ -152,18 +152,16 @@ fn set_segments(segments: &[Segment], arguments: &mut Arguments) {
 fn set_chunks(chunks: &[Chunk], mut skip: usize, arguments: &mut Arguments) {
     arguments.vectors.clear();
     for chunk in chunks {
-        let bytes = chunk.as_slice();
-        let here = skip.min(bytes.len());
+        let here = skip.min(chunk.len());
         skip -= here;
-        let bytes = &bytes[here..];
-        if bytes.is_empty() {
+        if here == chunk.len() {
             continue;
         }
         if arguments.vectors.len() == VECTORS_MAX {
             return;
         }
-        let iov_base = bytes.as_ptr().cast_mut().cast();
-        arguments.vectors.push(libc::iovec { iov_base, iov_len: bytes.len() });
+        let iov_base = chunk.as_ptr().wrapping_add(here).cast_mut().cast();
+        arguments.vectors.push(libc::iovec { iov_base, iov_len: chunk.len() - here });
     }
 }
 

@@ -199,7 +199,7 @@ impl Worker {
             }
             1 => {
                 let read = Device::read(&self.namespace, offset, bytes).await;
-                self.device_result(read).map(|chunk| chunk.as_slice().to_vec())
+                self.device_result(read).map(|chunk| chunk.to_bytes().to_vec())
             }
             _ => self.read_scattered(offset, bytes).await,
         };

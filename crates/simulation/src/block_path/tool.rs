@@ -196,11 +196,12 @@ impl Tool {
         let Ok(effects) = CommandEffects::from_prefix(&page) else { return Ok(()) };
         let admin = |opcode: AdminOpcode| effects.acs[usize::from(opcode.0)].get();
         let io = |opcode: NvmOpcode| effects.iocs[usize::from(opcode.0)].get();
-        let changes = CommandEffects::SUPPORTED | CommandEffects::LOGICAL_BLOCK_CONTENT_CHANGE;
-        let is_right = admin(AdminOpcode::IDENTIFY) == CommandEffects::SUPPORTED
+        let of_namespace = CommandEffects::SUPPORTED | CommandEffects::SCOPE_NAMESPACE;
+        let of_controller = CommandEffects::SUPPORTED | CommandEffects::SCOPE_CONTROLLER;
+        let is_right = admin(AdminOpcode::IDENTIFY) == of_controller
             && admin(NO_COMMAND) == 0
-            && io(NvmOpcode::READ) == CommandEffects::SUPPORTED
-            && io(NvmOpcode::WRITE) == changes;
+            && io(NvmOpcode::READ) == of_namespace
+            && io(NvmOpcode::WRITE) == of_namespace | CommandEffects::LOGICAL_BLOCK_CONTENT_CHANGE;
         self.expect(is_right, || "the effects of commands are wrong".to_owned());
         Ok(())
     }
@@ -246,8 +247,12 @@ impl Tool {
         self.expect(self.get(fid::VOLATILE_WRITE_CACHE, Current, 0).await?.0 == 1, || {
             "the write cache is said to be off".to_owned()
         });
-        for fid in [fid::KEEP_ALIVE_TIMER, fid::ARBITRATION, fid::ERROR_RECOVERY] {
-            self.expect(self.get(fid, Default, 0).await?.0 == 0, || format!("default of {fid:#x}"));
+        // Of arbitration: no limit of a burst.
+        for (fid, expected) in
+            [(fid::KEEP_ALIVE_TIMER, 0), (fid::ARBITRATION, 7), (fid::ERROR_RECOVERY, 0)]
+        {
+            let (found, _) = self.get(fid, Default, 0).await?;
+            self.expect(found == expected, || format!("default of {fid:#x} is {found:#x}"));
         }
         let (capabilities, _) = self.get(fid::TIMESTAMP, SupportedCapabilities, 0).await?;
         self.expect(capabilities == 4, || format!("a timestamp can be {capabilities:#x}"));

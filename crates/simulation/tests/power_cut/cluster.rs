@@ -59,6 +59,7 @@ pub(crate) async fn start_node(
         transport: FuseTransport::Auto,
         poll_us: 0,
         stops_itself: true,
+        pid_file: None,
         faster: 1,
         devices: Vec::new(),
     };

@@ -105,7 +105,7 @@ impl Tape {
         }
         let mut store = MemoryStore::new();
         for batch in batches {
-            store.commit(batch).unwrap();
+            store.commit(&batch).unwrap();
         }
         store.sync().unwrap();
         let images = self.devices.iter().enumerate().map(|(index, device)| {
@@ -138,9 +138,9 @@ impl Store for Tape {
         self.store.scan(scan)
     }
 
-    fn commit(&mut self, batch: Batch) -> Result<(), Error> {
-        self.store.commit(batch.clone())?;
-        self.note(What::Commit(batch));
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
+        self.store.commit(batch)?;
+        self.note(What::Commit(batch.clone()));
         Ok(())
     }
 

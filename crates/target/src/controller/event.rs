@@ -11,7 +11,7 @@ use crate::target::Target;
 use nvme::async_event::AsyncEvent;
 use nvme::command::Abort;
 use nvme::feature::AsyncEventConfig;
-use nvme::{Nsid, Status};
+use nvme::{Nsid, Status, SubmissionQueueEntry};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Changed namespaces that are told one by one; more are told as "many" (base 5.1.12.1.5).
@@ -42,8 +42,12 @@ enum Notice {
 pub(crate) struct Events {
     kind: EventKind,
     requests: VecDeque<Tag>,
+    /// Requests that a reset has ended.
+    aborted: VecDeque<Tag>,
     pub(super) config: AsyncEventConfig,
     notice: Notice,
+    /// How far the report of a temperature warning has come.
+    temperature: Notice,
     /// What the controller has noticed up to.
     generation: u64,
     changed: BTreeSet<Nsid>,
@@ -59,8 +63,10 @@ impl Events {
         Self {
             kind,
             requests: VecDeque::new(),
+            aborted: VecDeque::new(),
             config: AsyncEventConfig(0),
             notice: Notice::Idle,
+            temperature: Notice::Idle,
             generation,
             changed: BTreeSet::new(),
         }
@@ -77,7 +83,9 @@ impl Events {
     pub(super) fn reset(&mut self) {
         self.config = AsyncEventConfig(0);
         self.notice = Notice::Idle;
+        self.temperature = Notice::Idle;
         self.changed.clear();
+        self.aborted.append(&mut self.requests);
     }
 
     /// The namespaces that changed, [`None`] if they are too many; `is_retained` keeps the list and
@@ -90,6 +98,42 @@ impl Events {
             self.notice = Notice::Idle;
         }
         list
+    }
+
+    /// A temperature threshold was set: `is_warning` if the temperature is out of range now.
+    pub(super) fn note_temperature(&mut self, is_warning: bool) {
+        match (is_warning, self.temperature) {
+            (true, Notice::Idle) => self.temperature = Notice::Pending,
+            (false, Notice::Pending) => self.temperature = Notice::Idle,
+            _ => {}
+        }
+    }
+
+    /// The SMART / health log page was read.
+    pub(super) fn note_health_read(&mut self, is_retained: bool) {
+        if !is_retained && self.temperature == Notice::Told {
+            self.temperature = Notice::Idle;
+        }
+    }
+
+    /// The event to report now, if there is one that the host wants.
+    fn next_event(&mut self) -> Option<AsyncEvent> {
+        if self.requests.is_empty() {
+            return None;
+        }
+        let wants_temperature = self.config.has(AsyncEventConfig::TEMPERATURE_WARNING);
+        if self.temperature == Notice::Pending && wants_temperature {
+            self.temperature = Notice::Told;
+            return Some(AsyncEvent::TEMPERATURE_THRESHOLD);
+        }
+        if self.notice != Notice::Pending || !self.config.has(self.supported()) {
+            return None;
+        }
+        self.notice = Notice::Told;
+        Some(match self.kind {
+            EventKind::Namespaces => AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED,
+            EventKind::Discovery => AsyncEvent::DISCOVERY_CHANGED,
+        })
     }
 
     /// The discovery log page was read.
@@ -110,20 +154,15 @@ impl Controller {
         Reply::Held
     }
 
-    /// Looks for changes and ends a held request if there is something to tell. To be called after
-    /// each command and when the queue pair was signalled.
+    /// Ends a held request if there is something to report, or a reset has aborted it. Call it
+    /// after each command and when the queue pair was signalled, until it returns [`None`].
     pub fn poll_event(&mut self) -> Option<Completion> {
-        self.notice_changes();
-        let events = &mut self.events;
-        if events.notice != Notice::Pending || !events.config.has(events.supported()) {
-            return None;
+        if let Some(tag) = self.events.aborted.pop_front() {
+            return Some(Completion { tag, status: Status::ABORT_REQUESTED, result: 0 });
         }
-        let tag = events.requests.pop_front()?;
-        events.notice = Notice::Told;
-        let event = match events.kind {
-            EventKind::Namespaces => AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED,
-            EventKind::Discovery => AsyncEvent::DISCOVERY_CHANGED,
-        };
+        self.notice_changes();
+        let event = self.events.next_event()?;
+        let tag = self.events.requests.pop_front()?;
         let result = u64::from(event.to_dword());
         Some(Completion { tag, status: Status::SUCCESS, result })
     }
@@ -158,8 +197,17 @@ impl Controller {
     /// Abort (base 5.1.1), given which of the admin queue's outstanding commands is meant, if it is
     /// one. Only held event requests can be aborted: all else ends by itself soon. The second part
     /// is what the aborted command ends with.
-    pub fn abort(&mut self, abort: Abort, meant: Option<Tag>) -> (Reply, Option<Completion>) {
+    pub fn abort(
+        &mut self,
+        sqe: &SubmissionQueueEntry,
+        meant: Option<Tag>,
+    ) -> (Reply, Option<Completion>) {
         const NOT_ABORTED: u64 = 1;
+        self.association.note_traffic();
+        if let Err(status) = self.check_admin(sqe) {
+            return (status.into(), None);
+        }
+        let abort = Abort::decode(sqe);
         if !abort.sqid.is_admin()
             && !self.association.io_queue_map().contains_key(&abort.sqid.get())
         {

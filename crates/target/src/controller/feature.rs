@@ -1,50 +1,106 @@
 //! Get and Set Features (base 5.1.11, 5.1.25).
 
+use super::health::Thresholds;
 use super::{Controller, Reply};
 use nvme::command::{Feature, FeatureSelect, SetFeatures};
 use nvme::feature::{AsyncEventConfig, QueueCounts, fid};
-use nvme::{Nsid, Status, SubmissionQueueEntry};
+use nvme::{HostId, Nsid, Status, SubmissionQueueEntry};
 use ring::Buffer;
 use ring::time::Instant;
 use std::sync::atomic::Ordering;
 
-/// Supported capabilities of a feature (base figure 193): changeable.
-const CHANGEABLE: u64 = 1 << 2;
-/// Supported capabilities of a feature: namespace specific.
-const PER_NAMESPACE: u64 = 1 << 1;
 /// The largest timestamp, 48 bits of milliseconds.
 const TIMESTAMP_MAX: u64 = (1 << 48) - 1;
+/// Power Management: the state, in bits 4:0 of dword 11.
+const POWER_STATE: u32 = 0x1f;
+/// Features of a discovery controller.
+const DISCOVERY_FEATURES: [u8; 3] = [fid::ASYNC_EVENT_CONFIG, fid::KEEP_ALIVE_TIMER, fid::HOST_ID];
+
+/// What can be done with a feature; none is saveable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FeatureKind {
+    /// It has one value.
+    Fixed,
+    /// The host may change it, for the controller.
+    Changeable,
+    /// The host may change it, for each namespace.
+    PerNamespace,
+}
+
+impl FeatureKind {
+    /// Supported capabilities (base figure 193).
+    fn capabilities(self) -> u64 {
+        const CHANGEABLE: u64 = 1 << 2;
+        const PER_NAMESPACE: u64 = 1 << 1;
+        match self {
+            Self::Fixed => 0,
+            Self::Changeable => CHANGEABLE,
+            Self::PerNamespace => CHANGEABLE | PER_NAMESPACE,
+        }
+    }
+
+    fn of(fid: u8) -> Option<Self> {
+        Some(match fid {
+            fid::NUMBER_OF_QUEUES
+            | fid::KEEP_ALIVE_TIMER
+            | fid::ASYNC_EVENT_CONFIG
+            | fid::TEMPERATURE_THRESHOLD
+            | fid::TIMESTAMP => Self::Changeable,
+            fid::WRITE_PROTECTION => Self::PerNamespace,
+            fid::VOLATILE_WRITE_CACHE
+            | fid::HOST_ID
+            | fid::ARBITRATION
+            | fid::POWER_MANAGEMENT
+            | fid::ERROR_RECOVERY
+            | fid::WRITE_ATOMICITY => Self::Fixed,
+            _ => return None,
+        })
+    }
+}
 
 impl Controller {
+    /// The feature's kind, if this controller has the feature.
+    pub(super) fn feature(&self, fid: u8) -> Option<FeatureKind> {
+        let has = if self.is_discovery() {
+            DISCOVERY_FEATURES.contains(&fid)
+        } else {
+            fid != fid::VOLATILE_WRITE_CACHE || self.association.subsystem.has_write_cache()
+        };
+        FeatureKind::of(fid).filter(|_| has)
+    }
+
     pub(super) fn get_features(&mut self, sqe: &SubmissionQueueEntry) -> Reply {
-        let Ok(get) = Feature::decode(sqe) else {
+        let (Ok(get), nsid) = (Feature::decode(sqe), sqe.namespace_id()) else {
             return Status::INVALID_FIELD.do_not_retry().into();
         };
-        if get.select == FeatureSelect::SupportedCapabilities {
-            return feature_capabilities(get.fid)
-                .map_or(Status::INVALID_FIELD.do_not_retry().into(), Reply::result);
-        }
-        let is_current = get.select == FeatureSelect::Current;
+        let Some(kind) = self.feature(get.fid) else {
+            return Status::INVALID_FIELD.do_not_retry().into();
+        };
+        // Nothing is saveable, so that the saved value is the default one (base 4.4).
+        let is_current = match get.select {
+            FeatureSelect::SupportedCapabilities => return Reply::result(kind.capabilities()),
+            FeatureSelect::Current => true,
+            FeatureSelect::Default | FeatureSelect::Saved => false,
+        };
         match get.fid {
-            fid::NUMBER_OF_QUEUES => Reply::result(u64::from(self.queue_counts().to_dword())),
+            fid::NUMBER_OF_QUEUES => {
+                Reply::result(u64::from(self.queue_counts(is_current).to_dword()))
+            }
             fid::KEEP_ALIVE_TIMER if is_current => {
                 Reply::result(self.keep_alive.as_millis() as u64)
             }
             fid::ASYNC_EVENT_CONFIG if is_current => Reply::result(u64::from(self.events.config.0)),
-            fid::VOLATILE_WRITE_CACHE if self.association.subsystem.has_write_cache() => {
-                Reply::result(1)
+            fid::TEMPERATURE_THRESHOLD => {
+                let thresholds = if is_current { self.thresholds } else { Thresholds::default() };
+                match thresholds.get(get.dword11) {
+                    Ok(kelvins) => Reply::result(u64::from(kelvins)),
+                    Err(status) => status.do_not_retry().into(),
+                }
             }
-            // Of the first two the default.
-            fid::KEEP_ALIVE_TIMER
-            | fid::ASYNC_EVENT_CONFIG
-            | fid::ARBITRATION
-            | fid::POWER_MANAGEMENT
-            | fid::ERROR_RECOVERY
-            | fid::WRITE_ATOMICITY => Reply::result(0),
-            fid::TIMESTAMP => self.get_timestamp(sqe),
-            fid::HOST_ID => self.get_host_id(sqe, get.dword11),
-            fid::WRITE_PROTECTION => self.get_write_protection(sqe.namespace_id()),
-            _ => Status::INVALID_FIELD.do_not_retry().into(),
+            fid::TIMESTAMP => self.get_timestamp(sqe, is_current),
+            fid::HOST_ID => self.get_host_id(sqe, get.dword11, is_current),
+            fid::WRITE_PROTECTION => self.get_write_protection(nsid, is_current),
+            fid => Reply::result(u64::from(fixed_value(fid))),
         }
     }
 
@@ -54,10 +110,26 @@ impl Controller {
         data: &[u8],
         now: Instant,
     ) -> Reply {
-        let set = SetFeatures::decode(sqe);
-        if set.is_saved {
-            return Status::FEATURE_NOT_SAVEABLE.do_not_retry().into();
+        match self.check_set_features(sqe) {
+            Ok(set) => self.set_feature(&set, sqe.namespace_id(), data, now),
+            Err(status) => status.do_not_retry().into(),
         }
+    }
+
+    fn check_set_features(&self, sqe: &SubmissionQueueEntry) -> Result<SetFeatures, Status> {
+        let (set, nsid) = (SetFeatures::decode(sqe), sqe.namespace_id());
+        let kind = self.feature(set.fid).ok_or(Status::INVALID_FIELD)?;
+        if set.is_saved {
+            return Err(Status::FEATURE_NOT_SAVEABLE);
+        }
+        let is_for_namespace = nsid != Nsid(0) && nsid != Nsid::BROADCAST;
+        if is_for_namespace && kind != FeatureKind::PerNamespace {
+            return Err(Status::FEATURE_NOT_PER_NAMESPACE);
+        }
+        Ok(set)
+    }
+
+    fn set_feature(&mut self, set: &SetFeatures, nsid: Nsid, data: &[u8], now: Instant) -> Reply {
         match set.fid {
             fid::NUMBER_OF_QUEUES => self.set_number_of_queues(set.dword11),
             fid::KEEP_ALIVE_TIMER => match self.set_keep_alive(set.dword11, now) {
@@ -71,37 +143,36 @@ impl Controller {
                 self.events.config = AsyncEventConfig(set.dword11);
                 Reply::result(0)
             }
-            // The cache cannot be turned off: saying so is better than pretending.
-            fid::VOLATILE_WRITE_CACHE if self.association.subsystem.has_write_cache() => {
-                let is_enabled = set.dword11 & 1 != 0;
-                if is_enabled {
+            fid::TEMPERATURE_THRESHOLD => match self.thresholds.set(set.dword11) {
+                Ok(()) => {
+                    self.events.note_temperature(self.thresholds.is_warning());
                     Reply::result(0)
-                } else {
-                    Status::FEATURE_NOT_CHANGEABLE.do_not_retry().into()
                 }
-            }
+                Err(status) => status.do_not_retry().into(),
+            },
             fid::TIMESTAMP => self.set_timestamp(data),
             // Given by Connect, once and for all (base 5.1.25.1.28).
             fid::HOST_ID => Status::COMMAND_SEQUENCE_ERROR.do_not_retry().into(),
-            fid::WRITE_PROTECTION => self.set_write_protection(sqe.namespace_id(), set.dword11),
-            fid::ARBITRATION
-            | fid::POWER_MANAGEMENT
-            | fid::ERROR_RECOVERY
-            | fid::WRITE_ATOMICITY => Status::FEATURE_NOT_CHANGEABLE.do_not_retry().into(),
-            _ => Status::INVALID_FIELD.do_not_retry().into(),
+            fid::WRITE_PROTECTION => self.set_write_protection(nsid, set.dword11),
+            // There is one power state; bits 7:5 only describe the load that comes.
+            fid::POWER_MANAGEMENT => match set.dword11 & POWER_STATE {
+                0 => Reply::result(0),
+                _ => Status::INVALID_FIELD.do_not_retry().into(),
+            },
+            // E.g. the cache cannot be turned off: a refusal is better than a pretence.
+            fid if set.dword11 == fixed_value(fid) => Reply::result(0),
+            _ => Status::FEATURE_NOT_CHANGEABLE.do_not_retry().into(),
         }
     }
 
-    fn queue_counts(&self) -> QueueCounts {
+    fn queue_counts(&self, is_current: bool) -> QueueCounts {
         let granted = self.association.io_queues_granted.load(Ordering::SeqCst);
-        let count = if granted == 0 { self.limits().io_queues_max } else { granted };
+        let is_granted = is_current && granted != 0;
+        let count = if is_granted { granted } else { self.limits().io_queues_max };
         QueueCounts::pairs(u32::from(count))
     }
 
     fn set_number_of_queues(&mut self, dword11: u32) -> Reply {
-        if self.is_discovery() {
-            return Status::INVALID_FIELD.do_not_retry().into();
-        }
         let wanted = QueueCounts::from_dword(dword11);
         // 65 536 of either cannot be said (base 5.1.25.1.5).
         if wanted.submission > 0xffff || wanted.completion > 0xffff {
@@ -113,12 +184,15 @@ impl Controller {
         let wanted = wanted.submission.min(wanted.completion).max(1);
         let granted = wanted.min(u32::from(self.limits().io_queues_max)) as u16;
         self.association.io_queues_granted.store(granted, Ordering::SeqCst);
-        Reply::result(u64::from(self.queue_counts().to_dword()))
+        Reply::result(u64::from(self.queue_counts(true).to_dword()))
     }
 
-    fn get_timestamp(&self, sqe: &SubmissionQueueEntry) -> Reply {
+    fn get_timestamp(&self, sqe: &SubmissionQueueEntry, is_current: bool) -> Reply {
         // Origin: 0 the controller's own, 1 set by the host (base figure 402).
         const SET_BY_HOST: u8 = 1 << 1;
+        if !is_current {
+            return Self::feature_data(sqe, &[0; 8]);
+        }
         let now_ms = (ring::time::system_time() / 1_000_000) as i64;
         let ms = (now_ms.saturating_add(self.timestamp_offset_ms)).max(0) as u64 & TIMESTAMP_MAX;
         let mut data = [0; 8];
@@ -137,12 +211,13 @@ impl Controller {
         Reply::result(0)
     }
 
-    fn get_host_id(&self, sqe: &SubmissionQueueEntry, dword11: u32) -> Reply {
+    fn get_host_id(&self, sqe: &SubmissionQueueEntry, dword11: u32, is_current: bool) -> Reply {
         // Over fabrics only the extended format of 16 bytes is allowed.
         if dword11 & 1 == 0 {
             return Status::INVALID_FIELD.do_not_retry().into();
         }
-        Self::feature_data(sqe, &self.association.host.0)
+        let host = if is_current { self.association.host } else { HostId::default() };
+        Self::feature_data(sqe, &host.0)
     }
 
     fn feature_data(sqe: &SubmissionQueueEntry, data: &[u8]) -> Reply {
@@ -153,9 +228,12 @@ impl Controller {
         }
     }
 
-    fn get_write_protection(&self, nsid: Nsid) -> Reply {
+    fn get_write_protection(&self, nsid: Nsid, is_current: bool) -> Reply {
         match self.association.subsystem.namespace(nsid) {
-            Some(namespace) => Reply::result(u64::from(namespace.is_write_protected())),
+            Some(namespace) if is_current => {
+                Reply::result(u64::from(namespace.is_write_protected()))
+            }
+            Some(namespace) => Reply::result(u64::from(namespace.is_read_only())),
             None => Status::INVALID_NAMESPACE.do_not_retry().into(),
         }
     }
@@ -179,19 +257,13 @@ impl Controller {
     }
 }
 
-fn feature_capabilities(fid: u8) -> Option<u64> {
-    Some(match fid {
-        fid::NUMBER_OF_QUEUES
-        | fid::KEEP_ALIVE_TIMER
-        | fid::ASYNC_EVENT_CONFIG
-        | fid::TIMESTAMP => CHANGEABLE,
-        fid::WRITE_PROTECTION => CHANGEABLE | PER_NAMESPACE,
-        fid::VOLATILE_WRITE_CACHE
-        | fid::HOST_ID
-        | fid::ARBITRATION
-        | fid::POWER_MANAGEMENT
-        | fid::ERROR_RECOVERY
-        | fid::WRITE_ATOMICITY => 0,
-        _ => return None,
-    })
+/// The value of a feature that has one only, and the default of others.
+fn fixed_value(fid: u8) -> u32 {
+    /// Arbitration burst: no limit.
+    const NO_BURST_LIMIT: u32 = 7;
+    match fid {
+        fid::ARBITRATION => NO_BURST_LIMIT,
+        fid::VOLATILE_WRITE_CACHE => 1,
+        _ => 0,
+    }
 }

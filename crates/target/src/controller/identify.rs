@@ -60,13 +60,12 @@ impl Controller {
             cns::CONTROLLER => Buffer::copy_from(self.identify_controller().bytes()),
             cns::CONTROLLER_BY_COMMAND_SET => {
                 is_nvm()?;
-                Buffer::copy_from(IdentifyControllerNvm::default().bytes())
+                Buffer::copy_from(self.identify_controller_nvm().bytes())
             }
             cns::IO_COMMAND_SETS => Buffer::copy_from(IoCommandSets::nvm().bytes()),
             cns::CONTROLLERS | cns::NAMESPACE_CONTROLLERS => {
-                if identify.cns == cns::NAMESPACE_CONTROLLERS && subsystem.namespace(nsid).is_none()
-                {
-                    return Err(Status::INVALID_FIELD);
+                if identify.cns == cns::NAMESPACE_CONTROLLERS {
+                    self.valid_namespace(nsid)?.ok_or(Status::INVALID_FIELD)?;
                 }
                 let ids = self.target.controller_ids(subsystem);
                 let list = ControllerList::new(ids.into_iter().filter(|id| *id >= identify.cntid));
@@ -79,13 +78,15 @@ impl Controller {
             cns::ACTIVE_NAMESPACES => self.active_namespaces(nsid)?,
             cns::NAMESPACE_BY_COMMAND_SET => {
                 is_nvm()?;
+                // Nothing to report of an active namespace either: there is no metadata.
                 self.valid_namespace(nsid)?;
                 Buffer::copy_from(IdentifyNamespaceNvm::default().bytes())
             }
             cns::NAMESPACE => self.namespace(nsid)?,
             cns::NAMESPACE_INDEPENDENT => {
-                let namespace = self.valid_namespace(nsid)?.ok_or(Status::INVALID_FIELD)?;
-                Buffer::copy_from(independent(&namespace).bytes())
+                let namespace = self.valid_namespace(nsid)?;
+                let data = namespace.map(|it| independent(&it)).unwrap_or_default();
+                Buffer::copy_from(data.bytes())
             }
             cns::NAMESPACE_DESCRIPTORS => self.descriptors(nsid)?,
             _ => return Err(Status::INVALID_FIELD),
@@ -93,12 +94,27 @@ impl Controller {
         Ok(data)
     }
 
-    /// The namespace with a valid identifier; [`None`] if it is not active.
+    /// Limits of commands that move no data, so that MDTS does not bound them.
+    fn identify_controller_nvm(&self) -> IdentifyControllerNvm {
+        let limits = self.limits();
+        IdentifyControllerNvm {
+            wzsl: limits.wzsl(),
+            dmrl: limits.deallocate_ranges_max,
+            dmrsl: U32::new(limits.deallocate_range_blocks_max),
+            dmsl: U64::new(limits.dmsl()),
+            ..IdentifyControllerNvm::default()
+        }
+    }
+
+    /// The namespace with a valid identifier (1 … NN); [`None`] if it is not active. The broadcast
+    /// identifier asks for what all namespaces have in common, which only controllers with
+    /// namespace management report (base 3.2.1.2, 5.1.13.2.1).
     fn valid_namespace(&self, nsid: Nsid) -> Result<Option<Arc<Namespace>>, Status> {
-        if !nsid.is_valid() {
+        let subsystem = &self.association.subsystem;
+        if nsid.get() == 0 || nsid.get() > subsystem.namespaces_max() {
             return Err(Status::INVALID_NAMESPACE);
         }
-        Ok(self.association.subsystem.namespace(nsid))
+        Ok(subsystem.namespace(nsid))
     }
 
     fn active_namespaces(&self, after: Nsid) -> Result<Buffer, Status> {
@@ -163,7 +179,7 @@ impl Controller {
             acl: limits.aborts_max - 1,
             aerl: limits.async_events_max - 1,
             frmw: ONE_READ_ONLY_SLOT,
-            lpa: IdentifyController::LPA_EXTENDED_DATA | IdentifyController::LPA_SUPPORTED_PAGES,
+            lpa: IdentifyController::LPA_EXTENDED_DATA,
             elpe: (ERROR_ENTRIES_MAX - 1) as u8,
             kas: U16::new(KEEP_ALIVE_GRANULARITY),
             sqes: SQES,
@@ -190,13 +206,16 @@ impl Controller {
         }
         data.cntrltype = IdentifyController::TYPE_IO;
         data.cmic = IdentifyController::CMIC_MULTI_PORT | IdentifyController::CMIC_MULTI_CONTROLLER;
-        data.lpa |= IdentifyController::LPA_COMMAND_EFFECTS;
+        data.lpa |=
+            IdentifyController::LPA_COMMAND_EFFECTS | IdentifyController::LPA_SUPPORTED_PAGES;
         data.nn = U32::new(subsystem.namespaces_max());
         data.mnan = U32::new(subsystem.namespaces_max());
         data.oncs = U16::new(
             IdentifyController::ONCS_COMPARE
                 | IdentifyController::ONCS_DATASET_MANAGEMENT
-                | IdentifyController::ONCS_WRITE_ZEROES,
+                | IdentifyController::ONCS_WRITE_ZEROES
+                | IdentifyController::ONCS_SAVE_AND_SELECT
+                | IdentifyController::ONCS_TIMESTAMP,
         );
         data.nwpc = WRITE_PROTECTION;
         data.vwc = IdentifyController::VWC_FLUSH_BROADCAST

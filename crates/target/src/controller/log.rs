@@ -1,12 +1,14 @@
 //! Get Log Page (base 5.1.12).
 
+use super::feature::FeatureKind;
 use super::{Controller, ERROR_ENTRIES_MAX, Reply};
-use crate::counts::NamespaceCounts;
 use nvme::command::GetLogPage;
 use nvme::identify::NamespaceList;
-use nvme::log_page::{CommandEffects, ErrorEntry, FirmwareSlots, SmartHealth, SupportedPages, lid};
+use nvme::log_page::{
+    CommandEffects, ErrorEntry, FeatureEffects, FirmwareSlots, SupportedPages, lid,
+};
 use nvme::opcode::{AdminOpcode, NvmOpcode};
-use nvme::{Nsid, Status, SubmissionQueueEntry, U16, U32, U128};
+use nvme::{Nsid, Status, SubmissionQueueEntry, U32};
 use ring::Buffer;
 
 const IO_PAGES: &[u8] = &[
@@ -16,11 +18,11 @@ const IO_PAGES: &[u8] = &[
     lid::FIRMWARE_SLOTS,
     lid::CHANGED_NAMESPACES,
     lid::COMMAND_EFFECTS,
+    lid::FEATURE_EFFECTS,
+    lid::MANAGEMENT_EFFECTS,
 ];
-const DISCOVERY_PAGES: &[u8] = &[lid::SUPPORTED_PAGES, lid::ERROR, lid::DISCOVERY];
-
-/// A temperature to report where there is no sensor: 20 °C in kelvins.
-const ROOM_TEMPERATURE: u16 = 293;
+const DISCOVERY_PAGES: &[u8] =
+    &[lid::SUPPORTED_PAGES, lid::ERROR, lid::FEATURE_EFFECTS, lid::DISCOVERY];
 
 impl Controller {
     pub(super) fn get_log_page(&mut self, sqe: &SubmissionQueueEntry) -> Reply {
@@ -60,7 +62,11 @@ impl Controller {
         Ok(match get.lid {
             lid::SUPPORTED_PAGES => SupportedPages::new(pages).bytes().to_vec(),
             lid::ERROR => self.error_page(),
-            lid::SMART_HEALTH => self.health_page(nsid)?,
+            lid::SMART_HEALTH => {
+                let page = self.health_page(nsid)?;
+                self.events.note_health_read(get.is_event_retained);
+                page
+            }
             lid::FIRMWARE_SLOTS => {
                 let mut revision = [b' '; 8];
                 for (slot, byte) in revision.iter_mut().zip(super::identify::FIRMWARE.bytes()) {
@@ -70,10 +76,11 @@ impl Controller {
             }
             lid::CHANGED_NAMESPACES => self.changed_page(get.is_event_retained),
             lid::COMMAND_EFFECTS => command_effects().bytes().to_vec(),
+            lid::FEATURE_EFFECTS => self.feature_effects().bytes().to_vec(),
+            // No command of NVMe-MI is taken.
+            lid::MANAGEMENT_EFFECTS => vec![0; 4096],
             _ => {
-                let association = &self.association;
-                let (page, generation) =
-                    self.target.discovery_page(association.host, &association.host_name);
+                let (page, generation) = self.target.discovery_page(&self.association);
                 self.events.note_discovery_read(generation, get.is_event_retained);
                 page
             }
@@ -89,37 +96,19 @@ impl Controller {
         page
     }
 
-    fn health_page(&self, nsid: Nsid) -> Result<Vec<u8>, Status> {
-        // Only for the controller as a whole (LPA bit 0 is clear).
-        if nsid != Nsid::BROADCAST && nsid != Nsid(0) {
-            return Err(Status::INVALID_FIELD);
+    fn feature_effects(&self) -> FeatureEffects {
+        let mut effects = FeatureEffects::default();
+        for fid in 0..=u8::MAX {
+            let effect = match self.feature(fid) {
+                None => continue,
+                Some(FeatureKind::PerNamespace) => {
+                    FeatureEffects::NAMESPACE_CAPABILITY_CHANGE | FeatureEffects::SCOPE_NAMESPACE
+                }
+                Some(_) => FeatureEffects::SCOPE_CONTROLLER,
+            };
+            effects.fids[usize::from(fid)] = U32::new(FeatureEffects::SUPPORTED | effect);
         }
-        let mut sum = NamespaceCounts::default();
-        for counts in self.association.subsystem.counts() {
-            sum.read_remote_bytes += counts.read_remote_bytes + counts.read_local_bytes;
-            sum.written_remote_bytes += counts.written_remote_bytes + counts.written_local_bytes;
-            sum.read_commands += counts.read_commands;
-            sum.write_commands += counts.write_commands;
-            sum.media_errors += counts.media_errors;
-        }
-        let big = |number: u64| U128::new(u128::from(number));
-        let units = |bytes: u64| U128::new(SmartHealth::data_units(u128::from(bytes)));
-        let (_, errors) = self.association.errors();
-        let page = SmartHealth {
-            ctemp: U16::new(ROOM_TEMPERATURE),
-            avsp: 100,
-            avspt: 10,
-            dur: units(sum.read_remote_bytes),
-            duw: units(sum.written_remote_bytes),
-            hrc: big(sum.read_commands),
-            hwc: big(sum.write_commands),
-            pwrc: big(1),
-            poh: big(self.target.uptime().as_secs() / 3600),
-            mdie: big(sum.media_errors),
-            neile: big(errors),
-            ..SmartHealth::default()
-        };
-        Ok(page.bytes().to_vec())
+        effects
     }
 
     fn changed_page(&mut self, is_retained: bool) -> Vec<u8> {
@@ -136,7 +125,8 @@ impl Controller {
 }
 
 fn command_effects() -> CommandEffects {
-    const SUPPORTED: u32 = CommandEffects::SUPPORTED;
+    const ADMIN: u32 = CommandEffects::SUPPORTED | CommandEffects::SCOPE_CONTROLLER;
+    const SUPPORTED: u32 = CommandEffects::SUPPORTED | CommandEffects::SCOPE_NAMESPACE;
     const CHANGES: u32 = SUPPORTED | CommandEffects::LOGICAL_BLOCK_CONTENT_CHANGE;
     let mut effects = CommandEffects::default();
     for opcode in [
@@ -148,7 +138,7 @@ fn command_effects() -> CommandEffects {
         AdminOpcode::ASYNC_EVENT_REQUEST,
         AdminOpcode::KEEP_ALIVE,
     ] {
-        effects.acs[usize::from(opcode.0)] = U32::new(SUPPORTED);
+        effects.acs[usize::from(opcode.0)] = U32::new(ADMIN);
     }
     for (opcode, effect) in [
         (NvmOpcode::FLUSH, SUPPORTED),

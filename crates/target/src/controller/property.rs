@@ -1,11 +1,14 @@
 //! Property Get and Set (base 3.1.4, 6.4, 6.5): how a host enables, disables and shuts down.
 
+use super::health::Thresholds;
 use super::{Controller, Reply};
 use nvme::fabrics::{PropertyGet, PropertySet};
-use nvme::property::{Configuration, offset};
+use nvme::property::{Configuration, ControllerStatus, ShutdownStatus, offset};
 use nvme::{Status, SubmissionQueueEntry};
 use std::sync::atomic::Ordering;
 
+/// CSTS.SHST: shutdown processing is occurring.
+const SHUTDOWN_OCCURRING: u32 = 1;
 /// CSTS.SHST: shutdown processing is complete.
 const SHUTDOWN_COMPLETE: u32 = 2;
 
@@ -18,7 +21,7 @@ impl Controller {
             (offset::CAP, true) => Reply::result(self.capabilities().0),
             (offset::VS, false) => Reply::result(u64::from(super::identify::VERSION.0)),
             (offset::CC, false) => Reply::result(u64::from(self.configuration.0)),
-            (offset::CSTS, false) => Reply::result(u64::from(self.status.0)),
+            (offset::CSTS, false) => Reply::result(u64::from(self.reported_status().0)),
             // CRWMT: ready with media within CAP.TO.
             (offset::CRTO, false) => Reply::result(self.capabilities().to()),
             // NSSR reads as 0 where subsystem reset is not supported (base 3.1.4.9).
@@ -34,6 +37,21 @@ impl Controller {
         match (set.offset, set.is_8_bytes) {
             (offset::CC, false) => self.configure(Configuration((set.value & 0xffff_ffff) as u32)),
             _ => Status::INVALID_FIELD.do_not_retry().into(),
+        }
+    }
+
+    /// CSTS as the host sees it. What I/O queue pairs began before a shutdown or reset may still be
+    /// in flight: the shutdown is complete, and RDY changes, only when nothing of it is.
+    fn reported_status(&self) -> ControllerStatus {
+        if !self.association.has_ending_io_queues() {
+            return self.status;
+        }
+        let is_resetting = !self.configuration.is_enabled();
+        let status = self.status.with_rdy(u32::from(is_resetting));
+        if self.status.shutdown() == ShutdownStatus::Complete {
+            self.status.with_shst(SHUTDOWN_OCCURRING)
+        } else {
+            status
         }
     }
 
@@ -56,6 +74,7 @@ impl Controller {
         if new.is_shutdown() && !old.is_shutdown() {
             // All acknowledged writes are with the back end already, and every connection's
             // commands end before it does: only the queue pairs are left to be ended.
+            self.set_open(false);
             self.association.drop_io_queues();
             self.status = self.status.with_shst(SHUTDOWN_COMPLETE);
         } else if !new.is_shutdown() && old.is_shutdown() {
@@ -66,7 +85,12 @@ impl Controller {
 
     fn set_ready(&mut self, is_ready: bool) {
         self.status = self.status.with_rdy(u32::from(is_ready));
-        self.association.is_ready.store(is_ready, Ordering::SeqCst);
+        self.set_open(is_ready && !self.configuration.is_shutdown());
+    }
+
+    /// Opens or closes the controller for I/O queue pairs.
+    fn set_open(&self, is_open: bool) {
+        self.association.is_ready.store(is_open, Ordering::SeqCst);
     }
 
     /// Controller level reset (base 3.7.2): I/O queue pairs are deleted, features forgotten.
@@ -76,5 +100,7 @@ impl Controller {
         self.association.drop_io_queues();
         self.association.io_queues_granted.store(0, Ordering::SeqCst);
         self.events.reset();
+        self.thresholds = Thresholds::default();
+        (self.timestamp_offset_ms, self.is_timestamp_set) = (0, false);
     }
 }

@@ -6,22 +6,27 @@
 //! receive buffer behind it for what follows.
 
 mod admin;
+mod arrival;
+
+pub(super) use arrival::Arrival;
 
 use super::Registration;
+use super::cores::Threads;
 use super::execute::Executor;
 use crate::admission::{Lane, Lent};
 use crate::controller::Controller;
 use crate::limits::Limits;
-use crate::queue_pair::{LARGE_TRANSFER_BYTES, QueuePair, QueuePairState};
+use crate::queue_pair::{Event, LARGE_TRANSFER_BYTES, QueuePair, QueuePairState};
 use crate::signal;
 use crate::target::Target;
 use admin::Connecting;
 use ring::time::{Instant, Sleep};
-use ring::{Buffer, Chunk, Op, Segment, Segments, TcpStream};
+use ring::{Buffer, Chunk, Op, Segment, Segments, Sparse, TcpStream};
 use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -38,6 +43,12 @@ const RECEIVE_SMALL_BYTES: usize = 4 << 10;
 const RECEIVE_ROOM_BYTES: usize = 96 << 10;
 /// Time for the peer to take a terminate request and close.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// Why the listener's reactor has done its part: the first command is there.
+const LEAVES: &str = "it moves to its core";
+
+/// Lines that hosts can cause that are not admitted any more.
+static REFUSED: Sparse = Sparse::new();
 
 /// What the connection is.
 enum Role {
@@ -62,6 +73,8 @@ pub(super) struct Connection {
     role: Role,
     /// A Connect that waits for the end of the controllers that it replaces.
     connecting: Option<Connecting>,
+    /// The threads of which one will serve it, while it is on the listener's reactor.
+    outside: Option<Rc<Threads>>,
     /// The receive buffer while no receive is under way; `unread` is what the queue pair has not
     /// used.
     buffer: Option<Buffer>,
@@ -70,6 +83,8 @@ pub(super) struct Connection {
     /// Bytes of the payload segment that precedes the receive buffer, 0 without one.
     payload_bytes: usize,
     sending: Option<Sending>,
+    /// Since when data of commands is awaited of which none has come.
+    data_since: Option<Instant>,
     /// Permits of the reads that are being sent.
     lent: Option<Lent>,
     spare: Vec<Chunk>,
@@ -85,18 +100,20 @@ impl Connection {
         let (limits, now) = (target.limits().clone(), ring::time::now());
         Self {
             target: Arc::clone(target),
-            pair: QueuePair::new(&limits),
+            pair: QueuePair::sharing(&limits, target.budget()),
             handshake_deadline: now + limits.handshake,
             limits,
             stream,
             registration,
             role: Role::Unconnected,
             connecting: None,
+            outside: None,
             buffer: Some(Buffer::with_capacity(RECEIVE_BYTES_FIRST)),
             unread: 0..0,
             receiving: None,
             payload_bytes: 0,
             sending: None,
+            data_since: None,
             lent: None,
             spare: Vec::new(),
             timer: None,
@@ -108,6 +125,9 @@ impl Connection {
     /// Serves the connection until it ends and nothing of it is in flight.
     pub(super) async fn run(mut self) {
         let reason = poll_fn(|cx| self.poll(cx)).await;
+        if reason == LEAVES {
+            return self.leave().await;
+        }
         tracing::debug!(peer = %self.stream.peer_addr(), reason, "a connection ends");
         self.close().await;
     }
@@ -137,6 +157,7 @@ impl Connection {
             return Poll::Ready(reason);
         }
         if let Role::Io(executor) = &mut self.role {
+            executor.pace().begin();
             executor.refresh();
             executor.poll(&mut self.pair, cx);
         }
@@ -152,6 +173,16 @@ impl Connection {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(reason) => return Poll::Ready(reason),
+            }
+        }
+        if let Role::Io(executor) = &self.role {
+            executor.pace().end(cx.waker());
+        }
+        if self.pair.awaits_budget() {
+            self.target.budget().wait(cx.waker());
+            // Some may have become free just before.
+            if self.pair.retry_memory() {
+                ring::wake_after_others(cx.waker());
             }
         }
         // What was begun may have a deadline.
@@ -173,10 +204,10 @@ impl Connection {
     }
 
     fn poll_event(&mut self) {
-        if let Role::Admin(controller, _) = &mut self.role
-            && let Some(event) = controller.poll_event()
-        {
-            self.pair.complete(event.tag, event.status, event.result);
+        if let Role::Admin(controller, _) = &mut self.role {
+            while let Some(event) = controller.poll_event() {
+                self.pair.complete(event.tag, event.status, event.result);
+            }
         }
     }
 
@@ -218,12 +249,19 @@ impl Connection {
             }
             note(deadline);
         }
-        if let Some(sending) = &self.sending {
-            let deadline = sending.started + self.limits.send;
+        let (limits, budget) = (&self.limits, self.target.budget());
+        for (since, reason) in [
+            (self.sending.as_ref().map(|it| it.started), "the peer does not take what is sent"),
+            (self.data_since, "the peer does not send the data that it announced"),
+        ] {
+            let Some(since) = since else { continue };
+            let is_short = self.pair.reserved_bytes() > 0 && budget.is_short();
+            let deadline = since + if is_short { limits.send_when_short } else { limits.send };
             if self.now >= deadline {
-                return Err("the peer does not take what is sent");
+                return Err(reason);
             }
-            note(deadline);
+            // Memory may become short meanwhile.
+            note(deadline.min(self.now + limits.send_when_short));
         }
         match &mut self.role {
             Role::Unconnected => {
@@ -363,21 +401,42 @@ impl Connection {
         if self.pair.state() == QueuePairState::Terminated {
             return Err("the peer terminated it");
         }
+        if self.outside.is_some() && self.pair.has_event() {
+            return Err(LEAVES);
+        }
         let mut is_any = false;
         let now = self.target.admissions().now();
-        while let Some(event) = self.pair.next_event() {
+        loop {
+            // What is left waits for the next turn.
+            if let Role::Io(executor) = &self.role
+                && self.pair.has_events()
+                && !executor.pace().has_room()
+            {
+                break;
+            }
+            let Some(event) = self.pair.next_event() else { break };
             is_any = true;
+            if matches!(event, Event::Data(_)) {
+                self.data_since = None;
+            }
             match &mut self.role {
                 Role::Io(executor) => {
                     if let Err(refusal) = executor.handle(event, &mut self.pair, now, cx) {
-                        tracing::info!(host = %executor.queue().association().host(), %refusal,
-                            "a command is refused");
+                        if let Some(suppressed) = REFUSED.pass() {
+                            tracing::info!(host = %executor.queue().association().host(), %refusal,
+                                suppressed, "a command is refused");
+                        }
                         self.target.admissions().note_refused();
                         return Err("its host is not admitted any more");
                     }
                 }
                 Role::Unconnected | Role::Admin(..) => self.handle_admin(event)?,
             }
+        }
+        if self.pair.awaiting_data() == 0 {
+            self.data_since = None;
+        } else if self.data_since.is_none() {
+            self.data_since = Some(self.now);
         }
         if is_any {
             match &self.role {

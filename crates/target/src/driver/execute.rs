@@ -2,10 +2,12 @@
 //!
 //! A command of a memory namespace ends at once, without any allocation. Others are kept here until
 //! their device answers, and are polled when the connection's task runs: all completions of a loop
-//! turn are looked at together. A command that has begun is never dropped before its device has
+//! turn are looked at together. Neither may take more than its part of the thread's time: what a
+//! connection's commands move in one turn is bounded ([`Pace`]). A command that has begun is never dropped before its device has
 //! answered, for its permit must tell the truth to whoever fences.
 
-use super::plan::{Extent, Plan, is_broadcast_flush};
+use super::pace::{COMMAND_BYTES, Pace};
+use super::plan::{Extent, Plan, is_broadcast_flush, ranges};
 use crate::admission::{Lane, Lent, Moment, Permit, Refusal};
 use crate::controller::check_in_capsule;
 use crate::counts::{Origin, Tally};
@@ -17,6 +19,8 @@ use block::{Access, Device, DiscardEffect, IoFuture};
 use nvme::command::DsmRange;
 use nvme::{Nsid, Status, SubmissionQueueEntry};
 use ring::{Buffer, Chunk};
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,15 +28,27 @@ use std::task::{Context, Poll};
 
 /// Index of a command that is for all namespaces.
 const ALL: usize = usize::MAX;
+/// Index where there is no namespace.
+const NONE: usize = usize::MAX;
 
 /// A namespace as this queue pair uses it.
 struct Open {
     namespace: Arc<Namespace>,
     device: Rc<dyn Device>,
+    /// Whether the device was seen to work elsewhere than on this thread.
+    is_elsewhere: Rc<Cell<bool>>,
     /// What is yet to be added to the namespace's counters.
     tally: Tally,
     /// Not removed from the subsystem.
     is_active: bool,
+}
+
+impl Open {
+    fn new(namespace: &Arc<Namespace>) -> Self {
+        let device = namespace.backing().attach();
+        let (namespace, tally) = (Arc::clone(namespace), Tally::default());
+        Self { namespace, device, is_elsewhere: Rc::default(), tally, is_active: true }
+    }
 }
 
 /// What a device is at work on.
@@ -65,10 +81,17 @@ pub(super) struct Executor {
     limits: Limits,
     /// The subsystem's namespaces as of `generation`.
     open: Vec<Open>,
+    /// Where in `open` each active namespace is, by its identifier; [`NONE`] where there is none.
+    /// There are 1024 identifiers at most.
+    by_nsid: Vec<usize>,
+    /// Those of `open` whose tally has something in it.
+    touched: Vec<usize>,
     generation: u64,
     pending: Vec<Pending>,
     /// Permits of reads whose bytes are taken from a namespace's memory when they are sent.
     lent: Lent,
+    /// What may still be done in this turn.
+    pace: Rc<Pace>,
 }
 
 impl Executor {
@@ -79,9 +102,12 @@ impl Executor {
             lane,
             limits: limits.clone(),
             open: Vec::new(),
+            by_nsid: Vec::new(),
+            touched: Vec::new(),
             generation: 0,
             pending: Vec::new(),
             lent,
+            pace: Rc::default(),
         };
         executor.reopen();
         executor
@@ -95,6 +121,11 @@ impl Executor {
     /// Moves the permits of all reads that are in the output to `sending`.
     pub(super) fn take_lent(&mut self, sending: &mut Lent) {
         sending.append(&mut self.lent);
+    }
+
+    /// What may still be done in this turn.
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     pub(super) fn queue(&self) -> &IoQueue {
@@ -113,28 +144,50 @@ impl Executor {
         let subsystem = self.queue.association().subsystem();
         self.generation = subsystem.generation();
         let namespaces = subsystem.namespaces();
-        for open in &mut self.open {
-            open.is_active = namespaces.iter().any(|it| Arc::ptr_eq(it, &open.namespace));
-        }
         // Indices of commands in flight must stay true.
-        if self.pending.is_empty() {
-            self.open.retain(|open| open.is_active);
+        let old = if self.pending.is_empty() { std::mem::take(&mut self.open) } else { Vec::new() };
+        let mut known: BTreeMap<*const Namespace, Open> =
+            old.into_iter().map(|open| (Arc::as_ptr(&open.namespace), open)).collect();
+        let mut kept: BTreeMap<*const Namespace, usize> = BTreeMap::new();
+        for (index, open) in self.open.iter_mut().enumerate() {
+            open.is_active = false;
+            kept.insert(Arc::as_ptr(&open.namespace), index);
         }
+        self.by_nsid.fill(NONE);
         for namespace in namespaces {
-            if !self.open.iter().any(|open| Arc::ptr_eq(&open.namespace, &namespace)) {
-                let device = namespace.backing().attach();
-                let tally = Tally::default();
-                self.open.push(Open { namespace, device, tally, is_active: true });
+            let key = Arc::as_ptr(&namespace);
+            let index = kept.get(&key).copied().unwrap_or_else(|| {
+                let open = known.remove(&key).unwrap_or_else(|| Open::new(&namespace));
+                self.open.push(open);
+                self.open.len() - 1
+            });
+            self.open[index].is_active = true;
+            let nsid = namespace.nsid().get() as usize;
+            if self.by_nsid.len() <= nsid {
+                self.by_nsid.resize(nsid + 1, NONE);
             }
+            self.by_nsid[nsid] = index;
         }
     }
 
     fn find(&self, nsid: Nsid) -> Result<usize, Status> {
-        let is_it = |open: &Open| open.is_active && open.namespace.nsid() == nsid;
-        self.open.iter().position(is_it).ok_or(Status::INVALID_NAMESPACE)
+        match usize::try_from(nsid.get()).ok().and_then(|nsid| self.by_nsid.get(nsid)) {
+            Some(&index) if index != NONE => Ok(index),
+            _ => Err(Status::INVALID_NAMESPACE),
+        }
+    }
+
+    /// Adds a command to a namespace's tally.
+    fn note(&mut self, index: usize, note: impl FnOnce(&mut Tally)) {
+        let Some(open) = self.open.get_mut(index) else { return };
+        if open.tally == Tally::default() {
+            self.touched.push(index);
+        }
+        note(&mut open.tally);
     }
 
     fn plan(&self, sqe: &SubmissionQueueEntry) -> Result<(usize, Plan), Status> {
+        Plan::check_opcode(sqe)?;
         if is_broadcast_flush(sqe) {
             return Ok((ALL, Plan::Flush));
         }
@@ -193,26 +246,30 @@ impl Executor {
         let permit = match self.lane.enter(now) {
             Ok(permit) => permit,
             Err(refusal) => {
-                if let Some(open) = self.open.get_mut(open) {
-                    open.tally.refused += 1;
-                }
+                self.note(open, |tally| tally.refused += 1);
                 return Err(refusal);
             }
         };
         let data = pair.take_data(tag);
         let work = self.start(open, plan, data);
         let mut pending = Pending { tag, permit, open, plan, work };
+        self.pace.spend(COMMAND_BYTES);
         match pending.poll(cx) {
-            Poll::Ready(outcome) => self.finish(pair, pending, outcome),
+            Poll::Ready(outcome) => {
+                // The device did it on this thread.
+                self.pace.spend(pending.plan.buffer_bytes() as u64);
+                self.finish(pair, pending, outcome);
+            }
             Poll::Pending => self.pending.push(pending),
         }
         Ok(())
     }
 
     fn start(&self, open: usize, plan: Plan, data: Option<Buffer>) -> Work {
-        let Some(Open { device, namespace, .. }) = self.open.get(open) else {
+        let Some(open) = self.open.get(open) else {
             return self.flush_all();
         };
+        let Open { device, namespace, .. } = open;
         let has_cache = namespace.has_write_cache();
         match plan {
             Plan::Read(extent) => Work::Read(device.read(extent.offset, extent.bytes as usize)),
@@ -223,22 +280,40 @@ impl Executor {
             }
             Plan::WriteZeroes { extent, is_fua, is_deallocate } => {
                 let can_discard = device.geometry().discard == DiscardEffect::Zeroes;
-                let zero = if is_deallocate && can_discard {
-                    device.discard(extent.offset, extent.bytes)
-                } else {
-                    device.write_zeroes(extent.offset, extent.bytes)
-                };
-                if is_fua && has_cache { then_flush(zero, device) } else { Work::Write(zero) }
+                let kind = if is_deallocate && can_discard { Long::Discard } else { Long::Zero };
+                self.long(open, kind, vec![extent], is_fua && has_cache)
             }
             Plan::Compare(extent) => compare(device, extent, data),
             Plan::Manage { is_deallocate: false, .. } => Work::Write(IoFuture::ready(Ok(()))),
             Plan::Manage { list_bytes, .. } => {
                 let list = data.as_deref().unwrap_or_default();
                 let list = &list[..list.len().min(list_bytes as usize)];
-                deallocate(device, namespace, DsmRange::list(list))
+                match ranges(namespace, DsmRange::list(list), &self.limits) {
+                    Ok(extents) => self.long(open, Long::Discard, extents, false),
+                    Err(status) => Work::Steps(Box::pin(async move { Err(status.do_not_retry()) })),
+                }
             }
             Plan::Flush => Work::Write(device.flush()),
         }
+    }
+
+    /// Discards or clears ranges, in steps between which others have their turns.
+    fn long(&self, open: &Open, kind: Long, extents: Vec<Extent>, is_flushed: bool) -> Work {
+        let (pace, device) = (Rc::clone(&self.pace), Rc::clone(&open.device));
+        let is_elsewhere = Rc::clone(&open.is_elsewhere);
+        Work::Steps(Box::pin(async move {
+            for Extent { offset, bytes } in extents {
+                let step = |offset, bytes| match kind {
+                    Long::Discard => device.discard(offset, bytes),
+                    Long::Zero => device.write_zeroes(offset, bytes),
+                };
+                pace.in_steps(offset, bytes, &is_elsewhere, step).await?;
+            }
+            if is_flushed {
+                device.flush().await.map_err(|error| status_of(&error))?;
+            }
+            Ok(())
+        }))
     }
 
     /// Flushes all namespaces; fails if any of them does.
@@ -257,29 +332,37 @@ impl Executor {
     pub(super) fn poll(&mut self, pair: &mut QueuePair, cx: &mut Context<'_>) -> bool {
         let mut index = 0;
         let before = self.pending.len();
-        while index < self.pending.len() {
+        while index < self.pending.len() && self.pace.has_room() {
             match self.pending[index].poll(cx) {
                 Poll::Ready(outcome) => {
                     let pending = self.pending.swap_remove(index);
+                    // Its answer may need a digest.
+                    self.pace.spend(COMMAND_BYTES + pending.plan.buffer_bytes() as u64 / 4);
                     self.finish(pair, pending, outcome);
                 }
                 Poll::Pending => index += 1,
             }
+        }
+        if self.pace.is_short() && index > 0 && self.pending.len() > 1 {
+            // Another command is the first in the next turn.
+            let first = if index < self.pending.len() { index } else { 1 };
+            self.pending.rotate_left(first);
         }
         before != self.pending.len()
     }
 
     /// Looks at all commands without answering the host: the connection is over.
     pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.pace.stop();
         self.pending.retain_mut(|pending| pending.poll(cx).is_pending());
         if self.pending.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     fn finish(&mut self, pair: &mut QueuePair, pending: Pending, outcome: Outcome) {
         let Pending { tag, permit, open, plan, .. } = pending;
-        match self.open.get_mut(open) {
-            Some(open) => open.tally.note(&plan, &outcome),
-            None => self.open.iter_mut().for_each(|open| open.tally.note(&plan, &outcome)),
+        let all = if open == ALL { 0..self.open.len() } else { open..open + 1 };
+        for index in all {
+            self.note(index, |tally| tally.note(&plan, &outcome));
         }
         match outcome {
             Outcome::Data(chunk) => {
@@ -304,11 +387,9 @@ impl Executor {
 
     /// Adds what was served to the namespaces' counters.
     pub(super) fn flush_tallies(&mut self) {
-        for open in &mut self.open {
-            if open.tally != Tally::default() {
-                let tally = std::mem::take(&mut open.tally);
-                open.namespace.count(&tally, Origin::Remote);
-            }
+        for index in self.touched.drain(..) {
+            let Open { namespace, tally, .. } = &mut self.open[index];
+            namespace.count(&std::mem::take(tally), Origin::Remote);
         }
     }
 }
@@ -375,7 +456,7 @@ fn compare(device: &Rc<dyn Device>, extent: Extent, data: Option<Buffer>) -> Wor
     let read = device.read(extent.offset, extent.bytes as usize);
     Work::Steps(Box::pin(async move {
         let stored = read.await.map_err(|error| status_of(&error))?;
-        if stored.as_slice() == data.as_deref().unwrap_or_default() {
+        if *stored.to_bytes() == *data.as_deref().unwrap_or_default() {
             Ok(())
         } else {
             Err(Status::COMPARE_FAILURE.do_not_retry())
@@ -383,25 +464,11 @@ fn compare(device: &Rc<dyn Device>, extent: Extent, data: Option<Buffer>) -> Wor
     }))
 }
 
-/// Deallocates ranges, after all of them were checked.
-fn deallocate(device: &Rc<dyn Device>, namespace: &Namespace, ranges: &[DsmRange]) -> Work {
-    let (shift, blocks) = (namespace.block_shift(), namespace.blocks());
-    let mut extents = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        let (start, count) = (range.slba.get(), u64::from(range.nlb.get()));
-        if start.checked_add(count).is_none_or(|end| end > blocks) {
-            let refused = async { Err(Status::LBA_OUT_OF_RANGE.do_not_retry()) };
-            return Work::Steps(Box::pin(refused));
-        }
-        extents.push(Extent { offset: start << shift, bytes: count << shift });
-    }
-    let device = Rc::clone(device);
-    Work::Write(IoFuture::boxed(async move {
-        for extent in extents {
-            device.discard(extent.offset, extent.bytes).await?;
-        }
-        Ok(())
-    }))
+/// What a command does to ranges without moving data.
+#[derive(Clone, Copy, Debug)]
+enum Long {
+    Discard,
+    Zero,
 }
 
 /// The status that tells a host of a device's error. Errors of writes and flushes must not be

@@ -3,8 +3,8 @@
 use crate::controller::transfer_bytes;
 use crate::limits::Limits;
 use crate::namespace::Namespace;
-use nvme::command::{DatasetManagement, ReadWrite};
-use nvme::opcode::NvmOpcode;
+use nvme::command::{DatasetManagement, DsmRange, ReadWrite};
+use nvme::opcode::{FabricsType, NvmOpcode};
 use nvme::{Nsid, Status, SubmissionQueueEntry};
 
 /// A range of a namespace in bytes.
@@ -54,15 +54,34 @@ impl Plan {
         }
     }
 
-    /// Checks a command that is meant for `namespace`.
+    /// Checks what does not depend on the namespace: that the command is one of an I/O queue pair
+    /// of a controller with the NVM command set. Of the Fabrics commands, those that manage a
+    /// controller are for the admin queue pair, and Connect comes once (base 3.3, 6.3).
+    pub(crate) fn check_opcode(sqe: &SubmissionQueueEntry) -> Result<(), Status> {
+        match sqe.nvm_opcode() {
+            NvmOpcode::READ
+            | NvmOpcode::WRITE
+            | NvmOpcode::COMPARE
+            | NvmOpcode::WRITE_ZEROES
+            | NvmOpcode::DATASET_MANAGEMENT
+            | NvmOpcode::FLUSH => {}
+            NvmOpcode::FABRICS if sqe.fabrics_type() == FabricsType::CONNECT => {
+                return Err(Status::COMMAND_SEQUENCE_ERROR);
+            }
+            _ => return Err(Status::INVALID_OPCODE),
+        }
+        if sqe.fuse() != 0 || !sqe.has_sgl() {
+            return Err(Status::INVALID_FIELD);
+        }
+        Ok(())
+    }
+
+    /// Checks a command that is meant for `namespace` and has passed [`Self::check_opcode`].
     pub(crate) fn new(
         sqe: &SubmissionQueueEntry,
         namespace: &Namespace,
         limits: &Limits,
     ) -> Result<Self, Status> {
-        if sqe.fuse() != 0 || !sqe.has_sgl() {
-            return Err(Status::INVALID_FIELD);
-        }
         let plan = match sqe.nvm_opcode() {
             NvmOpcode::READ => {
                 let (extent, _) = Self::extent(sqe, namespace)?;
@@ -121,6 +140,19 @@ impl Plan {
         if wanted > limits.transfer_bytes_max as usize {
             return Err(Status::INVALID_FIELD);
         }
+        match self {
+            // NVM 4.1.5.2, WZSL.
+            Self::WriteZeroes { extent, .. } if extent.bytes > limits.zero_bytes_max.into() => {
+                return Err(Status::INVALID_FIELD);
+            }
+            // NVM 4.1.5.2, DMRL.
+            Self::Manage { is_deallocate: true, .. }
+                if wanted > usize::from(limits.deallocate_ranges_max) * DsmRange::BYTES =>
+            {
+                return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+            }
+            _ => {}
+        }
         let given = transfer_bytes(sqe)? as usize;
         // A longer list of ranges than it has entries is allowed, other data must fit exactly.
         let fits = match self {
@@ -134,4 +166,26 @@ impl Plan {
 /// Which namespaces a command is for.
 pub(crate) fn is_broadcast_flush(sqe: &SubmissionQueueEntry) -> bool {
     sqe.nvm_opcode() == NvmOpcode::FLUSH && sqe.namespace_id() == Nsid::BROADCAST
+}
+
+/// The ranges of a Dataset Management command that deallocates, if all are within the namespace and
+/// the limits that Identify Controller states.
+pub(crate) fn ranges(
+    namespace: &Namespace,
+    ranges: &[DsmRange],
+    limits: &Limits,
+) -> Result<Vec<Extent>, Status> {
+    let (shift, blocks) = (namespace.block_shift(), namespace.blocks());
+    let mut extents = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let (start, count) = (range.slba.get(), u64::from(range.nlb.get()));
+        if count > u64::from(limits.deallocate_range_blocks_max) {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+        }
+        if start.checked_add(count).is_none_or(|end| end > blocks) {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+        extents.push(Extent { offset: start << shift, bytes: count << shift });
+    }
+    Ok(extents)
 }

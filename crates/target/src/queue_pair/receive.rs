@@ -2,6 +2,7 @@
 
 use super::command::{CommandState, Tag};
 use super::{Event, QueuePair, QueuePairState};
+use nvme::sgl::Sgl;
 use nvme::tcp::{
     DIGEST_BYTES, DataDigest, Encoder, H2cData, HEADER_BYTES_MAX, IcReq, IcResp, Parsed, Pdu,
     PduError, PduType,
@@ -107,6 +108,7 @@ impl QueuePair {
         let data = &bytes[parsed.data_offset..end];
         let is_damaged = parsed.has_data_digest
             && bytes[end..end + DIGEST_BYTES] != nvme::tcp::crc32c(data).to_le_bytes();
+        let data = described(sqe, data);
         let buffer = (!data.is_empty()).then(|| Buffer::copy_from(data));
         // More commands than the queue has entries: no status could be right for one of them.
         let Some(tag) = self.commands.insert(sqe, buffer) else {
@@ -191,6 +193,7 @@ impl QueuePair {
         command.received_bytes = payload.offset as u32;
         if payload.is_last {
             command.state = CommandState::Executing;
+            self.awaiting_data -= 1;
             let is_large = command.expected_bytes as usize >= super::LARGE_TRANSFER_BYTES;
             self.large_transfers -= usize::from(is_large);
             self.events.push_back(Event::Data(payload.tag));
@@ -216,4 +219,11 @@ impl QueuePair {
         }
         pdu.len()
     }
+}
+
+/// The part of in-capsule data from the offset on that the command's descriptor gives. One past the
+/// end leaves nothing, which the executor answers with SGL Offset Invalid.
+fn described<'a>(sqe: &nvme::SubmissionQueueEntry, data: &'a [u8]) -> &'a [u8] {
+    let Ok(Sgl::InCapsule { offset_bytes, .. }) = sqe.sgl1.decode() else { return data };
+    usize::try_from(offset_bytes).ok().and_then(|offset| data.get(offset..)).unwrap_or_default()
 }

@@ -8,6 +8,7 @@ use crate::subsystem::Subsystem;
 use nvme::fabrics::{Connect, ConnectData, ConnectInvalid, ConnectResult};
 use nvme::{ControllerId, HostId, Nqn, Status, SubmissionQueueEntry};
 use ring::time::Instant;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Status and dword 0 of a Connect that failed.
@@ -30,6 +31,15 @@ impl From<ConnectInvalid> for ConnectFailure {
         let status = Status::CONNECT_INVALID_PARAMETERS.do_not_retry();
         Self { status, dword0: invalid.to_dword() }
     }
+}
+
+/// What Connect has to know of the connection that it came on.
+#[derive(Clone, Copy, Debug)]
+pub struct Link<'a> {
+    /// Raised when the connection has to end or look for events.
+    pub signal: &'a Arc<Signal>,
+    /// The connection's own address: where this host reaches the target.
+    pub local_address: SocketAddr,
 }
 
 /// An I/O queue pair's part in its controller; ends with it.
@@ -71,14 +81,14 @@ pub enum Attached {
 pub(super) struct Wanted {
     pub(super) connect: Connect,
     pub(super) host: HostId,
-    pub(super) host_name: Nqn,
+    pub(super) host_name: Option<Nqn>,
     pub(super) subsystem_name: Nqn,
     controller: ControllerId,
 }
 
 impl Target {
-    /// Executes Connect for a connection whose task listens to `signal`. Answers what it has
-    /// become, its passage through the admissions, the Connect command and its result.
+    /// Executes Connect for a connection. Returns what it has become, its passage through the
+    /// admissions, the Connect command and its result.
     ///
     /// # Errors
     /// What the Connect ends with.
@@ -86,7 +96,7 @@ impl Target {
         self: &Arc<Self>,
         sqe: &SubmissionQueueEntry,
         data: &[u8],
-        signal: &Arc<Signal>,
+        link: &Link<'_>,
         now: Instant,
     ) -> Result<(Attached, Lane, Connect, ConnectResult), ConnectFailure> {
         let wanted = Wanted::decode(sqe, data)?;
@@ -101,11 +111,11 @@ impl Target {
         if wanted.connect.sq_entries > u32::from(entries_max.max(if is_admin { 32 } else { 2 })) {
             return Err(ConnectInvalid::SQSIZE.into());
         }
-        let lane = self.admit(&wanted, &subsystem, signal)?;
+        let lane = self.admit(&wanted, &subsystem, link.signal)?;
         let attached = if is_admin {
-            Attached::Admin(Box::new(self.new_controller(&wanted, &subsystem, signal, now)?))
+            Attached::Admin(Box::new(self.new_controller(&wanted, &subsystem, link, now)?))
         } else {
-            Attached::Io(self.join_controller(&wanted, &subsystem, signal)?)
+            Attached::Io(self.join_controller(&wanted, &subsystem, link.signal)?)
         };
         let association = match &attached {
             Attached::Admin(controller) => controller.association(),
@@ -135,12 +145,12 @@ impl Target {
             }
             ConnectFailure::from(Status::CONNECT_INVALID_HOST)
         };
-        if !subsystem.access().allows(&wanted.host_name) {
+        if !subsystem.access().allows(wanted.host_name.as_ref()) {
             self.admissions.note_refused();
             return Err(refused());
         }
         self.admissions
-            .open_lane(wanted.host, Some(&wanted.host_name), signal)
+            .open_lane(wanted.host, wanted.host_name.as_ref(), signal)
             .map_err(|_| refused())
     }
 
@@ -148,7 +158,7 @@ impl Target {
         self: &Arc<Self>,
         wanted: &Wanted,
         subsystem: &Arc<Subsystem>,
-        signal: &Arc<Signal>,
+        link: &Link<'_>,
         now: Instant,
     ) -> Result<Controller, ConnectFailure> {
         // Only the dynamic model (base 3.1.2): the host cannot choose.
@@ -168,7 +178,7 @@ impl Target {
         }
         registry.next_id = id + 1;
         let host = (wanted.host, wanted.host_name.clone());
-        let mut controller = Controller::new(self, ControllerId(id), host, subsystem, signal);
+        let mut controller = Controller::new(self, ControllerId(id), host, subsystem, link);
         registry.controllers.insert(ControllerId(id), Arc::clone(controller.association()));
         drop(registry);
         if let Err(status) = controller.set_keep_alive(wanted.connect.keep_alive_ms, now) {
@@ -192,7 +202,7 @@ impl Target {
         if association.host() != wanted.host {
             return Err(ConnectInvalid::HOSTID.into());
         }
-        if *association.host_name() != wanted.host_name {
+        if association.host_name() != wanted.host_name.as_ref() {
             return Err(ConnectInvalid::HOSTNQN.into());
         }
         let qid = wanted.connect.qid.get();

@@ -57,14 +57,14 @@ impl Target {
     pub(crate) fn take_over(&self, sqe: &SubmissionQueueEntry, data: &[u8]) -> Ended {
         let Ok(wanted) = Wanted::decode(sqe, data) else { return Ended::default() };
         let Ok(subsystem) = self.find(&wanted.subsystem_name) else { return Ended::default() };
-        let is_let_in = subsystem.access().allows(&wanted.host_name)
+        let is_let_in = subsystem.access().allows(wanted.host_name.as_ref())
             && self.admissions.check(wanted.host).is_ok();
         if !is_let_in || !wanted.connect.qid.is_admin() || subsystem.is_discovery() {
             return Ended::default();
         }
         let is_earlier = |controller: &Arc<Association>| {
             controller.host() == wanted.host
-                && *controller.host_name() == wanted.host_name
+                && controller.host_name() == wanted.host_name.as_ref()
                 && Arc::ptr_eq(controller.subsystem(), &subsystem)
         };
         let registry = self.registry();

@@ -126,7 +126,7 @@ fn a_fence_waits_for_the_last_write() {
         assert!(matches!(io.receive(), Got::Pdu));
         let image = || {
             block_on(async {
-                memory.attach().read(0, 32 * BLOCK as usize).await.unwrap().as_slice().to_vec()
+                memory.attach().read(0, 32 * BLOCK as usize).await.unwrap().to_bytes().to_vec()
             })
         };
         block_on(admissions.fence(who.host, u64::from(round)));
@@ -167,7 +167,7 @@ fn local_access_passes_the_same_door() {
         assert_eq!(device.write(0, data()).await.unwrap_err().to_errno(), 13);
         admissions.admit(host, 1, long()).await.unwrap();
         device.write(0, data()).await.unwrap();
-        assert!(device.read(0, BLOCK as usize).await.unwrap().as_slice() == pattern(1, 1));
+        assert!(device.read(0, BLOCK as usize).await.unwrap().to_bytes() == pattern(1, 1));
         drop(device.write(4096, data()));
         let fence = admissions.fence(host, 1);
         assert_eq!(fence.in_flight(), 1);

@@ -115,6 +115,18 @@ impl Client {
         client
     }
 
+    /// Receives the answer to an `ICReq` that was sent without digests.
+    pub fn expect_ic_resp(&mut self) {
+        assert!(matches!(self.receive(), Got::Pdu), "an ICReq is answered");
+        let config = *self.parser.config();
+        self.parser.set_initialized(config);
+    }
+
+    /// Commands with identifiers below this were sent by hand.
+    pub fn skip_command_ids(&mut self, next: u16) {
+        self.next_cid = next;
+    }
+
     /// Connects a queue pair.
     pub fn connect(
         &mut self,
@@ -185,13 +197,28 @@ impl Client {
                 (SglDescriptor::transport(data.len() as u32), &[])
             }
         };
-        let sqe = sqe.with_command_id(CommandId(cid)).with_sgl(sgl);
+        self.send(sqe.with_command_id(CommandId(cid)).with_sgl(sgl), capsule);
+        cid
+    }
+
+    /// Sends a command whose descriptor is set already, and returns its end.
+    pub fn command_with_sgl(
+        &mut self,
+        sqe: SubmissionQueueEntry,
+        capsule: &[u8],
+    ) -> CompletionQueueEntry {
+        let cid = self.next_cid;
+        self.next_cid = self.next_cid.wrapping_add(1);
+        self.send(sqe.with_command_id(CommandId(cid)), capsule);
+        self.wait(cid).0
+    }
+
+    fn send(&mut self, sqe: SubmissionQueueEntry, capsule: &[u8]) {
         let mut out = [0; HEADER_BYTES_MAX];
         let bytes = self.encoder.capsule_cmd(&mut out, &sqe, capsule.len() as u32).unwrap();
         let mut pdu = out[..bytes].to_vec();
         self.append(&mut pdu, capsule);
         self.stream.write_all(&pdu).unwrap();
-        cid
     }
 
     fn append(&self, pdu: &mut Vec<u8>, data: &[u8]) {
@@ -229,6 +256,13 @@ impl Client {
             }
         }
         false
+    }
+
+    /// Takes in all that has come, without waiting for more.
+    pub fn take_what_has_come(&mut self) {
+        self.stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        while matches!(self.receive(), Got::Pdu) {}
+        self.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     }
 
     /// Receives one PDU and takes it in.

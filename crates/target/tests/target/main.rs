@@ -2,8 +2,13 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub, dead_code)]
 
 mod admission;
+mod announced;
 mod basics;
 mod client;
+mod connecting;
+mod cores;
+mod fair;
+mod features;
 mod hostile;
 mod life;
 mod model;

@@ -53,7 +53,7 @@ fn repeat_writes(
     }
     server.stop();
     let read = |lba: u64| memory.attach().read(lba * u64::from(BLOCK), BLOCK as usize);
-    let is_old = |lba: &u64| block_on(read(*lba)).unwrap().as_slice() != pattern(2, 1);
+    let is_old = |lba: &u64| block_on(read(*lba)).unwrap().to_bytes() != pattern(2, 1);
     (0..WRITES).filter(is_old).collect()
 }
 

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use target::{
-    AdmissionMode, Admissions, HostAccess, Limits, Namespace, Server, ServerOptions, Subsystem,
-    Target,
+    AdmissionMode, Admissions, Cores, HostAccess, Limits, Namespace, Server, ServerOptions,
+    Subsystem, Target,
 };
 
 pub const BLOCK: u32 = 4096;
@@ -18,6 +18,7 @@ pub struct TestServer {
     pub address: SocketAddr,
     pub target: Arc<Target>,
     pub subsystem: Arc<Subsystem>,
+    pub cores: Cores,
     stop: Option<Sender<()>>,
     thread: Option<ring::thread::JoinHandle<Result<(), block::Error>>>,
 }
@@ -51,6 +52,17 @@ impl TestServer {
         cores: usize,
         backing: Arc<dyn Backing>,
     ) -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self::listening(listen, limits, admissions, cores, backing)
+    }
+
+    pub fn listening(
+        listen: SocketAddr,
+        limits: Limits,
+        admissions: Arc<Admissions>,
+        cores: usize,
+        backing: Arc<dyn Backing>,
+    ) -> Self {
         let target = Target::new(limits, admissions).unwrap();
         let subsystem = Subsystem::new(nqn(), "serial", "model", HostAccess::Any);
         subsystem.add_namespace(Namespace::new(Nsid(1), [7; 16], backing, false)).unwrap();
@@ -59,16 +71,15 @@ impl TestServer {
         let (started, start) = mpsc::channel();
         let served = Arc::clone(&target);
         let thread = ring::thread::spawn("server", &ring::Config::default(), move || async move {
-            let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
-            let options = ServerOptions { listen, cores, ..ServerOptions::default() };
+            let options = ServerOptions { listen: vec![listen], cores, ..ServerOptions::default() };
             let server = Server::start(&served, &options).unwrap();
-            started.send(server.addresses()[0]).unwrap();
+            started.send((server.addresses()[0], server.cores())).unwrap();
             stopped.recv().await;
             server.shutdown().await
         })
         .unwrap();
-        let address = start.recv().unwrap();
-        Self { address, target, subsystem, stop: Some(stop), thread: Some(thread) }
+        let (address, cores) = start.recv().unwrap();
+        Self { cores, address, target, subsystem, stop: Some(stop), thread: Some(thread) }
     }
 
     /// Ends the target in good order.

@@ -62,6 +62,7 @@ impl Union {
             return;
         }
         self.waiting.flusher.is_running.set(true);
+        self.waiting.flusher.is_due.set(self.inherited.is_due());
         let union = Rc::clone(self);
         drop(ring::spawn(async move {
             let flusher = &union.waiting.flusher;
@@ -75,8 +76,10 @@ impl Union {
                 }
                 flusher.is_due.set(false);
                 let start = ring::time::now();
+                let inherited = union.sync_inherited().await;
                 let committed = union.commit_partials().await;
-                if let Err(errno) = union.flush_dirty().await.and(committed) {
+                let flushed = union.flush_dirty().await.and(committed).and(inherited);
+                if let Err(errno) = union.commit_ends().await.and(flushed) {
                     tracing::error!(%errno, "changed files could not be made durable");
                 }
                 union.pause(start.elapsed().saturating_sub(union.options.batch_time)).await;

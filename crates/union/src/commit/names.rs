@@ -17,6 +17,8 @@ use crate::tree::Union;
 pub(super) struct NewNames {
     directories: Vec<Rc<Node>>,
     has_index: bool,
+    /// Partial files that had lost their names by then.
+    losses: u64,
     /// What is to be synced: the index first.
     pub(super) files: Vec<ToSync>,
 }
@@ -43,7 +45,8 @@ impl Union {
 
     /// Takes up the names of directories that are not durable.
     pub(super) fn take_new_names(&self, directories: Vec<Rc<Node>>) -> Result<NewNames, Errno> {
-        let mut names = NewNames::default();
+        let losses = self.store.as_ref().map_or(0, |store| store.loss_count());
+        let mut names = NewNames { losses, ..NewNames::default() };
         if let Some(index) = &self.index
             && (index.has_new_names.replace(false) || index.names_syncing.get() > 0)
         {
@@ -104,15 +107,20 @@ impl Union {
             index.has_new_names.set(index.has_new_names.get() || result.is_err());
             outcome = result;
         }
+        let mut durable = Vec::with_capacity(names.directories.len());
         for directory in &names.directories {
             let result = *results.next().unwrap_or(&Err(Errno::IO));
             if let Some(state) = directory.directory() {
                 state.names_syncing.set(state.names_syncing.get() - 1);
             }
-            if result.is_err() {
-                self.note_new_name(directory);
+            match result {
+                Ok(()) => durable.push(directory),
+                Err(_) => self.note_new_name(directory),
             }
             outcome = outcome.and(result);
+        }
+        if let Some(store) = &self.store {
+            store.record_losses(&durable, names.losses);
         }
         outcome
     }

@@ -33,6 +33,8 @@ pub(crate) enum ToSync {
     Data(File),
     /// The names in a directory.
     Names(File),
+    /// All names and attributes of the file system of a directory; alone in its order.
+    FileSystem(File),
 }
 
 /// How files of a file system become durable.
@@ -78,7 +80,7 @@ impl ToSync {
     fn write_back(&self) -> Option<Op<std::io::Result<()>>> {
         match self {
             Self::File(file) | Self::Data(file) => Some(file.write_back()),
-            Self::Names(_) => None,
+            Self::Names(_) | Self::FileSystem(_) => None,
         }
     }
 }
@@ -93,6 +95,8 @@ pub(super) struct Syncs {
 #[derive(Default)]
 struct FileSystem {
     commits: Commits,
+    /// Syncs of all of it.
+    wholes: Commits,
     rounds: Rounds,
 }
 
@@ -113,14 +117,19 @@ impl Syncs {
         let permit = self.room.acquire(files.len().min(SYNCS_MAX)).await;
         let (device, mark) = match way {
             Way::Each { device } => {
-                return sync_each(files, &self.file_system(*device).rounds).await;
+                let file_system = self.file_system(*device);
+                if let [ToSync::FileSystem(root)] = files {
+                    return vec![file_system.wholes.commit(async || sync_whole(root).await).await];
+                }
+                return sync_each(files, &file_system.rounds).await;
             }
             Way::Commit { device, mark } => (device, mark),
         };
         let mut results = finish(files.iter().map(ToSync::write_back).collect()).await;
         drop(permit);
         if goal == Goal::Durable {
-            let committed = self.file_system(*device).commits.commit(mark).await;
+            let committed =
+                self.file_system(*device).commits.commit(async || commit_by(mark).await).await;
             for result in &mut results {
                 *result = result.and(committed);
             }
@@ -138,10 +147,10 @@ async fn sync_each(files: &[ToSync], rounds: &Rounds) -> Vec<Result<(), Errno>> 
     let first = |file: &ToSync| match file {
         ToSync::File(file) => Some(file.write_back()),
         ToSync::Data(file) => Some(file.sync_data()),
-        ToSync::Names(_) => None,
+        ToSync::Names(_) | ToSync::FileSystem(_) => None,
     };
     let second = |file: &ToSync| match file {
-        ToSync::File(file) | ToSync::Names(file) => Some(file.clone()),
+        ToSync::File(file) | ToSync::Names(file) | ToSync::FileSystem(file) => Some(file.clone()),
         ToSync::Data(_) => None,
     };
     let mut results = finish(files.iter().map(first).collect()).await;
@@ -225,7 +234,7 @@ struct Commit {
 
 impl Commits {
     /// Makes everything durable that was done before the call.
-    async fn commit(&self, mark: &File) -> Result<(), Errno> {
+    async fn commit(&self, act: impl AsyncFn() -> Result<(), Errno>) -> Result<(), Errno> {
         let round = Rc::clone(&self.next.borrow());
         loop {
             if let Some(outcome) = round.outcome.get() {
@@ -237,11 +246,20 @@ impl Commits {
             }
             // Who comes from now on waits for the one after this.
             self.next.replace(Rc::default());
-            round.outcome.set(Some(commit_by(mark).await));
+            round.outcome.set(Some(act().await));
             self.is_running.set(false);
             self.ended.notify();
         }
     }
+}
+
+/// syncfs(2) on a thread of its own, since it may take seconds.
+async fn sync_whole(root: &File) -> Result<(), Errno> {
+    let root = root.clone();
+    let config = ring::Config { entries: 8, ..ring::Config::default() };
+    let sync = move || async move { rustix::fs::syncfs(root.handle().as_fd().map_err(errno_of)?) };
+    let thread = ring::thread::spawn("syncfs", &config, sync).map_err(errno_of)?;
+    thread.await.unwrap_or(Err(Errno::IO))
 }
 
 /// Has the journal committed: a directory that was changed just now belongs to the transaction that is
@@ -269,7 +287,7 @@ mod tests {
         Runtime::new(&Config::default()).unwrap().block_on(async {
             let ask = || {
                 let (commits, mark) = (Rc::clone(&commits), mark.clone());
-                ring::spawn(async move { commits.commit(&mark).await })
+                ring::spawn(async move { commits.commit(async || commit_by(&mark).await).await })
             };
             let first_round = Rc::clone(&commits.next.borrow());
             let first = ask();

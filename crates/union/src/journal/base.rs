@@ -44,6 +44,7 @@ impl Base {
         if let Some(lower) = &lower {
             check_at_most("lower path", lower.path.len(), PATH_BYTES_MAX)?;
             check_at_most("lower handle", lower.handle.len(), KEY_BYTES_MAX)?;
+            check_at_most("lower digest", lower.digest.len(), KEY_BYTES_MAX)?;
         }
         if let Kind::Pending(work) = &kind {
             within("work name", work.len(), NAME_BYTES_MAX)?;
@@ -70,7 +71,8 @@ impl Base {
             | u8::from(self.is_suspect) << 1
             | u8::from(self.lower.is_some()) << 2
             | u8::from(matches!(self.kind, Kind::Pending(_))) << 3
-            | u8::from(matches!(self.stage, Stage::Publishing(_))) << 4;
+            | u8::from(matches!(self.stage, Stage::Publishing(_))) << 4
+            | u8::from(self.lower.as_ref().is_some_and(|lower| !lower.digest.is_empty())) << 5;
         writer.u8(flags);
         encode_attributes(writer, &self.attributes);
         if let Kind::Pending(work) = &self.kind {
@@ -106,10 +108,15 @@ impl Base {
             0 => Stage::Open,
             _ => Stage::Publishing(reader.blob(NAME_BYTES_MAX)?.into()),
         };
-        let lower = match flags & 4 {
-            0 => None,
-            _ => Some(decode_lower(reader)?),
-        };
+        let mut lower = None;
+        if flags & 4 != 0 {
+            let mut known = decode_lower(reader)?;
+            // Older versions have none.
+            if flags & 32 != 0 {
+                known.digest = reader.blob(KEY_BYTES_MAX)?.into();
+            }
+            lower = Some(known);
+        }
         let count = reader.u32()? as usize;
         if count > NAMES_MAX {
             return None;
@@ -148,6 +155,9 @@ fn encode_lower(writer: &mut Writer, lower: &LowerIdentity) {
     writer.u64(lower.size_bytes);
     writer.time(lower.mtime);
     writer.time(lower.ctime);
+    if !lower.digest.is_empty() {
+        writer.blob(&lower.digest);
+    }
 }
 
 fn decode_lower(reader: &mut Reader<'_>) -> Option<LowerIdentity> {
@@ -159,6 +169,7 @@ fn decode_lower(reader: &mut Reader<'_>) -> Option<LowerIdentity> {
         size_bytes: reader.u64()?,
         mtime: reader.time()?,
         ctime: reader.time()?,
+        digest: Box::default(),
     })
 }
 

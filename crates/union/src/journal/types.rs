@@ -125,9 +125,19 @@ pub struct LowerIdentity {
     pub mtime: Time,
     /// The time of its last change.
     pub ctime: Time,
+    /// What its data is known by, in a form of the caller's; empty if it is not (of stores of an older
+    /// version).
+    pub digest: Box<[u8]>,
 }
 
 impl LowerIdentity {
+    /// Whether `found` is the same inode of the same size and mtime, so that its data was written only if
+    /// its mtime was set back.
+    pub fn is_same_but_ctime(&self, found: &Self) -> bool {
+        let now = Self { ctime: self.ctime, ..found.clone() };
+        self.difference(&now).is_none()
+    }
+
     /// What tells `found` from this file as it was, in words; `None` if nothing does. Where a handle is
     /// missing, the rest decides.
     pub fn difference(&self, found: &Self) -> Option<&'static str> {

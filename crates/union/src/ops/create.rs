@@ -17,6 +17,7 @@ use crate::files::Backing;
 use crate::format::suffix;
 use crate::layers;
 use crate::node::{Node, Place};
+use crate::privileges::Caller;
 use crate::sys::{self, Stat};
 use crate::tree::Union;
 
@@ -81,7 +82,7 @@ impl Union {
             }
             Operation::Create { name, creation, flags, .. } => {
                 let setting = Setting::of(request, creation);
-                self.create(&parent, name.as_bytes(), &setting, *flags).await
+                self.create((request, &parent), name.as_bytes(), &setting, *flags).await
             }
             Operation::TemporaryFile { creation, flags } => {
                 self.make_nameless(&parent, &Setting::of(request, creation), *flags).await
@@ -103,7 +104,7 @@ impl Union {
 
     async fn create(
         self: &Rc<Self>,
-        parent: &Rc<Node>,
+        (request, parent): (&Request, &Rc<Node>),
         name: &[u8],
         setting: &Setting<'_>,
         flags: u32,
@@ -114,10 +115,15 @@ impl Union {
                 let opened = self.opened(&node, backing, flags);
                 Ok(Response::Created(self.entry(&node, &stat), opened))
             }
-            // The kernel's knowledge was old: without O_EXCL an existing file is as good.
+            // The kernel's knowledge was old, and it has not checked whether the caller may open what is
+            // there. It looks the name up anew and does.
+            Err(Errno::EXIST) if flags & libc::O_EXCL as u32 == 0 && !request.is_resent => {
+                Err(Errno::STALE)
+            }
+            // An earlier server has made the file for this very request.
             Err(Errno::EXIST) if flags & libc::O_EXCL as u32 == 0 => {
                 let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
-                let backing = self.open(&node, flags, false).await?;
+                let backing = self.open(&node, flags, (Caller::of(request), false)).await?;
                 let opened = self.keep_open(&node, backing, flags, false);
                 let stat = self.stat(&node)?;
                 Ok(Response::Created(self.entry(&node, &stat), opened))

@@ -11,6 +11,7 @@ use crate::commit::errno_of;
 use crate::copyup::Keep;
 use crate::node::Node;
 use crate::options::SyncMode;
+use crate::privileges::{Announced, Caller, note_mode};
 use crate::status::IOCTL_STATUS;
 use crate::sys;
 use crate::tree::Union;
@@ -27,7 +28,13 @@ impl Union {
                 self.insist(async || self.attributes_answer(request.node, &node)).await
             }
             Operation::SetAttributes(set) => {
-                self.set_attributes(&node, set).await?;
+                let caller = Caller::of(request);
+                if set.names_nothing() && node.file().is_some() {
+                    self.announce_change(&node, caller).await?;
+                } else {
+                    self.set_attributes(&node, set, caller).await?;
+                }
+                self.tell_present_number(request.node, &node);
                 self.attributes_answer(request.node, &node)
             }
             Operation::ReadLink => {
@@ -66,18 +73,26 @@ impl Union {
     /// Makes everything durable: what waits for its name, and what was changed since.
     pub(crate) async fn sync_all(self: &Rc<Self>) -> Result<(), Errno> {
         let finished = self.shared.committer.finish_all(self).await;
+        let inherited = self.sync_inherited().await;
         let committed = self.commit_partials().await;
-        let result = self.flush_dirty().await.and(finished).and(committed);
+        let flushed = self.flush_dirty().await;
+        let ended = self.commit_ends().await;
+        let result = flushed.and(finished).and(committed).and(inherited).and(ended);
         if let Err(errno) = result {
             self.last_error.note("syncing everything", errno);
         }
         result
     }
 
-    async fn sync_file(self: &Rc<Self>, node: &Rc<Node>, data_only: bool) -> Result<(), Errno> {
+    pub(super) async fn sync_file(
+        self: &Rc<Self>,
+        node: &Rc<Node>,
+        data_only: bool,
+    ) -> Result<(), Errno> {
         if self.options.sync == SyncMode::Volatile || !node.is_changeable() {
             return Ok(());
         }
+        self.sync_inherited().await?;
         if let Some(partial) = node.partial() {
             partial.commit().await?;
             return match node.link() {
@@ -108,6 +123,7 @@ impl Union {
         if self.options.sync == SyncMode::Volatile {
             return Ok(());
         }
+        self.sync_inherited().await?;
         self.shared.committer.finish_all(self).await?;
         self.commit_partials().await?;
         if node.is_in_upper() {
@@ -135,6 +151,7 @@ impl Union {
         self: &Rc<Self>,
         node: &Rc<Node>,
         set: &SetAttributes,
+        caller: Caller,
     ) -> Result<(), Errno> {
         // Partial files have no suid and sgid that could be dropped.
         let is_inode_changed = set.uid.is_some() || set.gid.is_some() || set.mode.is_some();
@@ -150,6 +167,8 @@ impl Union {
         }
         if let Some(size) = set.size {
             let backing = self.backing(node, true)?;
+            let announced = Announced::ByFlag(set.kill_suid_sgid);
+            backing.with(|fd| self.take_privileges(node, fd, (caller, announced)))?;
             backing.with(|fd| rustix::fs::ftruncate(fd, size))?;
         }
         self.note_dirty(node);
@@ -158,13 +177,14 @@ impl Union {
         if set.uid.is_some() || set.gid.is_some() {
             let uid = set.uid.map(|uid| self.options.disk_uid(uid));
             let gid = set.gid.map(|gid| self.options.disk_gid(gid));
+            let is_file = node.file().is_some();
+            let lost = if is_file { self.lost_by_chown(node, caller)? } else { 0 };
             self.set_owner(object, uid, gid)?;
-        }
-        if set.kill_suid_sgid {
-            self.drop_privileges(object)?;
+            self.take_left(object, lost)?;
         }
         if let Some(mode) = set.mode {
             self.set_mode(object, mode)?;
+            note_mode(node, mode);
         }
         if set.atime.is_some() || set.mtime.is_some() {
             sys::set_times(object, set.atime.map(time), set.mtime.map(time))?;

@@ -15,21 +15,26 @@ use crate::commit::errno_of;
 use crate::copyup::Keep;
 use crate::files::{Backing, OpenFile};
 use crate::node::Node;
-use crate::sys;
+use crate::privileges::{Announced, Caller};
 use crate::tree::Union;
 
+/// In an open's flags: execve(2) opens the file (`__FMODE_EXEC`).
+const FOR_EXECUTION: u32 = 0x20;
 /// Most bytes of one step of a copy within the union: a system call that others wait for.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
 impl Union {
     pub(super) async fn on_file(self: &Rc<Self>, request: Request) -> Answer {
+        let caller = Caller::of(&request);
         match request.operation {
             Operation::Open { flags, kill_suid_sgid } => {
                 let node = self.node(request.node)?;
+                let truncation = (caller, kill_suid_sgid);
                 let for_writing =
                     flags as i32 & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY;
-                let is_direct = self.is_left_behind(request.node, request.pid, for_writing)?;
-                let open = async || self.open(&node, flags, kill_suid_sgid).await;
+                let is_changing = for_writing || flags & FOR_EXECUTION != 0;
+                let is_direct = self.is_left_behind(request.node, request.pid, is_changing)?;
+                let open = async || self.open(&node, flags, truncation).await;
                 let backing = self.insist(open).await?;
                 if !is_direct && node.id.get() != request.node.0 {
                     // The kernel looks the name up anew and finds the number that the node has now.
@@ -38,14 +43,16 @@ impl Union {
                 Ok(Response::Opened(self.keep_open(&node, backing, flags, is_direct)))
             }
             Operation::Read(read) => self.read(read).await,
-            Operation::Write(write) => self.write(write).await,
+            Operation::Write(write) => self.write_durably(write, caller).await,
             // Writes went to the file at once: nothing is left to tell.
             Operation::Flush { .. } => Ok(Response::Done),
             Operation::Release(release) => {
                 let mut files = self.files.borrow_mut();
                 let open = files.try_remove(release.handle.0 as usize).ok_or(Errno::BADF)?;
                 drop(files);
+                let node = Rc::clone(&open.node);
                 drop(open);
+                self.rearm(&node);
                 Ok(Response::Done)
             }
             Operation::Fallocate { handle, offset, length, mode } => {
@@ -54,6 +61,8 @@ impl Union {
                     return Ok(Response::Done);
                 }
                 let backing = self.writable_backing(&open)?;
+                let taken = (caller, Announced::Earlier);
+                backing.with(|fd| self.take_privileges(&open.node, fd, taken))?;
                 let done = backing.file.fallocate(mode as i32, offset, length).await;
                 self.note_dirty(&open.node);
                 done.map(|()| Response::Done).map_err(errno_of)
@@ -76,7 +85,7 @@ impl Union {
                 let backing = self.backing_of(&open)?;
                 backing.with(|fd| rustix::fs::seek(fd, to)).map(Response::Offset)
             }
-            Operation::CopyFileRange(copy) => self.copy_range(&copy),
+            Operation::CopyFileRange(copy) => self.copy_range(&copy, caller),
             _ => Err(Errno::NOSYS),
         }
     }
@@ -86,7 +95,7 @@ impl Union {
         self: &Rc<Self>,
         node: &Rc<Node>,
         flags: u32,
-        kill_suid_sgid: bool,
+        truncation: (Caller, bool),
     ) -> Result<Option<Rc<Backing>>, Errno> {
         let bits = flags as i32;
         let truncates = bits & libc::O_TRUNC != 0;
@@ -101,10 +110,8 @@ impl Union {
         let backing = self.backing_to_open(node, for_writing || truncates)?;
         if let Some(backing) = backing.as_ref().filter(|_| truncates) {
             self.note_dirty(node);
+            backing.with(|fd| self.take_at_open(node, fd, truncation))?;
             backing.with(|fd| rustix::fs::ftruncate(fd, 0))?;
-            if kill_suid_sgid {
-                backing.with(|fd| self.drop_privileges(fd))?;
-            }
         }
         Ok(backing)
     }
@@ -121,10 +128,10 @@ impl Union {
         let way = self.way(node, backing.as_deref(), for_writing || is_direct);
         let passed = way.backing_id();
         let open = Rc::new(OpenFile::new(node, backing, for_writing, way));
-        let handle = FileHandle(self.files.borrow_mut().insert(open) as u64);
+        let handle = FileHandle(self.files.borrow_mut().insert(Rc::clone(&open)) as u64);
         let mut open_flags = if passed.is_some() {
             OpenFlags::PASSTHROUGH
-        } else if is_direct || flags as i32 & libc::O_DIRECT != 0 {
+        } else if is_direct || self.goes_past_cache(&open, flags) {
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
         } else {
             // The data changes through this mount only, so that what is cached stays true.
@@ -168,17 +175,29 @@ impl Union {
         Ok(Response::chunk(buffer))
     }
 
-    async fn write(self: &Rc<Self>, write: Write) -> Answer {
+    /// Writes. After a write past its cache (`O_DIRECT`) the kernel asks for no sync by itself, whatever
+    /// the file was opened with; after any other it does.
+    async fn write_durably(self: &Rc<Self>, write: Write, caller: Caller) -> Answer {
+        let (handle, flags) = (write.handle, write.flags as i32);
+        let answer = self.write(write, caller).await?;
+        if flags & libc::O_DIRECT != 0 && flags & libc::O_DSYNC != 0 {
+            let node = Rc::clone(&self.open_file(handle)?.node);
+            self.sync_file(&node, flags & libc::O_SYNC != libc::O_SYNC).await?;
+        }
+        Ok(answer)
+    }
+
+    async fn write(self: &Rc<Self>, write: Write, caller: Caller) -> Answer {
         let open = self.open_file(write.handle)?;
-        if let Some(count) =
-            self.write_partial(&open.node, write.offset, write.data.as_slice()).await?
-        {
+        if let Some(count) = self.write_partial(&open.node, write.offset, &write.data).await? {
             return Ok(Response::Written(count as u32));
         }
         let backing = self.writable_backing(&open)?;
+        let taken = (caller, Announced::ByFlag(write.kill_suid_sgid));
+        backing.with(|fd| self.take_privileges(&open.node, fd, taken))?;
         let length = write.data.len() as u32;
         let result = if let Some(_run) = self.shared.free_run.begin_at(write.offset, length) {
-            backing.with(|fd| sys::write_all_at(fd, write.data.as_slice(), write.offset))
+            backing.with(|fd| write.data.write_all_at(fd, write.offset).map_err(errno_of))
         } else {
             let (result, data) = backing.file.write_at(write.data, write.offset).await;
             drop(data);
@@ -186,13 +205,10 @@ impl Union {
         };
         self.note_dirty(&open.node);
         result?;
-        if write.kill_suid_sgid {
-            backing.with(|fd| self.drop_privileges(fd))?;
-        }
         Ok(Response::Written(length))
     }
 
-    fn copy_range(self: &Rc<Self>, copy: &CopyFileRange) -> Answer {
+    fn copy_range(self: &Rc<Self>, copy: &CopyFileRange, caller: Caller) -> Answer {
         let (from, to) = (self.open_file(copy.handle_in)?, self.open_file(copy.handle_out)?);
         if from.node.partial().is_some() || to.node.partial().is_some() {
             // The kernel reads and writes instead.
@@ -200,7 +216,9 @@ impl Union {
         }
         let from = self.backing_of(&from)?;
         self.note_dirty(&to.node);
+        let node = Rc::clone(&to.node);
         let to = self.writable_backing(&to)?;
+        to.with(|fd| self.take_privileges(&node, fd, (caller, Announced::Earlier)))?;
         let (mut offset_in, mut offset_out) = (copy.offset_in, copy.offset_out);
         let length = copy.length.min(COPY_STEP_BYTES) as usize;
         let from = from.file.handle().as_fd().map_err(errno_of)?;

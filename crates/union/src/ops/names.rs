@@ -54,13 +54,17 @@ impl Union {
         let object = self.object(&node)?;
         let is_own = node.is_changeable();
         let is_in_upper = node.is_in_upper();
-        if self.shows_below(parent, name)? {
+        let leaves_whiteout = self.shows_below(parent, name)?;
+        if leaves_whiteout {
             self.place_whiteout(directory.as_fd(), name, RenameFlags::empty())?;
         } else if is_in_upper {
             rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
         }
         self.note_new_name(parent);
         self.lose_name(&node, parent, name, object, is_own);
+        if leaves_whiteout && is_in_upper {
+            self.sync_whiteout(parent).await;
+        }
         Ok(())
     }
 
@@ -74,11 +78,14 @@ impl Union {
         is_own: bool,
     ) {
         node.remove_link(parent, name);
+        if let Some(store) = self.store.as_ref().filter(|_| node.is_directory()) {
+            store.lose_directory(node, parent);
+        }
         if self.lose_link(node) || node.link().is_some() {
             return;
         }
         if let Some(partial) = node.partial() {
-            return self.lose_partial_name(&partial, parent, name);
+            return Self::lose_partial_name(&partial, parent);
         }
         if let Some(pending) = node.pending() {
             pending.cancel();
@@ -124,7 +131,8 @@ impl Union {
         let object = self.object(&node)?;
         let is_own = node.is_changeable();
         let is_in_upper = node.is_in_upper();
-        if self.shows_below(parent, name)? {
+        let leaves_whiteout = self.shows_below(parent, name)?;
+        if leaves_whiteout {
             let flags = if is_in_upper { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
             self.place_whiteout(directory.as_fd(), name, flags)?;
         } else if is_in_upper {
@@ -136,6 +144,9 @@ impl Union {
         }
         self.note_new_name(parent);
         self.lose_name(&node, parent, name, object, is_own);
+        if leaves_whiteout && is_in_upper {
+            self.sync_whiteout(parent).await;
+        }
         Ok(())
     }
 

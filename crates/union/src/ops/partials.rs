@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use fuse::SetAttributes;
+use ring::Chunk;
 use rustix::io::Errno;
 
 use super::inodes;
@@ -15,14 +16,14 @@ impl Union {
         self: &Rc<Self>,
         node: &Rc<Node>,
         offset: u64,
-        data: &[u8],
+        data: &Chunk,
     ) -> Result<Option<usize>, Errno> {
         while let Some(partial) = node.partial() {
             partial.settled().await;
             if node.partial().is_none() {
                 break;
             }
-            if let Some(count) = partial.write((self, node), offset, data)? {
+            if let Some(count) = partial.write((self, node), offset, &data.to_bytes())? {
                 self.note_partial_change();
                 return Ok(Some(count));
             }

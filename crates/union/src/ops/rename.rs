@@ -14,7 +14,7 @@ use crate::copyup::Keep;
 use crate::format::{Redirect, suffix};
 use crate::layers;
 use crate::node::Node;
-use crate::options::RedirectMode;
+use crate::options::{RedirectMode, SyncMode};
 use crate::sys;
 use crate::tree::Union;
 
@@ -42,7 +42,11 @@ impl Union {
         if is_exchange {
             self.exchange(&old, &new)?;
         } else {
-            self.rename(&old, &new, flags.contains(RenameFlags::NOREPLACE))?;
+            let leaves_whiteout =
+                self.rename(&old, &new, flags.contains(RenameFlags::NOREPLACE))?;
+            if leaves_whiteout {
+                self.sync_whiteout(&old.parent).await;
+            }
         }
         Ok(Response::Done)
     }
@@ -79,7 +83,21 @@ impl Union {
         self.settle_partial(&new.parent, new.name).await
     }
 
-    fn rename(&self, old: &Side<'_>, new: &Side<'_>, no_replace: bool) -> Result<(), Errno> {
+    /// Makes a whiteout in the place of an upper file durable, where a later sync of another file could
+    /// make the end of that file durable without it: a crash would show the lower file.
+    pub(super) async fn sync_whiteout(&self, directory: &Rc<Node>) {
+        let is_loose = self.upper().is_ok_and(|upper| upper.has_loose_whiteouts);
+        if !is_loose || self.options.sync == SyncMode::Volatile {
+            return;
+        }
+        if let Err(errno) = self.sync_directories(vec![Rc::clone(directory)]).await {
+            // The rename is done. Whoever syncs the directory next gets the error.
+            tracing::error!(%errno, "a whiteout could not be made durable");
+        }
+    }
+
+    /// Moves a name. Answers whether it has left a whiteout.
+    fn rename(&self, old: &Side<'_>, new: &Side<'_>, no_replace: bool) -> Result<bool, Errno> {
         let (node, _) = self.lookup(&old.parent, old.name)?.ok_or(Errno::NOENT)?;
         let target = self.lookup(&new.parent, new.name)?.map(|(node, _)| node);
         if let Some(target) = &target {
@@ -87,7 +105,7 @@ impl Union {
                 return Err(Errno::EXIST);
             }
             if Rc::ptr_eq(target, &node) {
-                return Ok(());
+                return Ok(false);
             }
             self.check_target(&node, target)?;
         }
@@ -127,7 +145,8 @@ impl Union {
         if let (Some(target), Some((object, is_own))) = (&target, lost) {
             self.lose_name(target, &new.parent, new.name, object, is_own);
         }
-        self.moved(&node, old, new)
+        self.moved(&node, old, new)?;
+        Ok(leaves_whiteout)
     }
 
     /// Whether a target may be replaced.

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::Answer;
 use crate::copyup::Keep;
+use crate::privileges::{CAPABILITY, Caller};
 use crate::sys;
 use crate::tree::Union;
 
@@ -51,6 +52,7 @@ impl Union {
                 if *acl_kill_sgid {
                     self.drop_group_privilege(object.as_fd())?;
                 }
+                self.tell_present_number(request.node, &node);
                 Ok(Response::Done)
             }
             Operation::RemoveXattr { name } => {
@@ -61,11 +63,15 @@ impl Union {
                 if sys::xattr(object.as_fd(), &stored)?.is_none() {
                     return Err(Errno::NODATA);
                 }
+                if **name == *CAPABILITY {
+                    self.check_taking_capabilities(&node, Caller::of(request))?;
+                }
                 let names = self.upper_xattr_names();
                 let stored = names.stored(name).ok_or(Errno::PERM)?;
                 self.make_changeable(&node, Keep::All).await?;
                 self.note_dirty(&node);
                 sys::remove_xattr(self.object(&node)?.as_fd(), &stored)?;
+                self.tell_present_number(request.node, &node);
                 Ok(Response::Done)
             }
             _ => Err(Errno::NOSYS),

@@ -17,7 +17,7 @@ use super::{Partial, failed, has_name, key_of, shown_time};
 use crate::commit::{errno_of, keeping_times};
 use crate::copier::{Goal, ToSync};
 use crate::files;
-use crate::journal::{Directory, Journal, JournalError, ParentKey, Source, Stage};
+use crate::journal::{Directory, FileId, Journal, JournalError, ParentKey, Source, Stage};
 use crate::layers::Upper;
 use crate::node::{Node, Place};
 use crate::sys;
@@ -82,9 +82,12 @@ impl Whole {
     }
 }
 
-/// Ends publications that a crash has cut short.
-pub(super) fn settle(journal: &mut Journal<Directory>, upper: &Upper) -> Result<(), JournalError> {
-    let mut publishing = Vec::new();
+/// Takes back publications that a crash has cut short. Answers the files that have their names.
+pub(super) fn settle(
+    journal: &mut Journal<Directory>,
+    upper: &Upper,
+) -> Result<Vec<FileId>, JournalError> {
+    let (mut publishing, mut published) = (Vec::new(), Vec::new());
     for (file, copy_up) in journal.files() {
         if let Stage::Publishing(work) = copy_up.stage() {
             publishing.push((file, work.clone()));
@@ -93,13 +96,13 @@ pub(super) fn settle(journal: &mut Journal<Directory>, upper: &Upper) -> Result<
     for (file, work) in publishing {
         if has_name(upper.pending.as_fd(), &work)? {
             journal.unpublish(file)?;
+            // Before the work file goes: its absence means that it was published.
+            journal.sync()?;
         } else {
-            journal.published(file)?;
+            published.push(file);
         }
-        // Before the work file goes: its absence means that it was published.
-        journal.sync()?;
     }
-    Ok(())
+    Ok(published)
 }
 
 impl Union {
@@ -145,7 +148,7 @@ impl Union {
     /// that goes on as soon as a file has its name, or could not get it.
     pub(super) async fn name_whole(self: &Rc<Self>, files: Vec<Whole>) -> Vec<Result<(), Errno>> {
         let mut results = self.sync_whole(&files).await;
-        let mut parents: Vec<Rc<Node>> = Vec::new();
+        let (mut parents, mut published): (Vec<Rc<Node>>, _) = (Vec::new(), Vec::new());
         let mut is_recorded = false;
         for (whole, result) in files.iter().zip(&mut results) {
             if result.is_ok() && whole.node.link().is_some() {
@@ -161,10 +164,14 @@ impl Union {
         }
         for (whole, result) in files.iter().zip(&mut results) {
             match result.and_then(|()| self.take_place(whole)) {
-                Ok(Some(parent)) if !parents.iter().any(|known| Rc::ptr_eq(known, &parent)) => {
-                    parents.push(parent);
+                Ok(Some(parent)) => {
+                    published.push(Rc::clone(&whole.partial));
+                    if !parents.iter().any(|known| Rc::ptr_eq(known, &parent)) {
+                        parents.push(parent);
+                    }
                 }
-                Ok(_) => {}
+                // It has lost its name: the journal forgets it when that is durable.
+                Ok(None) => {}
                 Err(errno) => {
                     *result = Err(errno);
                     self.take_back(whole);
@@ -173,7 +180,7 @@ impl Union {
             whole.partial.is_completing.set(false);
             whole.partial.completed.notify();
         }
-        let named = self.forget_published(&files, &results, parents).await;
+        let named = self.forget_published(&published, parents).await;
         for result in &mut results {
             *result = result.and(named);
         }
@@ -249,21 +256,16 @@ impl Union {
     /// Makes the new names durable, and then lets the journal forget the files.
     async fn forget_published(
         &self,
-        files: &[Whole],
-        results: &[Result<(), Errno>],
+        files: &[Rc<Partial>],
         parents: Vec<Rc<Node>>,
     ) -> Result<(), Errno> {
-        if parents.is_empty() {
-            return Ok(());
-        }
-        let Some(store) = files.first().map(|whole| &whole.partial.store) else { return Ok(()) };
+        let Some(store) = files.first().map(|partial| &partial.store) else { return Ok(()) };
         if !store.is_volatile {
             self.sync_directories(parents).await?;
         }
-        for (whole, _) in files.iter().zip(results).filter(|(_, result)| result.is_ok()) {
-            let forgotten = store.journal_mut().published(whole.partial.file);
+        for partial in files {
+            let forgotten = store.journal_mut().published(partial.file);
             match forgotten {
-                // It lost its name meanwhile, and with it its place in the journal.
                 Ok(()) | Err(JournalError::NoSuchFile(_)) => {}
                 Err(error) => return Err(failed(&error)),
             }
@@ -279,11 +281,7 @@ impl Union {
             return Ok((0, Vec::new()));
         }
         let directories = self.directories_by_key()?;
-        let names: Vec<_> = {
-            let journal = store.journal();
-            let first = |(_, file): (_, crate::journal::CopyUp<'_>)| file.names().first().cloned();
-            journal.files().filter_map(first).collect()
-        };
+        let names: Vec<_> = store.named().into_iter().map(|(_, name)| name).collect();
         let (mut count, mut unfinished) = (0, Vec::new());
         for name in names {
             let Some(directory) = directories.get(&name.parent) else { continue };
@@ -325,7 +323,7 @@ impl Union {
         directories_below(self.upper()?.root.as_fd())
     }
 
-    pub(super) fn node_at(&self, path: &[u8]) -> Result<Rc<Node>, Errno> {
+    pub(crate) fn node_at(&self, path: &[u8]) -> Result<Rc<Node>, Errno> {
         let mut node = Rc::clone(&self.root);
         for name in path.split(|&byte| byte == b'/') {
             node = self.lookup(&node, name)?.ok_or(Errno::NOENT)?.0;

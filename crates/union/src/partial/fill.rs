@@ -203,13 +203,7 @@ impl Union {
 
     /// Queues what earlier mounts have left.
     async fn queue_known(self: &Rc<Self>, store: &Rc<Store>) -> Result<(), Errno> {
-        let known: Vec<_> = {
-            let journal = store.journal();
-            let first = |(file, copy_up): (FileId, crate::journal::CopyUp<'_>)| {
-                copy_up.names().first().map(|name| (file, name.clone()))
-            };
-            journal.files().filter_map(first).collect()
-        };
+        let known = store.named();
         if known.is_empty() {
             return Ok(());
         }
@@ -217,6 +211,8 @@ impl Union {
         let worker = &self.shared.committer.filling;
         let directories = worker.run(move || directories_below(root.as_fd())).await?;
         for (file, name) in known {
+            // Each is a lookup, and there may be thousands: others come in between.
+            ring::yield_now().await;
             let Some(path) = directories.get(&name.parent) else { continue };
             let parent =
                 if path.is_empty() { Ok(Rc::clone(&self.root)) } else { self.node_at(path) };
@@ -354,6 +350,10 @@ fn work_name(journal: &Journal<Directory>, file: FileId) -> String {
 }
 
 /// Whether a name that a mount finds is that of a work file to go on with.
-pub(super) fn is_known(journal: &Journal<Directory>, name: &[u8]) -> bool {
-    journal.files().any(|(file, _)| work_name(journal, file).as_bytes() == name)
+pub(super) fn is_known(
+    journal: &Journal<Directory>,
+    name: &[u8],
+    is_lost: impl Fn(FileId) -> bool,
+) -> bool {
+    journal.files().any(|(file, _)| work_name(journal, file).as_bytes() == name && !is_lost(file))
 }

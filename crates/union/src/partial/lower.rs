@@ -13,7 +13,7 @@ use std::rc::{Rc, Weak};
 use ring::file::FileHandle;
 use rustix::io::Errno;
 
-use super::{Partial, time};
+use super::{Partial, digest, time};
 use crate::files::Backing;
 use crate::journal::LowerIdentity;
 use crate::node::Node;
@@ -79,7 +79,33 @@ impl Partial {
         let journal = self.store.journal();
         let file = journal.file(self.file).ok_or(Errno::STALE)?;
         let known = file.lower().ok_or(Errno::IO)?;
-        Ok(known.difference(&found))
+        let Some(difference) = known.difference(&found) else { return Ok(None) };
+        if self.same.borrow().as_ref() == Some(&found) {
+            return Ok(None);
+        }
+        if lower.with(|fd| digest::is_same(known, (fd, &found)))? {
+            *self.same.borrow_mut() = Some(found);
+            return Ok(None);
+        }
+        let is_rewritten = !known.digest.is_empty() && known.is_same_but_ctime(&found);
+        Ok(Some(if is_rewritten {
+            "its data is other data, and its mtime was set back"
+        } else {
+            difference
+        }))
+    }
+
+    /// Takes the lower file as it is for the one that was copied up, if it is as long at least.
+    fn accept(&self, lower: &Backing) -> Result<bool, Errno> {
+        let found = lower.with(|fd| Ok(identity_without_handle(&sys::stat_at(fd, b"")?)))?;
+        let journal = self.store.journal();
+        let known = journal.file(self.file).and_then(|file| file.lower().map(|it| it.size_bytes));
+        let is_long_enough = known.is_some_and(|size| found.size_bytes >= size);
+        if is_long_enough {
+            self.is_lower_known.set(true);
+            *self.same.borrow_mut() = Some(found);
+        }
+        Ok(is_long_enough)
     }
 }
 
@@ -134,7 +160,13 @@ impl Union {
             },
         };
         if let Some(difference) = partial.difference(&lower)? {
-            return Ok(Err(difference));
+            let path = crate::tree::path_of(node);
+            if !self.accepted.borrow().contains(&path) || !partial.accept(&lower)? {
+                return Ok(Err(difference));
+            }
+            let path = String::from_utf8_lossy(&path);
+            tracing::warn!(%path, difference, "as asked for, what was not copied is taken from the lower \
+                file as it is now");
         }
         let is_new = partial.lower.borrow_mut().replace(Rc::clone(&lower)).is_none();
         partial.is_lower_known.set(true);

@@ -10,8 +10,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::complete::directories_below;
-use super::{Partial, failed, has_name, key_of, open_parent};
-use crate::journal::{Directory, FileId, Journal, JournalError, NameChange};
+use super::{Partial, has_name, key_of, open_parent};
+use crate::format::{Opaque, Prefix, suffix};
+use crate::journal::{Directory, FileId, Journal, JournalError, Stage};
 use crate::layers::Upper;
 use crate::node::Node;
 use crate::sys::{self, Stat};
@@ -41,32 +42,28 @@ impl Union {
         self.stat(node)
     }
 
-    /// Takes its name from a partial file, in the journal; who has it open goes on.
-    pub(crate) fn lose_partial_name(&self, partial: &Partial, parent: &Rc<Node>, name: &[u8]) {
+    /// Takes its name from a partial file; programs that have it open go on. The journal keeps the name
+    /// until the directory is durable ([`super::lost`]).
+    pub(crate) fn lose_partial_name(partial: &Partial, parent: &Rc<Node>) {
         partial.is_nameless.set(true);
-        let recorded = (|| {
-            let key = key_of(self.upper_part(parent)?.as_fd())?;
-            let change = NameChange::Remove(partial.file, key, name.into());
-            let changed = partial.store.journal_mut().change_names(vec![change]);
-            changed.map_err(|error| failed(&error))
-        })();
-        if let Err(errno) = recorded {
-            // The whiteout, or what replaced the file, hides it from the next mount.
-            tracing::warn!(%errno, "the end of a partial copy's name could not be recorded");
-        }
+        partial.store.lose(partial.file, parent);
     }
 }
 
-/// Forgets files whose directory is gone, or whose name the upper directory has meanwhile. Who may
-/// not open by handle finds the directories by going through all of them.
-pub(super) fn forget_stale(
-    journal: &mut Journal<Directory>,
+/// Finds files whose directory is gone or made opaque, or whose name the upper directory has meanwhile.
+/// Users that may not open by handle find the directories by going through all of them.
+pub(super) fn find_stale(
+    journal: &Journal<Directory>,
     upper: &Upper,
-) -> Result<(), JournalError> {
+) -> Result<Vec<FileId>, JournalError> {
     let mut directories = None;
     let mut stale = Vec::new();
     for (file, copy_up) in journal.files() {
         let Some(name) = copy_up.names().first() else { continue };
+        if *copy_up.stage() != Stage::Open {
+            // It has its name, by [`super::complete::settle`].
+            continue;
+        }
         let parent = match open_parent(upper, &name.parent) {
             Err(Errno::PERM | Errno::OPNOTSUPP) => {
                 let root = upper.root.as_fd();
@@ -79,7 +76,7 @@ pub(super) fn forget_stale(
             other => other,
         };
         let is_stale = match parent {
-            Ok(parent) => has_name(parent.as_fd(), &name.name)?,
+            Ok(parent) => has_name(parent.as_fd(), &name.name)? || is_opaque(parent.as_fd())?,
             Err(Errno::STALE) => true,
             // Nobody can tell: it stays, and never shows.
             Err(_) => false,
@@ -88,10 +85,22 @@ pub(super) fn forget_stale(
             stale.push(file);
         }
     }
-    for file in stale {
-        journal.drop_file(file)?;
+    Ok(stale)
+}
+
+/// Whether nothing of lower layers shows in a directory. One with a partial file is made so only after
+/// all in it was removed, when another directory is about to replace it.
+fn is_opaque(directory: BorrowedFd<'_>) -> Result<bool, JournalError> {
+    for prefix in [Prefix::TRUSTED, Prefix::USER] {
+        match sys::xattr(directory, &prefix.name(suffix::OPAQUE)) {
+            Ok(Some(value)) if Opaque::parse(&value) == Opaque::Yes => return Ok(true),
+            Ok(_) | Err(Errno::OPNOTSUPP | Errno::PERM) => {}
+            Err(errno) => {
+                return Err(JournalError::io("reading a directory's marks", errno.into()));
+            }
+        }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Opens a directory of the upper one; `ESTALE` if there is none.

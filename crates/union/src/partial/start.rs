@@ -9,14 +9,12 @@ use rustix::io::Errno;
 use super::lower::identity;
 use super::{Partial, Store, failed, key_of, now, time};
 use crate::format::suffix;
-use crate::journal::{Attributes, Creation, JournalError, Kind, Name, Xattr};
+use crate::journal::{Attributes, Creation, JournalError, Kind, LowerIdentity, Name, Xattr};
 use crate::node::{Link, Node};
 use crate::options::FillMode;
+use crate::privileges::CAPABILITY;
 use crate::sys::{self, Stat};
 use crate::tree::Union;
-
-/// The attribute that a write takes away: such files are copied whole, as are those with suid.
-const CAPABILITY: &[u8] = b"security.capability";
 
 impl Union {
     /// Makes a node a partial file, if it is one for it. `false` leaves everything as it was.
@@ -25,26 +23,11 @@ impl Union {
         node: &Rc<Node>,
         link: &Link,
         lower: &OwnedFd,
-        stat: &Stat,
+        (stat, digest): (&Stat, Box<[u8]>),
     ) -> Result<bool, Errno> {
-        let Some(store) = &self.store else { return Ok(false) };
-        let is_privileged = stat.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
-        let chunk_bytes = u64::from(self.options.chunk_bytes);
-        // A link that comes or goes changes the time by which the lower file is known; of what has
-        // several that is likely.
-        let is_linked = stat.nlink > 1;
-        // What is never flushed has no mark that keeps the kernel's overlayfs away.
-        let has_records = self.layers.owners().is_some();
-        let is_excluded = is_privileged || is_linked || store.is_volatile || has_records;
-        // What is made whole soon anyway costs less in one copy, if it is small. What stays as it is costs
-        // a record this way, and a file with a sync of its own the other way.
-        let whole_max = match self.options.fill {
-            FillMode::Keep => 0,
-            FillMode::Background | FillMode::Unmount => chunk_bytes,
-        };
-        if chunk_bytes == 0 || stat.size <= whole_max || is_excluded {
+        let Some(store) = self.store.as_ref().filter(|_| self.is_partly_copied(stat)) else {
             return Ok(false);
-        }
+        };
         if self.can_clone(store, lower.as_fd(), stat)? {
             return Ok(false);
         }
@@ -52,7 +35,7 @@ impl Union {
         let Some(xattrs) = self.xattrs_of_copy(node, lower.as_fd())? else { return Ok(false) };
         let named = Name::new(key, &link.name);
         let creation = Creation {
-            lower: Some(identity(lower.as_fd(), stat)),
+            lower: Some(LowerIdentity { digest, ..identity(lower.as_fd(), stat) }),
             kind: Kind::Partial,
             size_bytes: stat.size,
             attributes: Attributes {
@@ -82,6 +65,27 @@ impl Union {
         self.schedule_commit(store, &link.parent);
         store.filler.want(file, &link.parent, &link.name);
         Ok(true)
+    }
+
+    /// Whether a file with these attributes is copied in part, as far as they tell.
+    pub(crate) fn is_partly_copied(&self, stat: &Stat) -> bool {
+        let Some(store) = &self.store else { return false };
+        let is_cloned = store.clones.borrow().get(&stat.device) == Some(&true);
+        let is_privileged = stat.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+        let chunk_bytes = u64::from(self.options.chunk_bytes);
+        // A link that comes or goes changes the time by which the lower file is known; of what has
+        // several that is likely.
+        let is_linked = stat.nlink > 1;
+        // What is never flushed has no mark that keeps the kernel's overlayfs away.
+        let has_records = self.layers.owners().is_some();
+        let is_excluded = is_privileged || is_linked || store.is_volatile || has_records;
+        // What is made whole soon anyway costs less in one copy, if it is small. What stays as it is costs
+        // a record this way, and a file with a sync of its own the other way.
+        let whole_max = match self.options.fill {
+            FillMode::Keep => 0,
+            FillMode::Background | FillMode::Unmount => chunk_bytes,
+        };
+        chunk_bytes > 0 && stat.size > whole_max && !is_excluded && !is_cloned
     }
 
     /// Makes new copies durable within the batch time.
@@ -128,6 +132,7 @@ impl Union {
         let mut xattrs = Vec::new();
         let (names, upper_names) = (self.xattr_names_of(node), self.upper_xattr_names());
         for name in sys::xattr_names(lower)? {
+            // A write takes it away: such files are copied whole, as are those with suid.
             if name == CAPABILITY {
                 return Ok(None);
             }

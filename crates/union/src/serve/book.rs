@@ -291,6 +291,9 @@ fn restore_handles(union: &Union, bytes: &[u8], passed: &HashSet<u64>) {
                     Some(passed) => Way::Passed(Rc::clone(passed)),
                     None => union.way(&node, backing.as_deref(), true),
                 };
+                if for_writing {
+                    union.note_restored_writer(&node);
+                }
                 files.push((handle, Rc::new(OpenFile::new(&node, backing, for_writing, way))));
             }
             Err(errno) => tracing::error!(%errno, handle, "an open file is lost"),

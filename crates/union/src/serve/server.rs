@@ -23,12 +23,14 @@ use super::worker::{Event, Order, Worker, events};
 use super::{PROTOCOL, kind, rights};
 use crate::copier::{Copier, CopyThread};
 use crate::layers::{Directories, Layers};
+use crate::mount::{END_WAIT_MAX, Ready, in_background};
 use crate::options::{LOWER_LAYERS_MAX, Options};
 
 /// Callers that are served at a time; more wait.
 const CALLERS_MAX: usize = 64;
-/// Threads that open layers, at a time: they may wait for another process to let go of them.
-const OPENING_MAX: usize = 2;
+/// Threads that open layers, at a time: they may wait for another process to let go of them, and for a file
+/// system below that does not answer. Others are mounted beside those.
+const OPENING_MAX: usize = 16;
 /// How long the first caller is waited for.
 const FIRST_CALLER_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -69,8 +71,20 @@ struct Server {
 struct Mounted {
     worker: usize,
     unmounter: Unmounter,
+    /// To see whether the kernel has let go of it.
+    device: OwnedFd,
     /// Who waits until it is served.
     waiting: Option<OneshotSender<Result<Negotiated, String>>>,
+}
+
+impl Mounted {
+    /// Whether the mount is there, under whatever name: else its connection's number may be another's by now.
+    fn is_connected(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut device = [PollFd::new(&self.device, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut device, Some(&now)).is_ok() && !device[0].revents().contains(PollFlags::ERR)
+    }
 }
 
 /// Serves until the last mount is gone. `listener` is where callers come, `keeper` the socket of who
@@ -127,7 +141,12 @@ pub async fn run_server(
         ring::Either::First(Command::Replace) => Ok(Ending::Replaced),
         ring::Either::First(Command::End) => {
             server.unmount_all();
-            server.empty().await;
+            let waited = std::pin::pin!(ring::time::sleep(END_WAIT_MAX));
+            let emptied = std::pin::pin!(server.empty());
+            if let ring::Either::Second(()) = ring::race(emptied, waited).await {
+                server.cut_off_all();
+                server.empty().await;
+            }
             Ok(Ending::Told)
         }
         ring::Either::Second(()) => Ok(Ending::Idle),
@@ -161,15 +180,24 @@ impl Server {
     fn unmount_all(&self) {
         let mounts = self.mounts.borrow();
         let unmounters: Vec<_> = mounts.values().map(|mount| mount.unmounter.clone()).collect();
-        let unmount = move || {
+        in_background("unmount", move || {
             for unmounter in unmounters {
                 if let Err(error) = unmounter.unmount() {
                     tracing::error!(%error, "left mounted");
                 }
             }
-        };
-        if let Err(error) = std::thread::Builder::new().name("unmount".into()).spawn(unmount) {
-            tracing::error!(%error, "cannot start a thread to unmount");
+            Ok(())
+        });
+    }
+
+    /// Cuts off those who still have files of a mount open.
+    fn cut_off_all(&self) {
+        for mount in self.mounts.borrow().values().filter(|mount| mount.is_connected()) {
+            let mountpoint = mount.unmounter.mountpoint().display();
+            tracing::warn!(%mountpoint, "files of this union are still open, and are cut off: \
+                its server was told to end");
+            let unmounter = mount.unmounter.clone();
+            in_background("cut-off", move || unmounter.abort());
         }
     }
 
@@ -219,8 +247,8 @@ impl Server {
         };
         let Asked { text, mountpoint, options, directories } = asked;
         let directories = Rc::new(directories);
-        let layers = match self.open(options.clone(), Rc::clone(&directories)).await {
-            Ok(layers) => layers,
+        let ready = match self.open(options, Rc::clone(&directories)).await {
+            Ok(ready) => ready,
             Err(words) => return caller.say(kind::FAILED, &words),
         };
         caller.say(kind::READY, "")?;
@@ -233,8 +261,7 @@ impl Server {
         let pages = Pages::new()?;
         let order = Order {
             id,
-            options,
-            layers,
+            ready,
             device,
             unmounter,
             agreed: None,
@@ -259,13 +286,15 @@ impl Server {
         caller.say(kind::SERVED, "")
     }
 
-    /// Opens and locks layers.
-    async fn open(&self, options: Options, directories: Rc<Directories>) -> Result<Layers, String> {
+    /// Opens and locks layers, and finishes what an earlier process has left in them.
+    async fn open(&self, options: Options, directories: Rc<Directories>) -> Result<Ready, String> {
         let _permit = self.opening.acquire(1).await;
         let directories = directories.try_clone().map_err(|error| error.to_string())?;
         let config = ring::Config { entries: 8, ..ring::Config::default() };
         let open = move || async move {
-            Layers::assemble(&options, &directories).map_err(|error| error.to_string())
+            let layers = Layers::assemble(&options, &directories);
+            let ready = layers.and_then(|layers| Ready::of_mount(options, layers));
+            ready.map_err(|error| error.to_string())
         };
         let thread = ring::thread::spawn("union-open", &config, open)
             .map_err(|error| format!("cannot start a thread: {error}"))?;
@@ -281,7 +310,8 @@ impl Server {
         let worker = (0..counts.len()).min_by_key(|&index| counts[index]).unwrap_or(0);
         let (sender, receiver) = oneshot();
         let unmounter = order.unmounter.clone();
-        let mounted = Mounted { worker, unmounter, waiting: Some(sender) };
+        let device = order.device.try_clone().map_err(|error| error.to_string())?;
+        let mounted = Mounted { worker, unmounter, device, waiting: Some(sender) };
         self.mounts.borrow_mut().insert(order.id, mounted);
         let id = order.id;
         if self.workers[worker].orders.send(order).await.is_err() {
@@ -308,10 +338,10 @@ impl Server {
         let options = Options::parse(&text).map_err(|error| error.to_string())?;
         let directories = Directories::from_descriptors(&options, directories)
             .ok_or("the keeper has not kept all layers")?;
-        let layers = self.open(options.clone(), Rc::new(directories)).await?;
+        let ready = self.open(options, Rc::new(directories)).await?;
         let unmounter = Unmounter::of(&mountpoint, number);
         let (agreed, keeper) = (Some(agreed), self.keeper.clone());
-        let order = Order { id, options, layers, device, unmounter, agreed, pages, keeper, gone };
+        let order = Order { id, ready, device, unmounter, agreed, pages, keeper, gone };
         self.start(order).await.map(drop)
     }
 

@@ -11,9 +11,7 @@ use super::keeper::{Gone, Keeper};
 use super::served::Served;
 use crate::copier::Copier;
 use crate::error::UnionError;
-use crate::layers::Layers;
-use crate::mount::{UnionMount, open_layers};
-use crate::options::Options;
+use crate::mount::{Ready, UnionMount};
 use crate::tree::Shared;
 
 /// Orders and events that may wait.
@@ -23,8 +21,7 @@ const MESSAGES_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) id: u64,
-    pub(super) options: Options,
-    pub(super) layers: Layers,
+    pub(super) ready: Ready,
     pub(super) device: OwnedFd,
     pub(super) unmounter: Unmounter,
     /// What an earlier server has agreed on with the kernel.
@@ -94,8 +91,8 @@ async fn work(mut inbox: Receiver<Order>, copier: Copier, events: Sender<Event>)
 }
 
 async fn serve(order: Order, shared: Rc<Shared>, events: Sender<Event>) -> Result<(), UnionError> {
-    let Order { id, options, layers, device, unmounter, agreed, pages, keeper, gone } = order;
-    let union = open_layers(options, layers, shared)?;
+    let Order { id, ready, device, unmounter, agreed, pages, keeper, gone } = order;
+    let union = ready.union(shared);
     let book = Book::new(id, pages, keeper);
     if agreed.is_some() {
         book.restore(&union, gone).map_err(|errno| UnionError::Serving(errno.into()))?;

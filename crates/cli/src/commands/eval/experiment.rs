@@ -135,7 +135,7 @@ pub(super) fn conduct(
             Ok(Ending::Interrupted)
         }
         Err(error) => {
-            store.set("failure", &format!("{error:#}"))?;
+            store.set("failure", &crate::print::words(&error))?;
             Err(error)
         }
         ended => ended,
@@ -151,7 +151,7 @@ fn enter_and_measure(
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     if plan.cells.iter().any(|cell| cell.jobs > JOBS_EASY) {
         // Two pipes for each container.
-        crate::commands::union::raise_file_limit();
+        crate::descriptors::raise_limit();
     }
     let options = StageOptions { data: course.data.into(), program };
     let stage = Stage::enter(plan, &options, course.stop)?;

@@ -145,7 +145,7 @@ pub(super) fn run_instance(args: &InstanceArgs) -> anyhow::Result<ExitCode> {
     signal_hook::flag::register_conditional_shutdown(SIGTERM, TERMINATED.into(), at_once)
         .context("cannot watch for signals")?;
     let seat = Seat::new(&args.meet, args.number);
-    let flush = || args.flush().map_err(|error| std::io::Error::other(format!("{error:#}")));
+    let flush = || args.flush().map_err(|error| std::io::Error::other(crate::print::words(&error)));
     let measured = job.prepare()?.run(|| seat.take().map(drop), flush)?;
     println!("{}", serde_json::to_string(&measured)?);
     Ok(ExitCode::SUCCESS)

@@ -163,7 +163,8 @@ impl All<'_> {
                 Ok(ending) => eprintln!("{}: {}", turn.plan.experiment.name, ending.label()),
                 Err(error) => {
                     failed += 1;
-                    eprintln!("{}: failed: {error:#}", turn.plan.experiment.name);
+                    let why = crate::print::words(&error);
+                    eprintln!("{}: failed: {why}", turn.plan.experiment.name);
                 }
             }
         }

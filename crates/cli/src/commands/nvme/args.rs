@@ -1,5 +1,6 @@
 //! Arguments that the commands share.
 
+use super::foreign::ForeignArgs;
 use anyhow::{Context, bail};
 use clap::Args;
 use host::{ConnectOptions, Controller, Namespace};
@@ -25,7 +26,7 @@ pub(crate) struct TargetArgs {
     #[arg(short = 'q', long, value_name = "NQN")]
     hostnqn: Option<Nqn>,
     /// Identifier (UUID) of this host [default: that of /etc/nvme/hostid, else random]
-    #[arg(long, value_name = "UUID")]
+    #[arg(short = 'I', long, value_name = "UUID")]
     hostid: Option<uuid::Uuid>,
     /// Keep-alive timeout in seconds; 0 is off
     #[arg(short = 'k', long, value_name = "SECONDS", default_value_t = 5.0)]
@@ -43,7 +44,7 @@ pub(crate) struct TargetArgs {
     )]
     ctrl_loss_tmo: f64,
     /// Seconds until a request fails, reconnecting included [default: as long as --ctrl-loss-tmo]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(short = 'F', long, alias = "fast_io_fail_tmo", value_name = "SECONDS")]
     fast_io_fail_tmo: Option<f64>,
     /// Seconds until a command that is not answered ends the connection
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
@@ -60,6 +61,14 @@ pub(crate) struct TargetArgs {
     /// Network namespace for the sockets, e.g. /run/netns/node1
     #[arg(long, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
+    /// I/O queue pairs per thread (discovery has none)
+    #[arg(short = 'i', long, value_name = "N", default_value_t = 1)]
+    nr_io_queues: u16,
+    /// Commands that may be outstanding on an I/O queue pair
+    #[arg(short = 'Q', long, value_name = "N", default_value_t = 128)]
+    queue_size: u16,
+    #[command(flatten)]
+    foreign: ForeignArgs,
 }
 
 /// How to connect to a subsystem.
@@ -70,12 +79,6 @@ pub(crate) struct ConnectArgs {
     /// NQN of the subsystem
     #[arg(short = 'n', long, value_name = "NQN")]
     nqn: Nqn,
-    /// I/O queue pairs per thread
-    #[arg(short = 'i', long, value_name = "N", default_value_t = 1)]
-    nr_io_queues: u16,
-    /// Commands that may be outstanding on a queue pair
-    #[arg(short = 'Q', long, value_name = "N", default_value_t = 128)]
-    queue_size: u16,
 }
 
 /// Which namespace.
@@ -94,6 +97,7 @@ fn duration(option: &str, seconds: f64) -> anyhow::Result<Duration> {
 impl TargetArgs {
     /// Options for this subsystem.
     pub(crate) fn options(&self, nqn: Nqn) -> anyhow::Result<ConnectOptions> {
+        self.foreign.check()?;
         let mut options = ConnectOptions::new(self.address()?, nqn);
         let (hostid, hostnqn) = self.host(options.hostid)?;
         options = options.with_host(hostid, hostnqn);
@@ -111,6 +115,8 @@ impl TargetArgs {
         options.hdr_digest = self.hdr_digest;
         options.data_digest = self.data_digest;
         options.network_namespace.clone_from(&self.network_namespace);
+        options.nr_io_queues = self.nr_io_queues;
+        options.queue_size = self.queue_size;
         Ok(options)
     }
 
@@ -149,10 +155,7 @@ impl TargetArgs {
 impl ConnectArgs {
     /// Options for the subsystem.
     pub(crate) fn options(&self) -> anyhow::Result<ConnectOptions> {
-        let mut options = self.target.options(self.nqn.clone())?;
-        options.nr_io_queues = self.nr_io_queues;
-        options.queue_size = self.queue_size;
-        Ok(options)
+        self.target.options(self.nqn.clone())
     }
 
     /// Whether sockets are to be opened in another network namespace.
@@ -162,7 +165,7 @@ impl ConnectArgs {
 
     /// At least this many commands may be outstanding.
     pub(crate) fn raise_queue_size(&mut self, commands: u16) {
-        self.queue_size = self.queue_size.max(commands);
+        self.target.queue_size = self.target.queue_size.max(commands);
     }
 }
 

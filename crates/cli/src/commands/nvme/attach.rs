@@ -11,6 +11,7 @@ mod export;
 mod kernel;
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
+use super::foreign::OutputArgs;
 use crate::one_file::unmount_on_signals;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -58,13 +59,13 @@ pub(crate) struct AttachArgs {
     /// serial number [default: read-only]
     #[arg(long, value_name = "NAME")]
     destroy: Option<String>,
-    /// Print JSON when it is ready
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Attaches until SIGINT, SIGTERM or umount.
 pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<()> {
+    args.output.is_json()?;
     if args.engine == Engine::Own {
         return run_own(args, "");
     }
@@ -107,7 +108,7 @@ fn run_kernel(args: &AttachArgs) -> anyhow::Result<()> {
     }
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let how = format!("block device of the kernel's NVMe/TCP host (Linux {release})");
-    tell(args.json, &attached.device, &how);
+    tell(args.output.is_json()?, &attached.device, &how);
     stay(&attached, &mut signals)?;
     attached.detach()
 }
@@ -164,7 +165,7 @@ async fn serve(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot mount at {}", mount.display()))?;
     unmount_on_signals(session.unmounter())?;
     let file = session.mountpoint().join(export::FILE_NAME);
-    let (is_json, why) = (args.json, why.to_string());
+    let (is_json, why) = (args.output.is_json()?, why.to_string());
     let ready = move |transport: &str| {
         let how = format!("file through FUSE ({transport}) on our own NVMe/TCP host{why}");
         tell(is_json, &file, &how);

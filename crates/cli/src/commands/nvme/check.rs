@@ -1,6 +1,7 @@
 //! `connect-test`: is the path to a namespace sound?
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
+use super::foreign::OutputArgs;
 use super::{Mismatch, pattern, print_json};
 use clap::Args;
 use host::{Controller, Namespace, Stage};
@@ -23,13 +24,13 @@ pub(crate) struct CheckArgs {
     /// NGUID, EUI64) or the controller's serial number
     #[arg(long, value_name = "NAME")]
     destroy: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Connects with timing, compares large with small reads, and writes if that is confirmed.
 pub(crate) async fn connect_test(args: CheckArgs) -> anyhow::Result<()> {
+    let is_json = args.output.is_json()?;
     let controller = Controller::connect(args.connect.options()?).await?;
     let mut stages = controller.info().map(|info| info.stages).unwrap_or_default();
     let mut since = time::now();
@@ -54,7 +55,7 @@ pub(crate) async fn connect_test(args: CheckArgs) -> anyhow::Result<()> {
     let info = controller.info();
     controller.disconnect().await?;
     done("disconnect");
-    if args.json {
+    if is_json {
         let stages: Vec<_> = stages
             .iter()
             .map(|it| json!({ "stage": it.name, "us": it.duration.as_secs_f64() * 1e6 }))

@@ -8,6 +8,7 @@ mod job;
 mod report;
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
+use super::foreign::OutputArgs;
 use crate::load::{self, Mode};
 use anyhow::bail;
 use clap::Args;
@@ -71,16 +72,19 @@ pub(crate) struct PerfArgs {
     /// number
     #[arg(long, value_name = "NAME")]
     destroy: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Print how many requests took how long: pairs of ns, to two digits, and requests (with --json)
-    #[arg(long, requires = "json")]
+    #[arg(long)]
     histogram: bool,
 }
 
 /// Runs the load.
 pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
+    let is_json = args.output.is_json()?;
+    if args.histogram && !is_json {
+        anyhow::bail!("--histogram is printed as JSON only: give --json too");
+    }
     args.connect.raise_queue_size(args.iodepth);
     let plan = plan(&args)?;
     let is_interrupted = load::interrupted()?;

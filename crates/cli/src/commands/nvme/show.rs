@@ -1,6 +1,7 @@
 //! `discover`, `list`, `id-ctrl`, `id-ns`: what there is.
 
 use super::args::{ConnectArgs, NamespaceArgs, TargetArgs, hex};
+use super::foreign::OutputArgs;
 use super::print_json;
 use clap::Args;
 use host::{Controller, DiscoveryLog};
@@ -14,9 +15,8 @@ use std::time::Duration;
 pub(crate) struct DiscoverArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -26,18 +26,16 @@ pub(crate) struct ListArgs {
     /// Only this subsystem [default: all that the target's discovery service offers there]
     #[arg(short = 'n', long, value_name = "NQN")]
     nqn: Option<Nqn>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct IdControllerArgs {
     #[command(flatten)]
     connect: ConnectArgs,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -46,9 +44,8 @@ pub(crate) struct IdNamespaceArgs {
     connect: ConnectArgs,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 async fn read_discovery(target: &TargetArgs) -> anyhow::Result<DiscoveryLog> {
@@ -95,8 +92,9 @@ fn entry_json(entry: &DiscoveryEntry) -> Value {
 
 /// Shows the discovery log page.
 pub(crate) async fn discover(args: DiscoverArgs) -> anyhow::Result<()> {
+    let is_json = args.output.is_json()?;
     let log = read_discovery(&args.target).await?;
-    if args.json {
+    if is_json {
         let records: Vec<_> = log.entries.iter().map(entry_json).collect();
         return print_json(&json!({ "genctr": log.generation, "records": records }));
     }
@@ -125,12 +123,13 @@ async fn offered(target: &TargetArgs) -> anyhow::Result<Vec<Nqn>> {
 
 /// Shows subsystems and their namespaces.
 pub(crate) async fn list(args: ListArgs) -> anyhow::Result<()> {
+    let is_json = args.output.is_json()?;
     let nqns = if let Some(nqn) = args.nqn { vec![nqn] } else { offered(&args.target).await? };
     let mut subsystems = Vec::new();
     for nqn in nqns {
         subsystems.push(list_subsystem(&args.target, nqn).await?);
     }
-    if args.json {
+    if is_json {
         return print_json(&json!({ "subsystems": subsystems }));
     }
     for subsystem in &subsystems {
@@ -180,15 +179,17 @@ async fn namespace_json(controller: &Controller, nsid: Nsid) -> anyhow::Result<V
 
 /// Shows Identify Controller.
 pub(crate) async fn id_controller(args: IdControllerArgs) -> anyhow::Result<()> {
+    let is_json = args.output.is_json()?;
     let controller = Controller::connect(args.connect.options()?).await?;
     let identify = controller.info().map(|info| info.identify);
     controller.disconnect().await?;
     let Some(identify) = identify else { anyhow::bail!("the connection was lost meanwhile") };
-    show(&controller_json(&identify), args.json)
+    show(&controller_json(&identify), is_json)
 }
 
 /// Shows Identify Namespace.
 pub(crate) async fn id_namespace(args: IdNamespaceArgs) -> anyhow::Result<()> {
+    let is_json = args.output.is_json()?;
     let controller = Controller::connect(args.connect.options()?).await?;
     let nsid = args.namespace.choose(&controller).await?;
     let identify = controller.identify_namespace(nsid).await?;
@@ -197,7 +198,7 @@ pub(crate) async fn id_namespace(args: IdNamespaceArgs) -> anyhow::Result<()> {
     let mut value = identify_namespace_json(&identify);
     value["uuid"] = json!(identity.uuid.map(|uuid| uuid.to_string()));
     value["incarnation"] = json!(identity.incarnation.map(|it| format!("{it:032x}")));
-    show(&value, args.json)
+    show(&value, is_json)
 }
 
 /// As JSON, or one field a line as nvme-cli does.

@@ -1,14 +1,16 @@
 //! What a target shall do, from its configuration file and its flags.
 
+use super::identity;
 use super::namespace::NamespaceSettings;
 use anyhow::{Context, bail};
 use nvme::Nqn;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use uuid::Uuid;
 
-/// NQN of a subsystem that was given none.
-const NQN_DEFAULT: &str = "nqn.2026-01.io.tsumugi:target";
+/// Least memory for commands' data, in bytes.
+const DATA_MEMORY_MIN: u64 = 4 << 20;
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Deserialize)]
@@ -18,6 +20,8 @@ pub(super) struct Settings {
     pub(super) insecure: bool,
     pub(super) cores: Option<usize>,
     pub(super) poll_us: Option<u64>,
+    #[serde(deserialize_with = "super::size::deserialize")]
+    pub(super) data_memory_max: Option<u64>,
     pub(super) hdr_digest: bool,
     pub(super) data_digest: bool,
     pub(super) network_namespace: Option<PathBuf>,
@@ -32,6 +36,7 @@ impl Default for Settings {
             insecure: false,
             cores: None,
             poll_us: None,
+            data_memory_max: None,
             hdr_digest: true,
             data_digest: true,
             network_namespace: None,
@@ -70,6 +75,9 @@ impl Settings {
         if self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty()) {
             bail!("there is no namespace to export: give --namespace or a configuration file");
         }
+        if self.data_memory_max.is_some_and(|bytes| bytes < DATA_MEMORY_MIN) {
+            bail!("data_memory_max must be at least 4M, which is four of the longest transfers");
+        }
         if self.cores == Some(0) {
             bail!("cores must be at least 1");
         }
@@ -103,14 +111,17 @@ impl SubsystemSettings {
         }
     }
 
-    pub(super) fn nqn(&self) -> Nqn {
-        let default = || Nqn::new(NQN_DEFAULT).unwrap_or_else(|_| Nqn::discovery());
-        self.nqn.clone().unwrap_or_else(default)
+    /// The subsystem's name: the one that was given, else one made from its persistent namespaces,
+    /// whose names are `persistent`.
+    pub(super) fn nqn(&self, persistent: &[Uuid]) -> anyhow::Result<Nqn> {
+        match &self.nqn {
+            Some(nqn) => Ok(nqn.clone()),
+            None => identity::nqn(persistent),
+        }
     }
 
-    pub(super) fn serial(&self) -> String {
-        let digest = || format!("{:016x}", super::namespace::digest(&[self.nqn().as_str()]) >> 64);
-        self.serial.clone().unwrap_or_else(digest)
+    pub(super) fn serial(&self, nqn: &Nqn) -> String {
+        self.serial.clone().unwrap_or_else(|| identity::serial(nqn))
     }
 
     pub(super) fn model(&self) -> String {

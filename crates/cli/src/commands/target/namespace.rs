@@ -1,10 +1,9 @@
 //! What a namespace is made of: how it is written on the command line, and how it is opened.
 
-use super::size;
+use super::{identity, size};
 use anyhow::{Context, bail};
 use block::{Backing, FileBacking, FileOptions, Incarnation, MemoryBacking};
 use indicatif::{ProgressBar, ProgressStyle};
-use nvme::{Nqn, Nsid};
 use serde::Deserialize;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -32,6 +31,8 @@ pub(super) struct NamespaceSettings {
     pub(super) read_only: bool,
     /// Through the page cache, for file systems without direct I/O.
     buffered: bool,
+    /// Take memory as it is written, not at the start.
+    lazy: bool,
 }
 
 impl FromStr for NamespaceSettings {
@@ -73,37 +74,56 @@ impl NamespaceSettings {
             }
             "read-only" if value.is_empty() => self.read_only = true,
             "buffered" if value.is_empty() => self.buffered = true,
+            "lazy" if value.is_empty() => self.lazy = true,
             _ => {
                 return Err(format!(
                     "{option:?} is not an option: there are size=, nsid=, uuid=, block-size=, \
-                     read-only and buffered"
+                     read-only, buffered and lazy"
                 ));
             }
         }
         Ok(())
     }
 
-    /// The namespace's identity: the same at each start, for hosts recognise it by that. Of a
-    /// file or device it comes from the path, of memory from subsystem and identifier.
-    pub(super) fn uuid(&self, nqn: &Nqn, nsid: Nsid) -> anyhow::Result<Uuid> {
-        if let Some(uuid) = self.uuid {
-            return Ok(uuid);
-        }
-        let nsid = nsid.to_string();
-        let digest = match &self.path {
-            None => digest(&["memory", nqn.as_str(), &nsid]),
-            Some(path) => {
-                let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-                let path = std::path::absolute(path)
-                    .with_context(|| format!("cannot make {} absolute", path.display()))?;
-                digest(&["path", machine.trim(), nqn.as_str(), &path.to_string_lossy()])
-            }
-        };
-        let bytes = Uuid::from_u128(digest).into_bytes();
-        Ok(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    /// Whether its blocks outlive the target.
+    pub(super) fn is_persistent(&self) -> bool {
+        self.path.is_some()
     }
 
-    /// Opens what the namespace is made of; a file that is not there is made and written first.
+    /// The namespace's name, by which hosts recognise it: the one that was given, else one of the
+    /// store's own, the same at each start, or of memory a new one. The file has to be there.
+    ///
+    /// # Errors
+    /// If the file or device cannot be examined.
+    pub(super) fn uuid(&self) -> anyhow::Result<Uuid> {
+        match (self.uuid, &self.path) {
+            (Some(uuid), _) => Ok(uuid),
+            (None, Some(path)) => identity::of_path(path),
+            (None, None) => Ok(identity::random()),
+        }
+    }
+
+    /// Makes and writes the file if it is not there yet.
+    ///
+    /// # Errors
+    /// If it cannot be examined or made, or no size is given for it.
+    pub(super) async fn prepare(&self) -> anyhow::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        match (std::fs::metadata(path), self.size) {
+            (Ok(_), _) => Ok(()),
+            (Err(error), Some(bytes)) if error.kind() == std::io::ErrorKind::NotFound => {
+                create(path, bytes, !self.buffered).await
+            }
+            (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => {
+                bail!("{} is not there; give size= to have it made", path.display());
+            }
+            (Err(error), _) => {
+                Err(error).with_context(|| format!("cannot examine {}", path.display()))
+            }
+        }
+    }
+
+    /// Opens what the namespace is made of, after [`Self::prepare`].
     pub(super) async fn open(&self, uuid: Uuid) -> anyhow::Result<Arc<dyn Backing>> {
         match (&self.path, self.memory) {
             (None, Some(bytes)) => {
@@ -111,7 +131,10 @@ impl NamespaceSettings {
                     bail!("size and buffered are for files, not for memory");
                 }
                 let block_size = self.block_size.unwrap_or(BLOCK_SIZE_DEFAULT);
-                Ok(Arc::new(MemoryBacking::new(bytes, block_size)?))
+                if self.lazy {
+                    return Ok(Arc::new(MemoryBacking::new(bytes, block_size)?));
+                }
+                Ok(Arc::new(take_memory(bytes, block_size).await?))
             }
             (Some(path), None) => self.open_path(path, uuid).await,
             _ => bail!("a namespace is made of memory or of a path, of exactly one of them"),
@@ -119,19 +142,12 @@ impl NamespaceSettings {
     }
 
     async fn open_path(&self, path: &Path, uuid: Uuid) -> anyhow::Result<Arc<dyn Backing>> {
-        let is_device = match std::fs::metadata(path) {
-            Ok(metadata) => metadata.file_type().is_block_device(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let Some(bytes) = self.size else {
-                    bail!("{} is not there; give size= to have it made", path.display());
-                };
-                create(path, bytes, !self.buffered).await?;
-                false
-            }
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot examine {}", path.display()));
-            }
-        };
+        if self.lazy {
+            bail!("lazy is for memory, not for files");
+        }
+        let metadata = std::fs::metadata(path)
+            .with_context(|| format!("cannot examine {}", path.display()))?;
+        let is_device = metadata.file_type().is_block_device();
         let incarnation = Incarnation::of_boot(uuid).context("cannot tell which boot this is")?;
         let options = FileOptions {
             block_size: self.block_size,
@@ -153,6 +169,15 @@ impl NamespaceSettings {
         }
         Ok(Arc::new(backing))
     }
+}
+
+/// Takes memory from the system before hosts use it, and shows how far it is.
+async fn take_memory(bytes: u64, block_size: u32) -> anyhow::Result<MemoryBacking> {
+    let template = "taking memory: {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)";
+    let bar = ProgressBar::new(bytes).with_style(ProgressStyle::with_template(template)?);
+    let backing = MemoryBacking::populated(bytes, block_size, |done| bar.set_position(done)).await;
+    bar.finish_and_clear();
+    Ok(backing?)
 }
 
 /// Makes a file and shows how far it is. What was begun and not finished is removed.
@@ -185,14 +210,6 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// FNV-1a of 128 bits over parts and their borders: for names, not for secrets.
-pub(super) fn digest(parts: &[&str]) -> u128 {
-    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
-    bytes.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,15 +227,5 @@ mod tests {
         for wrong in ["", "disk", "file:", "memory:", "file:a,colour=red", "memory:1G,nsid=x"] {
             assert!(wrong.parse::<NamespaceSettings>().is_err(), "{wrong}");
         }
-    }
-
-    /// An identity stays the same over restarts and differs between namespaces.
-    #[test]
-    fn identities_are_stable() {
-        let nqn = Nqn::new("nqn.2026-01.io.tsumugi:a").unwrap();
-        let memory: NamespaceSettings = "memory:1M".parse().unwrap();
-        let one = memory.uuid(&nqn, Nsid(1)).unwrap();
-        assert_eq!(one, memory.uuid(&nqn, Nsid(1)).unwrap());
-        assert_ne!(one, memory.uuid(&nqn, Nsid(2)).unwrap());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::size;
 use serde_json::json;
-use target::{NamespaceCounts, Server, Target};
+use target::{Cores, NamespaceCounts, Server, Target};
 
 /// Says where the target listens and what it exports.
 pub(super) fn started(server: &Server, is_json: bool) {
@@ -12,6 +12,7 @@ pub(super) fn started(server: &Server, is_json: bool) {
             "listening": server.addresses(),
             "subsystems": subsystems.iter().map(|subsystem| json!({
                 "nqn": subsystem.nqn().as_str(),
+                "serial": subsystem.serial(),
                 "namespaces": subsystem.namespaces().iter().map(|namespace| json!({
                     "nsid": namespace.nsid().get(),
                     "uuid": uuid::Uuid::from_bytes(namespace.uuid()),
@@ -44,7 +45,7 @@ pub(super) fn started(server: &Server, is_json: bool) {
 }
 
 /// Says what was served.
-pub(super) fn counts(target: &Target, connections: usize, is_json: bool) {
+pub(super) fn counts(target: &Target, connections: usize, cores: &Cores, is_json: bool) {
     let all: Vec<(String, u32, NamespaceCounts)> = target
         .subsystems()
         .iter()
@@ -63,6 +64,7 @@ pub(super) fn counts(target: &Target, connections: usize, is_json: bool) {
             .collect();
         let line = json!({
             "connections": connections,
+            "cores": cores.queue_pairs(),
             "controllers": target.controllers().len(),
             "refused": target.admissions().refused(),
             "namespaces": namespaces,
@@ -71,6 +73,9 @@ pub(super) fn counts(target: &Target, connections: usize, is_json: bool) {
     } else {
         let controllers = target.controllers().len();
         println!("{connections} connections, {controllers} controllers");
+        for (core, pairs) in cores.queue_pairs().iter().enumerate() {
+            println!("core {core}: {} I/O and {} admin queue pairs", pairs.io, pairs.admin);
+        }
         for (nqn, nsid, counts) in &all {
             println!(
                 "namespace {nsid} of {nqn}: {} commands, {} bytes read, {} bytes written, {} \

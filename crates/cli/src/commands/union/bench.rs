@@ -108,7 +108,7 @@ pub(super) fn bench(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         bail!("mounting the kernel's overlayfs needs root");
     }
     // Two pipes for each container.
-    super::raise_file_limit();
+    crate::descriptors::raise_limit();
     let stopped = Stopped::default();
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stopped))

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::union::Options;
@@ -56,11 +56,15 @@ pub(super) fn status(
 }
 
 /// Makes them whole.
-pub(super) fn complete(upper: Option<&Path>, options: &[OsString]) -> anyhow::Result<ExitCode> {
+pub(super) fn complete(
+    upper: Option<&Path>,
+    options: &[OsString],
+    accepted: &[PathBuf],
+) -> anyhow::Result<ExitCode> {
     let options = options_of(upper, options)?;
     let config = ring::Config { sqe128: false, ..ring::Config::default() };
     let mut runtime = ring::Runtime::new(&config).context("cannot start the reactor")?;
-    let count = runtime.block_on(::union::complete_partial_files(options))?;
+    let count = runtime.block_on(::union::complete_partial_files(options, accepted))?;
     println!("{count} files completed");
     Ok(ExitCode::SUCCESS)
 }

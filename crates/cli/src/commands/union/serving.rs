@@ -62,7 +62,7 @@ fn process(program: &Path, name: &[u8], input: OwnedFd) -> Command {
 /// Runs the keeper.
 pub(super) fn keep(mut args: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
     let program = args.next().context("the keeper is started by tsumugi union")?;
-    super::raise_file_limit();
+    crate::descriptors::raise_limit();
     // Fails for the leader of a process group, which this one is: its own group is enough then.
     let _ = rustix::process::setsid();
     let listener = own(std::io::stdin())?;
@@ -76,7 +76,7 @@ pub(super) fn keep(mut args: impl Iterator<Item = OsString>) -> anyhow::Result<E
 
 /// Runs the server.
 pub(super) fn serve() -> anyhow::Result<ExitCode> {
-    super::raise_file_limit();
+    crate::descriptors::raise_limit();
     // What is made gets the mode that its maker asked for.
     rustix::process::umask(rustix::fs::Mode::empty());
     let listener = own(std::io::stdin())?;

@@ -2,6 +2,7 @@
 
 use super::conversation::{LINE_BYTES_MAX, Order, Reply};
 use crate::commands::up::undo;
+use crate::deploy::hosts::Spot;
 use crate::deploy::job::JobDir;
 use crate::deploy::machine::Machine;
 use crate::deploy::stop::Stop;
@@ -39,7 +40,7 @@ pub(crate) fn serve(dir: &JobDir, stop: &Stop) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nobody may be left to hear it.
-            let _ = tell(&Reply::Failed(format!("{error:#}")));
+            let _ = tell(&Reply::Failed(crate::print::words(&error)));
             if !already {
                 undo(dir);
             }
@@ -62,6 +63,10 @@ fn carry_out(
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => bail!("the connection ended"),
         };
+        if let Order::Look { peers } = &order {
+            tell(&Reply::Spot(Spot::here(peers)))?;
+            continue;
+        }
         if let Order::Begin(plan) = order {
             if machine.is_some() {
                 bail!("begun already");
@@ -100,7 +105,7 @@ fn step(machine: &mut Machine, order: &Order) -> anyhow::Result<Reply> {
             })?;
             Ok(Reply::Done)
         }
-        Order::Begin(_) | Order::Finish => bail!("out of order: {order:?}"),
+        Order::Look { .. } | Order::Begin(_) | Order::Finish => bail!("out of order: {order:?}"),
     }
 }
 

@@ -1,12 +1,13 @@
 //! The orders that `up` gives to the agents, and their answers: one line of JSON each.
 
+use crate::deploy::hosts::Spot;
 use crate::deploy::machine::ReadyNode;
 use crate::deploy::plan::Plan;
 use crate::deploy::stop::Stop;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -24,6 +25,11 @@ const COMPLAINT_BYTES_MAX: u64 = 4096;
 /// What an agent shall do next.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
+    /// Look where the machine is in the network → [`Reply::Spot`].
+    Look {
+        /// Addresses of others.
+        peers: Vec<IpAddr>,
+    },
     /// Make the job's directory → [`Reply::Done`].
     Begin(Box<Plan>),
     /// Make backing files → [`Reply::Progress`], then [`Reply::Done`].
@@ -47,6 +53,8 @@ pub(crate) enum Order {
 /// An agent's answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
+    /// Where the machine is.
+    Spot(Spot),
     /// Done.
     Done,
     /// Where the metadata service listens.
@@ -128,7 +136,10 @@ impl Conversation {
                 Ok(reply) => return Ok(reply),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.lost()),
                 Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
-                    bail!("{}: no answer in time", self.host);
+                    bail!(
+                        "{}: no answer in time (is the machine up, and does ssh reach it?)",
+                        self.host
+                    );
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }

@@ -1,6 +1,6 @@
 //! A6: what the best run of each load is limited by.
 
-use crate::advice::{Confidence, Facts, Finding};
+use crate::advice::{Basis, Confidence, Facts, Finding};
 use crate::experiment::Metric;
 use crate::messages::Message;
 use crate::statistics::median;
@@ -65,6 +65,7 @@ pub(crate) fn limit(facts: &Facts<'_>) -> Finding {
             claim: facts.text(Message::A6NoLimit),
             evidence,
             apply: facts.text(Bound::Unknown.apply()),
+            basis: facts.all(),
         };
     }
     if found.iter().all(|bound| *bound == first) {
@@ -73,6 +74,8 @@ pub(crate) fn limit(facts: &Facts<'_>) -> Finding {
             claim: facts.say(Message::A6Claim, &[("bound", &facts.text(first.word()))]),
             evidence,
             apply: facts.text(first.apply()),
+            // Of each load the best cell counts.
+            basis: Basis { cells: found.len(), ..facts.all() },
         };
     }
     let counted: Vec<String> =
@@ -88,6 +91,7 @@ pub(crate) fn limit(facts: &Facts<'_>) -> Finding {
         claim: facts.say(Message::A6Differ, &[("limits", &counted.join(", "))]),
         evidence,
         apply: facts.text(Message::A6See),
+        basis: facts.all(),
     }
 }
 

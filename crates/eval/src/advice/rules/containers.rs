@@ -1,11 +1,12 @@
 //! Rules on many containers: A15 (how many), A16 (how their changes are copied). Neither tells a speed
 //! without the files that a crash may damage.
 
-use super::parallel::{Ways, prefer};
+use super::choice::{Choice, Way};
+use super::parallel::{Ways, either, prefer, sides, together};
 use super::{EVIDENCE_MAX, Told, with_role};
 use crate::advice::{Confidence, Facts, Finding};
 use crate::engine::copyup::PHASES;
-use crate::experiment::{AtRisk, EngineKind, Metric};
+use crate::experiment::{EngineKind, Metric};
 use crate::messages::Message;
 use crate::statistics::{ALPHA, median, median_interval};
 use crate::units;
@@ -84,6 +85,7 @@ pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
             claim: facts.text(Message::A15None),
             evidence,
             apply: facts.text(Message::A15Weigh),
+            basis: facts.all(),
         };
     }
     let is_strong = found.len() == judged.len() && found.iter().all(|(_, is_sure)| *is_sure);
@@ -112,6 +114,7 @@ pub(crate) fn how_many(facts: &Facts<'_>) -> Finding {
         claim,
         evidence,
         apply,
+        basis: facts.all(),
     }
 }
 
@@ -236,19 +239,58 @@ pub(crate) fn copy_policy(facts: &Facts<'_>) -> Finding {
     for told in rows {
         comparisons.entry(told.family.comparison).or_default().push(told);
     }
-    let mut all = comparisons.into_iter().filter_map(|(index, rows)| policy(facts, index, &rows));
-    let Some(first) = all.next() else {
+    let findings: Vec<Finding> =
+        comparisons.iter().filter_map(|(index, rows)| policy(facts, *index, rows)).collect();
+    let Some(mut all) = together(facts, findings) else {
         return facts.not_measured(Message::A16None);
     };
-    all.fold(first, |mut all, next| {
-        all.claim = facts.sentences(&[all.claim, next.claim]);
-        all.apply = facts.sentences(&[all.apply, next.apply]);
-        all.evidence.extend(next.evidence);
-        if all.confidence != next.confidence {
-            all.confidence = Confidence::Moderate;
+    let rows: Vec<Told<'_>> = comparisons.values().flatten().copied().collect();
+    all.basis = super::of_rows(&rows);
+    all.apply = take(facts, &comparisons);
+    all
+}
+
+/// Which way to take, by first writes: one answer among those that lose nothing more in a crash, and one
+/// where everything may be lost.
+fn take(facts: &Facts<'_>, comparisons: &BTreeMap<usize, Vec<Told<'_>>>) -> String {
+    let (mut safe, mut lossy) = (Choice::default(), Choice::default());
+    let mut found = Vec::new();
+    for (index, rows) in comparisons {
+        let comparison = &facts.plan.experiment.comparisons[*index];
+        let Some((baseline, other)) = sides(facts, comparison) else { continue };
+        let of = |metric: Metric| -> Vec<Told<'_>> {
+            rows.iter().filter(|told| told.family.metric == metric).copied().collect()
+        };
+        let first = of(Metric::CopyUpRate);
+        let way = Way::of(&if first.is_empty() { of(Metric::SteadyRate) } else { first });
+        let risk = |condition: usize| facts.plan.scheme(condition).map(|it| it.risk().files);
+        let (Some(from), Some(to)) = (risk(baseline), risk(other)) else { continue };
+        let is_lossy = match way {
+            Way::Other => to.is_worse_than(from),
+            Way::Baseline => from.is_worse_than(to),
+            _ => false,
+        };
+        if is_lossy { &mut lossy } else { &mut safe }.add(baseline, other, way);
+        found.push(way);
+    }
+    let mut said = Vec::new();
+    for (choice, message) in [(&safe, Message::A16Take), (&lossy, Message::A16Lossy)] {
+        let best = choice.best();
+        if !best.is_empty() {
+            said.push(facts.say(message, &[("name", &either(facts, &best))]));
         }
-        all
-    })
+    }
+    if said.is_empty() {
+        let message = if !found.is_empty() && found.iter().all(|way| *way == Way::Same) {
+            Message::PreferSimple
+        } else if found.iter().all(|way| *way == Way::Unproven) {
+            Message::AdviceRunFull
+        } else {
+            Message::PreferCell
+        };
+        said.push(facts.text(message));
+    }
+    facts.sentences(&said)
 }
 
 fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding> {
@@ -259,15 +301,8 @@ fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding>
         Some((facts.plan.conditions[condition].label.clone(), risk))
     };
     let ((baseline, from), (other, to)) = (side(&comparison.baseline)?, side(&comparison.other)?);
-    let advised = |name: &str, own, others| facts.say(advised(own, others), &[("name", &name)]);
-    let (use_baseline, use_other) =
-        (advised(&baseline, from.files, to.files), advised(&other, to.files, from.files));
-    let ways = Ways {
-        baseline: &baseline,
-        other: &other,
-        apply: [&use_baseline, &use_other],
-        forbids_harm: false,
-    };
+    // What to take follows from all comparisons together.
+    let ways = Ways { baseline: &baseline, other: &other, apply: ["", ""], forbids_harm: false };
     let mut judged = Vec::new();
     for (metric, phase) in
         [(Metric::CopyUpRate, Message::A16First), (Metric::SteadyRate, Message::A16Second)]
@@ -279,7 +314,7 @@ fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding>
         }
     }
     let (_, first) = judged.first()?;
-    let (confidence, apply) = (first.confidence, first.apply.clone());
+    let confidence = first.confidence;
     let told = |(phase, finding): &(Message, Finding)| {
         format!("{}: {}", facts.text(*phase), finding.claim)
     };
@@ -297,11 +332,7 @@ fn policy(facts: &Facts<'_>, index: usize, rows: &[Told<'_>]) -> Option<Finding>
             ],
         ),
         evidence: judged.into_iter().flat_map(|(_, finding)| finding.evidence).collect(),
-        apply,
+        apply: String::new(),
+        basis: super::of_rows(rows),
     })
-}
-
-/// What to do if this one is faster.
-fn advised(own: AtRisk, others: AtRisk) -> Message {
-    if own.is_worse_than(others) { Message::A16Lossy } else { Message::A16Take }
 }

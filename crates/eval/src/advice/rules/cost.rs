@@ -9,7 +9,7 @@ use crate::advice::{Confidence, Facts, Finding};
 use crate::experiment::Metric;
 use crate::guard::Mark;
 use crate::messages::Message;
-use crate::statistics::{ALPHA, Line, Verdict, judge_family, median, median_interval, t_interval};
+use crate::statistics::{ALPHA, Line, Verdict, judge, median, median_interval, t_interval};
 use crate::store::Run;
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,24 +148,42 @@ pub(crate) fn per_operation(facts: &Facts<'_>) -> Finding {
             evidence.push(line(facts, whose, curve, all));
         }
     }
-    let is_straight = |all: &[Curve]| {
-        let real = || all.iter().filter(|curve| !facts.plan.is_null(curve.condition));
-        real().count() > 0 && real().all(|curve| curve.line.r_squared >= facts.limits.slope_r2_min)
-    };
-    let (whose, all) = if is_straight(&machine) {
-        (Whose::Machine, &machine)
-    } else if is_straight(&tasks) {
-        (Whose::Tasks, &tasks)
-    } else {
+    let Some(whose) = straight(facts, &machine, &tasks) else {
         evidence.truncate(super::EVIDENCE_MAX);
         return Finding {
             confidence: Confidence::NoAdvice,
             claim: facts.say(Message::A7Curved, &[("least", &facts.limits.slope_r2_min)]),
             evidence,
             apply: facts.text(Message::A7Read),
+            basis: facts.all(),
         };
     };
+    let all = if whose == Whose::Machine { &machine } else { &tasks };
     compared(facts, whose, all, evidence)
+}
+
+/// Whose CPU time grows in a straight line, the machine's first.
+fn straight(facts: &Facts<'_>, machine: &[Curve], tasks: &[Curve]) -> Option<Whose> {
+    let is_straight = |all: &[Curve]| {
+        let real = || all.iter().filter(|curve| !facts.plan.is_null(curve.condition));
+        real().count() > 0 && real().all(|curve| curve.line.r_squared >= facts.limits.slope_r2_min)
+    };
+    if is_straight(machine) {
+        Some(Whose::Machine)
+    } else {
+        is_straight(tasks).then_some(Whose::Tasks)
+    }
+}
+
+/// How many verdicts A7 prints.
+pub(crate) fn judgements(facts: &Facts<'_>) -> usize {
+    let (machine, tasks) = (curves(facts, Whose::Machine), curves(facts, Whose::Tasks));
+    let all = match straight(facts, &machine, &tasks) {
+        Some(Whose::Machine) => machine,
+        Some(Whose::Tasks) => tasks,
+        None => return 0,
+    };
+    slope_ratios(facts, &all).iter().filter(|(_, ratios)| ratios.len() > 1).count()
 }
 
 fn line(facts: &Facts<'_>, whose: Whose, curve: &Curve, all: &[Curve]) -> String {
@@ -203,10 +221,9 @@ fn line(facts: &Facts<'_>, whose: Whose, curve: &Curve, all: &[Curve]) -> String
     )
 }
 
-/// The slopes of the experiment's comparisons.
-fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<String>) -> Finding {
+/// Log-ratios of the slopes of the experiment's comparisons by round, with their names.
+fn slope_ratios(facts: &Facts<'_>, all: &[Curve]) -> Vec<(String, Vec<f64>)> {
     let mut named = Vec::new();
-    let mut ratios = Vec::new();
     for comparison in &facts.plan.experiment.comparisons {
         let condition = |levels| facts.plan.condition(levels);
         let (Some(base), Some(other)) =
@@ -224,14 +241,20 @@ fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<St
             let (_, _, jobs, batch) = baseline.shape;
             let values: [(&str, &dyn Display); 3] =
                 [("name", &comparison.name), ("jobs", &jobs), ("batch", &batch)];
-            named.push(facts.say(Message::A7Named, &values));
-            ratios.push(found);
+            named.push((facts.say(Message::A7Named, &values), found));
         }
     }
-    let looks = facts.plan.experiment.timing.looks.count();
-    let judged = judge_family(&ratios, facts.limits.cost_same.ln(), looks, ALPHA);
+    named
+}
+
+/// The slopes of the experiment's comparisons.
+fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<String>) -> Finding {
+    let named = slope_ratios(facts, all);
+    let stake = facts.analysis.stake(facts.plan);
+    let margin = facts.limits.cost_same.ln();
+    let judged: Vec<_> = named.iter().map(|(_, ratios)| judge(ratios, margin, stake)).collect();
     let mut decided = Vec::new();
-    for (name, (it, verdict)) in named.iter().zip(&judged) {
+    for ((name, _), (it, verdict)) in named.iter().zip(&judged) {
         let values: [(&str, &dyn Display); 4] = [
             ("name", name),
             ("change", &units::percent(it.mean)),
@@ -272,7 +295,8 @@ fn compared(facts: &Facts<'_>, whose: Whose, all: &[Curve], mut evidence: Vec<St
         _ => Confidence::Moderate,
     };
     let apply = if matters.is_some() { Message::A7Cheaper } else { Message::A7Count };
-    Finding { confidence, claim, evidence, apply: facts.text(apply) }
+    let basis = facts.all();
+    Finding { confidence, claim, evidence, apply: facts.text(apply), basis }
 }
 
 /// A8.
@@ -299,6 +323,7 @@ pub(crate) fn batch(facts: &Facts<'_>) -> Finding {
             claim: facts.text(Message::A8None),
             evidence,
             apply: facts.text(Message::A8Weigh),
+            basis: facts.all(),
         };
     };
     let is_sure = found.len() == judged && found.iter().all(|batch| *batch == largest);
@@ -310,6 +335,7 @@ pub(crate) fn batch(facts: &Facts<'_>) -> Finding {
         ),
         evidence,
         apply: facts.say(Message::A8Apply, &[("batch", &largest)]),
+        basis: facts.all(),
     }
 }
 

@@ -4,10 +4,10 @@
 //! a check of the measurement itself, and throughput over N has a knee.
 
 use super::whole_percent;
-use crate::advice::{Confidence, Facts, Finding};
+use crate::advice::{Basis, Confidence, Facts, Finding};
 use crate::experiment::Metric;
 use crate::messages::Message;
-use crate::statistics::{Usl, Verdict, judge_family, median, median_interval};
+use crate::statistics::{Usl, Verdict, judge as judge_ratios, median, median_interval};
 use crate::units;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -107,7 +107,8 @@ pub(crate) fn knee(facts: &Facts<'_>) -> Finding {
         let claim =
             if faulty > 0 { facts.text(Message::A4Faulty) } else { facts.text(Message::A4None) };
         let apply = facts.text(Message::A4Weigh);
-        return Finding { confidence: Confidence::NoAdvice, claim, evidence, apply };
+        let basis = facts.all();
+        return Finding { confidence: Confidence::NoAdvice, claim, evidence, apply, basis };
     }
     let is_strong =
         faulty == 0 && found.len() == knees.len() && found.iter().all(|(_, is_sure)| *is_sure);
@@ -126,6 +127,7 @@ pub(crate) fn knee(facts: &Facts<'_>) -> Finding {
         claim,
         evidence,
         apply: facts.say(Message::A4Apply, &[("most", &most)]),
+        basis: facts.all(),
     }
 }
 
@@ -252,13 +254,37 @@ pub(crate) fn jobs_or_depth(facts: &Facts<'_>) -> Finding {
             (Confidence::Moderate, claim, facts.text(Message::A5Choose))
         }
     };
-    Finding { confidence, claim, evidence, apply }
+    // A pair compares two cells: it is one comparison.
+    let basis = Basis { cells: all, ..facts.all() };
+    Finding { confidence, claim, evidence, apply, basis }
 }
 
-fn pairs(facts: &Facts<'_>) -> Vec<Pair> {
+/// Two cells with the same N.
+#[derive(Clone, Copy)]
+struct Same {
+    n: u32,
+    workload: usize,
+    condition: usize,
+    metric: Metric,
+    few: usize,
+    many: usize,
+}
+
+impl Same {
+    /// Log-ratios of a metric, more jobs against more depth, by round.
+    fn ratios(&self, facts: &Facts<'_>, metric: Metric) -> Vec<f64> {
+        let few = facts.by_round(self.few, self.condition, metric);
+        let many = facts.by_round(self.many, self.condition, metric);
+        let ratio = |(round, value): (&u32, &f64)| Some((value / few.get(round)?).ln());
+        many.iter().filter_map(ratio).filter(|ratio| ratio.is_finite()).collect()
+    }
+}
+
+fn same(facts: &Facts<'_>) -> Vec<Same> {
     let mut found = Vec::new();
     for curve in curves(facts) {
         let Some(metric) = facts.throughput(curve.workload) else { continue };
+        let (workload, condition) = (curve.workload, curve.condition);
         for (n, cells) in &curve.cells {
             let jobs = |cell: &usize| facts.plan.cells[*cell].jobs;
             let (Some(few), Some(many)) =
@@ -267,28 +293,27 @@ fn pairs(facts: &Facts<'_>) -> Vec<Pair> {
                 continue;
             };
             if jobs(&few) < jobs(&many) {
-                found.push((*n, curve.workload, curve.condition, metric, few, many));
+                found.push(Same { n: *n, workload, condition, metric, few, many });
             }
         }
     }
-    let ratios = |condition, metric, few, many| -> Vec<f64> {
-        let (few, many): (BTreeMap<u32, f64>, _) =
-            (facts.by_round(few, condition, metric), facts.by_round(many, condition, metric));
-        let ratio = |(round, value): (&u32, &f64)| Some((value / few.get(round)?).ln());
-        many.iter().filter_map(ratio).filter(|ratio| ratio.is_finite()).collect()
-    };
-    let all: Vec<Vec<f64>> = found
-        .iter()
-        .map(|(_, _, condition, metric, few, many)| ratios(*condition, *metric, *few, *many))
-        .collect();
-    let margin = facts.plan.experiment.margins.throughput;
-    let looks = facts.plan.experiment.timing.looks.count();
-    let judged = judge_family(&all, margin, looks, crate::statistics::ALPHA);
     found
-        .iter()
-        .zip(judged)
-        .map(|(&(n, workload, condition, metric, few, many), (evidence, verdict))| {
-            let cpu = ratios(condition, Metric::CpuPerIo, few, many);
+}
+
+/// How many verdicts A5 prints.
+pub(crate) fn judgements(facts: &Facts<'_>) -> usize {
+    same(facts).iter().filter(|it| it.ratios(facts, it.metric).len() > 1).count()
+}
+
+fn pairs(facts: &Facts<'_>) -> Vec<Pair> {
+    let margin = facts.plan.experiment.margins.throughput;
+    let stake = facts.analysis.stake(facts.plan);
+    same(facts)
+        .into_iter()
+        .map(|it| {
+            let (evidence, verdict) = judge_ratios(&it.ratios(facts, it.metric), margin, stake);
+            let cpu = it.ratios(facts, Metric::CpuPerIo);
+            let Same { n, workload, condition, metric, few, many } = it;
             let cpu = (!cpu.is_empty()).then(|| median(&cpu));
             let interval = units::interval_behind(evidence.interval);
             let shape = |cell: usize| {

@@ -4,8 +4,10 @@
 //! All compare over cells, and have the same four answers: one way, the other, the same, or it
 //! depends on the transfer size.
 
+use super::choice::{Choice, Way};
 use super::{Told, lines, share, with_role};
 use crate::advice::{Confidence, Facts, Finding};
+use crate::experiment::Comparison;
 use crate::messages::Message;
 use crate::statistics::Verdict;
 use crate::units;
@@ -64,37 +66,115 @@ pub(crate) fn storages(facts: &Facts<'_>) -> Finding {
         Err(finding) => return finding,
     };
     let mut comparisons: BTreeMap<usize, Vec<Told<'_>>> = BTreeMap::new();
-    for told in rows {
-        comparisons.entry(told.family.comparison).or_default().push(told);
+    for told in &rows {
+        comparisons.entry(told.family.comparison).or_default().push(*told);
     }
-    let label = |levels| match facts.plan.condition(levels) {
-        Some(condition) => facts.plan.conditions[condition].label.clone(),
-        None => "?".into(),
-    };
-    let mut findings = comparisons.iter().map(|(comparison, rows)| {
+    let label = |condition: usize| facts.plan.conditions[condition].label.clone();
+    let mut findings = Vec::new();
+    for (comparison, rows) in &comparisons {
         let comparison = &facts.plan.experiment.comparisons[*comparison];
-        let (baseline, other) = (label(&comparison.baseline), label(&comparison.other));
-        let put = |name: &str| facts.say(Message::A14Put, &[("name", &name)]);
-        let ways = Ways {
-            baseline: &baseline,
-            other: &other,
-            apply: [&put(&baseline), &put(&other)],
-            forbids_harm: false,
-        };
-        prefer(facts, rows, &ways)
-    });
-    let Some(first) = findings.next() else { return facts.not_measured(Message::A14NoPairs) };
-    findings.fold(first, |mut all, next| {
-        all.claim = facts.sentences(&[all.claim, next.claim]);
-        if !all.apply.contains(&next.apply) {
-            all.apply = facts.sentences(&[all.apply, next.apply]);
+        let Some((baseline, other)) = sides(facts, comparison) else { continue };
+        let (baseline, other) = (label(baseline), label(other));
+        // What is advised follows from all comparisons together.
+        let ways =
+            Ways { baseline: &baseline, other: &other, apply: ["", ""], forbids_harm: false };
+        let mut finding = prefer(facts, rows, &ways);
+        if comparisons.len() > 1 {
+            finding.claim = format!("{}: {}", comparison.name, finding.claim);
         }
+        findings.push(finding);
+    }
+    let Some(mut all) = together(facts, findings) else {
+        return facts.not_measured(Message::A14NoPairs);
+    };
+    all.basis = super::of_rows(&rows);
+    all.apply = put(facts, &rows);
+    all
+}
+
+/// Conditions of a comparison.
+pub(super) fn sides(facts: &Facts<'_>, comparison: &Comparison) -> Option<(usize, usize)> {
+    facts.plan.condition(&comparison.baseline).zip(facts.plan.condition(&comparison.other))
+}
+
+/// Findings of several comparisons in one: strong if all are.
+pub(super) fn together(facts: &Facts<'_>, findings: Vec<Finding>) -> Option<Finding> {
+    findings.into_iter().reduce(|mut all, next| {
+        all.claim = facts.sentences(&[all.claim, next.claim]);
         all.evidence.extend(next.evidence);
         if all.confidence != next.confidence {
             all.confidence = Confidence::Moderate;
         }
         all
     })
+}
+
+/// Where to put files: one answer for each workload, and one for all where they agree.
+fn put(facts: &Facts<'_>, rows: &[Told<'_>]) -> String {
+    let mut by_load: BTreeMap<usize, BTreeMap<usize, Vec<Told<'_>>>> = BTreeMap::new();
+    for told in rows {
+        let of_load = by_load.entry(told.family.workload).or_default();
+        of_load.entry(told.family.comparison).or_default().push(*told);
+    }
+    let mut answers: Vec<(usize, Answer)> = Vec::new();
+    for (workload, comparisons) in &by_load {
+        let mut choice = Choice::default();
+        let mut found = Vec::new();
+        for (comparison, rows) in comparisons {
+            let comparison = &facts.plan.experiment.comparisons[*comparison];
+            let Some((baseline, other)) = sides(facts, comparison) else { continue };
+            let way = Way::of(rows);
+            choice.add(baseline, other, way);
+            found.push(way);
+        }
+        let best = choice.best();
+        let is_same = found.iter().all(|way| *way == Way::Same);
+        let answer = match best.is_empty() {
+            false => Answer::Best(best),
+            true if is_same => Answer::Same,
+            true if found.iter().any(|way| !matches!(way, Way::Same | Way::Unproven)) => {
+                Answer::ByCell
+            }
+            true => Answer::None,
+        };
+        answers.push((*workload, answer));
+    }
+    let is_one = answers.windows(2).all(|pair| pair[0].1 == pair[1].1);
+    if let (true, Some((_, answer))) = (is_one, answers.first()) {
+        return match answer {
+            Answer::Best(best) => facts.say(Message::A14Put, &[("name", &either(facts, best))]),
+            Answer::Same => facts.text(Message::PreferSimple),
+            Answer::ByCell => facts.text(Message::PreferCell),
+            Answer::None => facts.text(Message::AdviceRunFull),
+        };
+    }
+    let said = answers.iter().filter_map(|(workload, answer)| {
+        let name = match answer {
+            Answer::Best(best) => either(facts, best),
+            Answer::Same => facts.text(Message::A14Any),
+            Answer::ByCell => facts.text(Message::A14ByCell),
+            Answer::None => return None,
+        };
+        let load = &facts.plan.experiment.workloads[*workload].name;
+        Some(facts.say(Message::A14PutLoad, &[("workload", load), ("name", &name)]))
+    });
+    facts.sentences(&said.collect::<Vec<_>>())
+}
+
+/// What comparisons say of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Answer {
+    Best(Vec<usize>),
+    Same,
+    ByCell,
+    None,
+}
+
+/// The labels of conditions none of which beats another.
+pub(super) fn either(facts: &Facts<'_>, conditions: &[usize]) -> String {
+    let labels: Vec<&str> =
+        conditions.iter().map(|it| facts.plan.conditions[*it].label.as_str()).collect();
+    labels.join(facts.language.text(Message::AdviceOr))
 }
 
 /// Judges the comparisons of a role: what baseline and other are called, and what to do for each.
@@ -124,7 +204,6 @@ pub(super) fn prefer(facts: &Facts<'_>, rows: &[Told<'_>], ways: &Ways<'_>) -> F
     let matters = |told: &Told<'_>| told.row.verdict == Verdict::DifferentMatters;
     let wins = share(rows, |told| matters(told) && told.gain() > 0.0);
     let losses = share(rows, |told| matters(told) && told.gain() < 0.0);
-    let same = share(rows, |told| told.row.verdict == Verdict::Equivalent);
     let strong = facts.limits.strong_share;
     let one_sided = |share: f64| match share {
         share if share >= strong => Confidence::Strong,
@@ -136,36 +215,41 @@ pub(super) fn prefer(facts: &Facts<'_>, rows: &[Told<'_>], ways: &Ways<'_>) -> F
     let faster = |way: &str, count: usize| {
         facts.say(Message::PreferFaster, &[("way", &way), ("count", &count), ("cells", &cells)])
     };
-    let (confidence, claim, apply) = if same >= 1.0 {
-        let values: [(&str, &dyn Display); 3] =
-            [("other", &other), ("baseline", &lower(baseline)), ("cells", &cells)];
-        let claim = facts.say(Message::PreferSame, &values);
-        (Confidence::Strong, claim, facts.text(Message::PreferSimple))
-    } else if wins > 0.0 && losses == 0.0 {
-        (one_sided(wins), faster(other, count(wins)), ways.apply[1].to_string())
-    } else if losses > 0.0 && wins == 0.0 {
-        (one_sided(losses), faster(baseline, count(losses)), ways.apply[0].to_string())
-    } else if wins > 0.0 {
-        let values: [(&str, &dyn Display); 6] = [
-            ("other", &lower(other)),
-            ("wins", &count(wins)),
-            ("cells", &cells),
-            ("baseline", &lower(baseline)),
-            ("losses", &count(losses)),
-            ("crossover", &crossover(facts, rows, other, baseline)),
-        ];
-        let claim = facts.say(Message::PreferDepends, &values);
-        let apply = if ways.forbids_harm {
-            ways.apply[0].to_string()
-        } else {
-            facts.text(Message::PreferCell)
-        };
-        (Confidence::Moderate, claim, apply)
-    } else {
-        let claim = facts.say(Message::PreferUnproven, &[("other", &lower(other))]);
-        (Confidence::NoAdvice, claim, facts.text(Message::AdviceRunFull))
+    let (confidence, claim, apply) = match Way::of(rows) {
+        Way::Same => {
+            let values: [(&str, &dyn Display); 3] =
+                [("other", &other), ("baseline", &lower(baseline)), ("cells", &cells)];
+            let claim = facts.say(Message::PreferSame, &values);
+            (Confidence::Strong, claim, facts.text(Message::PreferSimple))
+        }
+        Way::Other => (one_sided(wins), faster(other, count(wins)), ways.apply[1].to_string()),
+        Way::Baseline => {
+            (one_sided(losses), faster(baseline, count(losses)), ways.apply[0].to_string())
+        }
+        Way::Depends => {
+            let values: [(&str, &dyn Display); 6] = [
+                ("other", &lower(other)),
+                ("wins", &count(wins)),
+                ("cells", &cells),
+                ("baseline", &lower(baseline)),
+                ("losses", &count(losses)),
+                ("crossover", &crossover(facts, rows, other, baseline)),
+            ];
+            let claim = facts.say(Message::PreferDepends, &values);
+            let apply = if ways.forbids_harm {
+                ways.apply[0].to_string()
+            } else {
+                facts.text(Message::PreferCell)
+            };
+            (Confidence::Moderate, claim, apply)
+        }
+        Way::Unproven => {
+            let claim = facts.say(Message::PreferUnproven, &[("other", &lower(other))]);
+            (Confidence::NoAdvice, claim, facts.text(Message::AdviceRunFull))
+        }
     };
-    Finding { confidence, claim, evidence: lines(facts, rows), apply }
+    let (evidence, basis) = (lines(facts, rows), super::of_rows(rows));
+    Finding { confidence, claim, evidence, apply, basis }
 }
 
 /// Where one way takes over from the other, if it does so once, between two transfer sizes.

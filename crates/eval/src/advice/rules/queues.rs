@@ -5,12 +5,11 @@
 //! lies above that of many queues. What threads do while they wait for a lock is not looked at.
 
 use super::EVIDENCE_MAX;
-use crate::advice::{Confidence, Facts, Finding};
+use crate::advice::{Basis, Confidence, Facts, Finding};
+use crate::analysis::Row;
 use crate::experiment::Metric;
 use crate::messages::Message;
-use crate::statistics::{
-    ALPHA, Evidence, Interval, Usl, Verdict, judge_family, median, t_interval,
-};
+use crate::statistics::{ALPHA, Evidence, Interval, Usl, Verdict, median, t_interval};
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -35,11 +34,11 @@ struct Law {
 }
 
 /// One of the numbers of threads of a curve.
-struct Point {
+struct Point<'a> {
     curve: usize,
     threads: u32,
-    /// Log-ratios of throughput, one queue against many, by round.
-    ratios: Vec<f64>,
+    /// Throughput of one queue against many.
+    row: &'a Row,
     /// The median of the same of CPU time per operation.
     cpu: Option<f64>,
 }
@@ -51,10 +50,9 @@ pub(crate) fn one_or_many(facts: &Facts<'_>) -> Finding {
         return facts.not_measured(Message::A9Few);
     }
     let points = points(facts, &curves);
-    let ratios: Vec<Vec<f64>> = points.iter().map(|point| point.ratios.clone()).collect();
-    let margin = facts.plan.experiment.margins.throughput;
-    let looks = facts.plan.experiment.timing.looks.count();
-    let judged = judge_family(&ratios, margin, looks, ALPHA);
+    // They are rows of the report, each judged once.
+    let judged: Vec<(Evidence, Verdict)> =
+        points.iter().map(|point| (point.row.evidence.clone(), point.row.verdict)).collect();
     let mut evidence = Vec::new();
     let mut contended = 0;
     for curve in &curves {
@@ -75,7 +73,7 @@ pub(crate) fn one_or_many(facts: &Facts<'_>) -> Finding {
     }
     evidence.extend(shared_cpus(facts, &curves));
     evidence.truncate(EVIDENCE_MAX);
-    let last = |point: &Point| curves[point.curve].cells.keys().last() == Some(&point.threads);
+    let last = |point: &Point<'_>| curves[point.curve].cells.keys().last() == Some(&point.threads);
     let of_last: Vec<(f64, Verdict)> = points
         .iter()
         .zip(&judged)
@@ -84,7 +82,8 @@ pub(crate) fn one_or_many(facts: &Facts<'_>) -> Finding {
         .collect();
     let is_same = judged.iter().all(|(_, verdict)| *verdict == Verdict::Equivalent);
     let (confidence, claim, apply) = conclude(facts, (curves.len(), contended), &of_last, is_same);
-    Finding { confidence, claim, evidence, apply: facts.text(apply) }
+    let basis = Basis { cells: points.len(), ..facts.all() };
+    Finding { confidence, claim, evidence, apply: facts.text(apply), basis }
 }
 
 /// What follows; `of_last` are the ratios at the most threads.
@@ -148,7 +147,7 @@ fn curves(facts: &Facts<'_>) -> Vec<Curve> {
     found
 }
 
-fn points(facts: &Facts<'_>, curves: &[Curve]) -> Vec<Point> {
+fn points<'a>(facts: &Facts<'a>, curves: &[Curve]) -> Vec<Point<'a>> {
     let mut points = Vec::new();
     for (index, curve) in curves.iter().enumerate() {
         for (&threads, &cell) in &curve.cells {
@@ -160,7 +159,13 @@ fn points(facts: &Facts<'_>, curves: &[Curve]) -> Vec<Point> {
             };
             let cpu = ratios(Metric::CpuPerIo);
             let cpu = (!cpu.is_empty()).then(|| median(&cpu));
-            points.push(Point { curve: index, threads, ratios: ratios(curve.metric), cpu });
+            let families = &facts.analysis.families;
+            let row = families
+                .iter()
+                .filter(|it| it.comparison == curve.comparison && it.metric == curve.metric)
+                .flat_map(|family| &family.rows)
+                .find(|row| row.cell == cell);
+            points.extend(row.map(|row| Point { curve: index, threads, row, cpu }));
         }
     }
     points
@@ -203,7 +208,7 @@ fn named(facts: &Facts<'_>, curve: &Curve, condition: usize) -> String {
 fn line(
     facts: &Facts<'_>,
     curve: &Curve,
-    point: &Point,
+    point: &Point<'_>,
     it: &Evidence,
     verdict: Verdict,
 ) -> String {

@@ -54,7 +54,8 @@ pub(crate) fn regression(facts: &Facts<'_>) -> Finding {
     let told = if worse.is_empty() { rows } else { worse };
     let told = told.into_iter().take(EVIDENCE_MAX);
     let evidence = told.map(|row| line(facts, row)).collect();
-    Finding { confidence, claim, evidence, apply: facts.text(apply) }
+    let basis = facts.all();
+    Finding { confidence, claim, evidence, apply: facts.text(apply), basis }
 }
 
 fn line(facts: &Facts<'_>, row: &TrendRow) -> String {

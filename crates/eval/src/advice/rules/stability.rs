@@ -5,7 +5,7 @@
 //! the workload is compared by first.
 
 use super::{EVIDENCE_MAX, whole_percent};
-use crate::advice::{Confidence, Facts, Finding};
+use crate::advice::{Basis, Confidence, Facts, Finding};
 use crate::experiment::Metric;
 use crate::messages::Message;
 use crate::statistics::{deviation, mean, median, modes};
@@ -58,6 +58,7 @@ pub(crate) fn stability(facts: &Facts<'_>) -> Finding {
                 .say(Message::A20Stable, &[("cells", &judged), ("looked", &looked_for_clusters)]),
             evidence: Vec::new(),
             apply: facts.text(Message::A20Quote),
+            basis: facts.all(),
         };
     }
     let count = unstable.len();
@@ -67,6 +68,7 @@ pub(crate) fn stability(facts: &Facts<'_>) -> Finding {
         claim: facts.say(Message::A20Unstable, &[("count", &count), ("cells", &judged)]),
         evidence: unstable,
         apply: facts.text(Message::A20Ratios),
+        basis: Basis { cells: judged, is_withheld: false },
     }
 }
 

@@ -1,7 +1,7 @@
 //! A13: the smallest number of devices that is enough, apart for one shared file and files of ranks.
 
 use super::whole_percent;
-use crate::advice::{Confidence, Facts, Finding};
+use crate::advice::{Basis, Confidence, Facts, Finding};
 use crate::analysis::Point;
 use crate::experiment::ior::{IorLevel, Stripe};
 use crate::experiment::{LevelKind, Metric, Task};
@@ -174,6 +174,7 @@ fn conclude(facts: &Facts<'_>, curves: &[Curve]) -> Finding {
             claim: facts.text(Message::A13Unsure),
             evidence,
             apply: facts.text(Message::AdviceRunFull),
+            basis: facts.all(),
         };
     }
     let is_sure = curves.iter().all(|curve| curve.enough.is_some());
@@ -183,5 +184,6 @@ fn conclude(facts: &Facts<'_>, curves: &[Curve]) -> Finding {
         claim: facts.sentences(&claims),
         evidence,
         apply: facts.sentences(&apply),
+        basis: Basis { cells: curves.len(), ..facts.all() },
     }
 }

@@ -1,5 +1,6 @@
 //! Each rule has a case that fires, one that must not, and one that was not measured.
 
+mod consistent;
 mod containers;
 mod cpu;
 mod parallel;
@@ -114,7 +115,7 @@ fn card(cards: &[Card], id: &str) -> Card {
 }
 
 fn one(changes: &[(&str, &str)], id: &str) -> Card {
-    card(&cards(changes, 12, |_| Vec::new()), id)
+    card(&cards(changes, 30, |_| Vec::new()), id)
 }
 
 /// Goal: A1 finds a planted loss, says nothing matters where nothing does, and says what is missing.
@@ -191,7 +192,7 @@ fn a17_trust() {
     let clean = one(&[], "A17");
     assert!(clean.claim.starts_with("Grade A"), "{clean:?}");
     let marked = card(
-        &cards(&[], 12, |position| if position % 4 == 0 { vec![Mark::Steal] } else { vec![] }),
+        &cards(&[], 30, |position| if position % 4 == 0 { vec![Mark::Steal] } else { vec![] }),
         "A17",
     );
     assert!(marked.claim.starts_with("Grade B"), "{marked:?}");

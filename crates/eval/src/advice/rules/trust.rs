@@ -1,7 +1,7 @@
 //! Rules on the results themselves: A17 (are they to be trusted?), A18 (was it the cache?).
 
 use super::{EVIDENCE_MAX, whole_percent};
-use crate::advice::{Confidence, Facts, Finding};
+use crate::advice::{Basis, Confidence, Facts, Finding};
 use crate::analysis::Row;
 use crate::experiment::EngineKind;
 use crate::guard::Mark;
@@ -10,12 +10,26 @@ use crate::plan::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-/// A17.
-pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
+/// A grade, with what speaks against a better one.
+pub(crate) struct Grade {
+    /// From A to D.
+    pub(crate) letter: char,
+    failing: Vec<String>,
+}
+
+impl Grade {
+    /// Whether advice may be strong on it.
+    pub(crate) fn is_good(&self) -> bool {
+        matches!(self.letter, 'A' | 'B')
+    }
+}
+
+/// The grade of results; `None` without runs.
+pub(crate) fn grade(facts: &Facts<'_>) -> Option<Grade> {
     let limits = facts.limits;
     let counted: Vec<_> = facts.analysis.runs.iter().filter(|run| !run.is_warm_up).collect();
     if counted.is_empty() {
-        return facts.not_measured(Message::A17Nothing);
+        return None;
     }
     let marked = |mark: Mark| {
         counted.iter().filter(|run| run.marks.contains(&mark)).count() as f64 / counted.len() as f64
@@ -25,7 +39,8 @@ pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
     let wide = rows
         .iter()
         .filter(|row| {
-            row.evidence.interval.is_none_or(|it| it.half_width() > limits.half_width_max)
+            // How exact it is has nothing to do with how many comparisons there are.
+            row.evidence.interval_alone.is_none_or(|it| it.half_width() > limits.half_width_max)
         })
         .count();
     let mut failing = Vec::new();
@@ -46,6 +61,7 @@ pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
         Mark::OtherLoad,
         Mark::Steal,
         Mark::OtherTraffic,
+        Mark::Unsettled,
         Mark::Little,
     ] {
         let share = marked(mark.clone());
@@ -61,15 +77,28 @@ pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
     if failed > 0 {
         failing.push(facts.say(Message::A17Failed, &[("count", &failed)]));
     }
-    let grade = match failing.len() {
-        _ if n < 2 || cached > limits.cached_share_max => "D",
-        0 => "A",
-        1 | 2 => "B",
-        _ => "C",
+    let withheld = rows.iter().filter(|row| !row.flaws.is_empty()).count();
+    if withheld > 0 {
+        let values: [(&str, &dyn Display); 2] = [("count", &withheld), ("all", &rows.len())];
+        failing.push(facts.say(Message::A17Withheld, &values));
+    }
+    let letter = match failing.len() {
+        _ if n < 2 || cached > limits.cached_share_max => 'D',
+        0 => 'A',
+        1 | 2 => 'B',
+        _ => 'C',
+    };
+    Some(Grade { letter, failing })
+}
+
+/// A17.
+pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
+    let Some(Grade { letter: grade, failing }) = grade(facts) else {
+        return facts.not_measured(Message::A17Nothing);
     };
     let confidence = match grade {
-        "A" => Confidence::Strong,
-        "D" => Confidence::NoAdvice,
+        'A' => Confidence::Strong,
+        'D' => Confidence::NoAdvice,
         _ => Confidence::Moderate,
     };
     let claim = if failing.is_empty() {
@@ -77,8 +106,9 @@ pub(crate) fn trust(facts: &Facts<'_>) -> Finding {
     } else {
         facts.say(Message::A17Fails, &[("grade", &grade), ("count", &failing.len())])
     };
-    let apply = if grade == "A" { Message::A17Quote } else { Message::A17Repeat };
-    Finding { confidence, claim, evidence: failing, apply: facts.text(apply) }
+    let apply = if grade == 'A' { Message::A17Quote } else { Message::A17Repeat };
+    let basis = facts.all();
+    Finding { confidence, claim, evidence: failing, apply: facts.text(apply), basis }
 }
 
 /// How many runs have a mark.
@@ -113,6 +143,7 @@ pub(crate) fn cache(facts: &Facts<'_>) -> Finding {
             claim: facts.say(Message::A18No, &[("runs", &seen.len())]),
             evidence: Vec::new(),
             apply: facts.text(Message::AdviceNothing),
+            basis: facts.all(),
         };
     }
     let runs: usize = cells.values().sum();
@@ -136,5 +167,6 @@ pub(crate) fn cache(facts: &Facts<'_>) -> Finding {
             })
             .collect(),
         apply: facts.text(Message::A18Repeat),
+        basis: Basis { is_withheld: false, ..facts.all() },
     }
 }

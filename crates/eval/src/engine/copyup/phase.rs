@@ -6,7 +6,6 @@ use crate::condition::{Layers, Place};
 use crate::crowd::{CONTAINER_QUANTILES, fairness};
 use crate::engine::{Outcome, Stop};
 use crate::error::Error;
-use crate::guard::device_counters;
 use crate::statistics::quantile;
 use std::time::Instant;
 
@@ -32,7 +31,7 @@ impl Phase {
         (layers, place): (&Layers, &Place),
         stop: &Stop,
     ) -> Result<Self, Error> {
-        let counted = || place.device().and_then(device_counters).map(|it| it.written_bytes);
+        let counted = || place.source().counters().map(|it| it.written_bytes);
         let before = counted();
         let last_ready_ns = containers.last_ready_ns;
         let mut begun_at = (u64::MAX, 0);

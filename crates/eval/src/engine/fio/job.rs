@@ -6,16 +6,28 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// Runs from this length on log their bandwidth by the second, for the check of steadiness.
-pub const LOG_SECONDS_MIN: Duration = Duration::from_secs(5);
+/// Runs from this length on log their bandwidth by the second, for the check of steadiness; shorter ones in
+/// finer intervals, in which cliffs and stalls are looked for.
+const LOG_SECONDS_MIN: Duration = Duration::from_secs(5);
+/// Intervals of shorter runs, and the shortest that fio tells with little cost.
+const INTERVALS: u128 = 12;
+const INTERVAL_MS_MIN: u128 = 100;
+
+/// The intervals of the bandwidth log of a run this long, in milliseconds.
+pub fn log_interval_ms(run: Duration) -> u64 {
+    if run >= LOG_SECONDS_MIN {
+        return 1000;
+    }
+    (run.as_millis() / INTERVALS).max(INTERVAL_MS_MIN) as u64
+}
 
 /// A job file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFile {
     /// Its text.
     pub text: String,
-    /// Name of the bandwidth log that it writes, if it does.
-    pub log: Option<String>,
+    /// Name of the bandwidth log that it writes.
+    pub log: String,
 }
 
 /// The job file of a run on this file; logs go to `scratch` (both as fio sees them).
@@ -54,14 +66,15 @@ pub fn job_file(work: &Work<'_>, file: &Path, scratch: &Path) -> JobFile {
         // fio would drop the file's pages at every pass over it, and measure neither cache nor disk.
         text.push_str("invalidate=0\n");
     }
-    let log = (experiment.timing.run >= LOG_SECONDS_MIN).then(|| "run_bw.log".to_string());
-    if log.is_some() {
-        let _ = write!(
-            text,
-            "write_bw_log={}\nlog_avg_msec=1000\nper_job_logs=0\n",
-            scratch.join("run").display()
-        );
-    }
+    let log = "run_bw.log".to_string();
+    // fio averages over half a second by itself, whatever the log asks for.
+    let interval = log_interval_ms(experiment.timing.run);
+    let _ = write!(
+        text,
+        "write_bw_log={}\nlog_avg_msec={interval}\nbwavgtime={}\nper_job_logs=0\n",
+        scratch.join("run").display(),
+        interval.min(500)
+    );
     let _ = write!(
         text,
         "\n[load]\nfilename={}\nsize={part}\noffset_increment={part}\nrw={}\nbs={}\niodepth={}\n\
@@ -111,6 +124,9 @@ mod tests {
             assert!(lines.contains(&line), "{line} is not in\n{}", job.text);
         }
         assert!(lines.contains(&format!("randseed={}", step.seed).as_str()));
-        assert_eq!(job.log, None);
+        // A run of a second in tenths, longer ones in twelve parts, and from 5 s on by the second.
+        assert!(lines.contains(&"log_avg_msec=100") && job.log == "run_bw.log", "{}", job.text);
+        assert_eq!(log_interval_ms(Duration::from_millis(2400)), 200);
+        assert_eq!(log_interval_ms(Duration::from_secs(5)), 1000);
     }
 }

@@ -92,20 +92,34 @@ pub fn parse(text: &str, pattern: Pattern) -> Result<Outcome, Error> {
     Ok(outcome)
 }
 
-/// Reads a bandwidth log (time in ms, KiB/s, direction, …): bytes per second, second by second, all
-/// jobs together. fio logs nothing of the ramp, and counts from its end (3.33, seen with ramps of 0.5 and
+/// Reads a bandwidth log (time in ms, KiB/s, direction, …): bytes per second, interval by interval, all
+/// jobs together. fio logs no interval in which nothing was done: that is 0. Nor does it log one that it
+/// was late for, which happens below a second: a single one that lacks is left out there, and so are those
+/// before the first. fio logs nothing of the ramp, and counts from its end (3.33, seen with ramps of 0.5 and
 /// 2 s).
-pub fn parse_bandwidth_log(text: &str) -> Vec<f64> {
-    let mut seconds: BTreeMap<u64, f64> = BTreeMap::new();
+pub fn parse_bandwidth_log(text: &str, interval_ms: u64) -> Vec<f64> {
+    let mut intervals: BTreeMap<u64, f64> = BTreeMap::new();
     for line in text.lines() {
         let mut fields = line.split(',').map(str::trim);
         let time = fields.next().and_then(|field| field.parse::<u64>().ok());
         let rate = fields.next().and_then(|field| field.parse::<f64>().ok());
         if let (Some(time_ms), Some(rate)) = (time, rate) {
-            *seconds.entry((time_ms + 500) / 1000).or_default() += rate * 1024.0;
+            let index = (time_ms + interval_ms / 2) / interval_ms;
+            *intervals.entry(index).or_default() += rate * 1024.0;
         }
     }
-    seconds.into_values().collect()
+    let late_max = u64::from(interval_ms < 1000);
+    let mut series = Vec::new();
+    let mut before = None;
+    for (index, rate) in intervals {
+        let lacking = before.map_or(0, |before| index - before - 1);
+        if lacking > late_max {
+            series.extend((0..lacking).map(|_| 0.0));
+        }
+        series.push(rate);
+        before = Some(index);
+    }
+    series
 }
 
 #[cfg(test)]
@@ -142,7 +156,14 @@ mod tests {
     #[test]
     fn logs_are_summed() {
         let log = "1004, 10, 0, 4096, 0\n2005, 30, 0, 0\n3005, 5, 0\n998, 20, 0\n2004, 1, 0\nx\n";
-        let found = parse_bandwidth_log(log);
+        let found = parse_bandwidth_log(log, 1000);
         assert_eq!(found, [30.0 * 1024.0, 31.0 * 1024.0, 5.0 * 1024.0]);
+        // Nothing was done for two intervals of 250 ms.
+        let stalled = parse_bandwidth_log("500, 8, 0\n1251, 4, 0\n", 250);
+        assert_eq!(stalled, [8192.0, 0.0, 0.0, 4096.0]);
+        let late = parse_bandwidth_log("500, 8, 0\n1001, 4, 0\n", 250);
+        assert_eq!(late, [8192.0, 4096.0]);
+        assert_eq!(parse_bandwidth_log("1000, 8, 0\n3001, 4, 0\n", 1000), [8192.0, 0.0, 4096.0]);
+        assert!(parse_bandwidth_log("", 1000).is_empty());
     }
 }

@@ -69,9 +69,9 @@ fn each(check: impl Fn(&Work<'_>, &Outcome, (&Look, &Look))) {
             }
         };
         let work = Work::new(&plan, &step, Some(&place));
-        let before = Look::now(place.device());
+        let before = Look::now(place.source());
         let outcome = engine.run(&work, &Stop::default()).unwrap();
-        let after = Look::now(place.device());
+        let after = Look::now(place.source());
         check(&work, &outcome, (&before, &after));
     }
     stage.leave().unwrap();

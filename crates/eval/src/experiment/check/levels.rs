@@ -51,6 +51,16 @@ impl At<'_> {
             given => Ok(given.map_or(default, |value| *value.get_ref())),
         }
     }
+
+    /// A number from 0 to below 1; 0 if it is not given.
+    fn share(self, given: Option<&Placed<f64>>, what: &str) -> Result<f64, Error> {
+        match given {
+            Some(value) if !(0.0..1.0).contains(value.get_ref()) => {
+                Err(self.source.error(value, &self.key(what), "has to be from 0 to below 1"))
+            }
+            given => Ok(given.map_or(0.0, |value| *value.get_ref())),
+        }
+    }
 }
 
 /// Checks a level.
@@ -79,6 +89,12 @@ pub(super) fn level(
             noise: at.number(raw.noise.as_ref(), 0.0, "noise", 0.0)?,
             common: at.number(raw.common.as_ref(), 0.0, "common", 0.0)?,
             drift: at.number(raw.drift.as_ref(), 0.0, "drift", 0.0)?,
+            trend: at.number(raw.trend.as_ref(), 0.0, "trend", 0.0)?,
+            wander: at.number(raw.wander.as_ref(), 0.0, "wander", 0.0)?,
+            correlation: at.share(raw.correlation.as_ref(), "correlation")?,
+            leaves: at.share(raw.leaves.as_ref(), "leaves")?,
+            cliff: at.number(raw.cliff.as_ref(), 1.0, "cliff", 1e-6)?,
+            stalls: at.share(raw.stalls.as_ref(), "stalls")?,
         }),
         _ => LevelKind::Storage(storage(at)?),
     };

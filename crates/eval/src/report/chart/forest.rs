@@ -13,6 +13,7 @@ pub(in crate::report) enum Symbol {
     Matters,
     Small,
     Inconclusive,
+    Withheld,
 }
 
 /// A row of a forest plot: percent, with interval.
@@ -27,11 +28,12 @@ pub(in crate::report) struct ForestRow {
     pub(in crate::report) margin: f64,
 }
 
-const SYMBOLS: [(Symbol, Message); 4] = [
+const SYMBOLS: [(Symbol, Message); 5] = [
     (Symbol::Equivalent, Message::Equivalent),
     (Symbol::Matters, Message::DifferentMatters),
     (Symbol::Small, Message::DifferentSmall),
     (Symbol::Inconclusive, Message::Inconclusive),
+    (Symbol::Withheld, Message::Withheld),
 ];
 
 fn symbol(area: &Area<'_>, at: (i32, i32), symbol: Symbol) -> Result<(), Error> {
@@ -43,6 +45,7 @@ fn symbol(area: &Area<'_>, at: (i32, i32), symbol: Symbol) -> Result<(), Error> 
         }
         Symbol::Small => area.draw(&TriangleMarker::new(at, 6, OKABE_ITO[4].filled())),
         Symbol::Inconclusive => area.draw(&Circle::new(at, 5, INK.stroke_width(1))),
+        Symbol::Withheld => area.draw(&Cross::new(at, 5, OKABE_ITO[1].stroke_width(2))),
     }
     .map_err(wrong)
 }
@@ -76,7 +79,7 @@ pub(in crate::report) fn forest(
         let root = SVGBackend::with_string(&mut svg, (width as u32, height as u32));
         let root = root.into_drawing_area();
         for (index, (kind, label)) in SYMBOLS.iter().enumerate() {
-            let at = (30 + 190 * index as i32, 14);
+            let at = (30 + 170 * index as i32, 14);
             symbol(&root, at, *kind)?;
             let label = language.text(*label);
             root.draw(&Text::new(label, (at.0 + 12, 8), text(FONT_SIZE))).map_err(wrong)?;

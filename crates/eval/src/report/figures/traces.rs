@@ -3,6 +3,7 @@
 
 use super::{Figure, Source};
 use crate::analysis::Analysis;
+use crate::engine::SERIES_INTERVAL;
 use crate::engine::tail::{QUANTILES, tail};
 use crate::error::Error;
 use crate::experiment::Metric;
@@ -11,7 +12,7 @@ use crate::messages::Message;
 use crate::plan::Plan;
 use crate::report::chart::{Dot, Join, Plot, Scale, Trail, plots};
 use crate::statistics::{ALPHA, median, median_interval, steady_window};
-use crate::store::{Kept, Store};
+use crate::store::{Kept, Run, Store};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most panels of a figure.
@@ -26,6 +27,8 @@ struct Second {
     condition: usize,
     /// Bytes per second.
     series: Vec<f64>,
+    /// Length of an interval in seconds.
+    interval: f64,
     has_settled: bool,
 }
 
@@ -44,27 +47,29 @@ impl Traces {
             plan.cells.iter().enumerate().map(|(index, it)| (it.id.as_str(), index)).collect();
         let conditions: BTreeMap<&str, usize> =
             plan.conditions.iter().enumerate().map(|(index, it)| (it.id.as_str(), index)).collect();
-        let marks: BTreeMap<(u32, &str, &str), &[Mark]> = analysis
+        let runs: BTreeMap<(u32, &str, &str), &Run> = analysis
             .runs
             .iter()
-            .map(|run| ((run.round, run.cell.as_str(), run.condition.as_str()), &run.marks[..]))
+            .map(|run| ((run.round, run.cell.as_str(), run.condition.as_str()), run))
             .collect();
         let mut traces = Self::default();
         store.each_kept(|kept| {
             let key = (kept.round, kept.cell.as_str(), kept.condition.as_str());
             let place = cells.get(key.1).zip(conditions.get(key.2));
-            if let (Some((cell, condition)), Some(marks)) = (place, marks.get(&key)) {
-                traces.add((*cell, *condition), marks, &kept);
+            if let (Some((cell, condition)), Some(run)) = (place, runs.get(&key)) {
+                traces.add((*cell, *condition), run, &kept);
             }
         })?;
         Ok(traces)
     }
 
-    fn add(&mut self, (cell, condition): (usize, usize), marks: &[Mark], kept: &Kept) {
+    fn add(&mut self, (cell, condition): (usize, usize), run: &Run, kept: &Kept) {
+        let marks = &run.marks;
         if kept.series.len() > 1 {
             let has_settled = !marks.contains(&Mark::Transient);
             let series = kept.series.clone();
-            self.seconds.push(Second { cell, condition, series, has_settled });
+            let interval = run.samples.get(SERIES_INTERVAL).copied().unwrap_or(1.0);
+            self.seconds.push(Second { cell, condition, series, interval, has_settled });
         }
         if marks.iter().any(Mark::excludes) {
             return;
@@ -106,11 +111,14 @@ fn second_plot(source: Source<'_>, cell: usize, runs: &[&Second]) -> Plot {
     let unit = Metric::Bandwidth.unit();
     let longest = runs.iter().map(|run| run.series.len()).max().unwrap_or_default();
     let most = runs.iter().flat_map(|run| &run.series).fold(0.0_f64, |most, it| most.max(*it));
+    // The runs of an experiment are equally long.
+    let interval = runs.iter().map(|run| run.interval).fold(0.0, f64::max);
     let group = longest.div_ceil(PLACES_MAX).max(1);
     let trails = runs.iter().map(|run| {
         let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64 / unit;
         let place = |index: usize, part: &[f64]| {
-            Dot::at((index * group) as f64 + part.len() as f64 / 2.0, mean(part))
+            let middle = (index * group) as f64 + part.len() as f64 / 2.0;
+            Dot::at(middle * interval, mean(part))
         };
         let parts = run.series.chunks(group).enumerate();
         Trail {
@@ -120,10 +128,10 @@ fn second_plot(source: Source<'_>, cell: usize, runs: &[&Second]) -> Plot {
             dots: parts.map(|(index, part)| place(index, part)).collect(),
         }
     });
-    let window = steady_window(longest);
+    let window = steady_window(longest).filter(|_| interval >= 1.0);
     Plot {
         title: source.plan.cells[cell].label_in(source.language),
-        x: Scale::linear(source.language.text(Message::AxisSecond), longest as f64),
+        x: Scale::linear(source.language.text(Message::AxisSecond), longest as f64 * interval),
         y: Scale::linear(source.unit(Metric::Bandwidth), most / unit),
         shade: window.map(|window| (window.start as f64, window.end as f64)),
         trails: trails.collect(),

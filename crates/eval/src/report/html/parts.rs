@@ -3,7 +3,7 @@
 use crate::experiment::{EngineKind, Workload};
 use crate::messages::Message;
 use crate::report::{Figure, Report, chart, cost, risk};
-use crate::statistics::Verdict;
+use crate::statistics::{Inconclusive, Verdict};
 use crate::units;
 use plotters::style::RGBColor;
 use std::collections::BTreeSet;
@@ -43,6 +43,7 @@ pub(super) fn class(verdict: Verdict) -> &'static str {
         Verdict::Equivalent => "equivalent",
         Verdict::DifferentMatters => "matters",
         Verdict::DifferentSmall => "small",
+        Verdict::Inconclusive(Inconclusive::Withheld(_)) => "withheld",
         Verdict::Inconclusive(_) => "inconclusive",
     }
 }
@@ -276,6 +277,7 @@ pub(super) fn environment(page: &mut String, report: &Report) {
             Message::MethodText,
             &[
                 ("warm_up", &timing.warm_up_rounds),
+                ("together", &report.analysis.judged_together),
                 ("throughput", &percent(experiment.margins.throughput)),
                 ("latency", &percent(experiment.margins.latency)),
                 ("run", &units::seconds(timing.run.as_secs_f64())),

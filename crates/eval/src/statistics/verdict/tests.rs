@@ -10,7 +10,7 @@ fn margin() -> f64 {
 }
 
 fn judge(ratios: &[f64]) -> Verdict {
-    judge_family(&[ratios.to_vec()], margin(), 1, ALPHA)[0].1
+    verdict_of(ratios, margin(), Stake::of_report(1, 1))
 }
 
 /// Share of trials with a verdict for which `is` holds.
@@ -52,15 +52,20 @@ fn differences_at_the_margin_seldom_matter() {
     assert!(wrong <= 0.035, "{wrong}");
 }
 
-/// Goal: the power to declare equivalence is that of the reference's table (simulated elsewhere with
-/// another program): spread 2 %, 3 %, 5 %.
+/// Goal: the power to declare equivalence is known: that of Student's t by the reference's table (simulated
+/// elsewhere with another program; spread 2 %, 3 %, 5 %), less what it costs that rounds may be related.
 #[test]
-fn equivalence_has_the_power_of_the_table() {
-    for (n, noise, expected) in
-        [(7, 0.02, 1.0), (7, 0.03, 0.97), (10, 0.03, 1.0), (10, 0.05, 0.77), (15, 0.05, 0.95)]
-    {
+fn equivalence_has_the_power_that_is_known() {
+    for (n, noise, by_table, expected) in [
+        (7, 0.02, 1.0, 0.975),
+        (7, 0.03, 0.97, 0.775),
+        (10, 0.03, 1.0, 0.93),
+        (10, 0.05, 0.77, 0.52),
+        (15, 0.05, 0.95, 0.84),
+        (20, 0.05, 0.99, 0.96),
+    ] {
         let power = rate(n, 0.0, noise, |it| it == Verdict::Equivalent);
-        assert!((power - expected).abs() < 0.03, "{n} {noise}: {power}");
+        assert!((power - expected).abs() < 0.03 && power <= by_table, "{n} {noise}: {power}");
     }
 }
 
@@ -104,27 +109,27 @@ fn pairing_survives_drift_and_blocking_does_not() {
     assert!(share(blocked_wrong) > 0.5, "{}", share(blocked_wrong));
 }
 
-/// Goal: over a figure of 20 equal cells, at most 5 % of figures have any cell called different;
-/// without the adjustment most would.
+/// Goal: of reports with 20 equal comparisons at most 5 % have any called different; without the adjustment
+/// more would.
 #[test]
-fn figures_do_not_cry_wolf() {
+fn reports_do_not_cry_wolf() {
     let (mut adjusted, mut raw) = (0, 0);
     for trial in 0..1000 {
         let mut random = Random::of(37, trial);
         let cells: Vec<Vec<f64>> =
             (0..20).map(|_| (0..8).map(|_| 0.1 * random.normal()).collect()).collect();
-        let judged = judge_family(&cells, margin(), 1, ALPHA);
-        adjusted += u32::from(judged.iter().any(|(_, verdict)| verdict.is_different()));
-        let alone = |cell: &Vec<f64>| {
-            judge_family(std::slice::from_ref(cell), margin(), 1, ALPHA)[0].0.p_different
+        let any = |together: usize| {
+            let stake = Stake::of_report(1, together);
+            cells.iter().any(|cell| verdict_of(cell, margin(), stake).is_different())
         };
-        raw += u32::from(cells.iter().any(|cell| alone(cell) <= ALPHA));
+        adjusted += u32::from(any(20));
+        raw += u32::from(any(1));
     }
-    assert!(adjusted <= 65, "{adjusted}");
-    assert!(raw > 400, "{raw}");
+    assert!(adjusted <= 50, "{adjusted}");
+    assert!(raw > 70 && raw > 3 * adjusted, "{raw} {adjusted}");
 }
 
-/// Goal: where other cells take a verdict back that the cell's own interval shows, both are told; where
+/// Goal: where other cells take a verdict back that the cell has by itself, both are told; where
 /// they do not, nothing is marked.
 #[test]
 fn what_other_cells_take_back_is_marked() {
@@ -136,7 +141,8 @@ fn what_other_cells_take_back_is_marked() {
     let cells = [vec![near.clone(), clear], vec![noise; 10]].concat();
     let judged = judge_family(&cells, margin(), 1, ALPHA);
     let (evidence, verdict) = &judged[0];
-    assert!(!evidence.interval.unwrap().contains(0.0));
+    assert!(!evidence.interval_alone.unwrap().contains(0.0));
+    assert!(evidence.interval.unwrap().contains(0.0), "the interval agrees with the verdict");
     assert!(matches!(verdict, Verdict::Inconclusive(Inconclusive::NeedsMore(_))), "{verdict}");
     assert_eq!((evidence.alone, evidence.judged_together), (by_itself, 12));
     assert!(evidence.label(*verdict, Language::English).ends_with(" († of 12)"));
@@ -146,16 +152,6 @@ fn what_other_cells_take_back_is_marked() {
     }
     let (evidence, verdict) = &judge_family(&[near], margin(), 1, ALPHA)[0];
     assert!(!evidence.is_held_back(*verdict), "{evidence:?}");
-}
-
-/// Goal: Holm's worked example, and order kept.
-#[test]
-fn holm_steps_down() {
-    let adjusted = holm(&[0.01, 0.04, 0.03, 0.005]);
-    for (found, expected) in adjusted.iter().zip([0.03, 0.06, 0.06, 0.02]) {
-        assert!((found - expected).abs() < 1e-12, "{adjusted:?}");
-    }
-    assert!(holm(&[]).is_empty());
 }
 
 /// Goal: one wild pair neither makes a difference nor an equivalence, and is named.

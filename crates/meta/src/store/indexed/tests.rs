@@ -35,7 +35,7 @@ impl Store for Counted {
         self.0.scan(scan)
     }
 
-    fn commit(&mut self, batch: Batch) -> Result<(), Error> {
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
         self.0.commit(batch)
     }
 
@@ -52,7 +52,7 @@ fn busy_groups_are_not_scanned() {
     let mut store = Indexed::new(Box::new(counted));
     for round in 0..1000_u64 {
         let writes = vec![(key(1, &[0]), Some(round.to_le_bytes().to_vec()))];
-        store.commit(Batch { writes }).unwrap();
+        store.commit(&Batch { writes }).unwrap();
         if round >= u64::from(BOUNDS.writes_min) {
             let (from, direction) = (key(1, &[9]), Direction::Backward);
             let scan = Scan { prefix: &key(1, &[]), from: Some(&from), direction, limit: 1 };
@@ -80,8 +80,8 @@ proptest! {
             Indexed { bounds: SMALL, ..Indexed::new(Box::new(MemoryStore::new())) };
         for (writes, (group, from, is_forward, limit)) in steps {
             let batch = Batch { writes: writes.into_iter().collect() };
-            plain.commit(batch.clone()).unwrap();
-            store.commit(batch).unwrap();
+            plain.commit(&batch).unwrap();
+            store.commit(&batch).unwrap();
             let direction = if is_forward { Direction::Forward } else { Direction::Backward };
             let prefix = key(group, &[]);
             let scan = Scan { prefix: &prefix, from: from.as_deref(), direction, limit };

@@ -6,15 +6,19 @@
 
 use super::{Connection, Role};
 use crate::controller::{Reply, check_in_capsule, transfer_bytes};
+use crate::driver::cores::Kind;
 use crate::driver::execute::Executor;
 use crate::queue_pair::{Event, QueuePair, Tag};
-use crate::target::{Attached, Ended};
+use crate::target::{Attached, Ended, Link};
 use nvme::command::Abort;
 use nvme::opcode::{AdminOpcode, DataDirection, FabricsType};
 use nvme::{Status, SubmissionQueueEntry};
-use ring::Chunk;
+use ring::{Chunk, Sparse};
 use std::pin::Pin;
 use std::task::Context;
+
+/// Lines that strangers can cause.
+static REFUSED: Sparse = Sparse::new();
 
 /// A Connect that is held back.
 pub(super) struct Connecting {
@@ -54,7 +58,7 @@ impl Connection {
                     let abort = Abort::decode(&sqe);
                     let meant =
                         if abort.sqid.is_admin() { self.pair.find(abort.cid) } else { None };
-                    let (reply, aborted) = controller.abort(abort, meant);
+                    let (reply, aborted) = controller.abort(&sqe, meant);
                     if let Some(aborted) = aborted {
                         self.pair.complete(aborted.tag, aborted.status, aborted.result);
                     }
@@ -99,14 +103,17 @@ impl Connection {
     }
 
     fn finish_connect(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
-        let signal = &self.registration.signal;
+        let link =
+            Link { signal: &self.registration.signal, local_address: self.stream.local_addr() };
         let (attached, lane, connect, result) =
-            match self.target.connect(sqe, self.pair.data(tag), signal, self.now) {
+            match self.target.connect(sqe, self.pair.data(tag), &link, self.now) {
                 Ok(connected) => connected,
                 Err(failure) => {
-                    tracing::info!(peer = %self.stream.peer_addr(),
-                        status = failure.status.connect_name().unwrap_or("?"),
-                        "a connection is refused");
+                    if let Some(suppressed) = REFUSED.pass() {
+                        tracing::info!(peer = %self.stream.peer_addr(), suppressed,
+                            status = failure.status.connect_name().unwrap_or("?"),
+                            "a connection is refused");
+                    }
                     self.pair.complete(tag, failure.status, u64::from(failure.dword0));
                     return;
                 }
@@ -115,8 +122,12 @@ impl Connection {
         let entries = connect.sq_entries as u16;
         self.pair.set_connected(entries, has_flow_control, connect.qid.is_admin());
         self.role = match attached {
-            Attached::Admin(controller) => Role::Admin(controller, lane),
+            Attached::Admin(controller) => {
+                self.registration.settle(Kind::Admin);
+                Role::Admin(controller, lane)
+            }
             Attached::Io(queue) => {
+                self.registration.settle(Kind::Io);
                 let executor = Executor::new(queue, lane, &self.limits);
                 self.lent = Some(executor.lend());
                 Role::Io(Box::new(executor))

@@ -31,13 +31,15 @@ fn xattr() -> impl Strategy<Value = Xattr> {
 prop_compose! {
     fn base()(
         size in 0..FILE_BYTES_MAX, mode in any::<u32>(), atime in time(), mtime in time(),
-        path in bytes(300), handle in bytes(40), has_lower in any::<bool>(),
+        path in bytes(300), handle in bytes(40), digest in prop::option::of(bytes(33)),
+        has_lower in any::<bool>(),
         names in prop::collection::vec(name(), 0..4),
         xattrs in prop::collection::vec(xattr(), 0..4),
         work in bytes(30), kind in 0..2, is_publishing in any::<bool>(),
     ) -> Base {
         let lower = LowerIdentity {
-            path, handle, size_bytes: size / 2, ctime: mtime, ..LowerIdentity::default()
+            path, handle, size_bytes: size / 2, ctime: mtime,
+            digest: digest.unwrap_or_default(), ..LowerIdentity::default()
         };
         let mut base = Base::new(Creation {
             lower: has_lower.then_some(lower),

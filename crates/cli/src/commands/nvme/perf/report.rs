@@ -53,7 +53,7 @@ pub(super) fn print(
     let latency = &sum.latency_ns;
     let (avg, max) = (latency.mean() / 1e3, us(latency.max()));
     let at = |quantile: f64| us(latency.value_at_quantile(quantile));
-    if args.json {
+    if args.output.is_json()? {
         let mut said = json!({
             "rw": format!("{:?}", args.rw).to_lowercase(), "bs": args.bs,
             "iodepth": args.iodepth, "numjobs": args.numjobs, "seconds": measured.seconds,

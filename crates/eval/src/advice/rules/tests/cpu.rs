@@ -210,7 +210,8 @@ fn a6_limit() {
         (card.confidence, card.claim)
     };
     let is_by = |(confidence, claim): (Confidence, String), word: &str| {
-        assert!(confidence == Confidence::Strong && claim.contains(word), "{word}: {claim}");
+        // Of one load the best cell counts, and one cell makes nothing strong.
+        assert!(confidence == Confidence::Moderate && claim.contains(word), "{word}: {claim}");
     };
     is_by(claim(&[], 0.95, 0.1, 50.0, false), "a CPU");
     is_by(claim(&[], 0.5, 0.85, 30.0, false), "a CPU");

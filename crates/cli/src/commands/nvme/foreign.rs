@@ -1,0 +1,143 @@
+//! Options of nvme-cli that this host takes for compatibility, or names a reason to refuse.
+//!
+//! Scripts that were written for nvme-cli give them. One that asks for what is done anyway is taken;
+//! one that asks for what is not there is refused with the reason, for a connection that silently
+//! lacks, say, authentication is worse than none.
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+
+/// A transport that nvme-cli knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Transport {
+    /// NVMe/TCP
+    #[default]
+    Tcp,
+    #[value(hide = true)]
+    Rdma,
+    #[value(hide = true)]
+    Fc,
+    #[value(hide = true)]
+    Loop,
+    #[value(hide = true)]
+    Pcie,
+}
+
+/// How to print results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OutputFormat {
+    /// Text
+    Normal,
+    /// JSON
+    Json,
+    #[value(hide = true)]
+    Binary,
+}
+
+/// Text or JSON.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(super) struct OutputArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// How to print, as nvme-cli spells it: normal or json
+    #[arg(short = 'o', long, value_name = "FORMAT", conflicts_with = "json")]
+    output_format: Option<OutputFormat>,
+}
+
+impl OutputArgs {
+    /// Whether to print JSON.
+    ///
+    /// # Errors
+    /// If the format is none that is printed.
+    pub(super) fn is_json(self) -> anyhow::Result<bool> {
+        match self.output_format {
+            Some(OutputFormat::Binary) => bail!(
+                "--output-format binary: the raw structures are not printed; use json, or nvme-cli \
+                 on a namespace that `tsumugi nvme attach` made a device of the kernel"
+            ),
+            Some(format) => Ok(format == OutputFormat::Json),
+            None => Ok(self.json),
+        }
+    }
+}
+
+/// Options of nvme-cli's connections.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct ForeignArgs {
+    /// Transport: tcp
+    #[arg(short = 't', long, value_enum, default_value_t, value_name = "TRANSPORT")]
+    transport: Transport,
+    /// Taken for compatibility: each command connects a controller of its own anyway
+    #[arg(short = 'D', long, hide = true)]
+    #[allow(dead_code, reason = "it asks for what is done anyway")]
+    duplicate_connect: bool,
+    #[arg(short = 'w', long, hide = true, value_name = "ADDRESS")]
+    host_traddr: Option<String>,
+    #[arg(short = 'f', long, hide = true, value_name = "INTERFACE")]
+    host_iface: Option<String>,
+    #[arg(short = 'S', long, hide = true, value_name = "SECRET")]
+    dhchap_secret: Option<String>,
+    #[arg(short = 'C', long, hide = true, value_name = "SECRET")]
+    dhchap_ctrl_secret: Option<String>,
+    #[arg(long, hide = true)]
+    tls: bool,
+    #[arg(long, hide = true, value_name = "KEY")]
+    tls_key: Option<String>,
+    #[arg(long, hide = true, value_name = "KEYRING")]
+    keyring: Option<String>,
+    #[arg(long, hide = true)]
+    concat: bool,
+    #[arg(short = 'W', long, hide = true, value_name = "N")]
+    nr_write_queues: Option<u16>,
+    #[arg(short = 'P', long, hide = true, value_name = "N")]
+    nr_poll_queues: Option<u16>,
+    #[arg(short = 'T', long, hide = true, value_name = "TOS")]
+    tos: Option<i16>,
+    #[arg(long, hide = true)]
+    disable_sqflow: bool,
+    #[arg(short = 'J', long, hide = true, value_name = "FILE")]
+    config: Option<String>,
+    #[arg(short = 'p', long, hide = true)]
+    persistent: bool,
+    #[arg(short = 'r', long, hide = true, value_name = "FILE")]
+    raw: Option<String>,
+}
+
+impl ForeignArgs {
+    /// Refuses what is not there.
+    ///
+    /// # Errors
+    /// Which option is refused, and why.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        const UNAUTHENTICATED: &str = "this host neither authenticates nor encrypts; keep the \
+            network to yourself, or let the kernel's host connect (nvme-cli)";
+        const ROUTED: &str = "the kernel's routes choose the way to the target; to use other \
+            routes, give --network-namespace";
+        const ALIKE: &str = "all I/O queue pairs are alike: give --nr-io-queues";
+        if self.transport != Transport::Tcp {
+            bail!("--transport: only tcp is there; for others use the kernel's host (nvme-cli)");
+        }
+        let given = [
+            ("--host-traddr", self.host_traddr.is_some(), ROUTED),
+            ("--host-iface", self.host_iface.is_some(), ROUTED),
+            ("--dhchap-secret", self.dhchap_secret.is_some(), UNAUTHENTICATED),
+            ("--dhchap-ctrl-secret", self.dhchap_ctrl_secret.is_some(), UNAUTHENTICATED),
+            ("--tls", self.tls, UNAUTHENTICATED),
+            ("--tls-key", self.tls_key.is_some(), UNAUTHENTICATED),
+            ("--keyring", self.keyring.is_some(), UNAUTHENTICATED),
+            ("--concat", self.concat, UNAUTHENTICATED),
+            ("--nr-write-queues", self.nr_write_queues.is_some(), ALIKE),
+            ("--nr-poll-queues", self.nr_poll_queues.is_some(), ALIKE),
+            ("--tos", self.tos.is_some(), "packets are sent with the system's type of service"),
+            ("--disable-sqflow", self.disable_sqflow, "flow control of queues stays on"),
+            ("--config", self.config.is_some(), "give each target's address by options"),
+            ("--persistent", self.persistent, "the connection ends with the command"),
+            ("--raw", self.raw.is_some(), "raw structures are not written; use -o json"),
+        ];
+        match given.into_iter().find(|(_, is_given, _)| *is_given) {
+            Some((option, _, reason)) => bail!("{option} is not supported: {reason}"),
+            None => Ok(()),
+        }
+    }
+}

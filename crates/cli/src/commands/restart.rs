@@ -1,0 +1,59 @@
+//! `tsumugi restart`: starts again what has died of a job.
+
+use crate::deploy::job::JobArgs;
+use crate::deploy::output::print_json;
+use crate::deploy::remote;
+use crate::deploy::stop::Stop;
+use anyhow::bail;
+use clap::Args;
+use serde_json::json;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Start again what has died of a job: nodes, the metadata service.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+    tsumugi restart                start again all that is dead
+    tsumugi restart node2          only this node
+    tsumugi restart meta           only the metadata service
+
+The metadata service listens at its old address again and has all that was committed. A node has its
+old device and mount point. What runs is left alone. Nothing that was on a memory device is left.
+
+Exit codes:
+    0  all of it runs
+    1  something could not be started
+    2  wrong usage")]
+pub(crate) struct RestartArgs {
+    /// Names of nodes, or `meta`; all that is dead without any
+    #[arg(value_name = "NAME")]
+    parts: Vec<String>,
+    #[command(flatten)]
+    job: JobArgs,
+    /// Give up when it is not ready after so long
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    ready_within: Duration,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `tsumugi restart`.
+pub(crate) fn run(args: &RestartArgs) -> anyhow::Result<ExitCode> {
+    crate::confine::keep_files_private();
+    let dir = args.job.dir()?;
+    if !dir.path().exists() {
+        bail!("there is no job {} ({})", dir.job(), dir.path().display());
+    }
+    let stop = Stop::on_signals()?;
+    let restarted = remote::restart(&dir, &args.parts, args.ready_within, &stop)?;
+    if args.json {
+        print_json(&json!({ "job": dir.job(), "restarted": restarted }))?;
+    } else if restarted.is_empty() {
+        println!("job {}: nothing is dead", dir.job());
+    } else {
+        println!("job {}: started {} again", dir.job(), restarted.join(", "));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,295 @@
+//! The jobs of this machine: those with a directory, and those that only a record knows.
+//!
+//! Jobs of this user are in its base directory, in records ([`super::record`]), and where its running
+//! services were started. Root also looks into the other users' bases and records; what it reads
+//! there it shows, and does nothing else with: see [`super::users`].
+
+use super::job::{FindArgs, JobDir, default_base};
+use super::process;
+use super::record;
+use super::state::{State, read_file};
+use super::users::{self, User};
+use anyhow::bail;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// How a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Condition {
+    /// All its processes on this machine run.
+    Running,
+    /// Some of its processes run.
+    Damaged,
+    /// `tsumugi up` works on it.
+    Starting,
+    /// `tsumugi up` was killed; some of its processes run.
+    Unfinished,
+    /// Its nodes are on other machines.
+    Remote,
+    /// None of its processes is left on this machine: `tsumugi gc` removes the rest.
+    Dead,
+}
+
+/// A job.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its directory, which may be gone.
+    pub(crate) path: PathBuf,
+    /// The user whose it is.
+    pub(crate) user: u32,
+    /// Its state, if one can be read.
+    pub(crate) state: Option<State>,
+    /// How it does.
+    pub(crate) condition: Condition,
+}
+
+impl Job {
+    /// From a job's directory; `None` if it is none of the user's.
+    fn of_directory(path: &Path, user: u32) -> Option<Job> {
+        if !users::is_owned_by(path, user) {
+            return None;
+        }
+        let name = path.file_name()?.to_str()?.to_string();
+        if name.starts_with('.') {
+            return None;
+        }
+        let state = read_file(&path.join("state.json")).ok().flatten();
+        let state = state.map(|state| State { dir: path.into(), ..state });
+        // Mounts of jobs by ssh lie beside the jobs' directories.
+        if state.is_none() && !path.join("lock").exists() {
+            return None;
+        }
+        let condition = state.as_ref().map_or(Condition::Dead, condition);
+        Some(Job { name, path: path.into(), user, state, condition })
+    }
+
+    fn of_record(state: State, user: u32) -> Job {
+        let condition = condition(&state);
+        Job {
+            name: state.job.clone(),
+            path: state.dir.clone(),
+            user,
+            state: Some(state),
+            condition,
+        }
+    }
+}
+
+/// The state of a job whose directory a later one has: nothing there is its own any more.
+fn superseded(mut state: State) -> State {
+    state.dir = record::directory().join(format!("{}.gone", state.id));
+    state.nodes.iter_mut().for_each(|node| node.mount = state.dir.join(&node.name));
+    state
+}
+
+fn condition(state: &State) -> Condition {
+    let alive = state.all_living();
+    let is_complete = state.meta.is_none() == state.living_meta().is_none()
+        && state.nodes.iter().all(|node| state.living_node(node).is_some());
+    if !state.is_ready && state.living(Some(state.up)).is_some() {
+        return Condition::Starting;
+    }
+    if !state.hosts.is_empty() {
+        return Condition::Remote;
+    }
+    match (state.is_seen_alive() || !alive.is_empty(), state.is_ready) {
+        (false, _) => Condition::Dead,
+        (true, false) => Condition::Unfinished,
+        (true, true) if is_complete => Condition::Running,
+        (true, true) => Condition::Damaged,
+    }
+}
+
+/// This user's jobs: below `base`, if one is chosen, else wherever they are. And what could not be
+/// read.
+pub(crate) fn own(base: Option<&Path>) -> (Vec<Job>, Vec<String>) {
+    let user = rustix::process::geteuid().as_raw();
+    let (records, trouble) = record::all();
+    let mut paths = BTreeSet::new();
+    let default = default_base();
+    let bases: Vec<&Path> = vec![base.unwrap_or(&default)];
+    for base in bases {
+        paths.extend(entries(base));
+    }
+    for path in records.iter().map(|state| state.dir.clone()).chain(started_in()) {
+        if base.is_none_or(|base| path.parent() == Some(base)) {
+            paths.insert(path);
+        }
+    }
+    let mut jobs: Vec<_> = paths.iter().filter_map(|path| Job::of_directory(path, user)).collect();
+    let known: BTreeSet<_> =
+        jobs.iter().filter_map(|job| Some(job.state.as_ref()?.id.clone())).collect();
+    for state in records.into_iter().filter(|state| !known.contains(&state.id)) {
+        if base.is_none_or(|base| state.dir.parent() == Some(base)) {
+            let is_taken = paths.contains(&state.dir) && state.dir.exists();
+            let state = if is_taken { superseded(state) } else { state };
+            jobs.push(Job::of_record(state, user));
+        }
+    }
+    jobs.sort_by(|one, other| (&one.name, &one.path).cmp(&(&other.name, &other.path)));
+    (jobs, trouble)
+}
+
+/// For root: the jobs of all other users, as their directories and records show them.
+pub(crate) fn of_others() -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (user, base) in bases_of_others() {
+        jobs.extend(entries(&base).iter().filter_map(|path| Job::of_directory(path, user)));
+    }
+    let known: BTreeSet<_> = jobs.iter().map(|job: &Job| job.path.clone()).collect();
+    for (user, directory) in records_of_others() {
+        let states = entries(&directory).into_iter().filter_map(|path| read_file(&path).ok()?);
+        jobs.extend(
+            states.filter(|s| !known.contains(&s.dir)).map(|state| Job::of_record(state, user)),
+        );
+    }
+    jobs.sort_by(|one, other| (one.user, &one.name).cmp(&(other.user, &other.name)));
+    jobs
+}
+
+/// The users that have records.
+pub(crate) fn recorded_users() -> Vec<u32> {
+    records_of_others().into_iter().map(|(user, _)| user).collect()
+}
+
+/// Where other users have their jobs by default, if the directory is theirs.
+fn bases_of_others() -> Vec<(u32, PathBuf)> {
+    let mut found = Vec::new();
+    for directory in entries(Path::new("/run/user")) {
+        let user = directory.file_name().and_then(|name| name.to_str()?.parse().ok());
+        found.extend(user.map(|user: u32| (user, directory.join("tsumugi"))));
+    }
+    found.extend(named_by_user(Path::new("/tmp")));
+    found.retain(|(user, path)| *user != 0 && users::is_owned_by(path, *user));
+    found
+}
+
+fn records_of_others() -> Vec<(u32, PathBuf)> {
+    let mut found = named_by_user(Path::new("/var/tmp"));
+    found.retain(|(user, path)| *user != 0 && users::is_owned_by(path, *user));
+    let records = found.into_iter().map(|(user, _)| (user, record::directory_of(user)));
+    records.filter(|(user, path)| users::is_owned_by(path, *user)).collect()
+}
+
+/// The entries called `tsumugi-UID`.
+fn named_by_user(directory: &Path) -> Vec<(u32, PathBuf)> {
+    let uid = |path: &Path| path.file_name()?.to_str()?.strip_prefix("tsumugi-")?.parse().ok();
+    entries(directory).into_iter().filter_map(|path| Some((uid(&path)?, path))).collect()
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+/// The directories of the jobs whose services run for this user.
+fn started_in() -> Vec<PathBuf> {
+    process::environments()
+        .iter()
+        .filter_map(|environment| environment.get(process::DIRECTORY))
+        .filter(|path| path.starts_with('/'))
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// What a command on a job is to work on.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// This directory, as this user. It may not exist.
+    Here(JobDir),
+    /// This directory of another user, as that user.
+    Of(User, JobName),
+}
+
+/// Name and base of another user's job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JobName {
+    /// Its name.
+    pub(crate) job: String,
+    /// The directory above it.
+    pub(crate) base: PathBuf,
+}
+
+/// Finds the job that a command names.
+pub(crate) fn place(args: &FindArgs) -> anyhow::Result<Place> {
+    let dir = args.job.dir()?;
+    let is_root = rustix::process::geteuid().is_root();
+    let owner = args.owner.as_deref().map(User::find).transpose()?;
+    if let Some(owner) = &owner
+        && !is_root
+        && !owner.is_current()
+    {
+        bail!("only root may name another owner than this user: leave --owner out, or be root");
+    }
+    let wanted = |job: &Job| match &owner {
+        None => true,
+        Some(owner) => {
+            let made_for = job.state.as_ref().and_then(|state| state.owner.as_ref());
+            made_for.map_or(job.user, |user| user.uid) == owner.uid
+        }
+    };
+    let own: Vec<_> =
+        own(None).0.into_iter().filter(|j| j.name == dir.job() && wanted(j)).collect();
+    if args.job.dir.is_some()
+        || (dir.path().exists() && own.iter().any(|job| job.path == dir.path()))
+    {
+        return Ok(Place::Here(dir));
+    }
+    let mut found = own;
+    if is_root {
+        found.extend(of_others().into_iter().filter(|j| j.name == dir.job() && wanted(j)));
+    } else if let Some(shown) = shown_to_user(dir.job()) {
+        return Ok(Place::Here(shown));
+    }
+    match found.as_slice() {
+        [] => Ok(Place::Here(dir)),
+        [job] if job.user == rustix::process::geteuid().as_raw() => {
+            Ok(Place::Here(JobDir::at(&job.path)?))
+        }
+        [job] => {
+            let base = job.path.parent().unwrap_or(&job.path).to_path_buf();
+            let name = JobName { job: job.name.clone(), base };
+            Ok(Place::Of(User::find(&job.user.to_string())?, name))
+        }
+        several => {
+            let list: Vec<_> = several
+                .iter()
+                .map(|job| format!("{} ({})", job.path.display(), User::name_of(job.user)))
+                .collect();
+            bail!(
+                "there are several jobs {}: {}. Name one by --owner USER, or by --dir",
+                dir.job(),
+                list.join(", ")
+            )
+        }
+    }
+}
+
+/// The directory of a job that root made for this user.
+fn shown_to_user(job: &str) -> Option<JobDir> {
+    let dir = JobDir::new(Some(job), Some(Path::new("/run/tsumugi"))).ok()?;
+    let user = rustix::process::geteuid().as_raw();
+    let is_shown =
+        std::fs::symlink_metadata(dir.join("shown.json")).is_ok_and(|data| data.uid() == user);
+    is_shown.then_some(dir)
+}
+
+/// Where a job was looked for, in words.
+pub(crate) fn looked_in(args: &FindArgs) -> String {
+    if let Some(base) = &args.job.dir {
+        return base.display().to_string();
+    }
+    let own = format!("{}, {}", default_base().display(), record::directory().display());
+    if rustix::process::geteuid().is_root() {
+        format!("{own}, /run/user/*/tsumugi, /tmp/tsumugi-*, /var/tmp/tsumugi-*/jobs")
+    } else {
+        own
+    }
+}

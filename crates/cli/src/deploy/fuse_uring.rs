@@ -1,0 +1,118 @@
+//! Switching FUSE over `io_uring` on for a machine, and back when the last job that asked ends.
+//!
+//! The switch is a parameter of the kernel's module, so it is the machine's and not a mount's: root
+//! alone may change it, `up --fuse-uring` names the change, and `down` undoes it. A file per job says
+//! which jobs ask; another has what the switch was before the first.
+
+use anyhow::{Context, bail};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The switch.
+pub(crate) const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+/// No job has a name that starts with a dot.
+const DIRECTORY: &str = "/run/tsumugi/.fuse-uring";
+const BEFORE: &str = "before";
+
+/// Switches it on for a job. Says what was changed, if something was.
+///
+/// # Errors
+/// Why it cannot be.
+pub(crate) fn ask(id: &str) -> anyhow::Result<Option<String>> {
+    if !rustix::process::geteuid().is_root() {
+        if is_on(&read()?) {
+            return Ok(None);
+        }
+        bail!(
+            "--fuse-uring changes {SWITCH}, which is off and which only root may switch: leave the option out, or be root"
+        );
+    }
+    let _lock = lock()?;
+    let before = read()?;
+    let record = Path::new(DIRECTORY).join(BEFORE);
+    if !record.exists() {
+        std::fs::write(&record, &before).with_context(|| cannot_write(&record))?;
+    }
+    let own = own(id);
+    File::create(&own).with_context(|| cannot_write(&own))?;
+    if is_on(&before) {
+        return Ok(None);
+    }
+    std::fs::write(SWITCH, "Y").with_context(|| cannot_write(Path::new(SWITCH)))?;
+    Ok(Some(format!("{SWITCH}: {before} -> Y, for all FUSE file systems of this machine")))
+}
+
+/// A job ends: the last one that asked restores the switch.
+pub(crate) fn release(id: &str) -> anyhow::Result<()> {
+    if !own(id).exists() {
+        return Ok(());
+    }
+    let lock = lock()?;
+    super::files::remove_file(&own(id))?;
+    let directory = Path::new(DIRECTORY);
+    let others = std::fs::read_dir(directory)
+        .with_context(|| format!("cannot read {DIRECTORY}"))?
+        .flatten()
+        .any(|entry| entry.file_name() != BEFORE && entry.file_name() != "lock");
+    if others {
+        return Ok(());
+    }
+    let record = directory.join(BEFORE);
+    let before = std::fs::read_to_string(&record).unwrap_or_default();
+    if !before.is_empty() && !is_on(&before) {
+        std::fs::write(SWITCH, before.trim()).with_context(|| cannot_write(Path::new(SWITCH)))?;
+    }
+    super::files::remove_file(&record)?;
+    super::files::remove_file(&directory.join("lock"))?;
+    drop(lock);
+    let _ = std::fs::remove_dir(directory);
+    let _ = directory.parent().map(std::fs::remove_dir);
+    Ok(())
+}
+
+fn own(id: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("job-{id}"))
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
+
+fn is_on(text: &str) -> bool {
+    matches!(text.trim(), "Y" | "1")
+}
+
+fn read() -> anyhow::Result<String> {
+    match std::fs::read_to_string(SWITCH) {
+        Ok(text) => Ok(text.trim().into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
+            "this kernel has no FUSE over io_uring (Linux 6.14 with CONFIG_FUSE_IO_URING): leave \
+             --fuse-uring out"
+        ),
+        Err(error) => Err(error).with_context(|| format!("cannot read {SWITCH}")),
+    }
+}
+
+/// One at a time; made anew should the last one have removed it.
+fn lock() -> anyhow::Result<File> {
+    let path = Path::new(DIRECTORY).join("lock");
+    loop {
+        let mut builder = std::fs::DirBuilder::new();
+        builder
+            .recursive(true)
+            .mode(0o700)
+            .create(DIRECTORY)
+            .with_context(|| format!("cannot make {DIRECTORY}"))?;
+        let file = match File::create(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).with_context(|| cannot_write(&path)),
+        };
+        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+        if path.exists() {
+            return Ok(file);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The file by which a service shows that it lives: locked as long as its process does.
+//!
+//! It names the process, however that was started, so that `status` and `down` also know one that was
+//! started again by hand. A process that dies gives up the lock, whatever killed it.
+
+use super::place;
+use super::process::Process;
+use anyhow::{Context, bail};
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a lock is tried for: who looks at it holds it for a moment, and so does the end of a
+/// process that was killed.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(5);
+/// Longest content.
+const BYTES_MAX: u64 = 64 << 10;
+
+/// What a service tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Life {
+    /// Its process.
+    pub(crate) process: Process,
+    /// Where it listens, once it does.
+    #[serde(default)]
+    pub(crate) address: Option<SocketAddr>,
+    /// How its mount's requests travel, once it has one: `device` or `io_uring`.
+    #[serde(default)]
+    pub(crate) transport: Option<String>,
+    /// Why so.
+    #[serde(default)]
+    pub(crate) transport_reason: Option<String>,
+}
+
+/// The file, held by this process until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    path: PathBuf,
+    file: File,
+    life: Life,
+}
+
+impl Held {
+    /// Makes the file, or takes over that of a service that has ended.
+    ///
+    /// # Errors
+    /// If another process holds it, which is named.
+    pub(crate) fn take(path: &Path) -> anyhow::Result<Held> {
+        let open = || {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))
+        };
+        let deadline = Instant::now() + PATIENCE;
+        let file = loop {
+            let file = open().with_context(|| format!("cannot open {}", path.display()))?;
+            let file = File::from(file);
+            place::require_own(&file, path)?;
+            match file.try_lock() {
+                Ok(()) if is_at(&file, path) => break file,
+                // Its holder ended and removed it.
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => bail!(
+                    "it runs already{}: {} is locked",
+                    read(&file).map_or_else(String::new, |life| {
+                        format!(" as process {}", life.process.pid)
+                    }),
+                    path.display()
+                ),
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+                }
+            }
+        };
+        let process = Process::current().context("cannot find this process in /proc")?;
+        let life = Life { process, address: None, transport: None, transport_reason: None };
+        let mut held = Held { path: path.into(), file, life };
+        held.write()?;
+        Ok(held)
+    }
+
+    /// Tells more.
+    pub(crate) fn update(&mut self, change: impl FnOnce(&mut Life)) -> anyhow::Result<()> {
+        change(&mut self.life);
+        self.write()
+    }
+
+    fn write(&mut self) -> anyhow::Result<()> {
+        let mut text = serde_json::to_vec(&self.life)?;
+        text.push(b'\n');
+        self.file
+            .rewind()
+            .and_then(|()| self.file.write_all(&text))
+            .and_then(|()| self.file.set_len(text.len() as u64))
+            .context("cannot write the file that shows the process")
+    }
+}
+
+impl Drop for Held {
+    /// A service that ends in order leaves no file, unless it has confined itself to others.
+    fn drop(&mut self) {
+        if is_at(&self.file, &self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let there = std::fs::symlink_metadata(path).map(|data| (data.dev(), data.ino()));
+    there.is_ok_and(|there| file.metadata().is_ok_and(|own| there == (own.dev(), own.ino())))
+}
+
+/// Who holds a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// No process.
+    Nobody,
+    /// A process that has not told yet, or is out of sight here.
+    Unknown,
+    /// This one.
+    Service(Life),
+}
+
+impl Holder {
+    /// Looks at a file.
+    pub(crate) fn of(path: &Path) -> Holder {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return Holder::Nobody };
+        let file = File::from(file);
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => {}
+            _ => return Holder::Nobody,
+        }
+        match read(&file) {
+            Some(life) if life.process.is_alive() => Holder::Service(life),
+            _ => Holder::Unknown,
+        }
+    }
+
+    /// Its process.
+    pub(crate) fn process(&self) -> Option<Process> {
+        match self {
+            Holder::Service(life) => Some(life.process),
+            Holder::Nobody | Holder::Unknown => None,
+        }
+    }
+}
+
+fn read(mut file: &File) -> Option<Life> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.take(BYTES_MAX).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a held file names its holder, a second holder is refused and told of the first, and a
+    /// file that nobody holds names nobody, whatever is in it.
+    #[test]
+    fn a_file_has_one_holder() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("service.pid");
+        assert_eq!(Holder::of(&path), Holder::Nobody);
+        let mut held = Held::take(&path).unwrap();
+        held.update(|life| life.transport = Some("device".into())).unwrap();
+        assert_eq!(Holder::of(&path), Holder::Service(held.life.clone()));
+        assert_eq!(Holder::of(&path).process(), Some(Process::current().unwrap()));
+        let refused = Held::take(&path).unwrap_err().to_string();
+        assert!(refused.contains(&std::process::id().to_string()), "{refused}");
+        drop(held);
+        assert_eq!(Holder::of(&path), Holder::Nobody);
+        assert!(!path.exists(), "it goes with its holder");
+        std::fs::write(&path, "rubbish that is longer than what is written over it".repeat(9))
+            .unwrap();
+        let held = Held::take(&path).unwrap();
+        assert_eq!(Holder::of(&path), Holder::Service(held.life.clone()));
+    }
+}

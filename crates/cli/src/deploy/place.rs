@@ -1,0 +1,268 @@
+//! Which paths can be trusted on a machine that has other users.
+//!
+//! The kernel's `protected_symlinks` is off on some machines, so this is checked here: below a
+//! directory that others may write, nothing of another user is followed or used. Components are
+//! checked from the root downwards. One that passed can be renamed by root and this user only, so
+//! what is checked later is still what the path names.
+
+use anyhow::{Context, bail};
+use std::fs::{DirBuilder, File, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+/// Most symbolic links in a path.
+const LINKS_MAX: usize = 40;
+const STICKY: u32 = 0o1000;
+const WRITABLE_BY_OTHERS: u32 = 0o002;
+const WRITABLE_BY_GROUP: u32 = 0o020;
+
+/// How much is asked of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// The user chose it: below directories that everybody may write, all is root's or the user's own.
+    Chosen,
+    /// The program chose it, or root acts on it: all of it is root's or the user's own.
+    Own,
+}
+
+/// Checks what there is of `path`, as this process's user. What is missing is no error.
+///
+/// # Errors
+/// The component that another user controls, and what to do about it.
+pub(crate) fn check(path: &Path, trust: Trust) -> anyhow::Result<()> {
+    check_as(path, trust, rustix::process::geteuid().as_raw())
+}
+
+/// As [`check`], for another user.
+pub(crate) fn check_as(path: &Path, trust: Trust, user: u32) -> anyhow::Result<()> {
+    let mut rest: Vec<PathBuf> = components(path);
+    let mut here = PathBuf::from("/");
+    let mut above = metadata(&here)?.context("there is no root directory")?;
+    let mut links = 0;
+    while let Some(part) = rest.pop() {
+        if part == Path::new("..") {
+            here.pop();
+            above = metadata(&here)?.context("a directory is gone")?;
+            continue;
+        }
+        let next = here.join(&part);
+        let Some(data) = metadata(&next)? else { return Ok(()) };
+        refuse_stranger(&next, &data, &above, trust, user)?;
+        if data.is_symlink() {
+            links += 1;
+            if links > LINKS_MAX {
+                bail!("{} has too many symbolic links", path.display());
+            }
+            let target = std::fs::read_link(&next)
+                .with_context(|| format!("cannot read the link {}", next.display()))?;
+            if target.is_absolute() {
+                here = "/".into();
+                above = metadata(&here)?.context("there is no root directory")?;
+            }
+            rest.extend(components(&target));
+        } else {
+            here = next;
+            above = data;
+        }
+    }
+    Ok(())
+}
+
+/// The components of a path, last first.
+fn components(path: &Path) -> Vec<PathBuf> {
+    let named = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(PathBuf::from(name)),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    });
+    let mut all: Vec<_> = named.collect();
+    all.reverse();
+    all
+}
+
+fn metadata(path: &Path) -> anyhow::Result<Option<Metadata>> {
+    match std::fs::symlink_metadata(path) {
+        Ok(data) => Ok(Some(data)),
+        Err(error) if is_absent(&error) => Ok(None),
+        // A dead FUSE mount: it is there, and there is nothing below it.
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
+    }
+}
+
+/// Nothing is there, or something above it is no directory.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Whether a user is one that this user namespace does not know, which the machine's root is there:
+/// strangers cannot be told from it then.
+fn is_unmapped(uid: u32) -> bool {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    if read("/proc/sys/kernel/overflowuid").trim() != uid.to_string() {
+        return false;
+    }
+    // first user inside, first outside, how many: user_namespaces(7)
+    let map = read("/proc/self/uid_map");
+    map.split_ascii_whitespace().ne(["0", "0", "4294967295"])
+}
+
+fn refuse_stranger(
+    path: &Path,
+    data: &Metadata,
+    above: &Metadata,
+    trust: Trust,
+    user: u32,
+) -> anyhow::Result<()> {
+    let is_shared = above.mode() & WRITABLE_BY_OTHERS != 0;
+    let is_trusted = data.uid() == 0 || data.uid() == user || is_unmapped(data.uid());
+    if !is_trusted && (is_shared || trust == Trust::Own) {
+        let what = if data.is_symlink() { "is a symbolic link that" } else { "" };
+        bail!(
+            "{} {what} belongs to another user (uid {}), and is not used: remove it, or choose \
+             another directory (see --dir, --device-dir and --mount-base)",
+            path.display(),
+            data.uid()
+        );
+    }
+    let writable = if trust == Trust::Own && data.uid() == user && user != 0 {
+        WRITABLE_BY_OTHERS | WRITABLE_BY_GROUP
+    } else {
+        WRITABLE_BY_OTHERS
+    };
+    if trust == Trust::Own
+        && data.is_dir()
+        && data.mode() & writable != 0
+        && data.mode() & STICKY == 0
+    {
+        bail!(
+            "others may write {} (mode {:o}) and could replace what is in it: take that right \
+             away, or choose another directory (see --dir and --mount-base)",
+            path.display(),
+            data.mode() & 0o7777
+        );
+    }
+    Ok(())
+}
+
+/// Refuses an open file that another user made, or that has another name: where others may write, a
+/// stranger may have put it there.
+pub(crate) fn require_own(file: &File, path: &Path) -> anyhow::Result<()> {
+    let data = file.metadata().with_context(|| format!("cannot look at {}", path.display()))?;
+    let is_own = data.uid() == rustix::process::geteuid().as_raw();
+    if !is_own || !data.is_file() || data.nlink() > 1 {
+        bail!(
+            "{} is another user's, no regular file, or has other names: remove it, or choose \
+             another directory",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Makes a directory and what is missing above it, with this mode, and checks all of it.
+///
+/// # Errors
+/// If a part is no directory, cannot be made, or is not to be trusted.
+pub(crate) fn make_directories(path: &Path, mode: u32, trust: Trust) -> anyhow::Result<()> {
+    check(path, trust)?;
+    let mut missing: Vec<_> =
+        path.ancestors().take_while(|path| std::fs::symlink_metadata(path).is_err()).collect();
+    missing.reverse();
+    for path in missing {
+        match DirBuilder::new().mode(mode).create(path) {
+            // Whatever the umask.
+            Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(mode))
+                .with_context(|| format!("cannot set the mode of {}", path.display()))?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot make {}", path.display()));
+            }
+        }
+    }
+    // What another user made in the meantime is found here.
+    check(path, trust)?;
+    require_directory(path)
+}
+
+/// Refuses what is there and no directory.
+pub(crate) fn require_directory(path: &Path) -> anyhow::Result<()> {
+    let mut there = path.ancestors().filter_map(|path| match std::fs::metadata(path) {
+        Ok(data) => Some(Ok((path, data))),
+        Err(error) if is_absent(&error) => None,
+        Err(error) => Some(Err((path, error))),
+    });
+    match there.next() {
+        Some(Ok((path, data))) if !data.is_dir() => bail!(
+            "{} is no directory: name one that is there, or one that can be made",
+            path.display()
+        ),
+        Some(Err((path, error))) => {
+            Err(error).with_context(|| format!("cannot use {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// Goal: below a directory that all may write, another user's link or directory is refused, and
+    /// one's own is used; a missing path is no error.
+    #[test]
+    fn strangers_links_are_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let shared = base.path().join("shared");
+        std::fs::create_dir(&shared).unwrap();
+        std::fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+        std::fs::create_dir(base.path().join("real")).unwrap();
+        symlink(base.path().join("real"), shared.join("link")).unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        for path in ["link", "link/below", "missing/below"] {
+            check_as(&shared.join(path), Trust::Chosen, own).unwrap();
+        }
+        if own != 0 {
+            return;
+        }
+        let stranger = Some(rustix::fs::Uid::from_raw(4711));
+        let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::chownat(rustix::fs::CWD, shared.join("link"), stranger, None, flags).unwrap();
+        let refused = check_as(&shared.join("link/below"), Trust::Chosen, own).unwrap_err();
+        assert!(refused.to_string().contains("symbolic link"), "{refused}");
+        assert!(make_directories(&shared.join("link/below"), 0o700, Trust::Chosen).is_err());
+        assert!(!base.path().join("real/below").exists(), "nothing was made behind the link");
+        std::fs::create_dir(shared.join("taken")).unwrap();
+        std::os::unix::fs::chown(shared.join("taken"), Some(4711), None).unwrap();
+        assert!(check_as(&shared.join("taken"), Trust::Chosen, own).is_err());
+        check_as(&shared.join("taken"), Trust::Chosen, 4711).unwrap();
+    }
+
+    /// Goal: where the program chose the place, all of it has to be root's or the user's own.
+    #[test]
+    fn own_places_are_own() {
+        let base = tempfile::tempdir().unwrap();
+        let open = base.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        assert!(check(&open, Trust::Own).is_err());
+        assert!(check(&open.join("below"), Trust::Own).is_err());
+        check(&open, Trust::Chosen).unwrap();
+        make_directories(&base.path().join("a/b"), 0o700, Trust::Own).unwrap();
+    }
+
+    /// Goal: a file where a directory is needed is named, and nothing is made.
+    #[test]
+    fn files_are_no_directories() {
+        let base = tempfile::tempdir().unwrap();
+        let file = base.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        for path in [file.clone(), file.join("below")] {
+            let refused = make_directories(&path, 0o700, Trust::Chosen).unwrap_err();
+            assert!(format!("{refused:#}").contains("file"), "{refused:#}");
+            assert!(require_directory(&path).unwrap_err().to_string().contains("no directory"));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The engine as the store uses it: one keyspace, written by batches that carry the head of the chain.
+
+use crate::store::chain::{self, Head};
+use crate::store::{Batch, Error};
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode};
+use std::io;
+use std::path::Path;
+
+/// Block cache, in bytes.
+const CACHE_BYTES: u64 = 64 << 20;
+
+/// Memtable size at which it is written out, in bytes.
+const MEMTABLE_BYTES: u64 = 16 << 20;
+
+/// Journals are kept to at most this, in bytes (the least that fjall takes).
+const JOURNAL_BYTES: u64 = 64 << 20;
+
+/// Whether threads write out memtables and compact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Workers {
+    /// One does.
+    Running,
+    /// None does: nothing but the journal takes space.
+    None,
+}
+
+/// An open engine.
+pub(super) struct Engine {
+    database: Database,
+    pub(super) records: Keyspace,
+}
+
+/// The error for an operation of the engine that failed.
+pub(super) fn store_error<E: std::error::Error + Send + Sync + 'static>(
+    operation: &'static str,
+) -> impl Fn(E) -> Error {
+    move |source| Error::Store { operation, source: Box::new(source) }
+}
+
+/// Whether an operation failed for want of space.
+pub(super) fn is_no_space(error: &fjall::Error) -> bool {
+    let (fjall::Error::Io(source) | fjall::Error::Storage(LsmError::Io(source))) = error else {
+        return false;
+    };
+    matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl Engine {
+    pub(super) fn open(directory: &Path, workers: Workers) -> Result<Engine, Error> {
+        let database = Database::builder(directory)
+            .cache_size(CACHE_BYTES)
+            .max_journaling_size(JOURNAL_BYTES)
+            .worker_threads_unchecked(usize::from(workers == Workers::Running))
+            .open()
+            .map_err(store_error("open"))?;
+        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
+        let records = database.keyspace("records", options).map_err(store_error("open"))?;
+        Ok(Engine { database, records })
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let value = self.records.get(key).map_err(store_error("read a record"))?;
+        Ok(value.map(|value| value.to_vec()))
+    }
+
+    /// The newest commit; `None` for a store from before there was a chain, or a new one.
+    pub(super) fn head(&self) -> Result<Option<Head>, Error> {
+        let Some(value) = self.get(&chain::KEY)? else { return Ok(None) };
+        let damaged =
+            || crate::records::corrupt(&chain::KEY, "the newest commit's number is damaged");
+        Head::decode(&value).map(Some).ok_or_else(damaged)
+    }
+
+    /// Begins the chain of a store that has none: what it holds goes into tables first, so that
+    /// journals hold nothing that the chain does not name.
+    pub(super) fn begin_chain(&mut self) -> Result<Head, Error> {
+        self.records.rotate_memtable_and_wait().map_err(store_error("write out"))?;
+        Ok(Head { engine: self.number_in_tables(), ..Head::default() })
+    }
+
+    /// The engine's number of the newest batch that is in tables.
+    pub(super) fn number_in_tables(&self) -> u64 {
+        self.records.tree.get_highest_persisted_seqno().unwrap_or(0)
+    }
+
+    /// The number that the engine gives to the next batch, unless it uses some for itself before.
+    pub(super) fn next_number(&self) -> u64 {
+        self.database.seqno()
+    }
+
+    pub(super) fn commit(&self, batch: &Batch, head: &Head) -> Result<(), fjall::Error> {
+        let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
+        for (key, value) in &batch.writes {
+            match value {
+                Some(value) => writes.insert(&self.records, key.as_slice(), value.as_slice()),
+                None => writes.remove(&self.records, key.as_slice()),
+            }
+        }
+        writes.insert(&self.records, chain::KEY.as_slice(), head.encode().as_slice());
+        writes.commit()
+    }
+
+    pub(super) fn persist(&self) -> Result<(), fjall::Error> {
+        self.database.persist(PersistMode::SyncAll)
+    }
+}

@@ -1,0 +1,189 @@
+//! Room for the store on its file system.
+//!
+//! The engine gives up for good when a write of its own meets a full disk. So changes are refused while
+//! there is still room for what is under way ([`Room::has_room`]), and a *reserve* file holds blocks
+//! that are given back to the file system when a commit meets a full disk all the same.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Changes are refused when less is free, in bytes; on small file systems a part of it.
+const LOW_BYTES_MAX: u64 = 32 << 20;
+
+/// Bytes of the reserve; on small file systems a part of it.
+const RESERVE_BYTES_MAX: u64 = 16 << 20;
+
+/// The part of a file system that each of the two may be.
+const PARTS: u64 = 16;
+
+/// The file system is not looked at more often than this.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Nor is more than this written between two looks, in bytes.
+const LOOK_BYTES: u64 = 1 << 20;
+
+const NAME: &str = "reserve";
+
+/// How the file system is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// There is room.
+    Roomy,
+    /// There is little room, and the reserve is intact.
+    Low,
+    /// The reserve was given back.
+    Spent,
+}
+
+/// Watches the free space of a store's file system.
+#[derive(Debug)]
+pub(super) struct Room {
+    directory: PathBuf,
+    state: State,
+    looked: Option<ring::time::Instant>,
+    written: u64,
+}
+
+struct Space {
+    free: u64,
+    all: u64,
+    has_inodes: bool,
+}
+
+impl Space {
+    fn low(&self) -> u64 {
+        LOW_BYTES_MAX.min(self.all / PARTS)
+    }
+
+    fn reserve(&self) -> u64 {
+        RESERVE_BYTES_MAX.min(self.all / PARTS)
+    }
+}
+
+fn space(directory: &Path) -> io::Result<Space> {
+    let use_ = rustix::fs::statvfs(directory)?;
+    let free = if rustix::process::geteuid().is_root() { use_.f_bfree } else { use_.f_bavail };
+    Ok(Space {
+        free: free * use_.f_frsize,
+        all: use_.f_blocks * use_.f_frsize,
+        // Some file systems do not count inodes.
+        has_inodes: use_.f_files == 0 || use_.f_ffree > 16,
+    })
+}
+
+impl Room {
+    /// Watches the file system of an open store.
+    pub(super) fn new(directory: &Path) -> Room {
+        let mut room =
+            Room { directory: directory.into(), state: State::Roomy, looked: None, written: 0 };
+        if room.fill_reserve().is_err() {
+            room.state = State::Spent;
+        }
+        room
+    }
+
+    /// Notes bytes that were written to the store.
+    pub(super) fn note_written(&mut self, bytes: usize) {
+        self.written += bytes as u64;
+    }
+
+    /// Whether changes may be taken. `reopen` is called when there is room again after the reserve was
+    /// given back; changes are taken if it succeeds.
+    pub(super) fn has_room(&mut self, reopen: impl FnOnce() -> bool) -> bool {
+        let now = ring::time::now();
+        let is_fresh = self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY);
+        if is_fresh && self.written < LOOK_BYTES {
+            return self.state == State::Roomy;
+        }
+        (self.looked, self.written) = (Some(now), 0);
+        // A file system that does not answer is found out by the next write.
+        let Ok(space) = space(&self.directory) else { return self.state == State::Roomy };
+        let before = self.state;
+        let has = |wanted: u64| space.free >= wanted && space.has_inodes;
+        let is_roomy = match before {
+            State::Roomy => has(space.low()),
+            State::Low => has(2 * space.low()),
+            State::Spent => {
+                has(2 * space.low() + space.reserve()) && self.fill_reserve().is_ok() && reopen()
+            }
+        };
+        self.state = match before {
+            _ if is_roomy => State::Roomy,
+            State::Spent => State::Spent,
+            State::Roomy | State::Low => State::Low,
+        };
+        self.report(before, &space);
+        self.state == State::Roomy
+    }
+
+    fn report(&self, before: State, space: &Space) {
+        let (directory, free) = (self.directory.display(), space.free >> 20);
+        match (before, self.state) {
+            (State::Roomy, State::Low | State::Spent) => {
+                let wanted = (2 * space.low() + space.reserve()) >> 20;
+                tracing::error!(
+                    "the file system of {directory} has {free} MiB free: changes are refused (ENOSPC) until {wanted} MiB are free"
+                );
+            }
+            (State::Low | State::Spent, State::Roomy) => {
+                tracing::warn!(
+                    "the file system of {directory} has {free} MiB free: changes are taken again"
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether little is free, whatever was last seen.
+    pub(super) fn is_low(&self) -> bool {
+        self.state != State::Roomy
+            || space(&self.directory)
+                .is_ok_and(|space| space.free < space.low() || !space.has_inodes)
+    }
+
+    /// Gives the reserve back to the file system.
+    pub(super) fn spend(&mut self) {
+        let before = std::mem::replace(&mut self.state, State::Spent);
+        if let Err(error) = std::fs::remove_file(self.directory.join(NAME)) {
+            tracing::warn!(%error, "the store's reserve cannot be given back");
+        }
+        if let Ok(space) = space(&self.directory) {
+            self.report(before, &space);
+        }
+    }
+
+    /// Makes the reserve, if it is not there.
+    fn fill_reserve(&self) -> io::Result<()> {
+        let path = self.directory.join(NAME);
+        let wanted = space(&self.directory)?.reserve();
+        let mut options = OpenOptions::new();
+        let mut file = options.create(true).write(true).truncate(false).mode(0o600).open(&path)?;
+        let filled = fill(&mut file, wanted);
+        if filled.is_err() {
+            std::fs::remove_file(&path)?;
+        }
+        filled
+    }
+}
+
+fn fill(file: &mut File, bytes: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    match fallocate(&*file, FallocateFlags::empty(), 0, bytes) {
+        // Where blocks cannot be set aside they can be written.
+        Err(rustix::io::Errno::OPNOTSUPP) if file.metadata()?.len() < bytes => {
+            let piece = vec![0; 1 << 20];
+            let mut left = bytes;
+            while left > 0 {
+                let length = left.min(piece.len() as u64);
+                file.write_all(&piece[..length as usize])?;
+                left -= length;
+            }
+            file.sync_all()
+        }
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

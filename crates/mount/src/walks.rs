@@ -1,0 +1,383 @@
+//! Paths that the kernel walks a second time, and renames between two names of one file.
+//!
+//! The kernel walks a path by LOOKUPs, checks permissions, and then sends what is to be done with the
+//! inode or name that it has found. Another node may change both in between. Then the answer is ESTALE:
+//! the kernel walks the whole path again, once, and looks every name up anew (`LOOKUP_REVAL`). That is
+//! also the answer to a create that another node's create has overtaken: the kernel has to check the
+//! permissions of the file that won.
+//!
+//! A second ESTALE would reach the program. So the second walk of a caller is made safe:
+//!
+//! - What it finds is pinned (`client::Pin`) until the caller acts: it cannot vanish any more, and is
+//!   used as an unlinked file is on a local file system.
+//! - Where it finds nothing, no other node adds names to the directory (`client::NamesHeld`) until the
+//!   caller acts, or for [`NAME_HELD`]: its create cannot lose again. On this node the kernel holds the
+//!   directory's lock from that LOOKUP to the CREATE.
+//!
+//! A caller is known by its thread. Callers of other process namespaces all have the number 0; those
+//! of one user share a second walk then, which pins more than is needed, and nothing less.
+//!
+//! The kernel itself answers a rename(2) between two names of one inode: it does nothing, with success.
+//! If another node renames the old name to the new one between the two LOOKUPs, the kernel takes both
+//! for names of one inode, and two nodes would have moved one file. So a LOOKUP that finds the inode
+//! that the caller's LOOKUP just before has found under another name looks at that name again; if
+//! it is gone, the answer is ESTALE, and the second walk ends with ENOENT.
+
+use crate::file_system::Tsumugi;
+use client::{NamesHeld, Pin};
+use fuse::{Operation, Request, Response};
+use protocol::{Attr, Errno, InodeId};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a second walk may take. Its pins go then: later requests are those of another walk.
+const WALK_LASTS: Duration = Duration::from_secs(5);
+
+/// How long a directory gets no other names because of a name that a second walk has not found. The
+/// caller's CREATE follows within microseconds; other nodes' creates in that directory wait for it.
+const NAME_HELD: Duration = Duration::from_secs(1);
+
+/// Second walks at once; further ones are not made safe.
+const WALKS_MAX: usize = 1024;
+
+/// Callers whose last LOOKUP is known.
+const SEEN: usize = 256;
+
+/// Who walks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Caller {
+    thread: u32,
+    uid: u32,
+    gid: u32,
+}
+
+/// What a request means for its caller's walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Finds a name.
+    Lookup,
+    /// Looks at what was found, for the kernel's checks perhaps.
+    Look,
+    /// Ends the walk.
+    Act,
+}
+
+/// A name that a second walk has found absent.
+#[derive(Debug)]
+struct Absent {
+    number: u64,
+    name: Box<[u8]>,
+    held: NamesHeld,
+    is_repeated: bool,
+}
+
+/// What a LOOKUP is that comes after one that has found a name absent.
+#[derive(Debug)]
+enum After {
+    /// None has.
+    Nothing,
+    /// It is of the same name.
+    Same,
+    /// That walk is over.
+    Other(Option<Walk>),
+}
+
+/// A second walk.
+#[derive(Debug, Default)]
+struct Walk {
+    number: u64,
+    pins: Vec<Pin>,
+    absent: Option<Absent>,
+    /// A name was looked up in it.
+    has_looked: bool,
+    /// It is a rename whose old name has gone.
+    has_lost_name: bool,
+}
+
+/// A caller's last LOOKUP, if nothing came after it.
+#[derive(Debug)]
+struct Seen {
+    thread: u32,
+    parent: InodeId,
+    name: Box<[u8]>,
+    inode: InodeId,
+}
+
+/// All second walks, and last LOOKUPs.
+#[derive(Debug)]
+pub(crate) struct Walks {
+    second: RefCell<HashMap<Caller, Walk>>,
+    /// Numbers walks and absent names.
+    count: Cell<u64>,
+    seen: RefCell<Vec<Option<Seen>>>,
+}
+
+impl Default for Walks {
+    fn default() -> Walks {
+        let seen = std::iter::repeat_with(|| None).take(SEEN).collect();
+        Walks { second: RefCell::default(), count: Cell::new(0), seen: RefCell::new(seen) }
+    }
+}
+
+impl Walks {
+    fn number(&self) -> u64 {
+        self.count.set(self.count.get() + 1);
+        self.count.get()
+    }
+
+    fn is_second(&self, caller: Caller) -> bool {
+        let second = self.second.borrow();
+        !second.is_empty() && second.contains_key(&caller)
+    }
+
+    /// Notes what a LOOKUP has found; gives the caller's LOOKUP just before, if that has found the same
+    /// inode under another name.
+    fn note(&self, thread: u32, parent: InodeId, name: &[u8], inode: InodeId) -> Option<Seen> {
+        let new = Seen { thread, parent, name: name.into(), inode };
+        let last = self.seen.borrow_mut()[thread as usize % SEEN].replace(new)?;
+        let is_same_name = (last.parent, &*last.name) == (parent, name);
+        (last.thread == thread && last.inode == inode && !is_same_name).then_some(last)
+    }
+
+    /// What a LOOKUP means for a walk that has found a name absent. The kernel may look at it once
+    /// more, with the directory's lock; other LOOKUPs are those of another walk.
+    fn after_absent(&self, caller: Caller, parent: InodeId, name: &[u8]) -> After {
+        let mut second = self.second.borrow_mut();
+        let Some(absent) = second.get_mut(&caller).and_then(|walk| walk.absent.as_mut()) else {
+            return After::Nothing;
+        };
+        let is_same = absent.held.directory() == parent && *absent.name == *name;
+        if is_same && !std::mem::replace(&mut absent.is_repeated, true) {
+            return After::Same;
+        }
+        After::Other(second.remove(&caller))
+    }
+
+    fn forget_seen(&self, thread: u32) {
+        self.seen.borrow_mut()[thread as usize % SEEN] = None;
+    }
+}
+
+fn step(operation: &Operation) -> Step {
+    match operation {
+        Operation::Lookup { .. } => Step::Lookup,
+        Operation::GetAttributes { .. }
+        | Operation::ReadLink
+        | Operation::GetXattr { .. }
+        | Operation::Read(_)
+        | Operation::Flush { .. }
+        | Operation::Release(_) => Step::Look,
+        _ => Step::Act,
+    }
+}
+
+impl Tsumugi {
+    /// Answers a request as a step of its caller's walk.
+    pub(crate) async fn answer_walk(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
+        let caller = Caller { thread: request.pid, uid: request.uid, gid: request.gid };
+        let step = step(&request.operation);
+        if step != Step::Lookup {
+            self.walks.forget_seen(caller.thread);
+        }
+        if !self.walks.is_second(caller) {
+            let answer = self.answer(request).await;
+            if matches!(answer, Err(Errno::ESTALE)) {
+                self.begin_second(caller);
+            }
+            return answer;
+        }
+        let is_safe = self.is_safe(caller, &request);
+        let answer = match (step, &request.operation) {
+            (Step::Lookup, Operation::Lookup { name }) => {
+                let parent = self.inode(request.node);
+                match self.walks.after_absent(caller, parent, name.as_bytes()) {
+                    After::Nothing => {}
+                    After::Same => return Err(Errno::ENOENT),
+                    After::Other(ended) => {
+                        drop(ended);
+                        return Box::pin(self.answer_walk(request)).await;
+                    }
+                }
+                let attr = self.look_up_again(caller, parent, name.as_bytes()).await;
+                attr.map(|attr| Response::Entry(self.entry(request.node, &attr)))
+            }
+            (Step::Act, _) => self.act_after_second(caller, request).await,
+            _ => self.answer(request).await,
+        };
+        if !matches!(answer, Err(Errno::ESTALE)) {
+            return answer;
+        }
+        if is_safe {
+            // What was found is pinned: it is the session that has ended.
+            return Err(Errno::EIO);
+        }
+        // The kernel did not mind the first ESTALE, and has walked once: of some checks it needs no
+        // answer.
+        self.begin_second(caller);
+        answer
+    }
+
+    /// Whether a caller's second walk has led to what its request acts on.
+    fn is_safe(&self, caller: Caller, request: &Request) -> bool {
+        let second = self.walks.second.borrow();
+        let Some(walk) = second.get(&caller) else { return false };
+        let node = match &request.operation {
+            // A create that has lost again, as it came too late: see NAME_HELD.
+            Operation::Create { .. } => return walk.has_looked && caller.thread != 0,
+            Operation::Link { inode, .. } => *inode,
+            _ => request.node,
+        };
+        let inode = self.inode(node);
+        walk.pins.iter().any(|pin| pin.inode() == inode)
+    }
+
+    fn begin_second(self: &Rc<Self>, caller: Caller) {
+        let mut second = self.walks.second.borrow_mut();
+        if second.len() >= WALKS_MAX {
+            return;
+        }
+        let number = self.walks.number();
+        second.insert(caller, Walk { number, ..Walk::default() });
+        let mount = Rc::downgrade(self);
+        ring::spawn(async move {
+            ring::time::sleep(WALK_LASTS).await;
+            let Some(mount) = mount.upgrade() else { return };
+            let mut second = mount.walks.second.borrow_mut();
+            let is_same = second.get(&caller).is_some_and(|walk| walk.number == number);
+            let ended = is_same.then(|| second.remove(&caller));
+            drop(second);
+            drop(ended);
+        });
+    }
+
+    /// LOOKUP in a second walk.
+    async fn look_up_again(
+        self: &Rc<Self>,
+        caller: Caller,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<Attr, Errno> {
+        if let Some(walk) = self.walks.second.borrow_mut().get_mut(&caller) {
+            walk.has_looked = true;
+        }
+        let mut held = None;
+        loop {
+            match self.look_up(caller.thread, parent, name).await {
+                Ok(attr) => match self.client.pin(attr.inode).await {
+                    Ok(pin) => {
+                        let mut second = self.walks.second.borrow_mut();
+                        if let Some(walk) = second.get_mut(&caller) {
+                            walk.pins.push(pin);
+                        }
+                        return Ok(attr);
+                    }
+                    // It went in between; while names are held, no other comes in its place.
+                    Err(Errno::ESTALE) => {
+                        self.client.forget(attr.inode, 1);
+                        if held.is_none() {
+                            held = Some(self.client.hold_names(parent).await?);
+                        }
+                    }
+                    Err(errno) => {
+                        self.client.forget(attr.inode, 1);
+                        return Err(errno);
+                    }
+                },
+                Err(Errno::ENOENT) if held.is_none() => {
+                    match self.client.hold_names(parent).await {
+                        // The directory itself has gone: nothing is made in it any more.
+                        Err(Errno::ESTALE) => return Err(Errno::ENOENT),
+                        names => held = Some(names?),
+                    }
+                }
+                Err(Errno::ENOENT) => {
+                    if let Some(held) = held {
+                        self.keep_absent(caller, name, held);
+                    }
+                    return Err(Errno::ENOENT);
+                }
+                Err(Errno::ESTALE) => {
+                    // Two names of one inode, one of which has gone: see the module's head.
+                    let mut second = self.walks.second.borrow_mut();
+                    if let Some(walk) = second.get_mut(&caller) {
+                        walk.has_lost_name = true;
+                    }
+                    return Err(Errno::ENOENT);
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Keeps a directory's names held until the caller acts, or for [`NAME_HELD`].
+    fn keep_absent(self: &Rc<Self>, caller: Caller, name: &[u8], held: NamesHeld) {
+        let number = self.walks.number();
+        {
+            let mut second = self.walks.second.borrow_mut();
+            let Some(walk) = second.get_mut(&caller) else { return };
+            walk.absent = Some(Absent { number, name: name.into(), held, is_repeated: false });
+        }
+        let mount = Rc::downgrade(self);
+        ring::spawn(async move {
+            ring::time::sleep(NAME_HELD).await;
+            let Some(mount) = mount.upgrade() else { return };
+            let mut second = mount.walks.second.borrow_mut();
+            let walk = second.get_mut(&caller);
+            let is_same = |absent: &mut Absent| absent.number == number;
+            let ended = walk.and_then(|walk| walk.absent.take_if(is_same));
+            drop(second);
+            drop(ended);
+        });
+    }
+
+    /// What a second walk was for.
+    async fn act_after_second(
+        self: &Rc<Self>,
+        caller: Caller,
+        request: Request,
+    ) -> Result<Response, Errno> {
+        let ended = self.walks.second.borrow_mut().remove(&caller);
+        // Pinned until the end of this.
+        let Walk { absent, pins: _pins, has_lost_name, .. } = ended.unwrap_or_default();
+        match &request.operation {
+            Operation::Rename { .. } if has_lost_name => Err(Errno::ENOENT),
+            Operation::Create { name, creation, flags, .. } => {
+                let parent = self.inode(request.node);
+                let is_same = |absent: &Absent| {
+                    absent.held.directory() == parent && *absent.name == *name.as_bytes()
+                };
+                let held = absent.filter(is_same).map(|absent| absent.held);
+                let (entry, opened) = self.create(&request, name, creation, *flags, held).await?;
+                Ok(Response::Created(entry, opened))
+            }
+            _ => {
+                drop(absent);
+                self.answer(request).await
+            }
+        }
+    }
+
+    /// LOOKUP: the inode of a name, with a reference; ESTALE if the caller may take two names that an
+    /// inode has had one after the other for names that it has at once.
+    pub(crate) async fn look_up(
+        self: &Rc<Self>,
+        thread: u32,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<Attr, Errno> {
+        let attr = self.client.lookup(parent, name).await?;
+        if let Some(last) = self.walks.note(thread, parent, name, attr.inode) {
+            let again = self.client.lookup(last.parent, &last.name).await;
+            if let Ok(again) = &again {
+                self.client.forget(again.inode, 1);
+            }
+            if !again.is_ok_and(|again| again.inode == attr.inode) {
+                self.client.forget(attr.inode, 1);
+                return Err(Errno::ESTALE);
+            }
+        }
+        Ok(attr)
+    }
+}

@@ -1,0 +1,182 @@
+//! Buffer memory for commands' data, one budget for all connections of a target.
+//!
+//! A connection may have as much as its own limit allows, but what all have together is bounded too: a
+//! peer that asks for data and does not read it, or announces data and does not send it, keeps the
+//! memory until its deadline. Half of the budget is for connections that have none yet, so that those
+//! which hold much cannot keep others from going on with one command at a time. Commands that find no
+//! room wait; their connections are woken when some becomes free.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+/// Bytes that a connection takes at a time, at least.
+const STEP_BYTES: usize = 256 << 10;
+
+/// The budget.
+#[derive(Debug)]
+pub struct Budget {
+    bytes_max: usize,
+    used_bytes: AtomicUsize,
+    /// Whether `waiting` has any, or is about to.
+    is_short: AtomicBool,
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl Budget {
+    /// One of `bytes_max` bytes.
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            used_bytes: AtomicUsize::new(0),
+            is_short: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// Bytes in use.
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether connections wait for memory.
+    pub fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes`, if there is room for a connection that has none yet (`is_first`) or has some.
+    pub(crate) fn take(&self, bytes: usize, is_first: bool) -> bool {
+        let most = if is_first { self.bytes_max } else { self.bytes_max / 2 };
+        let order = Ordering::SeqCst;
+        self.used_bytes
+            .fetch_update(order, order, |used| used.checked_add(bytes).filter(|sum| *sum <= most))
+            .is_ok()
+    }
+
+    /// Gives bytes back and wakes all that wait.
+    pub(crate) fn give(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        if self.is_short.load(Ordering::SeqCst) {
+            let waiting = {
+                let mut waiting = self.waiting();
+                self.is_short.store(false, Ordering::SeqCst);
+                std::mem::take(&mut *waiting)
+            };
+            waiting.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Has `waker` woken when memory becomes free. To be asked for again afterwards: some may have
+    /// become free just before.
+    pub(crate) fn wait(&self, waker: &Waker) {
+        let mut waiting = self.waiting();
+        self.is_short.store(true, Ordering::SeqCst);
+        if !waiting.iter().any(|known| known.will_wake(waker)) {
+            waiting.push(waker.clone());
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one connection has of the budget: at least what it uses, and a little more, so that the
+/// connections of different cores seldom meet at the budget's counter.
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Share {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+        Self { budget: Arc::clone(budget), bytes: 0 }
+    }
+
+    /// Grows the share to cover `used` bytes, if there is room.
+    pub(crate) fn cover(&mut self, used: usize) -> bool {
+        let Some(missing) = used.checked_sub(self.bytes).filter(|missing| *missing > 0) else {
+            return true;
+        };
+        let is_first = self.bytes == 0;
+        for more in [missing.max(STEP_BYTES), missing] {
+            if self.budget.take(more, is_first) {
+                self.bytes += more;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Gives back what is far beyond `used` bytes, and all if none is used.
+    pub(crate) fn shrink(&mut self, used: usize) {
+        let kept = if used == 0 { 0 } else { used + STEP_BYTES };
+        if used == 0 || self.bytes > kept + STEP_BYTES {
+            self.budget.give(self.bytes - kept.min(self.bytes));
+            self.bytes = kept.min(self.bytes);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shrink(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
+
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Goal: connections that hold memory leave half of it to others, nothing goes beyond the whole,
+    /// and who waits is woken once when some is given back.
+    #[test]
+    fn memory_is_shared_out() {
+        let budget = Budget::new(100);
+        assert!(budget.take(40, true) && budget.take(10, false));
+        assert!(!budget.take(1, false) && budget.take(50, true));
+        assert!(!budget.take(1, true));
+        let count = Arc::new(Count(AtomicU32::new(0)));
+        let waker = Waker::from(Arc::clone(&count));
+        budget.wait(&waker);
+        budget.wait(&waker);
+        assert!(budget.is_short());
+        budget.give(60);
+        budget.give(1);
+        assert_eq!((count.0.load(Ordering::Relaxed), budget.used_bytes()), (1, 39));
+        assert!(!budget.is_short() && budget.take(11, false));
+    }
+
+    /// Goal: a share covers what is used, takes and gives in steps, goes without the step where there is
+    /// no room for it, and gives all back when nothing is used.
+    #[test]
+    fn shares_grow_and_shrink_in_steps() {
+        let budget = Arc::new(Budget::new(4 * STEP_BYTES));
+        let mut share = Share::new(&budget);
+        assert!(share.cover(10) && budget.used_bytes() == STEP_BYTES);
+        assert!(share.cover(STEP_BYTES) && budget.used_bytes() == STEP_BYTES);
+        assert!(share.cover(2 * STEP_BYTES) && budget.used_bytes() == 2 * STEP_BYTES);
+        assert!(!share.cover(2 * STEP_BYTES + 1));
+        let mut other = Share::new(&budget);
+        assert!(other.cover(2 * STEP_BYTES - 1) && !other.cover(2 * STEP_BYTES + 1));
+        share.shrink(STEP_BYTES);
+        assert_eq!(budget.used_bytes(), 4 * STEP_BYTES - 1);
+        share.shrink(0);
+        drop(other);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}

@@ -1,0 +1,80 @@
+//! How a connection moves from the listener's reactor to its core: with its first command.
+
+use super::Connection;
+use crate::driver::Registration;
+use crate::driver::cores::{Kind, Threads};
+use crate::queue_pair::QueuePair;
+use crate::target::Target;
+use nvme::fabrics::Connect;
+use nvme::opcode::FabricsType;
+use ring::time::Instant;
+use ring::{Buffer, TcpStream};
+use std::ops::Range;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A connection on its way. Nothing of it is in flight.
+#[derive(Debug)]
+pub(in crate::driver) struct Arrival {
+    stream: TcpStream,
+    registration: Registration,
+    pair: QueuePair,
+    buffer: Option<Buffer>,
+    unread: Range<usize>,
+    handshake_deadline: Instant,
+}
+
+impl Arrival {
+    /// Takes a place on the best core for what the connection asks to become. Returns the core.
+    pub(in crate::driver) fn choose_core(&mut self) -> usize {
+        self.registration.choose_core(wanted(&self.pair))
+    }
+}
+
+/// What a connection's first command asks for. One that is no Connect will be refused anywhere.
+fn wanted(pair: &QueuePair) -> Kind {
+    let Some(sqe) = pair.next_command() else { return Kind::Admin };
+    let is_connect = sqe.is_fabrics() && sqe.fabrics_type() == FabricsType::CONNECT;
+    let connect = if is_connect { Connect::decode(sqe).ok() } else { None };
+    if connect.is_some_and(|connect| !connect.qid.is_admin()) { Kind::Io } else { Kind::Admin }
+}
+
+impl Connection {
+    /// The connection, to be handed to one of these threads when its first command is there.
+    pub(in crate::driver) fn outside(mut self, threads: Option<Rc<Threads>>) -> Self {
+        self.outside = threads;
+        self
+    }
+
+    /// Goes on with a connection on its core.
+    pub(in crate::driver) fn resume(target: &Arc<Target>, arrival: Arrival) -> Self {
+        let Arrival { stream, registration, pair, buffer, unread, handshake_deadline } = arrival;
+        let connection = Self::new(target, stream, registration);
+        Self { pair, buffer, unread, handshake_deadline, ..connection }
+    }
+
+    /// Hands the connection to its core, when what is being sent has been.
+    pub(super) async fn leave(mut self) {
+        // A receive ends before its bytes become a command, and starts again only after that.
+        debug_assert!(self.receiving.is_none());
+        if let Some(sending) = self.sending.take() {
+            let (mut op, until) = (sending.op, self.handshake_deadline);
+            match ring::race(&mut op, pin!(ring::time::sleep_until(until))).await {
+                ring::Either::First((Ok(()), _)) => self.pair.release(sending.reserved_bytes),
+                // The peer does not take its ICResp, or has gone.
+                _ => return self.close().await,
+            }
+        }
+        let Some(threads) = self.outside.take() else { return };
+        let arrival = Arrival {
+            stream: self.stream,
+            registration: self.registration,
+            pair: self.pair,
+            buffer: self.buffer,
+            unread: self.unread,
+            handshake_deadline: self.handshake_deadline,
+        };
+        threads.send(arrival).await;
+    }
+}

@@ -1,0 +1,111 @@
+"""Machines for tests of jobs by ssh: network namespaces, each with an address and an sshd of its own.
+
+Keys, configuration and ports are the test's own; nothing in /etc/ssh or ~/.ssh is used or changed.
+"""
+import os
+import subprocess
+from pathlib import Path
+
+from common import wait_until
+
+PORT = 2222
+
+
+def call(*words, **options):
+    """Runs a program that has to succeed."""
+    return subprocess.run([str(word) for word in words], check=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+class Machines:
+    """Network namespaces joined by a bridge in one of them, and their sshds."""
+
+    def __init__(self, hosts, path=None):
+        self.here = Path.cwd()
+        self.hosts = hosts
+        self.path = path
+        self.running = []
+        self.namespaces = [self.here / f"netns-{name}" for name in ("fabric", *hosts)]
+
+    def start(self):
+        """Makes them."""
+        for path in self.namespaces:
+            path.touch()
+            call("unshare", f"--net={path}", "true")
+        self.inside(0, "ip", "link", "add", "fabric", "type", "bridge")
+        self.inside(0, "ip", "address", "add", "10.73.0.254/24", "dev", "fabric")
+        self.inside(0, "ip", "link", "set", "fabric", "up")
+        self.inside(0, "ip", "link", "set", "lo", "up")
+        call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.here / "host-key")
+        call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.here / "user-key")
+        (self.here / "authorized").write_text((self.here / "user-key.pub").read_text())
+        for number, _name in enumerate(self.hosts, 1):
+            self.inside(0, "ip", "link", "add", f"port{number}", "type", "veth", "peer", "name",
+                        "eth0", "netns", self.namespaces[number])
+            self.inside(0, "ip", "link", "set", f"port{number}", "master", "fabric", "up")
+            self.inside(number, "ip", "link", "set", "lo", "up")
+            self.inside(number, "ip", "address", "add", f"10.73.0.{number}/24", "dev", "eth0")
+            self.inside(number, "ip", "link", "set", "eth0", "up")
+            self.start_sshd(number)
+        self.write_client()
+
+    def inside(self, number, *words):
+        """Runs a program in a namespace."""
+        return call("nsenter", f"--net={self.namespaces[number]}", *words)
+
+    def start_sshd(self, number):
+        """An sshd of its own."""
+        config = self.here / f"sshd-{number}"
+        config.write_text(f"""ListenAddress 10.73.0.{number}:{PORT}
+HostKey {self.here}/host-key
+AuthorizedKeysFile {self.here}/authorized
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin prohibit-password
+{f'SetEnv PATH={self.path}' if self.path else ''}
+""")
+        Path("/run/sshd").mkdir(exist_ok=True)
+        log = open(self.here / f"sshd-{number}.log", "w", encoding="utf-8")
+        self.running.append(subprocess.Popen(
+            ["nsenter", f"--net={self.namespaces[number]}", "/usr/sbin/sshd", "-D", "-e", "-f",
+             config], stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+
+    def write_client(self):
+        """ssh's configuration: names, keys, and the way in."""
+        keys = (self.here / "host-key.pub").read_text().split()[:2]
+        (self.here / "known").write_text("".join(
+            f"[10.73.0.{number}]:{PORT} {' '.join(keys)}\n"
+            for number in range(1, len(self.hosts) + 1)))
+        text = ""
+        for number, name in enumerate(self.hosts, 1):
+            text += f"Host {name}\n  HostName 10.73.0.{number}\n"
+        text += f"""Host *
+  Port {PORT}
+  User {os.environ.get('USER', 'root')}
+  IdentityFile {self.here}/user-key
+  IdentitiesOnly yes
+  UserKnownHostsFile {self.here}/known
+  GlobalKnownHostsFile /dev/null
+"""
+        (self.here / "client").write_text(text)
+
+    def ssh(self):
+        """The words that reach a host; ssh itself is run in the fabric's namespace."""
+        return ["nsenter", f"--net={self.namespaces[0]}", "ssh", "-F", str(self.here / "client")]
+
+    def answer(self, name):
+        """Whether a host's sshd answers within a while."""
+        return wait_until(lambda: subprocess.run(
+            [*self.ssh(), "-n", name, "true"], capture_output=True, check=False).returncode == 0,
+            10)
+
+    def stop(self):
+        """Removes them."""
+        for child in self.running:
+            child.terminate()
+        for child in self.running:
+            child.wait(10)
+        for path in self.namespaces:
+            subprocess.run(["umount", "-l", path], check=False, capture_output=True)
