@@ -73,10 +73,18 @@ struct Shared {
     boot: Uuid,
     /// `None` only if opening anew failed.
     engine: RwLock<Option<Engine>>,
-    /// The newest commit.
-    head: Mutex<Head>,
+    /// Changed while the engine's lock is held, to read too, so that they are those of one engine.
+    commits: Mutex<Commits>,
     /// `None` until the first commit after a loss was accepted.
     watermark: Mutex<Option<Arc<Watermark>>>,
+}
+
+/// Which commits an engine has to hold.
+#[derive(Clone, Copy, Debug)]
+struct Commits {
+    newest: Head,
+    /// The one after it, which is under way or was refused; it may be in the journal.
+    tried: Option<Head>,
 }
 
 impl std::fmt::Debug for FjallStore {
@@ -136,7 +144,7 @@ impl FjallStore {
             directory: directory.into(),
             boot: opening.boot,
             engine: RwLock::new(Some(engine)),
-            head: Mutex::new(head),
+            commits: Mutex::new(Commits { newest: head, tried: None }),
             watermark: Mutex::new(watermark.map(Arc::new)),
         };
         let room = Room::new(directory);
@@ -211,23 +219,25 @@ impl Shared {
         engine.as_ref().map_or(Err(Error::Poisoned), run)
     }
 
-    /// Opens an engine anew that has given up; its newest commit. All that was committed before is in the
-    /// journal.
-    fn revive(&self, workers: Workers) -> Result<Head, Error> {
+    /// Opens an engine anew that has given up; whether it holds the commit that was tried last, too. All
+    /// that was committed before has to be in the journal.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it is not, and any other.
+    fn revive(&self, workers: Workers) -> Result<bool, Error> {
         let mut engine = self.engine.write().unwrap_or_else(PoisonError::into_inner);
         // It holds the engine's own lock.
         drop(engine.take());
         let opened = Engine::open(&self.directory, workers)?;
-        let head = opened.head()?.unwrap_or_default();
+        let there = opened.head()?.unwrap_or_default();
+        // No commit is under way while the engine's lock is held.
+        let commits = *locked(&self.commits);
+        let has_tried = commits.tried == Some(there);
+        if there != commits.newest && !has_tried {
+            return Err(self.lost(there, commits.newest));
+        }
         *engine = Some(opened);
-        Ok(head)
-    }
-
-    /// Revives the engine if it holds what it should: everything that was committed.
-    fn revive_whole(&self, workers: Workers) -> Result<(), Error> {
-        let head = self.revive(workers)?;
-        let expected = *locked(&self.head);
-        if head == expected { Ok(()) } else { Err(self.lost(head, expected)) }
+        Ok(has_tried)
     }
 
     fn lost(&self, head: Head, expected: Head) -> Error {
@@ -240,27 +250,35 @@ impl Shared {
         }))
     }
 
-    fn try_commit(&self, batch: &Batch, head: &Head) -> Result<Result<(), fjall::Error>, Error> {
-        self.with(|engine| Ok(engine.commit(batch, head)))
+    /// Tries to commit; an engine that is opened anew meanwhile has the commit wholly before it or
+    /// wholly after it.
+    fn try_commit(&self, batch: &Batch) -> Result<Result<Head, fjall::Error>, Error> {
+        self.with(|engine| {
+            let newest = locked(&self.commits).newest;
+            let writes = batch.writes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
+            let head = newest.next(writes, engine.next_number(), ring::time::system_time());
+            *locked(&self.commits) = Commits { newest, tried: Some(head) };
+            let committed = engine.commit(batch, &head);
+            if committed.is_ok() {
+                *locked(&self.commits) = Commits { newest: head, tried: None };
+            }
+            Ok(committed.map(|()| head))
+        })
     }
 
-    fn next_head(&self, batch: &Batch) -> Result<Head, Error> {
-        let head = *locked(&self.head);
-        let engine = self.with(|engine| Ok(engine.next_number()))?;
-        let writes = batch.writes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
-        Ok(head.next(writes, engine, ring::time::system_time()))
+    /// The commit that failed is in the journal all the same.
+    fn adopt_tried(&self) -> Head {
+        let mut commits = locked(&self.commits);
+        let newest = commits.tried.unwrap_or(commits.newest);
+        *commits = Commits { newest, tried: None };
+        newest
     }
 }
 
 impl FjallStore {
     /// A commit failed. If that is due to a full disk, makes room from the reserve, opens the engine anew
     /// and commits once more.
-    fn commit_again(
-        &mut self,
-        batch: &Batch,
-        failed: Head,
-        error: fjall::Error,
-    ) -> Result<Head, Error> {
+    fn commit_again(&mut self, batch: &Batch, error: fjall::Error) -> Result<Head, Error> {
         let is_full = engine::is_no_space(&error) || self.room.is_low();
         let is_poisoned = matches!(error, fjall::Error::Poisoned);
         if !is_full {
@@ -271,20 +289,16 @@ impl FjallStore {
         }
         self.room.spend();
         tracing::warn!(%error, "the metadata store's engine has given up, and is opened anew");
-        let there = self.shared.revive(Workers::None)?;
-        if there == failed {
-            return Ok(failed);
+        if self.shared.revive(Workers::None)? {
+            return Ok(self.shared.adopt_tried());
         }
-        let expected = *locked(&self.shared.head);
-        if there != expected {
-            return Err(self.shared.lost(there, expected));
-        }
-        let head = self.shared.next_head(batch)?;
-        match self.shared.try_commit(batch, &head)? {
-            Ok(()) => Ok(head),
+        match self.shared.try_commit(batch)? {
+            Ok(head) => Ok(head),
             Err(error) if engine::is_no_space(&error) => {
                 // Readers go on, and the next try finds an engine that has not given up.
-                self.shared.revive_whole(Workers::None)?;
+                if self.shared.revive(Workers::None)? {
+                    return Ok(self.shared.adopt_tried());
+                }
                 Err(Error::Full(self.shared.directory.clone()))
             }
             Err(error) => Err(store_error("commit a batch")(error)),
@@ -293,7 +307,6 @@ impl FjallStore {
 
     /// Remembers a commit outside of the journal.
     fn note(&self, head: Head) -> Result<(), Error> {
-        *locked(&self.shared.head) = head;
         let mut watermark = locked(&self.shared.watermark);
         if let Some(watermark) = &*watermark {
             // On a full copy-on-write file system; then a loss may go unnoticed until the next commit.
@@ -339,10 +352,9 @@ impl Store for FjallStore {
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
-        let head = self.shared.next_head(batch)?;
-        let head = match self.shared.try_commit(batch, &head)? {
-            Ok(()) => head,
-            Err(error) => self.commit_again(batch, head, error)?,
+        let head = match self.shared.try_commit(batch)? {
+            Ok(head) => head,
+            Err(error) => self.commit_again(batch, error)?,
         };
         self.room.note_written(batch.bytes());
         self.note(head)
@@ -354,8 +366,9 @@ impl Store for FjallStore {
 
     fn has_room(&mut self) -> bool {
         let shared = &self.shared;
-        self.room.has_room(|| match shared.revive_whole(Workers::Running) {
-            Ok(()) => true,
+        self.room.has_room(|| match shared.revive(Workers::Running) {
+            // A commit that failed has been tried again before.
+            Ok(_) => true,
             Err(error) => {
                 tracing::error!(%error, "the metadata store cannot be opened anew");
                 false
@@ -377,7 +390,7 @@ struct FjallSyncer {
 impl FjallSyncer {
     fn try_sync(&self) -> Result<Result<Head, fjall::Error>, Error> {
         self.shared.with(|engine| {
-            let head = *locked(&self.shared.head);
+            let head = locked(&self.shared.commits).newest;
             Ok(engine.persist().map(|()| head))
         })
     }
@@ -390,7 +403,7 @@ impl Syncer for FjallSyncer {
             // Its own thread met a full disk. What was committed is in the journal.
             Err(error @ fjall::Error::Poisoned) => {
                 tracing::warn!(%error, "the metadata store's engine has given up, and is opened anew");
-                self.shared.revive_whole(Workers::None)?;
+                self.shared.revive(Workers::None)?;
                 self.try_sync()?.map_err(store_error("flush to disk"))?
             }
             Err(error) => return Err(store_error("flush to disk")(error)),
@@ -407,3 +420,6 @@ impl Syncer for FjallSyncer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
