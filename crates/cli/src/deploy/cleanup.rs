@@ -198,7 +198,7 @@ fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
     }
     let nodes = state.nodes.iter().map(|node| (node.name.as_str(), state.node_life(node)));
     for (name, path) in nodes.chain([("the metadata service", state.meta_life())]) {
-        if Holder::of(&path) == Holder::Unknown {
+        if Holder::settled(&path) == Holder::Unknown {
             report.left.push(format!("{name} runs where it cannot be seen ({})", path.display()));
         }
     }

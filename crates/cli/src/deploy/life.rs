@@ -15,9 +15,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a lock is tried for: who looks at it holds it for a moment, and so does the end of a
-/// process that was killed.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a lock is tried for. A process that looks at the lock holds it for a moment. A killed process
+/// keeps it until the kernel has closed its files, which on a busy machine takes longer than the
+/// process is to be seen.
+const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 /// Longest content.
 const BYTES_MAX: u64 = 64 << 10;
@@ -145,6 +146,18 @@ impl Holder {
         }
     }
 
+    /// Looks at a file until its holder is known, or has had time to end.
+    pub(crate) fn settled(path: &Path) -> Holder {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let holder = Holder::of(path);
+            if holder != Holder::Unknown || Instant::now() >= deadline {
+                return holder;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Its process.
     pub(crate) fn process(&self) -> Option<Process> {
         match self {
@@ -164,6 +177,24 @@ fn read(mut file: &File) -> Option<Life> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: the lock of a process that is gone, but whose files the kernel has not closed yet, is not
+    /// taken for a process that runs out of sight. Input: a lock under the name of no process, which is
+    /// given up after a while. Expected: it is waited for.
+    #[test]
+    fn a_killed_process_keeps_its_lock_for_a_while() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("service.pid");
+        let mut held = Held::take(&path).unwrap();
+        held.update(|life| life.process.pid = i32::MAX).unwrap();
+        assert_eq!(Holder::of(&path), Holder::Unknown);
+        let end = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(held);
+        });
+        assert_eq!(Holder::settled(&path), Holder::Nobody);
+        end.join().unwrap();
+    }
 
     /// Goal: a held file names its holder, a second holder is refused and told of the first, and a
     /// file that nobody holds names nobody, whatever is in it.

@@ -76,7 +76,7 @@ fn check(state: &State, parts: &[String]) -> anyhow::Result<()> {
 }
 
 fn refuse_unseen(name: &str, life: &std::path::Path) -> anyhow::Result<()> {
-    if Holder::of(life) == Holder::Unknown {
+    if Holder::settled(life) == Holder::Unknown {
         bail!("{name} runs where it cannot be seen: {} is locked", life.display());
     }
     Ok(())
