@@ -294,7 +294,8 @@ impl Stage {
         self.start_until(command, |line| serde_json::from_str(line).ok())
     }
 
-    /// Starts a process of ours; `read` takes the line that it prints when it is ready.
+    /// Starts a process of ours; `read` takes the line that it prints when it is ready. Lines before it
+    /// say what it does meanwhile.
     pub(super) fn start_until<T>(
         &mut self,
         mut command: Command,
@@ -314,12 +315,10 @@ impl Stage {
             return Err(format!("{shown}: no output"));
         };
         std::thread::spawn(move || {
-            let mut reader = BufReader::new(stdout);
-            let mut line = String::new();
-            // An end or an error leaves the line empty, which nobody takes.
-            let _ = reader.read_line(&mut line);
-            let _ = sender.send(line);
-            let _ = std::io::copy(&mut reader, &mut std::io::sink());
+            // Read to the end also when no line is wanted any more, or the process would wait.
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
         });
         let (complain, complaints) = mpsc::channel();
         std::thread::spawn(move || {
@@ -327,11 +326,17 @@ impl Stage {
                 let _ = complain.send(line);
             }
         });
-        let line = receiver.recv_timeout(READY_PATIENCE).unwrap_or_default();
-        read(&line).ok_or_else(|| {
-            let said: Vec<String> = complaints.try_iter().collect();
-            format!("{shown}: is not ready: {line}{}", said.join(" "))
-        })
+        let deadline = std::time::Instant::now() + READY_PATIENCE;
+        let mut said = Vec::new();
+        let left = || deadline.saturating_duration_since(std::time::Instant::now());
+        while let Ok(line) = receiver.recv_timeout(left()) {
+            if let Some(ready) = read(&line) {
+                return Ok(ready);
+            }
+            said.push(line);
+        }
+        said.extend(complaints.try_iter());
+        Err(format!("{shown}: is not ready: {}", said.join(" ")))
     }
 }
 

@@ -230,7 +230,9 @@ fn watch(
     }
     wait_until(end);
     let (done, cpu, to) = (control.done(), load::cpu_seconds(), ring::time::now());
-    control.stop();
+    if is_over() {
+        control.stop();
+    }
     Ok(Measured {
         seconds: to.since(from).as_secs_f64(),
         cpu_seconds: cpu - cpu_before,

@@ -1,6 +1,6 @@
 //! Requests as tasks on devices of the block layer: of a network, of memory, behind a queue.
 
-use super::job::{Ended, Job, STOP_PERIOD};
+use super::job::{CATCH_UP_MAX, Ended, Job, STOP_PERIOD};
 use super::schedule::Schedule;
 use super::times::{Begun, Times};
 use block::Device;
@@ -67,7 +67,7 @@ impl State {
         let slack = self.job.load.args.slack();
         loop {
             let due = schedule.due(now());
-            if control.is_stopping() || due >= end {
+            if control.is_stopping() || due >= end || now() >= end + CATCH_UP_MAX {
                 return;
             }
             if self.in_flight.get() >= self.job.load.room() {

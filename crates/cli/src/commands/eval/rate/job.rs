@@ -17,6 +17,9 @@ use std::time::Duration;
 
 /// How long requests may still run when the load ends.
 pub(super) const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long after the end requests that were due before it are still sent. A stall at the end would else
+/// hide the longest latencies; a device that cannot keep up is never caught up with.
+pub(super) const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 /// How often a job looks whether it may begin, and whether it has to end while it waits.
 const LOOK_PERIOD: Duration = Duration::from_millis(1);
 pub(super) const STOP_PERIOD: Duration = Duration::from_millis(100);

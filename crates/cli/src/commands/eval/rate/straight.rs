@@ -6,7 +6,7 @@
 //! by then is sent.
 
 use super::device::Target;
-use super::job::{DRAIN_TIME_MAX, Ended, Job, Load, STOP_PERIOD};
+use super::job::{CATCH_UP_MAX, DRAIN_TIME_MAX, Ended, Job, Load, STOP_PERIOD};
 use super::schedule::Schedule;
 use super::times::{Begun, Times};
 use ring::time::{Instant, now};
@@ -111,7 +111,7 @@ impl Straight {
         let mut time = now();
         loop {
             let due = self.schedule.due(time);
-            if self.job.control.is_stopping() || due >= end {
+            if self.job.control.is_stopping() || due >= end || time >= end + CATCH_UP_MAX {
                 return Ok(());
             }
             let has_room = self.queue.in_flight() < room;
