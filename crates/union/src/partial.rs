@@ -154,8 +154,9 @@ impl Recovered {
                 files concerned fail"
             );
         }
-        let mut ended = complete::settle(&mut journal, upper)?;
-        ended.extend(names::find_stale(&journal, upper)?);
+        let mut shown = names::Shown::of(upper);
+        let mut ended = complete::settle(&mut journal, upper, &mut shown)?;
+        ended.extend(names::find_stale(&journal, &mut shown)?);
         if !is_inherited {
             ended.drain(..).try_for_each(|file| journal.drop_file(file))?;
         }

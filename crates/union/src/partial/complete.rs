@@ -2,8 +2,8 @@
 //!
 //! The work file lies where whole copies wait for their names. That it is whole is recorded, durably,
 //! before it is moved, and that it has its name after that is durable: a crash in between leaves
-//! either the partial file, or the whole one with its name, and the next mount tells which by whether
-//! the work file is still there.
+//! either the partial file, or the whole one with its name. The next mount knows the latter by the name in
+//! the upper directory and the absence of the work file.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,11 +13,12 @@ use ring::{File, Handle};
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
+use super::names::Shown;
 use super::{Partial, failed, has_name, key_of, shown_time};
 use crate::commit::{errno_of, keeping_times};
 use crate::copier::{Goal, ToSync};
 use crate::files;
-use crate::journal::{Directory, FileId, Journal, JournalError, ParentKey, Source, Stage};
+use crate::journal::{Directory, FileId, Journal, JournalError, Name, ParentKey, Source, Stage};
 use crate::layers::Upper;
 use crate::node::{Node, Place};
 use crate::sys;
@@ -83,24 +84,30 @@ impl Whole {
 }
 
 /// Takes back publications that a crash has cut short. Answers the files that have their names.
+///
+/// A file has its name if the work file is gone *and* the upper directory shows something under the
+/// name. Without a work file and a name, a loss of power came between the journal's record, whose bytes
+/// may reach the disk at any time, and the file system's own, by which the work file exists at all.
 pub(super) fn settle(
     journal: &mut Journal<Directory>,
     upper: &Upper,
+    shown: &mut Shown<'_>,
 ) -> Result<Vec<FileId>, JournalError> {
-    let (mut publishing, mut published) = (Vec::new(), Vec::new());
+    let (mut back, mut published) = (Vec::new(), Vec::new());
     for (file, copy_up) in journal.files() {
-        if let Stage::Publishing(work) = copy_up.stage() {
-            publishing.push((file, work.clone()));
-        }
-    }
-    for (file, work) in publishing {
-        if has_name(upper.pending.as_fd(), &work)? {
-            journal.unpublish(file)?;
-            // Before the work file goes: its absence means that it was published.
-            journal.sync()?;
+        let Stage::Publishing(work) = copy_up.stage() else { continue };
+        let hides = |name: &Name| shown.hides(name);
+        let is_at_work = has_name(upper.pending.as_fd(), work)?;
+        if is_at_work || !copy_up.names().first().map_or(Ok(true), hides)? {
+            back.push(file);
         } else {
             published.push(file);
         }
+    }
+    for file in back {
+        journal.unpublish(file)?;
+        // Before the work file goes.
+        journal.sync()?;
     }
     Ok(published)
 }

@@ -3,6 +3,7 @@
 //! What the upper directory has under a name is newer than what the journal says of it, always: a
 //! whiteout is made first, and recorded afterwards.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 use super::complete::directories_below;
 use super::{Partial, has_name, key_of, open_parent};
 use crate::format::{Opaque, Prefix, suffix};
-use crate::journal::{Directory, FileId, Journal, JournalError, Stage};
+use crate::journal::{Directory, FileId, Journal, JournalError, Name, ParentKey, Stage};
 use crate::layers::Upper;
 use crate::node::Node;
 use crate::sys::{self, Stat};
@@ -50,38 +51,53 @@ impl Union {
     }
 }
 
-/// Finds files whose directory is gone or made opaque, or whose name the upper directory has meanwhile.
-/// Users that may not open by handle find the directories by going through all of them.
-pub(super) fn find_stale(
-    journal: &Journal<Directory>,
-    upper: &Upper,
-) -> Result<Vec<FileId>, JournalError> {
-    let mut directories = None;
-    let mut stale = Vec::new();
-    for (file, copy_up) in journal.files() {
-        let Some(name) = copy_up.names().first() else { continue };
-        if *copy_up.stage() != Stage::Open {
-            // It has its name, by [`super::complete::settle`].
-            continue;
+/// What the upper directory shows of names of partial files.
+pub(super) struct Shown<'a> {
+    upper: &'a Upper,
+    /// Directories by their keys, once they had to be searched for: users that may not open by handle
+    /// go through all of them.
+    found: Option<Result<HashMap<ParentKey, Box<[u8]>>, Errno>>,
+}
+
+impl<'a> Shown<'a> {
+    pub(super) fn of(upper: &'a Upper) -> Self {
+        Self { upper, found: None }
+    }
+
+    /// Whether the directory of a name is gone or made opaque, or has something under the name.
+    pub(super) fn hides(&mut self, name: &Name) -> Result<bool, JournalError> {
+        match self.open(&name.parent) {
+            Ok(parent) => Ok(has_name(parent.as_fd(), &name.name)? || is_opaque(parent.as_fd())?),
+            Err(Errno::STALE) => Ok(true),
+            // It cannot be seen: the file stays, and never shows.
+            Err(_) => Ok(false),
         }
-        let parent = match open_parent(upper, &name.parent) {
+    }
+
+    fn open(&mut self, key: &ParentKey) -> Result<OwnedFd, Errno> {
+        match open_parent(self.upper, key) {
             Err(Errno::PERM | Errno::OPNOTSUPP) => {
-                let root = upper.root.as_fd();
-                let found = directories.get_or_insert_with(|| directories_below(root));
-                match found {
-                    Ok(found) => open_found(root, found.get(&name.parent).map(|path| &**path)),
+                let root = self.upper.root.as_fd();
+                match self.found.get_or_insert_with(|| directories_below(root)) {
+                    Ok(found) => open_found(root, found.get(key).map(|path| &**path)),
                     Err(errno) => Err(*errno),
                 }
             }
             other => other,
-        };
-        let is_stale = match parent {
-            Ok(parent) => has_name(parent.as_fd(), &name.name)? || is_opaque(parent.as_fd())?,
-            Err(Errno::STALE) => true,
-            // Nobody can tell: it stays, and never shows.
-            Err(_) => false,
-        };
-        if is_stale {
+        }
+    }
+}
+
+/// Finds files whose directory is gone or made opaque, or whose name the upper directory has meanwhile.
+pub(super) fn find_stale(
+    journal: &Journal<Directory>,
+    shown: &mut Shown<'_>,
+) -> Result<Vec<FileId>, JournalError> {
+    let mut stale = Vec::new();
+    for (file, copy_up) in journal.files() {
+        let Some(name) = copy_up.names().first() else { continue };
+        // Any other has its name, by [`super::complete::settle`].
+        if *copy_up.stage() == Stage::Open && shown.hides(name)? {
             stale.push(file);
         }
     }
