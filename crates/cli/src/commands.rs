@@ -19,6 +19,7 @@ pub(crate) mod union;
 pub(crate) mod up;
 
 use clap::{Parser, Subcommand};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Weaves a job's NVMe SSDs into one shared file system, and measures storage.
@@ -64,8 +65,8 @@ enum Command {
     Up(Box<up::UpArgs>),
 }
 
-/// What is logged if nobody says. Of each line of a chart that has no length its painter would warn.
-const LOG: &str = "warn,tiny_skia=error";
+/// The default of `TSUMUGI_LOG`. The painter of charts would warn of each line and band without an extent.
+const LOG: &str = "warn,tiny_skia=error,usvg=error";
 
 /// Sends what is logged to the error output.
 fn start_log() {
@@ -73,7 +74,8 @@ fn start_log() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOG));
     // A line that standard error does not take is lost: saying so there would panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
-    log.with_writer(std::io::stderr).init();
+    // Files and pipes get no colour codes.
+    log.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
 }
 
 /// Runs a command.
