@@ -21,9 +21,11 @@ mod pattern;
 mod plan;
 mod random;
 mod run;
+mod sweep;
 mod worker;
 
 pub use block_path::{BlockOutcome, run_block_path};
 pub use history::Counts;
 pub use plan::{Faults, Plan};
 pub use run::{Outcome, run};
+pub use sweep::{Report, SeedOutcome, cores, run_seed, sweep};

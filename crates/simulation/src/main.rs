@@ -1,57 +1,150 @@
-//! Runs seeds of the simulation: `tsumugi-simulation FIRST COUNT [--verbose] [--log]`.
+//! Runs seeds of the simulation on all cores:
+//! `tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log]`.
 //!
-//! `--verbose` prints each seed's plan, counts and hash of its trace, `--log` every call, answer and
-//! misfortune.
-//! The last line but one sums up what happened, as `counts: name=number ...`.
+//! While it runs, it prints the rate and the time left to standard error. `--verbose` prints each
+//! seed's plan, counts and hash of its trace, `--log` every call, answer and misfortune (of one seed
+//! at a time). The last lines sum up what happened, as `counts: name=number ...`, and which seeds
+//! failed. `SIM_SECONDS` is how long one seed may take (60) before the program gives up.
 
-use simulation::{Counts, Plan, run, run_block_path};
+use simulation::{Counts, Plan, Report, SeedOutcome, cores, run_seed, sweep};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-/// Runs the block path of a seed; answers whether all was well.
-fn block_path_holds(seed: u64, is_verbose: bool, is_logged: bool) -> bool {
-    let outcome = run_block_path(seed, is_logged);
-    let hash = outcome.trace_hash;
-    if is_verbose {
-        println!("seed {seed}, block path: trace {hash:016x}, {:?}", outcome.counts);
+/// Seconds that one seed may take, unless `SIM_SECONDS` says otherwise.
+const SEED_SECONDS: u64 = 60;
+/// Pause between two lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// Failed seeds whose violations are printed.
+const SHOWN_MAX: usize = 10;
+
+/// What the command line asks for.
+struct Options {
+    first: u64,
+    count: u64,
+    jobs: usize,
+    is_verbose: bool,
+    is_logged: bool,
+}
+
+impl Options {
+    fn read() -> Option<Options> {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let number = |index: usize| arguments.get(index)?.parse::<u64>().ok();
+        let has = |option: &str| arguments.iter().any(|argument| argument == option);
+        let is_logged = has("--log");
+        let jobs = match arguments.iter().position(|argument| argument == "--jobs") {
+            Some(index) => number(index + 1)? as usize,
+            None if is_logged => 1,
+            None => cores(),
+        };
+        let (first, count) = (number(0)?, number(1)?);
+        Some(Options { first, count, jobs, is_verbose: has("--verbose"), is_logged })
     }
-    let holds = outcome.violations.is_empty();
-    if !holds {
-        println!("seed {seed}, block path, FAILED (trace {hash:016x}):");
-        outcome.violations.iter().for_each(|violation| println!("  {violation}"));
+}
+
+/// How far a run of many seeds is.
+struct Progress {
+    begun: Instant,
+    shown: Instant,
+    done: u64,
+    of: u64,
+    failed: Vec<u64>,
+    counts: Counts,
+}
+
+impl Progress {
+    fn failed(&mut self, seed: u64, heading: &str, violations: &[String]) {
+        if self.failed.len() < SHOWN_MAX {
+            println!("seed {seed}{heading}");
+            for violation in violations {
+                println!("  {violation}");
+            }
+        }
+        if self.failed.last() != Some(&seed) {
+            self.failed.push(seed);
+        }
     }
-    holds
+
+    fn ended(&mut self, seed: u64, outcome: &SeedOutcome, options: &Options) {
+        let (cluster, block) = (&outcome.cluster, &outcome.block_path);
+        let (hash, block_hash) = (cluster.trace_hash, block.trace_hash);
+        if options.is_verbose {
+            println!("seed {seed}: trace {hash:016x}, {:?}, {:?}", cluster.elapsed, cluster.counts);
+            println!("seed {seed}: {:?}", Plan::of_seed(seed));
+            println!("seed {seed}, block path: trace {block_hash:016x}, {:?}", block.counts);
+        }
+        if !cluster.violations.is_empty() {
+            let heading = format!(" FAILED (trace {hash:016x}):");
+            self.failed(seed, &heading, &cluster.violations);
+        }
+        if !block.violations.is_empty() {
+            let heading = format!(", block path, FAILED (trace {block_hash:016x}):");
+            self.failed(seed, &heading, &block.violations);
+        }
+        self.counts += cluster.counts;
+    }
+
+    fn show(&mut self) {
+        if self.shown.elapsed() < PROGRESS_EVERY {
+            return;
+        }
+        self.shown = Instant::now();
+        let rate = self.rate();
+        let left = ((self.of - self.done) as f64 / rate).ceil();
+        let (done, of, failed) = (self.done, self.of, self.failed.len());
+        eprintln!("{done} of {of} seeds, {rate:.1} a second, {left} s left, {failed} failed");
+    }
+
+    /// Seeds a second.
+    fn rate(&self) -> f64 {
+        self.done as f64 / self.begun.elapsed().as_secs_f64().max(1e-3)
+    }
+}
+
+fn seed_seconds() -> u64 {
+    let given = std::env::var("SIM_SECONDS").ok();
+    given.and_then(|text| text.parse().ok()).unwrap_or(SEED_SECONDS)
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let number = |index: usize| arguments.get(index).and_then(|text| text.parse::<u64>().ok());
-    let (Some(first), Some(count)) = (number(0), number(1)) else {
-        eprintln!("usage: tsumugi-simulation FIRST COUNT [--verbose] [--log]");
+    let Some(options) = Options::read() else {
+        eprintln!("usage: tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log]");
         return ExitCode::from(2);
     };
-    let has = |option: &str| arguments.iter().any(|argument| argument == option);
-    let (is_verbose, is_logged) = (has("--verbose"), has("--log"));
-    let mut failed = 0;
-    let mut counts = Counts::default();
-    for seed in first..first + count {
-        let plan = Plan { is_logged, ..Plan::of_seed(seed) };
-        let outcome = run(&plan);
-        let hash = outcome.trace_hash;
-        if is_verbose {
-            println!("seed {seed}: trace {hash:016x}, {:?}, {:?}", outcome.elapsed, outcome.counts);
-            println!("seed {seed}: {plan:?}");
-        }
-        let mut holds = outcome.violations.is_empty();
-        if !holds {
-            println!("seed {seed} FAILED (trace {hash:016x}):");
-            outcome.violations.iter().for_each(|violation| println!("  {violation}"));
-        }
-        counts += outcome.counts;
-        holds &= block_path_holds(seed, is_verbose, is_logged);
-        failed += u64::from(!holds);
-    }
-    let numbers = counts.named().map(|(name, number)| format!("{name}={number}"));
+    let now = Instant::now();
+    let (failed, counts) = (Vec::new(), Counts::default());
+    let mut progress =
+        Progress { begun: now, shown: now, done: 0, of: options.count, failed, counts };
+    let seeds = options.first..options.first + options.count;
+    let longest = Duration::from_secs(seed_seconds());
+    let is_logged = options.is_logged;
+    sweep(
+        seeds,
+        options.jobs,
+        longest,
+        |seed| run_seed(seed, is_logged),
+        |seed, report| {
+            match report {
+                Report::Ended(outcome) => progress.ended(seed, &outcome, &options),
+                Report::Panicked(text) => progress.failed(seed, " PANICKED:", &[text]),
+                Report::Hangs => {
+                    println!("seed {seed} did not end within {} s", longest.as_secs());
+                    std::process::exit(1);
+                }
+            }
+            progress.done += 1;
+            progress.show();
+        },
+    );
+    let numbers = progress.counts.named().map(|(name, number)| format!("{name}={number}"));
     println!("counts: {}", numbers.join(" "));
-    println!("{} of {count} seeds passed", count - failed);
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let (count, failed) = (options.count, progress.failed.len() as u64);
+    println!("{} of {count} seeds passed, {:.1} a second", count - failed, progress.rate());
+    if failed > 0 {
+        progress.failed.sort_unstable();
+        let seeds: Vec<String> = progress.failed.iter().map(u64::to_string).collect();
+        println!("failed seeds: {}", seeds.join(" "));
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }

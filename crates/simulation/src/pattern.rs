@@ -7,17 +7,19 @@ pub(crate) type Stamp = u64;
 
 /// Eight bytes of a write, from its byte `8 * index` on.
 fn word(stamp: Stamp, index: u64) -> [u8; 8] {
-    mix((stamp << 24).wrapping_add(index).wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()
+    number(stamp, index).to_le_bytes()
+}
+
+fn number(stamp: Stamp, index: u64) -> u64 {
+    mix((stamp << 24).wrapping_add(index).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// Bytes `at..at + length` of a write.
 pub(crate) fn bytes(stamp: Stamp, at: u64, length: usize) -> Vec<u8> {
     let skipped = (at % 8) as usize;
-    let mut bytes = Vec::with_capacity(skipped + length + 8);
-    let mut index = at / 8;
-    while bytes.len() < skipped + length {
-        bytes.extend_from_slice(&word(stamp, index));
-        index += 1;
+    let mut bytes = vec![0; (skipped + length).next_multiple_of(8)];
+    for (word, index) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(at / 8..) {
+        *word = number(stamp, index).to_le_bytes();
     }
     bytes.truncate(skipped + length);
     bytes.drain(..skipped);
@@ -28,6 +30,17 @@ pub(crate) fn bytes(stamp: Stamp, at: u64, length: usize) -> Vec<u8> {
 pub(crate) fn agreeing(stamp: Stamp, at: u64, found: &[u8]) -> usize {
     let mut done = 0;
     while done < found.len() {
+        if (at + done as u64).is_multiple_of(8) {
+            let (words, _) = found[done..].as_chunks::<8>();
+            let indexes = (at + done as u64) / 8..;
+            let is_right = |(word, index): &(&[u8; 8], u64)| {
+                u64::from_le_bytes(**word) == number(stamp, *index)
+            };
+            done += 8 * words.iter().zip(indexes).take_while(is_right).count();
+            if done == found.len() {
+                break;
+            }
+        }
         let at = at + done as u64;
         let expected = &word(stamp, at / 8)[(at % 8) as usize..];
         let expected = &expected[..expected.len().min(found.len() - done)];

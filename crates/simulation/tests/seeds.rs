@@ -1,13 +1,17 @@
 //! The simulation's short form, and proof that a seed repeats a run.
 
-use simulation::{Counts, Plan, run, run_block_path};
+use simulation::{Counts, Plan, Report, cores, run, run_block_path, sweep};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Seeds of the short form.
 const SEEDS: std::ops::Range<u64> = 100..116;
 
 /// Seeds of the block path in the short form.
 const BLOCK_SEEDS: std::ops::Range<u64> = 0..24;
+
+/// How long one seed may take.
+const LONGEST: Duration = Duration::from_mins(5);
 
 /// What so few seeds need not show.
 const SELDOM: [&str; 1] = ["late_commits"];
@@ -31,14 +35,21 @@ fn a_seed_repeats_exactly() {
 fn seeds_hold() {
     let mut failed = Vec::new();
     let mut counts = Counts::default();
-    for seed in SEEDS {
-        let plan = Plan::of_seed(seed);
-        let outcome = run(&plan);
-        counts += outcome.counts;
-        if !outcome.violations.is_empty() {
-            failed.push((seed, outcome.violations));
-        }
-    }
+    sweep(
+        SEEDS,
+        cores(),
+        LONGEST,
+        |seed| run(&Plan::of_seed(seed)),
+        |seed, report| match report {
+            Report::Ended(outcome) => {
+                counts += outcome.counts;
+                if !outcome.violations.is_empty() {
+                    failed.push((seed, outcome.violations));
+                }
+            }
+            broken => failed.push((seed, vec![format!("{broken:?}")])),
+        },
+    );
     assert!(failed.is_empty(), "{failed:#?}");
     let numbers = counts.named();
     println!("{numbers:?}");

@@ -7,6 +7,7 @@ use crate::file::OpenOptions;
 use crate::operation::Operation;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -19,30 +20,45 @@ type Page = Rc<[u8; PAGE_BYTES]>;
 struct Bytes(BTreeMap<u64, Page>);
 
 impl Bytes {
-    fn read(&self, mut offset: u64, mut out: &mut [u8]) {
-        while !out.is_empty() {
+    fn read(&self, mut offset: u64, len: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(len);
+        while out.len() < len {
             let start = (offset % PAGE_BYTES as u64) as usize;
-            let here = out.len().min(PAGE_BYTES - start);
-            let (piece, rest) = out.split_at_mut(here);
+            let here = (len - out.len()).min(PAGE_BYTES - start);
             match self.0.get(&(offset / PAGE_BYTES as u64)) {
-                Some(page) => piece.copy_from_slice(&page[start..start + here]),
-                None => piece.fill(0),
+                Some(page) => out.extend_from_slice(&page[start..start + here]),
+                None => out.resize(out.len() + here, 0),
             }
             offset += here as u64;
-            out = rest;
         }
+        out
     }
 
-    fn write(&mut self, mut offset: u64, mut bytes: &[u8]) {
+    /// Writes bytes; answers the pages as they are then.
+    fn write(&mut self, mut offset: u64, mut bytes: &[u8]) -> Vec<Page> {
+        let mut pages: Vec<Page> = Vec::with_capacity(bytes.len() / PAGE_BYTES + 2);
         while !bytes.is_empty() {
             let start = (offset % PAGE_BYTES as u64) as usize;
             let (piece, rest) = bytes.split_at(bytes.len().min(PAGE_BYTES - start));
-            let page = self.0.entry(offset / PAGE_BYTES as u64);
-            let page = page.or_insert_with(|| Rc::new([0; PAGE_BYTES]));
-            Rc::make_mut(page)[start..start + piece.len()].copy_from_slice(piece);
+            // Zeros and the like share one page.
+            let same = pages.last().filter(|page| page[..] == *piece).map(Rc::clone);
+            let whole = same.or_else(|| <[u8; PAGE_BYTES]>::try_from(piece).ok().map(Rc::new));
+            pages.push(self.put(offset / PAGE_BYTES as u64, start, piece, whole));
             offset += piece.len() as u64;
             bytes = rest;
         }
+        pages
+    }
+
+    /// Replaces a page by a whole one, or a part of it; answers the page.
+    fn put(&mut self, number: u64, start: usize, piece: &[u8], whole: Option<Page>) -> Page {
+        if let Some(page) = whole {
+            self.0.insert(number, Rc::clone(&page));
+            return page;
+        }
+        let page = self.0.entry(number).or_insert_with(|| Rc::new([0; PAGE_BYTES]));
+        Rc::make_mut(page)[start..start + piece.len()].copy_from_slice(piece);
+        Rc::clone(page)
     }
 
     /// Forgets all from `size` on.
@@ -59,7 +75,23 @@ impl Bytes {
 struct Unflushed {
     number: u64,
     offset: u64,
-    bytes: Vec<u8>,
+    len: u64,
+    /// The pages it touched, as it left them.
+    pages: Vec<Page>,
+}
+
+impl Unflushed {
+    /// Its parts within pages: the page's number, the page, and the range in it.
+    fn parts(&self) -> impl Iterator<Item = (u64, &Page, Range<usize>)> {
+        let page_bytes = PAGE_BYTES as u64;
+        let (offset, end) = (self.offset, self.offset + self.len);
+        let covered = offset / page_bytes..end.div_ceil(page_bytes);
+        covered.zip(&self.pages).map(move |(number, page)| {
+            let first = number * page_bytes;
+            let start = offset.max(first) - first;
+            (number, page, start as usize..(end.min(first + page_bytes) - first) as usize)
+        })
+    }
 }
 
 #[derive(Default)]
@@ -155,8 +187,7 @@ impl World {
             file.current.truncate(size);
             file.durable.truncate(size);
             for write in &mut file.unflushed {
-                let kept = size.saturating_sub(write.offset).min(write.bytes.len() as u64);
-                write.bytes.truncate(kept as usize);
+                write.len = size.saturating_sub(write.offset).min(write.len);
             }
         }
         file.size = size;
@@ -218,19 +249,16 @@ impl World {
                 let start = at;
                 for segment in segments {
                     let here = (segment.len() as u64).min(file.size.saturating_sub(at));
-                    let mut bytes = vec![0; here as usize];
-                    file.current.read(at, &mut bytes);
-                    segment.fill_from(&bytes);
+                    segment.fill_from(&file.current.read(at, here as usize));
                     at += here;
                 }
                 (at - start) as i32
             }
             Operation::Write { chunks, offset, skip } => {
-                file.write(*offset + *skip as u64, gather(chunks, *skip))
+                file.write(*offset + *skip as u64, &gather(chunks, *skip))
             }
             Operation::WriteOne { chunk, offset, skip } => {
-                let bytes = gather(std::slice::from_ref(chunk), *skip);
-                file.write(*offset + *skip as u64, bytes)
+                file.write(*offset + *skip as u64, &chunk.to_bytes()[*skip..])
             }
             Operation::Sync { .. } => {
                 file.sync(covered);
@@ -247,7 +275,7 @@ impl World {
         for (object, offset, bytes) in in_flight {
             if let Ok(open) = self.open_file(object) {
                 let file = open.file;
-                self.disk.all[file].write(offset, bytes);
+                self.disk.all[file].write(offset, &bytes);
             }
         }
         let tear_bytes = self.config.tear_bytes.max(1);
@@ -263,11 +291,15 @@ impl World {
             for write in std::mem::take(&mut file.unflushed) {
                 // A third each: whole, lost, torn.
                 let fate = self.rng.below(3);
-                for (index, piece) in write.bytes.chunks(tear_bytes).enumerate() {
-                    let kept = fate == 0 || fate == 2 && self.rng.below(2) == 0;
-                    if kept {
-                        let offset = write.offset + (index * tear_bytes) as u64;
-                        file.durable.write(offset, piece);
+                for (number, page, range) in write.parts() {
+                    let mut start = range.start;
+                    while start < range.end {
+                        let end = range.end.min(start + tear_bytes);
+                        let kept = fate == 0 || fate == 2 && self.rng.below(2) == 0;
+                        if kept {
+                            file.durable.put(number, start, &page[start..end], None);
+                        }
+                        start = end;
                     }
                 }
             }
@@ -278,7 +310,7 @@ impl World {
 
 /// All bytes of `chunks` but the first `skip`.
 pub(crate) fn gather(chunks: &[Chunk], skip: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(chunks.iter().map(Chunk::len).sum());
     for chunk in chunks {
         bytes.extend_from_slice(&chunk.to_bytes());
     }
@@ -287,15 +319,14 @@ pub(crate) fn gather(chunks: &[Chunk], skip: usize) -> Vec<u8> {
 }
 
 impl SimFile {
-    fn write(&mut self, offset: u64, bytes: Vec<u8>) -> i32 {
-        let len = bytes.len();
-        self.current.write(offset, &bytes);
-        let page_bytes = PAGE_BYTES as u64;
-        for page in offset / page_bytes..(offset + len as u64).div_ceil(page_bytes) {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> i32 {
+        let len = bytes.len() as u64;
+        let pages = self.current.write(offset, bytes);
+        for page in (offset / PAGE_BYTES as u64..).take(pages.len()) {
             *self.page_writes.entry(page).or_default() += 1;
         }
-        self.size = self.size.max(offset + len as u64);
-        self.unflushed.push(Unflushed { number: self.next_write, offset, bytes });
+        self.size = self.size.max(offset + len);
+        self.unflushed.push(Unflushed { number: self.next_write, offset, len, pages });
         self.next_write += 1;
         len as i32
     }
@@ -305,7 +336,10 @@ impl SimFile {
         let later = self.unflushed.iter().position(|write| write.number >= covered);
         let count = later.unwrap_or(self.unflushed.len());
         for write in self.unflushed.drain(..count) {
-            self.durable.write(write.offset, &write.bytes);
+            for (number, page, range) in write.parts() {
+                let whole = (range.len() == PAGE_BYTES).then(|| Rc::clone(page));
+                self.durable.put(number, range.start, &page[range], whole);
+            }
         }
     }
 
@@ -317,7 +351,7 @@ impl SimFile {
         let end = offset + len;
         if mode & ZEROING != 0 {
             let inside = end.min(self.size).saturating_sub(offset);
-            self.write(offset, vec![0; inside as usize]);
+            self.write(offset, &vec![0; inside as usize]);
         }
         if mode & libc::FALLOC_FL_KEEP_SIZE == 0 {
             self.size = self.size.max(end);

@@ -2,12 +2,14 @@
 
 use super::disk::gather;
 use super::moment::Seen;
-use super::streams::{Delivery, Listener, Payload, Sending, Stream};
+use super::streams::{Delivery, Inbox, Listener, Payload, Piece, Sending, Stream};
 use super::world::{Event, Object, World};
 use crate::chunk::{Chunk, Segment};
 use std::collections::VecDeque;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
+use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Connections that may wait to be accepted.
@@ -188,9 +190,7 @@ impl World {
         }
         let mut done = 0;
         for segment in segments {
-            let here = segment.len().min(stream.inbox.len());
-            let bytes: Vec<u8> = stream.inbox.drain(..here).collect();
-            done += segment.fill_from(&bytes);
+            done += stream.inbox.fill(segment);
         }
         if done > 0 {
             self.send_piece(object, Payload::Read(done));
@@ -202,7 +202,7 @@ impl World {
         let Some(Object::Stream(stream)) = self.objects.get_mut(&object) else {
             return self.fail(key, libc::ENOTCONN);
         };
-        let bytes = gather(chunks, skip);
+        let bytes = Rc::new(gather(chunks, skip));
         stream.sends.push_back(Sending { key, bytes, done: 0 });
         self.plan(1, Event::Pump(object));
     }
@@ -222,7 +222,8 @@ impl World {
             }
             let left = sending.bytes.len() - sending.done;
             let here = left.min(window.saturating_sub(stream.unread));
-            let bytes = sending.bytes[sending.done..sending.done + here].to_vec();
+            let bytes = Rc::clone(&sending.bytes);
+            let taken = sending.done..sending.done + here;
             sending.done += here;
             stream.unread += here;
             let total = sending.bytes.len();
@@ -231,22 +232,22 @@ impl World {
                 stream.sends.pop_front();
                 self.plan(1, Event::Complete { key, code: total as i32 });
             }
-            self.send_in_pieces(object, &bytes);
+            self.send_in_pieces(object, &bytes, taken);
             if !is_over {
                 return;
             }
         }
     }
 
-    fn send_in_pieces(&mut self, object: u64, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
+    fn send_in_pieces(&mut self, object: u64, bytes: &Rc<Vec<u8>>, mut left: Range<usize>) {
+        while !left.is_empty() {
             // Mostly large pieces, now and then small ones.
             let most = self.config.piece_bytes_max.max(1) as u64;
             let most = if self.rng.hits(200_000) { most.min(64) } else { most };
-            let here = bytes.len().min(1 + self.rng.below(most) as usize);
-            let (piece, rest) = bytes.split_at(here);
-            self.send_piece(object, Payload::Data(piece.to_vec()));
-            bytes = rest;
+            let here = left.len().min(1 + self.rng.below(most) as usize);
+            let range = left.start..left.start + here;
+            self.send_piece(object, Payload::Data(Piece { bytes: Rc::clone(bytes), range }));
+            left.start += here;
         }
     }
 
@@ -261,8 +262,8 @@ impl World {
             stream.last_arrival_ns = at_ns;
         }
         let (source_node, target_node) = (node, peer_node);
-        if let Payload::Data(bytes) = &payload {
-            let bytes = bytes.len();
+        if let Payload::Data(piece) = &payload {
+            let bytes = piece.range.len();
             self.see(Seen::Send { from: node, to: peer_node, bytes, stream: source });
         }
         let delivery = Delivery { source, source_node, target, target_node, payload };
@@ -285,9 +286,10 @@ impl World {
             return;
         }
         match delivery.payload {
-            Payload::Data(bytes) => {
-                stream.inbox.extend(&bytes);
-                self.note(5, delivery.target, hash(&bytes));
+            Payload::Data(piece) => {
+                let hash = hash(piece.as_slice());
+                stream.inbox.push(piece);
+                self.note(5, delivery.target, hash);
             }
             Payload::Read(n) => stream.unread = stream.unread.saturating_sub(n),
             Payload::End => stream.is_at_end = true,
@@ -435,7 +437,7 @@ fn stream(node: u32, peer_node: u32, local: SocketAddr, peer: u64) -> Stream {
         local,
         peer,
         connecting: None,
-        inbox: VecDeque::new(),
+        inbox: Inbox::default(),
         receives: VecDeque::new(),
         sends: VecDeque::new(),
         unread: 0,

@@ -1,7 +1,10 @@
 //! The state of simulated sockets.
 
+use crate::chunk::Segment;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
 
 /// A listening socket.
 pub(crate) struct Listener {
@@ -23,7 +26,7 @@ impl Listener {
 /// A send that is not all taken yet.
 pub(crate) struct Sending {
     pub(crate) key: u32,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Rc<Vec<u8>>,
     /// Bytes taken.
     pub(crate) done: usize,
 }
@@ -38,7 +41,7 @@ pub(crate) struct Stream {
     /// The connect that waits for the other end's answer.
     pub(crate) connecting: Option<u32>,
     /// Bytes that have arrived.
-    pub(crate) inbox: VecDeque<u8>,
+    pub(crate) inbox: Inbox,
     pub(crate) receives: VecDeque<u32>,
     pub(crate) sends: VecDeque<Sending>,
     /// Bytes sent that the other program has not read.
@@ -83,11 +86,78 @@ pub(crate) struct Delivery {
     pub(crate) payload: Payload,
 }
 
+/// A part of what one send carries: pieces share its bytes.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) bytes: Rc<Vec<u8>>,
+    pub(crate) range: Range<usize>,
+}
+
+impl Piece {
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[self.range.clone()]
+    }
+}
+
+/// Bytes that have arrived.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    pieces: VecDeque<Piece>,
+    len: usize,
+}
+
+impl Inbox {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn push(&mut self, piece: Piece) {
+        self.len += piece.range.len();
+        self.pieces.push_back(piece);
+    }
+
+    /// Moves bytes into a segment; answers how many.
+    pub(crate) fn fill(&mut self, segment: &mut Segment) -> usize {
+        let here = segment.len().min(self.len);
+        match self.pieces.front() {
+            Some(first) if first.range.len() >= here => {
+                segment.fill_from(&first.as_slice()[..here]);
+            }
+            _ => {
+                let mut bytes = Vec::with_capacity(here);
+                for piece in &self.pieces {
+                    let left = here - bytes.len();
+                    bytes.extend_from_slice(&piece.as_slice()[..left.min(piece.range.len())]);
+                    if bytes.len() == here {
+                        break;
+                    }
+                }
+                segment.fill_from(&bytes);
+            }
+        }
+        self.skip(here);
+        here
+    }
+
+    fn skip(&mut self, mut count: usize) {
+        self.len -= count;
+        while let Some(first) = self.pieces.front_mut() {
+            let here = count.min(first.range.len());
+            first.range.start += here;
+            count -= here;
+            if !first.range.is_empty() {
+                break;
+            }
+            self.pieces.pop_front();
+        }
+    }
+}
+
 /// What arrives.
 #[derive(Debug)]
 pub(crate) enum Payload {
     /// Bytes.
-    Data(Vec<u8>),
+    Data(Piece),
     /// So many bytes were read at the other end.
     Read(usize),
     /// No more bytes will come.

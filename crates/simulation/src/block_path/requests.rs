@@ -227,7 +227,10 @@ impl Worker {
         let read = self.namespace.read_into(offset, segments).await;
         let filled = self.device_result(read)?;
         let buffers = filled.into_iter().filter_map(Segment::into_buffer);
-        Ok(buffers.flat_map(|buffer| buffer.to_vec()).collect())
+        Ok(buffers.fold(Vec::with_capacity(bytes), |mut whole, buffer| {
+            whole.extend_from_slice(&buffer);
+            whole
+        }))
     }
 
     async fn zero(&mut self) {

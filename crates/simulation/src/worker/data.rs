@@ -211,8 +211,10 @@ impl Worker {
         let result = self.client.read(inode, offset, asked as usize, room.as_ref()).await;
         self.answered("read", &result);
         let Ok(chunks) = result else { return };
-        let bytes: Vec<u8> =
-            chunks.iter().flat_map(|chunk| chunk.to_bytes().into_owned()).collect();
+        let mut bytes = Vec::with_capacity(chunks.iter().map(Chunk::len).sum());
+        for chunk in &chunks {
+            bytes.extend_from_slice(&chunk.to_bytes());
+        }
         let session = session.filter(|before| self.session() == Some(*before));
         let actor = self.actor;
         let mut history = self.history();

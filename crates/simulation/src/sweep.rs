@@ -1,0 +1,106 @@
+//! Many seeds on all cores: each thread takes the next seed and runs it by itself.
+
+use crate::block_path::{BlockOutcome, run_block_path};
+use crate::plan::Plan;
+use crate::run::{Outcome, run};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a sweep looks for seeds that do not end.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What a sweep reports of a seed.
+#[derive(Debug)]
+pub enum Report<T> {
+    /// It has ended.
+    Ended(T),
+    /// It panicked, with this message.
+    Panicked(String),
+    /// It has run for longer than it may, and still runs. Reported once.
+    Hangs,
+}
+
+enum Message<T> {
+    Begun(u64),
+    Ended(u64, Report<T>),
+}
+
+/// What came of a seed.
+#[derive(Debug)]
+pub struct SeedOutcome {
+    /// Of the whole cluster.
+    pub cluster: Outcome,
+    /// Of a host and a target by themselves.
+    pub block_path: BlockOutcome,
+}
+
+/// Runs all that belongs to a seed; `is_logged` as in [`Plan`].
+pub fn run_seed(seed: u64, is_logged: bool) -> SeedOutcome {
+    let cluster = run(&Plan { is_logged, ..Plan::of_seed(seed) });
+    SeedOutcome { cluster, block_path: run_block_path(seed, is_logged) }
+}
+
+/// How many seeds this machine runs at once.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Runs `job` for each seed, `jobs` of them at once, and reports each in the order in which they end.
+/// A seed that takes longer than `longest` is reported when it does; the sweep waits for it all the same.
+pub fn sweep<T: Send>(
+    seeds: Range<u64>,
+    jobs: usize,
+    longest: Duration,
+    job: impl Fn(u64) -> T + Sync,
+    mut report: impl FnMut(u64, Report<T>),
+) {
+    let next = AtomicU64::new(seeds.start);
+    let (sender, receiver) = channel();
+    thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            let sender = sender.clone();
+            let (next, seeds, job) = (&next, &seeds, &job);
+            scope.spawn(move || take_seeds(next, seeds.end, job, &sender));
+        }
+        drop(sender);
+        let mut running: Vec<(u64, Instant)> = Vec::new();
+        loop {
+            match receiver.recv_timeout(LOOK_EVERY) {
+                Ok(Message::Begun(seed)) => running.push((seed, Instant::now())),
+                Ok(Message::Ended(seed, ended)) => {
+                    running.retain(|(other, _)| *other != seed);
+                    report(seed, ended);
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            for (seed, _) in running.extract_if(.., |(_, begun)| begun.elapsed() > longest) {
+                report(seed, Report::Hangs);
+            }
+        }
+    });
+}
+
+fn take_seeds<T>(next: &AtomicU64, end: u64, job: impl Fn(u64) -> T, sender: &Sender<Message<T>>) {
+    loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= end || sender.send(Message::Begun(seed)).is_err() {
+            return;
+        }
+        let ended = match catch_unwind(AssertUnwindSafe(|| job(seed))) {
+            Ok(outcome) => Report::Ended(outcome),
+            Err(payload) => {
+                let text = payload.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+                Report::Panicked(text.unwrap_or("no message").to_owned())
+            }
+        };
+        if sender.send(Message::Ended(seed, ended)).is_err() {
+            return;
+        }
+    }
+}
