@@ -2,7 +2,7 @@ use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn batch(number: u64) -> Batch {
-    Batch { writes: vec![(number.to_be_bytes().to_vec(), Some(vec![7; 100]))] }
+    Batch { writes: vec![(number.to_le_bytes().to_vec(), Some(vec![7; 100]))] }
 }
 
 fn open(directory: &Path) -> FjallStore {
@@ -39,7 +39,7 @@ fn commits_while_the_engine_is_opened_anew() {
     let store = open(directory.path());
     assert_eq!(locked(&store.shared.commits).newest.sequence, COMMITS);
     for number in 0..COMMITS {
-        let value = store.get(&number.to_be_bytes()).expect("an intact store");
+        let value = store.get(&number.to_le_bytes()).expect("an intact store");
         assert_eq!(value.as_deref(), Some(&[7; 100][..]), "commit {number}");
     }
 }
