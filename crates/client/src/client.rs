@@ -7,7 +7,7 @@ use crate::read::Memory;
 use crate::removals::Removals;
 use crate::session::{CallCounts, Session, SessionConfig};
 use crate::space::Space;
-use protocol::client::{Answer, Call};
+use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::lease::Return;
 use protocol::space::PoolUse;
 use protocol::{Errno, InodeId, Rights, SessionId};
@@ -156,7 +156,7 @@ impl Client {
     /// # Errors
     /// Those of a call.
     pub async fn pool_use(self: &Rc<Self>) -> Result<PoolUse, Errno> {
-        match self.session.call(Call::PoolUse).await? {
+        match self.session.call(Call::Read(ReadCall::PoolUse)).await? {
             Answer::PoolUse(pool_use) => Ok(pool_use),
             _ => Err(Errno::EPROTO),
         }
@@ -177,7 +177,9 @@ impl Client {
     pub(crate) async fn return_unused_space(self: &Rc<Self>) {
         let unused = self.space.borrow_mut().take_unused();
         for (device, free) in unused {
-            if let Err(error) = self.session.call(Call::ReturnSpace { device, free }).await {
+            if let Err(error) =
+                self.session.call(Call::Change(ChangeCall::ReturnSpace { device, free })).await
+            {
                 tracing::warn!(%device, %error, "unused space could not be returned");
             }
         }
@@ -206,7 +208,8 @@ impl Client {
             if part.is_empty() {
                 continue;
             }
-            if let Err(error) = self.session.call(Call::GiveBack(part)).await {
+            if let Err(error) = self.session.call(Call::Session(SessionCall::GiveBack(part))).await
+            {
                 tracing::debug!(%error, "rights could not be given back");
             }
         }

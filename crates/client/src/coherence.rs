@@ -7,7 +7,9 @@ use crate::client::Client;
 use crate::dirty::FillState;
 use crate::inode::Inode;
 use crate::session::{Handler, PushReply};
-use protocol::client::{Answer, Call, Creation, Push, PushAnswer, Response};
+use protocol::client::{
+    Answer, Call, ChangeCall, Creation, Push, PushAnswer, ReadCall, Response, SessionCall,
+};
 use protocol::lease::{Grant, Recall, Recalled, Return};
 use protocol::space::DeviceInfo;
 use protocol::{Attr, Errno, FileKind, FreeEpoch, InodeId, Rights};
@@ -40,7 +42,8 @@ impl Handler for Client {
         for attr in &response.changed {
             self.note(attr, &fresh, false);
         }
-        if let (Call::Create { rights, .. }, Ok(Answer::Entry(attr))) = (call, &response.result)
+        if let (Call::Change(ChangeCall::Create { rights, .. }), Ok(Answer::Entry(attr))) =
+            (call, &response.result)
             && rights.contains(Rights::OPEN)
             && is_awaited
         {
@@ -175,19 +178,41 @@ impl Client {
     }
 
     fn note_answer(&self, call: &Call, answer: &Answer, fresh: &HashSet<InodeId>) {
-        match (call, answer) {
-            (Call::Commit { inode, extents, .. }, Answer::Attr(attr)) => {
-                self.note_commit(*inode, &extents.0, attr, fresh);
-            }
-            (Call::Commit { inode, .. }, Answer::NotDurable(attr)) => {
-                // What was committed may be lost: those who read it ask.
-                self.note(attr, &HashSet::new(), false);
-                self.inode(*inode).state.borrow_mut().forget_extents();
-            }
-            (
-                Call::ReadExtents { offset, .. },
-                Answer::Extents { extents, covered_to, attr, free_epoch },
-            ) => {
+        match call {
+            Call::Session(call) => self.note_session(call, answer, fresh),
+            Call::Read(call) => self.note_read(call, answer, fresh),
+            Call::Change(call) => self.note_change(call, answer, fresh),
+        }
+    }
+
+    fn note_session(&self, call: &SessionCall, answer: &Answer, fresh: &HashSet<InodeId>) {
+        match call {
+            SessionCall::Acquire { .. } => self.note_attr(answer, fresh),
+            SessionCall::Start { .. }
+            | SessionCall::Reclaim { .. }
+            | SessionCall::Heartbeat { .. }
+            | SessionCall::Pulse { .. }
+            | SessionCall::End
+            | SessionCall::Devices
+            | SessionCall::Admit(_)
+            | SessionCall::GiveBack(_)
+            | SessionCall::Sync(_)
+            | SessionCall::CancelLock { .. } => {}
+        }
+    }
+
+    fn note_read(&self, call: &ReadCall, answer: &Answer, fresh: &HashSet<InodeId>) {
+        match call {
+            ReadCall::Lookup { parent, name } => match answer {
+                Answer::Entry(attr) => self.note_entry(*parent, name, attr, fresh),
+                Answer::NoEntry => self.set_entry(*parent, name, None, fresh),
+                _ => {}
+            },
+            ReadCall::ReadDir { inode, .. } => self.note_listing(*inode, answer, fresh),
+            ReadCall::ReadExtents { offset, .. } => {
+                let Answer::Extents { extents, covered_to, attr, free_epoch } = answer else {
+                    return;
+                };
                 self.session.note_epoch(*free_epoch);
                 self.note(attr, fresh, false);
                 if fresh.contains(&attr.inode) {
@@ -195,75 +220,101 @@ impl Client {
                     inode.state.borrow_mut().set_extents(*offset, *covered_to, &extents.0);
                 }
             }
-            (_, Answer::Attr(attr) | Answer::Copied { attr, .. }) => self.note(attr, fresh, false),
-            (_, Answer::Entries { entries, .. }) => {
-                for entry in entries {
-                    self.note(&entry.attr, fresh, false);
-                }
-                self.note_listing(call, answer, fresh);
-            }
-            _ => self.note_names(call, answer, fresh),
+            ReadCall::GetAttr(_) => self.note_attr(answer, fresh),
+            ReadCall::PoolUse
+            | ReadCall::ReadLink(_)
+            | ReadCall::GetXattr { .. }
+            | ReadCall::ListXattr(_)
+            | ReadCall::TestLock(_) => {}
         }
     }
 
-    fn note_names(&self, call: &Call, answer: &Answer, fresh: &HashSet<InodeId>) {
-        match (call, answer) {
-            (Call::Lookup { parent, name }, Answer::NoEntry) => {
-                self.set_entry(*parent, name, None, fresh);
-            }
-            (Call::Create { parent, name, creation, .. }, Answer::Entry(attr)) => {
-                self.note(attr, fresh, false);
-                self.set_entry(*parent, name, Some(attr.inode), fresh);
+    fn note_change(&self, call: &ChangeCall, answer: &Answer, fresh: &HashSet<InodeId>) {
+        match call {
+            ChangeCall::Commit { inode, extents, .. } => match answer {
+                Answer::Attr(attr) => self.note_commit(*inode, &extents.0, attr, fresh),
+                Answer::NotDurable(attr) => {
+                    // What was committed may be lost: those who read it ask.
+                    self.note(attr, &HashSet::new(), false);
+                    self.inode(*inode).state.borrow_mut().forget_extents();
+                }
+                _ => {}
+            },
+            ChangeCall::Create { parent, name, creation, .. } => {
+                let Answer::Entry(attr) = answer else { return };
+                self.note_entry(*parent, name, attr, fresh);
                 if fresh.contains(&attr.inode) {
-                    let inode = self.inode(attr.inode);
-                    let mut state = inode.state.borrow_mut();
-                    state.has_no_xattrs = state.rights.contains(Rights::READ);
-                    match creation {
-                        Creation::Directory => {
-                            if let Some(entries) = state.entries_mut() {
-                                entries.set_complete();
-                            }
-                        }
-                        Creation::File => state.know_hole_from(0),
-                        Creation::Symlink(target) => state.target = Some(target.as_slice().into()),
-                        Creation::Special(..) => {}
-                    }
+                    self.note_created(attr.inode, creation);
                 }
             }
-            (
-                Call::Lookup { parent, name } | Call::Link { parent, name, .. },
-                Answer::Entry(attr),
-            ) => {
-                self.note(attr, fresh, false);
-                self.set_entry(*parent, name, Some(attr.inode), fresh);
+            ChangeCall::Link { parent, name, .. } => {
+                let Answer::Entry(attr) = answer else { return };
+                self.note_entry(*parent, name, attr, fresh);
             }
-            (
-                Call::Unlink { parent, name, .. } | Call::Rmdir { parent, name },
-                Answer::Removed { inode: removed, left },
-            ) => {
+            ChangeCall::Unlink { parent, name, .. } | ChangeCall::Rmdir { parent, name } => {
+                let Answer::Removed { inode: removed, left } = answer else { return };
                 match left {
                     Some(attr) => self.note(attr, fresh, false),
                     None => self.note_unnamed(*removed),
                 }
                 self.set_entry(*parent, name, None, fresh);
             }
-            (
-                Call::Rename { parent, name, new_parent, new_name, .. },
-                Answer::Renamed { moved, other, replaced },
-            ) => {
-                self.note(moved, fresh, false);
-                let others =
-                    other.iter().chain(replaced.iter().filter_map(|(_, left)| left.as_ref()));
-                for attr in others {
-                    self.note(attr, fresh, false);
-                }
-                if let Some((replaced, None)) = replaced {
-                    self.note_unnamed(*replaced);
-                }
+            ChangeCall::Rename { parent, name, new_parent, new_name, .. } => {
+                let Answer::Renamed { moved, other, .. } = answer else { return };
+                self.note_renamed(answer, fresh);
                 self.set_entry(*parent, name, other.as_ref().map(|attr| attr.inode), fresh);
                 self.set_entry(*new_parent, new_name, Some(moved.inode), fresh);
             }
-            _ => {}
+            ChangeCall::SetAttr { .. }
+            | ChangeCall::SetXattr { .. }
+            | ChangeCall::RemoveXattr { .. }
+            | ChangeCall::Fallocate { .. }
+            | ChangeCall::CopyRange { .. } => self.note_attr(answer, fresh),
+            ChangeCall::LeaseSpace { .. }
+            | ChangeCall::ReturnSpace { .. }
+            | ChangeCall::SetLock { .. }
+            | ChangeCall::Unlock(_) => {}
+        }
+    }
+
+    fn note_attr(&self, answer: &Answer, fresh: &HashSet<InodeId>) {
+        if let Answer::Attr(attr) | Answer::Copied { attr, .. } = answer {
+            self.note(attr, fresh, false);
+        }
+    }
+
+    fn note_entry(&self, parent: InodeId, name: &[u8], attr: &Attr, fresh: &HashSet<InodeId>) {
+        self.note(attr, fresh, false);
+        self.set_entry(parent, name, Some(attr.inode), fresh);
+    }
+
+    /// A new inode of this client: all that is in it is known.
+    fn note_created(&self, id: InodeId, creation: &Creation) {
+        let inode = self.inode(id);
+        let mut state = inode.state.borrow_mut();
+        state.has_no_xattrs = state.rights.contains(Rights::READ);
+        match creation {
+            Creation::Directory => {
+                if let Some(entries) = state.entries_mut() {
+                    entries.set_complete();
+                }
+            }
+            Creation::File => state.know_hole_from(0),
+            Creation::Symlink(target) => state.target = Some(target.as_slice().into()),
+            Creation::Special(..) => {}
+        }
+    }
+
+    /// Attributes after a rename: of what moved, of what it was exchanged with, of what it replaced.
+    fn note_renamed(&self, answer: &Answer, fresh: &HashSet<InodeId>) {
+        let Answer::Renamed { moved, other, replaced } = answer else { return };
+        self.note(moved, fresh, false);
+        let others = other.iter().chain(replaced.iter().filter_map(|(_, left)| left.as_ref()));
+        for attr in others {
+            self.note(attr, fresh, false);
+        }
+        if let Some((replaced, None)) = replaced {
+            self.note_unnamed(*replaced);
         }
     }
 
@@ -274,15 +325,16 @@ impl Client {
     }
 
     /// Entries of a listing become cached names.
-    fn note_listing(&self, call: &Call, answer: &Answer, fresh: &HashSet<InodeId>) {
-        let (Call::ReadDir { inode, .. }, Answer::Entries { entries, .. }) = (call, answer) else {
-            return;
-        };
+    fn note_listing(&self, id: InodeId, answer: &Answer, fresh: &HashSet<InodeId>) {
+        let Answer::Entries { entries, .. } = answer else { return };
         for entry in entries {
-            self.set_entry(*inode, &entry.name, Some(entry.attr.inode), fresh);
+            self.note(&entry.attr, fresh, false);
         }
-        if !fresh.contains(inode)
-            && let Some(directory) = self.known_inode(*inode)
+        for entry in entries {
+            self.set_entry(id, &entry.name, Some(entry.attr.inode), fresh);
+        }
+        if !fresh.contains(&id)
+            && let Some(directory) = self.known_inode(id)
             && let Some(entries) = directory.state.borrow_mut().entries_mut()
         {
             entries.give_up_listing();

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::dirty::{At, Cursor, Fill, FillState, RUNS_PER_COMMIT_MAX};
 use crate::extent_map::Run;
 use crate::inode::Inode;
-use protocol::client::{Answer, Call};
+use protocol::client::{Answer, Call, ChangeCall, SessionCall};
 use protocol::{Errno, ExtentList};
 use std::rc::Rc;
 
@@ -79,7 +79,7 @@ impl Client {
         }
         if durable && !is_durable {
             // Another commit took what was left, which this one waited for.
-            self.session.call(Call::Sync(Some(inode.id))).await?;
+            self.session.call(Call::Session(SessionCall::Sync(Some(inode.id)))).await?;
         }
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Client {
             }
             let is_flushed = |device, number| self.is_flushed(device, number);
             let allocations = dirty.name(&runs, &extents, is_flushed);
-            let call = Call::Commit {
+            let call = Call::Change(ChangeCall::Commit {
                 inode: inode.id,
                 generation: inode.state.borrow().generation,
                 allocations: allocations.clone(),
@@ -117,7 +117,7 @@ impl Client {
                 kill_privileges: std::mem::take(&mut dirty.kill_privileges),
                 // The answer says so of all that was committed before.
                 durable: durable && next.is_none(),
-            };
+            });
             (runs, next, call, allocations)
         };
         let generation = inode.state.borrow().generation;

@@ -8,7 +8,7 @@ mod remote;
 
 use crate::client::Client;
 use block::{Device, IoFuture};
-use protocol::client::{Answer, Call};
+use protocol::client::{Answer, Call, SessionCall};
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Epoch, Errno, HostId, Incarnation, InodeId};
 use ring::local::{Notify, Semaphore};
@@ -306,7 +306,7 @@ impl Client {
         }
         let session = self.session.life.generation();
         // ENODEV is that of a node which is out of contact: to its readers, an error of I/O.
-        let admitted = self.session.call(Call::Admit(id)).await;
+        let admitted = self.session.call(Call::Session(SessionCall::Admit(id))).await;
         let admitted = admitted.map_err(|e| if e == Errno::ENODEV { Errno::EIO } else { e })?;
         let Answer::Admitted(incarnation) = admitted else { return Err(Errno::EPROTO) };
         let info = pool_device.info.borrow().clone();

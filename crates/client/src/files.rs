@@ -7,7 +7,7 @@ use crate::inode::Inode;
 use crate::names::Setting;
 use crate::read::Ahead;
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, Creation, FallocateMode};
+use protocol::client::{Answer, Call, ChangeCall, Creation, FallocateMode, SessionCall};
 use protocol::lease::Return;
 use protocol::{Attr, Errno, FILE_SIZE_MAX_BYTES, FileKind, InodeId, Rights};
 use std::rc::Rc;
@@ -193,7 +193,11 @@ impl Client {
     async fn make_durable(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
         if inode.dirty.borrow().is_clean() {
             // What was committed without a flush, here or elsewhere, the service has flushed.
-            return self.session.call(Call::Sync(Some(inode.id))).await.map(drop);
+            return self
+                .session
+                .call(Call::Session(SessionCall::Sync(Some(inode.id))))
+                .await
+                .map(drop);
         }
         self.commit(inode, true).await
     }
@@ -255,7 +259,7 @@ impl Client {
             return Err(Errno::EFBIG);
         }
         let inode = self.inode(id);
-        self.alone(&inode, Call::SetAttr { inode: id, changes }).await?;
+        self.alone(&inode, Call::Change(ChangeCall::SetAttr { inode: id, changes })).await?;
         inode.dirty.borrow_mut().truncate(size);
         self.attr(id).await
     }
@@ -278,7 +282,9 @@ impl Client {
             return Err(Errno::EFBIG);
         }
         let inode = self.inode(id);
-        self.alone(&inode, Call::Fallocate { inode: id, offset, length, mode }).await.map(drop)
+        self.alone(&inode, Call::Change(ChangeCall::Fallocate { inode: id, offset, length, mode }))
+            .await
+            .map(drop)
     }
 
     /// Makes a call that must see all of this client's writes and none that come after: keeps writers
@@ -306,13 +312,13 @@ impl Client {
         if source.0 != destination.0 {
             self.commit(&from, false).await?;
         }
-        let call = Call::CopyRange {
+        let call = Call::Change(ChangeCall::CopyRange {
             source: source.0,
             source_offset: source.1,
             destination: destination.0,
             destination_offset: destination.1,
             length,
-        };
+        });
         match self.alone(&to, call).await? {
             Answer::Copied { length, .. } => Ok(length),
             _ => Err(Errno::EPROTO),

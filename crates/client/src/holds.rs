@@ -9,7 +9,7 @@
 
 use crate::client::Client;
 use crate::inode::Inode;
-use protocol::client::{Answer, Call};
+use protocol::client::{Answer, Call, SessionCall};
 use protocol::{Errno, InodeId, Rights};
 use ring::local::{InFlight, Permit};
 use std::rc::Rc;
@@ -84,7 +84,9 @@ impl Client {
         let rounds = self.rounds();
         while inode.state.borrow().lacks(Rights::OPEN) {
             rounds.begin()?;
-            self.session.call(Call::Acquire { inode: inode.id, rights: Rights::OPEN }).await?;
+            self.session
+                .call(Call::Session(SessionCall::Acquire { inode: inode.id, rights: Rights::OPEN }))
+                .await?;
         }
         Ok(())
     }
@@ -108,7 +110,8 @@ impl Client {
             // Counted before the call: the recall that follows a grant already waits.
             let held = inode.names_held.enter();
             if inode.state.borrow().lacks(Rights::SIZE) {
-                let call = Call::Acquire { inode: directory, rights: Rights::SIZE };
+                let call =
+                    Call::Session(SessionCall::Acquire { inode: directory, rights: Rights::SIZE });
                 match self.session.call(call).await? {
                     Answer::Attr(_) => {}
                     _ => return Err(Errno::EPROTO),

@@ -9,7 +9,7 @@
 
 use crate::client::Client;
 use crate::coherence::Change;
-use protocol::client::{Answer, Call};
+use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::lock::{Lock, LockFamily, LockOwner};
 use protocol::{Errno, InodeId};
 use std::rc::Rc;
@@ -26,7 +26,7 @@ impl Client {
     /// call.
     pub async fn lock(self: &Rc<Self>, lock: Lock, wait: bool) -> Result<(), Errno> {
         self.publish(lock.inode).await;
-        self.session.call(Call::SetLock { lock, wait }).await?;
+        self.session.call(Call::Change(ChangeCall::SetLock { lock, wait })).await?;
         self.inode(lock.inode).was_locked.set(true);
         self.freshen(lock.inode).await;
         Ok(())
@@ -72,7 +72,10 @@ impl Client {
         family: LockFamily,
         owner: LockOwner,
     ) -> Result<(), Errno> {
-        self.session.call(Call::CancelLock { inode, family, owner }).await.map(drop)
+        self.session
+            .call(Call::Session(SessionCall::CancelLock { inode, family, owner }))
+            .await
+            .map(drop)
     }
 
     /// Releases the range of a lock, after what was written to the file is committed.
@@ -81,7 +84,7 @@ impl Client {
     /// Those of a call.
     pub async fn unlock(self: &Rc<Self>, lock: Lock) -> Result<(), Errno> {
         self.publish(lock.inode).await;
-        self.session.call(Call::Unlock(lock)).await.map(drop)
+        self.session.call(Call::Change(ChangeCall::Unlock(lock))).await.map(drop)
     }
 
     /// The first lock of somebody else that conflicts with this one.
@@ -89,7 +92,7 @@ impl Client {
     /// # Errors
     /// Those of a call.
     pub async fn test_lock(self: &Rc<Self>, lock: Lock) -> Result<Option<Lock>, Errno> {
-        match self.session.call(Call::TestLock(lock)).await? {
+        match self.session.call(Call::Read(ReadCall::TestLock(lock))).await? {
             Answer::Lock(lock) => Ok(lock),
             _ => Err(Errno::EPROTO),
         }

@@ -5,7 +5,9 @@ use crate::entries::Known;
 use crate::inode::Inode;
 use crate::removals::Removal;
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, Creation, Entry, OpenTold, RenameMode, XattrMode};
+use protocol::client::{
+    Answer, Call, ChangeCall, Creation, Entry, OpenTold, ReadCall, RenameMode, XattrMode,
+};
 use protocol::{Attr, CAPABILITY_XATTR, Errno, InodeId, Rights};
 use std::rc::Rc;
 
@@ -66,7 +68,7 @@ impl Client {
             Known::Unknown => {
                 self.note_miss(parent);
                 let before = self.commits.get();
-                let call = Call::Lookup { parent, name: name.to_vec() };
+                let call = Call::Read(ReadCall::Lookup { parent, name: name.to_vec() });
                 match self.session.call(call).await? {
                     Answer::Entry(attr) => self.shown(attr, before).await?,
                     Answer::NoEntry => return Err(Errno::ENOENT),
@@ -142,12 +144,14 @@ impl Client {
             }
             rounds.begin()?;
             let before = self.commits.get();
-            let attr =
-                match (self.session.call(Call::GetAttr(inode.id)).await, inode.unnamed_attr()) {
-                    // A removed directory is still somebody's working directory, for example.
-                    (Err(Errno::ESTALE), Some(attr)) => attr,
-                    (answer, _) => attr_of(&answer?)?,
-                };
+            let attr = match (
+                self.session.call(Call::Read(ReadCall::GetAttr(inode.id))).await,
+                inode.unnamed_attr(),
+            ) {
+                // A removed directory is still somebody's working directory, for example.
+                (Err(Errno::ESTALE), Some(attr)) => attr,
+                (answer, _) => attr_of(&answer?)?,
+            };
             if inode.last_commit.get() <= before {
                 return Ok(inode.local_attr(attr));
             }
@@ -187,7 +191,8 @@ impl Client {
             self.commit(&inode, false).await?;
         }
         let before = self.commits.get();
-        let answer = self.session.call(Call::SetAttr { inode: id, changes }).await?;
+        let answer =
+            self.session.call(Call::Change(ChangeCall::SetAttr { inode: id, changes })).await?;
         self.shown(attr_of(&answer)?, before).await
     }
 
@@ -217,7 +222,8 @@ impl Client {
         check_name(name)?;
         let Setting { mode, uid, gid } = setting;
         let name = name.to_vec();
-        let call = Call::Create { parent, name, creation, mode, uid, gid, rights };
+        let call =
+            Call::Change(ChangeCall::Create { parent, name, creation, mode, uid, gid, rights });
         let attr = attr_of(&self.session.call(call).await?)?;
         self.refer(attr.inode);
         Ok(attr)
@@ -236,7 +242,7 @@ impl Client {
         check_name(name)?;
         self.wait_for_names(parent).await;
         let before = self.commits.get();
-        let call = Call::Link { inode: id, parent, name: name.to_vec() };
+        let call = Call::Change(ChangeCall::Link { inode: id, parent, name: name.to_vec() });
         let attr = attr_of(&self.session.call(call).await?)?;
         let attr = self.shown(attr, before).await?;
         self.refer(id);
@@ -251,7 +257,7 @@ impl Client {
         check_name(name)?;
         let mut removal = self.removals.begin();
         let told = self.register_open(&mut removal, parent, name).await?;
-        let call = Call::Unlink { parent, name: name.to_vec(), told };
+        let call = Call::Change(ChangeCall::Unlink { parent, name: name.to_vec(), told });
         self.removed(call).await
     }
 
@@ -269,7 +275,7 @@ impl Client {
             Known::Absent => None,
             Known::Unknown if self.open_files.get() == 0 => return Ok(OpenTold::OfAny),
             Known::Unknown => {
-                let call = Call::Lookup { parent, name: name.to_vec() };
+                let call = Call::Read(ReadCall::Lookup { parent, name: name.to_vec() });
                 match self.session.call(call).await? {
                     Answer::Entry(attr) => Some(attr.inode),
                     _ => None,
@@ -297,7 +303,7 @@ impl Client {
     /// ENOENT, ENOTDIR, ENOTEMPTY, those of a call.
     pub async fn rmdir(self: &Rc<Self>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
-        self.removed(Call::Rmdir { parent, name: name.to_vec() }).await
+        self.removed(Call::Change(ChangeCall::Rmdir { parent, name: name.to_vec() })).await
     }
 
     async fn removed(self: &Rc<Self>, call: Call) -> Result<(), Errno> {
@@ -341,14 +347,14 @@ impl Client {
             Some(removal) => self.register_open(removal, to.0, to.1).await?,
             None => OpenTold::OfNone,
         };
-        let call = Call::Rename {
+        let call = Call::Change(ChangeCall::Rename {
             parent: from.0,
             name: from.1.to_vec(),
             new_parent: to.0,
             new_name: to.1.to_vec(),
             mode,
             told,
-        };
+        });
         match self.session.call(call).await? {
             Answer::Renamed { moved, other, replaced } => {
                 if let Some((inode, left)) = replaced {
@@ -366,7 +372,7 @@ impl Client {
     /// ENOTDIR, those of a call.
     pub async fn list(self: &Rc<Self>, id: InodeId, after: u64) -> Result<Listing, Errno> {
         let before = self.commits.get();
-        let call = Call::ReadDir { inode: id, after, count_max: LISTING_ENTRIES };
+        let call = Call::Read(ReadCall::ReadDir { inode: id, after, count_max: LISTING_ENTRIES });
         match self.session.call(call).await? {
             Answer::Entries { mut entries, end } => {
                 for entry in &mut entries {
@@ -394,7 +400,7 @@ impl Client {
         if let Some(target) = &inode.state.borrow().target {
             return Ok(Rc::clone(target));
         }
-        match self.session.call(Call::ReadLink(id)).await? {
+        match self.session.call(Call::Read(ReadCall::ReadLink(id))).await? {
             Answer::Bytes(bytes) => {
                 let target: Rc<[u8]> = bytes.into();
                 inode.state.borrow_mut().target = Some(Rc::clone(&target));
@@ -412,7 +418,7 @@ impl Client {
         if self.has_no_xattrs(id) || name == CAPABILITY_XATTR && self.has_written(id) {
             return Err(Errno::ENODATA);
         }
-        let call = Call::GetXattr { inode: id, name: name.to_vec() };
+        let call = Call::Read(ReadCall::GetXattr { inode: id, name: name.to_vec() });
         match self.session.call(call).await? {
             Answer::Bytes(bytes) => Ok(bytes),
             _ => Err(Errno::EPROTO),
@@ -440,7 +446,7 @@ impl Client {
         if self.has_no_xattrs(id) {
             return Ok(Vec::new());
         }
-        match self.session.call(Call::ListXattr(id)).await? {
+        match self.session.call(Call::Read(ReadCall::ListXattr(id))).await? {
             Answer::Names(mut names) => {
                 if self.has_written(id) {
                     names.retain(|name| name != CAPABILITY_XATTR);
@@ -469,7 +475,12 @@ impl Client {
             }
             inode.state.borrow_mut().has_no_xattrs = false;
         }
-        let call = Call::SetXattr { inode: id, name: name.to_vec(), value: value.to_vec(), mode };
+        let call = Call::Change(ChangeCall::SetXattr {
+            inode: id,
+            name: name.to_vec(),
+            value: value.to_vec(),
+            mode,
+        });
         self.session.call(call).await.map(drop)
     }
 
@@ -478,7 +489,7 @@ impl Client {
     /// # Errors
     /// ENODATA, those of a call.
     pub async fn remove_xattr(self: &Rc<Self>, id: InodeId, name: &[u8]) -> Result<(), Errno> {
-        let call = Call::RemoveXattr { inode: id, name: name.to_vec() };
+        let call = Call::Change(ChangeCall::RemoveXattr { inode: id, name: name.to_vec() });
         self.session.call(call).await.map(drop)
     }
 }

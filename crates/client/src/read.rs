@@ -18,7 +18,7 @@ use crate::session::ReadGuard;
 use crate::space::Allocated;
 pub(crate) use ahead::{Ahead, Memory};
 use command::{Command, Fetched};
-use protocol::client::{Answer, Call};
+use protocol::client::{Answer, Call, ReadCall};
 use protocol::{Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights};
 use ring::local::InFlight;
 use ring::{Buffer, Chunk, RegionSlice, Shared};
@@ -192,7 +192,7 @@ impl Client {
         length: u64,
     ) -> Result<(Vec<Extent>, u64, Attr), Errno> {
         let length = length.min(FILE_SIZE_MAX_BYTES - offset);
-        let call = Call::ReadExtents { inode: inode.id, offset, length };
+        let call = Call::Read(ReadCall::ReadExtents { inode: inode.id, offset, length });
         match self.session.call(call).await? {
             Answer::Extents { extents, covered_to, attr, .. } if covered_to > offset => {
                 Ok((extents.0, covered_to, attr))

@@ -6,7 +6,7 @@
 
 use crate::client::Client;
 use crate::inode::Inode;
-use protocol::client::{Answer, Call};
+use protocol::client::{Answer, Call, SessionCall};
 use protocol::{Errno, FileKind, Rights};
 use ring::time::{Instant, now};
 use std::rc::Rc;
@@ -60,7 +60,8 @@ impl Client {
         let rounds = self.rounds();
         while inode.state.borrow().lacks(rights) {
             rounds.begin()?;
-            let call = Call::Acquire { inode: inode.id, rights: rights | wished };
+            let call =
+                Call::Session(SessionCall::Acquire { inode: inode.id, rights: rights | wished });
             match self.session.call(call).await? {
                 Answer::Attr(attr) if attr.kind == FileKind::File => {}
                 Answer::Attr(_) => return Err(Errno::EINVAL),

@@ -13,7 +13,7 @@ mod slots;
 pub use counts::CallCounts;
 pub(crate) use life::{Life, ReadGuard};
 use protocol::auth::Secret;
-use protocol::client::{Answer, Call, Push, Request, Response};
+use protocol::client::{Answer, Call, ChangeCall, Push, Request, Response, SessionCall};
 use protocol::space::DeviceInfo;
 use protocol::times::Times;
 use protocol::{Epoch, Errno, FreeEpoch, HostId, InodeId, Rights, SessionId};
@@ -184,7 +184,7 @@ impl Session {
     /// Ends the session in order.
     pub(crate) async fn end(self: &Rc<Self>) {
         self.ending.set(true);
-        if let Err(error) = self.call(Call::End).await {
+        if let Err(error) = self.call(Call::Session(SessionCall::End)).await {
             tracing::warn!(%error, "the session could not be ended in order; it will time out");
         }
         self.closed.set(true);
@@ -208,7 +208,7 @@ impl Session {
     /// As [`Session::call`], for callers to whom it matters whether a call that failed was carried
     /// out all the same.
     pub(crate) async fn call_or_know(self: &Rc<Self>, call: Call) -> Result<Answer, Failure> {
-        let unbounded = matches!(call, Call::SetLock { wait: true, .. });
+        let unbounded = matches!(call, Call::Change(ChangeCall::SetLock { wait: true, .. }));
         let deadline =
             now() + if unbounded { Duration::MAX } else { self.times().request_deadline };
         let guard = if call.changes() {
@@ -241,10 +241,8 @@ impl Session {
         progress: Rc<Progress>,
     ) -> Result<Answer, Failure> {
         let slot = guard.as_ref().map(SlotGuard::slot);
-        // Blocks that a change frees rest until reads from before its answer have ended. Asking for
-        // space frees nothing, and may wait for just that.
-        let frees = call.changes() && !matches!(call, Call::LeaseSpace { .. });
-        let _epoch = frees.then(|| self.life.hold());
+        // Blocks that a change frees rest until reads from before its answer have ended.
+        let _epoch = call.may_free().then(|| self.life.hold());
         let request = Rc::new(Request { slot, call });
         loop {
             let link = self.linked().await.map_err(|errno| {
@@ -320,11 +318,11 @@ impl Session {
         let link = link.map_err(|error| error.to_string())?;
         let identity = self.identity.get();
         let sent = now();
-        let start = Call::Start {
+        let start = Call::Session(SessionCall::Start {
             node: config.node.clone(),
             host: identity.host,
             resume: identity.session,
-        };
+        });
         let answer = match self.first_call(&link, start).await {
             Err(error) if error == refused(Errno::EBUSY) => {
                 // The old session is being fenced, and its host identifier with it: go on as another.
@@ -354,7 +352,7 @@ impl Session {
             while !done {
                 let held = parts.next().unwrap_or_default().to_vec();
                 done = parts.peek().is_none();
-                self.first_call(&link, Call::Reclaim { held, done }).await?;
+                self.first_call(&link, Call::Session(SessionCall::Reclaim { held, done })).await?;
             }
         }
         Ok(link)
@@ -424,7 +422,7 @@ impl Session {
             sleep(self.times().heartbeat).await;
             let sent = now();
             let ended_through = self.life.ended_through();
-            let call = self.call(Call::Heartbeat { ended_through });
+            let call = self.call(Call::Session(SessionCall::Heartbeat { ended_through }));
             match ring::time::timeout(self.times().self_stop, Box::pin(call)).await {
                 Ok(Ok(Answer::Alive { free_epoch })) => self.life.heard(sent, free_epoch),
                 Ok(Err(Errno::ESTALE)) if !self.closed.get() && !self.ending.get() => {

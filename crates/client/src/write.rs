@@ -8,7 +8,7 @@ use crate::dirty::{ADOPT_BYTES, At, Dirty, FILL_BYTES, Pieces, Sealed};
 use crate::files::Handle;
 use crate::inode::Inode;
 use protocol::attr::Layout;
-use protocol::client::{Answer, Call};
+use protocol::client::{Answer, Call, ChangeCall};
 use protocol::{DeviceId, Errno, FILE_SIZE_MAX_BYTES, Rights, Timestamp};
 use ring::time::{now, timeout_at};
 use ring::{Buffer, Chunk};
@@ -261,7 +261,11 @@ impl Client {
     /// Leases more space, on a device or, if that is full, another. Answers which.
     async fn lease_space(self: &Rc<Self>, device: DeviceId, bytes: u64) -> Result<DeviceId, Errno> {
         let wanted_bytes = bytes.max(LEASE_BYTES_MIN);
-        match self.session.call(Call::LeaseSpace { device, wanted_bytes }).await? {
+        match self
+            .session
+            .call(Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes }))
+            .await?
+        {
             Answer::Space(grant) => {
                 self.space.borrow_mut().add(&grant);
                 Ok(grant.device)

@@ -5,7 +5,7 @@
 
 use meta::store::{FjallStore, Opening};
 use meta::tree::{Boot, Context, Core};
-use protocol::client::{Answer, Call, Creation, OpenTold, Response, Slot};
+use protocol::client::{Answer, Call, ChangeCall, Creation, OpenTold, ReadCall, Response, Slot};
 use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
 use protocol::{
     AllocationId, DeviceId, Extent, ExtentList, Generation, HostId, Incarnation, InodeId, Place,
@@ -69,7 +69,7 @@ impl Bench {
     }
 
     fn create(&mut self, parent: InodeId, name: String) -> Result<InodeId, Box<dyn Error>> {
-        let call = Call::Create {
+        let call = Call::Change(ChangeCall::Create {
             parent,
             name: name.into_bytes(),
             creation: Creation::File,
@@ -77,7 +77,7 @@ impl Bench {
             uid: 0,
             gid: 0,
             rights: Rights::NONE,
-        };
+        });
         match self.call(&call)? {
             Answer::Entry(attr) => Ok(attr.inode),
             other => Err(format!("{other:?}").into()),
@@ -87,7 +87,9 @@ impl Bench {
     fn take(&mut self, blocks: u64) -> Result<AllocationId, Box<dyn Error>> {
         let device = DeviceId(0);
         if self.free.last().is_none_or(|range| range.count < blocks) {
-            match self.call(&Call::LeaseSpace { device, wanted_bytes: 64 << 20 })? {
+            match self
+                .call(&Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 64 << 20 }))?
+            {
                 Answer::Space(grant) => self.free = grant.free,
                 other => return Err(format!("{other:?}").into()),
             }
@@ -107,7 +109,7 @@ impl Bench {
             length: RECORD_BYTES,
             place: Place { allocation, at: i * RECORD_BYTES },
         });
-        let call = Call::Commit {
+        let call = Call::Change(ChangeCall::Commit {
             inode,
             generation: Generation(0),
             allocations: vec![NewAllocation {
@@ -120,7 +122,7 @@ impl Bench {
             mtime: Some(Timestamp(2)),
             kill_privileges: false,
             durable: false,
-        };
+        });
         self.call(&call).map(|_| ())
     }
 }
@@ -186,23 +188,23 @@ fn rates(bench: &mut Bench) -> Result<(), Box<dyn Error>> {
     for i in 0..FILES {
         let i = i * 7919 % FILES;
         let name = format!("file-32-{i:08}").into_bytes();
-        bench.call(&Call::Lookup { parent: InodeId::ROOT, name })?;
+        bench.call(&Call::Read(ReadCall::Lookup { parent: InodeId::ROOT, name }))?;
     }
     report("lookups, random, all there", FILES, begin);
     let begin = Instant::now();
     for i in 0..FILES {
         let name = format!("absent-{i:08}").into_bytes();
-        bench.call(&Call::Lookup { parent: InodeId::ROOT, name })?;
+        bench.call(&Call::Read(ReadCall::Lookup { parent: InodeId::ROOT, name }))?;
     }
     report("lookups, none there", FILES, begin);
     let begin = Instant::now();
     for i in 0..FILES {
-        bench.call(&Call::GetAttr(InodeId(2 + i)))?;
+        bench.call(&Call::Read(ReadCall::GetAttr(InodeId(2 + i))))?;
     }
     report("getattrs", FILES, begin);
     let (begin, mut after, mut count) = (Instant::now(), 0, 0);
     loop {
-        let call = Call::ReadDir { inode: InodeId::ROOT, after, count_max: 512 };
+        let call = Call::Read(ReadCall::ReadDir { inode: InodeId::ROOT, after, count_max: 512 });
         let Answer::Entries { entries, end } = bench.call(&call)? else { return Ok(()) };
         count += entries.len() as u64;
         after = entries.last().map_or(after, |entry| entry.cookie);
@@ -227,7 +229,7 @@ fn data_rates(bench: &mut Bench) -> Result<(), Box<dyn Error>> {
         let begin = Instant::now();
         for i in 0..COMMITS {
             let offset = i * 7919 % COMMITS * u64::from(RECORDS) * stride;
-            bench.call(&Call::ReadExtents { inode, offset, length: 1 << 20 })?;
+            bench.call(&Call::Read(ReadCall::ReadExtents { inode, offset, length: 1 << 20 }))?;
         }
         report("reads of extents, random", COMMITS, begin);
     }
@@ -242,15 +244,19 @@ fn data_rates(bench: &mut Bench) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
     for i in 0..FILES {
         let name = format!("file-32-{i:08}").into_bytes();
-        bench.call(&Call::Unlink { parent: InodeId::ROOT, name, told: OpenTold::OfAny })?;
+        bench.call(&Call::Change(ChangeCall::Unlink {
+            parent: InodeId::ROOT,
+            name,
+            told: OpenTold::OfAny,
+        }))?;
     }
     report("unlinks, 32 per commit", FILES, begin);
     for name in ["strided-1", "strided-32", "interleaved"] {
-        bench.call(&Call::Unlink {
+        bench.call(&Call::Change(ChangeCall::Unlink {
             parent: InodeId::ROOT,
             name: name.as_bytes().to_vec(),
             told: OpenTold::OfAny,
-        })?;
+        }))?;
     }
     let begin = Instant::now();
     let mut steps = 0;

@@ -8,7 +8,10 @@
 
 use meta::service::{Config, Service, StoreChoice, Times};
 use protocol::auth::Secret;
-use protocol::client::{Answer, Call, Creation, Push, PushAnswer, Request, Response, Slot};
+use protocol::client::{
+    Answer, Call, ChangeCall, Creation, Push, PushAnswer, ReadCall, Request, Response, SessionCall,
+    Slot,
+};
 use protocol::lease::Recalled;
 use protocol::space::{DeviceAddress, DeviceInfo, NewAllocation, SpaceGrant};
 use protocol::{
@@ -78,7 +81,11 @@ impl Load {
             Connection::connect(address, &options, &SECRET, Limits::default(), handler).await?;
         let mut host = [0; 16];
         ring::random::fill(&mut host);
-        let call = Call::Start { node: "load".into(), host: HostId(host), resume: None };
+        let call = Call::Session(SessionCall::Start {
+            node: "load".into(),
+            host: HostId(host),
+            resume: None,
+        });
         done(connection.call(&Request { slot: None, call }, None).await)?;
         let mut load = Load {
             connection,
@@ -95,7 +102,7 @@ impl Load {
         load.directory = attr.inode;
         let beats = load.connection.clone();
         ring::spawn(async move {
-            let call = Call::Heartbeat { ended_through: FreeEpoch(0) };
+            let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) });
             let request = Request { slot: None, call };
             while beats.call(&request, None).await.is_ok() {
                 ring::time::sleep(Duration::from_secs(2)).await;
@@ -106,7 +113,15 @@ impl Load {
 
     fn create(&self, name: String, creation: Creation) -> Call {
         let (parent, name, rights) = (self.directory, name.into_bytes(), Rights::NONE);
-        Call::Create { parent, name, creation, mode: 0o755, uid: 0, gid: 0, rights }
+        Call::Change(ChangeCall::Create {
+            parent,
+            name,
+            creation,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            rights,
+        })
     }
 
     /// Calls, in a slot that has no other call under way.
@@ -130,7 +145,9 @@ impl Load {
     async fn look_up(&self, slot: u16, number: u64) -> Result<(), Failure> {
         let number = number % self.files.borrow().len().max(1) as u64;
         let name = format!("file{number:08}").into_bytes();
-        self.call(slot, Call::Lookup { parent: self.directory, name }).await.map(drop)
+        self.call(slot, Call::Read(ReadCall::Lookup { parent: self.directory, name }))
+            .await
+            .map(drop)
     }
 
     async fn take_block(&self, slot: u16) -> Result<(AllocationId, Incarnation), Failure> {
@@ -138,7 +155,8 @@ impl Load {
             if let Some(block) = self.blocks.borrow_mut().pop() {
                 return Ok(block);
             }
-            let call = Call::LeaseSpace { device: DeviceId(0), wanted_bytes: 1 << 20 };
+            let call =
+                Call::Change(ChangeCall::LeaseSpace { device: DeviceId(0), wanted_bytes: 1 << 20 });
             let Answer::Space(SpaceGrant { device, incarnation, free }) =
                 self.call(slot, call).await?
             else {
@@ -159,7 +177,7 @@ impl Load {
         };
         let place = Place { allocation, at: 0 };
         let offset = number / self.files.borrow().len() as u64 * 4096;
-        let call = Call::Commit {
+        let call = Call::Change(ChangeCall::Commit {
             inode: file.inode,
             generation: file.generation,
             allocations: vec![NewAllocation {
@@ -172,7 +190,7 @@ impl Load {
             mtime: None,
             kill_privileges: false,
             durable: false,
-        };
+        });
         self.call(slot, call).await.map(drop)
     }
 

@@ -10,7 +10,7 @@ use meta::store::{CrashPoint, MemoryStore, Store};
 use meta::tree::{ConflictKind, Core, SlotState};
 use proptest::prelude::*;
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, OpenTold, Response, Slot};
+use protocol::client::{Answer, Call, ChangeCall, OpenTold, ReadCall, Response, SessionCall, Slot};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::space::NewAllocation;
 use protocol::{
@@ -112,7 +112,11 @@ fn open_files_outlive_their_names() {
     let inode = fixture.file("a");
     fixture.write(inode, 0, 100);
     fixture.open.push((inode, fixture.session));
-    let call = Call::Unlink { parent: InodeId::ROOT, name: b"a".to_vec(), told: OpenTold::OfAny };
+    let call = Call::Change(ChangeCall::Unlink {
+        parent: InodeId::ROOT,
+        name: b"a".to_vec(),
+        told: OpenTold::OfAny,
+    });
     assert_eq!(fixture.call(&call), Ok(Answer::Removed { inode, left: None }));
     fixture.core.flush().unwrap();
     fixture.reopen(CrashPoint::Process);
@@ -121,7 +125,9 @@ fn open_files_outlive_their_names() {
     fixture.write(inode, 100, 100);
     // A second session opens it through a handle that it kept.
     let other = fixture.other_session();
-    fixture.call_as(other, &Call::Acquire { inode, rights: Rights::OPEN }).unwrap();
+    fixture
+        .call_as(other, &Call::Session(SessionCall::Acquire { inode, rights: Rights::OPEN }))
+        .unwrap();
     fixture.core.end_session(fixture.session).unwrap();
     assert!(fixture.core.attr(inode).is_ok());
     fixture.core.close(other, inode).unwrap();
@@ -139,7 +145,11 @@ fn late_openers_keep_what_has_no_name() {
     let mut fixture = Fixture::new();
     let inode = fixture.file("a");
     fixture.open.push((inode, fixture.session));
-    let call = Call::Unlink { parent: InodeId::ROOT, name: b"a".to_vec(), told: OpenTold::OfAny };
+    let call = Call::Change(ChangeCall::Unlink {
+        parent: InodeId::ROOT,
+        name: b"a".to_vec(),
+        told: OpenTold::OfAny,
+    });
     fixture.call(&call).unwrap();
     let other = fixture.other_session();
     fixture.core.note_open(other, inode).unwrap();
@@ -209,7 +219,7 @@ fn long_truncations_go_in_steps() {
     fixture.check();
     // The file grows again: what was cut must not come back.
     fixture.truncate(inode, 400_000);
-    let call = Call::ReadExtents { inode, offset: 0, length: 400_000 };
+    let call = Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 400_000 });
     let Ok(Answer::Extents { extents, covered_to, .. }) = fixture.call(&call) else { panic!() };
     assert!(covered_to >= 400_000);
     assert_eq!(extents.0.len(), 6);
@@ -282,7 +292,7 @@ fn hostile_commits_are_refused_whole() {
 #[test]
 fn grants_grow_until_nothing_is_left() {
     let mut fixture = Fixture::new();
-    let lease = Call::LeaseSpace { device: DeviceId(0), wanted_bytes: 1 };
+    let lease = Call::Change(ChangeCall::LeaseSpace { device: DeviceId(0), wanted_bytes: 1 });
     let mut sizes = Vec::new();
     loop {
         match fixture.call(&lease) {
@@ -302,7 +312,7 @@ fn grants_grow_until_nothing_is_left() {
     assert!(fixture.call(&lease).is_ok());
     fixture.core.set_online(DeviceId(0), false);
     assert_eq!(fixture.call(&lease), Err(Errno::ENOSPC));
-    let unknown = Call::LeaseSpace { device: DeviceId(7), wanted_bytes: 1 };
+    let unknown = Call::Change(ChangeCall::LeaseSpace { device: DeviceId(7), wanted_bytes: 1 });
     assert_eq!(fixture.call(&unknown), Err(Errno::ENODEV));
     fixture.check();
 }
@@ -314,14 +324,15 @@ fn conflicts_are_those_of_the_table() {
     let inode = fixture.file("a");
     let parent = InodeId::ROOT;
     let all = Rights::READ | Rights::WRITE | Rights::SIZE | Rights::OPEN;
-    let unlink = Call::Unlink { parent, name: b"a".to_vec(), told: OpenTold::OfAny };
+    let unlink =
+        Call::Change(ChangeCall::Unlink { parent, name: b"a".to_vec(), told: OpenTold::OfAny });
     let rights = |fixture: &Fixture, call: &Call| {
         let found = fixture.core.conflicts(fixture.session, call).unwrap();
         let of = found.into_iter().filter(|conflict| conflict.inode == inode);
         of.map(|conflict| conflict.kind).collect::<Vec<_>>()
     };
     assert_eq!(rights(&fixture, &unlink), [ConflictKind::Recall(all)]);
-    fixture.call(&Call::Link { inode, parent, name: b"b".to_vec() }).unwrap();
+    fixture.call(&Call::Change(ChangeCall::Link { inode, parent, name: b"b".to_vec() })).unwrap();
     assert_eq!(rights(&fixture, &unlink), [ConflictKind::Recall(Rights::READ)]);
     let found = fixture.core.conflicts(fixture.session, &unlink).unwrap();
     assert_eq!(found[0].kind, ConflictKind::Invalidate(vec![b"a".to_vec()]));
@@ -329,7 +340,8 @@ fn conflicts_are_those_of_the_table() {
     let grow = common::commit(inode, Generation(0), vec![], vec![extent(0, 5, block, 0)]);
     let read_size = ConflictKind::Recall(Rights::READ | Rights::SIZE);
     assert_eq!(rights(&fixture, &grow), [read_size]);
-    let missing = Call::Unlink { parent, name: b"none".to_vec(), told: OpenTold::OfAny };
+    let missing =
+        Call::Change(ChangeCall::Unlink { parent, name: b"none".to_vec(), told: OpenTold::OfAny });
     assert_eq!(fixture.core.conflicts(fixture.session, &missing), Ok(Vec::new()));
     let nowhere = common::create(InodeId(99), "x");
     assert_eq!(fixture.core.conflicts(fixture.session, &nowhere), Ok(Vec::new()));
@@ -340,7 +352,7 @@ fn conflicts_are_those_of_the_table() {
 fn attributes_follow_posix() {
     let mut fixture = Fixture::new();
     let changes = AttrChanges { mode: Some(0o2775), gid: Some(77), ..AttrChanges::default() };
-    fixture.call(&Call::SetAttr { inode: InodeId::ROOT, changes }).unwrap();
+    fixture.call(&Call::Change(ChangeCall::SetAttr { inode: InodeId::ROOT, changes })).unwrap();
     let root = fixture.core.attr(InodeId::ROOT).unwrap();
     assert!(root.ctime > root.mtime);
     let file = fixture.file("a");
@@ -359,9 +371,9 @@ fn attributes_follow_posix() {
     assert!(after.mtime > before.mtime && after.ctime > before.ctime);
     assert_eq!(after.generation, before.generation);
     let kill = AttrChanges { mode: Some(0o6755), ..AttrChanges::default() };
-    fixture.call(&Call::SetAttr { inode: file, changes: kill }).unwrap();
+    fixture.call(&Call::Change(ChangeCall::SetAttr { inode: file, changes: kill })).unwrap();
     let kill = AttrChanges { kill_privileges: true, ..AttrChanges::default() };
-    fixture.call(&Call::SetAttr { inode: file, changes: kill }).unwrap();
+    fixture.call(&Call::Change(ChangeCall::SetAttr { inode: file, changes: kill })).unwrap();
     assert_eq!(fixture.core.attr(file).unwrap().mode, 0o755);
 }
 
@@ -374,7 +386,7 @@ fn listing_is_stable_under_removal() {
     }
     let (mut after, mut seen) = (0, Vec::new());
     for round in 0.. {
-        let call = Call::ReadDir { inode: InodeId::ROOT, after, count_max: 7 };
+        let call = Call::Read(ReadCall::ReadDir { inode: InodeId::ROOT, after, count_max: 7 });
         let Ok(Answer::Entries { entries, end }) = fixture.call(&call) else { panic!() };
         seen.extend(entries.iter().map(|entry| entry.name.clone()));
         after = entries.last().map_or(after, |entry| entry.cookie);
@@ -383,8 +395,11 @@ fn listing_is_stable_under_removal() {
         }
         // One that was seen goes, one that was not, and a new one comes.
         for name in [seen[0].clone(), format!("f{:02}", 49 - round).into_bytes()] {
-            let _ =
-                fixture.call(&Call::Unlink { parent: InodeId::ROOT, name, told: OpenTold::OfAny });
+            let _ = fixture.call(&Call::Change(ChangeCall::Unlink {
+                parent: InodeId::ROOT,
+                name,
+                told: OpenTold::OfAny,
+            }));
         }
         fixture.file(&format!("new{round}"));
     }
@@ -427,14 +442,14 @@ proptest! {
         let _ = fixture.core.check();
         let parent = InodeId::ROOT;
         for name in ["a", "d"] {
-            let _ = fixture.call(&Call::Lookup { parent, name: name.as_bytes().to_vec() });
+            let _ = fixture.call(&Call::Read(ReadCall::Lookup { parent, name: name.as_bytes().to_vec() }));
         }
-        let _ = fixture.call(&Call::ReadDir { inode: parent, after: 0, count_max: 10 });
-        let _ = fixture.call(&Call::ReadExtents { inode, offset: 0, length: 5000 });
+        let _ = fixture.call(&Call::Read(ReadCall::ReadDir { inode: parent, after: 0, count_max: 10 }));
+        let _ = fixture.call(&Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 5000 }));
         let _ = fixture.call(&common::create(parent, "new"));
         let device = DeviceId(0);
-        let _ = fixture.call(&Call::LeaseSpace { device, wanted_bytes: 1 });
-        let _ = fixture.call(&Call::Unlink { parent, name: b"a".to_vec(), told: OpenTold::OfAny });
+        let _ = fixture.call(&Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 }));
+        let _ = fixture.call(&Call::Change(ChangeCall::Unlink { parent, name: b"a".to_vec(), told: OpenTold::OfAny }));
         fixture.core.ended_through(fixture.session, FreeEpoch(u64::MAX));
         let _ = fixture.core.sync();
         for _ in 0..10 {

@@ -5,7 +5,7 @@
 
 use meta::store::{FjallStore, Opening};
 use meta::tree::{Boot, Context, Core};
-use protocol::client::{Answer, Call, Creation};
+use protocol::client::{Answer, Call, ChangeCall, Creation, ReadCall};
 use protocol::{InodeId, Rights, SessionId, Timestamp};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -50,14 +50,16 @@ fn name(number: u32) -> Vec<u8> {
 fn child() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
     let mut core = open(&PathBuf::from(directory));
-    let Answer::Attr(root) = call(&mut core, &Call::GetAttr(InodeId::ROOT)) else { panic!() };
+    let Answer::Attr(root) = call(&mut core, &Call::Read(ReadCall::GetAttr(InodeId::ROOT))) else {
+        panic!()
+    };
     let mut out = std::io::stdout().lock();
     let mut number = root.size as u32;
     loop {
         for _ in 0..GROUP {
             call(
                 &mut core,
-                &Call::Create {
+                &Call::Change(ChangeCall::Create {
                     parent: InodeId::ROOT,
                     name: name(number),
                     creation: Creation::File,
@@ -65,7 +67,7 @@ fn child() {
                     uid: 0,
                     gid: 0,
                     rights: Rights::NONE,
-                },
+                }),
             );
             number += 1;
         }
@@ -107,12 +109,16 @@ fn flushed_files_survive_a_kill() {
         }
         let mut core = open(&directory);
         assert_eq!(core.check().unwrap(), Vec::<String>::new());
-        let Answer::Attr(root) = call(&mut core, &Call::GetAttr(InodeId::ROOT)) else { panic!() };
+        let Answer::Attr(root) = call(&mut core, &Call::Read(ReadCall::GetAttr(InodeId::ROOT)))
+        else {
+            panic!()
+        };
         last = root.size as u32;
         assert!(last >= said && last.is_multiple_of(GROUP), "{last} of {said}");
         for number in 0..last {
             let parent = InodeId::ROOT;
-            let found = call(&mut core, &Call::Lookup { parent, name: name(number) });
+            let found =
+                call(&mut core, &Call::Read(ReadCall::Lookup { parent, name: name(number) }));
             assert!(matches!(found, Answer::Entry(_)), "file {number}");
         }
     }

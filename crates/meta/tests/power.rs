@@ -9,7 +9,7 @@ mod common;
 use common::{Fixture, commit};
 use meta::store::CrashPoint;
 use meta::tree::Durable;
-use protocol::client::{Answer, Call, FallocateMode};
+use protocol::client::{Answer, Call, ChangeCall, FallocateMode, ReadCall};
 use protocol::space::{DeviceInfo, NewAllocation};
 use protocol::{DeviceId, Errno, Extent, Incarnation, InodeId, Place};
 
@@ -32,7 +32,7 @@ fn flush(fixture: &mut Fixture) {
 
 /// Which of a file's extents are lost, by offset.
 fn lost(fixture: &mut Fixture, inode: InodeId) -> Vec<(u64, bool)> {
-    let call = Call::ReadExtents { inode, offset: 0, length: 1 << 20 };
+    let call = Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 1 << 20 });
     let Ok(Answer::Extents { extents, .. }) = fixture.call(&call) else { panic!() };
     let is_lost = |place: &Place| place.lost_with() == Some(DEVICE);
     extents.0.iter().map(|extent| (extent.offset, is_lost(&extent.place))).collect()
@@ -110,19 +110,21 @@ fn lost_ranges_heal() {
         write(&mut fixture, inode, offset, false);
     }
     lose_power(&mut fixture, 8, false);
-    let copied = Call::CopyRange {
+    let copied = Call::Change(ChangeCall::CopyRange {
         source: inode,
         source_offset: 0,
         destination: copy,
         destination_offset: 0,
         length: 100,
-    };
+    });
     fixture.call(&copied).unwrap();
     assert_eq!(lost(&mut fixture, copy), [(0, true)]);
     assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Lost);
     write(&mut fixture, inode, 0, true);
     let mode = FallocateMode::Punch;
-    fixture.call(&Call::Fallocate { inode, offset: 1000, length: 100, mode }).unwrap();
+    fixture
+        .call(&Call::Change(ChangeCall::Fallocate { inode, offset: 1000, length: 100, mode }))
+        .unwrap();
     assert_eq!(lost(&mut fixture, inode), [(0, false), (2000, true)]);
     assert_eq!(fixture.core.durable(inode).unwrap(), Durable::Lost);
     fixture.truncate(inode, 1500);

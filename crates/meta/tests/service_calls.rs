@@ -5,7 +5,7 @@
 mod support;
 
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, OpenTold, Push, Request};
+use protocol::client::{Answer, Call, ChangeCall, OpenTold, Push, ReadCall, Request, SessionCall};
 use protocol::lease::Return;
 use protocol::{Errno, InodeId, LeaseStamp, Rights};
 use support::*;
@@ -29,13 +29,13 @@ fn the_whole_path_of_a_file() {
         let call = commit(&file, &grant, grant.free[0].start, 0, 4096);
         let after = attr(client.call(call).await).unwrap();
         assert_eq!((after.size, after.allocated_bytes), (4096, 4096));
-        let call = Call::ReadExtents { inode: file.inode, offset: 0, length: 10 };
+        let call = Call::Read(ReadCall::ReadExtents { inode: file.inode, offset: 0, length: 10 });
         let Ok(Answer::Extents { extents, .. }) = client.call(call).await else { panic!() };
         assert_eq!(extents.0.len(), 1);
-        let admitted = client.call(Call::Admit(agent.devices[0])).await;
+        let admitted = client.call(Call::Session(SessionCall::Admit(agent.devices[0]))).await;
         assert_eq!(admitted, Ok(Answer::Admitted(protocol::Incarnation(1))));
-        assert_eq!(client.call(Call::Sync(None)).await, Ok(Answer::Done));
-        assert_eq!(client.call(Call::End).await, Ok(Answer::Done));
+        assert_eq!(client.call(Call::Session(SessionCall::Sync(None))).await, Ok(Answer::Done));
+        assert_eq!(client.call(Call::Session(SessionCall::End)).await, Ok(Answer::Done));
         assert!(agent.has_fenced(client.host));
         service.stop().await.unwrap();
     });
@@ -59,9 +59,13 @@ fn sessions_see_each_others_changes() {
         assert_eq!(b.lookup(ROOT, "x").await.unwrap().unwrap().inode, file.inode);
         assert!(b.rights(file.inode).contains(Rights::READ));
         let changes = AttrChanges { mode: Some(0o600), ..AttrChanges::default() };
-        a.call(Call::SetAttr { inode: file.inode, changes }).await.unwrap();
+        a.call(Call::Change(ChangeCall::SetAttr { inode: file.inode, changes })).await.unwrap();
         assert!(!b.rights(file.inode).contains(Rights::READ), "READ was recalled");
-        let unlink = Call::Unlink { parent: ROOT, name: b"x".to_vec(), told: OpenTold::OfAny };
+        let unlink = Call::Change(ChangeCall::Unlink {
+            parent: ROOT,
+            name: b"x".to_vec(),
+            told: OpenTold::OfAny,
+        });
         a.call(unlink).await.unwrap();
         assert_eq!(b.lookup(ROOT, "x").await, Ok(None));
     });
@@ -89,13 +93,20 @@ fn a_truncation_waits_for_the_writers_commit() {
             }
         });
         let changes = AttrChanges { size: Some(100), ..AttrChanges::default() };
-        let truncate = other.spawn(Call::SetAttr { inode: file.inode, changes });
+        let truncate =
+            other.spawn(Call::Change(ChangeCall::SetAttr { inode: file.inode, changes }));
         until(|| held.borrow().is_some()).await;
         // Another that wants to write waits behind the truncation, a reader gets no grant.
-        let acquire = other.spawn(Call::Acquire { inode: file.inode, rights: Rights::WRITE });
+        let acquire = other.spawn(Call::Session(SessionCall::Acquire {
+            inode: file.inode,
+            rights: Rights::WRITE,
+        }));
         let third = TestClient::start(service.address()).await;
-        let late = third.spawn(Call::Acquire { inode: file.inode, rights: Rights::WRITE });
-        attr(third.call(Call::GetAttr(file.inode)).await).unwrap();
+        let late = third.spawn(Call::Session(SessionCall::Acquire {
+            inode: file.inode,
+            rights: Rights::WRITE,
+        }));
+        attr(third.call(Call::Read(ReadCall::GetAttr(file.inode))).await).unwrap();
         assert!(third.rights(file.inode).is_empty());
         let committed = attr(writer.call(commit(&file, &grant, start, 0, 4096)).await).unwrap();
         assert_eq!(committed.size, 4096);
@@ -147,24 +158,32 @@ fn an_unlinked_open_file_is_kept_and_then_reclaimed() {
                 reply.take().unwrap().send(&answer).unwrap();
             }
         });
-        a.call(Call::Unlink { parent: ROOT, name: b"t".to_vec(), told: OpenTold::OfAny })
-            .await
-            .unwrap();
-        let left = attr(b.call(Call::GetAttr(file.inode)).await).unwrap();
+        a.call(Call::Change(ChangeCall::Unlink {
+            parent: ROOT,
+            name: b"t".to_vec(),
+            told: OpenTold::OfAny,
+        }))
+        .await
+        .unwrap();
+        let left = attr(b.call(Call::Read(ReadCall::GetAttr(file.inode))).await).unwrap();
         assert_eq!(left.nlink, 0);
         let stamp = LeaseStamp(u64::MAX);
         let rights = Rights::OPEN | Rights::READ;
         let back = Return { inode: file.inode, rights, stamp };
-        b.call(Call::GiveBack(vec![back])).await.unwrap();
-        assert_eq!(b.call(Call::GetAttr(file.inode)).await, Err(Errno::ESTALE));
+        b.call(Call::Session(SessionCall::GiveBack(vec![back]))).await.unwrap();
+        assert_eq!(b.call(Call::Read(ReadCall::GetAttr(file.inode))).await, Err(Errno::ESTALE));
         // And by the end of the session.
         let file = b.create_with(ROOT, "u", Rights::OPEN).await.unwrap();
-        a.call(Call::Unlink { parent: ROOT, name: b"u".to_vec(), told: OpenTold::OfAny })
-            .await
-            .unwrap();
-        attr(a.call(Call::GetAttr(file.inode)).await).unwrap();
-        b.call(Call::End).await.unwrap();
-        assert_eq!(a.call(Call::GetAttr(file.inode)).await, Err(Errno::ESTALE));
+        a.call(Call::Change(ChangeCall::Unlink {
+            parent: ROOT,
+            name: b"u".to_vec(),
+            told: OpenTold::OfAny,
+        }))
+        .await
+        .unwrap();
+        attr(a.call(Call::Read(ReadCall::GetAttr(file.inode))).await).unwrap();
+        b.call(Call::Session(SessionCall::End)).await.unwrap();
+        assert_eq!(a.call(Call::Read(ReadCall::GetAttr(file.inode))).await, Err(Errno::ESTALE));
     });
 }
 
@@ -181,9 +200,13 @@ fn nonsense_is_refused() {
         gap.slot.as_mut().unwrap().slot = 9999;
         let response = client.connection.call(&gap, None).await.unwrap();
         assert_eq!(response.result, Err(Errno::EPROTO));
-        let second = Call::Start { node: "n".into(), host: client.host, resume: None };
+        let second =
+            Call::Session(SessionCall::Start { node: "n".into(), host: client.host, resume: None });
         assert_eq!(client.call(second).await, Err(Errno::EPROTO));
-        assert_eq!(client.call(Call::GetAttr(InodeId(999))).await, Err(Errno::ESTALE));
+        assert_eq!(
+            client.call(Call::Read(ReadCall::GetAttr(InodeId(999)))).await,
+            Err(Errno::ESTALE)
+        );
         assert!(client.lookup(ROOT, "a").await.unwrap().is_none());
     });
 }

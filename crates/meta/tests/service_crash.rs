@@ -8,7 +8,9 @@ use meta::service::{Service, StoreChoice, Times};
 use meta::store::{CrashPoint, MemoryStore};
 use meta::tree::{Boot, Core};
 use protocol::auth::{Role, Secret};
-use protocol::client::{Answer, Call, OpenTold, Request, Response, Slot};
+use protocol::client::{
+    Answer, Call, ChangeCall, OpenTold, ReadCall, Request, Response, SessionCall, Slot,
+};
 use protocol::connection::{Event, Limits, Peer};
 use protocol::frame::{self, Kind};
 use protocol::{Errno, FreeEpoch, HostId, InodeId, Rights};
@@ -69,7 +71,10 @@ fn admissions_survive_power_loss() {
         let agent = TestAgent::start(service.address(), vec![device(1, 1000)]).await;
         let client = TestClient::start(service.address()).await;
         let id = agent.devices[0];
-        assert!(matches!(client.call(Call::Admit(id)).await, Ok(Answer::Admitted(_))));
+        assert!(matches!(
+            client.call(Call::Session(SessionCall::Admit(id))).await,
+            Ok(Answer::Admitted(_))
+        ));
         let left = store.crashed(CrashPoint::Power { kept: 0 });
         let boot = Boot {
             boot: uuid::Uuid::from_u128(2),
@@ -114,9 +119,12 @@ fn a_killed_service_forgets_nothing() {
             let again = client.reconnect(address).await;
             again.heartbeat_always();
             assert!(again.resumed);
-            again.call(Call::Reclaim { held: vec![], done: true }).await.unwrap();
+            again
+                .call(Call::Session(SessionCall::Reclaim { held: vec![], done: true }))
+                .await
+                .unwrap();
             for (request, response) in &answered {
-                let Call::Create { name, .. } = &request.call else { panic!() };
+                let Call::Change(ChangeCall::Create { name, .. }) = &request.call else { panic!() };
                 let name = String::from_utf8(name.clone()).unwrap();
                 let found = again.lookup(ROOT, &name).await.unwrap().unwrap();
                 let Ok(Answer::Entry(attr)) = &response.result else { panic!("{response:?}") };
@@ -127,7 +135,7 @@ fn a_killed_service_forgets_nothing() {
                 assert!(matches!(first, Ok(Answer::Entry(_))), "{first:?}");
                 assert_eq!(again.send(request).await.unwrap().result, first);
             }
-            again.call(Call::End).await.unwrap();
+            again.call(Call::Session(SessionCall::End)).await.unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
         });
@@ -262,46 +270,51 @@ fn samples() -> Vec<Call> {
         pid: 1,
     };
     let changes = AttrChanges { size: Some(1000), ..AttrChanges::default() };
-    let rename = Call::Rename {
+    let rename = Call::Change(ChangeCall::Rename {
         parent: ROOT,
         name: name.clone(),
         new_parent: ROOT,
         new_name: b"b".to_vec(),
         mode: RenameMode::Exchange,
         told: OpenTold::OfAny,
-    };
-    let xattr = Call::SetXattr {
+    });
+    let xattr = Call::Change(ChangeCall::SetXattr {
         inode,
         name: b"user.x".to_vec(),
         value: vec![1; 20],
         mode: XattrMode::Set,
-    };
+    });
     let device = protocol::DeviceId(0);
     vec![
         create(ROOT, "a", Rights(15)),
-        Call::Lookup { parent: ROOT, name: name.clone() },
-        Call::GetAttr(inode),
-        Call::ReadDir { inode: ROOT, after: 0, count_max: 100 },
-        Call::Acquire { inode, rights: Rights(15) },
-        Call::SetAttr { inode, changes },
-        Call::Link { inode, parent: ROOT, name: b"c".to_vec() },
+        Call::Read(ReadCall::Lookup { parent: ROOT, name: name.clone() }),
+        Call::Read(ReadCall::GetAttr(inode)),
+        Call::Read(ReadCall::ReadDir { inode: ROOT, after: 0, count_max: 100 }),
+        Call::Session(SessionCall::Acquire { inode, rights: Rights(15) }),
+        Call::Change(ChangeCall::SetAttr { inode, changes }),
+        Call::Change(ChangeCall::Link { inode, parent: ROOT, name: b"c".to_vec() }),
         rename,
         xattr,
-        Call::ListXattr(inode),
-        Call::ReadExtents { inode, offset: 0, length: 1 << 20 },
-        Call::Fallocate { inode, offset: 5, length: 99, mode: FallocateMode::Punch },
-        Call::LeaseSpace { device, wanted_bytes: 1 << 20 },
-        Call::ReturnSpace { device, free: vec![] },
-        Call::SetLock { lock, wait: false },
-        Call::Unlock(lock),
-        Call::TestLock(lock),
-        Call::Reclaim { held: vec![(inode, Rights(14))], done: true },
-        Call::Heartbeat { ended_through: FreeEpoch(1) },
-        Call::Admit(device),
-        Call::Unlink { parent: ROOT, name, told: OpenTold::OfAny },
-        Call::Devices,
-        Call::PoolUse,
-        Call::Sync(None),
+        Call::Read(ReadCall::ListXattr(inode)),
+        Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 1 << 20 }),
+        Call::Change(ChangeCall::Fallocate {
+            inode,
+            offset: 5,
+            length: 99,
+            mode: FallocateMode::Punch,
+        }),
+        Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 << 20 }),
+        Call::Change(ChangeCall::ReturnSpace { device, free: vec![] }),
+        Call::Change(ChangeCall::SetLock { lock, wait: false }),
+        Call::Change(ChangeCall::Unlock(lock)),
+        Call::Read(ReadCall::TestLock(lock)),
+        Call::Session(SessionCall::Reclaim { held: vec![(inode, Rights(14))], done: true }),
+        Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(1) }),
+        Call::Session(SessionCall::Admit(device)),
+        Call::Change(ChangeCall::Unlink { parent: ROOT, name, told: OpenTold::OfAny }),
+        Call::Session(SessionCall::Devices),
+        Call::Read(ReadCall::PoolUse),
+        Call::Session(SessionCall::Sync(None)),
     ]
 }
 
@@ -316,7 +329,8 @@ async fn attack(address: SocketAddr, random: &mut Random) {
     attacker.shake().await;
     let mut host = [0; 16];
     host[..8].copy_from_slice(&random.next().to_le_bytes());
-    let start = Call::Start { node: "evil".into(), host: HostId(host), resume: None };
+    let start =
+        Call::Session(SessionCall::Start { node: "evil".into(), host: HostId(host), resume: None });
     attacker.call_raw(&encoded(&Request { slot: None, call: start })).await;
     if !attacker.take(1).await {
         return;
@@ -354,7 +368,7 @@ fn hostile_peers_do_no_harm() {
             assert!(made.is_ok() || made == Err(Errno::ETIMEDOUT), "{made:?}");
         }
         assert_eq!(agent.connection.closed_reason(), None);
-        assert_eq!(client.call(Call::Sync(None)).await, Ok(Answer::Done));
+        assert_eq!(client.call(Call::Session(SessionCall::Sync(None))).await, Ok(Answer::Done));
         service.stop().await.unwrap();
     });
 }

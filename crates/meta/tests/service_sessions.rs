@@ -6,7 +6,7 @@ mod support;
 
 use meta::service::{Service, StoreChoice, Times};
 use meta::store::{CrashPoint, MemoryStore};
-use protocol::client::{Answer, Call, Push, Request};
+use protocol::client::{Answer, Call, ChangeCall, Push, ReadCall, Request, SessionCall};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::{Errno, FreeEpoch, InodeId, Rights, agent};
 use ring::SocketOptions;
@@ -36,15 +36,16 @@ fn a_silent_session_is_fenced_before_its_rights_are_reused() {
         let silent = TestClient::start_silent(service.address()).await;
         let other = TestClient::start(service.address()).await;
         let file = silent.create_with(ROOT, "f", Rights::SIZE | Rights::WRITE).await.unwrap();
-        silent.call(Call::Admit(agent.devices[0])).await.unwrap();
+        silent.call(Call::Session(SessionCall::Admit(agent.devices[0]))).await.unwrap();
         silent.lease(agent.devices[0]).await.unwrap();
         silent.policy(|_, _, reply| drop(reply.take()));
         agent.answers_fences.set(false);
-        let acquire = other.spawn(Call::Acquire { inode: file.inode, rights: Rights::SIZE });
+        let acquire = other
+            .spawn(Call::Session(SessionCall::Acquire { inode: file.inode, rights: Rights::SIZE }));
         until(|| agent.has_fenced(silent.host)).await;
         settle().await;
         assert!(!acquire.is_done(), "not before the fence is answered");
-        assert_eq!(silent.call(Call::GetAttr(ROOT)).await, Err(Errno::ESTALE));
+        assert_eq!(silent.call(Call::Read(ReadCall::GetAttr(ROOT))).await, Err(Errno::ESTALE));
         // The agent dies; its admissions lapse, and the session counts as fenced.
         agent.connection.close("test");
         acquire.done().await.unwrap();
@@ -64,11 +65,14 @@ fn rights_are_taken_when_their_holder_has_stopped_itself() {
         let other = TestClient::start(service.address()).await;
         let file = deaf.create_with(ROOT, "f", Rights::SIZE).await.unwrap();
         deaf.policy(|_, _, reply| drop(reply.take()));
-        let acquire = other.spawn(Call::Acquire { inode: file.inode, rights: Rights::SIZE });
+        let acquire = other
+            .spawn(Call::Session(SessionCall::Acquire { inode: file.inode, rights: Rights::SIZE }));
         let mut sent = ring::time::now();
         loop {
             let now = ring::time::now();
-            let beat = deaf.call(Call::Heartbeat { ended_through: FreeEpoch(0) }).await;
+            let beat = deaf
+                .call(Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) }))
+                .await;
             if beat.is_err() {
                 break;
             }
@@ -90,7 +94,8 @@ fn pulses_keep_a_session_that_can_be_asked() {
         let (session, host) = (stalled.session, stalled.host);
         let pulses = dial(service.address(), &SECRET, &new_state()).await.unwrap();
         let pulse = async |host| {
-            let request = Request { slot: None, call: Call::Pulse { session, host } };
+            let request =
+                Request { slot: None, call: Call::Session(SessionCall::Pulse { session, host }) };
             pulses.call(&request, None).await.unwrap().result
         };
         let begun = ring::time::now();
@@ -98,7 +103,7 @@ fn pulses_keep_a_session_that_can_be_asked() {
             assert!(matches!(pulse(host).await, Ok(Answer::Alive { .. })));
             ring::time::sleep(std::time::Duration::from_millis(10)).await;
         }
-        assert!(stalled.call(Call::GetAttr(ROOT)).await.is_ok());
+        assert!(stalled.call(Call::Read(ReadCall::GetAttr(ROOT))).await.is_ok());
         assert_eq!(pulse(protocol::HostId([9; 16])).await, Err(Errno::ESTALE));
         stalled.connection.close("test");
         let mut last = pulse(host).await;
@@ -119,16 +124,20 @@ fn a_dead_host_is_fenced_at_once() {
         let dead = TestClient::start(service.address()).await;
         let other = TestClient::start(service.address()).await;
         let file = dead.create_with(ROOT, "f", Rights::SIZE | Rights::OPEN).await.unwrap();
-        dead.call(Call::Admit(agent.devices[0])).await.unwrap();
+        dead.call(Call::Session(SessionCall::Admit(agent.devices[0]))).await.unwrap();
         dead.policy(|_, _, reply| drop(reply.take()));
-        let acquire = other.spawn(Call::Acquire { inode: file.inode, rights: Rights::SIZE });
+        let acquire = other
+            .spawn(Call::Session(SessionCall::Acquire { inode: file.inode, rights: Rights::SIZE }));
         until(|| !dead.state.pushes.borrow().is_empty()).await;
         let died = agent.connection.call(&agent::Call::HostDied(dead.host), None).await.unwrap();
         assert_eq!(died, agent::Answer::Done);
         assert!(agent.has_fenced(dead.host));
         acquire.done().await.unwrap();
         // It is not admitted again under the old session.
-        assert_eq!(dead.call(Call::Admit(agent.devices[0])).await, Err(Errno::ESTALE));
+        assert_eq!(
+            dead.call(Call::Session(SessionCall::Admit(agent.devices[0]))).await,
+            Err(Errno::ESTALE)
+        );
     });
 }
 
@@ -144,7 +153,7 @@ fn a_session_resumes_over_a_new_connection() {
         let file = first.create_with(ROOT, "f", rights).await.unwrap();
         let gone = first.create_with(ROOT, "g", rights).await.unwrap();
         first.policy(|_, _, reply| drop(reply.take()));
-        let size = |inode| Call::Acquire { inode, rights: Rights::SIZE };
+        let size = |inode| Call::Session(SessionCall::Acquire { inode, rights: Rights::SIZE });
         let (kept, dropped) = (other.spawn(size(file.inode)), other.spawn(size(gone.inode)));
         until(|| first.state.pushes.borrow().len() == 2).await;
         let request = first.request(create(ROOT, "once", Rights::NONE));
@@ -161,13 +170,13 @@ fn a_session_resumes_over_a_new_connection() {
             }
         });
         let held = vec![(file.inode, rights)];
-        second.call(Call::Reclaim { held, done: true }).await.unwrap();
+        second.call(Call::Session(SessionCall::Reclaim { held, done: true })).await.unwrap();
         dropped.done().await.unwrap();
         assert!(!kept.is_done());
         assert_eq!(second.rights(file.inode), rights);
         until(|| second.state.pushes.borrow().iter().any(|p| matches!(p, Push::Recall(_)))).await;
         // It ends without answering: the right moves on.
-        second.call(Call::End).await.unwrap();
+        second.call(Call::Session(SessionCall::End)).await.unwrap();
         kept.done().await.unwrap();
     });
 }
@@ -183,7 +192,7 @@ fn a_restarted_service_goes_on() {
         let rights = Rights::WRITE | Rights::SIZE | Rights::OPEN;
         let file = a.create_with(ROOT, "f", rights).await.unwrap();
         let posix = lock(file.inode, 1, LockFamily::Posix);
-        a.call(Call::SetLock { lock: posix, wait: false }).await.unwrap();
+        a.call(Call::Change(ChangeCall::SetLock { lock: posix, wait: false })).await.unwrap();
         let request = a.request(create(ROOT, "once", Rights::NONE));
         let once = a.send(&request).await.unwrap();
         drop(before);
@@ -192,7 +201,8 @@ fn a_restarted_service_goes_on() {
         let b = TestClient::start(service.address()).await;
         // Reading goes on in grace, acquiring and changing wait.
         assert!(b.lookup(ROOT, "f").await.unwrap().is_some());
-        let size = b.spawn(Call::Acquire { inode: file.inode, rights: Rights::SIZE });
+        let size = b
+            .spawn(Call::Session(SessionCall::Acquire { inode: file.inode, rights: Rights::SIZE }));
         let change = b.spawn(create(ROOT, "new", Rights::NONE));
         settle().await;
         assert!(!size.is_done() && !change.is_done());
@@ -200,7 +210,7 @@ fn a_restarted_service_goes_on() {
         again.heartbeat_always();
         assert!(again.resumed);
         let held = vec![(file.inode, rights)];
-        again.call(Call::Reclaim { held, done: true }).await.unwrap();
+        again.call(Call::Session(SessionCall::Reclaim { held, done: true })).await.unwrap();
         // SIZE may have been recalled again already.
         assert!(again.rights(file.inode).contains(Rights::WRITE | Rights::OPEN));
         size.done().await.unwrap();
@@ -212,7 +222,7 @@ fn a_restarted_service_goes_on() {
         );
         assert_eq!(again.send(&request).await.unwrap().result, once.result);
         let wish = lock(file.inode, 2, LockFamily::Posix);
-        let refused = b.call(Call::SetLock { lock: wish, wait: false }).await;
+        let refused = b.call(Call::Change(ChangeCall::SetLock { lock: wish, wait: false })).await;
         assert_eq!(refused, Err(Errno::EAGAIN));
         service.stop().await.unwrap();
     });
@@ -228,7 +238,7 @@ fn a_fence_that_was_begun_is_not_forgotten() {
         let before = Service::start(config(open(store.clone()), short_times())).unwrap();
         let agent = TestAgent::start(before.address(), vec![device(1, 65536)]).await;
         let silent = TestClient::start_silent(before.address()).await;
-        silent.call(Call::Admit(agent.devices[0])).await.unwrap();
+        silent.call(Call::Session(SessionCall::Admit(agent.devices[0]))).await.unwrap();
         agent.answers_fences.set(false);
         until(|| agent.has_fenced(silent.host)).await;
         let left = store.crashed(CrashPoint::Process);
@@ -273,7 +283,7 @@ fn locks_wait_across_sessions() {
         let b = TestClient::start(service.address()).await;
         let f = a.create(ROOT, "f").await.unwrap().inode;
         let g = a.create(ROOT, "g").await.unwrap().inode;
-        let set = |lock| Call::SetLock { lock, wait: true };
+        let set = |lock| Call::Change(ChangeCall::SetLock { lock, wait: true });
         let family = LockFamily::Posix;
         a.call(set(lock(f, 1, family))).await.unwrap();
         b.call(set(lock(g, 2, family))).await.unwrap();
@@ -281,14 +291,14 @@ fn locks_wait_across_sessions() {
         settle().await;
         assert_eq!(b.call(set(lock(f, 2, family))).await, Err(Errno::EDEADLK));
         let owner = LockOwner(1);
-        a.call(Call::CancelLock { inode: g, family, owner }).await.unwrap();
+        a.call(Call::Session(SessionCall::CancelLock { inode: g, family, owner })).await.unwrap();
         assert_eq!(waits.done().await, Err(Errno::EINTR));
         let waits = b.spawn(set(lock(f, 2, family)));
         settle().await;
         assert!(!waits.is_done());
-        let test = b.call(Call::TestLock(lock(f, 2, family))).await;
+        let test = b.call(Call::Read(ReadCall::TestLock(lock(f, 2, family)))).await;
         assert!(matches!(test, Ok(Answer::Lock(Some(_)))));
-        a.call(Call::End).await.unwrap();
+        a.call(Call::Session(SessionCall::End)).await.unwrap();
         waits.done().await.unwrap();
     });
 }
@@ -309,7 +319,7 @@ fn an_administrator_sees_and_ends() {
         let service = service(Times::default());
         let agent = TestAgent::start(service.address(), vec![device(1, 65536)]).await;
         let client = TestClient::start(service.address()).await;
-        let directory = protocol::client::Call::Create {
+        let directory = protocol::client::Call::Change(protocol::client::ChangeCall::Create {
             parent: ROOT,
             name: b"d".to_vec(),
             creation: protocol::client::Creation::Directory,
@@ -317,7 +327,7 @@ fn an_administrator_sees_and_ends() {
             uid: 0,
             gid: 0,
             rights: Rights::NONE,
-        };
+        });
         let d = entry(client.call(directory).await).unwrap();
         let file = client.create(d.inode, "f").await.unwrap();
         client.create(ROOT, "empty").await.unwrap();
@@ -367,7 +377,7 @@ fn unused_space_is_asked_for_before_enospc() {
             .iter()
             .map(|grant| {
                 let (device, free) = (grant.device, grant.free.clone());
-                hoarder.request(Call::ReturnSpace { device, free })
+                hoarder.request(Call::Change(ChangeCall::ReturnSpace { device, free }))
             })
             .collect();
         hoarder.policy(move |_, push, reply| {
@@ -382,7 +392,7 @@ fn unused_space_is_asked_for_before_enospc() {
             });
         });
         assert!(other.lease(agent.devices[0]).await.is_ok());
-        let call = Call::Heartbeat { ended_through: FreeEpoch(u64::MAX) };
+        let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(u64::MAX) });
         assert!(matches!(other.call(call).await, Ok(Answer::Alive { .. })));
     });
 }

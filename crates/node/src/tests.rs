@@ -5,7 +5,9 @@ use client::{Client, ClientConfig, SessionConfig};
 use meta::service::{Config, Service, StoreChoice};
 use meta::store::MemoryStore;
 use protocol::auth::Secret;
-use protocol::client::{Answer, Call, Creation, Push, PushAnswer, Request, Slot};
+use protocol::client::{
+    Answer, Call, ChangeCall, Creation, Push, PushAnswer, Request, SessionCall, Slot,
+};
 use protocol::lease::Recalled;
 use protocol::times::Times;
 use protocol::{Errno, FreeEpoch, HostId, InodeId, Rights, SessionId};
@@ -69,7 +71,10 @@ impl TestClient {
         let (options, limits) = (SocketOptions::default(), Limits::default());
         let link = Connection::connect(meta, &options, &SECRET, limits, handler).await.unwrap();
         let client = TestClient { link, host, is_silent, sequence: Rc::default() };
-        client.call(Call::Start { node: "node1".into(), host, resume: None }).await.unwrap();
+        client
+            .call(Call::Session(SessionCall::Start { node: "node1".into(), host, resume: None }))
+            .await
+            .unwrap();
         client
     }
 
@@ -77,7 +82,7 @@ impl TestClient {
         let client = self.clone();
         ring::spawn(async move {
             while !client.is_silent.get() {
-                let call = Call::Heartbeat { ended_through: FreeEpoch(0) };
+                let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) });
                 let _ = client.call(call).await;
                 sleep(Duration::from_millis(20)).await;
             }
@@ -93,7 +98,7 @@ impl TestClient {
     }
 
     pub(crate) async fn create(&self, parent: InodeId, name: &str, rights: Rights) -> InodeId {
-        let create = Call::Create {
+        let create = Call::Change(ChangeCall::Create {
             parent,
             name: name.into(),
             creation: Creation::File,
@@ -101,7 +106,7 @@ impl TestClient {
             uid: 0,
             gid: 0,
             rights,
-        };
+        });
         match self.call(create).await.unwrap() {
             Answer::Entry(attr) => attr.inode,
             other => panic!("{other:?}"),

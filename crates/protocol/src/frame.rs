@@ -178,14 +178,18 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{Call, OpenTold, Request, Slot};
+    use crate::client::{Call, ChangeCall, OpenTold, Request, Slot};
     use crate::ids::InodeId;
     use proptest::prelude::*;
 
     fn sample(tag: u64, name: Vec<u8>) -> (Request, Vec<u8>) {
         let request = Request {
             slot: Some(Slot { slot: 3, sequence: 9 }),
-            call: Call::Unlink { parent: InodeId(5), name, told: OpenTold::Of(InodeId(6)) },
+            call: Call::Change(ChangeCall::Unlink {
+                parent: InodeId(5),
+                name,
+                told: OpenTold::Of(InodeId(6)),
+            }),
         };
         let mut bytes = Vec::new();
         encode(Kind::Call, tag, &request, &mut bytes).unwrap();

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use protocol::auth::Secret;
-use protocol::client::{Answer, Call, Push, PushAnswer, Request, Response};
+use protocol::client::{Answer, Call, Push, PushAnswer, ReadCall, Request, Response};
 use protocol::{FreeEpoch, InodeId};
 use ring::SocketOptions;
 use rpc::{Acceptor, Client, Connection, Connector, Handler, Limits, Listener, Reply, RpcError};
@@ -18,7 +18,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 }
 
 fn request() -> Request {
-    Request { slot: None, call: Call::GetAttr(InodeId(1)) }
+    Request { slot: None, call: Call::Read(ReadCall::GetAttr(InodeId(1))) }
 }
 
 /// Answers every call with `Done`, except those of inode 99.
@@ -26,7 +26,7 @@ struct Service;
 
 impl Handler<Acceptor<Client>> for Service {
     fn called(&self, call: Request, reply: Reply<Acceptor<Client>>) {
-        if call.call == Call::GetAttr(InodeId(99)) {
+        if call.call == Call::Read(ReadCall::GetAttr(InodeId(99))) {
             return;
         }
         let response = Response { result: Ok(Answer::Done), grants: vec![], changed: vec![] };
@@ -112,7 +112,7 @@ fn calls_and_pushes_are_answered() {
 fn calls_end_by_deadline_and_by_close() {
     run(async {
         let (client, service) = pair(&Rc::new(Notes::default())).await;
-        let silent = Request { slot: None, call: Call::GetAttr(InodeId(99)) };
+        let silent = Request { slot: None, call: Call::Read(ReadCall::GetAttr(InodeId(99))) };
         let late = client.call(&silent, Some(Duration::from_millis(5))).await;
         assert!(matches!(late, Err(RpcError::Deadline(_))), "{late:?}");
         let call = client.call(&silent, None);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Seeds of the short form.
-const SEEDS: std::ops::Range<u64> = 100..116;
+const SEEDS: std::ops::Range<u64> = 80..96;
 
 /// Seeds of the block path in the short form.
 const BLOCK_SEEDS: std::ops::Range<u64> = 0..24;

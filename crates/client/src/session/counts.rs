@@ -1,6 +1,6 @@
 //! What a session's calls to the metadata service cost: how many of which kind, and their bytes.
 
-use protocol::client::Call;
+use protocol::client::{Call, ChangeCall, ReadCall, SessionCall};
 use rpc::Traffic;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ impl CallCounts {
     pub(super) fn note(&mut self, call: &Call) {
         self.calls += 1;
         *self.by_kind.entry(kind(call)).or_default() += 1;
-        if let Call::Commit { extents, .. } = call {
+        if let Call::Change(ChangeCall::Commit { extents, .. }) = call {
             self.committed_extents += extents.0.len() as u64;
         }
     }
@@ -44,35 +44,57 @@ impl CallCounts {
 
 fn kind(call: &Call) -> &'static str {
     match call {
-        Call::Heartbeat { .. } => "heartbeat",
-        Call::Admit(_) => "admit",
-        Call::PoolUse => "pool_use",
-        Call::Lookup { .. } => "lookup",
-        Call::GetAttr(_) => "get_attr",
-        Call::ReadDir { .. } => "read_dir",
-        Call::ReadLink(_) => "read_link",
-        Call::Acquire { .. } => "acquire",
-        Call::GiveBack(_) => "give_back",
-        Call::SetAttr { .. } => "set_attr",
-        Call::Create { .. } => "create",
-        Call::Link { .. } => "link",
-        Call::Unlink { .. } => "unlink",
-        Call::Rmdir { .. } => "rmdir",
-        Call::Rename { .. } => "rename",
-        Call::GetXattr { .. } => "get_xattr",
-        Call::ListXattr(_) => "list_xattr",
-        Call::SetXattr { .. } => "set_xattr",
-        Call::RemoveXattr { .. } => "remove_xattr",
-        Call::ReadExtents { .. } => "read_extents",
-        Call::Commit { .. } => "commit",
-        Call::Fallocate { .. } => "fallocate",
-        Call::CopyRange { .. } => "copy_range",
-        Call::Sync { .. } => "sync",
-        Call::LeaseSpace { .. } => "lease_space",
-        Call::ReturnSpace { .. } => "return_space",
-        Call::SetLock { .. } | Call::CancelLock { .. } | Call::Unlock(_) | Call::TestLock(_) => {
-            "lock"
-        }
-        _ => "other",
+        Call::Session(call) => session_kind(call),
+        Call::Read(call) => read_kind(call),
+        Call::Change(call) => change_kind(call),
+    }
+}
+
+fn session_kind(call: &SessionCall) -> &'static str {
+    match call {
+        SessionCall::Heartbeat { .. } => "heartbeat",
+        SessionCall::Admit(_) => "admit",
+        SessionCall::Acquire { .. } => "acquire",
+        SessionCall::GiveBack(_) => "give_back",
+        SessionCall::Sync(_) => "sync",
+        SessionCall::CancelLock { .. } => "lock",
+        SessionCall::Start { .. }
+        | SessionCall::Reclaim { .. }
+        | SessionCall::Pulse { .. }
+        | SessionCall::End
+        | SessionCall::Devices => "other",
+    }
+}
+
+fn read_kind(call: &ReadCall) -> &'static str {
+    match call {
+        ReadCall::PoolUse => "pool_use",
+        ReadCall::Lookup { .. } => "lookup",
+        ReadCall::GetAttr(_) => "get_attr",
+        ReadCall::ReadDir { .. } => "read_dir",
+        ReadCall::ReadLink(_) => "read_link",
+        ReadCall::GetXattr { .. } => "get_xattr",
+        ReadCall::ListXattr(_) => "list_xattr",
+        ReadCall::ReadExtents { .. } => "read_extents",
+        ReadCall::TestLock(_) => "lock",
+    }
+}
+
+fn change_kind(call: &ChangeCall) -> &'static str {
+    match call {
+        ChangeCall::SetAttr { .. } => "set_attr",
+        ChangeCall::Create { .. } => "create",
+        ChangeCall::Link { .. } => "link",
+        ChangeCall::Unlink { .. } => "unlink",
+        ChangeCall::Rmdir { .. } => "rmdir",
+        ChangeCall::Rename { .. } => "rename",
+        ChangeCall::SetXattr { .. } => "set_xattr",
+        ChangeCall::RemoveXattr { .. } => "remove_xattr",
+        ChangeCall::Commit { .. } => "commit",
+        ChangeCall::Fallocate { .. } => "fallocate",
+        ChangeCall::CopyRange { .. } => "copy_range",
+        ChangeCall::LeaseSpace { .. } => "lease_space",
+        ChangeCall::ReturnSpace { .. } => "return_space",
+        ChangeCall::SetLock { .. } | ChangeCall::Unlock(_) => "lock",
     }
 }

@@ -9,7 +9,7 @@
 //! In a simulation the "thread" is a task of the same executor.
 
 use super::{Link, PushReply, SessionConfig};
-use protocol::client::{Answer, Call, Push, Request, Response};
+use protocol::client::{Answer, Call, Push, Request, Response, SessionCall};
 use protocol::times::Times;
 use protocol::{HostId, SessionId};
 use ring::time::{Instant, now, sleep, timeout};
@@ -120,7 +120,7 @@ async fn beat(
         None => connect(config).await?,
     };
     let sent = now();
-    let request = Request { slot: None, call: Call::Pulse { session, host } };
+    let request = Request { slot: None, call: Call::Session(SessionCall::Pulse { session, host }) };
     match link.call(&request, Some(config.times.self_stop)).await {
         Ok(Response { result: Ok(Answer::Alive { .. }), .. }) => contact.heard(sent),
         // The session has ended or is to be resumed: its own connection learns of that.

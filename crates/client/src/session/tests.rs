@@ -35,12 +35,12 @@ impl rpc::Handler<Acceptor<rpc::Client>> for Service {
     fn called(&self, request: Request, reply: rpc::Reply<Acceptor<rpc::Client>>) {
         let answer = |result| Response { result, grants: Vec::new(), changed: Vec::new() };
         match request.call {
-            Call::Start { .. } => {}
-            Call::ReturnSpace { .. } => {
+            Call::Session(SessionCall::Start { .. }) => {}
+            Call::Change(ChangeCall::ReturnSpace { .. }) => {
                 let _ = reply.send(&answer(Err(Errno::EINVAL)));
                 return;
             }
-            Call::LeaseSpace { .. } => {
+            Call::Change(ChangeCall::LeaseSpace { .. }) => {
                 self.connection.borrow().clone().unwrap().close("it gives no answer");
                 return;
             }
@@ -139,15 +139,21 @@ fn a_refusal_is_told_from_silence() {
     let times = Times { request_deadline: Duration::from_millis(200), ..Times::default() };
     with_session(times, async |session, _told, server| {
         let device = DeviceId(1);
-        let refused = session.call_or_know(Call::ReturnSpace { device, free: Vec::new() }).await;
+        let refused = session
+            .call_or_know(Call::Change(ChangeCall::ReturnSpace { device, free: Vec::new() }))
+            .await;
         assert_eq!(refused, Err(Failure { errno: Errno::EINVAL, is_refusal: true }));
-        let silent = session.call_or_know(Call::LeaseSpace { device, wanted_bytes: 1 }).await;
+        let silent = session
+            .call_or_know(Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 }))
+            .await;
         assert_eq!(silent, Err(Failure { errno: Errno::ETIMEDOUT, is_refusal: false }));
         // The service broke the link, and may have let the session in again already.
         session.linked().await.unwrap();
         server.abort();
         session.drop_link("the service is gone");
-        let unsent = session.call_or_know(Call::ReturnSpace { device, free: Vec::new() }).await;
+        let unsent = session
+            .call_or_know(Call::Change(ChangeCall::ReturnSpace { device, free: Vec::new() }))
+            .await;
         assert_eq!(unsent, Err(Failure { errno: Errno::ETIMEDOUT, is_refusal: true }));
     });
 }

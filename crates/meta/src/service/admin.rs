@@ -158,7 +158,8 @@ impl Shared {
     }
 
     fn list(&self, inode: InodeId, after: u64) -> (Vec<Entry>, bool) {
-        let call = client::Call::ReadDir { inode, after, count_max: LIST_MAX };
+        let call =
+            client::Call::Read(client::ReadCall::ReadDir { inode, after, count_max: LIST_MAX });
         match self.ask_core(&call) {
             Some(client::Answer::Entries { entries, end }) => (entries, end),
             _ => (Vec::new(), true),
@@ -170,7 +171,7 @@ impl Shared {
         let mut offset = 0;
         while offset < entry.attr.size {
             let (inode, length) = (entry.attr.inode, entry.attr.size - offset);
-            let call = client::Call::ReadExtents { inode, offset, length };
+            let call = client::Call::Read(client::ReadCall::ReadExtents { inode, offset, length });
             let Some(client::Answer::Extents { extents, covered_to, .. }) = self.ask_core(&call)
             else {
                 return;

@@ -7,7 +7,7 @@ use super::shared::Shared;
 use crate::leases::{CallId, Clearance, Demand};
 use crate::sessions::Session;
 use crate::tree::{Conflict, ConflictKind, SlotState};
-use protocol::client::{Answer, Call, Request, Response};
+use protocol::client::{Answer, Call, ChangeCall, Request, Response, SessionCall};
 use protocol::{Errno, InodeId, Rights, SessionId};
 use ring::local::Notify;
 use ring::time::{Instant, now, timeout_at};
@@ -164,15 +164,13 @@ impl Shared {
     fn clear(&self, work: &Work) -> Result<Clearance, Errno> {
         let call = &work.request.call;
         let demands = match demands_of(self.core.borrow().conflicts(work.session.id, call)?) {
-            demands if demands.is_empty() && !acquires(call) => return Ok(Clearance::Clear),
+            demands if demands.is_empty() && acquired(call).is_none() => {
+                return Ok(Clearance::Clear);
+            }
             demands => demands,
         };
-        let wants: Option<(InodeId, Rights)> = match call {
-            Call::Acquire { inode, rights } => {
-                Some((*inode, *rights & (Rights::WRITE | Rights::SIZE)))
-            }
-            _ => None,
-        };
+        let wants =
+            acquired(call).map(|(inode, rights)| (inode, rights & (Rights::WRITE | Rights::SIZE)));
         let mut leases = self.leases.borrow_mut();
         Ok(leases.clear(work.id, work.session.id, &demands, wants.as_slice()))
     }
@@ -183,11 +181,23 @@ impl Shared {
             return false;
         }
         match call {
-            Call::Commit { inode, .. } => {
+            Call::Session(call) => match call {
+                SessionCall::Acquire { .. } | SessionCall::CancelLock { .. } => true,
+                SessionCall::Start { .. }
+                | SessionCall::Reclaim { .. }
+                | SessionCall::Heartbeat { .. }
+                | SessionCall::Pulse { .. }
+                | SessionCall::End
+                | SessionCall::Devices
+                | SessionCall::Admit(_)
+                | SessionCall::GiveBack(_)
+                | SessionCall::Sync(_) => false,
+            },
+            Call::Read(_) => false,
+            Call::Change(ChangeCall::Commit { inode, .. }) => {
                 !self.leases.borrow().rights(session, *inode).contains(Rights::WRITE)
             }
-            Call::Acquire { .. } | Call::CancelLock { .. } => true,
-            call => call.changes(),
+            Call::Change(_) => true,
         }
     }
 
@@ -268,7 +278,9 @@ impl Shared {
 /// Whether an answer says that a truncation came before a commit.
 fn is_late_commit(call: &Call, response: &Response) -> bool {
     match (call, &response.result) {
-        (Call::Commit { generation, .. }, Ok(Answer::Attr(attr))) => *generation < attr.generation,
+        (Call::Change(ChangeCall::Commit { generation, .. }), Ok(Answer::Attr(attr))) => {
+            *generation < attr.generation
+        }
         _ => false,
     }
 }
@@ -276,15 +288,31 @@ fn is_late_commit(call: &Call, response: &Response) -> bool {
 /// How a call is refused while the store's disk is nearly full; those that only give something back
 /// are carried out.
 fn full_errno(call: &Call) -> Option<Errno> {
+    let Call::Change(call) = call else { return None };
     match call {
-        Call::Unlock(_) | Call::ReturnSpace { .. } => None,
-        Call::SetLock { .. } => Some(Errno::ENOLCK),
-        call => call.changes().then_some(Errno::ENOSPC),
+        ChangeCall::Unlock(_) | ChangeCall::ReturnSpace { .. } => None,
+        ChangeCall::SetLock { .. } => Some(Errno::ENOLCK),
+        ChangeCall::SetAttr { .. }
+        | ChangeCall::Create { .. }
+        | ChangeCall::Link { .. }
+        | ChangeCall::Unlink { .. }
+        | ChangeCall::Rmdir { .. }
+        | ChangeCall::Rename { .. }
+        | ChangeCall::SetXattr { .. }
+        | ChangeCall::RemoveXattr { .. }
+        | ChangeCall::Commit { .. }
+        | ChangeCall::Fallocate { .. }
+        | ChangeCall::CopyRange { .. }
+        | ChangeCall::LeaseSpace { .. } => Some(Errno::ENOSPC),
     }
 }
 
-fn acquires(call: &Call) -> bool {
-    matches!(call, Call::Acquire { .. })
+/// Returns what a call acquires.
+fn acquired(call: &Call) -> Option<(InodeId, Rights)> {
+    match call {
+        Call::Session(SessionCall::Acquire { inode, rights }) => Some((*inode, *rights)),
+        Call::Session(_) | Call::Read(_) | Call::Change(_) => None,
+    }
 }
 
 fn demands_of(conflicts: Vec<Conflict>) -> Vec<Demand> {

@@ -4,7 +4,7 @@ use super::execute::answer;
 use super::outbox::{ClientReply, Outgoing, refusal};
 use super::shared::Shared;
 use crate::sessions::{ClientConnection, Session};
-use protocol::client::{Answer, Call, Request, Response};
+use protocol::client::{Answer, Call, Request, Response, SessionCall};
 use protocol::{Errno, HostId, InodeId, Rights, SessionId};
 use rpc::{Acceptor, Authenticated, Client, Handler};
 use std::cell::RefCell;
@@ -27,10 +27,19 @@ impl Handler<Acceptor<Client>> for ClientPeer {
     fn called(&self, request: Request, reply: ClientReply) {
         let session = self.session.borrow().clone();
         match (session, request) {
-            (None, Request { call: Call::Start { node, host, resume }, slot: None }) => {
+            (
+                None,
+                Request {
+                    call: Call::Session(SessionCall::Start { node, host, resume }),
+                    slot: None,
+                },
+            ) => {
                 self.start(node, host, resume, reply);
             }
-            (None, Request { call: Call::Pulse { session, host }, slot: None }) => {
+            (
+                None,
+                Request { call: Call::Session(SessionCall::Pulse { session, host }), slot: None },
+            ) => {
                 let response = self.shared.pulse(session, host);
                 self.shared.post(Outgoing::Answer(reply, response));
             }

@@ -8,7 +8,7 @@ use super::outbox::{ClientReply, Outgoing, refusal, send};
 use super::shared::Shared;
 use crate::tree::Durable;
 use protocol::agent::{Push, PushAnswer};
-use protocol::client::{self, Answer, Call, Response};
+use protocol::client::{self, Answer, Call, ChangeCall, Response, SessionCall};
 use protocol::{DeviceId, Errno, InodeId};
 use ring::local::Notify;
 use ring::time::{now, sleep, timeout};
@@ -32,9 +32,37 @@ pub(super) struct Flushing {
 #[expect(clippy::option_option, reason = "whether to wait, and then for what")]
 pub(super) fn made_durable(call: &Call) -> Option<Option<InodeId>> {
     match call {
-        Call::Sync(inode) => Some(*inode),
-        Call::Commit { inode, durable: true, .. } => Some(Some(*inode)),
-        _ => None,
+        Call::Session(call) => match call {
+            SessionCall::Sync(inode) => Some(*inode),
+            SessionCall::Start { .. }
+            | SessionCall::Reclaim { .. }
+            | SessionCall::Heartbeat { .. }
+            | SessionCall::Pulse { .. }
+            | SessionCall::End
+            | SessionCall::Devices
+            | SessionCall::Admit(_)
+            | SessionCall::Acquire { .. }
+            | SessionCall::GiveBack(_)
+            | SessionCall::CancelLock { .. } => None,
+        },
+        Call::Read(_) => None,
+        Call::Change(call) => match call {
+            ChangeCall::Commit { inode, durable, .. } => durable.then_some(Some(*inode)),
+            ChangeCall::SetAttr { .. }
+            | ChangeCall::Create { .. }
+            | ChangeCall::Link { .. }
+            | ChangeCall::Unlink { .. }
+            | ChangeCall::Rmdir { .. }
+            | ChangeCall::Rename { .. }
+            | ChangeCall::SetXattr { .. }
+            | ChangeCall::RemoveXattr { .. }
+            | ChangeCall::Fallocate { .. }
+            | ChangeCall::CopyRange { .. }
+            | ChangeCall::LeaseSpace { .. }
+            | ChangeCall::ReturnSpace { .. }
+            | ChangeCall::SetLock { .. }
+            | ChangeCall::Unlock(_) => None,
+        },
     }
 }
 

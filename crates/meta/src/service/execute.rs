@@ -1,10 +1,11 @@
 //! Carrying out a call that nothing stands against.
 
 use super::call::Work;
+use super::durable::made_durable;
 use super::outbox::refusal;
 use super::shared::Shared;
 use crate::tree::{Context, Outcome};
-use protocol::client::{Answer, Call, Response};
+use protocol::client::{Answer, Call, ChangeCall, ReadCall, Response, SessionCall};
 use protocol::lease::{Grant, Return};
 use protocol::{Errno, InodeId, Rights, Timestamp};
 use std::rc::Rc;
@@ -30,45 +31,84 @@ fn done() -> Executed {
 impl Shared {
     /// Carries a call out.
     pub(super) fn execute(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
+        let call = &work.request.call;
+        match call {
+            Call::Session(call) => self.execute_session(work, call),
+            Call::Read(read) => match read {
+                ReadCall::TestLock(lock) => {
+                    let found = self.locks.borrow().test(work.session.id, lock);
+                    Executed::Answer(answer(Answer::Lock(found)))
+                }
+                ReadCall::PoolUse
+                | ReadCall::Lookup { .. }
+                | ReadCall::GetAttr(_)
+                | ReadCall::ReadDir { .. }
+                | ReadCall::ReadLink(_)
+                | ReadCall::GetXattr { .. }
+                | ReadCall::ListXattr(_)
+                | ReadCall::ReadExtents { .. } => {
+                    Executed::Answer(self.execute_in_core(work, call))
+                }
+            },
+            Call::Change(change) => match change {
+                ChangeCall::LeaseSpace { .. } => self.lease_space(work),
+                ChangeCall::SetLock { lock, wait } => self.set_lock(work, *lock, *wait),
+                ChangeCall::Unlock(lock) => self.unlock(work.session.id, *lock),
+                ChangeCall::SetAttr { .. }
+                | ChangeCall::Create { .. }
+                | ChangeCall::Link { .. }
+                | ChangeCall::Unlink { .. }
+                | ChangeCall::Rmdir { .. }
+                | ChangeCall::Rename { .. }
+                | ChangeCall::SetXattr { .. }
+                | ChangeCall::RemoveXattr { .. }
+                | ChangeCall::Commit { .. }
+                | ChangeCall::Fallocate { .. }
+                | ChangeCall::CopyRange { .. }
+                | ChangeCall::ReturnSpace { .. } => {
+                    Executed::Answer(self.execute_in_core(work, call))
+                }
+            },
+        }
+    }
+
+    fn execute_session(self: &Rc<Self>, work: &Rc<Work>, call: &SessionCall) -> Executed {
         let session = &work.session;
-        match &work.request.call {
-            Call::Start { .. } | Call::Pulse { .. } => Executed::Answer(refusal(Errno::EPROTO)),
-            Call::Reclaim { held, done } => {
+        match call {
+            SessionCall::Start { .. } | SessionCall::Pulse { .. } => {
+                Executed::Answer(refusal(Errno::EPROTO))
+            }
+            SessionCall::Reclaim { held, done } => {
                 Executed::Answer(self.reclaim_rights(session, held, *done))
             }
-            Call::Heartbeat { ended_through } => {
+            SessionCall::Heartbeat { ended_through } => {
                 session.last_heartbeat.set(ring::time::now());
                 self.core.borrow_mut().ended_through(session.id, *ended_through);
                 self.reclaim_wanted.notify();
                 let free_epoch = self.core.borrow().free_epoch();
                 Executed::Answer(answer(Answer::Alive { free_epoch }))
             }
-            Call::End => self.end_at_its_wish(work),
-            Call::Devices => {
+            SessionCall::End => self.end_at_its_wish(work),
+            SessionCall::Devices => {
                 let devices = self.core.borrow().devices();
                 Executed::Answer(answer(Answer::Devices(devices)))
             }
-            Call::Admit(device) => self.admit(work, *device),
-            Call::GiveBack(returns) => {
+            SessionCall::Admit(device) => self.admit(work, *device),
+            SessionCall::GiveBack(returns) => {
                 for back in returns {
                     self.give_back(work, *back);
                 }
                 self.go_on();
                 done()
             }
-            Call::Sync(_) => done(),
-            Call::LeaseSpace { .. } => self.lease_space(work),
-            Call::SetLock { lock, wait } => self.set_lock(work, *lock, *wait),
-            Call::CancelLock { inode, family, owner } => {
+            SessionCall::Sync(_) => done(),
+            SessionCall::Acquire { .. } => {
+                Executed::Answer(self.execute_in_core(work, &work.request.call))
+            }
+            SessionCall::CancelLock { inode, family, owner } => {
                 self.cancel_lock(session.id, *inode, *family, *owner);
                 done()
             }
-            Call::Unlock(lock) => self.unlock(session.id, *lock),
-            Call::TestLock(lock) => {
-                let found = self.locks.borrow().test(session.id, lock);
-                Executed::Answer(answer(Answer::Lock(found)))
-            }
-            call => Executed::Answer(self.execute_in_core(work, call)),
         }
     }
 
@@ -101,7 +141,7 @@ impl Shared {
 
     fn respond(&self, work: &Work, call: &Call, outcome: Outcome) -> Response {
         // An answer that waits for a sync could be overtaken by a recall of what it grants.
-        let is_late = matches!(call, Call::Commit { durable: true, .. });
+        let is_late = made_durable(call).is_some();
         let grants = if is_late { Vec::new() } else { self.grant(work, &outcome.grants) };
         Response { result: Ok(outcome.answer), grants, changed: outcome.changed }
     }

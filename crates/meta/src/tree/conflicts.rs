@@ -5,7 +5,7 @@ use super::rename::Rename;
 use super::transaction::Transaction;
 use crate::records::Inode;
 use crate::store::Error;
-use protocol::client::{Call, FallocateMode, Name, OpenTold, RenameMode};
+use protocol::client::{Call, ChangeCall, FallocateMode, Name, OpenTold, RenameMode, SessionCall};
 use protocol::{Errno, Extent, FileKind, InodeId, Rights, SessionId};
 
 /// What is to be asked of those who hold something.
@@ -50,12 +50,32 @@ fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
     }
 }
 
+/// What a call about a session recalls: SIZE has one holder.
+fn session_conflicts(call: &SessionCall) -> Vec<Conflict> {
+    match call {
+        SessionCall::Acquire { inode, rights } if rights.intersects(Rights::SIZE) => {
+            vec![recall(*inode, Rights::SIZE)]
+        }
+        SessionCall::Acquire { .. }
+        | SessionCall::Start { .. }
+        | SessionCall::Reclaim { .. }
+        | SessionCall::Heartbeat { .. }
+        | SessionCall::Pulse { .. }
+        | SessionCall::End
+        | SessionCall::Devices
+        | SessionCall::Admit(_)
+        | SessionCall::GiveBack(_)
+        | SessionCall::Sync(_)
+        | SessionCall::CancelLock { .. } => Vec::new(),
+    }
+}
+
 impl Core {
     /// What must be recalled from other sessions before a call is executed; nothing for one that
     /// will be refused anyway. EIO if the store cannot be read.
     pub fn conflicts(&self, session: SessionId, call: &Call) -> Result<Vec<Conflict>, Errno> {
         let transaction = Transaction::begin(&self.base);
-        match transaction.conflicts(session, call) {
+        match transaction.conflicts(call) {
             Ok(conflicts) => Ok(conflicts),
             Err(Error::Refused(_)) => Ok(Vec::new()),
             Err(error) => {
@@ -67,23 +87,28 @@ impl Core {
 }
 
 impl Transaction<'_> {
-    fn conflicts(&self, _session: SessionId, call: &Call) -> Result<Vec<Conflict>, Error> {
+    fn conflicts(&self, call: &Call) -> Result<Vec<Conflict>, Error> {
+        match call {
+            Call::Session(call) => Ok(session_conflicts(call)),
+            Call::Read(_) => Ok(Vec::new()),
+            Call::Change(call) => self.change_conflicts(call),
+        }
+    }
+
+    fn change_conflicts(&self, call: &ChangeCall) -> Result<Vec<Conflict>, Error> {
         Ok(match call {
-            Call::SetAttr { inode, changes } => {
+            ChangeCall::SetAttr { inode, changes } => {
                 let rights = if changes.size.is_some() { READ_WRITE_SIZE } else { Rights::READ };
                 vec![recall(*inode, rights)]
             }
-            Call::Acquire { inode, rights } if rights.intersects(Rights::SIZE) => {
-                vec![recall(*inode, Rights::SIZE)]
-            }
-            Call::Create { parent, name, .. } => {
+            ChangeCall::Create { parent, name, .. } => {
                 self.directory(*parent)?;
                 if self.dentry(*parent, name)?.is_some() {
                     return Ok(Vec::new());
                 }
                 vec![invalidate(*parent, vec![name.clone()]), recall(*parent, Rights::SIZE)]
             }
-            Call::Link { inode, parent, name } => {
+            ChangeCall::Link { inode, parent, name } => {
                 if self.dentry(*parent, name)?.is_some() {
                     return Ok(Vec::new());
                 }
@@ -93,15 +118,15 @@ impl Transaction<'_> {
                     recall(*parent, Rights::SIZE),
                 ]
             }
-            Call::Unlink { parent, name, told } => {
+            ChangeCall::Unlink { parent, name, told } => {
                 self.removal_conflicts(*parent, name, Some(*told))?
             }
-            Call::Rmdir { parent, name } => self.removal_conflicts(*parent, name, None)?,
-            Call::Rename { parent, name, new_parent, new_name, mode, told } => {
+            ChangeCall::Rmdir { parent, name } => self.removal_conflicts(*parent, name, None)?,
+            ChangeCall::Rename { parent, name, new_parent, new_name, mode, told } => {
                 let (parent, new_parent, mode) = (*parent, *new_parent, *mode);
                 self.rename_conflicts(Rename { parent, name, new_parent, new_name, mode }, *told)?
             }
-            Call::Commit { inode, generation, extents, .. } => {
+            ChangeCall::Commit { inode, generation, extents, .. } => {
                 let file = self.inode(*inode)?;
                 if *generation != file.attr.generation {
                     return Ok(Vec::new());
@@ -110,22 +135,28 @@ impl Transaction<'_> {
                 let grows = end > file.attr.size;
                 vec![recall(*inode, if grows { Rights::READ | Rights::SIZE } else { Rights::READ })]
             }
-            Call::SetXattr { inode, .. }
-            | Call::RemoveXattr { inode, .. }
-            | Call::Fallocate {
-                inode, mode: FallocateMode::Allocate { keep_size: true }, ..
+            ChangeCall::SetXattr { inode, .. }
+            | ChangeCall::RemoveXattr { inode, .. }
+            | ChangeCall::Fallocate {
+                inode,
+                mode: FallocateMode::Allocate { keep_size: true },
+                ..
             } => {
                 vec![recall(*inode, Rights::READ)]
             }
-            Call::Fallocate { inode, .. } => vec![recall(*inode, READ_WRITE_SIZE)],
-            Call::CopyRange { source, destination, .. } => {
+            ChangeCall::Fallocate { inode, .. } => vec![recall(*inode, READ_WRITE_SIZE)],
+            ChangeCall::CopyRange { source, destination, .. } => {
                 let mut conflicts = vec![recall(*destination, READ_WRITE_SIZE)];
                 if source != destination {
                     conflicts.push(recall(*source, READ_WRITE_SIZE));
                 }
                 conflicts
             }
-            _ => Vec::new(),
+            // Space and locks are nobody's cache.
+            ChangeCall::LeaseSpace { .. }
+            | ChangeCall::ReturnSpace { .. }
+            | ChangeCall::SetLock { .. }
+            | ChangeCall::Unlock(_) => Vec::new(),
         })
     }
 

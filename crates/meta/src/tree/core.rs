@@ -10,7 +10,7 @@ use crate::records::{Counters, Key, SessionRecord, Stamps, decode};
 use crate::space::FIRST_FLUSH_EPOCH;
 use crate::store::overlay::Overlay;
 use crate::store::{Error, Indexed, Store, Syncer};
-use protocol::client::{Answer, Call};
+use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::{Errno, FileKind, FreeEpoch, InodeId, Layout, Rights, Timestamp};
 use uuid::Uuid;
 
@@ -244,7 +244,7 @@ impl Core {
 
     fn execute_inner(&mut self, context: &Context<'_>, call: &Call) -> Result<Outcome, Error> {
         self.settle_truncations(call)?;
-        if let Call::Fallocate { inode, offset, length, mode } = call {
+        if let Call::Change(ChangeCall::Fallocate { inode, offset, length, mode }) = call {
             loop {
                 let range = (*offset, *length);
                 let done = self.transact(|t| t.fallocate_step(context, *inode, range, *mode))?;
@@ -259,15 +259,7 @@ impl Core {
 
     /// Finishes pending truncations of the inodes whose extents a call is about.
     fn settle_truncations(&mut self, call: &Call) -> Result<(), Error> {
-        let (one, other) = match call {
-            Call::SetAttr { inode, changes } if changes.size.is_some() => (*inode, *inode),
-            Call::ReadExtents { inode, .. }
-            | Call::Commit { inode, .. }
-            | Call::Fallocate { inode, .. } => (*inode, *inode),
-            Call::CopyRange { source, destination, .. } => (*source, *destination),
-            _ => return Ok(()),
-        };
-        for inode in [one, other] {
+        for inode in extents_of(call).into_iter().flatten() {
             while self.base.truncating.contains(&inode) {
                 self.transact(|transaction| transaction.truncate_step(inode))?;
                 self.flush_if_large()?;
@@ -290,59 +282,118 @@ fn next_stamps(layers: &Layers, is_new: bool) -> Result<u64, Error> {
     Ok(stored.map_or(if is_new { 1 } else { STAMPS_AFTER_CLOCK }, |stamps| stamps.next))
 }
 
+/// The inodes that a call finds or changes extents of.
+fn extents_of(call: &Call) -> [Option<InodeId>; 2] {
+    let one = |inode: &InodeId| [Some(*inode), None];
+    match call {
+        Call::Session(_) => [None, None],
+        Call::Read(call) => match call {
+            ReadCall::ReadExtents { inode, .. } => one(inode),
+            ReadCall::PoolUse
+            | ReadCall::Lookup { .. }
+            | ReadCall::GetAttr(_)
+            | ReadCall::ReadDir { .. }
+            | ReadCall::ReadLink(_)
+            | ReadCall::GetXattr { .. }
+            | ReadCall::ListXattr(_)
+            | ReadCall::TestLock(_) => [None, None],
+        },
+        Call::Change(call) => match call {
+            ChangeCall::SetAttr { inode, changes } if changes.size.is_some() => one(inode),
+            ChangeCall::Commit { inode, .. } | ChangeCall::Fallocate { inode, .. } => one(inode),
+            ChangeCall::CopyRange { source, destination, .. } => {
+                [Some(*source), Some(*destination)]
+            }
+            ChangeCall::SetAttr { .. }
+            | ChangeCall::Create { .. }
+            | ChangeCall::Link { .. }
+            | ChangeCall::Unlink { .. }
+            | ChangeCall::Rmdir { .. }
+            | ChangeCall::Rename { .. }
+            | ChangeCall::SetXattr { .. }
+            | ChangeCall::RemoveXattr { .. }
+            | ChangeCall::LeaseSpace { .. }
+            | ChangeCall::ReturnSpace { .. }
+            | ChangeCall::SetLock { .. }
+            | ChangeCall::Unlock(_) => [None, None],
+        },
+    }
+}
+
 impl Transaction<'_> {
     fn execute(&mut self, context: &Context<'_>, call: &Call) -> Result<Outcome, Error> {
         match call {
-            Call::PoolUse => Ok(Outcome::of(self.base.space.answer(self.counters.inodes))),
-            Call::Lookup { parent, name } => self.lookup(*parent, name),
-            Call::GetAttr(inode) => self.get_attr(*inode),
-            Call::ReadDir { inode, after, count_max } => {
-                self.read_directory(*inode, *after, *count_max)
-            }
-            Call::ReadLink(inode) => self.read_link(*inode),
-            Call::Acquire { inode, rights } => self.acquire(context, *inode, *rights),
-            Call::ReadExtents { inode, offset, length } => {
-                self.read_extents(*inode, *offset, *length)
-            }
-            Call::GetXattr { inode, name } => self.get_xattr(*inode, name),
-            Call::ListXattr(inode) => self.list_xattr(*inode),
-            Call::SetXattr { inode, name, value, mode } => {
-                self.set_xattr(context, *inode, name, value, *mode)
-            }
-            Call::RemoveXattr { inode, name } => self.remove_xattr(context, *inode, name),
-            Call::SetAttr { inode, changes } => self.set_attr(context, *inode, changes),
-            Call::LeaseSpace { device, wanted_bytes } => {
-                let grant = self.lease_space(context.session, *device, *wanted_bytes)?;
-                Ok(Outcome::of(Answer::Space(grant)))
-            }
-            Call::ReturnSpace { device, free } => {
-                self.return_space(context.session, *device, free)?;
-                Ok(Outcome::of(Answer::Done))
-            }
-            Call::CopyRange { source, source_offset, destination, destination_offset, length } => {
-                let to = (*destination, *destination_offset);
-                self.copy_range(context, (*source, *source_offset), to, *length)
-            }
-            _ => self.execute_change(context, call),
+            Call::Session(call) => self.execute_session(context, call),
+            Call::Read(call) => self.execute_read(call),
+            Call::Change(call) => self.execute_change(context, call),
         }
     }
 
-    fn execute_change(&mut self, context: &Context<'_>, call: &Call) -> Result<Outcome, Error> {
+    fn execute_session(
+        &mut self,
+        context: &Context<'_>,
+        call: &SessionCall,
+    ) -> Result<Outcome, Error> {
         match call {
-            Call::Create { parent, name, creation, mode, uid, gid, rights } => {
+            SessionCall::Acquire { inode, rights } => self.acquire(context, *inode, *rights),
+            SessionCall::Start { .. }
+            | SessionCall::Reclaim { .. }
+            | SessionCall::Heartbeat { .. }
+            | SessionCall::Pulse { .. }
+            | SessionCall::End
+            | SessionCall::Devices
+            | SessionCall::Admit(_)
+            | SessionCall::GiveBack(_)
+            | SessionCall::Sync(_)
+            | SessionCall::CancelLock { .. } => Err(Errno::EPROTO.into()),
+        }
+    }
+
+    fn execute_read(&mut self, call: &ReadCall) -> Result<Outcome, Error> {
+        match call {
+            ReadCall::PoolUse => Ok(Outcome::of(self.base.space.answer(self.counters.inodes))),
+            ReadCall::Lookup { parent, name } => self.lookup(*parent, name),
+            ReadCall::GetAttr(inode) => self.get_attr(*inode),
+            ReadCall::ReadDir { inode, after, count_max } => {
+                self.read_directory(*inode, *after, *count_max)
+            }
+            ReadCall::ReadLink(inode) => self.read_link(*inode),
+            ReadCall::ReadExtents { inode, offset, length } => {
+                self.read_extents(*inode, *offset, *length)
+            }
+            ReadCall::GetXattr { inode, name } => self.get_xattr(*inode, name),
+            ReadCall::ListXattr(inode) => self.list_xattr(*inode),
+            ReadCall::TestLock(_) => Err(Errno::EPROTO.into()),
+        }
+    }
+
+    fn execute_change(
+        &mut self,
+        context: &Context<'_>,
+        call: &ChangeCall,
+    ) -> Result<Outcome, Error> {
+        match call {
+            ChangeCall::SetAttr { inode, changes } => self.set_attr(context, *inode, changes),
+            ChangeCall::SetXattr { inode, name, value, mode } => {
+                self.set_xattr(context, *inode, name, value, *mode)
+            }
+            ChangeCall::RemoveXattr { inode, name } => self.remove_xattr(context, *inode, name),
+            ChangeCall::Create { parent, name, creation, mode, uid, gid, rights } => {
                 let owner = (*mode, *uid, *gid);
                 let outcome = self.create(context, *parent, name, creation, owner)?;
                 let Answer::Entry(attr) = outcome.answer else { return Ok(outcome) };
                 Ok(outcome.granting(attr.inode, *rights))
             }
-            Call::Link { inode, parent, name } => self.link(context, *inode, *parent, name),
-            Call::Unlink { parent, name, .. } => self.remove_name(context, *parent, name, false),
-            Call::Rmdir { parent, name } => self.remove_name(context, *parent, name, true),
-            Call::Rename { parent, name, new_parent, new_name, mode, .. } => {
+            ChangeCall::Link { inode, parent, name } => self.link(context, *inode, *parent, name),
+            ChangeCall::Unlink { parent, name, .. } => {
+                self.remove_name(context, *parent, name, false)
+            }
+            ChangeCall::Rmdir { parent, name } => self.remove_name(context, *parent, name, true),
+            ChangeCall::Rename { parent, name, new_parent, new_name, mode, .. } => {
                 let (parent, new_parent, mode) = (*parent, *new_parent, *mode);
                 self.rename(context, Rename { parent, name, new_parent, new_name, mode })
             }
-            Call::Commit {
+            ChangeCall::Commit {
                 inode,
                 generation,
                 allocations,
@@ -361,7 +412,28 @@ impl Transaction<'_> {
                 };
                 self.commit_data(context, commit)
             }
-            _ => Err(Errno::EPROTO.into()),
+            ChangeCall::CopyRange {
+                source,
+                source_offset,
+                destination,
+                destination_offset,
+                length,
+            } => {
+                let to = (*destination, *destination_offset);
+                self.copy_range(context, (*source, *source_offset), to, *length)
+            }
+            ChangeCall::LeaseSpace { device, wanted_bytes } => {
+                let grant = self.lease_space(context.session, *device, *wanted_bytes)?;
+                Ok(Outcome::of(Answer::Space(grant)))
+            }
+            ChangeCall::ReturnSpace { device, free } => {
+                self.return_space(context.session, *device, free)?;
+                Ok(Outcome::of(Answer::Done))
+            }
+            // The core carries `Fallocate` out in steps, before this, and keeps no locks.
+            ChangeCall::Fallocate { .. } | ChangeCall::SetLock { .. } | ChangeCall::Unlock(_) => {
+                Err(Errno::EPROTO.into())
+            }
         }
     }
 }

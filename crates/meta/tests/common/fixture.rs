@@ -3,7 +3,7 @@
 use meta::store::{CrashPoint, MemoryStore};
 use meta::tree::{Boot, Context, Core};
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, Creation};
+use protocol::client::{Answer, Call, ChangeCall, Creation};
 use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
 use protocol::{
     AllocationId, DeviceId, Errno, Extent, ExtentList, FreeEpoch, Generation, HostId, Incarnation,
@@ -37,7 +37,7 @@ pub(crate) fn boot(number: u128) -> Boot {
 }
 
 pub(crate) fn create(parent: InodeId, name: &str) -> Call {
-    Call::Create {
+    Call::Change(ChangeCall::Create {
         parent,
         name: name.as_bytes().to_vec(),
         creation: Creation::File,
@@ -45,7 +45,7 @@ pub(crate) fn create(parent: InodeId, name: &str) -> Call {
         uid: 5,
         gid: 6,
         rights: Rights::NONE,
-    }
+    })
 }
 
 pub(crate) fn commit(
@@ -54,7 +54,7 @@ pub(crate) fn commit(
     allocations: Vec<NewAllocation>,
     extents: Vec<Extent>,
 ) -> Call {
-    Call::Commit {
+    Call::Change(ChangeCall::Commit {
         inode,
         generation,
         allocations,
@@ -62,7 +62,7 @@ pub(crate) fn commit(
         mtime: None,
         kill_privileges: false,
         durable: false,
-    }
+    })
 }
 
 impl Fixture {
@@ -132,7 +132,7 @@ impl Fixture {
     }
 
     pub(crate) fn directory(&mut self, name: &str) -> InodeId {
-        self.made(&Call::Create {
+        self.made(&Call::Change(ChangeCall::Create {
             parent: InodeId::ROOT,
             name: name.as_bytes().to_vec(),
             creation: Creation::Directory,
@@ -140,14 +140,14 @@ impl Fixture {
             uid: 5,
             gid: 6,
             rights: Rights::NONE,
-        })
+        }))
     }
 
     pub(crate) fn take_block(&mut self) -> AllocationId {
         let device = DeviceId(0);
         self.free.retain(|range| range.count > 0);
         if self.free.is_empty() {
-            let call = Call::LeaseSpace { device, wanted_bytes: 1 };
+            let call = Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 });
             let Ok(Answer::Space(grant)) = self.call(&call) else { panic!() };
             self.free = grant.free;
         }
@@ -171,7 +171,7 @@ impl Fixture {
 
     pub(crate) fn truncate(&mut self, inode: InodeId, size: u64) {
         let changes = AttrChanges { size: Some(size), ..AttrChanges::default() };
-        self.call(&Call::SetAttr { inode, changes }).unwrap();
+        self.call(&Call::Change(ChangeCall::SetAttr { inode, changes })).unwrap();
     }
 
     /// Does all background work, as if all reads had ended.

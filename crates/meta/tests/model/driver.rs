@@ -7,7 +7,8 @@ use meta::tree::{Boot, Context, Core};
 use proptest::sample::Index;
 use protocol::attr::AttrChanges;
 use protocol::client::{
-    Answer, Call, Creation, FallocateMode, Name, OpenTold, RenameMode, XattrMode,
+    Answer, Call, ChangeCall, Creation, FallocateMode, Name, OpenTold, ReadCall, RenameMode,
+    SessionCall, XattrMode,
 };
 use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
 use protocol::{
@@ -159,7 +160,8 @@ impl Driver {
             }
             Step::Open(index) => {
                 let inode = self.any_inode(*index);
-                self.call(&Call::Acquire { inode, rights: Rights::OPEN }).unwrap();
+                self.call(&Call::Session(SessionCall::Acquire { inode, rights: Rights::OPEN }))
+                    .unwrap();
                 self.state.model.nodes.get_mut(&inode).unwrap().is_open = true;
             }
             Step::Close(index) => {
@@ -171,7 +173,7 @@ impl Driver {
             Step::Return => {
                 if let Some((device, range)) = self.state.free.pop() {
                     let free = vec![range];
-                    let call = Call::ReturnSpace { device, free };
+                    let call = Call::Change(ChangeCall::ReturnSpace { device, free });
                     assert_eq!(self.call(&call), Ok(Answer::Done));
                     assert_eq!(self.call(&call), Err(Errno::EINVAL));
                 }
@@ -192,7 +194,7 @@ impl Driver {
         match step {
             Step::Create(parent, number, creation) => {
                 let (parent, name) = (self.any_directory(*parent), name(*number));
-                let call = Call::Create {
+                let call = Call::Change(ChangeCall::Create {
                     parent,
                     name: name.clone(),
                     creation: creation.clone(),
@@ -200,7 +202,7 @@ impl Driver {
                     uid: 5,
                     gid: 6,
                     rights: Rights::NONE,
-                };
+                });
                 let answer = self.call(&call).map(|answer| match answer {
                     Answer::Entry(attr) => attr.inode,
                     other => panic!("{other:?}"),
@@ -212,15 +214,23 @@ impl Driver {
             Step::Link(inode, parent, number) => {
                 let (inode, parent) = (self.any_inode(*inode), self.any_directory(*parent));
                 let name = name(*number);
-                let answer = self.call(&Call::Link { inode, parent, name: name.clone() });
+                let answer = self.call(&Call::Change(ChangeCall::Link {
+                    inode,
+                    parent,
+                    name: name.clone(),
+                }));
                 assert_eq!(answer.map(|_| ()), self.state.model.link(inode, parent, &name));
             }
             Step::Remove(parent, number, is_rmdir) => {
                 let (parent, name) = (self.any_directory(*parent), name(*number));
                 let answer = self.call(&if *is_rmdir {
-                    Call::Rmdir { parent, name: name.clone() }
+                    Call::Change(ChangeCall::Rmdir { parent, name: name.clone() })
                 } else {
-                    Call::Unlink { parent, name: name.clone(), told: OpenTold::OfAny }
+                    Call::Change(ChangeCall::Unlink {
+                        parent,
+                        name: name.clone(),
+                        told: OpenTold::OfAny,
+                    })
                 });
                 let wanted = self.state.model.remove(parent, &name, *is_rmdir);
                 assert_eq!(answer.map(|_| ()), wanted);
@@ -242,14 +252,14 @@ impl Driver {
             3 => RenameMode::WhiteoutNoReplace,
             _ => RenameMode::Replace,
         };
-        let call = Call::Rename {
+        let call = Call::Change(ChangeCall::Rename {
             parent: from.0,
             name: from.1.clone(),
             new_parent: to.0,
             new_name: to.1.clone(),
             mode,
             told: OpenTold::OfAny,
-        };
+        });
         let answer = self.call(&call);
         let whiteout = match &answer {
             Ok(Answer::Renamed { other: Some(attr), .. }) => attr.inode,
@@ -266,7 +276,7 @@ impl Driver {
             Step::Truncate(index, size) => {
                 let inode = self.any_file(*index);
                 let changes = AttrChanges { size: Some(*size), ..AttrChanges::default() };
-                let answer = self.call(&Call::SetAttr { inode, changes });
+                let answer = self.call(&Call::Change(ChangeCall::SetAttr { inode, changes }));
                 let wanted = self.state.model.truncate(inode, *size as usize);
                 assert_eq!(answer.map(|_| ()), wanted);
             }
@@ -279,20 +289,21 @@ impl Driver {
                     3 => FallocateMode::Zero { keep_size: true },
                     _ => FallocateMode::Zero { keep_size: false },
                 };
-                let answer = self.call(&Call::Fallocate { inode, offset, length, mode });
+                let answer =
+                    self.call(&Call::Change(ChangeCall::Fallocate { inode, offset, length, mode }));
                 let model = &mut self.state.model;
                 let wanted = model.fallocate(inode, offset as usize, length as usize, mode);
                 assert_eq!(answer.map(|_| ()), wanted);
             }
             Step::Copy(source, source_offset, destination, destination_offset, length) => {
                 let (source, destination) = (self.any_file(*source), self.any_file(*destination));
-                let call = Call::CopyRange {
+                let call = Call::Change(ChangeCall::CopyRange {
                     source,
                     source_offset: *source_offset,
                     destination,
                     destination_offset: *destination_offset,
                     length: *length,
-                };
+                });
                 let from = (source, *source_offset as usize);
                 let to = (destination, *destination_offset as usize);
                 // A copy may be short, but not nothing: the model copies as much.
@@ -310,13 +321,14 @@ impl Driver {
                 let (mode, node) =
                     (XattrMode::Set, self.state.model.nodes.get_mut(&inode).unwrap());
                 node.xattrs.insert(name.clone(), value.clone());
-                self.call(&Call::SetXattr { inode, name, value, mode }).unwrap();
+                self.call(&Call::Change(ChangeCall::SetXattr { inode, name, value, mode }))
+                    .unwrap();
             }
             Step::RemoveXattr(index, number) => {
                 let (inode, name) = (self.any_inode(*index), name(*number));
                 let node = self.state.model.nodes.get_mut(&inode).unwrap();
                 let wanted = node.xattrs.remove(&name).map(|_| ()).ok_or(Errno::ENODATA);
-                let answer = self.call(&Call::RemoveXattr { inode, name });
+                let answer = self.call(&Call::Change(ChangeCall::RemoveXattr { inode, name }));
                 assert_eq!(answer.map(|_| ()), wanted);
             }
             _ => unreachable!(),
@@ -324,7 +336,7 @@ impl Driver {
     }
 
     fn lease(&mut self, device: DeviceId) {
-        match self.call(&Call::LeaseSpace { device, wanted_bytes: 1 << 20 }) {
+        match self.call(&Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 << 20 })) {
             Ok(Answer::Space(grant)) => {
                 let ranges = grant.free.into_iter().map(|range| (grant.device, range));
                 self.state.free.extend(ranges);
@@ -381,7 +393,7 @@ impl Driver {
                 place: Place { allocation: named[i % named.len()], at: *at },
             })
             .collect();
-        let call = Call::Commit {
+        let call = Call::Change(ChangeCall::Commit {
             inode,
             generation: self.core.attr(inode).unwrap().generation,
             allocations: allocations.collect(),
@@ -389,7 +401,7 @@ impl Driver {
             mtime: Some(Timestamp(self.time)),
             kill_privileges: false,
             durable: false,
-        };
+        });
         let answer = self.call(&call);
         let wanted = self.state.model.commit(inode, &extents);
         assert_eq!(answer.map(|_| ()), wanted);
@@ -420,11 +432,11 @@ impl Driver {
                 _ => {}
             }
             for (name, value) in &node.xattrs {
-                let call = Call::GetXattr { inode: *id, name: name.clone() };
+                let call = Call::Read(ReadCall::GetXattr { inode: *id, name: name.clone() });
                 assert_eq!(self.call(&call), Ok(Answer::Bytes(value.clone())));
             }
             let names: Vec<Name> = node.xattrs.keys().cloned().collect();
-            assert_eq!(self.call(&Call::ListXattr(*id)), Ok(Answer::Names(names)));
+            assert_eq!(self.call(&Call::Read(ReadCall::ListXattr(*id))), Ok(Answer::Names(names)));
         }
         let known: BTreeSet<InodeId> = model.nodes.keys().copied().collect();
         let last = known.last().map_or(1, |id| id.0);
@@ -441,7 +453,7 @@ impl Driver {
         let mut listed = std::collections::BTreeMap::new();
         let mut after = 0;
         loop {
-            let call = Call::ReadDir { inode: id, after, count_max: 2 };
+            let call = Call::Read(ReadCall::ReadDir { inode: id, after, count_max: 2 });
             let Ok(Answer::Entries { entries, end }) = self.call(&call) else { panic!() };
             for entry in entries {
                 assert!(entry.cookie > after);
@@ -456,7 +468,7 @@ impl Driver {
         assert_eq!(&listed, entries);
         for (name, inode) in entries {
             assert_eq!(self.state.model.lookup(id, name), Ok(Some(*inode)));
-            let call = Call::Lookup { parent: id, name: name.clone() };
+            let call = Call::Read(ReadCall::Lookup { parent: id, name: name.clone() });
             let Ok(Answer::Entry(attr)) = self.call(&call) else { panic!() };
             assert_eq!(attr.inode, *inode);
         }
@@ -467,7 +479,11 @@ impl Driver {
         let mut bytes = vec![None; attr.size as usize];
         let mut at = 0;
         while at < attr.size {
-            let call = Call::ReadExtents { inode: attr.inode, offset: at, length: attr.size - at };
+            let call = Call::Read(ReadCall::ReadExtents {
+                inode: attr.inode,
+                offset: at,
+                length: attr.size - at,
+            });
             let Ok(Answer::Extents { extents, covered_to, .. }) = self.call(&call) else {
                 panic!()
             };

@@ -4,7 +4,10 @@
 use meta::service::{Config, Service, StoreChoice, Times};
 use meta::store::MemoryStore;
 use protocol::auth::Secret;
-use protocol::client::{Answer, Call, Creation, Push, PushAnswer, Request, Response, Slot};
+use protocol::client::{
+    Answer, Call, ChangeCall, Creation, Push, PushAnswer, ReadCall, Request, Response, SessionCall,
+    Slot,
+};
 use protocol::lease::Recalled;
 use protocol::space::{DeviceAddress, DeviceInfo, NewAllocation, SpaceGrant};
 use protocol::{
@@ -163,7 +166,7 @@ impl TestClient {
     ) -> Result<TestClient, Errno> {
         let state = new_state();
         let connection = dial(address, &SECRET, &state).await.unwrap();
-        let call = Call::Start { node: "node1".into(), host, resume };
+        let call = Call::Session(SessionCall::Start { node: "node1".into(), host, resume });
         let request = Request { slot: None, call };
         let response = connection.call(&request, Some(Duration::from_secs(20))).await.unwrap();
         let Answer::Welcome { session, devices, resumed, .. } = response.result? else {
@@ -182,7 +185,7 @@ impl TestClient {
     pub(crate) fn heartbeat_always(&self) {
         let connection = self.connection.clone();
         ring::spawn(async move {
-            let call = Call::Heartbeat { ended_through: FreeEpoch(0) };
+            let call = Call::Session(SessionCall::Heartbeat { ended_through: FreeEpoch(0) });
             let request = Request { slot: None, call };
             while connection.call(&request, None).await.is_ok() {
                 ring::time::sleep(Duration::from_millis(100)).await;
@@ -263,7 +266,7 @@ impl TestClient {
     }
 
     pub(crate) async fn lookup(&self, parent: InodeId, name: &str) -> Result<Option<Attr>, Errno> {
-        match self.call(Call::Lookup { parent, name: name.into() }).await? {
+        match self.call(Call::Read(ReadCall::Lookup { parent, name: name.into() })).await? {
             Answer::Entry(attr) => Ok(Some(attr)),
             Answer::NoEntry => Ok(None),
             other => panic!("{other:?}"),
@@ -271,11 +274,14 @@ impl TestClient {
     }
 
     pub(crate) async fn acquire(&self, inode: InodeId, rights: Rights) -> Result<Attr, Errno> {
-        attr(self.call(Call::Acquire { inode, rights }).await)
+        attr(self.call(Call::Session(SessionCall::Acquire { inode, rights })).await)
     }
 
     pub(crate) async fn lease(&self, device: DeviceId) -> Result<SpaceGrant, Errno> {
-        match self.call(Call::LeaseSpace { device, wanted_bytes: 1 << 20 }).await? {
+        match self
+            .call(Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 << 20 }))
+            .await?
+        {
             Answer::Space(grant) => Ok(grant),
             other => panic!("{other:?}"),
         }
@@ -304,7 +310,7 @@ impl Pending {
 }
 
 pub(crate) fn create(parent: InodeId, name: &str, rights: Rights) -> Call {
-    Call::Create {
+    Call::Change(ChangeCall::Create {
         parent,
         name: name.into(),
         creation: Creation::File,
@@ -312,7 +318,7 @@ pub(crate) fn create(parent: InodeId, name: &str, rights: Rights) -> Call {
         uid: 0,
         gid: 0,
         rights,
-    }
+    })
 }
 
 pub(crate) fn entry(answer: Result<Answer, Errno>) -> Result<Attr, Errno> {
@@ -338,7 +344,7 @@ pub(crate) fn commit(
     length: u32,
 ) -> Call {
     let allocation = AllocationId { device: grant.device, block };
-    Call::Commit {
+    Call::Change(ChangeCall::Commit {
         inode: file.inode,
         generation: file.generation,
         allocations: vec![NewAllocation {
@@ -351,7 +357,7 @@ pub(crate) fn commit(
         mtime: None,
         kill_privileges: false,
         durable: false,
-    }
+    })
 }
 
 pub(crate) fn generation(attr: &Attr) -> Generation {

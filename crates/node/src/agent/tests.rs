@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tests::{SECRET, TestClient, service};
-use protocol::client::Call as ClientCall;
+use protocol::client::{Call as ClientCall, SessionCall};
 use protocol::space::DeviceAddress;
 use protocol::{InodeId, Rights};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -123,14 +123,17 @@ fn a_renewal_that_was_stuck_extends_nothing() {
         silent.beat_always();
         other.beat_always();
         let inode = silent.create(InodeId::ROOT, "f", Rights::SIZE).await;
-        silent.call(ClientCall::Admit(device)).await.unwrap();
+        silent.call(ClientCall::Session(SessionCall::Admit(device))).await.unwrap();
         let host = nvme::HostId(silent.host.0);
         assert_eq!(admissions.check(host), Ok(()));
         line.takes_connections.store(false, Ordering::SeqCst);
         line.is_held.store(true, Ordering::SeqCst);
         silent.is_silent.set(true);
         let taken = ring::spawn(async move {
-            other.call(ClientCall::Acquire { inode, rights: Rights::SIZE }).await.unwrap();
+            other
+                .call(ClientCall::Session(SessionCall::Acquire { inode, rights: Rights::SIZE }))
+                .await
+                .unwrap();
         });
         // Renewals are sent meanwhile, and arrive before what came earlier has lapsed.
         sleep(Duration::from_millis(600)).await;

@@ -26,7 +26,7 @@ pub enum Push {
     Lost(DeviceId),
     /// Devices came, went or changed → [`PushAnswer::Done`].
     Devices(Vec<DeviceInfo>),
-    /// Space is short: return all leased space that is not in use (by [`super::Call::ReturnSpace`]) and
+    /// Space is short: return all leased space that is not in use (by [`super::ChangeCall::ReturnSpace`]) and
     /// say which reads have ended, then → [`PushAnswer::Ended`].
     Reclaim {
         /// The free epoch to end reads for.

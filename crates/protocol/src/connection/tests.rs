@@ -1,5 +1,5 @@
 use super::*;
-use crate::client::{Call, Request};
+use crate::client::{Call, ReadCall, Request};
 use crate::ids::InodeId;
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ fn shake(connector: &mut Peer, acceptor: &mut Peer, piece: usize) -> Result<(), 
 }
 
 fn request() -> Request {
-    Request { slot: None, call: Call::GetAttr(InodeId(1)) }
+    Request { slot: None, call: Call::Read(ReadCall::GetAttr(InodeId(1))) }
 }
 
 proptest! {
