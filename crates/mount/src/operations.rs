@@ -58,7 +58,23 @@ impl Tsumugi {
             | Operation::ListXattr { .. }
             | Operation::RemoveXattr { .. } => self.on_xattr(request).await,
             Operation::GetLock(_) | Operation::SetLock { .. } => self.on_lock(request).await,
-            _ => self.on_file(request).await,
+            Operation::Open { .. }
+            | Operation::Create { .. }
+            | Operation::Read(_)
+            | Operation::Write(_)
+            | Operation::Flush { .. }
+            | Operation::Release(_)
+            | Operation::Fallocate { .. }
+            | Operation::Lseek { .. }
+            | Operation::CopyFileRange(_) => self.on_file(request).await,
+            // The kernel checks permissions by the attributes, and makes do without the others.
+            Operation::Access { .. }
+            | Operation::Statx(_)
+            | Operation::TemporaryFile { .. }
+            | Operation::Ioctl(_)
+            | Operation::Poll { .. }
+            | Operation::SyncFs
+            | Operation::BlockMap { .. } => Ok(Response::Error(UNSUPPORTED)),
         }
     }
 

@@ -169,7 +169,39 @@ fn step(operation: &Operation) -> Step {
         | Operation::Read(_)
         | Operation::Flush { .. }
         | Operation::Release(_) => Step::Look,
-        _ => Step::Act,
+        Operation::Statx(_)
+        | Operation::SetAttributes(_)
+        | Operation::Symlink { .. }
+        | Operation::MakeNode { .. }
+        | Operation::MakeDirectory { .. }
+        | Operation::Unlink { .. }
+        | Operation::RemoveDirectory { .. }
+        | Operation::Rename { .. }
+        | Operation::Link { .. }
+        | Operation::Open { .. }
+        | Operation::Create { .. }
+        | Operation::TemporaryFile { .. }
+        | Operation::Write(_)
+        | Operation::Fsync { .. }
+        | Operation::OpenDirectory { .. }
+        | Operation::ReadDirectory(_)
+        | Operation::ReadDirectoryPlus(_)
+        | Operation::ReleaseDirectory(_)
+        | Operation::FsyncDirectory { .. }
+        | Operation::StatFs
+        | Operation::SetXattr { .. }
+        | Operation::ListXattr { .. }
+        | Operation::RemoveXattr { .. }
+        | Operation::Access { .. }
+        | Operation::GetLock(_)
+        | Operation::SetLock { .. }
+        | Operation::Fallocate { .. }
+        | Operation::Lseek { .. }
+        | Operation::CopyFileRange(_)
+        | Operation::Ioctl(_)
+        | Operation::Poll { .. }
+        | Operation::SyncFs
+        | Operation::BlockMap { .. } => Step::Act,
     }
 }
 

@@ -94,7 +94,21 @@ impl Union {
             | Operation::ReadDirectory(_)
             | Operation::ReadDirectoryPlus(_)
             | Operation::ReleaseDirectory(_) => self.on_directory(&request),
-            _ => self.on_file(request).await,
+            Operation::Open { .. }
+            | Operation::Read(_)
+            | Operation::Write(_)
+            | Operation::Flush { .. }
+            | Operation::Release(_)
+            | Operation::Fallocate { .. }
+            | Operation::Lseek { .. }
+            | Operation::CopyFileRange(_) => self.on_file(request).await,
+            // The kernel checks permissions by the attributes, and the union keeps its locks.
+            Operation::Access { .. }
+            | Operation::Statx(_)
+            | Operation::GetLock(_)
+            | Operation::SetLock { .. }
+            | Operation::Poll { .. }
+            | Operation::BlockMap { .. } => Err(Errno::NOSYS),
         }
     }
 

@@ -89,7 +89,36 @@ impl Served {
             Operation::ReleaseDirectory(release) => {
                 Subject::Closing(release.handle.0, HandleKind::Directory)
             }
-            _ => Subject::Other,
+            Operation::Lookup { .. }
+            | Operation::GetAttributes { .. }
+            | Operation::Statx(_)
+            | Operation::SetAttributes(_)
+            | Operation::ReadLink
+            | Operation::Symlink { .. }
+            | Operation::MakeNode { .. }
+            | Operation::MakeDirectory { .. }
+            | Operation::Read(_)
+            | Operation::Write(_)
+            | Operation::Flush { .. }
+            | Operation::Fsync { .. }
+            | Operation::ReadDirectory(_)
+            | Operation::ReadDirectoryPlus(_)
+            | Operation::FsyncDirectory { .. }
+            | Operation::StatFs
+            | Operation::SetXattr { .. }
+            | Operation::GetXattr { .. }
+            | Operation::ListXattr { .. }
+            | Operation::RemoveXattr { .. }
+            | Operation::Access { .. }
+            | Operation::GetLock(_)
+            | Operation::SetLock { .. }
+            | Operation::Fallocate { .. }
+            | Operation::Lseek { .. }
+            | Operation::CopyFileRange(_)
+            | Operation::Ioctl(_)
+            | Operation::Poll { .. }
+            | Operation::SyncFs
+            | Operation::BlockMap { .. } => Subject::Other,
         }
     }
 
@@ -200,7 +229,39 @@ fn before(request: &mut Request) -> Before {
             *flags &= !(libc::O_EXCL as u32);
             Before::Never
         }
-        _ => Before::Never,
+        // These give the same answer again, or what they made had no name.
+        Operation::Lookup { .. }
+        | Operation::GetAttributes { .. }
+        | Operation::Statx(_)
+        | Operation::SetAttributes(_)
+        | Operation::ReadLink
+        | Operation::Open { .. }
+        | Operation::TemporaryFile { .. }
+        | Operation::Read(_)
+        | Operation::Write(_)
+        | Operation::Flush { .. }
+        | Operation::Release(_)
+        | Operation::Fsync { .. }
+        | Operation::OpenDirectory { .. }
+        | Operation::ReadDirectory(_)
+        | Operation::ReadDirectoryPlus(_)
+        | Operation::ReleaseDirectory(_)
+        | Operation::FsyncDirectory { .. }
+        | Operation::StatFs
+        | Operation::SetXattr { .. }
+        | Operation::GetXattr { .. }
+        | Operation::ListXattr { .. }
+        | Operation::RemoveXattr { .. }
+        | Operation::Access { .. }
+        | Operation::GetLock(_)
+        | Operation::SetLock { .. }
+        | Operation::Fallocate { .. }
+        | Operation::Lseek { .. }
+        | Operation::CopyFileRange(_)
+        | Operation::Ioctl(_)
+        | Operation::Poll { .. }
+        | Operation::SyncFs
+        | Operation::BlockMap { .. } => Before::Never,
     }
 }
 
