@@ -4,7 +4,6 @@
 //! time (reads under way, dirty data): that part is a task of its own, so that the stream goes on.
 
 use crate::client::Client;
-use crate::dirty::FillState;
 use crate::inode::Inode;
 use crate::session::{Handler, PushReply};
 use protocol::client::{
@@ -118,12 +117,7 @@ impl Client {
         if !dirty.is_clean() || dirty.failures.is_untold() || inode.was_locked.take() {
             inode.state.borrow_mut().lost_in = self.session.life.generation();
         }
-        for fill in dirty.lose_all(Errno::EIO) {
-            // Fills on their way to a device give their bytes back when they get there.
-            if matches!(fill.state, FillState::Gathering(_)) {
-                self.dirty_budget.add(fill.used as usize);
-            }
-        }
+        dirty.lose_all(Errno::EIO);
         drop(dirty);
         // Commits that wait for the fills go on, and find nothing.
         inode.written.notify();

@@ -101,10 +101,7 @@ impl Client {
             }
             let mut extents = Vec::with_capacity(runs.len());
             for run in &runs {
-                let device = dirty.fill(run.place.fill).map(|fill| fill.device);
-                let info = device.and_then(|device| self.devices.info(device));
-                let block_size = info.map_or(4096, |info| info.block_size);
-                extents.extend(dirty.extents(run, block_size));
+                extents.extend(dirty.extents(run));
             }
             let is_flushed = |device, number| self.is_flushed(device, number);
             let allocations = dirty.name(&runs, &extents, is_flushed);
@@ -174,13 +171,7 @@ impl Client {
 
     /// Drops uncommitted data that nobody can reach any more.
     pub(crate) fn discard_dirty(&self, inode: &Rc<Inode>) {
-        let gathering = inode.dirty.borrow_mut().discard_gathering();
-        let mut space = self.space.borrow_mut();
-        for fill in gathering {
-            self.dirty_budget.add(fill.used as usize);
-            space.unreserve(fill.device, fill.reserved_blocks);
-        }
-        drop(space);
+        inode.dirty.borrow_mut().discard_gathering();
         inode.dirty.borrow_mut().forget_runs();
         self.give_back_done(inode);
         if inode.dirty.borrow().is_clean() {

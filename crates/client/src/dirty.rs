@@ -8,6 +8,7 @@
 
 use crate::extent_map::{ExtentMap, Place, Run};
 use crate::failures::Failures;
+use crate::reservation::{Blocks, Reservation};
 use crate::space::Allocated;
 use protocol::space::NewAllocation;
 use protocol::{AllocationId, DeviceId, Errno, Extent, Timestamp};
@@ -68,11 +69,13 @@ pub(crate) enum FillState {
 #[derive(Debug)]
 pub(crate) struct Fill {
     pub(crate) device: DeviceId,
+    /// The device's.
+    block_size: u32,
     pub(crate) state: FillState,
     /// Bytes in it.
     pub(crate) used: u32,
-    /// Blocks set aside for it and not allocated yet.
-    pub(crate) reserved_blocks: u64,
+    /// Memory and blocks set aside for it, while it gathers.
+    reservation: Option<Reservation>,
     /// Once written out: the allocations it went to.
     pub(crate) pieces: Pieces,
     /// Once written out: the number of the last of its writes to the device.
@@ -93,9 +96,8 @@ pub(crate) struct Sealed {
     pub(crate) block_size: u32,
     /// The bytes, padded to whole blocks.
     pub(crate) bytes: Shared,
-    /// Bytes without the padding.
-    pub(crate) used: u32,
-    pub(crate) reserved_blocks: u64,
+    /// Memory and blocks set aside for it.
+    pub(crate) reservation: Reservation,
 }
 
 /// All that is uncommitted.
@@ -138,22 +140,31 @@ impl Dirty {
     }
 
     /// The fill that takes bytes for a device at present, and the room in it.
-    pub(crate) fn gathering(&self, device: DeviceId) -> Option<(FillId, usize)> {
+    pub(crate) fn gathering(&self, device: DeviceId, block_size: u32) -> Option<(FillId, usize)> {
         let fill = self.fills.iter().rev().find(|(_, fill)| {
-            fill.device == device && matches!(fill.state, FillState::Gathering(_))
+            (fill.device, fill.block_size) == (device, block_size)
+                && matches!(fill.state, FillState::Gathering(_))
         });
         fill.map(|(&id, fill)| (id, FILL_BYTES - fill.used as usize))
     }
 
-    /// Begins a fill.
-    pub(crate) fn begin(&mut self, device: DeviceId, buffer: Buffer) -> FillId {
+    /// Begins a fill of a device with blocks of this size. The reservation is for what is in the buffer.
+    pub(crate) fn begin(
+        &mut self,
+        block_size: u32,
+        buffer: Buffer,
+        reservation: Reservation,
+    ) -> FillId {
+        assert_eq!(reservation.bytes(), buffer.len(), "a fill begins with memory of another");
+        let device = reservation.blocks.device();
         let id = FillId(self.next_fill);
         self.next_fill += 1;
         let fill = Fill {
             device,
+            block_size,
             used: buffer.len() as u32,
             state: FillState::Gathering(buffer),
-            reserved_blocks: 0,
+            reservation: Some(reservation),
             pieces: Pieces::new(),
             number: 0,
             named: SmallVec::new(),
@@ -163,13 +174,14 @@ impl Dirty {
         id
     }
 
-    /// Adds bytes to a gathering fill as the file's bytes at `offset`. Answers whether the fill is
-    /// full now.
+    /// Adds bytes to a gathering fill as the file's bytes at `offset`, with what is set aside for them.
+    /// Answers whether the fill is full now.
     pub(crate) fn append(
         &mut self,
         id: FillId,
         offset: u64,
         (chunk, part): (&Chunk, Range<usize>),
+        reservation: Reservation,
     ) -> bool {
         let Some(fill) = self.fills.get_mut(&id) else { return false };
         let FillState::Gathering(buffer) = &mut fill.state else { return false };
@@ -178,6 +190,15 @@ impl Dirty {
         buffer.extend_from_chunk(chunk, part);
         fill.used = buffer.len() as u32;
         fill.writes += 1;
+        if let Some(held) = &mut fill.reservation {
+            held.join(reservation);
+        }
+        let held = fill.reservation.as_ref().map(Reservation::bytes);
+        assert!(
+            held == Some(fill.used as usize) && fill.used as usize <= FILL_BYTES,
+            "{id:?} gathers {} bytes at {offset}, with memory for {held:?}",
+            fill.used
+        );
         let full = fill.used as usize == FILL_BYTES || fill.writes >= WRITES_PER_FILL_MAX;
         self.place(offset, length, At { fill: id, at });
         full
@@ -231,32 +252,35 @@ impl Dirty {
         }
     }
 
-    /// Fills that still gather, with their devices.
-    pub(crate) fn gathering_fills(&self) -> Vec<(FillId, DeviceId)> {
+    /// Fills that still gather.
+    pub(crate) fn gathering_fills(&self) -> Vec<FillId> {
         let gathering =
             self.fills.iter().filter(|(_, fill)| matches!(fill.state, FillState::Gathering(_)));
-        gathering.map(|(&id, fill)| (id, fill.device)).collect()
+        gathering.map(|(&id, _)| id).collect()
     }
 
     /// Bytes that fit into what the gathering fill of a device has reserved already.
     pub(crate) fn slack_bytes(&self, device: DeviceId, block_size: u32) -> usize {
-        let Some((id, _)) = self.gathering(device) else { return 0 };
+        let Some((id, _)) = self.gathering(device, block_size) else { return 0 };
         let fill = &self.fills[&id];
-        let reserved = fill.reserved_blocks as usize * block_size as usize;
+        let blocks = fill.reservation.as_ref().map_or(0, |held| held.blocks.get());
+        let reserved = blocks as usize * block_size as usize;
         reserved.saturating_sub(fill.used as usize)
     }
 
     /// Sets blocks aside for a fill.
-    pub(crate) fn add_reserved(&mut self, id: FillId, blocks: u64) {
-        if let Some(fill) = self.fills.get_mut(&id) {
-            fill.reserved_blocks += blocks;
+    pub(crate) fn add_reserved(&mut self, id: FillId, blocks: Blocks) {
+        if let Some(held) = self.fills.get_mut(&id).and_then(|fill| fill.reservation.as_mut()) {
+            held.add_blocks(blocks);
         }
     }
 
     /// Closes a gathering fill: pads it to whole blocks and hands out what is to be written.
-    pub(crate) fn seal(&mut self, id: FillId, block_size: u32) -> Option<Sealed> {
+    pub(crate) fn seal(&mut self, id: FillId) -> Option<Sealed> {
         let fill = self.fills.get_mut(&id)?;
+        let block_size = fill.block_size;
         let FillState::Gathering(buffer) = &mut fill.state else { return None };
+        let reservation = fill.reservation.take()?;
         let used = buffer.len();
         let padded = used.next_multiple_of(block_size as usize);
         let mut whole = std::mem::replace(buffer, Buffer::with_capacity(0));
@@ -269,9 +293,9 @@ impl Dirty {
         whole[used..].fill(0);
         let bytes = whole.freeze();
         fill.state = FillState::Writing(bytes.clone());
-        let reserved_blocks = std::mem::take(&mut fill.reserved_blocks);
         let (device, used) = (fill.device, fill.used);
-        Some(Sealed { id, device, block_size, bytes, used, reserved_blocks })
+        assert_eq!(reservation.bytes(), used as usize, "{id:?} is sealed with memory of another");
+        Some(Sealed { id, device, block_size, bytes, reservation })
     }
 
     /// A sealed fill has been written to these allocations (to none if that failed), the last of the
@@ -352,11 +376,11 @@ impl Dirty {
     }
 
     /// The extents that a written run becomes: one for each allocation it lies in.
-    pub(crate) fn extents(&self, run: &Run<At>, block_size: u32) -> SmallVec<[Extent; 1]> {
+    pub(crate) fn extents(&self, run: &Run<At>) -> SmallVec<[Extent; 1]> {
         let mut extents = SmallVec::new();
         let Some(fill) = self.fills.get(&run.place.fill) else { return extents };
         for (start, allocated) in &fill.pieces {
-            let length = allocated.blocks * block_size;
+            let length = allocated.blocks * fill.block_size;
             let from = run.place.at.max(*start);
             let to = (run.place.at + run.length as u32).min(start + length);
             if from < to {
@@ -408,10 +432,9 @@ impl Dirty {
         self.failures.note(error);
     }
 
-    /// Takes out fills that still gather, with the runs in them.
-    pub(crate) fn discard_gathering(&mut self) -> Vec<Fill> {
-        let gathering = self.gathering_fills();
-        gathering.iter().filter_map(|(id, _)| self.fills.remove(id)).collect()
+    /// Drops fills that still gather, and what was set aside for them.
+    pub(crate) fn discard_gathering(&mut self) {
+        self.fills.retain(|_, fill| !matches!(fill.state, FillState::Gathering(_)));
     }
 
     /// Forgets what was written: nobody can read it any more.
@@ -425,14 +448,15 @@ impl Dirty {
         self.runs.remove(size..u64::MAX);
     }
 
-    /// Drops everything: the session was lost.
-    pub(crate) fn lose_all(&mut self, error: Errno) -> Vec<Fill> {
+    /// Drops everything: the session was lost. Fills on their way to a device give their memory back when
+    /// they get there.
+    pub(crate) fn lose_all(&mut self, error: Errno) {
         if !self.is_clean() {
             self.failures.note(error);
         }
         self.runs.clear();
         self.mtime = None;
-        std::mem::take(&mut self.fills).into_values().collect()
+        self.fills.clear();
     }
 }
 

@@ -34,6 +34,7 @@ mod locks;
 mod names;
 mod read;
 mod removals;
+mod reservation;
 mod rounds;
 mod session;
 mod space;

@@ -222,8 +222,7 @@ impl Client {
                 FillState::Writing(shared) => parts.push(Part::Memory(shared.slice(bytes))),
                 FillState::Written => {
                     self.check_kept(fill)?;
-                    let block_size = self.block_size(fill.device)?;
-                    for extent in dirty.extents(&run, block_size) {
+                    for extent in dirty.extents(&run) {
                         parts.push(self.device_part(&extent.place, u64::from(extent.length))?);
                     }
                 }

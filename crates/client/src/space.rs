@@ -4,6 +4,7 @@
 //! `write` is called and not at close; they *allocate* when they know how much goes out together,
 //! so that allocations are as long as possible. Reservations are per device.
 
+use crate::reservation::{Blocks, Reserved};
 use protocol::space::{ALLOCATION_MAX_BYTES, BlockRange, SpaceGrant};
 use protocol::{AllocationId, DeviceId, Incarnation};
 use std::collections::BTreeMap;
@@ -15,7 +16,8 @@ struct Lease {
     /// Free runs: start → count.
     free: BTreeMap<u64, u64>,
     free_blocks: u64,
-    reserved_blocks: u64,
+    /// What this session has set aside.
+    reserved: Reserved,
 }
 
 /// A run of blocks to write to.
@@ -40,7 +42,7 @@ impl Space {
             incarnation: grant.incarnation,
             free: BTreeMap::new(),
             free_blocks: 0,
-            reserved_blocks: 0,
+            reserved: Reserved::default(),
         });
         if lease.incarnation != grant.incarnation {
             lease.incarnation = grant.incarnation;
@@ -60,39 +62,37 @@ impl Space {
     }
 
     /// Sets blocks aside if so many are free and not set aside yet.
-    pub(crate) fn reserve(&mut self, device: DeviceId, blocks: u64) -> bool {
-        match self.leases.get_mut(&device) {
-            Some(lease) if lease.free_blocks >= lease.reserved_blocks + blocks => {
-                lease.reserved_blocks += blocks;
-                true
+    pub(crate) fn reserve(&self, device: DeviceId, blocks: u64) -> Option<Blocks> {
+        match self.leases.get(&device) {
+            Some(lease) if lease.free_blocks >= lease.reserved.get() + blocks => {
+                Some(lease.reserved.take(device, blocks))
             }
-            _ => blocks == 0,
+            _ => (blocks == 0).then(|| Blocks::none(device)),
         }
     }
 
-    /// Sets aside what is free and not set aside yet, at most `blocks`. Answers how many.
-    pub(crate) fn reserve_up_to(&mut self, device: DeviceId, blocks: u64) -> u64 {
-        let Some(lease) = self.leases.get_mut(&device) else { return 0 };
-        let blocks = lease.free_blocks.saturating_sub(lease.reserved_blocks).min(blocks);
-        lease.reserved_blocks += blocks;
-        blocks
+    /// Sets aside what is free and not set aside yet, at most `blocks`.
+    pub(crate) fn reserve_up_to(&self, device: DeviceId, blocks: u64) -> Blocks {
+        let Some(lease) = self.leases.get(&device) else { return Blocks::none(device) };
+        let blocks = lease.free_blocks.saturating_sub(lease.reserved.get()).min(blocks);
+        lease.reserved.take(device, blocks)
     }
 
-    /// Gives a reservation back.
-    pub(crate) fn unreserve(&mut self, device: DeviceId, blocks: u64) {
-        if let Some(lease) = self.leases.get_mut(&device) {
-            lease.reserved_blocks = lease.reserved_blocks.saturating_sub(blocks);
-        }
+    /// Returns whether blocks are set aside in the present session, or are none.
+    pub(crate) fn is_present(&self, reserved: &Blocks) -> bool {
+        let lease = self.leases.get(&reserved.device());
+        lease.map_or(reserved.get() == 0, |lease| reserved.are_of(&lease.reserved))
     }
 
-    /// Turns reserved blocks into an allocation of at most `blocks`, as long as the free runs allow;
-    /// `None` only if the lease was lost since.
+    /// Turns reserved blocks into an allocation of at most `blocks`, as long as the free runs allow.
+    /// Returns `None` if nothing is free: a write that used up another's slack has too few set aside.
     pub(crate) fn allocate(
         &mut self,
-        device: DeviceId,
+        reserved: &mut Blocks,
         blocks: u32,
         block_size: u32,
     ) -> Option<Allocated> {
+        let device = reserved.device();
         let lease = self.leases.get_mut(&device)?;
         let most = (ALLOCATION_MAX_BYTES / u64::from(block_size)).min(u64::from(blocks));
         // First fit for all of it, else the longest run there is.
@@ -106,8 +106,13 @@ impl Space {
         if count > taken {
             lease.free.insert(start + taken, count - taken);
         }
+        assert!(
+            taken > 0 && taken <= lease.free_blocks,
+            "{taken} blocks at {start} of {device} are allocated, and {} are free",
+            lease.free_blocks
+        );
         lease.free_blocks -= taken;
-        lease.reserved_blocks = lease.reserved_blocks.saturating_sub(taken);
+        reserved.release(taken);
         Some(Allocated {
             allocation: AllocationId { device, block: start },
             blocks: taken as u32,
@@ -129,7 +134,7 @@ impl Space {
     pub(crate) fn take_unused(&mut self) -> Vec<(DeviceId, Vec<BlockRange>)> {
         let mut unused = Vec::new();
         for (&device, lease) in &mut self.leases {
-            let mut spare = lease.free_blocks.saturating_sub(lease.reserved_blocks);
+            let mut spare = lease.free_blocks.saturating_sub(lease.reserved.get());
             let mut ranges = Vec::new();
             while spare > 0 {
                 let Some((start, count)) = lease.free.pop_last() else { break };
@@ -154,7 +159,7 @@ impl Space {
         for lease in self.leases.values_mut() {
             lease.free.clear();
             lease.free_blocks = 0;
-            lease.reserved_blocks = 0;
+            lease.reserved = Reserved::default();
         }
     }
 }
@@ -194,12 +199,12 @@ mod tests {
     #[test]
     fn reservations_are_bounded_by_free_blocks() {
         let mut space = Space::default();
-        assert!(!space.reserve(DEVICE, 1));
+        assert!(space.reserve(DEVICE, 1).is_none());
         space.add(&grant(0, 10));
-        assert!(space.reserve(DEVICE, 10));
-        assert!(!space.reserve(DEVICE, 1));
+        let mut reserved = space.reserve(DEVICE, 10).unwrap();
+        assert!(space.reserve(DEVICE, 1).is_none());
         assert!(space.take_unused().is_empty());
-        space.unreserve(DEVICE, 4);
+        reserved.release(4);
         assert_eq!(space.take_unused(), vec![(DEVICE, vec![BlockRange { start: 6, count: 4 }])]);
     }
 
@@ -209,7 +214,7 @@ mod tests {
         let mut space = Space::default();
         space.add(&grant(0, 10));
         space.add(&SpaceGrant { incarnation: Incarnation(2), ..grant(100, 5) });
-        let allocated = space.allocate(DEVICE, 256, 4096).unwrap();
+        let allocated = space.allocate(&mut Blocks::none(DEVICE), 256, 4096).unwrap();
         assert_eq!((allocated.allocation.block, allocated.blocks), (100, 5));
         assert_eq!(allocated.incarnation, Incarnation(2));
     }
@@ -220,10 +225,10 @@ mod tests {
     fn unused_space_serves_a_new_incarnation() {
         let mut space = Space::default();
         space.add(&grant(0, 10));
-        let old = space.allocate(DEVICE, 4, 4096).unwrap();
+        let old = space.allocate(&mut Blocks::none(DEVICE), 4, 4096).unwrap();
         space.renew(DEVICE, Incarnation(2));
         space.give_back(&old);
-        let new = space.allocate(DEVICE, 256, 4096).unwrap();
+        let new = space.allocate(&mut Blocks::none(DEVICE), 256, 4096).unwrap();
         assert_eq!((new.allocation.block, new.blocks, new.incarnation), (4, 6, Incarnation(2)));
     }
 
@@ -240,13 +245,17 @@ mod tests {
                         space.add(&grant(granted, u64::from(size)));
                         granted += u64::from(size);
                     }
-                    1 if space.reserve(DEVICE, u64::from(size)) => {
+                    1 => {
+                        let Some(mut reserved) = space.reserve(DEVICE, u64::from(size)) else {
+                            continue;
+                        };
                         let mut left = size;
                         while left > 0 {
-                            let allocated = space.allocate(DEVICE, left, 4096).unwrap();
+                            let allocated = space.allocate(&mut reserved, left, 4096).unwrap();
                             left -= allocated.blocks;
                             held.push(allocated);
                         }
+                        prop_assert_eq!(reserved.get(), 0);
                     }
                     2 if !held.is_empty() => {
                         let back = held.swap_remove(size as usize % held.len());

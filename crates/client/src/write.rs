@@ -7,6 +7,7 @@ use crate::client::Client;
 use crate::dirty::{ADOPT_BYTES, At, Dirty, FILL_BYTES, Pieces, Sealed};
 use crate::files::Handle;
 use crate::inode::Inode;
+use crate::reservation::{Blocks, Memory, Reservation};
 use protocol::attr::Layout;
 use protocol::client::{Answer, Call, ChangeCall};
 use protocol::{DeviceId, Errno, FILE_SIZE_MAX_BYTES, Rights, Timestamp};
@@ -69,23 +70,9 @@ impl Client {
 
     /// Whether the bytes of a write that began in `session` may be placed now. One that was under way
     /// when its session was lost fails: its bytes must not appear in the next session, after the
-    /// error, over what others wrote meanwhile. What was set aside for a write that fails is given
-    /// back.
-    fn may_place(
-        &self,
-        session: u64,
-        (plan, planned_in, length): (&Plan, u64, usize),
-        acquired: Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let present = self.session.life.generation();
-        let result = acquired.and(if session == present { Ok(()) } else { Err(Errno::EIO) });
-        if result.is_err() {
-            self.dirty_budget.add(length);
-            if planned_in == present {
-                self.space.borrow_mut().unreserve(plan.device, plan.blocks);
-            }
-        }
-        result
+    /// error, over what others wrote meanwhile.
+    fn may_place(&self, session: u64) -> Result<(), Errno> {
+        if session == self.session.life.generation() { Ok(()) } else { Err(Errno::EIO) }
     }
 
     async fn sync_if_asked(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
@@ -105,29 +92,22 @@ impl Client {
         kill_privileges: bool,
     ) -> Result<u64, Errno> {
         let _lock = inode.append_lock.acquire(1).await;
-        let length = bytes.len();
-        let plan = self.reserve(inode, length, None).await?;
-        let planned_in = self.session.life.generation();
+        let plan = self.reserve(inode, bytes.len(), None).await?;
         let rounds = self.rounds();
         loop {
-            let attr = async {
-                rounds.begin()?;
-                self.admit(inode, Rights::WRITE | Rights::SIZE).await?;
-                self.inode_attr(inode).await
-            };
-            let attr = attr.await;
-            let acquired = attr.as_ref().map(drop).map_err(|errno| *errno);
-            self.may_place(session, (&plan, planned_in, length), acquired)?;
-            let attr = attr?;
+            rounds.begin()?;
+            self.admit(inode, Rights::WRITE | Rights::SIZE).await?;
+            let attr = self.inode_attr(inode).await?;
+            self.may_place(session)?;
             let may_extend = inode.state.borrow().rights.contains(Rights::WRITE | Rights::SIZE);
             if may_extend && inode.changes.count() == 0 {
                 let offset = attr.size;
                 let end = offset.checked_add(bytes.len() as u64);
                 if end.is_none_or(|end| end > FILE_SIZE_MAX_BYTES) {
-                    self.may_place(session, (&plan, planned_in, length), Err(Errno::EFBIG))?;
+                    return Err(Errno::EFBIG);
                 }
                 // No await from here: the size holds.
-                self.place(inode, offset, bytes, &plan, kill_privileges);
+                self.place(inode, offset, bytes, plan, kill_privileges);
                 return Ok(offset);
             }
         }
@@ -164,11 +144,10 @@ impl Client {
         let layout = self.layout(inode).await?;
         if layout.stripe_count == 0 || bytes.len() <= 1 {
             let plan = self.reserve(inode, bytes.len(), None).await?;
-            let planned = (&plan, self.session.life.generation(), bytes.len());
             // WRITE may have been recalled while space was sought.
-            let acquired = self.admit(inode, Rights::WRITE).await;
-            self.may_place(session, planned, acquired)?;
-            self.place(inode, offset, bytes, &plan, kill_privileges);
+            self.admit(inode, Rights::WRITE).await?;
+            self.may_place(session)?;
+            self.place(inode, offset, bytes, plan, kill_privileges);
             return Ok(());
         }
         let mut done = 0;
@@ -179,12 +158,11 @@ impl Client {
             let part = done..(done + left).min(bytes.len());
             let device = self.devices.of_stripe(at / stripe, layout.stripe_count, inode.id);
             let plan = self.reserve(inode, part.len(), device).await?;
-            let planned = (&plan, self.session.life.generation(), part.len());
-            let acquired = self.admit(inode, Rights::WRITE).await;
-            self.may_place(session, planned, acquired)?;
+            self.admit(inode, Rights::WRITE).await?;
+            self.may_place(session)?;
             done = part.end;
             let piece = Chunk::from(bytes.copy_part(part));
-            self.place(inode, at, piece, &plan, kill_privileges);
+            self.place(inode, at, piece, plan, kill_privileges);
         }
         Ok(())
     }
@@ -201,19 +179,25 @@ impl Client {
         length: usize,
         wanted: Option<DeviceId>,
     ) -> Result<Plan, Errno> {
-        if let Some(permit) = self.dirty_budget.try_acquire(length) {
-            permit.forget();
+        let permit = if let Some(permit) = self.dirty_budget.try_acquire(length) {
+            permit
         } else {
             self.write_out_everything();
-            self.dirty_budget.acquire(length).await.forget();
-        }
+            self.dirty_budget.acquire(length).await
+        };
+        let memory = Memory::acquired(&self.dirty_budget, permit, length);
         let deadline = now() + self.session.times().request_deadline;
-        let errno = loop {
+        loop {
             let changed = self.devices.changed.notified();
             let mut last = Errno::EIO;
             for device in self.devices.preferred(wanted) {
                 match self.reserve_on(inode, length, device).await {
-                    Ok(plan) => return Ok(plan),
+                    Ok((block_size, blocks)) => {
+                        return Ok(Plan {
+                            block_size,
+                            reservation: Reservation::new(memory, blocks),
+                        });
+                    }
                     Err(_) if last == Errno::ENOSPC => {}
                     Err(errno) => last = errno,
                 }
@@ -221,15 +205,13 @@ impl Client {
             // With no device at all, as right after a restart of the metadata service, some are
             // awaited.
             if self.devices.is_any_online() || timeout_at(deadline, changed).await.is_err() {
-                break last;
+                return Err(last);
             }
-        };
-        self.dirty_budget.add(length);
-        Err(errno)
+        }
     }
 
     /// Reserves as many blocks of a device as `length` more bytes may need; of the one that the
-    /// service grants space on, if that has none. Grants that do not suffice are held on to
+    /// service grants space on, if that has none. Returns them with their size. Grants that do not suffice are held on to
     /// meanwhile: before the service says that there is no more it has unused space returned, and
     /// would grant the same blocks for ever.
     async fn reserve_on(
@@ -237,8 +219,9 @@ impl Client {
         inode: &Rc<Inode>,
         length: usize,
         mut device: DeviceId,
-    ) -> Result<Plan, Errno> {
-        let mut hoard = Hoard::new(self);
+    ) -> Result<(u32, Blocks), Errno> {
+        // Set aside while more are asked for.
+        let mut hoard: SmallVec<[Blocks; 2]> = SmallVec::new();
         loop {
             let info = self.devices.info(device).filter(|info| info.online).ok_or(Errno::EIO)?;
             let block_size = info.block_size;
@@ -249,11 +232,11 @@ impl Client {
                 0
             };
             let blocks = length.saturating_sub(slack).div_ceil(block_size as usize) as u64;
-            hoard.release(device);
-            if self.space.borrow_mut().reserve(device, blocks) {
-                return Ok(Plan { device, block_size, blocks });
+            hoard.retain(|held| held.device() != device);
+            if let Some(reserved) = self.space.borrow().reserve(device, blocks) {
+                return Ok((block_size, reserved));
             }
-            hoard.hold(device, blocks);
+            hoard.push(self.space.borrow().reserve_up_to(device, blocks));
             device = self.lease_space(device, blocks * u64::from(block_size)).await?;
         }
     }
@@ -280,7 +263,7 @@ impl Client {
         inode: &Rc<Inode>,
         offset: u64,
         bytes: Chunk,
-        plan: &Plan,
+        plan: Plan,
         kill_privileges: bool,
     ) {
         let mut dirty = inode.dirty.borrow_mut();
@@ -289,10 +272,9 @@ impl Client {
         let mut full = Vec::new();
         if bytes.len() >= ADOPT_BYTES {
             let length = bytes.len() as u64;
-            let id = dirty.begin(plan.device, bytes.into_buffer());
+            let id = dirty.begin(plan.block_size, bytes.into_buffer(), plan.reservation);
             dirty.place(offset, length, At { fill: id, at: 0 });
-            dirty.add_reserved(id, plan.blocks);
-            full.extend(dirty.seal(id, plan.block_size));
+            full.extend(dirty.seal(id));
         } else {
             gather(&mut dirty, offset, &bytes, plan, &mut full);
         }
@@ -306,9 +288,8 @@ impl Client {
     /// Seals every gathering fill of an inode and begins to write it out.
     pub(crate) fn write_out_inode(self: &Rc<Self>, inode: &Rc<Inode>) {
         let gathering = inode.dirty.borrow().gathering_fills();
-        for (id, device) in gathering {
-            let block_size = self.devices.info(device).map_or(4096, |info| info.block_size);
-            let sealed = inode.dirty.borrow_mut().seal(id, block_size);
+        for id in gathering {
+            let sealed = inode.dirty.borrow_mut().seal(id);
             if let Some(sealed) = sealed {
                 ring::spawn(Rc::clone(self).write_out(Rc::clone(inode), sealed));
             }
@@ -323,16 +304,14 @@ impl Client {
     }
 
     /// Gives a sealed fill its blocks and writes it to them.
-    async fn write_out(self: Rc<Self>, inode: Rc<Inode>, sealed: Sealed) {
+    async fn write_out(self: Rc<Self>, inode: Rc<Inode>, mut sealed: Sealed) {
         let session = self.session.life.generation();
-        let result = self.write_pieces(&sealed, session).await;
-        self.dirty_budget.add(sealed.used as usize);
-        if session != self.session.life.generation() {
+        let result = self.write_pieces(&mut sealed, session).await;
+        let mut dirty = inode.dirty.borrow_mut();
+        if dirty.fill(sealed.id).is_none() {
             // The loss of the session has dropped the fill and told the inode's users.
             return;
         }
-        let mut space = self.space.borrow_mut();
-        let mut dirty = inode.dirty.borrow_mut();
         let (pieces, number) = match result {
             Ok(written) => written,
             Err(errno) => {
@@ -341,9 +320,6 @@ impl Client {
                 (SmallVec::new(), 0)
             }
         };
-        // What was set aside and not allocated.
-        let allocated: u64 = pieces.iter().map(|(_, piece)| u64::from(piece.blocks)).sum();
-        space.unreserve(sealed.device, sealed.reserved_blocks.saturating_sub(allocated));
         dirty.written(sealed.id, pieces, number);
         inode.written.notify();
     }
@@ -351,7 +327,7 @@ impl Client {
     /// Answers where the fill went, and the number of the last write to the device.
     async fn write_pieces(
         self: &Rc<Self>,
-        sealed: &Sealed,
+        sealed: &mut Sealed,
         session: u64,
     ) -> Result<(Pieces, u64), Errno> {
         let block_size = sealed.block_size;
@@ -359,7 +335,12 @@ impl Client {
         let mut pieces = Pieces::new();
         let mut start = 0;
         while left > 0 {
-            let allocated = self.space.borrow_mut().allocate(sealed.device, left, block_size);
+            let reserved = &mut sealed.reservation.blocks;
+            if !self.space.borrow().is_present(reserved) {
+                // The blocks went with the session.
+                return Err(Errno::EIO);
+            }
+            let allocated = self.space.borrow_mut().allocate(reserved, left, block_size);
             let Some(allocated) = allocated else {
                 self.lease_space(sealed.device, u64::from(left) * u64::from(block_size)).await?;
                 continue;
@@ -391,90 +372,40 @@ impl Client {
 }
 
 /// Appends bytes to gathering fills, beginning new ones as they become full.
-fn gather(dirty: &mut Dirty, offset: u64, bytes: &Chunk, plan: &Plan, full: &mut Vec<Sealed>) {
+fn gather(dirty: &mut Dirty, offset: u64, bytes: &Chunk, plan: Plan, full: &mut Vec<Sealed>) {
+    let Plan { block_size, mut reservation } = plan;
+    let device = reservation.blocks.device();
     let mut done = 0;
-    let mut spare_blocks = plan.blocks;
     while done < bytes.len() {
-        let (id, room) = match dirty.gathering(plan.device) {
-            Some(found) => found,
-            None => (dirty.begin(plan.device, Buffer::with_capacity(FILL_BYTES)), FILL_BYTES),
-        };
+        let (id, room) = dirty.gathering(device, block_size).unwrap_or_else(|| {
+            let buffer = Buffer::with_capacity(FILL_BYTES);
+            (dirty.begin(block_size, buffer, reservation.empty()), FILL_BYTES)
+        });
         let part = done..(done + room).min(bytes.len());
-        dirty.add_reserved(id, std::mem::take(&mut spare_blocks));
-        let is_full = dirty.append(id, offset + part.start as u64, (bytes, part.clone()));
+        let taken = reservation.take(part.len());
+        let is_full = dirty.append(id, offset + part.start as u64, (bytes, part.clone()), taken);
         done = part.end;
-        if is_full && let Some(mut sealed) = dirty.seal(id, plan.block_size) {
+        if is_full && let Some(mut sealed) = dirty.seal(id) {
             // What was reserved beyond this fill serves the next.
-            let needed = (sealed.bytes.len() / plan.block_size as usize) as u64;
-            spare_blocks = sealed.reserved_blocks.saturating_sub(needed);
-            sealed.reserved_blocks -= spare_blocks;
+            let needed = (sealed.bytes.len() / block_size as usize) as u64;
+            reservation.add_blocks(sealed.reservation.spare(needed));
             full.push(sealed);
         }
     }
-    if spare_blocks > 0 {
-        match dirty.gathering(plan.device) {
-            Some((id, _)) => dirty.add_reserved(id, spare_blocks),
-            None => {
-                if let Some(sealed) = full.last_mut() {
-                    sealed.reserved_blocks += spare_blocks;
-                }
+    assert_eq!(reservation.bytes(), 0, "memory is left of a write at {offset} on {device}");
+    let spare = reservation.spare(0);
+    match dirty.gathering(device, block_size) {
+        Some((id, _)) => dirty.add_reserved(id, spare),
+        None => {
+            if let Some(sealed) = full.last_mut() {
+                sealed.reservation.add_blocks(spare);
             }
         }
     }
 }
 
-/// Where bytes will go, with the blocks set aside for them.
+/// What is set aside for bytes, and the size of the device's blocks.
 struct Plan {
-    device: DeviceId,
     block_size: u32,
-    blocks: u64,
-}
-
-/// Blocks set aside while more are asked for; given back at the end.
-struct Hoard<'a> {
-    client: &'a Client,
-    session: u64,
-    held: SmallVec<[(DeviceId, u64); 2]>,
-}
-
-impl<'a> Hoard<'a> {
-    fn new(client: &'a Client) -> Self {
-        Hoard { client, session: client.session.life.generation(), held: SmallVec::new() }
-    }
-
-    /// Sets aside at most `blocks` of a device of which nothing is held.
-    fn hold(&mut self, device: DeviceId, blocks: u64) {
-        self.forget_if_lost();
-        let blocks = self.client.space.borrow_mut().reserve_up_to(device, blocks);
-        self.held.push((device, blocks));
-    }
-
-    /// Gives back what is held of a device.
-    fn release(&mut self, device: DeviceId) {
-        self.forget_if_lost();
-        let mut space = self.client.space.borrow_mut();
-        self.held.retain(|(held, blocks)| {
-            if *held == device {
-                space.unreserve(device, *blocks);
-            }
-            *held != device
-        });
-    }
-
-    /// With a session all that it had reserved is gone.
-    fn forget_if_lost(&mut self) {
-        let present = self.client.session.life.generation();
-        if self.session != present {
-            self.session = present;
-            self.held.clear();
-        }
-    }
-}
-
-impl Drop for Hoard<'_> {
-    fn drop(&mut self) {
-        while let Some(&(device, _)) = self.held.last() {
-            self.release(device);
-        }
-    }
+    reservation: Reservation,
 }

@@ -1,16 +1,28 @@
 //! How uncommitted data goes out in parts.
 
 use super::*;
+use crate::reservation::Memory;
+use ring::local::Semaphore;
 
 const DEVICE: DeviceId = DeviceId(1);
 
+fn reservation(bytes: usize) -> Reservation {
+    let budget = Semaphore::new(bytes);
+    let permit = budget.try_acquire(bytes).unwrap();
+    Reservation::new(Memory::acquired(&budget, permit, bytes), Blocks::none(DEVICE))
+}
+
+fn begin(dirty: &mut Dirty) -> FillId {
+    dirty.begin(4096, Buffer::with_capacity(FILL_BYTES), reservation(0))
+}
+
 /// A written fill with one byte at each of these offsets.
 fn fill(dirty: &mut Dirty, offsets: impl IntoIterator<Item = u64>) -> FillId {
-    let id = dirty.begin(DEVICE, Buffer::with_capacity(FILL_BYTES));
+    let id = begin(dirty);
     for offset in offsets {
-        dirty.append(id, offset, (&Chunk::copy_from(&[1]), 0..1));
+        dirty.append(id, offset, (&Chunk::copy_from(&[1]), 0..1), reservation(1));
     }
-    dirty.seal(id, 4096).unwrap();
+    dirty.seal(id).unwrap();
     dirty.written(id, Pieces::new(), 1);
     id
 }
@@ -35,8 +47,8 @@ fn a_fill_goes_out_in_one_part() {
     let b = fill(&mut dirty, [10, 30]);
     let c = fill(&mut dirty, (100..110).step_by(2));
     let d = fill(&mut dirty, [50]);
-    let under_way = dirty.begin(DEVICE, Buffer::with_capacity(FILL_BYTES));
-    dirty.append(under_way, 60, (&Chunk::copy_from(&[1]), 0..1));
+    let under_way = begin(&mut dirty);
+    dirty.append(under_way, 60, (&Chunk::copy_from(&[1]), 0..1), reservation(1));
     let expected = vec![
         vec![(a, 0), (a, 20), (a, 40)],
         vec![(b, 10), (b, 30)],
