@@ -21,7 +21,7 @@ pub use chain::Head;
 pub use fjall_store::{Checked, FjallStore, Opening};
 pub use indexed::Indexed;
 pub use inspect::Loss;
-pub use memory::{CrashPoint, MemoryStore};
+pub use memory::{CrashPoint, MemoryStore, StoreFault};
 
 use protocol::Errno;
 use std::path::PathBuf;

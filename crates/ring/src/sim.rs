@@ -3,7 +3,8 @@
 //! A [`Simulation`] runs the shipped code unchanged on virtual time, a simulated network and
 //! simulated disks. *Nodes* are groups of tasks with an address, files and a life of their own:
 //! they can be killed (as by `kill -9`), lose power (unflushed writes are lost or torn), be paused
-//! (as by SIGSTOP) and come back. All choices (order of ready tasks, delays, sizes of the pieces in
+//! (as by SIGSTOP) or suspended (network and disk stand still too), and come back. Links can be cut in
+//! one direction or both, or slow; disks can be slow, full or broken. All choices (order of ready tasks, delays, sizes of the pieces in
 //! which bytes arrive, which unflushed blocks survive) come from one generator, so that a seed
 //! repeats a run exactly; [`Simulation::trace_hash`] tells two runs apart.
 //!
@@ -21,7 +22,7 @@ mod rng;
 mod streams;
 mod world;
 
-pub use node::{DiskPace, Moment, Network, Node};
+pub use node::{DiskError, DiskFault, DiskPace, Moment, Network, Node};
 use world::Event;
 pub(crate) use world::{SimHandle, World};
 
@@ -215,6 +216,7 @@ impl Simulation {
         sim.world.borrow_mut().now_ns = now_ns;
         if event_ns == Some(next_ns) {
             let event = sim.world.borrow_mut().pop();
+            let event = event.and_then(|event| sim.world.borrow_mut().freeze(event));
             if let Some(event) = event {
                 self.context.carry_out(event);
             }

@@ -21,8 +21,25 @@ pub enum CrashPoint {
     },
 }
 
+/// How a store fails, until it is opened anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreFault {
+    /// There is no room for another batch: nothing changes, and the same can be tried again.
+    Full,
+    /// Commits fail with EIO; whether their batch is there afterwards is open.
+    Commit {
+        /// It is.
+        is_applied: bool,
+    },
+    /// Syncs fail with EIO.
+    Sync,
+}
+
 #[derive(Debug, Default)]
 struct Content {
+    fault: Option<StoreFault>,
+    /// Commits and syncs that have failed.
+    failures: u64,
     synced: BTreeMap<Vec<u8>, Vec<u8>>,
     present: BTreeMap<Vec<u8>, Vec<u8>>,
     unsynced: Vec<Batch>,
@@ -68,8 +85,19 @@ impl MemoryStore {
                 records
             }
         };
-        let content = Content { synced: records.clone(), present: records, unsynced: Vec::new() };
+        let synced = records.clone();
+        let content = Content { synced, present: records, ..Content::default() };
         MemoryStore { content: Arc::new(Mutex::new(content)) }
+    }
+
+    /// Lets it fail from now on, or not any more.
+    pub fn set_fault(&self, fault: Option<StoreFault>) {
+        self.lock().fault = fault;
+    }
+
+    /// How many commits and syncs have failed.
+    pub fn failures(&self) -> u64 {
+        self.lock().failures
     }
 
     /// Batches committed since the last sync.
@@ -111,21 +139,41 @@ impl Store for MemoryStore {
 
     fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
         let mut content = self.lock();
+        let fault = content.fault.filter(|fault| *fault != StoreFault::Sync);
+        content.failures += u64::from(fault.is_some());
+        match fault {
+            Some(StoreFault::Full) => return Err(Error::Full("memory".into())),
+            Some(StoreFault::Commit { is_applied: false }) => return Err(broken("commit")),
+            _ => {}
+        }
         apply(&mut content.present, batch);
         content.unsynced.push(batch.clone());
-        Ok(())
+        if fault.is_some() { Err(broken("commit")) } else { Ok(()) }
     }
 
     fn syncer(&self) -> Box<dyn Syncer> {
         Box::new(self.clone())
     }
+
+    fn has_room(&mut self) -> bool {
+        self.lock().fault != Some(StoreFault::Full)
+    }
 }
 
 impl Syncer for MemoryStore {
     fn sync(&self) -> Result<(), Error> {
-        self.lock().sync();
+        let mut content = self.lock();
+        if content.fault == Some(StoreFault::Sync) {
+            content.failures += 1;
+            return Err(broken("sync"));
+        }
+        content.sync();
         Ok(())
     }
+}
+
+fn broken(operation: &'static str) -> Error {
+    Error::Store { operation, source: Box::new(std::io::Error::other("the disk is broken")) }
 }
 
 /// The keys between which a scan looks.

@@ -236,11 +236,24 @@ impl World {
         if self.nodes[open.node as usize].epoch != epoch {
             return -libc::EIO;
         }
-        let (file, can_read, can_write) = (open.file, open.can_read, open.can_write);
+        let (node, file, can_read, can_write) =
+            (open.node, open.file, open.can_read, open.can_write);
         let is_read = matches!(operation, Operation::Read { .. });
         let is_sync = matches!(operation, Operation::Sync { .. });
         if !is_sync && !(if is_read { can_read } else { can_write }) {
             return -libc::EBADF;
+        }
+        let fault = self.nodes[node as usize].disk_fault;
+        let failed = if is_read {
+            fault.read
+        } else if is_sync {
+            fault.sync
+        } else {
+            fault.write
+        };
+        if let Some(error) = failed {
+            self.note(19, object, 0);
+            return error.code();
         }
         let file = &mut self.disk.all[file];
         match operation {

@@ -51,13 +51,18 @@ impl World {
         }
     }
 
-    fn is_cut(&self, a: u32, b: u32) -> bool {
-        let has_power = |node: u32| self.nodes[node as usize].has_power;
-        self.cut.contains(&(a.min(b), a.max(b))) || !has_power(a) || !has_power(b)
+    /// Whether what one node sends does not reach another.
+    fn is_cut(&self, from: u32, to: u32) -> bool {
+        let is_off = |node: u32| {
+            let node = &self.nodes[node as usize];
+            !node.has_power || node.is_suspended
+        };
+        self.cut.contains(&(from, to)) || is_off(from) || is_off(to)
     }
 
     fn latency_ns(&mut self, a: u32, b: u32) -> u64 {
-        let range = if a == b { self.config.local_latency } else { self.config.latency };
+        let usual = if a == b { self.config.local_latency } else { self.config.latency };
+        let range = self.slow_links.get(&(a.min(b), a.max(b))).copied().unwrap_or(usual);
         let mut ns = self.rng.ns(range);
         if a != b && self.rng.hits(self.config.spike_ppm) {
             ns += self.rng.ns((Duration::ZERO, self.config.spike_max));
@@ -121,7 +126,8 @@ impl World {
             Some(Object::Listener(listener)) => listener.queue.len() < BACKLOG,
             _ => false,
         };
-        let must_wait = self.is_cut(node, target) || (listener.is_some() && !room);
+        let is_cut = self.is_cut(node, target) || self.is_cut(target, node);
+        let must_wait = is_cut || (listener.is_some() && !room);
         match listener {
             _ if must_wait && attempts >= CONNECT_ATTEMPTS_MAX => {
                 self.take_connect(key, socket);
@@ -403,7 +409,7 @@ impl World {
         for id in streams {
             let Some(Object::Stream(stream)) = self.objects.get(&id) else { continue };
             let (node, peer_node) = (stream.node, stream.peer_node);
-            if stream.held.is_empty() || stream.is_held_back || self.is_cut(node, peer_node) {
+            if stream.held.is_empty() || stream.is_held_back || self.is_cut(peer_node, node) {
                 continue;
             }
             let held = match self.objects.get_mut(&id) {

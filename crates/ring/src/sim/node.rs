@@ -26,6 +26,35 @@ pub struct DiskPace {
     pub sync: (Duration, Duration),
 }
 
+/// Why a disk refuses an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskError {
+    /// It cannot do it: EIO.
+    Broken,
+    /// It has no space, as a thin volume or a sparse file may have: ENOSPC.
+    Full,
+}
+
+impl DiskError {
+    pub(crate) fn code(self) -> i32 {
+        match self {
+            DiskError::Broken => -libc::EIO,
+            DiskError::Full => -libc::ENOSPC,
+        }
+    }
+}
+
+/// With what a disk answers its operations, which have no effect then; `None`: it does them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskFault {
+    /// Reads.
+    pub read: Option<DiskError>,
+    /// Writes.
+    pub write: Option<DiskError>,
+    /// Flushes. What they would have flushed stays unflushed.
+    pub sync: Option<DiskError>,
+}
+
 /// What [`Network::moment`] waits for.
 #[derive(Clone, Copy, Debug)]
 pub enum Moment<'a> {
@@ -152,10 +181,35 @@ impl Node {
         world.nodes[self.id as usize].wall_offset_ns += seconds * 1_000_000_000;
     }
 
-    /// Stops the node's tasks from running, as SIGSTOP and a suspended machine do: bytes still arrive,
-    /// time goes on.
+    /// Stops the node's tasks from running, as SIGSTOP does: bytes still arrive, disk operations end, time
+    /// goes on.
     pub fn pause(&self) {
         self.context.executor.set_paused(self.id, true);
+    }
+
+    /// Suspends the machine: no task runs, nothing reaches it or leaves it, its disk stands still, and the
+    /// clock that programs look at goes on. [`wake`](Self::wake) ends it.
+    pub fn suspend(&self) {
+        self.pause();
+        let mut world = self.world();
+        world.note(20, u64::from(self.id), 1);
+        world.set_suspended(self.id, true);
+    }
+
+    /// Lets a suspended machine go on: what was sent to it arrives.
+    pub fn wake(&self) {
+        let mut world = self.world();
+        world.note(20, u64::from(self.id), 0);
+        world.set_suspended(self.id, false);
+        drop(world);
+        self.resume();
+    }
+
+    /// With what the node's disk answers operations that end from now on.
+    pub fn set_disk_fault(&self, fault: DiskFault) {
+        let mut world = self.world();
+        world.note(21, u64::from(self.id), u64::from(fault != DiskFault::default()));
+        world.nodes[self.id as usize].disk_fault = fault;
     }
 
     /// How long the node's disk takes from now on; `None` is as configured.
@@ -209,7 +263,26 @@ impl Network {
     pub fn cut(&self, a: &Node, b: &Node) {
         let mut world = self.world();
         world.note(8, u64::from(a.id), u64::from(b.id));
-        world.cut.insert((a.id.min(b.id), a.id.max(b.id)));
+        world.cut.extend([(a.id, b.id), (b.id, a.id)]);
+    }
+
+    /// Cuts one direction of a link: what one node sends to another waits, and no new connection is made
+    /// between them; what goes the other way arrives.
+    pub fn cut_one_way(&self, from: &Node, to: &Node) {
+        let mut world = self.world();
+        world.note(22, u64::from(from.id), u64::from(to.id));
+        world.cut.insert((from.id, to.id));
+    }
+
+    /// How long one way between two nodes takes from now on; `None` is as configured.
+    pub fn set_latency(&self, a: &Node, b: &Node, latency: Option<(Duration, Duration)>) {
+        let mut world = self.world();
+        world.note(23, u64::from(a.id), u64::from(b.id));
+        let link = (a.id.min(b.id), a.id.max(b.id));
+        match latency {
+            Some(latency) => world.slow_links.insert(link, latency),
+            None => world.slow_links.remove(&link),
+        };
     }
 
     /// Cuts a node off from all others.
@@ -217,7 +290,7 @@ impl Network {
         let mut world = self.world();
         world.note(9, u64::from(node.id), 0);
         let others = (0..world.nodes.len() as u32).filter(|&other| other != node.id);
-        let links: Vec<_> = others.map(|other| (node.id.min(other), node.id.max(other))).collect();
+        let links: Vec<_> = others.flat_map(|other| [(node.id, other), (other, node.id)]).collect();
         world.cut.extend(links);
     }
 
@@ -225,15 +298,17 @@ impl Network {
     pub fn heal(&self, a: &Node, b: &Node) {
         let mut world = self.world();
         world.note(10, u64::from(a.id), u64::from(b.id));
-        world.cut.remove(&(a.id.min(b.id), a.id.max(b.id)));
+        world.cut.remove(&(a.id, b.id));
+        world.cut.remove(&(b.id, a.id));
         world.release_held();
     }
 
-    /// Mends all links, and lets go what [`hold_back`](Self::hold_back) held.
+    /// Mends all links, slow ones too, and lets go what [`hold_back`](Self::hold_back) held.
     pub fn heal_all(&self) {
         let mut world = self.world();
         world.note(11, 0, 0);
         world.cut.clear();
+        world.slow_links.clear();
         world.hold_back(None, false);
     }
 

@@ -3,7 +3,7 @@
 use super::SimConfig;
 use super::disk::{Disk, OpenFile};
 use super::moment::Watch;
-use super::node::DiskPace;
+use super::node::{DiskFault, DiskPace};
 use super::rng::Rng;
 use super::streams::{Delivery, Listener, Stream};
 use crate::context::try_with_context;
@@ -13,6 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Wall-clock time at which the world starts: 2026-01-01 in nanoseconds.
 const EPOCH_NS: u64 = 1_767_225_600 * 1_000_000_000;
@@ -91,6 +92,10 @@ pub(crate) struct NodeState {
     /// Counts power losses: disk operations of an earlier life have no effect.
     pub(crate) epoch: u64,
     pub(crate) has_power: bool,
+    /// Its processor, network and disk stand still.
+    pub(crate) is_suspended: bool,
+    /// With what its disk answers, if it fails.
+    pub(crate) disk_fault: DiskFault,
     /// How long its disk takes, if not as configured.
     pub(crate) pace: Option<DiskPace>,
     /// By how much its wall clock is wrong.
@@ -119,8 +124,12 @@ pub(crate) struct World {
     pub(crate) objects: BTreeMap<u64, Object>,
     /// Listeners by node and port.
     pub(crate) listeners: BTreeMap<(u32, u16), u64>,
-    /// Pairs of nodes (lesser first) that do not reach each other.
+    /// Pairs of nodes of which what the first sends does not reach the second.
     pub(crate) cut: BTreeSet<(u32, u32)>,
+    /// Pairs of nodes (lesser first) between which one way takes so long.
+    pub(crate) slow_links: BTreeMap<(u32, u32), (Duration, Duration)>,
+    /// Disk operations of suspended machines, for when they wake.
+    pub(crate) frozen: Vec<(u32, Event)>,
     pub(crate) disk: Disk,
     /// Who waits for a moment.
     pub(crate) watches: Vec<Watch>,
@@ -140,6 +149,8 @@ impl World {
             objects: BTreeMap::new(),
             listeners: BTreeMap::new(),
             cut: BTreeSet::new(),
+            slow_links: BTreeMap::new(),
+            frozen: Vec::new(),
             disk: Disk::default(),
             watches: Vec::new(),
             events: BinaryHeap::new(),
@@ -158,6 +169,8 @@ impl World {
             name,
             epoch: 0,
             has_power: true,
+            is_suspended: false,
+            disk_fault: DiskFault::default(),
             pace,
             wall_offset_ns,
             next_port,
@@ -241,6 +254,34 @@ impl World {
             .collect();
         found.sort_unstable();
         found.into_iter().map(|(_, key, object)| (key, object)).collect()
+    }
+
+    /// Keeps an event of a suspended machine's disk for later; gives any other back.
+    pub(crate) fn freeze(&mut self, event: Event) -> Option<Event> {
+        if let Event::Disk { object, .. } = event
+            && let Some(Object::File(file)) = self.objects.get(&object)
+            && self.nodes[file.node as usize].is_suspended
+        {
+            self.frozen.push((file.node, event));
+            return None;
+        }
+        Some(event)
+    }
+
+    /// A machine stands still or goes on.
+    pub(crate) fn set_suspended(&mut self, node: u32, is_suspended: bool) {
+        self.nodes[node as usize].is_suspended = is_suspended;
+        if is_suspended {
+            return;
+        }
+        for (owner, event) in std::mem::take(&mut self.frozen) {
+            if owner == node {
+                self.plan(1, event);
+            } else {
+                self.frozen.push((owner, event));
+            }
+        }
+        self.release_held();
     }
 
     /// Begins an operation.

@@ -5,7 +5,7 @@ mod network;
 mod nodes;
 mod storage;
 
-use ring::sim::{Network, Node, SimConfig, Simulation, Stalled};
+use ring::sim::{DiskError, DiskFault, Network, Node, SimConfig, Simulation, Stalled};
 use ring::{
     Aborted, Buffer, Chunk, Config, File, OpenOptions, SocketOptions, TcpListener, TcpStream,
     mailbox, random, spawn, thread, time, yield_now,

@@ -106,3 +106,56 @@ fn the_connection_that_sends_can_be_held_back_alone() {
         })
         .unwrap();
 }
+
+/// Goal: over a link that is cut in one direction, what goes the other way arrives; the answers come when it
+/// is mended. A slow link delays both.
+#[test]
+fn one_direction_can_be_cut_alone() {
+    let Cluster { mut simulation, server, client, network, address } = cluster(5);
+    simulation
+        .run(async move {
+            let arrived = Rc::new(Cell::new(0));
+            server.spawn({
+                let arrived = Rc::clone(&arrived);
+                async move {
+                    let listener = TcpListener::bind(address, &SocketOptions::default()).unwrap();
+                    let (stream, _) = listener.accept().await.unwrap();
+                    loop {
+                        let (n, buffer) = stream.recv(Buffer::with_capacity(16), 0..16).await;
+                        arrived.set(arrived.get() + n.unwrap());
+                        stream.send_vectored(vec![Chunk::copy_from(&buffer)]).await.0.unwrap();
+                    }
+                }
+            });
+            yield_now().await;
+            let answered = Rc::new(Cell::new(0));
+            client.spawn({
+                let answered = Rc::clone(&answered);
+                async move {
+                    let options = SocketOptions::default();
+                    let stream = TcpStream::connect(address, &options).await.unwrap();
+                    loop {
+                        stream.send_vectored(vec![Chunk::copy_from(b"x")]).await.0.unwrap();
+                        stream.recv(Buffer::with_capacity(1), 0..1).await.0.unwrap();
+                        answered.set(answered.get() + 1);
+                        time::sleep(Duration::from_secs(1)).await;
+                    }
+                }
+            });
+            time::sleep(Duration::from_millis(500)).await;
+            assert_eq!((arrived.get(), answered.get()), (1, 1));
+            network.cut_one_way(&server, &client);
+            time::sleep(Duration::from_secs(5)).await;
+            assert_eq!((arrived.get(), answered.get()), (2, 1));
+            network.heal_all();
+            time::sleep(Duration::from_millis(500)).await;
+            assert_eq!((arrived.get(), answered.get()), (2, 2));
+            let slow = Duration::from_secs(3);
+            network.set_latency(&server, &client, Some((slow, slow)));
+            time::sleep(Duration::from_secs(6)).await;
+            assert_eq!((arrived.get(), answered.get()), (3, 2));
+            time::sleep(Duration::from_secs(1)).await;
+            assert_eq!((arrived.get(), answered.get()), (3, 3));
+        })
+        .unwrap();
+}

@@ -63,6 +63,34 @@ fn paused_nodes_stand_still() {
         .unwrap();
 }
 
+/// Goal: a suspended machine takes no byte and ends no disk operation, as a paused one does, and both go on
+/// when it wakes.
+#[test]
+fn suspended_machines_stand_still_as_a_whole() {
+    let Cluster { mut simulation, server, client, address, .. } = cluster(4);
+    simulation
+        .run(async move {
+            server.spawn(echo_server(PORT));
+            yield_now().await;
+            server.spawn(async {
+                let options = OpenOptions { create: true, ..OpenOptions::READ_WRITE };
+                let file = File::open("/file", options).unwrap();
+                file.write_at(Buffer::copy_from(&[1; 4096]), 0).await.0.unwrap();
+            });
+            yield_now().await;
+            server.suspend();
+            let echoed = client.spawn(async move { echo(address, b"x").await });
+            time::sleep(Duration::from_mins(1)).await;
+            assert!(!echoed.is_finished());
+            assert_eq!(server.pages_written("/file".as_ref(), 0), 0);
+            server.wake();
+            assert_eq!(echoed.await.unwrap().unwrap(), b"x");
+            time::sleep(Duration::from_millis(10)).await;
+            assert_eq!(server.pages_written("/file".as_ref(), 0), 1);
+        })
+        .unwrap();
+}
+
 /// Goal: whatever is killed, cut off or reset at whatever moment, every operation ends or times
 /// out, and what was echoed is a prefix of what was sent.
 #[test]

@@ -96,3 +96,36 @@ fn flushes_cover_what_was_acknowledged() {
     }
     assert!(lost > 10 && lost < 50, "{lost} of 60 lost");
 }
+
+/// Goal: a full disk refuses writes and nothing else, a broken one what it is meant to; neither does what it
+/// refuses, and both work again when they are mended.
+#[test]
+fn full_and_broken_disks_refuse() {
+    let Cluster { mut simulation, server, .. } = cluster(1);
+    simulation
+        .run(async move {
+            let write = |byte: u8| async move {
+                open("/device").write_at(Buffer::copy_from(&[byte; 4096]), 0).await.0
+            };
+            let read = || async {
+                let (n, buffer) = open("/device").read_at(Buffer::with_capacity(1), 0..1, 0).await;
+                n.map(|_| buffer[0])
+            };
+            server.spawn(write(1)).await.unwrap().unwrap();
+            let full = DiskFault { write: Some(DiskError::Full), ..DiskFault::default() };
+            server.set_disk_fault(full);
+            let refused = server.spawn(write(2)).await.unwrap().unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+            assert_eq!(server.spawn(read()).await.unwrap().unwrap(), 1);
+            let broken = Some(DiskError::Broken);
+            server.set_disk_fault(DiskFault { read: broken, sync: broken, write: None });
+            assert!(server.spawn(read()).await.unwrap().is_err());
+            assert!(
+                server.spawn(async { open("/device").sync_all().await }).await.unwrap().is_err()
+            );
+            server.set_disk_fault(DiskFault::default());
+            server.spawn(write(3)).await.unwrap().unwrap();
+            assert_eq!(server.spawn(read()).await.unwrap().unwrap(), 3);
+        })
+        .unwrap();
+}
