@@ -18,9 +18,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Tries of a command that is refused, or whose way is given up.
 const TRIES_MAX: u32 = 3;
+
+/// Pauses between attempts to connect that break while they are made.
+const CONNECT_PAUSES: [Duration; 3] =
+    [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
 
 /// `EACCES`: the errno of a refused command.
 const ACCESS_DENIED: i32 = 13;
@@ -318,8 +323,7 @@ impl Client {
         let way = if let Some(device) = local {
             Way::Local(device)
         } else {
-            let remote = remote::Remote::connect(&info, identity.host, &self.session).await;
-            Way::Remote(remote.map_err(|error| failed(&info, "connecting", &error))?)
+            Way::Remote(self.connect(&info, identity.host).await?)
         };
         if session != self.session.life.generation() {
             return Err(Errno::ESTALE);
@@ -328,6 +332,23 @@ impl Client {
         let device = way.device();
         *pool_device.way.borrow_mut() = Some(way);
         Ok(device)
+    }
+
+    /// Connects to a device over the network. A connection that breaks while it is made is no worse than
+    /// one that breaks later: it is made again.
+    async fn connect(&self, info: &DeviceInfo, host: HostId) -> Result<remote::Remote, Errno> {
+        let mut pauses = CONNECT_PAUSES.into_iter();
+        loop {
+            let error = match remote::Remote::connect(info, host, &self.session).await {
+                Ok(remote) => return Ok(remote),
+                Err(error) => error,
+            };
+            let Some(pause) = pauses.next().filter(|_| error.is_break()) else {
+                return Err(failed(info, "connecting", &error));
+            };
+            tracing::info!(device = %info.device, %error, "connecting is tried again");
+            ring::time::sleep(pause).await;
+        }
     }
 
     /// Reads whole blocks.

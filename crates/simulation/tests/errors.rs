@@ -12,6 +12,7 @@ use ring::time::sleep;
 use ring::{Buffer, Chunk};
 use stage::play;
 use std::rc::Rc;
+use std::time::Duration;
 
 const ROOT: InodeId = InodeId::ROOT;
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
@@ -112,4 +113,28 @@ fn a_handle_whose_data_was_refused_breaks_with_its_session() {
         };
         stage.on(0, scene).await;
     });
+}
+
+/// Goal: a connection to a device that breaks while it is first made costs no read, as one that breaks later
+/// costs none.
+#[test]
+fn a_connection_that_breaks_while_it_is_made_costs_no_read() {
+    for after_us in (100..5_000).step_by(300) {
+        play(2, async |stage| {
+            let writing = async move |client: Rc<Client>| {
+                let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+                client.write(&handle, 0, bytes(1), false).await.unwrap();
+                client.release(&handle).await.unwrap();
+                attr.inode
+            };
+            let inode = stage.on(0, writing).await;
+            let (network, nodes) = (stage.network.clone(), stage.nodes.clone());
+            let reading =
+                stage.begin(1, async move |client| client.read(inode, 0, 5000, None).await);
+            sleep(Duration::from_micros(after_us)).await;
+            network.reset(&nodes[0], &nodes[1]);
+            let read = reading.await.unwrap();
+            assert!(all_are(&read.expect("it is read"), 1), "reset after {after_us} us");
+        });
+    }
 }

@@ -6,6 +6,7 @@ use host::{ConnectOptions, Controller, Namespace};
 use nvme::{Nqn, Nsid};
 use protocol::HostId;
 use protocol::space::DeviceInfo;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -18,6 +19,36 @@ fn host_name(host: HostId, nsid: Nsid) -> Result<Nqn, nvme::Error> {
     Nqn::new(&format!("{}:{nsid}", Nqn::from_uuid(host.0).as_str()))
 }
 
+/// Why there is no connection to a device's target.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Obstacle {
+    /// What the service says of the device makes no sense.
+    #[error("{0}")]
+    Description(String),
+    /// The host could not connect.
+    #[error(transparent)]
+    Host(#[from] host::Error),
+}
+
+impl Obstacle {
+    /// Whether the connection broke while it was made: the target was there.
+    pub(super) fn is_break(&self) -> bool {
+        match self {
+            Self::Description(_) => false,
+            Self::Host(host::Error::Connect { error, .. }) => {
+                error.kind() == ErrorKind::ConnectionReset
+            }
+            Self::Host(error) => matches!(error, host::Error::ConnectionLost(_)),
+        }
+    }
+}
+
+impl From<String> for Obstacle {
+    fn from(text: String) -> Obstacle {
+        Obstacle::Description(text)
+    }
+}
+
 /// A connection to a device's target.
 pub(super) struct Remote {
     controller: Controller,
@@ -28,12 +59,12 @@ impl Remote {
     /// Connects.
     ///
     /// # Errors
-    /// In words what stood in the way.
+    /// What stood in the way.
     pub(super) async fn connect(
         info: &DeviceInfo,
         host: HostId,
         session: &Session,
-    ) -> Result<Remote, String> {
+    ) -> Result<Remote, Obstacle> {
         let traddr = &info.address.traddr;
         let address: SocketAddr =
             traddr.parse().map_err(|_| format!("{traddr:?} is no address and port"))?;
@@ -50,9 +81,8 @@ impl Remote {
         options.keep_alive_tmo = session.times().target_deadline;
         options.reconnect_delay = session.times().heartbeat / 2;
         options.network_namespace.clone_from(&session.sockets().network_namespace);
-        let controller = Controller::connect(options).await.map_err(|error| error.to_string())?;
-        let namespace =
-            Namespace::open(&controller, nsid).await.map_err(|error| error.to_string())?;
+        let controller = Controller::connect(options).await?;
+        let namespace = Namespace::open(&controller, nsid).await?;
         Ok(Remote { controller, device: Rc::new(namespace) })
     }
 

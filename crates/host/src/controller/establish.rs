@@ -130,7 +130,10 @@ async fn establish_over(
     stages.done("Identify Controller");
     let mut io = Vec::new();
     if !inner.is_discovery {
-        io = open_io_queues(options, &admin, controller_id, capabilities, &identify).await?;
+        io = match open_io_queues(options, &admin, controller_id, capabilities, &identify).await {
+            Ok(io) => io,
+            Err(error) => return Err(explain_refusal(&admin, error).await),
+        };
         stages.done("I/O queues");
     }
     enable_events(&admin, &identify).await?;
@@ -194,6 +197,18 @@ fn explain_connect(error: Error) -> Error {
         ""
     };
     Error::Refused { command, status, hint }
+}
+
+/// A target that has lost the admin connection knows no such controller, and refuses its I/O queues for
+/// good. What happened then is that the connection was lost.
+async fn explain_refusal(admin: &Connection, error: Error) -> Error {
+    if !matches!(error, Error::Refused { .. }) {
+        return error;
+    }
+    match get_property(admin, offset::CSTS, false).await {
+        Err(lost) if lost.is_connection_error() => lost,
+        _ => error,
+    }
 }
 
 fn invalid(structure: &'static str, source: nvme::Error) -> Error {
