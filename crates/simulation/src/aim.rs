@@ -1,6 +1,6 @@
 //! Waits for the moment at which a misfortune tells most, and says whom it should strike.
 
-use crate::faults::Fault;
+use crate::fault::Fault;
 use crate::random::Random;
 use crate::worker::{Doing, Shared, Watch};
 use ring::local::oneshot;
@@ -56,8 +56,15 @@ fn aims(kind: Fault) -> &'static [Aim] {
         Fault::Reset => {
             &[Aim::ChangeIsAnswered, Aim::ChangeIsAnswered, Aim::Data, Aim::TargetAnswers]
         }
-        Fault::Hold => &[Aim::Data, Aim::Data, Aim::TargetAnswers, Aim::MetaIsAsked],
-        Fault::Cut | Fault::Pause => &[
+        Fault::Hold | Fault::LongHold => {
+            &[Aim::Data, Aim::Data, Aim::TargetAnswers, Aim::MetaIsAsked]
+        }
+        Fault::Cut
+        | Fault::CutOneWay
+        | Fault::SlowLink
+        | Fault::Pause
+        | Fault::Suspend
+        | Fault::Leave => &[
             Aim::Worker(Doing::Wrote),
             Aim::Worker(Doing::Commits),
             Aim::Worker(Doing::Reads),
@@ -73,6 +80,12 @@ fn aims(kind: Fault) -> &'static [Aim] {
         Fault::MetaKill => {
             &[Aim::MetaAnswers, Aim::MetaIsAsked, Aim::ChangeIsAnswered, Aim::ChangeIsAnswered]
         }
+        Fault::CrashTwice => &[Aim::Worker(Doing::Commits), Aim::MetaAnswers],
+        Fault::DeviceBroken | Fault::DeviceFull => {
+            &[Aim::DiskWrites, Aim::DiskFlushes, Aim::Worker(Doing::Commits)]
+        }
+        Fault::StoreFull | Fault::StoreBroken => &[Aim::Worker(Doing::Changes), Aim::MetaIsAsked],
+        Fault::SlowDisk => &[Aim::DiskReads],
         Fault::NodePower => &[Aim::DiskWrites, Aim::DiskFlushes, Aim::DiskReads],
         Fault::MetaPower => &[Aim::MetaAnswers, Aim::Worker(Doing::Commits)],
     }

@@ -5,7 +5,7 @@ use crate::random::Random;
 use block::{FileBacking, FileOptions, Incarnation};
 use client::{Client, ClientConfig, SessionConfig};
 use meta::service::{Config, Service, StoreChoice, Times};
-use meta::store::{CrashPoint, MemoryStore};
+use meta::store::{CrashPoint, MemoryStore, StoreFault};
 use node::{Exports, FuseTransport, NodeConfig, NodeDevice};
 use protocol::auth::Secret;
 use ring::sim::{Network, Node, Simulation};
@@ -147,18 +147,27 @@ impl Cluster {
         counted
     }
 
-    /// Starts everything; answers when all clients are up.
-    pub(crate) async fn start(self: &Rc<Self>) {
+    /// Starts the metadata service and so many nodes; answers when all clients are up.
+    pub(crate) async fn start(self: &Rc<Self>, nodes: usize) {
         self.start_meta();
-        for index in 0..self.machines.len() {
+        for index in 0..nodes {
             self.start_node(index);
         }
         self.all_up().await;
     }
 
-    /// Waits until every node has a client.
+    /// Starts the nodes that have never been there; answers when all clients are up.
+    pub(crate) async fn complete(self: &Rc<Self>) {
+        let never = |index: &usize| self.machines[*index].life.get() == 0;
+        (0..self.machines.len()).filter(never).for_each(|index| self.start_node(index));
+        self.all_up().await;
+    }
+
+    /// Waits until every node that was ever started has a client.
     pub(crate) async fn all_up(&self) {
-        while self.machines.iter().any(|machine| machine.client.borrow().is_none()) {
+        let is_awaited =
+            |machine: &Machine| machine.life.get() > 0 && machine.client.borrow().is_none();
+        while self.machines.iter().any(is_awaited) {
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -180,7 +189,9 @@ impl Cluster {
             let service = Service::start(config).expect("the metadata service starts");
             let service = Rc::new(service);
             *meta.service.borrow_mut() = Rc::downgrade(&service);
-            service.ended().await.expect("the store does not fail");
+            if let Err(error) = service.ended().await {
+                assert!(meta.store.borrow().failures() > 0, "the store fails by itself: {error}");
+            }
         }));
     }
 
@@ -207,6 +218,16 @@ impl Cluster {
         let store = meta.store.borrow().crashed(CrashPoint::Power { kept });
         *meta.store.borrow_mut() = store;
         meta.boot.set(Uuid::from_u128(random.next().into()));
+    }
+
+    /// Lets the store of the metadata service fail, or not any more.
+    pub(crate) fn set_store_fault(&self, fault: Option<StoreFault>) {
+        self.meta.store.borrow().set_fault(fault);
+    }
+
+    /// Whether a commit or a sync of the store has failed since the last start of the service.
+    pub(crate) fn has_store_failed(&self) -> bool {
+        self.meta.store.borrow().failures() > 0
     }
 
     /// Starts a node's process.

@@ -4,7 +4,10 @@
 //! ([`crate::aim`]): they wait until a device write, a reply or a commit is under way, and strike
 //! then. Beside them disks are slow by phases.
 
+mod others;
+
 use crate::aim::{self, Victim};
+use crate::fault::Fault;
 use crate::random::Random;
 use crate::worker::Shared;
 use ring::sim::DiskPace;
@@ -26,66 +29,32 @@ const ENDED_NOT_GIVEN_UP_MS: (u64, u64) = (19_000, 19_900);
 const KEPT_ALIVE_MS: (u64, u64) = (500, 2_400);
 /// Longest phase of a slow disk.
 const PHASE_MAX: Duration = Duration::from_secs(4);
+/// Commands whose operations take longer may miss their deadline.
+const BEARABLE: Duration = Duration::from_secs(3);
 /// Shortest operation of a slow disk.
 const SLOW_MIN: Duration = Duration::from_micros(300);
 
-/// What may befall.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    Reset,
-    Cut,
-    NodeKill,
-    Pause,
-    MetaKill,
-    /// A wall clock is set forward or back.
-    ClockStep,
-    Hold,
-    /// A node with a write on its way is cut off from where it goes and from the metadata service,
-    /// or paused, until its session has ended, but not until its admission lapses by itself.
-    Strand,
-    /// One connection is stuck with a write on it, and its node cut off from the metadata service, until
-    /// its session has ended; the write arrives before the target has missed its host.
-    Straggle,
-    NodePower,
-    MetaPower,
-}
-
 /// Lets all of a plan's faults happen.
 pub(crate) async fn run(shared: &Rc<Shared>, mut random: Random) {
-    let enabled = shared.plan.faults;
-    let mut kinds = Vec::new();
-    for (is_enabled, kind) in [
-        (enabled.resets, Fault::Reset),
-        (enabled.cuts, Fault::Cut),
-        (enabled.node_kills, Fault::NodeKill),
-        (enabled.pauses, Fault::Pause),
-        (enabled.meta_kills, Fault::MetaKill),
-        (enabled.clock_steps, Fault::ClockStep),
-        (enabled.holds, Fault::Hold),
-        (enabled.strands, Fault::Strand),
-        (enabled.stragglers, Fault::Straggle),
-        (enabled.node_power, Fault::NodePower),
-        (enabled.meta_power, Fault::MetaPower),
-    ] {
-        if is_enabled {
-            kinds.push(kind);
-        }
-    }
-    if kinds.is_empty() {
-        return;
-    }
+    let faults = shared.plan.faults;
     for _ in 0..shared.plan.fault_count {
         let pause = 1 + shared.plan.pause_max.as_millis() as u64 * 4;
         sleep(Duration::from_millis(random.between(1, pause))).await;
-        let kind = *random.of(&kinds);
+        let Some(kind) = faults.pick(random.below(faults.total().max(1))) else { return };
         let victim = if random.chance(AIMED_PERCENT) {
             aim::meet(shared, kind, &mut random).await
         } else {
             aim::anybody(shared, &mut random)
         };
-        shared.history.borrow_mut().counts.faults += 1;
+        {
+            let mut history = shared.history.borrow_mut();
+            history.counts.faults += 1;
+            history.counts.kinds[kind as usize] += 1;
+        }
+        shared.causes.borrow_mut().begin(kind);
         shared.log(|| format!("{kind:?} befalls {victim:?}"));
         befall(shared, kind, victim, &mut random).await;
+        shared.causes.borrow_mut().end_of(kind);
         shared.log(|| format!("{kind:?} is over"));
         shared.lasting.set(Duration::ZERO);
     }
@@ -115,7 +84,8 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
             let peer = if is_meta { &cluster.meta.node } else { other };
             cluster.network.reset(&machine.node, peer);
         }
-        Fault::Hold => {
+        Fault::Hold | Fault::LongHold => {
+            let lasting = if kind == Fault::Hold { lasting } else { minutes(random) };
             let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(30));
             let peer = if is_meta { &cluster.meta.node } else { other };
             cluster.network.hold_back(&machine.node, peer);
@@ -131,6 +101,18 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
             last(shared, lasting).await;
             cluster.network.heal_all();
         }
+        Fault::CutOneWay => {
+            let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(60));
+            let peer = if is_meta { &cluster.meta.node } else { other };
+            if random.chance(50) {
+                cluster.network.cut_one_way(&machine.node, peer);
+            } else {
+                cluster.network.cut_one_way(peer, &machine.node);
+            }
+            last(shared, lasting).await;
+            cluster.network.heal_all();
+        }
+        Fault::SlowLink => slow_link(shared, victim, random).await,
         Fault::Strand => strand(shared, victim, random).await,
         Fault::Straggle => straggle(shared, victim, random).await,
         Fault::Pause => {
@@ -140,37 +122,30 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
         }
         Fault::NodeKill => kill_node(shared, victim.machine, None, lasting).await,
         Fault::NodePower => kill_node(shared, victim.machine, Some(random), lasting).await,
-        Fault::MetaKill => {
-            if random.chance(50) {
-                // What it just sent gets lost with it.
-                cluster.network.reset(&machine.node, &cluster.meta.node);
-            }
-            cluster.kill_meta(None);
-            last(shared, lasting / 4).await;
-            if shared.plan.faults.clock_steps {
-                cluster.meta.node.step_wall_clock(step(random));
-            }
-            cluster.start_meta();
-        }
-        Fault::ClockStep => {
-            let is_meta = random.chance(50);
-            let node = if is_meta { &cluster.meta.node } else { &machine.node };
-            node.step_wall_clock(step(random));
-        }
-        Fault::MetaPower => {
-            cluster.kill_meta(Some(random));
-            shared.history.borrow_mut().meta_lost_power();
-            last(shared, lasting / 4).await;
-            cluster.start_meta();
-        }
+        others => others::befall(shared, others, victim, (lasting, random)).await,
     }
 }
 
-/// By how many seconds a wall clock is set.
-fn step(random: &mut Random) -> i64 {
-    let most = *random.of(&[2, 100, 86_400]);
-    let seconds = random.between(1, most).cast_signed();
-    if random.chance(70) { -seconds } else { seconds }
+/// Longer than any session lives.
+fn minutes(random: &mut Random) -> Duration {
+    Duration::from_secs(random.between(60, 240))
+}
+
+/// The link between two machines, or all of a node's links, take long.
+async fn slow_link(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
+    let cluster = &shared.cluster;
+    let node = &cluster.machines[victim.machine].node;
+    let most_ms = *random.of(&[50, 1_000, 4_000]);
+    let latency = Some((Duration::from_millis(1), Duration::from_millis(most_ms)));
+    let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(60));
+    if is_meta || random.chance(30) {
+        cluster.network.set_latency(node, &cluster.meta.node, latency);
+    }
+    if !is_meta {
+        cluster.network.set_latency(node, &cluster.machines[victim.other].node, latency);
+    }
+    last(shared, lasting(random)).await;
+    cluster.network.heal_all();
 }
 
 async fn strand(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
@@ -263,7 +238,12 @@ pub(crate) async fn slow_disks(shared: Rc<Shared>, mut random: Random) {
         let phase_max = PHASE_MAX.max(most / 4).as_millis() as u64;
         let end = now() + Duration::from_millis(random.between(1, phase_max));
         machine.node.set_disk_pace(Some(pace));
+        shared.history.borrow_mut().counts.kinds[Fault::SlowDisk as usize] += 1;
+        if most > BEARABLE {
+            shared.causes.borrow_mut().begin(Fault::SlowDisk);
+        }
         sleep(end - now()).await;
+        shared.causes.borrow_mut().end_of(Fault::SlowDisk);
         machine.node.set_disk_pace(None);
         let rest_ms = random.between(1, 2 * shared.plan.pause_max.as_millis() as u64 + 20);
         sleep(Duration::from_millis(rest_ms)).await;

@@ -1,5 +1,6 @@
 //! The end of a run: everything is mended, all clients rest, and what is there is looked at by all.
 
+use crate::fault::Fault;
 use crate::history::Actor;
 use crate::operator::Operator;
 use crate::worker::{BALLAST, DIRECTORIES, Shared, Worker};
@@ -19,6 +20,8 @@ const FREED_AFTER: Duration = Duration::from_mins(2);
 pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     let cluster = &shared.cluster;
     cluster.network.heal_all();
+    cluster.machines.iter().for_each(|machine| machine.node.set_disk_pace(None));
+    cluster.complete().await;
     if !workers_end(shared).await {
         return;
     }
@@ -29,6 +32,10 @@ pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     }
     shared.check_store("when all rest");
     lose_node(shared).await;
+    let faults = shared.plan.faults;
+    if faults.has(Fault::DeviceBroken) || faults.has(Fault::DeviceFull) {
+        renew_sessions(shared).await;
+    }
     on_client(shared, 0, |worker| async move { worker.remove_everything().await }).await;
     let shared_again = Rc::clone(shared);
     on_client(shared, 1, |worker| async move {
@@ -40,11 +47,9 @@ pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
 
 /// A node is taken away and comes back. Where power was lost, other files may be lost too.
 async fn lose_node(shared: &Rc<Shared>) {
-    if shared.plan.faults.node_power {
+    if shared.plan.may_lose_data() {
         return;
     }
-    // A slow disk would make reads fail by their deadline.
-    shared.cluster.machines.iter().for_each(|machine| machine.node.set_disk_pace(None));
     let reader = 0;
     let lost = shared.cluster.machines.iter().rposition(|machine| machine.has_device);
     let Some(lost) = lost.filter(|lost| *lost != reader) else { return };
@@ -59,6 +64,16 @@ async fn lose_node(shared: &Rc<Shared>) {
     Operator::new(shared).lose_node(lost, read_all).await;
     shared.check_store("when a node came back");
     on_client(shared, lost, |worker| async move { worker.look_at_everything().await }).await;
+}
+
+/// Starts every node anew: blocks of writes that failed are out of use until their session has ended.
+async fn renew_sessions(shared: &Rc<Shared>) {
+    for index in 0..shared.cluster.machines.len() {
+        shared.kill_node(index, None);
+        shared.cluster.start_node(index);
+    }
+    shared.cluster.all_up().await;
+    sleep(SETTLED_AFTER).await;
 }
 
 async fn workers_end(shared: &Rc<Shared>) -> bool {
@@ -143,7 +158,7 @@ impl Worker {
         }
     }
 
-    /// Waits until as many bytes are free as at the start.
+    /// Waits until as many bytes are used as at the start.
     async fn expect_free(self, shared: &Rc<Shared>, pool: (u64, u64), within: Duration) {
         let deadline = now() + within;
         let mut found = None;
@@ -154,7 +169,7 @@ impl Worker {
             }
             sleep(Duration::from_secs(1)).await;
         }
-        let text = format!("free bytes and inodes without files: {found:?}, at the start {pool:?}");
+        let text = format!("used bytes and inodes without files: {found:?}, at the start {pool:?}");
         shared.history.borrow_mut().violations.push(text);
     }
 }

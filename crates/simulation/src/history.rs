@@ -4,6 +4,7 @@
 //! and the tick by which that is certain; whether one change came before another is known only
 //! where these spans do not overlap. Nothing is judged here ([`crate::check`] does, at the end).
 
+use crate::fault::Fault;
 use crate::pattern::Stamp;
 use protocol::lock::{LockFamily, LockOwner};
 use protocol::{InodeId, SessionId};
@@ -118,6 +119,10 @@ pub struct Counts {
     pub written_bytes: u64,
     /// Faults that were injected.
     pub faults: u64,
+    /// Of each kind, in the order of [`Fault::ALL`].
+    pub kinds: [u64; Fault::ALL.len()],
+    /// Calls that took longer than is normal, which a fault explains.
+    pub long_waits: u64,
     /// Moments that misfortunes were aimed at and met.
     pub aimed: u64,
     /// Sessions whose client learned that they were lost.
@@ -146,8 +151,10 @@ pub struct Counts {
 
 impl Counts {
     /// All counts with their names.
-    pub fn named(&self) -> [(&'static str, u64); 17] {
-        [
+    pub fn named(&self) -> Vec<(&'static str, u64)> {
+        let kinds = Fault::ALL.into_iter().map(|(fault, name)| (name, self.kinds[fault as usize]));
+        let others = [
+            ("long_waits", self.long_waits),
             ("answered", self.answered),
             ("failed", self.failed),
             ("read_bytes", self.read_bytes),
@@ -165,7 +172,8 @@ impl Counts {
             ("checks", self.checks),
             ("questions", self.questions),
             ("files_hit", self.files_hit),
-        ]
+        ];
+        others.into_iter().chain(kinds).collect()
     }
 }
 
@@ -176,6 +184,8 @@ impl AddAssign for Counts {
         self.read_bytes += other.read_bytes;
         self.written_bytes += other.written_bytes;
         self.faults += other.faults;
+        self.kinds.iter_mut().zip(other.kinds).for_each(|(own, other)| *own += other);
+        self.long_waits += other.long_waits;
         self.aimed += other.aimed;
         self.sessions_lost += other.sessions_lost;
         self.fences += other.fences;

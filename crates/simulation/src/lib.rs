@@ -10,8 +10,10 @@
 
 mod aim;
 mod block_path;
+mod causes;
 mod check;
 mod cluster;
+mod fault;
 mod faults;
 mod finish;
 mod history;
@@ -25,7 +27,8 @@ mod sweep;
 mod worker;
 
 pub use block_path::{BlockOutcome, run_block_path};
+pub use fault::{Fault, Faults};
 pub use history::Counts;
-pub use plan::{Faults, Plan};
+pub use plan::Plan;
 pub use run::{Outcome, run};
 pub use sweep::{Report, SeedOutcome, cores, run_seed, sweep};

@@ -136,7 +136,8 @@ fn main() -> ExitCode {
             progress.show();
         },
     );
-    let numbers = progress.counts.named().map(|(name, number)| format!("{name}={number}"));
+    let numbers = progress.counts.named().into_iter();
+    let numbers: Vec<String> = numbers.map(|(name, number)| format!("{name}={number}")).collect();
     println!("counts: {}", numbers.join(" "));
     let (count, failed) = (options.count, progress.failed.len() as u64);
     println!("{} of {count} seeds passed, {:.1} a second", count - failed, progress.rate());

@@ -1,34 +1,13 @@
 //! What a seed decides before a run begins.
 
+use crate::fault::{Fault, Faults};
 use crate::random::Random;
 use std::time::Duration;
 
-/// Which misfortunes may befall a cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
-    /// Connections are broken.
-    pub resets: bool,
-    /// Links are cut and mended.
-    pub cuts: bool,
-    /// A node's process is killed and started again.
-    pub node_kills: bool,
-    /// A node's process is stopped for longer than its session lives.
-    pub pauses: bool,
-    /// Wall clocks are set forward and back, that of the metadata service also while it is away.
-    pub clock_steps: bool,
-    /// The metadata service is killed and started again.
-    pub meta_kills: bool,
-    /// What connections carry is held back for long, while new ones work.
-    pub holds: bool,
-    /// A node with a write on its way is cut off or paused until its session has ended.
-    pub strands: bool,
-    /// A node's write is stuck on its way to a target until its session has ended, and a little longer.
-    pub stragglers: bool,
-    /// A node loses power: unflushed writes are lost or torn.
-    pub node_power: bool,
-    /// The metadata service's machine loses power: what its store has not synced is lost.
-    pub meta_power: bool,
-}
+/// How long a call takes at most where disks are quick,
+const NORMAL_WAIT: Duration = Duration::from_secs(5);
+/// and of how many operations of a slow disk it waits for the end besides.
+const NORMAL_OPERATIONS: u32 = 8;
 
 /// All that a run depends on.
 #[derive(Clone, Debug)]
@@ -54,6 +33,8 @@ pub struct Plan {
     pub has_stripes: bool,
     /// The last node has no device: its data is always on others.
     pub has_guest: bool,
+    /// The last node is not there at the start: it comes with a misfortune, or at the end.
+    pub has_late_node: bool,
     /// Workers mostly read few files that others empty and write again, and disks are slow to read:
     /// freed blocks are wanted while reads of them are under way.
     pub is_churning: bool,
@@ -72,36 +53,69 @@ pub struct Plan {
 impl Plan {
     /// Whether anything may go wrong.
     pub(crate) fn has_faults(&self) -> bool {
-        self.faults != Faults::default()
+        !self.faults.is_none()
+    }
+
+    /// Whether what was committed and not synced may be lost.
+    pub(crate) fn may_lose_data(&self) -> bool {
+        self.faults.has(Fault::NodePower) || self.faults.has(Fault::DeviceBroken)
+    }
+
+    /// How long a call may take without a misfortune. Each of a chain of recalls, commits and flushes waits
+    /// for a disk, which may be slow.
+    pub(crate) fn normal_wait(&self) -> Duration {
+        NORMAL_WAIT + self.disk_latency_max.unwrap_or_default() * NORMAL_OPERATIONS
+    }
+
+    /// The kinds of misfortunes of a seed with their weights.
+    fn faults_of_seed(seed: u64, random: &mut Random) -> Faults {
+        use Fault::{
+            ClockStep, CrashTwice, Cut, CutOneWay, DeviceBroken, DeviceFull, Hold, Leave, LongHold,
+            MetaKill, MetaPower, NodeKill, NodePower, Pause, Reset, SlowLink, StoreBroken,
+            StoreFull, Straggle, Strand, Suspend,
+        };
+        let network = Faults::of(&[
+            (Reset, 3),
+            (Cut, 3),
+            (CutOneWay, 3),
+            (SlowLink, 3),
+            (Hold, 3),
+            (LongHold, 1),
+        ]);
+        match seed % 8 {
+            4 if seed % 16 == 4 => Faults::of(&[(Straggle, 1)]),
+            1 => network,
+            2 => Faults::of(&[(NodeKill, 3), (CrashTwice, 1), (Leave, 2)]),
+            3 => Faults::of(&[(Pause, 3), (Suspend, 2), (Cut, 3), (CutOneWay, 1), (Strand, 3)]),
+            5 => Faults::of(&[
+                (MetaKill, 4),
+                (ClockStep, 3),
+                (Reset, 3),
+                (Hold, 3),
+                (CrashTwice, 2),
+                (StoreFull, 2),
+                (StoreBroken, 2),
+            ]),
+            6 if random.chance(60) => Faults::of(&[(NodePower, 1), (MetaPower, 1)]),
+            6 => Faults::of(&[(DeviceBroken, 2), (DeviceFull, 1), (NodeKill, 1)]),
+            7 => {
+                let others = [NodeKill, MetaKill, CrashTwice, Leave, Pause, Suspend, ClockStep];
+                let others = others.into_iter().chain([Strand, StoreFull, StoreBroken, DeviceFull]);
+                let mut all = others.fold(network, |faults, fault| faults.with(fault, 3));
+                for fault in [NodePower, MetaPower, DeviceBroken] {
+                    all = all.with(fault, if random.chance(25) { 3 } else { 0 });
+                }
+                all
+            }
+            _ => Faults::default(),
+        }
     }
 
     /// The plan of a seed: an eighth of all seeds goes without faults, an eighth churns (without faults,
     /// or with stragglers), others have one kind of fault or all.
     pub fn of_seed(seed: u64) -> Plan {
         let mut random = Random::new(seed ^ 0x706c_616e);
-        let none = Faults::default();
-        let faults = match seed % 8 {
-            0 => none,
-            4 => Faults { stragglers: seed % 16 == 4, ..none },
-            1 => Faults { resets: true, cuts: true, holds: true, ..none },
-            2 => Faults { node_kills: true, ..none },
-            3 => Faults { pauses: true, cuts: true, strands: true, ..none },
-            5 => Faults { meta_kills: true, clock_steps: true, resets: true, holds: true, ..none },
-            6 => Faults { node_power: true, meta_power: true, ..none },
-            _ => Faults {
-                resets: true,
-                cuts: true,
-                node_kills: true,
-                pauses: true,
-                clock_steps: true,
-                meta_kills: true,
-                holds: true,
-                strands: true,
-                stragglers: false,
-                node_power: random.chance(25),
-                meta_power: random.chance(25),
-            },
-        };
+        let faults = Plan::faults_of_seed(seed, &mut random);
         let mut plan = Plan {
             seed,
             nodes: 3,
@@ -113,6 +127,7 @@ impl Plan {
             spare_bytes: None,
             has_stripes: false,
             has_guest: false,
+            has_late_node: false,
             is_churning: false,
             disk_latency_max: None,
             has_operator: false,
@@ -120,7 +135,7 @@ impl Plan {
             fault_count: random.between(2, 6) as usize,
             is_logged: false,
         };
-        let is_tight = faults.strands && random.chance(80);
+        let is_tight = faults.has(Fault::Strand) && random.chance(80);
         plan.has_stripes = is_tight || random.chance(60);
         if is_tight || random.chance(60) {
             plan.device_bytes = 4 << 20;
@@ -136,13 +151,14 @@ impl Plan {
             plan.churn(&mut random);
         }
         plan.has_operator = random.chance(50);
+        plan.has_late_node = faults.has(Fault::Leave) && random.chance(50);
         plan
     }
 
     /// Makes it a plan in which freed blocks are wanted at once.
     fn churn(&mut self, random: &mut Random) {
         self.is_churning = true;
-        self.has_guest = self.faults.stragglers;
+        self.has_guest = self.faults.has(Fault::Straggle);
         self.workers = 2;
         self.steps = random.between(30, 60) as usize;
         self.pause_max = Duration::from_millis(*random.of(&[5, 100]));

@@ -2,11 +2,12 @@
 
 use crate::check::check;
 use crate::cluster::Cluster;
+use crate::fault::Fault;
 use crate::faults;
 use crate::finish::finish;
 use crate::history::{Actor, Counts, History};
 use crate::operator::Operator;
-use crate::plan::{Faults, Plan};
+use crate::plan::Plan;
 use crate::random::Random;
 use crate::worker::{BALLAST, DIRECTORIES, Shared, Worker};
 use client::{Client, OpenMode, Setting};
@@ -58,6 +59,7 @@ pub fn run(plan: &Plan) -> Outcome {
         plan: plan.clone(),
         cluster,
         history: RefCell::new(History::default()),
+        causes: RefCell::default(),
         directories: RefCell::default(),
         lasting: Cell::default(),
         watch: RefCell::default(),
@@ -78,7 +80,8 @@ pub fn run(plan: &Plan) -> Outcome {
 }
 
 async fn whole(shared: Rc<Shared>, mut random: Random) {
-    shared.cluster.start().await;
+    let late = usize::from(shared.plan.has_late_node);
+    shared.cluster.start(shared.plan.nodes - late).await;
     let pool = prepare(&shared).await;
     let supervisor = ring::spawn(supervise(Rc::clone(&shared)));
     let fault_choices = Random::new(random.next());
@@ -89,10 +92,11 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
     });
     let slowness = ring::spawn(faults::slow_disks(Rc::clone(&shared), slow_choices));
     faults::run(&shared, fault_choices).await;
-    if shared.plan.faults == Faults::default() {
+    if !shared.plan.has_faults() {
         work_for_a_while(&shared).await;
     }
     slowness.abort();
+    shared.causes.borrow_mut().end_of(Fault::SlowDisk);
     if let Some(questions) = questions {
         questions.abort();
     }
@@ -123,7 +127,8 @@ async fn work_for_a_while(shared: &Rc<Shared>) {
     }
 }
 
-/// Makes the directories and the file that takes space up; answers the free bytes and the inodes then.
+/// Makes the directories and the file that takes space up; answers the used bytes and the inodes before
+/// that file.
 async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
     let machine = &shared.cluster.machines[0];
     let client = machine.client.borrow().clone().expect("all are up");
@@ -148,7 +153,7 @@ async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
         if let Some(spare_bytes) = plan.spare_bytes {
             fill(&client, pool.free_bytes.saturating_sub(spare_bytes)).await;
         }
-        (directories, (pool.free_bytes, pool.inodes))
+        (directories, (pool.total_bytes - pool.free_bytes, pool.inodes))
     });
     let (directories, pool) = job.await.expect("the task lives");
     *shared.directories.borrow_mut() = directories;

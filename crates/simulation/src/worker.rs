@@ -5,6 +5,7 @@ mod data;
 mod locks;
 mod names;
 
+use crate::causes::Causes;
 use crate::cluster::Cluster;
 use crate::history::{Actor, FileKey, History, Life};
 use crate::plan::Plan;
@@ -12,7 +13,7 @@ use crate::random::Random;
 use client::Client;
 use protocol::{Errno, InodeId, SessionId};
 use ring::local::OneshotSender;
-use ring::time::sleep;
+use ring::time::{Instant, now, sleep};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) plan: Plan,
     pub(crate) cluster: Rc<Cluster>,
     pub(crate) history: RefCell<History>,
+    pub(crate) causes: RefCell<Causes>,
     /// The root and the directories made at the start.
     pub(crate) directories: RefCell<Vec<InodeId>>,
     /// Steps that are left to each worker of each machine.
@@ -77,6 +79,8 @@ pub(crate) struct Worker {
     actor: Actor,
     number: usize,
     random: Random,
+    /// When the present call began.
+    begun: Cell<Instant>,
 }
 
 /// Errors that say something of the names asked about, and not that something is broken.
@@ -126,7 +130,8 @@ impl Worker {
         let seed = shared.plan.seed ^ (actor.machine as u64 + 1) << 56;
         let seed = seed ^ (number as u64 + 1) << 48 ^ actor.life << 32;
         let random = Random::new(crate::random::mix(seed));
-        Worker { shared: Rc::clone(shared), client, actor, number, random }
+        let begun = Cell::new(now());
+        Worker { shared: Rc::clone(shared), client, actor, number, random, begun }
     }
 
     pub(crate) async fn run(mut self) {
@@ -174,8 +179,9 @@ impl Worker {
     }
 
     fn note(&self, doing: &str) {
+        self.begun.set(now());
         let slot = &self.shared.doing[self.actor.machine][self.number];
-        *slot.borrow_mut() = format!("{doing} since {:?}", ring::time::now());
+        *slot.borrow_mut() = format!("{doing} since {:?}", now());
     }
 
     fn log(&self, text: impl FnOnce() -> String) {
@@ -224,6 +230,7 @@ impl Worker {
     /// Takes note of an answer; an error that nothing explains is a violation.
     fn answered<T>(&self, what: &str, result: &Result<T, Errno>) {
         self.log(|| format!("{what}: {:?}", result.as_ref().map(drop)));
+        self.explain_wait(what);
         let mut history = self.history();
         history.counts.answered += 1;
         let Err(errno) = result else { return };
@@ -232,11 +239,30 @@ impl Worker {
         }
         history.counts.failed += 1;
         let is_unlinked = *errno == Errno::ESTALE && !OF_OPEN_FILES.contains(&what);
-        if !self.shared.plan.has_faults() && !is_unlinked {
-            let machine = self.actor.machine;
-            history
-                .violations
-                .push(format!("{what} on node{machine} fails without cause: {errno}"));
+        let causes = self.shared.causes.borrow();
+        if !is_unlinked && causes.of_error(self.begun.get()).is_none() {
+            let (machine, present, befallen) = (self.actor.machine, now(), causes.describe());
+            history.violations.push(format!(
+                "{what} on node{machine} fails without cause at {present:?}: {errno}; {befallen}"
+            ));
+        }
+    }
+
+    /// A call that took longer than is normal must have met a misfortune.
+    fn explain_wait(&self, what: &str) {
+        let (begun, normal) = (self.begun.get(), self.shared.plan.normal_wait());
+        if begun.elapsed() <= normal {
+            return;
+        }
+        let causes = self.shared.causes.borrow();
+        let mut history = self.history();
+        history.counts.long_waits += 1;
+        if causes.of_wait(begun).is_none() {
+            let (machine, waited, befallen) =
+                (self.actor.machine, begun.elapsed(), causes.describe());
+            history.violations.push(format!(
+                "{what} on node{machine} takes {waited:?} without cause since {begun:?}; {befallen}"
+            ));
         }
     }
 

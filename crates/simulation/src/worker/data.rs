@@ -368,6 +368,10 @@ impl Worker {
 
     /// Bytes that are free, and inodes.
     pub(crate) async fn pool(&self) -> Option<(u64, u64)> {
-        self.client.pool_use().await.ok().map(|pool| (pool.free_bytes, pool.inodes))
+        self.client
+            .pool_use()
+            .await
+            .ok()
+            .map(|pool| (pool.total_bytes - pool.free_bytes, pool.inodes))
     }
 }
