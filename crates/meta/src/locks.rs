@@ -105,6 +105,7 @@ impl LockTable {
         let queue = self.places.entry((lock.inode, lock.family)).or_default();
         if !queue.held.iter().any(|held| stands_against(held, party, &lock)) {
             self.hold(party, lock);
+            self.assert_apart((lock.inode, lock.family), party);
             // A weaker mode may let others in.
             self.serve((lock.inode, lock.family));
             return Wish::Granted;
@@ -184,8 +185,14 @@ impl LockTable {
     }
 
     /// A lock that was stored.
-    pub fn restore(&mut self, session: SessionId, lock: Lock) {
+    /// Returns false for one whose range ends before it begins.
+    #[must_use]
+    pub fn restore(&mut self, session: SessionId, lock: Lock) -> bool {
+        if lock.start > lock.last {
+            return false;
+        }
         self.hold(Party { session, owner: lock.owner }, lock);
+        true
     }
 
     /// The session has ended: its locks and waits go.
@@ -222,6 +229,7 @@ impl LockTable {
                 });
             queue.waits.remove(at);
             self.hold(wait.party, wait.lock);
+            self.assert_apart(place, wait.party);
             self.granted.push(wait.id);
             if weakens {
                 // What stood against those before it may be gone.
@@ -229,6 +237,18 @@ impl LockTable {
             }
         }
         self.tidy(place);
+    }
+
+    /// A party's locks of one inode do not overlap after a grant. Only debug builds look, as each grant
+    /// would compare all of them with each other.
+    fn assert_apart(&self, place: Place, party: Party) {
+        let Some(queue) = self.places.get(&place) else { return };
+        let own = || queue.held.iter().filter(|held| held.party == party);
+        debug_assert!(
+            own().all(|a| own().all(|b| std::ptr::eq(a, b) || !overlap(&a.lock, &b.lock))),
+            "{party:?} holds locks at {place:?} that overlap: {:?}",
+            queue.held
+        );
     }
 
     fn tidy(&mut self, place: Place) {

@@ -80,6 +80,21 @@ impl Record for Counters {
     const VERSION: u8 = 2;
 }
 
+impl Counters {
+    /// Whether the numbers are such as a service can have given out: none can be given out until it
+    /// wraps.
+    pub(crate) fn are_sound(&self) -> bool {
+        let numbers = [
+            self.next_inode,
+            self.next_session,
+            self.next_epoch,
+            self.free_epoch.0,
+            self.flush_epoch,
+        ];
+        self.next_inode > InodeId::ROOT.0 && numbers.iter().all(|number| *number < 1 << 62)
+    }
+}
+
 /// Lease stamps, see [`protocol::lease::Grant::stamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stamps {
@@ -166,6 +181,17 @@ pub(crate) struct ExtentPage {
 }
 
 impl Record for ExtentPage {}
+
+impl ExtentPage {
+    /// Whether the extents are as they must be in a page that begins at `start`.
+    pub(crate) fn is_sound(&self, start: u64) -> bool {
+        let extents = &self.extents.0;
+        start < self.end
+            && extents.first().is_none_or(|first| first.offset >= start)
+            && extents.last().is_none_or(|last| last.end() <= self.end)
+            && extents.windows(2).all(|pair| pair[0].end() <= pair[1].offset)
+    }
+}
 
 /// A live allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

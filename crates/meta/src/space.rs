@@ -20,7 +20,7 @@ use crate::store::Error;
 use crate::tree::base::Layers;
 use protocol::client::Answer;
 use protocol::space::{BlockRange, DeviceInfo, FIRST_GRANT_BYTES, PoolUse, SEGMENT_BYTES};
-use protocol::{DeviceId, SessionId};
+use protocol::{DeviceId, Errno, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How many blocks of a device are in which state.
@@ -39,7 +39,9 @@ pub struct DeviceUse {
 impl DeviceUse {
     /// Blocks in live allocations.
     pub fn allocated(&self) -> u64 {
-        self.blocks.saturating_sub(self.free + self.leased + self.resting)
+        let others = self.free + self.leased + self.resting;
+        assert!(others <= self.blocks, "more blocks have a state than there are: {self:?}");
+        self.blocks - others
     }
 }
 
@@ -85,6 +87,31 @@ impl DeviceSpace {
         (SEGMENT_BYTES / u64::from(self.info.block_size)).max(1)
     }
 
+    /// Returns an error unless the sums hold after these changes of free, leased and resting blocks.
+    fn check(&self, changes: [i64; 3]) -> Result<(), Error> {
+        let before = [self.usage.free, self.usage.leased, self.usage.resting];
+        let mut sum = Some(0_u64);
+        for (blocks, change) in before.into_iter().zip(changes) {
+            let after = blocks.checked_add_signed(change);
+            sum = sum.zip(after).and_then(|(sum, after)| sum.checked_add(after));
+        }
+        if sum.is_some_and(|sum| sum <= self.usage.blocks) {
+            return Ok(());
+        }
+        let reason =
+            format!("{:?} cannot change by {changes:?} (free, leased, resting)", self.usage);
+        Err(corrupt(&Key::Device(self.info.device).encode(), &reason))
+    }
+
+    /// Whether blocks lie in a segment.
+    fn holds(&self, index: u64, blocks: &Ranges) -> bool {
+        let whole = self.segment_range(index);
+        let ranges = blocks.as_slice();
+        index < self.segment_count()
+            && ranges.first().is_none_or(|first| first.start >= whole.start)
+            && ranges.last().is_none_or(|last| last.end() <= whole.end())
+    }
+
     fn segment_count(&self) -> u64 {
         self.info.blocks.div_ceil(self.segment_blocks())
     }
@@ -109,22 +136,43 @@ impl DeviceSpace {
         parts
     }
 
+    /// Free blocks of a segment.
+    fn segment_free(&self, index: u64) -> u64 {
+        match self.free_of.get(&index) {
+            Some(free) => *free,
+            None if index >= self.touched => self.segment_range(index).count,
+            None => 0,
+        }
+    }
+
     fn set_segment_free(&mut self, index: u64, blocks: u64) {
         let whole = self.segment_range(index).count;
-        let is_fresh = index >= self.touched;
-        let old = match self.free_of.get(&index) {
-            Some(old) => *old,
-            None if is_fresh => whole,
-            None => 0,
-        };
-        self.by_free.remove(&(old, index));
-        self.free_of.remove(&index);
+        let old = self.segment_free(index);
+        assert!(
+            index < self.segment_count() && blocks <= whole && old <= self.usage.free,
+            "segment {index} of {} has {blocks} of {whole} blocks free, after {old}: {:?}",
+            self.info.device,
+            self.usage
+        );
+        // A segment below the first untouched one has a record: what has none counts as free.
+        assert!(
+            index <= self.touched,
+            "segment {index} of {} is touched out of turn",
+            self.info.device
+        );
+        let was_indexed = self.by_free.remove(&(old, index));
+        assert_eq!(
+            was_indexed,
+            self.free_of.remove(&index).is_some(),
+            "segment {index} of {} is in one index of two",
+            self.info.device
+        );
         if blocks > 0 {
             self.by_free.insert((blocks, index));
             self.free_of.insert(index, blocks);
         }
         self.touched = self.touched.max(index + 1);
-        self.usage.free = self.usage.free.saturating_sub(old) + blocks;
+        self.usage.free = self.usage.free - old + blocks;
     }
 }
 
@@ -180,6 +228,15 @@ impl SpaceIndex {
             let segment: Segment = decode(key, value)?;
             let device = DeviceId(key_number(key, 0)? as u32);
             let index_of = key_number(key, 1)?;
+            let is_next = |space: &DeviceSpace| {
+                index_of == space.touched && space.holds(index_of, &segment.free)
+            };
+            if !index.devices.get(&device).is_some_and(is_next) {
+                return Err(corrupt(
+                    key,
+                    "the device has no such segment, or one before it is missing",
+                ));
+            }
             let blocks = segment.free.blocks();
             index.apply(SpaceEffect::SegmentFree { device, index: index_of, blocks });
             Ok(())
@@ -189,6 +246,10 @@ impl SpaceIndex {
             let session = SessionId(key_number(key, 0)?);
             let device = DeviceId(key_number(key, 1)? as u32);
             let index_of = key_number(key, 2)?;
+            let space = index.devices.get(&device);
+            if !space.is_some_and(|space| space.holds(index_of, &lease.free)) {
+                return Err(corrupt(key, "the device has no such blocks"));
+            }
             let blocks = lease.free.blocks();
             index.apply(SpaceEffect::Lease { session, device, index: index_of, blocks });
             Ok(())
@@ -196,12 +257,54 @@ impl SpaceIndex {
         layers.each(&Key::Resting(protocol::FreeEpoch(0)).prefix(0), |key, value| {
             let resting: Resting = decode(key, value)?;
             for (allocation, blocks) in resting.freed {
+                if !index.devices.contains_key(&allocation.device) {
+                    return Err(corrupt(key, "blocks of a device rest that is not there"));
+                }
                 let blocks = u64::from(blocks);
                 index.apply(SpaceEffect::Rest { device: allocation.device, blocks });
             }
             Ok(())
         })?;
+        index.check(&[])?;
         Ok(index)
+    }
+
+    /// Returns an error if more blocks of a device would have a state than it has, were these effects
+    /// applied, or if blocks would leave a state that they are not in. Only records that contradict each
+    /// other do that.
+    pub(crate) fn check(&self, effects: &[SpaceEffect]) -> Result<(), Error> {
+        if effects.is_empty() {
+            return self.devices.values().try_for_each(|device| device.check([0; 3]));
+        }
+        let mut changes: BTreeMap<DeviceId, [i64; 3]> = BTreeMap::new();
+        let (mut segments, mut leases) = (BTreeMap::new(), BTreeMap::new());
+        for effect in effects {
+            match *effect {
+                SpaceEffect::SegmentFree { device, index, blocks } => {
+                    let before = || self.devices.get(&device).map_or(0, |d| d.segment_free(index));
+                    let old = segments.insert((device, index), blocks).unwrap_or_else(before);
+                    changes.entry(device).or_default()[0] += blocks as i64 - old as i64;
+                }
+                SpaceEffect::Lease { session, device, index, blocks } => {
+                    let key = (session, device, index);
+                    let before = || self.leases.get(&key).copied().unwrap_or(0);
+                    let old = leases.insert(key, blocks).unwrap_or_else(before);
+                    changes.entry(device).or_default()[1] += blocks as i64 - old as i64;
+                }
+                SpaceEffect::Rest { device, blocks } => {
+                    changes.entry(device).or_default()[2] += blocks as i64;
+                }
+                SpaceEffect::Rested { device, blocks } => {
+                    changes.entry(device).or_default()[2] -= blocks as i64;
+                }
+                SpaceEffect::NextGrant { .. } | SpaceEffect::Unflushed { .. } => {}
+            }
+        }
+        for (device, change) in changes {
+            let known = self.devices.get(&device);
+            known.ok_or(Error::Refused(Errno::ENODEV))?.check(change)?;
+        }
+        Ok(())
     }
 
     /// Adds a device, or takes over its new address and incarnation.
@@ -229,7 +332,13 @@ impl SpaceIndex {
                     self.leases.insert(key, blocks);
                 }
                 if let Some(device) = self.devices.get_mut(&device) {
-                    device.usage.leased = device.usage.leased.saturating_sub(old) + blocks;
+                    let leased = device.usage.leased;
+                    assert!(
+                        leased >= old,
+                        "{session} leases {old} blocks in segment {index} of {}, all {leased}",
+                        device.info.device
+                    );
+                    device.usage.leased = leased - old + blocks;
                 }
             }
             SpaceEffect::Rest { device, blocks } => {
@@ -239,7 +348,13 @@ impl SpaceIndex {
             }
             SpaceEffect::Rested { device, blocks } => {
                 if let Some(device) = self.devices.get_mut(&device) {
-                    device.usage.resting = device.usage.resting.saturating_sub(blocks);
+                    let resting = device.usage.resting;
+                    assert!(
+                        resting >= blocks,
+                        "{blocks} blocks of {} rest no longer, of {resting}",
+                        device.info.device
+                    );
+                    device.usage.resting = resting - blocks;
                 }
             }
             SpaceEffect::NextGrant { session, device, bytes } => {
@@ -286,7 +401,7 @@ impl SpaceIndex {
             let block_size = u64::from(device.info.block_size);
             let in_use = device.usage.allocated();
             total.total_bytes += device.info.blocks * block_size;
-            total.free_bytes += (device.info.blocks - in_use.min(device.info.blocks)) * block_size;
+            total.free_bytes += (device.info.blocks - in_use) * block_size;
         }
         total
     }

@@ -10,7 +10,9 @@ use meta::store::{CrashPoint, MemoryStore, Store};
 use meta::tree::{ConflictKind, Core, SlotState};
 use proptest::prelude::*;
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, ChangeCall, OpenTold, ReadCall, Response, SessionCall, Slot};
+use protocol::client::{
+    Answer, Call, ChangeCall, FallocateMode, OpenTold, ReadCall, Response, SessionCall, Slot,
+};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::space::NewAllocation;
 use protocol::{
@@ -448,6 +450,17 @@ proptest! {
         let _ = fixture.call(&Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 5000 }));
         let _ = fixture.call(&common::create(parent, "new"));
         let device = DeviceId(0);
+        let (mode, length) = (FallocateMode::Punch, 700);
+        let _ = fixture.call(&Call::Change(ChangeCall::Fallocate { inode, offset: 500, length, mode }));
+        let _ = fixture.call(&Call::Change(ChangeCall::CopyRange {
+            source: inode,
+            source_offset: 0,
+            destination: inode,
+            destination_offset: 8000,
+            length: 1200,
+        }));
+        let changes = AttrChanges { size: Some(400), ..AttrChanges::default() };
+        let _ = fixture.call(&Call::Change(ChangeCall::SetAttr { inode, changes }));
         let _ = fixture.call(&Call::Change(ChangeCall::LeaseSpace { device, wanted_bytes: 1 }));
         let _ = fixture.call(&Call::Change(ChangeCall::Unlink { parent, name: b"a".to_vec(), told: OpenTold::OfAny }));
         fixture.core.ended_through(fixture.session, FreeEpoch(u64::MAX));

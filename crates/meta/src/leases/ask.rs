@@ -52,6 +52,10 @@ impl Leases {
             busy.bars.retain(|bar| bar.call != call);
             busy.acquirers.retain(|acquirer| *acquirer != call);
             self.ready.append(&mut busy.acquirers);
+            assert!(
+                busy.bars.iter().all(|bar| self.waiting.contains_key(&bar.call)),
+                "{inode} is barred by a call that is done: {busy:?}"
+            );
             for ask in &busy.asks {
                 if let Some(open) = self.asks.get_mut(ask) {
                     open.calls.retain(|waiter| *waiter != call);
@@ -229,6 +233,9 @@ impl Leases {
             Asked::Recall(recall) => (recall.inode, recall.rights, recall.stamp, false),
             Asked::Forget { inode, stamp, .. } => (*inode, Rights::NONE, *stamp, true),
         };
+        // What waits for commits is never recalled together with what commits wait for.
+        let is_mixed = rights.contains(Rights::READ) && rights != Rights::READ;
+        assert!(!is_mixed && (is_forget || !rights.is_empty()), "{session} is asked for {what:?}");
         let is_eviction = call.is_none();
         let calls = Vec::new();
         let open = Open { session, inode, rights, is_forget, stamp, is_eviction, calls };
@@ -275,6 +282,11 @@ impl Leases {
     fn take_away(&mut self, open: &Open, kept: Rights) {
         let Some(holders) = self.holders.get_mut(&open.inode) else { return };
         let Some(holder) = holders.iter_mut().find(|h| h.session == open.session) else { return };
+        assert!(
+            holder.stamp != open.stamp,
+            "a grant over {} and a recall have one stamp: {holder:?}, {open:?}",
+            open.inode
+        );
         holder.rights = holder.rights - open.rights;
         // A grant after the recall stands: the client answered before it knew of that.
         if holder.stamp < open.stamp {
@@ -293,6 +305,11 @@ impl Leases {
         }
         for call in &open.calls {
             if let Some(waiting) = self.waiting.get_mut(call) {
+                assert!(
+                    waiting.missing > 0,
+                    "{call:?} waits for nothing, and for an answer about {}: {waiting:?}",
+                    open.inode
+                );
                 waiting.missing -= 1;
                 if waiting.missing == 0 {
                     self.ready.push(*call);

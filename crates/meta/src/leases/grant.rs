@@ -4,6 +4,12 @@ use super::{CallId, EVICTION_LOOK_MAX, EVICTIONS_MAX, Holder, Leases};
 use protocol::lease::{Grant, Return};
 use protocol::{InodeId, Rights, SessionId};
 
+/// SIZE over an inode has one holder: two would append at the same place.
+pub(super) fn assert_one_size(inode: InodeId, holders: &[Holder]) {
+    let sizes = holders.iter().filter(|holder| holder.rights.contains(Rights::SIZE)).count();
+    assert!(sizes <= 1, "{sizes} sessions hold SIZE over {inode}: {holders:?}");
+}
+
 impl Leases {
     /// Grants what may be granted of `rights` and tells all that the session holds then; `None` if
     /// nothing of `rights` could be granted. What is barred by another session's call, or another
@@ -28,7 +34,11 @@ impl Leases {
         let holders = self.holders.entry(inode).or_default();
         let held = self.sessions.entry(session).or_default();
         let rights = if let Some(holder) = holders.iter_mut().find(|h| h.session == session) {
-            held.by_stamp.remove(&holder.stamp);
+            let known_as = held.by_stamp.remove(&holder.stamp);
+            assert!(
+                known_as == Some(inode) && holder.stamp < stamp,
+                "{session} holds {holder:?} over {inode}, by its stamp over {known_as:?}, and is granted {stamp:?}"
+            );
             holder.rights |= granted;
             holder.stamp = stamp;
             holder.rights - leaving
@@ -37,6 +47,9 @@ impl Leases {
             granted
         };
         held.by_stamp.insert(stamp, inode);
+        if granted.contains(Rights::SIZE) {
+            assert_one_size(inode, holders);
+        }
         if held.by_stamp.len() > self.holdings_max {
             self.make_room(session);
         }
@@ -121,7 +134,8 @@ impl Leases {
             self.holders.remove(&inode);
         }
         if let Some(held) = self.sessions.get_mut(&session) {
-            held.by_stamp.remove(&holder.stamp);
+            let known_as = held.by_stamp.remove(&holder.stamp);
+            assert_eq!(known_as, Some(inode), "{session} held {holder:?} over {inode}");
         }
     }
 

@@ -44,12 +44,14 @@ impl Leases {
         let holders = self.holders.entry(inode).or_default();
         let held = self.sessions.entry(session).or_default();
         if let Some(holder) = holders.iter_mut().find(|h| h.session == session) {
-            held.by_stamp.remove(&holder.stamp);
+            let known_as = held.by_stamp.remove(&holder.stamp);
+            assert_eq!(known_as, Some(inode), "{session} holds {holder:?} over {inode}");
             *holder = Holder { session, rights: kept, stamp };
         } else {
             holders.push(Holder { session, rights: kept, stamp });
         }
         held.by_stamp.insert(stamp, inode);
+        super::grant::assert_one_size(inode, holders);
         held.reclaiming.get_or_insert_default().insert(inode);
         Some(Grant { inode, rights: kept, stamp })
     }

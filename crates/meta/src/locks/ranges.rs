@@ -38,6 +38,7 @@ impl LockTable {
         self.release(party, &lock);
         let queue = self.places.entry((lock.inode, lock.family)).or_default();
         let before = queue.held.len();
+        assert!(lock.start <= lock.last, "{party:?} would hold {lock:?}");
         let mut merged = lock;
         queue.held.retain(|held| {
             let is_merged = held.party == party && touches(&held.lock, &merged);
@@ -54,7 +55,11 @@ impl LockTable {
 
     fn recount(&mut self, party: Party, before: usize, after: usize) {
         let count = self.counts.entry(party.session).or_default();
-        *count = (*count + after).saturating_sub(before);
+        assert!(
+            *count + after >= before,
+            "{party:?} has {count} locks, and of those on one inode {before} became {after}"
+        );
+        *count = *count + after - before;
         if *count == 0 {
             self.counts.remove(&party.session);
         }

@@ -76,7 +76,10 @@ impl Shared {
         let mut sessions = Sessions::default();
         let mut locks = LockTable::default();
         for (session, lock) in core.locks()? {
-            locks.restore(session, lock);
+            if !locks.restore(session, lock) {
+                let reason = format!("{session} holds a lock that ends before it begins: {lock:?}");
+                return Err(crate::store::Error::Corrupt { key: String::new(), reason }.into());
+            }
         }
         for (id, record) in core.sessions() {
             let session = Session::new(id, record.host, record.node.clone(), record.epoch);

@@ -126,6 +126,12 @@ impl Transaction<'_> {
         if free.is_empty() {
             return Err(Errno::ENOSPC.into());
         }
+        let granted = free.blocks();
+        let whole = (bytes / block_size).max(1);
+        assert!(
+            granted + left == whole,
+            "{session} is granted {granted} blocks of {id}, with {left} of {whole} left"
+        );
         let next = (grown * 2).min(SEGMENT_BYTES);
         self.space_effect(SpaceEffect::NextGrant { session, device: id, bytes: next });
         Ok(SpaceGrant { device: id, incarnation, free: free.as_slice().to_vec() })
@@ -219,8 +225,17 @@ impl Transaction<'_> {
 
     /// Puts blocks back to their segments' free ones.
     fn free_blocks(&mut self, id: DeviceId, ranges: &[BlockRange]) -> Result<(), Error> {
+        let blocks = self.device(id)?.info.blocks;
         let mut segments: BTreeMap<u64, Segment> = BTreeMap::new();
         for range in ranges {
+            // Where blocks that rested lie, a record says.
+            let is_inside = range.start.checked_add(range.count).is_some_and(|end| end <= blocks);
+            if range.count == 0 || !is_inside {
+                return Err(contradiction(
+                    &Key::Device(id),
+                    "it does not have the blocks that are freed",
+                ));
+            }
             for (index, part) in self.device(id)?.split(*range) {
                 if let std::collections::btree_map::Entry::Vacant(entry) = segments.entry(index) {
                     entry.insert(self.segment(self.device(id)?, index)?);
@@ -244,11 +259,16 @@ impl Transaction<'_> {
             return Ok(());
         }
         self.counters.free_epoch = FreeEpoch(self.counters.free_epoch.0 + 1);
+        let epoch = self.counters.free_epoch;
+        assert!(
+            self.base.counters.free_epoch < epoch,
+            "blocks would rest at {epoch:?}, which others rest at"
+        );
         for (allocation, blocks) in &freed {
             let (device, blocks) = (allocation.device, u64::from(*blocks));
             self.space_effect(SpaceEffect::Rest { device, blocks });
         }
-        self.put(&Key::Resting(self.counters.free_epoch), &Resting { freed })
+        self.put(&Key::Resting(epoch), &Resting { freed })
     }
 
     /// Makes some of the blocks free that were freed at an epoch of `from..=through`; gives the

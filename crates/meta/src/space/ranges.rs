@@ -46,8 +46,11 @@ impl Ranges {
         self.0.iter().map(|range| range.count).sum()
     }
 
-    /// Adds blocks; `false` (and no change) if it has one of them already.
+    /// Adds blocks; `false` (and no change) if it has one of them already, or if they are none.
     pub(crate) fn insert(&mut self, range: BlockRange) -> bool {
+        if range.count == 0 {
+            return false;
+        }
         let at = self.0.partition_point(|other| other.start < range.start);
         let previous = at.checked_sub(1).and_then(|i| self.0.get(i)).copied();
         let next = self.0.get(at).copied();
@@ -70,6 +73,7 @@ impl Ranges {
             }
             (false, false) => self.0.insert(at, range),
         }
+        self.assert_normal_at(at.saturating_sub(1));
         true
     }
 
@@ -87,7 +91,16 @@ impl Ranges {
         let right = BlockRange { start: range.end(), count: whole.end() - range.end() };
         let parts = [left, right].into_iter().filter(|part| part.count > 0);
         self.0.splice(at..=at, parts);
+        self.assert_normal_at(at);
         true
+    }
+
+    /// The ranges around one are ascending and apart: a set that is not would lose or double blocks, and
+    /// its record could not be read again.
+    fn assert_normal_at(&self, at: usize) {
+        let near = &self.0[at.min(self.0.len())..self.0.len().min(at + 3)];
+        let is_normal = near.windows(2).all(|pair| pair[0].end() < pair[1].start);
+        assert!(is_normal && near.iter().all(|range| range.count > 0), "block ranges {near:?}");
     }
 
     /// Takes up to `blocks` blocks from the front, in at most `ranges_max` ranges.
@@ -105,6 +118,10 @@ impl Ranges {
             left -= count;
         }
         self.0.retain(|range| range.count > 0);
+        assert!(
+            taken.iter().map(|range| range.count).sum::<u64>() == blocks - left,
+            "{taken:?} are not {blocks} blocks less {left}"
+        );
         taken
     }
 }

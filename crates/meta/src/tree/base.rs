@@ -1,6 +1,7 @@
 //! What transactions are built on: the store, the finished transactions that wait for the next
 //! group commit, and what is kept in memory of both.
 
+use super::transaction::Finished;
 use crate::records::{Counters, Key, SessionRecord, decode, key_number};
 use crate::space::{SpaceEffect, SpaceIndex};
 use crate::store::overlay::Overlay;
@@ -123,6 +124,30 @@ impl Base {
         })?;
         let resting_from = FreeEpoch(0);
         Ok(Base { layers, counters, space, sessions, open_orphans, dead, truncating, resting_from })
+    }
+
+    /// Returns an error if a finished transaction contradicts what is kept in memory, as damaged records
+    /// make it. Numbers that are given out only grow: this is the service's own doing.
+    pub(crate) fn check(&self, finished: &Finished) -> Result<(), Error> {
+        let (old, new) = (&self.counters, &finished.counters);
+        assert!(
+            new.next_inode >= old.next_inode
+                && new.next_session >= old.next_session
+                && new.next_device >= old.next_device
+                && new.next_epoch >= old.next_epoch
+                && new.free_epoch >= old.free_epoch
+                && new.flush_epoch >= old.flush_epoch,
+            "a number that was given out would be given out again: {old:?}, then {new:?}"
+        );
+        let effects: Vec<SpaceEffect> = finished
+            .effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Space(effect) => Some(*effect),
+                _ => None,
+            })
+            .collect();
+        if effects.is_empty() { Ok(()) } else { self.space.check(&effects) }
     }
 
     /// Takes over what a finished transaction changed.

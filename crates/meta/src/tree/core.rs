@@ -6,7 +6,7 @@ use super::data::Commit;
 use super::names::NewInode;
 use super::rename::Rename;
 use super::transaction::{Context, Transaction};
-use crate::records::{Counters, Key, SessionRecord, Stamps, decode};
+use crate::records::{Counters, Key, SessionRecord, Stamps, corrupt, decode};
 use crate::space::FIRST_FLUSH_EPOCH;
 use crate::store::overlay::Overlay;
 use crate::store::{Error, Indexed, Store, Syncer};
@@ -89,6 +89,9 @@ impl Core {
             inodes: 1,
             flush_epoch: FIRST_FLUSH_EPOCH,
         });
+        if !counters.are_sound() {
+            return Err(corrupt(&key, "a number that was given out is out of range"));
+        }
         let are_sessions_void = counters.boot != boot.boot || (layers.store.has_lost() && !is_new);
         let stamps_from = next_stamps(&layers, is_new)?;
         let base = Base::load(layers, counters)?;
@@ -169,6 +172,8 @@ impl Core {
                 return Err(error);
             }
         };
+        // Nothing of a transaction is stored that contradicts what is kept in memory.
+        self.base.check(&finished)?;
         self.base.counters = finished.counters;
         if finished.writes.len() > 0 {
             self.transactions += 1;

@@ -9,7 +9,7 @@
 
 use super::base::Effect;
 use super::transaction::{STEP_RECORDS, Transaction, contradiction};
-use crate::records::{Allocation, ExtentPage, Inode, Key, Truncation, decode, key_number};
+use crate::records::{Allocation, ExtentPage, Inode, Key, Truncation, corrupt, decode, key_number};
 use crate::store::{Direction, Error, Scan};
 use protocol::extent::EXTENT_MAX_BYTES;
 use protocol::{AllocationId, Extent, ExtentList, FILE_SIZE_MAX_BYTES, InodeId};
@@ -109,6 +109,15 @@ fn overlay(old: &[Extent], edits: impl Iterator<Item = Edit>) -> Vec<Extent> {
     result
 }
 
+/// Whether edits are ascending and apart, and each puts an extent of its own range.
+fn are_apart(edits: &[Edit]) -> bool {
+    let is_whole = |edit: &Edit| {
+        let put = edit.extent.is_none_or(|e| (e.offset, e.end()) == (edit.start, edit.end));
+        edit.start < edit.end && put
+    };
+    edits.windows(2).all(|pair| pair[0].end <= pair[1].start) && edits.iter().all(is_whole)
+}
+
 fn bytes(extents: &[Extent]) -> u64 {
     extents.iter().map(|extent| u64::from(extent.length)).sum()
 }
@@ -151,7 +160,11 @@ impl Transaction<'_> {
             limit: 1,
         })?;
         let Some((key, value)) = found.into_iter().next() else { return Ok(None) };
-        Ok(Some((key_number(&key, 1)?, decode(&key, &value)?)))
+        let (start, page): (u64, ExtentPage) = (key_number(&key, 1)?, decode(&key, &value)?);
+        if !page.is_sound(start) {
+            return Err(corrupt(&key, "extents are not ascending, or not within their page"));
+        }
+        Ok(Some((start, page)))
     }
 
     /// Where the first page begins that begins after an offset.
@@ -192,6 +205,7 @@ impl Transaction<'_> {
         references: &mut References,
     ) -> Result<(), Error> {
         let id = inode.attr.inode;
+        assert!(are_apart(edits), "edits of {id} overlap, or are not what they put: {edits:?}");
         let mut rest = edits;
         let mut done_to = 0;
         while let Some(first) = rest.first() {
@@ -203,8 +217,12 @@ impl Transaction<'_> {
             let new = overlay(&page.extents.0, clipped);
             references.count(&page.extents.0, -1);
             references.count(&new, 1);
-            let held = inode.attr.allocated_bytes + bytes(&new);
-            inode.attr.allocated_bytes = held.saturating_sub(bytes(&page.extents.0));
+            let held = inode.attr.allocated_bytes.checked_sub(bytes(&page.extents.0));
+            let Some(kept) = held else {
+                let key = Key::Extents(id, start);
+                return Err(contradiction(&key, "the page holds more bytes than its inode"));
+            };
+            inode.attr.allocated_bytes = kept + bytes(&new);
             done_to = page.end;
             let goes_on = here.last().is_some_and(|last| last.end > page.end);
             rest = if goes_on { &rest[count - 1..] } else { after };
@@ -221,6 +239,11 @@ impl Transaction<'_> {
         old: &ExtentPage,
         new: Vec<Extent>,
     ) -> Result<(), Error> {
+        let lies_within = |extents: &[Extent]| {
+            let ends = extents.first().zip(extents.last());
+            ends.is_none_or(|(first, last)| first.offset >= start && last.end() <= old.end)
+        };
+        assert!(lies_within(&new), "extents cross the border of the page {start} of {id}: {new:?}");
         if new.is_empty() {
             if !old.extents.0.is_empty() {
                 self.remove(&Key::Extents(id, start));
@@ -235,10 +258,12 @@ impl Transaction<'_> {
         let mut from = start;
         while let Some(chunk) = chunks.next() {
             let end = chunks.peek().map_or(old.end, |next| next[0].offset);
+            assert!(from < end, "a page of {id} would speak for {from} to {end}");
             let page = ExtentPage { end, extents: ExtentList(chunk.to_vec()) };
             self.put(&Key::Extents(id, from), &page)?;
             from = end;
         }
+        assert_eq!(from, old.end, "pages of {id} would speak for another range than before");
         Ok(())
     }
 

@@ -155,6 +155,12 @@ impl Transaction<'_> {
         inode: InodeId,
     ) -> Result<(), Error> {
         let parent = directory.attr.inode;
+        // It costs a read, and all callers have just made it.
+        debug_assert!(
+            !matches!(self.dentry(parent, name), Ok(Some(_))),
+            "a second entry {:?} is added to {parent}",
+            name.escape_ascii().to_string()
+        );
         let cookie = directory.next_cookie;
         directory.next_cookie = directory.next_cookie.saturating_add(1);
         directory.attr.size = directory.attr.size.saturating_add(1);

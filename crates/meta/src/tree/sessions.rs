@@ -265,6 +265,13 @@ impl Core {
         (family, owner): (LockFamily, LockOwner),
         locks: &[Lock],
     ) -> Result<(), Error> {
+        assert!(
+            locks.iter().all(|lock| {
+                (lock.inode, lock.family, lock.owner) == (inode, family, owner)
+                    && lock.start <= lock.last
+            }),
+            "{session} stores locks of {owner:?} on {inode} that are another's: {locks:?}"
+        );
         let key = Holder { session, inode, family, owner }.key();
         self.transact(|transaction| {
             if locks.is_empty() {
