@@ -186,6 +186,11 @@ impl Dirty {
         let Some(fill) = self.fills.get_mut(&id) else { return false };
         let FillState::Gathering(buffer) = &mut fill.state else { return false };
         let at = buffer.len() as u32;
+        assert!(
+            at as usize + part.len() <= FILL_BYTES,
+            "{id:?} has {at} bytes and no room for {} at {offset}",
+            part.len()
+        );
         let length = part.len() as u64;
         buffer.extend_from_chunk(chunk, part);
         fill.used = buffer.len() as u32;
@@ -302,6 +307,10 @@ impl Dirty {
     /// device's writes having this number.
     pub(crate) fn written(&mut self, id: FillId, pieces: Pieces, number: u64) {
         if let Some(fill) = self.fills.get_mut(&id) {
+            assert!(
+                matches!(fill.state, FillState::Writing(_)) && fill.named.is_empty(),
+                "{id:?} was written, and was not on its way: {fill:?}"
+            );
             fill.state = FillState::Written;
             fill.pieces = pieces;
             fill.number = number;
@@ -379,11 +388,13 @@ impl Dirty {
     pub(crate) fn extents(&self, run: &Run<At>) -> SmallVec<[Extent; 1]> {
         let mut extents = SmallVec::new();
         let Some(fill) = self.fills.get(&run.place.fill) else { return extents };
+        let mut covered = 0;
         for (start, allocated) in &fill.pieces {
             let length = allocated.blocks * fill.block_size;
             let from = run.place.at.max(*start);
             let to = (run.place.at + run.length as u32).min(start + length);
             if from < to {
+                covered += u64::from(to - from);
                 extents.push(Extent {
                     offset: run.offset + u64::from(from - run.place.at),
                     length: to - from,
@@ -391,6 +402,14 @@ impl Dirty {
                 });
             }
         }
+        // A byte without a block would be committed as a hole. (What failed to be written has no blocks
+        // at all: it is not committed, and its failure is kept.)
+        assert!(
+            covered == run.length || fill.pieces.is_empty(),
+            "{run:?} is not all in {:?} of {}",
+            fill.pieces,
+            fill.device
+        );
         extents
     }
 
@@ -420,7 +439,14 @@ impl Dirty {
             })
             .map(|(&id, _)| id)
             .collect();
-        done.iter().filter_map(|id| self.fills.remove(id)).collect()
+        let done: Vec<Fill> = done.iter().filter_map(|id| self.fills.remove(id)).collect();
+        // Who writes into no fill has nothing to commit.
+        assert!(
+            self.runs.is_empty() || !self.fills.is_empty(),
+            "bytes up to {} are dirty, and no fill holds them",
+            self.runs.end()
+        );
+        done
     }
 
     /// Drops a fill's runs: its bytes are lost.

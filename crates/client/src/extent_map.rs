@@ -76,6 +76,8 @@ impl<P: Place> ExtentMap<P> {
         self.remove(run.offset..run.end());
         let before = self.runs.range_mut(..run.offset).next_back();
         if let Some((&offset, (length, place))) = before {
+            let end = offset + *length;
+            assert!(end <= run.offset, "a run to {end} reaches into the one at {}", run.offset);
             let previous = Run { offset, length: *length, place: *place };
             if previous.end() == run.offset && joins(previous, run) {
                 *length += run.length;

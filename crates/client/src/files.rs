@@ -215,6 +215,7 @@ impl Client {
     pub(crate) fn end_open(&self, inode: &Inode) {
         self.open_files.set(self.open_files.get() - 1);
         let mut state = inode.state.borrow_mut();
+        assert!(state.opens > 0, "a handle of inode {} is closed that is not counted", inode.id);
         state.opens -= 1;
         if state.opens > 0 {
             return;

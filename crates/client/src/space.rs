@@ -143,6 +143,11 @@ impl Space {
                     lease.free.insert(start, count - taken);
                 }
                 ranges.push(BlockRange { start: start + count - taken, count: taken });
+                assert!(
+                    taken > 0 && taken <= lease.free_blocks,
+                    "{taken} blocks at {start} of {device} are returned, and {} are free",
+                    lease.free_blocks
+                );
                 lease.free_blocks -= taken;
                 spare -= taken;
             }

@@ -113,11 +113,12 @@ impl Life {
 impl Drop for ReadGuard {
     fn drop(&mut self) {
         let mut epochs = self.epochs.borrow_mut();
-        if let Some(count) = epochs.under_way.get_mut(&self.epoch) {
-            *count -= 1;
-            if *count == 0 {
-                epochs.under_way.remove(&self.epoch);
-            }
+        let count = epochs.under_way.get_mut(&self.epoch).filter(|count| **count > 0);
+        // If it were, blocks that it reads would be reported as free of readers.
+        let Some(count) = count else { panic!("a read under {:?} is not counted", self.epoch) };
+        *count -= 1;
+        if *count == 0 {
+            epochs.under_way.remove(&self.epoch);
         }
     }
 }

@@ -59,6 +59,15 @@ impl SlotGuard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.state.borrow_mut().free.push(self.slot.slot);
+        let mut state = self.state.borrow_mut();
+        // Two calls in one slot: one of them would get the other's answer.
+        assert!(
+            state.sequences[usize::from(self.slot.slot)] == self.slot.sequence
+                && state.free.len() < state.sequences.len(),
+            "{:?} is freed, and its slot is at {}",
+            self.slot,
+            state.sequences[usize::from(self.slot.slot)]
+        );
+        state.free.push(self.slot.slot);
     }
 }
