@@ -195,6 +195,8 @@ impl QueuePair {
         };
         let tick = has_deadline.then_some(self.tick);
         self.slots.occupy(cid, Slot::new(data, requested_bytes, tick));
+        let (occupied, depth) = (self.slots.occupied(), self.config.depth);
+        assert!((1..=depth).contains(&occupied), "{occupied} of {depth} commands are outstanding");
         Ok(cid)
     }
 
@@ -246,6 +248,7 @@ impl QueuePair {
         self.receiving.return_nothing();
         let finished = &mut self.finished;
         self.slots.finish_all(Outcome::ConnectionLost, |cid| finished.push_back(cid));
+        assert!(!self.slots.any_outstanding(), "a command outlives its connection");
     }
 
     fn finish(&mut self, cid: CommandId, outcome: Outcome) {

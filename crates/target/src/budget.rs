@@ -58,7 +58,8 @@ impl Budget {
         if bytes == 0 {
             return;
         }
-        self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        let before = self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        assert!(before >= bytes, "{bytes} bytes are given back to a budget that lent {before}");
         if self.is_short.load(Ordering::SeqCst) {
             let waiting = {
                 let mut waiting = self.waiting();

@@ -152,6 +152,7 @@ impl QueuePair {
     /// Connect has succeeded: the queue has so many entries from now on.
     pub fn set_connected(&mut self, sq_entries: u16, has_flow_control: bool, is_admin: bool) {
         assert_eq!(self.state, QueuePairState::AwaitingConnect);
+        assert!(sq_entries >= 2, "Connect made a queue of {sq_entries} entries");
         self.state = QueuePairState::Connected;
         self.commands.grow(sq_entries);
         self.sq_entries = sq_entries;
@@ -260,6 +261,11 @@ impl QueuePair {
 
     /// Buffer memory of sent data is free.
     pub fn release(&mut self, bytes: usize) {
+        assert!(
+            bytes <= self.reserved_bytes,
+            "{bytes} bytes of memory are given back, and {} are reserved",
+            self.reserved_bytes
+        );
         self.reserved_bytes -= bytes;
         self.share.shrink(self.reserved_bytes);
         self.retry_memory();
@@ -299,7 +305,7 @@ impl QueuePair {
     /// Asks the host for a command's data; [`Event::Data`] tells when all of it is here.
     pub fn request_data(&mut self, tag: Tag, bytes: u32) {
         let command = self.commands.get_mut(tag);
-        debug_assert_eq!(command.state, CommandState::Executing);
+        assert_eq!(command.state, CommandState::Executing, "{tag:?} asks for data");
         command.state = CommandState::AwaitingData;
         command.expected_bytes = bytes;
         self.awaiting_data += 1;
@@ -312,6 +318,7 @@ impl QueuePair {
     /// Ends a command without data for the host.
     pub fn complete(&mut self, tag: Tag, status: Status, result: u64) {
         let command = self.commands.get_mut(tag);
+        assert_eq!(command.state, CommandState::Executing, "{tag:?} ends with {status:?}");
         let reserved_bytes = std::mem::take(&mut command.reserved_bytes);
         if !self.is_over() {
             self.respond(tag, status, result);
@@ -323,6 +330,7 @@ impl QueuePair {
     /// Ends a command successfully with data for the host.
     pub fn complete_read(&mut self, tag: Tag, data: Chunk, result: u64) {
         let command = self.commands.get_mut(tag);
+        assert_eq!(command.state, CommandState::Executing, "{tag:?} ends with data");
         let reserved_bytes = std::mem::take(&mut command.reserved_bytes);
         let cid = command.sqe.command_id();
         if self.is_over() {
@@ -428,7 +436,12 @@ impl QueuePair {
     /// Gives memory from [`Self::take_payload`] back, with `bytes` more of the data in it.
     pub fn put_payload(&mut self, buffer: Buffer, bytes: usize) {
         let Some(payload) = &mut self.payload else { return };
-        assert!(bytes <= payload.missing_bytes);
+        assert!(
+            bytes <= payload.missing_bytes,
+            "{bytes} bytes came for {:?}, of {} that are missing",
+            payload.tag,
+            payload.missing_bytes
+        );
         if let Some(digest) = &mut payload.digest {
             digest.update(&buffer[payload.offset..payload.offset + bytes]);
         }

@@ -120,6 +120,7 @@ impl QueuePair {
         }
         destination.put_back(buffer);
         slot.received_bytes += received_bytes as u32;
+        slot.assert_bounds();
         incoming.remaining_bytes -= received_bytes as u32;
         self.finish_data_pdu()
     }
@@ -220,6 +221,7 @@ impl QueuePair {
             return Err(PduError::out_of_range("r2tl", u64::from(length)).into());
         }
         slot.requested_bytes += length;
+        slot.assert_bounds();
         let range = offset..offset + length;
         let ttag = r2t.transfer_tag();
         let maxh2cdata_bytes = self.maxh2cdata_bytes;
@@ -246,6 +248,7 @@ impl QueuePair {
                 return Err(ProtocolError::DestinationGone(incoming.cid));
             }
             slot.received_bytes += n as u32;
+            slot.assert_bounds();
             incoming.remaining_bytes -= n as u32;
             if let Some(digest) = &mut incoming.digest {
                 digest.update(data);

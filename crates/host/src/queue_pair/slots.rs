@@ -50,6 +50,18 @@ impl Slot {
         }
     }
 
+    /// No more than the command's data came, and no more of it was asked for.
+    pub(super) fn assert_bounds(&self) {
+        let bytes = self.data.len();
+        assert!(
+            self.received_bytes <= bytes && self.requested_bytes <= bytes,
+            "of {bytes} bytes {} came and {} were asked for, {:?}",
+            self.received_bytes,
+            self.requested_bytes,
+            self.state
+        );
+    }
+
     fn free() -> Self {
         Self { state: SlotState::Free, ..Self::new(Data::None, 0, None) }
     }
@@ -101,7 +113,8 @@ impl Slots {
 
     pub(super) fn occupy(&mut self, cid: CommandId, slot: Slot) {
         let index = self.index(cid);
-        let generation = self.table[index].generation;
+        let Slot { generation, state, .. } = self.table[index];
+        assert_eq!(state, SlotState::Free, "{cid:?} takes the slot of a command that is not over");
         self.table[index] = Slot { generation, ..slot };
     }
 
@@ -121,7 +134,13 @@ impl Slots {
 
     pub(super) fn release(&mut self, cid: CommandId) {
         let index = self.index(cid);
-        self.table[index].state = SlotState::Free;
+        let before = std::mem::replace(&mut self.table[index].state, SlotState::Free);
+        assert!(
+            before != SlotState::Free && self.free.len() < self.table.len(),
+            "the slot of {cid:?} is freed twice, {} of {} are free",
+            self.free.len(),
+            self.table.len()
+        );
         self.free.push(index as u16);
     }
 
@@ -145,6 +164,11 @@ impl Slots {
                 each(cid);
             }
         }
+    }
+
+    /// Whether a command is with the controller.
+    pub(super) fn any_outstanding(&self) -> bool {
+        self.table.iter().any(|slot| slot.state == SlotState::Outstanding)
     }
 
     pub(super) fn any_older_than(&self, now: u32, ticks: u32) -> bool {

@@ -80,7 +80,7 @@ impl Commands {
     ) -> Option<Tag> {
         let index = self.free.pop()?;
         let slot = &mut self.slots[usize::from(index)];
-        debug_assert_eq!(slot.state, CommandState::Free);
+        assert_eq!(slot.state, CommandState::Free, "slot {index} is taken twice");
         slot.sqe = *sqe;
         slot.state = CommandState::Executing;
         slot.data = data;
@@ -118,6 +118,12 @@ impl Commands {
         slot.state = CommandState::Free;
         slot.data = None;
         self.free.push(tag.0);
+        assert!(
+            self.free.len() <= self.slots.len(),
+            "{} of {} slots are free after {tag:?}",
+            self.free.len(),
+            self.slots.len()
+        );
     }
 
     /// Commands outstanding.

@@ -163,7 +163,12 @@ impl QueuePair {
             let taken = payload.missing_bytes.min(bytes.len());
             let command = self.commands.get_mut(payload.tag);
             if let Some(buffer) = &mut command.data {
-                debug_assert_eq!(buffer.len(), payload.offset);
+                assert_eq!(
+                    buffer.len(),
+                    payload.offset,
+                    "data of {:?} would lie elsewhere",
+                    payload.tag
+                );
                 buffer.extend_from_slice(&bytes[..taken]);
             }
             if let Some(digest) = &mut payload.digest {
@@ -191,6 +196,17 @@ impl QueuePair {
         let Some(payload) = self.payload.take_if(is_whole) else { return };
         let command = self.commands.get_mut(payload.tag);
         command.received_bytes = payload.offset as u32;
+        assert!(
+            command.state == CommandState::AwaitingData
+                && command.received_bytes <= command.expected_bytes
+                && payload.is_last == (command.received_bytes == command.expected_bytes),
+            "{:?} is {:?} with {} of {} bytes, after the last part: {}",
+            payload.tag,
+            command.state,
+            command.received_bytes,
+            command.expected_bytes,
+            payload.is_last
+        );
         if payload.is_last {
             command.state = CommandState::Executing;
             self.awaiting_data -= 1;
