@@ -94,7 +94,12 @@ impl Pending {
     }
 
     fn end(&self, outcome: Result<(), Errno>) {
-        self.outcome.set(Some(outcome));
+        let before = self.outcome.replace(Some(outcome));
+        assert!(
+            before.is_none(),
+            "the copy of {:?} ends twice: {before:?}",
+            self.name.escape_ascii().to_string()
+        );
         self.room.take();
         self.ended.notify();
     }
@@ -260,6 +265,11 @@ impl Committer {
         let count = queue.len().min(files_max);
         let batch: Vec<Waiting> = queue.drain(..count).collect();
         let bytes: u64 = batch.iter().map(|waiting| waiting.pending.bytes).sum();
+        assert!(
+            bytes <= self.bytes.get(),
+            "{count} copies have {bytes} of {} bytes",
+            self.bytes.get()
+        );
         self.bytes.set(self.bytes.get() - bytes);
         batch
     }
@@ -308,6 +318,14 @@ impl Union {
         if pending.is_cancelled.get() {
             return Ok(Vec::new());
         }
+        let is_its =
+            matches!(&*node.place.borrow(), Place::Pending(place) if Rc::ptr_eq(place, pending));
+        assert!(
+            is_its,
+            "inode {} would get the name of a copy that is not its own: {:?}",
+            node.inode.get(),
+            node.place.borrow()
+        );
         let upper = self.upper()?;
         if let Some(entry) = &pending.entry {
             return self.enter(node, entry, (upper.pending.as_fd(), &pending.name));

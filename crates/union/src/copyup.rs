@@ -67,6 +67,12 @@ impl Union {
             self.part_from_passed(node);
             state.is_copying.set(false);
             state.copied.notify();
+            assert!(
+                result.is_err() || node.is_changeable(),
+                "inode {} was copied up and is where it was: {:?}",
+                node.inode.get(),
+                node.place.borrow()
+            );
             return result;
         }
     }

@@ -96,13 +96,21 @@ impl<S: Storage> Log<S> {
             },
         )?;
         let data_position = segment.end + bytes.len() as u64;
+        let end = (data_position + data.len() as u64).next_multiple_of(8);
+        assert!(
+            end <= segment.size_bytes
+                && segment.last <= self.appended
+                && self.durable <= self.appended,
+            "record {sequence:?} of {file:?} would end at {end} of {segment:?} of {id}, with all \
+             durable up to {:?}",
+            self.durable
+        );
         self.storage
             .write_at(id, segment.end, &[&bytes, data])
             .map_err(|error| JournalError::io(format!("writing segment {id}"), error))?;
-        segment.end = (data_position + data.len() as u64).next_multiple_of(8);
+        segment.end = end;
         segment.last = sequence;
         self.appended = sequence;
-        debug_assert!(segment.end <= segment.size_bytes, "room was made for it");
         let data_position = data_position as u32;
         Ok(Location { segment: id, data_position, data_bytes: data.len() as u64 })
     }
@@ -147,7 +155,8 @@ impl<S: Storage> Log<S> {
         self.dirt.names += 1;
         let (end, last) = (HEADER_BYTES as u64, self.appended);
         let segment = Segment { key, size_bytes, end, last, has_durable_header: false };
-        self.segments.insert(id, segment);
+        let before = self.segments.insert(id, segment);
+        assert!(before.is_none(), "segment {id} was made twice: {before:?}");
         self.active = Some(id);
         Ok(id)
     }

@@ -70,7 +70,7 @@ impl RunMap {
         self.split(range.start);
         self.split(range.end);
         while let Some((&start, &run)) = self.runs.range(range.clone()).next() {
-            debug_assert!(run.end <= range.end, "split at the end of the range");
+            assert!(run.end <= range.end, "{run:?} at {start} reaches out of {range:?}");
             if let Place::Stored { segment, .. } = run.place {
                 freed(segment, run.end - start);
             }

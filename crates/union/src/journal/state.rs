@@ -151,7 +151,8 @@ impl State {
 
     fn leave(&mut self, home: Option<SegmentId>) {
         if let Some(live) = home.and_then(|segment| self.live.get_mut(&segment)) {
-            live.bases = live.bases.saturating_sub(1);
+            assert!(live.bases > 0, "a base leaves segment {home:?} that has none");
+            live.bases -= 1;
         }
     }
 
@@ -228,10 +229,14 @@ impl State {
         self.file_or_provisional(file);
         let (Some(state), live) = (self.files.get_mut(&file), &mut self.live) else { return };
         let before = state.map.len();
+        assert!(before <= self.runs, "{file:?} has {before} runs, and all files {}", self.runs);
         state.map.set(range, place, |segment, bytes| {
             let live = live.entry(segment).or_default();
-            debug_assert!(live.data_bytes >= bytes, "a byte is freed once");
-            live.data_bytes = live.data_bytes.saturating_sub(bytes);
+            assert!(
+                live.data_bytes >= bytes,
+                "{file:?} frees {bytes} bytes of segment {segment}, of which {live:?} live"
+            );
+            live.data_bytes -= bytes;
         });
         self.runs = self.runs - before + state.map.len();
     }

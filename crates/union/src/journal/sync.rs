@@ -65,13 +65,21 @@ impl<S: Storage> Journal<S> {
             return Err(JournalError::Poisoned);
         }
         let log = &mut self.log;
+        assert!(
+            ticket.upto <= log.appended
+                && ticket.names_mark <= log.dirt.names
+                && ticket.markers_mark <= log.dirt.markers,
+            "a flush covers {:?}, and {:?} is the last record ({:?})",
+            ticket.upto,
+            log.appended,
+            log.dirt
+        );
         log.durable = log.durable.max(ticket.upto);
         if let Some(newest) = ticket.newest {
             log.headers_durable(newest);
         }
         log.dirt.names_synced = log.dirt.names_synced.max(ticket.names_mark);
         log.dirt.markers_synced = log.dirt.markers_synced.max(ticket.markers_mark);
-        debug_assert!(log.durable <= log.appended, "only what was appended is flushed");
         if log.durable == log.appended && log.has_marker && !self.has_partial() {
             self.unmark()?;
         }

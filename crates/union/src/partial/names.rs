@@ -51,12 +51,15 @@ impl Union {
     }
 }
 
+/// The paths of directories by their keys, or why they could not be found.
+type Directories = Result<HashMap<ParentKey, Box<[u8]>>, Errno>;
+
 /// What the upper directory shows of names of partial files.
 pub(super) struct Shown<'a> {
     upper: &'a Upper,
     /// Directories by their keys, once they had to be searched for: users that may not open by handle
     /// go through all of them.
-    found: Option<Result<HashMap<ParentKey, Box<[u8]>>, Errno>>,
+    found: Option<Directories>,
 }
 
 impl<'a> Shown<'a> {
