@@ -91,7 +91,7 @@ pub(crate) struct Inner {
     pub(crate) options: ConnectOptions,
     pub(crate) is_discovery: bool,
     link: RefCell<LinkState>,
-    link_changed: Notify,
+    pub(crate) link_changed: Notify,
     /// A connection ended, or the user wants to stop.
     attention: Notify,
     /// The controller is being shut down in order: that its connections end is no loss.

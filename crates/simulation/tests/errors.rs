@@ -138,3 +138,30 @@ fn a_connection_that_breaks_while_it_is_made_costs_no_read() {
         });
     }
 }
+
+/// Goal: reads that are under way when their client ends, end too, and nothing spins until they do: a task
+/// that is always ready would keep the simulated time from going on.
+#[test]
+fn reads_under_way_end_with_their_client() {
+    for after_us in (0..3_000).step_by(100) {
+        play(2, async |stage| {
+            let writing = async move |client: Rc<Client>| {
+                let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+                client.write(&handle, 0, bytes(1), false).await.unwrap();
+                client.release(&handle).await.unwrap();
+                attr.inode
+            };
+            let inode = stage.on(0, writing).await;
+            for _ in 0..4 {
+                drop(stage.begin(
+                    1,
+                    async move |client| {
+                        while client.read(inode, 0, 5000, None).await.is_ok() {}
+                    },
+                ));
+            }
+            sleep(Duration::from_millis(10) + Duration::from_micros(after_us)).await;
+            let _ = stage.on(1, async move |client| client.end().await).await;
+        });
+    }
+}

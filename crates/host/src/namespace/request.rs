@@ -96,7 +96,8 @@ impl Namespace {
                 if link.io.iter().all(|other| other.end().is_none()) {
                     break;
                 }
-                ring::yield_now().await;
+                // While the controller is disconnected that takes until it has shut down.
+                self.0.controller.inner().link_changed.notified().await;
             }
         };
         match deadline {
