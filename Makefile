@@ -77,6 +77,17 @@ long: build ## the long forms of the system tests, for hours, at low priority
 sim: ## the whole cluster in one process, from SIM_SEEDS seeds
 	SIM_SEEDS=$(SIM_SEEDS) tests/sim
 
+# Planted bugs: which (default: all), and how many seeds and seconds each may take.
+MUTANTS ?=
+MUTANT_SEEDS ?= 2000
+MUTANT_SECONDS ?= 600
+.PHONY: mutants mutants-sample
+mutants: ## plant bugs, and run the simulation until it catches each (MUTANTS="NAME...")
+	MUTANT_SEEDS=$(MUTANT_SEEDS) MUTANT_SECONDS=$(MUTANT_SECONDS) tests/mutants $(MUTANTS)
+
+mutants-sample: ## plant the bugs that were caught, and run the seeds that caught them
+	tests/mutants --sample
+
 sim-coverage: ## lines of the cores that the simulation runs (needs rustup's llvm-tools)
 	tests/sim-coverage
 

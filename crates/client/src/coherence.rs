@@ -58,14 +58,18 @@ impl Handler for Client {
         match push {
             Push::Recall(recall) => self.recall(reply, &recall),
             Push::Invalidate { inode, names, stamp } => {
-                if let Some(inode) = self.known_inode(inode) {
+                if let Some(inode) = self.known_inode(inode)
+                    && !ring::mutant!("invalidation-ignored")
+                {
                     inode.invalidate(&names, stamp);
                 }
                 answer(reply, &PushAnswer::Done);
             }
             Push::Lost(device) => {
                 tracing::error!(%device, "the device has lost data that was committed and not flushed");
-                self.forget_extents();
+                if !ring::mutant!("loss-push-ignored") {
+                    self.forget_extents();
+                }
                 answer(reply, &PushAnswer::Done);
             }
             Push::Devices(devices) => {
@@ -114,6 +118,11 @@ impl Client {
         let mut dirty = inode.dirty.borrow_mut();
         // What failed just before, as targets refused it, is lost with the session as well.
         // So is a lock: what was read under it must not be written back under none.
+        if ring::mutant!("lost-data-untold") {
+            dirty.lose_all(Errno::EIO);
+            dirty.failures = crate::failures::Failures::default();
+            return;
+        }
         if !dirty.is_clean() || dirty.failures.is_untold() || inode.was_locked.take() {
             inode.state.borrow_mut().lost_in = self.session.life.generation();
         }
@@ -351,7 +360,8 @@ impl Client {
         }
         // If nothing but this commit changed the data, the cached extents stay right.
         let before = inode.committed_attr();
-        let alone = before.is_some_and(|old| old.data_version + 1 == attr.data_version);
+        let alone = before.is_some_and(|old| old.data_version + 1 == attr.data_version)
+            || ring::mutant!("commit-keeps-extents");
         inode.note_attr(attr, alone);
         if alone {
             inode.state.borrow_mut().overlay_extents(extents);
@@ -373,8 +383,10 @@ impl Client {
         }
         let recall = recall.clone();
         ring::spawn(async move {
-            inode.lease_reads.wait_zero().await;
-            if is_data {
+            if !ring::mutant!("recall-before-reads") {
+                inode.lease_reads.wait_zero().await;
+            }
+            if is_data && !ring::mutant!("recall-before-commit") {
                 inode.names_held.wait_zero().await;
                 // A failure stays with the inode and is told at close or fsync.
                 let _ = self.commit(&inode, false).await;

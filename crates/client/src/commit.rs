@@ -43,7 +43,9 @@ impl Client {
         if dirty.is_clean() {
             self.dirty_inodes.borrow_mut().remove(&inode.id);
         }
-        if let Err(errno) = result {
+        if let Err(errno) = result
+            && !ring::mutant!("commit-failure-untold")
+        {
             dirty.failures.note(errno);
         }
         // Also of what was being written out.
@@ -60,12 +62,13 @@ impl Client {
         };
         loop {
             let written = inode.written.notified();
-            if inode.dirty.borrow().is_written_before(limit) {
+            let is_written = inode.dirty.borrow().is_written_before(limit);
+            if is_written || ring::mutant!("commit-of-what-is-there") {
                 break;
             }
             written.await;
         }
-        if durable {
+        if durable && !ring::mutant!("durable-commit-unflushed") {
             self.flush_dirty(inode).await?;
         }
         let mut from = Some(Cursor::default());
@@ -77,7 +80,7 @@ impl Client {
             };
             is_durable = from.is_none();
         }
-        if durable && !is_durable {
+        if durable && !is_durable && !ring::mutant!("overtaken-fsync-skipped") {
             // Another commit took what was left, which this one waited for.
             self.session.call(Call::Session(SessionCall::Sync(Some(inode.id)))).await?;
         }
@@ -137,7 +140,7 @@ impl Client {
             }
             Ok(_) => Err(Errno::EPROTO),
             Err(failure) => {
-                if failure.is_refusal {
+                if failure.is_refusal || ring::mutant!("doubtful-blocks-reused") {
                     dirty.unname(&named);
                 } else {
                     // Extents may name the blocks: they are not used again before the session returns
@@ -190,7 +193,7 @@ fn told_as(errno: Errno) -> Errno {
 fn give_back(space: &mut crate::space::Space, fill: &Fill) {
     debug_assert!(matches!(fill.state, FillState::Written));
     for (_, piece) in &fill.pieces {
-        if !fill.named.contains(&piece.allocation) {
+        if !fill.named.contains(&piece.allocation) || ring::mutant!("named-blocks-reused") {
             space.give_back(piece);
         }
     }

@@ -287,7 +287,7 @@ impl Client {
             tracing::warn!(%device, "the device has another incarnation: data that it had not flushed is lost");
             self.space.borrow_mut().renew(*device, *incarnation);
         }
-        if !reborn.is_empty() {
+        if !reborn.is_empty() && !ring::mutant!("reborn-keeps-extents") {
             self.forget_extents();
         }
     }
@@ -456,7 +456,7 @@ impl Client {
             Err(errno) => Err(errno),
         };
         pool_device.flushed.set(covered);
-        if result.is_err() {
+        if result.is_err() && !ring::mutant!("failed-flush-retried") {
             let after = if after < to { after.min(flushed) } else { flushed };
             pool_device.lost.set((after, covered));
         }

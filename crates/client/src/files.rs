@@ -161,7 +161,7 @@ impl Client {
     /// # Errors
     /// EIO, ENOSPC and what else a write may have met.
     pub async fn flush(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
-        if !handle.mode.write {
+        if !handle.mode.write || ring::mutant!("close-commits-nothing") {
             return Ok(());
         }
         let result = self.commit(&handle.inode, false).await;
@@ -192,6 +192,9 @@ impl Client {
 
     async fn make_durable(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), Errno> {
         if inode.dirty.borrow().is_clean() {
+            if ring::mutant!("clean-fsync-skipped") {
+                return Ok(());
+            }
             // What was committed without a flush, here or elsewhere, the service has flushed.
             return self
                 .session
@@ -292,7 +295,7 @@ impl Client {
     /// out until the answer is there, and commits. The commit lock is not held meanwhile: the call may
     /// wait for another session whose commit waits for a right that is recalled from this one.
     async fn alone(self: &Rc<Self>, inode: &Rc<Inode>, call: Call) -> Result<Answer, Errno> {
-        let _change = inode.changes.enter();
+        let _change = (!ring::mutant!("change-not-alone")).then(|| inode.changes.enter());
         self.commit(inode, false).await?;
         // The service takes these rights from everybody: they come back with the next write.
         self.session.call(call).await
@@ -367,5 +370,6 @@ impl Client {
 /// Whether the service has to be told of an open: nobody asks whether it is open here before its last
 /// name goes, or nobody has asked.
 fn is_untold(inode: &Inode, attr: &Attr, is_removing: bool) -> bool {
+    let is_removing = is_removing && !ring::mutant!("own-removal-untold");
     attr.nlink == 0 || is_removing || inode.state.borrow().rights.is_empty()
 }

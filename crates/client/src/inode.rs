@@ -159,7 +159,7 @@ impl Inode {
     /// Applies a grant. Answers whether what came with it may be cached under READ.
     pub(crate) fn grant(&self, grant: &Grant) -> bool {
         let mut state = self.state.borrow_mut();
-        if grant.stamp < state.stamp {
+        if grant.stamp < state.stamp && !ring::mutant!("older-grant-applied") {
             return false;
         }
         state.stamp = grant.stamp;
@@ -181,7 +181,7 @@ impl Inode {
             return;
         }
         let is_same = state.attr.is_some_and(|old| old.data_version == attr.data_version);
-        if !is_same && !explained {
+        if !is_same && !explained && !ring::mutant!("new-version-keeps-extents") {
             state.forget_extents();
         }
         state.attr = Some(*attr);
@@ -231,7 +231,7 @@ impl Inode {
         let leaving = state.rights & rights;
         state.leaving.push((stamp, leaving));
         state.rights = state.rights - rights;
-        if rights.contains(Rights::READ) {
+        if rights.contains(Rights::READ) && !ring::mutant!("recall-keeps-cache") {
             state.drop_read();
             self.pages.expire();
         }
@@ -250,14 +250,16 @@ impl Inode {
     /// What is to be reclaimed when the session goes on over another connection.
     pub(crate) fn reclaimable(&self) -> Rights {
         let state = self.state.borrow();
-        let leaving = state.leaving.iter().fold(Rights::NONE, |all, (_, rights)| all | *rights);
+        let leaving = state.leaving.iter().filter(|_| !ring::mutant!("leaving-not-reclaimed"));
+        let leaving = leaving.fold(Rights::NONE, |all, (_, rights)| all | *rights);
         let rights = (state.rights | leaving) & (Rights::WRITE | Rights::SIZE);
         if state.is_open() { rights | Rights::OPEN } else { rights }
     }
 
     /// What a recall's answer says is kept.
     pub(crate) fn kept(&self) -> Rights {
-        if self.state.borrow().is_open() { Rights::OPEN } else { Rights::NONE }
+        let is_open = self.state.borrow().is_open() && !ring::mutant!("open-not-kept");
+        if is_open { Rights::OPEN } else { Rights::NONE }
     }
 
     /// Tells a handle of what has failed since it was told last.
@@ -290,6 +292,9 @@ impl Inode {
     /// The connection was lost: what READ covered may be stale, WRITE and SIZE are reclaimed.
     pub(crate) fn drop_read_right(&self) {
         let mut state = self.state.borrow_mut();
+        if ring::mutant!("cache-outlives-connection") {
+            return;
+        }
         state.rights = state.rights - Rights::READ;
         state.drop_read();
         self.pages.expire();

@@ -27,7 +27,7 @@ impl Client {
     pub async fn lock(self: &Rc<Self>, lock: Lock, wait: bool) -> Result<(), Errno> {
         self.publish(lock.inode).await;
         self.session.call(Call::Change(ChangeCall::SetLock { lock, wait })).await?;
-        self.inode(lock.inode).was_locked.set(true);
+        self.inode(lock.inode).was_locked.set(!ring::mutant!("lock-forgotten-with-session"));
         self.freshen(lock.inode).await;
         Ok(())
     }
@@ -45,7 +45,7 @@ impl Client {
     async fn freshen(self: &Rc<Self>, id: InodeId) {
         let Some(inode) = self.known_inode(id) else { return };
         let stale = inode.pages.stale.get();
-        if inode.pages.dropped.get() >= stale {
+        if inode.pages.dropped.get() >= stale || ring::mutant!("lock-unvalidated") {
             return;
         }
         let Some(changes) = &self.changes else { return };
@@ -83,7 +83,9 @@ impl Client {
     /// # Errors
     /// Those of a call.
     pub async fn unlock(self: &Rc<Self>, lock: Lock) -> Result<(), Errno> {
-        self.publish(lock.inode).await;
+        if !ring::mutant!("unlock-unpublished") {
+            self.publish(lock.inode).await;
+        }
         self.session.call(Call::Change(ChangeCall::Unlock(lock))).await.map(drop)
     }
 

@@ -97,7 +97,7 @@ impl Client {
             let validity = self.validity();
             let last_commit = inode.last_commit.get();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
-            if inode.last_commit.get() != last_commit {
+            if inode.last_commit.get() != last_commit && !ring::mutant!("own-commit-unseen") {
                 // What was dirty may be committed since, after these extents: it would be in neither.
                 continue;
             }
@@ -131,9 +131,12 @@ impl Client {
     }
 
     fn still_holds(&self, validity: &Validity) -> bool {
+        if ring::mutant!("dead-session-reads") {
+            return true;
+        }
         self.session.life.is_alive()
             && validity.session == self.session.life.generation()
-            && validity.losses == self.devices.losses()
+            && (validity.losses == self.devices.losses() || ring::mutant!("loss-unseen-by-read"))
     }
 
     /// Cached extents of a range, held until the read ends.

@@ -225,7 +225,7 @@ impl Session {
         }
         progress.is_awaited.set(false);
         let is_refusal = progress.sent_in.get().is_none();
-        if is_change && !is_refusal {
+        if is_change && !is_refusal && !ring::mutant!("given-up-unheard") {
             // It may yet be carried out. Nobody but its answer tells this client what it has changed: until
             // then it is asked for.
             drop(ring::spawn(asking));
@@ -250,7 +250,8 @@ impl Session {
                 Failure { errno, is_refusal }
             })?;
             let session = self.life.generation();
-            if slot.is_some() && progress.sent_in.get().is_some_and(|sent_in| sent_in != session) {
+            let is_lost = progress.sent_in.get().is_some_and(|sent_in| sent_in != session);
+            if slot.is_some() && is_lost && !ring::mutant!("repeated-in-next-session") {
                 // Nobody knows whether the lost session carried it out.
                 return Err(Failure { errno: Errno::EIO, is_refusal: false });
             }

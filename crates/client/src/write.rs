@@ -65,14 +65,19 @@ impl Client {
     async fn check_handle(&self, handle: &Handle) -> Result<u64, Errno> {
         self.session.life.alive().await?;
         let lost_in = handle.inode.state.borrow().lost_in;
-        if handle.session < lost_in { Err(Errno::EIO) } else { Ok(self.session.life.generation()) }
+        if handle.session < lost_in && !ring::mutant!("lost-handle-writes") {
+            Err(Errno::EIO)
+        } else {
+            Ok(self.session.life.generation())
+        }
     }
 
     /// Whether the bytes of a write that began in `session` may be placed now. One that was under way
     /// when its session was lost fails: its bytes must not appear in the next session, after the
     /// error, over what others wrote meanwhile.
     fn may_place(&self, session: u64) -> Result<(), Errno> {
-        if session == self.session.life.generation() { Ok(()) } else { Err(Errno::EIO) }
+        let is_same = session == self.session.life.generation();
+        if is_same || ring::mutant!("old-write-placed") { Ok(()) } else { Err(Errno::EIO) }
     }
 
     async fn sync_if_asked(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
@@ -93,13 +98,15 @@ impl Client {
     ) -> Result<u64, Errno> {
         let _lock = inode.append_lock.acquire(1).await;
         let plan = self.reserve(inode, bytes.len(), None).await?;
+        let size = if ring::mutant!("append-without-size") { Rights::NONE } else { Rights::SIZE };
+        let rights = Rights::WRITE | size;
         let rounds = self.rounds();
         loop {
             rounds.begin()?;
-            self.admit(inode, Rights::WRITE | Rights::SIZE).await?;
+            self.admit(inode, rights).await?;
             let attr = self.inode_attr(inode).await?;
             self.may_place(session)?;
-            let may_extend = inode.state.borrow().rights.contains(Rights::WRITE | Rights::SIZE);
+            let may_extend = inode.state.borrow().rights.contains(rights);
             if may_extend && inode.changes.count() == 0 {
                 let offset = attr.size;
                 let end = offset.checked_add(bytes.len() as u64);
@@ -362,7 +369,8 @@ impl Client {
         }
         let mut result = Ok(0);
         for write in writes {
-            let number = write.await.unwrap_or(Err(Errno::EIO));
+            let is_hasty = ring::mutant!("commit-before-write");
+            let number = if is_hasty { Ok(0) } else { write.await.unwrap_or(Err(Errno::EIO)) };
             result = result.and_then(|newest| number.map(|number| number.max(newest)));
         }
         // Blocks of a failed write stay out of use until the session returns its space at its end:

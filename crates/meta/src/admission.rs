@@ -158,7 +158,9 @@ impl Agents {
         let mut named = self.named.borrow_mut();
         for device in devices {
             let latest = named.entry(*device).or_insert(received);
-            *latest = received.max(*latest);
+            if !ring::mutant!("named-beat-forgotten") {
+                *latest = received.max(*latest);
+            }
         }
         beat
     }

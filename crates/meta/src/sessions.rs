@@ -94,7 +94,8 @@ impl Session {
     pub(crate) fn retried(&self, slot: Slot) -> Option<WorkRef> {
         let in_flight = self.in_flight.borrow();
         let (sequence, work) = in_flight.get(&slot.slot)?;
-        (*sequence == slot.sequence).then(|| Rc::clone(work))
+        let is_same = *sequence == slot.sequence && !ring::mutant!("retry-beside-first");
+        is_same.then(|| Rc::clone(work))
     }
 }
 
@@ -140,7 +141,7 @@ impl Sessions {
     /// The session has reclaimed; whether that ended the grace.
     pub(crate) fn reclaimed(&mut self, id: SessionId) -> bool {
         let was_in_grace = self.in_grace();
-        self.grace.retain(|expected| *expected != id);
+        self.grace.retain(|expected| *expected != id && !ring::mutant!("grace-ends-with-first"));
         was_in_grace && !self.in_grace()
     }
 
@@ -152,6 +153,9 @@ impl Sessions {
     pub(crate) fn silent_since(&self, limit: Instant) -> Vec<Rc<Session>> {
         let now = ring::time::now();
         let is_late = |s: &Session| s.reclaim_by.get().is_some_and(|by| by < now);
+        if ring::mutant!("silence-unnoticed") {
+            return Vec::new();
+        }
         let is_silent =
             |s: &&Rc<Session>| s.is_live() && (s.last_heartbeat.get() < limit || is_late(s));
         self.by_id.values().filter(is_silent).cloned().collect()

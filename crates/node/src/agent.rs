@@ -80,7 +80,9 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
             Push::Fence { host, epoch } => {
                 let fenced = admissions.fence(nvme::HostId(host.0), epoch.0);
                 ring::spawn(async move {
-                    fenced.await;
+                    if !ring::mutant!("fence-answered-early") {
+                        fenced.await;
+                    }
                     answered(reply, PushAnswer::Fenced);
                 });
             }
@@ -90,9 +92,13 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
                 let Some(flush) = index.map(|index| self.devices[index].flush()) else {
                     return answered(reply, PushAnswer::Done);
                 };
+                if ring::mutant!("agent-flush-noop") {
+                    return answered(reply, PushAnswer::Flushed);
+                }
                 ring::spawn(async move {
                     let answer = match flush.await {
                         Ok(()) => PushAnswer::Flushed,
+                        Err(_) if ring::mutant!("flush-failure-hidden") => PushAnswer::Flushed,
                         Err(error) => {
                             tracing::error!(%device, %error, "a flush failed: what was written since the last one may be lost");
                             PushAnswer::FlushFailed
@@ -112,7 +118,10 @@ fn beat(admissions: &Admissions) -> Beat {
 
 /// When an admission that was given on a beat lapses. A beat that is yet to come is not ours.
 fn lapse(admissions: &Admissions, beat: Beat, lapse_ms: u32) -> Moment {
-    Moment::from_ns(beat.0).min(admissions.now()) + Duration::from_millis(u64::from(lapse_ms))
+    let now = admissions.now();
+    let from =
+        if ring::mutant!("lapse-from-receipt") { now } else { Moment::from_ns(beat.0).min(now) };
+    from + Duration::from_millis(u64::from(lapse_ms))
 }
 
 fn answered(reply: Reply<Connector<rpc::Agent>>, answer: PushAnswer) {

@@ -22,6 +22,7 @@ mod file_queue;
 mod handle;
 pub mod local;
 pub mod mailbox;
+pub mod mutants;
 pub mod net;
 mod operation;
 mod racing;

@@ -17,6 +17,7 @@ mod fault;
 mod faults;
 mod finish;
 mod history;
+pub mod mutants;
 mod names;
 mod operator;
 mod pattern;

@@ -1,15 +1,22 @@
 //! Runs seeds of the simulation on all cores:
-//! `tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log]`.
+//! `tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log] [--mutant=NAME]`.
+//!
+//! With a planted bug (`--mutant`, if the feature `mutants` is built) it ends with the first seed in which
+//! a checker catches it. `tsumugi-simulation mutants` prints the catalogue of planted bugs.
 //!
 //! While it runs, it prints the rate and the time left to standard error. `--verbose` prints each
 //! seed's plan, counts and hash of its trace, `--log` every call, answer and misfortune (of one seed
 //! at a time). The last lines sum up what happened, as `counts: name=number ...`, and which seeds
 //! failed. `SIM_SECONDS` is how long one seed may take (60) before the program gives up.
 
+use simulation::mutants::{self, Mutant};
 use simulation::{Counts, Plan, Report, SeedOutcome, cores, run_seed, sweep};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+const USAGE: &str =
+    "usage: tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log] [--mutant=NAME]
+       tsumugi-simulation mutants";
 /// Seconds that one seed may take, unless `SIM_SECONDS` says otherwise.
 const SEED_SECONDS: u64 = 60;
 /// Pause between two lines of progress.
@@ -24,11 +31,12 @@ struct Options {
     jobs: usize,
     is_verbose: bool,
     is_logged: bool,
+    /// The planted bug.
+    mutant: Option<String>,
 }
 
 impl Options {
-    fn read() -> Option<Options> {
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
+    fn read(arguments: &[String]) -> Option<Options> {
         let number = |index: usize| arguments.get(index)?.parse::<u64>().ok();
         let has = |option: &str| arguments.iter().any(|argument| argument == option);
         let is_logged = has("--log");
@@ -37,8 +45,26 @@ impl Options {
             None if is_logged => 1,
             None => cores(),
         };
+        let mutant = arguments.iter().find_map(|argument| argument.strip_prefix("--mutant="));
+        let mutant = mutant.map(str::to_owned);
         let (first, count) = (number(0)?, number(1)?);
-        Some(Options { first, count, jobs, is_verbose: has("--verbose"), is_logged })
+        Some(Options { first, count, jobs, is_verbose: has("--verbose"), is_logged, mutant })
+    }
+
+    /// Ends the program if a bug is planted: it is caught.
+    fn caught(&self, seed: u64, checker: &str) {
+        if self.mutant.is_some() {
+            println!("caught by {checker} in seed {seed}");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Prints the catalogue of planted bugs, a line each.
+fn print_mutants() {
+    for Mutant { name, rule, file, bug, test, masked } in mutants::catalogue().mutants {
+        let (test, masked) = (test.unwrap_or_default(), masked.unwrap_or_default());
+        println!("{name}\t{rule}\t{file}\t{bug}\t{test}\t{masked}");
     }
 }
 
@@ -76,10 +102,12 @@ impl Progress {
         if !cluster.violations.is_empty() {
             let heading = format!(" FAILED (trace {hash:016x}):");
             self.failed(seed, &heading, &cluster.violations);
+            options.caught(seed, mutants::checker(&cluster.violations[0]));
         }
         if !block.violations.is_empty() {
             let heading = format!(", block path, FAILED (trace {block_hash:016x}):");
             self.failed(seed, &heading, &block.violations);
+            options.caught(seed, "block path");
         }
         self.counts += cluster.counts;
     }
@@ -107,10 +135,24 @@ fn seed_seconds() -> u64 {
 }
 
 fn main() -> ExitCode {
-    let Some(options) = Options::read() else {
-        eprintln!("usage: tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log]");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == ["mutants"] {
+        print_mutants();
+        return ExitCode::SUCCESS;
+    }
+    let Some(options) = Options::read(&arguments) else {
+        eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    if let Some(Err(error)) = options.mutant.as_deref().map(mutants::activate) {
+        eprintln!("{error}");
+        return ExitCode::from(2);
+    }
+    run_all(&options)
+}
+
+/// Runs all seeds and prints what came of them.
+fn run_all(options: &Options) -> ExitCode {
     let now = Instant::now();
     let (failed, counts) = (Vec::new(), Counts::default());
     let mut progress =
@@ -125,9 +167,13 @@ fn main() -> ExitCode {
         |seed| run_seed(seed, is_logged),
         |seed, report| {
             match report {
-                Report::Ended(outcome) => progress.ended(seed, &outcome, &options),
-                Report::Panicked(text) => progress.failed(seed, " PANICKED:", &[text]),
+                Report::Ended(outcome) => progress.ended(seed, &outcome, options),
+                Report::Panicked(text) => {
+                    progress.failed(seed, " PANICKED:", &[text]);
+                    options.caught(seed, "panic");
+                }
                 Report::Hangs => {
+                    options.caught(seed, "hang");
                     println!("seed {seed} did not end within {} s", longest.as_secs());
                     std::process::exit(1);
                 }
@@ -139,6 +185,9 @@ fn main() -> ExitCode {
     let numbers = progress.counts.named().into_iter();
     let numbers: Vec<String> = numbers.map(|(name, number)| format!("{name}={number}")).collect();
     println!("counts: {}", numbers.join(" "));
+    if options.mutant.is_some() {
+        println!("reached: {}", mutants::reached());
+    }
     let (count, failed) = (options.count, progress.failed.len() as u64);
     println!("{} of {count} seeds passed, {:.1} a second", count - failed, progress.rate());
     if failed > 0 {

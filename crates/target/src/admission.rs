@@ -111,16 +111,19 @@ impl Admissions {
     /// if `lapse` has passed.
     pub async fn admit(&self, host: HostId, epoch: Epoch, lapse: Moment) -> Result<(), Refusal> {
         let lapsed = self.table().sweep(self.now());
-        Drained::new(lapsed).await;
+        Drained::new(if ring::mutant!("admit-not-drained") { Vec::new() } else { lapsed }).await;
         let now = self.now();
-        if lapse <= now { Err(Refusal::Lapsed) } else { self.table().admit(host, epoch, lapse) }
+        let is_past = lapse <= now && !ring::mutant!("admitted-in-the-past");
+        if is_past { Err(Refusal::Lapsed) } else { self.table().admit(host, epoch, lapse) }
     }
 
     /// Lets all present admissions lapse no sooner than `lapse`. Those that have lapsed stay so.
     /// Answers how many are left.
     pub fn renew(&self, lapse: Moment) -> usize {
         let mut table = self.table();
-        table.sweep(self.now());
+        if !ring::mutant!("lapsed-renewed") {
+            table.sweep(self.now());
+        }
         table.renew(lapse)
     }
 
@@ -148,6 +151,7 @@ impl Admissions {
         signal: &Arc<Signal>,
     ) -> Result<Lane, Refusal> {
         let result = match &self.mode {
+            _ if ring::mutant!("connect-unchecked") => Ok(self.table().slot_on_demand(host)),
             AdmissionMode::AnyHost => Ok(self.table().slot_on_demand(host)),
             AdmissionMode::HostList(names) => match name {
                 Some(name) if names.contains(name) => Ok(self.table().slot_on_demand(host)),

@@ -32,7 +32,7 @@ async fn run_all<'a>(mut parts: impl Iterator<Item = Part<'a>>) -> Result<(), Er
                 Poll::Pending => index += 1,
                 Poll::Ready(ended) => {
                     drop(running.swap_remove(index));
-                    if result.is_ok() {
+                    if result.is_ok() && !ring::mutant!("part-failure-dropped") {
                         result = ended;
                     }
                     // After an error nothing new is begun.
@@ -103,7 +103,8 @@ impl Namespace {
             let payload = bytes.slice(range.start as usize..range.end as usize);
             Box::pin(async move {
                 let len = range.end - range.start;
-                let request = self.read_write(NvmOpcode::WRITE, offset_bytes + range.start, len)?;
+                let start = if ring::mutant!("split-misplaced") { 0 } else { range.start };
+                let request = self.read_write(NvmOpcode::WRITE, offset_bytes + start, len)?;
                 self.run(&request, Data::Write(payload), lane).await.map(drop)
             })
         }))

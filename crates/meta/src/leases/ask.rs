@@ -38,7 +38,7 @@ impl Leases {
             return Clearance::Clear;
         }
         // Barred from the first recall on, also where nobody holds anything yet.
-        for demand in demands {
+        for demand in demands.iter().filter(|_| !ring::mutant!("nothing-barred")) {
             self.bar(call, session, demand.inode(), demand.bars());
         }
         Clearance::Wait
@@ -223,7 +223,8 @@ impl Leases {
             let stamp = self.next_stamp();
             self.ask(Some(call), reader, Asked::Forget { inode, names: new, stamp });
         }
-        self.waiting.get(&call).is_none_or(|waiting| waiting.missing == 0)
+        let is_waiting = self.waiting.get(&call).is_some_and(|waiting| waiting.missing > 0);
+        !is_waiting || ring::mutant!("invalidation-not-awaited")
     }
 
     fn ask(&mut self, call: Option<CallId>, session: SessionId, what: Asked) {
@@ -289,7 +290,7 @@ impl Leases {
         );
         holder.rights = holder.rights - open.rights;
         // A grant after the recall stands: the client answered before it knew of that.
-        if holder.stamp < open.stamp {
+        if holder.stamp < open.stamp || ring::mutant!("recall-takes-newer-open") {
             holder.rights = (holder.rights - Rights::OPEN) | (kept & Rights::OPEN);
         } else {
             holder.rights |= kept & Rights::OPEN;

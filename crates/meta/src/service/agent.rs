@@ -170,7 +170,7 @@ impl Shared {
         let is_kept = work.session.kept_admissions.borrow().contains(&device);
         let work = Rc::clone(work);
         self.post(Outgoing::Then(Box::new(move |shared| {
-            if is_kept {
+            if is_kept || ring::mutant!("admitted-unsynced") {
                 return shared.admit_then_answer(work, device);
             }
             // A store that forgot the admission with its machine's power could not fence it.
@@ -253,7 +253,8 @@ impl Shared {
         let push = Push::Fence { host: session.host, epoch: session.epoch };
         loop {
             let lapsed = self.agents.last_named(device) + self.times.admission_lapse;
-            if now() >= lapsed && self.agents.connection(device).is_none() {
+            let is_lapsed = now() >= lapsed || ring::mutant!("unreachable-counts-as-fenced");
+            if is_lapsed && self.agents.connection(device).is_none() {
                 tracing::warn!(session = session.id.0, %device, "fenced by lapse");
                 return;
             }

@@ -150,6 +150,12 @@ impl Shared {
         let Some(inode) = inode else {
             return self.sync_then(move |_| send(reply, &response));
         };
+        if ring::mutant!("fsync-unsynced") {
+            return send(reply, &response);
+        }
+        if ring::mutant!("fsync-unflushed") {
+            return self.sync_then(move |_| send(reply, &response));
+        }
         match self.look(inode) {
             Ok(devices) if devices.is_empty() => self.sync_then(move |_| send(reply, &response)),
             Err(errno) => send(reply, &not_durable(response, errno)),

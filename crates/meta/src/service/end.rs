@@ -33,12 +33,17 @@ impl Shared {
     }
 
     async fn fence_and_end(self: Rc<Self>, session: Rc<Session>) {
+        if ring::mutant!("locks-before-fence") {
+            self.locks.borrow_mut().end_session(session.id);
+            self.wake_lock_waiters();
+        }
         let admitted = {
             let core = self.core.borrow();
             core.session(session.id).map(|record| record.admitted.clone()).unwrap_or_default()
         };
         let fences: Vec<_> = admitted
             .into_iter()
+            .filter(|_| !ring::mutant!("end-unfenced"))
             .map(|device| ring::spawn(Rc::clone(&self).fence(Rc::clone(&session), device)))
             .collect();
         for fence in fences {
@@ -47,10 +52,12 @@ impl Shared {
             }
         }
         // It may yet serve what it caches until it stops itself.
-        if !session.is_gone.get() {
+        if !session.is_gone.get() && !ring::mutant!("rights-before-self-stop") {
             ring::time::sleep_until(session.last_heartbeat.get() + self.times.self_stop).await;
         }
-        self.leases.borrow_mut().end_session(session.id);
+        if !ring::mutant!("rights-outlive-session") {
+            self.leases.borrow_mut().end_session(session.id);
+        }
         self.locks.borrow_mut().end_session(session.id);
         let ended = self.core.borrow_mut().end_session(session.id);
         if let Err(error) = ended {

@@ -76,7 +76,7 @@ impl Shared {
         let mut sessions = Sessions::default();
         let mut locks = LockTable::default();
         for (session, lock) in core.locks()? {
-            if !locks.restore(session, lock) {
+            if !ring::mutant!("locks-forgotten") && !locks.restore(session, lock) {
                 let reason = format!("{session} holds a lock that ends before it begins: {lock:?}");
                 return Err(crate::store::Error::Corrupt { key: String::new(), reason }.into());
             }

@@ -181,7 +181,8 @@ impl Transaction<'_> {
                 return Err(Errno::EINVAL.into());
             }
             // Data that the device may have lost is refused, and the client writes it again.
-            if new.incarnation != device.info.incarnation {
+            let is_present = new.incarnation == device.info.incarnation;
+            if !is_present && !ring::mutant!("old-incarnation-committed") {
                 return Err(Errno::EIO.into());
             }
             by_device.entry(new.allocation.device).or_default().push(range);
@@ -212,7 +213,7 @@ impl Transaction<'_> {
                     entry.insert(self.get(&key)?.ok_or(Error::Refused(Errno::EINVAL))?);
                 }
                 let removed = leases.get_mut(&index).is_some_and(|lease| lease.free.remove(part));
-                if !removed {
+                if !removed && !ring::mutant!("unleased-committed") {
                     return Err(Errno::EINVAL.into());
                 }
             }

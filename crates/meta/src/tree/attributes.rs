@@ -53,7 +53,8 @@ impl Transaction<'_> {
             kind if writes && kind != FileKind::File => return Err(Errno::EINVAL.into()),
             _ => {}
         }
-        if rights.contains(Rights::OPEN) && inode.attr.nlink == 0 {
+        let is_orphan = inode.attr.nlink == 0 && !ring::mutant!("orphan-open-not-stored");
+        if rights.contains(Rights::OPEN) && is_orphan {
             self.mark(&Key::OpenOrphan(id, context.session))?;
             self.effect(Effect::Opened(id, context.session));
         }
@@ -97,12 +98,12 @@ impl Transaction<'_> {
     /// Sets a file's size. What is cut off is gone for readers at once: if that are more extents
     /// than one step removes, the inode keeps a mark and the rest is removed later.
     fn resize(&mut self, inode: &mut Inode, size: u64) -> Result<(), Error> {
-        if size < inode.attr.size {
+        if size < inode.attr.size && !ring::mutant!("generation-stands") {
             inode.next_generation();
         }
         inode.attr.size = size;
         let id = inode.attr.inode;
-        if !self.cut(inode, size)? {
+        if !ring::mutant!("truncation-leaves-extents") && !self.cut(inode, size)? {
             self.mark(&Key::Truncating(id))?;
             self.effect(Effect::Truncating(id));
         }

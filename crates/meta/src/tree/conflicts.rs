@@ -43,9 +43,14 @@ fn invalidate(inode: InodeId, names: Vec<Name>) -> Conflict {
 /// What losing one name, by a call that has told of these opens, recalls over an inode.
 fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
     let id = inode.attr.inode;
-    let is_last = inode.attr.nlink <= 1 || inode.attr.kind == FileKind::Directory;
+    let is_last = (inode.attr.nlink <= 1 && !ring::mutant!("last-name-asks-nobody"))
+        || inode.attr.kind == FileKind::Directory;
     conflicts.push(recall(id, if is_last { Core::ALL } else { Rights::READ }));
-    if is_last && inode.attr.kind != FileKind::Directory && !told.covers(id) {
+    if is_last
+        && inode.attr.kind != FileKind::Directory
+        && !told.covers(id)
+        && !ring::mutant!("remover-not-asked")
+    {
         conflicts.push(Conflict { inode: id, kind: ConflictKind::AskCaller });
     }
 }
@@ -53,7 +58,9 @@ fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
 /// What a call about a session recalls: SIZE has one holder.
 fn session_conflicts(call: &SessionCall) -> Vec<Conflict> {
     match call {
-        SessionCall::Acquire { inode, rights } if rights.intersects(Rights::SIZE) => {
+        SessionCall::Acquire { inode, rights }
+            if rights.intersects(Rights::SIZE) && !ring::mutant!("size-shared") =>
+        {
             vec![recall(*inode, Rights::SIZE)]
         }
         SessionCall::Acquire { .. }
@@ -97,19 +104,21 @@ impl Transaction<'_> {
 
     fn change_conflicts(&self, call: &ChangeCall) -> Result<Vec<Conflict>, Error> {
         Ok(match call {
+            ChangeCall::SetAttr { .. } if ring::mutant!("attributes-uninformed") => Vec::new(),
             ChangeCall::SetAttr { inode, changes } => {
-                let rights = if changes.size.is_some() { READ_WRITE_SIZE } else { Rights::READ };
+                let is_cut = changes.size.is_some() && !ring::mutant!("truncate-spares-writers");
+                let rights = if is_cut { READ_WRITE_SIZE } else { Rights::READ };
                 vec![recall(*inode, rights)]
             }
             ChangeCall::Create { parent, name, .. } => {
                 self.directory(*parent)?;
-                if self.dentry(*parent, name)?.is_some() {
+                if self.dentry(*parent, name)?.is_some() || ring::mutant!("create-uninformed") {
                     return Ok(Vec::new());
                 }
                 vec![invalidate(*parent, vec![name.clone()]), recall(*parent, Rights::SIZE)]
             }
             ChangeCall::Link { inode, parent, name } => {
-                if self.dentry(*parent, name)?.is_some() {
+                if self.dentry(*parent, name)?.is_some() || ring::mutant!("link-uninformed") {
                     return Ok(Vec::new());
                 }
                 vec![
@@ -128,11 +137,11 @@ impl Transaction<'_> {
             }
             ChangeCall::Commit { inode, generation, extents, .. } => {
                 let file = self.inode(*inode)?;
-                if *generation != file.attr.generation {
+                if *generation != file.attr.generation || ring::mutant!("commit-uninformed") {
                     return Ok(Vec::new());
                 }
                 let end = extents.0.iter().map(Extent::end).max().unwrap_or(0);
-                let grows = end > file.attr.size;
+                let grows = end > file.attr.size && !ring::mutant!("growth-spares-size");
                 vec![recall(*inode, if grows { Rights::READ | Rights::SIZE } else { Rights::READ })]
             }
             ChangeCall::SetXattr { inode, .. }
@@ -144,10 +153,14 @@ impl Transaction<'_> {
             } => {
                 vec![recall(*inode, Rights::READ)]
             }
+            ChangeCall::Fallocate { .. } if ring::mutant!("punch-uninformed") => Vec::new(),
             ChangeCall::Fallocate { inode, .. } => vec![recall(*inode, READ_WRITE_SIZE)],
             ChangeCall::CopyRange { source, destination, .. } => {
+                if ring::mutant!("copy-spares-destination") {
+                    return Ok(vec![recall(*source, READ_WRITE_SIZE)]);
+                }
                 let mut conflicts = vec![recall(*destination, READ_WRITE_SIZE)];
-                if source != destination {
+                if source != destination && !ring::mutant!("copy-spares-source") {
                     conflicts.push(recall(*source, READ_WRITE_SIZE));
                 }
                 conflicts
@@ -174,7 +187,8 @@ impl Transaction<'_> {
         if is_directory == unlink.is_some() || (is_directory && inode.attr.size > 0) {
             return Ok(Vec::new());
         }
-        let mut conflicts = vec![invalidate(parent, vec![name.clone()])];
+        let names = if ring::mutant!("removal-uninformed") { vec![] } else { vec![name.clone()] };
+        let mut conflicts = vec![invalidate(parent, names)];
         losing_name(&mut conflicts, &inode, unlink.unwrap_or(OpenTold::OfAny));
         Ok(conflicts)
     }
@@ -185,7 +199,11 @@ impl Transaction<'_> {
             return Ok(Vec::new());
         }
         let (name, new_name) = (rename.name.clone(), rename.new_name.clone());
-        let mut conflicts = if rename.parent == rename.new_parent {
+        let mut conflicts = if ring::mutant!("rename-new-uninformed") {
+            vec![invalidate(rename.parent, vec![name])]
+        } else if ring::mutant!("rename-old-uninformed") {
+            vec![invalidate(rename.new_parent, vec![new_name])]
+        } else if rename.parent == rename.new_parent {
             vec![invalidate(rename.parent, vec![name, new_name])]
         } else {
             vec![
@@ -193,7 +211,9 @@ impl Transaction<'_> {
                 invalidate(rename.new_parent, vec![new_name]),
             ]
         };
-        conflicts.push(recall(rename.new_parent, Rights::SIZE));
+        if !ring::mutant!("rename-spares-names-held") {
+            conflicts.push(recall(rename.new_parent, Rights::SIZE));
+        }
         conflicts.push(recall(found.moved.attr.inode, Rights::READ));
         if let Some((present, _)) = &found.present {
             match rename.mode {

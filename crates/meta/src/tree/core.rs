@@ -110,7 +110,7 @@ impl Core {
         core.transact(|transaction| {
             transaction.put(&Key::Stamps, &Stamps { next: stamps_from + STAMPS_PER_START })
         })?;
-        if are_sessions_void {
+        if are_sessions_void && !ring::mutant!("sessions-survive-loss") {
             core.void_sessions(boot.boot)?;
         }
         core.flush()?;
@@ -144,7 +144,9 @@ impl Core {
             transaction.counters.boot = boot;
             // Numbers may have been given out that the store has forgotten: a handle or a cache that
             // still knows one must not find something else under it.
-            transaction.counters.next_inode += LOST_NUMBERS_MAX;
+            if !ring::mutant!("numbers-given-again") {
+                transaction.counters.next_inode += LOST_NUMBERS_MAX;
+            }
             transaction.counters.next_session += LOST_NUMBERS_MAX;
             transaction.counters.next_epoch += LOST_NUMBERS_MAX;
             for (session, record) in sessions {
@@ -284,6 +286,9 @@ impl Core {
 fn next_stamps(layers: &Layers, is_new: bool) -> Result<u64, Error> {
     let key = Key::Stamps.encode();
     let stored: Option<Stamps> = layers.get(&key)?.map(|value| decode(&key, &value)).transpose()?;
+    if ring::mutant!("stamps-begin-anew") {
+        return Ok(1);
+    }
     Ok(stored.map_or(if is_new { 1 } else { STAMPS_AFTER_CLOCK }, |stamps| stamps.next))
 }
 

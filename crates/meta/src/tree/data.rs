@@ -96,7 +96,7 @@ impl Transaction<'_> {
         if commit.generation > inode.attr.generation {
             return Err(Errno::EINVAL.into());
         }
-        if commit.generation < inode.attr.generation {
+        if commit.generation < inode.attr.generation && !ring::mutant!("late-commit-executed") {
             return Ok(Outcome::of(Answer::Attr(inode.attr)).granting(id, Rights::READ));
         }
         let new = self.check_commit(context, commit)?;
@@ -106,7 +106,9 @@ impl Transaction<'_> {
             self.drop_capability(&mut inode)?;
         }
         let newest = new.values().map(|allocation| allocation.flush_epoch).max().unwrap_or(0);
-        inode.flush_epoch = inode.flush_epoch.max(newest);
+        if !ring::mutant!("inode-epoch-kept") {
+            inode.flush_epoch = inode.flush_epoch.max(newest);
+        }
         let mut references = References::of_commit(new);
         self.edit_extents(&mut inode, &flatten(commit.extents), &mut references)?;
         self.settle_references(references)?;
@@ -181,7 +183,7 @@ impl Transaction<'_> {
             Some(allocation) => *allocation,
             None => self.get(&Key::Allocation(id))?.ok_or(Errno::EINVAL)?,
         };
-        if allocation.owner != owner {
+        if allocation.owner != owner && !ring::mutant!("foreign-allocation-named") {
             return Err(Errno::EINVAL.into());
         }
         let device = self.base.space.devices.get(&id.device).ok_or(Errno::ENODEV)?;
@@ -300,7 +302,9 @@ impl Transaction<'_> {
         self.settle_references(references)?;
         let length = end - source_offset;
         destination.attr.size = destination.attr.size.max(destination_offset + length);
-        destination.flush_epoch = destination.flush_epoch.max(source.flush_epoch);
+        if !ring::mutant!("copy-forgets-epoch") {
+            destination.flush_epoch = destination.flush_epoch.max(source.flush_epoch);
+        }
         destination.modify(context.now);
         self.put_inode(&destination)?;
         let answer = Answer::Copied { length, attr: destination.attr };

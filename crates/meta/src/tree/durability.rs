@@ -30,7 +30,8 @@ impl Transaction<'_> {
     pub(super) fn flush_epoch_of(&mut self, new: &NewAllocation) -> u64 {
         let id = new.allocation.device;
         let Some(device) = self.base.space.devices.get(&id) else { return 0 };
-        if new.is_flushed && !device.info.is_volatile {
+        let is_flushed = new.is_flushed || ring::mutant!("commit-counts-as-flushed");
+        if is_flushed && !device.info.is_volatile {
             return 0;
         }
         let epoch = self.counters.flush_epoch;
@@ -43,7 +44,8 @@ impl Transaction<'_> {
     /// Puts in place of extents whose data is lost that it is lost.
     pub(super) fn mark_lost(&self, extents: &mut [Extent]) -> Result<(), Error> {
         let devices = &self.base.space.devices;
-        if !devices.values().any(|device| device.durability.has_lost()) {
+        let has_lost = devices.values().any(|device| device.durability.has_lost());
+        if !has_lost || ring::mutant!("lost-read-as-it-is") {
             return Ok(());
         }
         let mut last = None;
@@ -89,7 +91,8 @@ impl Core {
     ) -> Durability {
         let Some(known) = known else { return Durability::default() };
         let mut durability = known.durability.clone();
-        if known.info.incarnation != info.incarnation {
+        let is_reborn = known.info.incarnation != info.incarnation;
+        if is_reborn && !ring::mutant!("reborn-lost-nothing") {
             let epoch = self.base.counters.flush_epoch;
             if info.is_volatile || known.info.is_volatile {
                 durability.lose_all(epoch);
@@ -135,7 +138,9 @@ impl Core {
             return Ok(());
         }
         let mut durability = device.durability.clone();
-        if is_durable {
+        let present = self.base.counters.flush_epoch;
+        let through = if ring::mutant!("flush-covers-later") { present } else { through };
+        if is_durable || ring::mutant!("failed-flush-counts") {
             durability.flush(through);
         } else {
             durability.lose(through);

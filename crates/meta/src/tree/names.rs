@@ -173,7 +173,9 @@ impl Transaction<'_> {
         let parent = directory.attr.inode;
         directory.attr.size = directory.attr.size.saturating_sub(1);
         self.remove(&Key::Dentry(parent, name));
-        self.remove(&Key::Cookie(parent, dentry.cookie));
+        if !ring::mutant!("cookie-left") {
+            self.remove(&Key::Cookie(parent, dentry.cookie));
+        }
     }
 
     /// Makes an entry that is there name another inode; it keeps its place.
@@ -209,7 +211,8 @@ impl Transaction<'_> {
     ) -> Result<Outcome, Error> {
         check_name(name)?;
         let mut directory = self.living_directory(parent)?;
-        if is_dots(name) || self.dentry(parent, name)?.is_some() {
+        let exists = self.dentry(parent, name)?.is_some() && !ring::mutant!("create-over-existing");
+        if is_dots(name) || exists {
             return Err(Errno::EEXIST.into());
         }
         let new = describe(&directory, creation, owner)?;
@@ -286,7 +289,9 @@ impl Transaction<'_> {
         match (is_rmdir, is_directory) {
             (true, false) => return Err(Errno::ENOTDIR.into()),
             (false, true) => return Err(Errno::EISDIR.into()),
-            (true, true) if inode.attr.size > 0 => return Err(Errno::ENOTEMPTY.into()),
+            (true, true) if inode.attr.size > 0 && !ring::mutant!("rmdir-with-entries") => {
+                return Err(Errno::ENOTEMPTY.into());
+            }
             _ => {}
         }
         self.remove_entry(&mut directory, name, dentry);
@@ -326,7 +331,7 @@ impl Transaction<'_> {
         }
         let id = inode.attr.inode;
         let openers = (context.openers)(id);
-        if openers.is_empty() {
+        if openers.is_empty() || ring::mutant!("open-file-killed") {
             self.kill(inode)?;
             return Ok(None);
         }

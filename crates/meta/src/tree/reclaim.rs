@@ -96,7 +96,14 @@ impl Core {
     /// Blocks freed at this epoch or before are read by no session any more, nor will a store that
     /// loses what was not synced bring back who named them.
     fn rested_through(&self) -> FreeEpoch {
-        let ended = self.base.sessions.values().map(|state| state.ended_through).min();
+        let ended = self.base.sessions.values().map(|state| state.ended_through);
+        let ended = if ring::mutant!("any-ended-suffices") { ended.max() } else { ended.min() };
+        if ring::mutant!("freed-at-once") {
+            return self.base.counters.free_epoch;
+        }
+        if ring::mutant!("freed-unsynced") {
+            return ended.unwrap_or(self.base.counters.free_epoch);
+        }
         ended.unwrap_or(self.base.counters.free_epoch).min(self.synced_free_epoch())
     }
 }

@@ -70,7 +70,9 @@ impl Transaction<'_> {
             None => None,
         };
         match (rename.mode, &present) {
-            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {
+            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_))
+                if !ring::mutant!("noreplace-replaces") =>
+            {
                 return Err(Errno::EEXIST.into());
             }
             (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),

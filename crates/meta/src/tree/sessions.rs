@@ -73,7 +73,7 @@ impl Transaction<'_> {
         }
         self.remove(&Key::OpenOrphan(id, session));
         self.effect(Effect::Closed(id, session));
-        if openers.len() == 1 {
+        if openers.len() == 1 || ring::mutant!("first-close-reclaims") {
             let mut inode = self.inode(id)?;
             self.kill(&mut inode)?;
         }
@@ -105,7 +105,7 @@ impl Core {
         let Some(state) = self.base.sessions.get(&session) else {
             return Err(Errno::ESTALE.into());
         };
-        if state.record.admitted.contains(&device) {
+        if state.record.admitted.contains(&device) || ring::mutant!("admission-not-noted") {
             return Ok(());
         }
         let mut record = state.record.clone();
@@ -117,7 +117,7 @@ impl Core {
     /// good who was fenced, so that a service which has forgotten it must not go on with the session.
     pub fn note_ending(&mut self, session: SessionId) -> Result<(), Error> {
         let Some(state) = self.base.sessions.get(&session) else { return Ok(()) };
-        if state.record.is_void {
+        if state.record.is_void || ring::mutant!("ending-not-stored") {
             return Ok(());
         }
         let record = SessionRecord { is_void: true, ..state.record.clone() };
@@ -191,7 +191,7 @@ impl Core {
     /// has closed it: its last name may have gone before the session said so.
     pub fn note_open(&mut self, session: SessionId, inode: InodeId) -> Result<(), Error> {
         let Some(openers) = self.base.open_orphans.get(&inode) else { return Ok(()) };
-        if openers.contains(&session) {
+        if openers.contains(&session) || ring::mutant!("late-open-not-stored") {
             return Ok(());
         }
         self.transact(|transaction| {
@@ -228,6 +228,11 @@ impl Core {
                 error.to_errno()
             })?;
         match stored {
+            Some(last)
+                if last.response.result.is_ok() && ring::mutant!("success-executed-again") =>
+            {
+                Ok(SlotState::New)
+            }
             Some(last) if last.sequence == slot.sequence => {
                 Ok(SlotState::Repeated(Box::new(last.response)))
             }
@@ -249,7 +254,8 @@ impl Core {
         self.transact(|transaction| {
             let stored: Option<SlotRecord> = transaction.get(&key)?;
             // A call that its client had given up may end after the next one in its slot.
-            if stored.is_some_and(|last| last.sequence > slot.sequence) {
+            let is_older = stored.is_some_and(|last| last.sequence > slot.sequence);
+            if is_older && !ring::mutant!("older-answer-stored") {
                 return Ok(());
             }
             transaction.put(&key, &record)

@@ -48,7 +48,9 @@ impl Table {
         epoch: Epoch,
         lapse: Moment,
     ) -> Result<(), Refusal> {
-        if self.fenced.get(&host).is_some_and(|&fenced| fenced >= epoch) {
+        if self.fenced.get(&host).is_some_and(|&fenced| fenced >= epoch)
+            && !ring::mutant!("fenced-admitted-again")
+        {
             return Err(Refusal::Fenced);
         }
         match self.slots.get(&host) {
@@ -88,7 +90,10 @@ impl Table {
     /// Ends a host's admissions up to `epoch`; answers those that may have I/O in flight.
     pub(crate) fn fence(&mut self, host: HostId, epoch: Epoch) -> Vec<Arc<Slot>> {
         self.note_fenced(host, epoch);
-        if self.slots.get(&host).is_some_and(|slot| slot.epoch <= epoch) {
+        let is_ended = |slot: &Arc<Slot>| {
+            slot.epoch < epoch || slot.epoch == epoch && !ring::mutant!("fence-epoch-lt")
+        };
+        if self.slots.get(&host).is_some_and(is_ended) {
             self.close(host);
         }
         self.forget_closed();
@@ -154,7 +159,8 @@ impl Future for Drained {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.slots.retain(|slot| slot.poll_in_flight(cx.waker()) != 0);
+        let is_waited_for = |slot: &Arc<Slot>| slot.poll_in_flight(cx.waker()) != 0;
+        self.slots.retain(|slot| is_waited_for(slot) && !ring::mutant!("fence-not-drained"));
         if self.slots.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     }
 }

@@ -71,12 +71,16 @@ impl Target {
         let ending = registry.ending.iter();
         let ending = ending.filter(|ending| ending.upgrade().is_some_and(|it| is_earlier(&it)));
         let mut controllers: Vec<Weak<Association>> = ending.cloned().collect();
-        if *self.admissions.mode() == AdmissionMode::Controlled {
+        if *self.admissions.mode() == AdmissionMode::Controlled
+            && !ring::mutant!("takeover-keeps-old")
+        {
             for controller in registry.controllers.values().filter(|it| is_earlier(it)) {
                 controller.drop_all();
                 controllers.push(Arc::downgrade(controller));
             }
         }
-        Ended { controllers }
+        Ended {
+            controllers: if ring::mutant!("takeover-hurries") { Vec::new() } else { controllers },
+        }
     }
 }

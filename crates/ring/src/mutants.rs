@@ -1,0 +1,81 @@
+//! Planted bugs (*mutants*), to see whether the tests of the crates above catch them.
+//!
+//! A bug is one condition in the code that is shipped, with a name: `if epoch <= fenced ||
+//! ring::mutant!("fence-epoch-lt")`. Without the feature `mutants` the condition is the constant `false`
+//! and leaves no trace in the program. With it, at most one mutant of a process is *active*: the one
+//! that [`activate`] names, or the environment variable [`VARIABLE`]. Its conditions are `true`.
+//!
+//! The catalogue of all mutants, with the rule that each breaks, is in crate `simulation`.
+
+/// The environment variable that names the active mutant, if the feature is built.
+#[cfg(feature = "mutants")]
+pub const VARIABLE: &str = "TSUMUGI_MUTANT";
+
+/// Whether the planted bug of this name is active: `false`, a constant, without the feature `mutants`.
+#[macro_export]
+macro_rules! mutant {
+    ($name:literal) => {
+        $crate::mutants::is_active($name)
+    };
+}
+
+/// Whether planted bugs are built in.
+pub const ARE_BUILT: bool = cfg!(feature = "mutants");
+
+/// What [`mutant!`](crate::mutant) asks: never, as planted bugs are not built in.
+#[cfg(not(feature = "mutants"))]
+#[inline]
+pub const fn is_active(_name: &str) -> bool {
+    false
+}
+
+#[cfg(feature = "mutants")]
+pub use active::{activate, is_active, reached};
+
+#[cfg(feature = "mutants")]
+mod active {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    static ACTIVE: OnceLock<Option<String>> = OnceLock::new();
+    static REACHED: AtomicU64 = AtomicU64::new(0);
+
+    fn of_environment() -> Option<String> {
+        std::env::var(super::VARIABLE).ok().filter(|name| !name.is_empty())
+    }
+
+    /// Makes a mutant the active one of this process, before anything of it has run.
+    ///
+    /// # Errors
+    /// The name of the mutant that is active already, or nothing if none is for good.
+    pub fn activate(name: &str) -> Result<(), Option<String>> {
+        let active = ACTIVE.get_or_init(|| Some(name.to_owned()));
+        if active.as_deref() == Some(name) { Ok(()) } else { Err(active.clone()) }
+    }
+
+    /// What [`mutant!`](crate::mutant) asks: whether this is the active one.
+    pub fn is_active(name: &str) -> bool {
+        let is_active = ACTIVE.get_or_init(of_environment).as_deref() == Some(name);
+        if is_active {
+            REACHED.fetch_add(1, Ordering::Relaxed);
+        }
+        is_active
+    }
+
+    /// How often the active mutant's condition was asked for: 0 if its code did not run.
+    pub fn reached() -> u64 {
+        REACHED.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ARE_BUILT;
+
+    /// Goal: no bug is there unless one was asked for, with the feature or without.
+    #[test]
+    fn nothing_is_planted_by_itself() {
+        assert!(!crate::mutant!("of-this-test"));
+        assert_eq!(ARE_BUILT, cfg!(feature = "mutants"));
+    }
+}

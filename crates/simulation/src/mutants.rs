@@ -1,0 +1,100 @@
+//! Planted bugs: their catalogue, and which checker it was that caught one.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// All planted bugs with the rules that they break.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Catalogue {
+    /// Names of what must always hold, by their number.
+    pub invariants: BTreeMap<String, String>,
+    /// Promises of docs/semantics.md, by their number.
+    pub promises: BTreeMap<String, String>,
+    /// The bugs.
+    #[serde(rename = "mutant")]
+    pub mutants: Vec<Mutant>,
+}
+
+/// A planted bug.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mutant {
+    /// As its condition in the code names it.
+    pub name: String,
+    /// The rule that it breaks: a number of [`Catalogue::invariants`], [`Catalogue::promises`] or
+    /// docs/protocol.md.
+    pub rule: String,
+    /// The file in which it is planted.
+    pub file: String,
+    /// What goes wrong, in a sentence.
+    pub bug: String,
+    /// The test that catches it where no seed does: package, target and name.
+    pub test: Option<String>,
+    /// Why no seed catches it.
+    pub masked: Option<String>,
+}
+
+/// The catalogue, `mutants.toml`.
+///
+/// # Panics
+/// If the file is not what it should be.
+pub fn catalogue() -> Catalogue {
+    toml::from_str(include_str!("../mutants.toml")).expect("mutants.toml is a catalogue")
+}
+
+/// Plants a bug in this process, before anything has run.
+///
+/// # Errors
+/// Why that cannot be.
+pub fn activate(name: &str) -> Result<(), String> {
+    if !catalogue().mutants.iter().any(|mutant| mutant.name == name) {
+        return Err(format!("no mutant {name} in crates/simulation/mutants.toml"));
+    }
+    planted(name)
+}
+
+#[cfg(feature = "mutants")]
+fn planted(name: &str) -> Result<(), String> {
+    let is_planted = ring::mutants::activate(name);
+    is_planted.map_err(|active| format!("cannot plant {name}: this process has {active:?}"))
+}
+
+#[cfg(not(feature = "mutants"))]
+fn planted(name: &str) -> Result<(), String> {
+    Err(format!("cannot plant {name}: build with --features mutants"))
+}
+
+/// How often the planted bug's condition was asked for.
+pub fn reached() -> u64 {
+    #[cfg(feature = "mutants")]
+    return ring::mutants::reached();
+    #[cfg(not(feature = "mutants"))]
+    0
+}
+
+/// What a violation begins with, or has in it, by the checker that reports it.
+const CHECKERS: [(&str, &str); 16] = [
+    ("the store, ", "store"),
+    ("free bytes and inodes", "space"),
+    ("two appends", "appends"),
+    ("two locks are held", "locks"),
+    ("was given out again", "inode numbers"),
+    ("read of inode", "bytes"),
+    ("fails without cause", "errors"),
+    ("does not end", "waits"),
+    ("time limit", "waits"),
+    ("deadline", "waits"),
+    ("extended attribute", "attributes"),
+    ("seek of inode", "attributes"),
+    ("points elsewhere", "attributes"),
+    ("is no symbolic link", "attributes"),
+    ("cannot be removed", "end"),
+    ("(ticks ", "names"),
+];
+
+/// The checker that reports a violation of the cluster.
+pub fn checker(violation: &str) -> &'static str {
+    let found = CHECKERS.iter().find(|(text, _)| violation.contains(text));
+    found.map_or("operator", |(_, checker)| checker)
+}

@@ -1,0 +1,117 @@
+//! Goal: planted bugs and their catalogue agree, and the program that is shipped has none.
+
+use simulation::mutants::{Catalogue, catalogue, checker};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Crates that the simulation runs, and in which bugs are planted.
+const CRATES: [&str; 6] = ["client", "host", "meta", "node", "rpc", "target"];
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The files in which each mutant is planted.
+fn planted() -> BTreeMap<String, BTreeSet<String>> {
+    let mut files = Vec::new();
+    for name in CRATES {
+        sources(&top().join("crates").join(name).join("src"), &mut files);
+    }
+    let mut planted: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source");
+        let place = file.strip_prefix(top()).expect("below the top").display().to_string();
+        for after in text.split("ring::mutant!(").skip(1) {
+            let name = after.split('"').nth(1).expect("a name in quotes");
+            planted.entry(name.to_owned()).or_default().insert(place.clone());
+        }
+    }
+    planted
+}
+
+/// Goal: every planted bug is in the catalogue with its file, and every entry is planted, once by name.
+#[test]
+fn sites_and_catalogue_agree() {
+    let Catalogue { mutants, .. } = catalogue();
+    let planted = planted();
+    let named: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
+    assert_eq!(named.len(), mutants.len(), "names are given once");
+    let sites: BTreeSet<&str> = planted.keys().map(String::as_str).collect();
+    assert_eq!(named, sites);
+    for mutant in &mutants {
+        assert!(
+            planted[&mutant.name].contains(&mutant.file),
+            "{} is not in {}",
+            mutant.name,
+            mutant.file
+        );
+    }
+}
+
+/// Goal: every rule that a mutant breaks is written down, every rule of the lists is broken by one, and
+/// promises are quoted as docs/semantics.md has them.
+#[test]
+fn rules_are_written_down() {
+    let Catalogue { invariants, promises, mutants } = catalogue();
+    let protocol = fs::read_to_string(top().join("docs/protocol.md")).expect("the protocol");
+    let semantics = fs::read_to_string(top().join("docs/semantics.md")).expect("the semantics");
+    for mutant in &mutants {
+        let rule = &mutant.rule;
+        let is_known = invariants.contains_key(rule)
+            || promises.contains_key(rule)
+            || protocol.contains(&format!("**{rule}** "));
+        assert!(is_known, "{} breaks {rule}, which is no rule", mutant.name);
+    }
+    for quote in promises.values() {
+        let text = semantics.replace('\n', " ");
+        assert!(text.contains(quote), "docs/semantics.md does not promise: {quote}");
+    }
+    for rule in invariants.keys().chain(promises.keys()) {
+        assert!(mutants.iter().any(|mutant| mutant.rule == *rule), "no mutant breaks {rule}");
+    }
+}
+
+/// Goal: the crates as `tsumugi` is built of them have no planted bugs, by whatever way.
+#[test]
+fn the_shipped_program_has_no_mutants() {
+    let tree = |package: &str, more: &[&str]| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["tree", "--offline", "--locked", "--edges", "normal,build,features"]);
+        let answer = cargo
+            .args(["--invert", "tsumugi-ring", "--package", package])
+            .args(more)
+            .current_dir(top())
+            .output();
+        let answer = answer.expect("cargo runs");
+        assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+        String::from_utf8_lossy(&answer.stdout).contains("tsumugi-ring feature \"mutants\"")
+    };
+    assert!(!tree("tsumugi", &[]));
+    assert!(!tree("tsumugi-simulation", &[]));
+    assert!(tree("tsumugi-simulation", &["--features", "mutants"]), "the test sees the feature");
+}
+
+/// Goal: the table says by which checker a mutant was caught.
+#[test]
+fn checkers_are_told_apart() {
+    assert_eq!(checker("the store, when all rest: freed twice"), "store");
+    assert_eq!(checker("read of inode 4 at 0..9 on node0 (ticks 1..2): byte 8 is"), "bytes");
+    assert_eq!(
+        checker("Saw(None) by lookup for d in InodeId(3) on node0 (ticks 72..73):"),
+        "names"
+    );
+    assert_eq!(checker("a stranger is let in at x"), "operator");
+}
