@@ -15,6 +15,9 @@ const MEMTABLE_BYTES: u64 = 16 << 20;
 /// Journals are kept to at most this, in bytes (the least that fjall takes).
 const JOURNAL_BYTES: u64 = 64 << 20;
 
+/// How often an engine that is locked is tried again; the engine itself waits 200 ms each time.
+const LOCKED_TRIES: u32 = 25;
+
 /// Whether threads write out memtables and compact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Workers {
@@ -47,12 +50,22 @@ pub(super) fn is_no_space(error: &fjall::Error) -> bool {
 
 impl Engine {
     pub(super) fn open(directory: &Path, workers: Workers) -> Result<Engine, Error> {
-        let database = Database::builder(directory)
-            .cache_size(CACHE_BYTES)
-            .max_journaling_size(JOURNAL_BYTES)
-            .worker_threads_unchecked(usize::from(workers == Workers::Running))
-            .open()
-            .map_err(store_error("open"))?;
+        let open = || {
+            Database::builder(directory)
+                .cache_size(CACHE_BYTES)
+                .max_journaling_size(JOURNAL_BYTES)
+                .worker_threads_unchecked(usize::from(workers == Workers::Running))
+                .open()
+        };
+        let mut opened = open();
+        // The store's own lock keeps other programs out. The engine's is held by the last thread of an
+        // engine that was dropped just now, for as long as that thread needs to end.
+        let mut tries = LOCKED_TRIES;
+        while matches!(opened, Err(fjall::Error::Locked)) && tries > 0 {
+            tries -= 1;
+            opened = open();
+        }
+        let database = opened.map_err(store_error("open"))?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
         let records = database.keyspace("records", options).map_err(store_error("open"))?;
         Ok(Engine { database, records })
