@@ -28,6 +28,10 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Attempts to connect at the start, and the pause between two.
+const START_TRIES: u32 = 5;
+const START_PAUSE: Duration = Duration::from_millis(100);
+
 /// Pause before connecting again, doubled up to [`RECONNECT_MAX`].
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
@@ -170,7 +174,7 @@ impl Session {
     /// What stood in the way of the first connection, in words.
     pub(crate) async fn start(self: &Rc<Self>, handler: Weak<dyn Handler>) -> Result<(), String> {
         *self.handler.borrow_mut() = handler;
-        let link = self.connect().await.map_err(|error| {
+        let link = self.first_link().await.map_err(|error| {
             format!("cannot start a session with the metadata service at {}: {error}; is it up, and is the secret file that of this job?", self.config.meta)
         })?;
         self.life.contact.serve();
@@ -179,6 +183,23 @@ impl Session {
         ring::spawn(Rc::clone(self).keep(link));
         ring::spawn(Rc::clone(self).heartbeat());
         Ok(())
+    }
+
+    /// Connects for the first time. An attempt may end early where many strangers knock at the service,
+    /// whose oldest silent connections give way.
+    async fn first_link(self: &Rc<Self>) -> Result<Link, String> {
+        let mut tries = START_TRIES;
+        loop {
+            tries -= 1;
+            match self.connect().await {
+                Ok(link) => return Ok(link),
+                Err(error) if tries == 0 => return Err(error),
+                Err(error) => {
+                    tracing::info!(error, "no session yet, trying on");
+                    sleep(START_PAUSE).await;
+                }
+            }
+        }
     }
 
     /// Ends the session in order.

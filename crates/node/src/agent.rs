@@ -29,6 +29,10 @@ const COUNTS_PERIOD: Duration = Duration::from_millis(500);
 /// Pause before connecting again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Attempts to connect at the start. One may end early where many strangers knock at the service, whose
+/// oldest silent connections give way.
+const START_TRIES: u32 = 5;
+
 /// What the agent needs to know.
 pub(crate) struct AgentConfig {
     pub(crate) meta: SocketAddr,
@@ -139,8 +143,18 @@ impl Agent {
         let devices = config.namespaces.iter().map(|namespace| namespace.backing().attach());
         let devices = devices.collect();
         let agent = Rc::new(Agent { config, ids: Rc::default(), devices });
-        let connection = agent.connect().await?;
-        Ok((agent, connection))
+        let mut tries = START_TRIES;
+        loop {
+            tries -= 1;
+            match agent.connect().await {
+                Ok(connection) => return Ok((agent, connection)),
+                Err(error) if tries == 0 => return Err(error),
+                Err(error) => {
+                    tracing::info!(error, "no contact with the metadata service yet, trying on");
+                    sleep(RECONNECT_PAUSE).await;
+                }
+            }
+        }
     }
 
     async fn connect(&self) -> Result<Connection, String> {
