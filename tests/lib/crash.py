@@ -16,6 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
+import namespaces
 import powercut
 from unions import TSUMUGI, lives, options_of, run, server_of
 
@@ -42,11 +43,7 @@ PLACE = Path("/mnt")
 def enter():
     """Goes to a mount namespace of the test's own, in which its directory is at /mnt and any user may
     mount by fusermount3."""
-    if "CRASH_NAMESPACE" not in os.environ:
-        os.environ["CRASH_NAMESPACE"] = "1"
-        import sys
-        os.execvp("unshare", ["unshare", "--mount", "--propagation", "private", sys.executable,
-                              *sys.argv])
+    namespaces.enter("CRASH_NAMESPACE")
     Path("tsumugi").touch()
     os.mknod("fuse", 0o666 | 0o020000, os.makedev(10, 229))
     os.chmod("fuse", 0o666)

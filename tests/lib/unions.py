@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 TSUMUGI = os.environ.get("TSUMUGI", "tsumugi")
-UNMOUNT_SECONDS = 20
+UNMOUNT_SECONDS = 60
 
 
 def run(*command, check=True, **more):
