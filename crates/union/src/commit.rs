@@ -37,7 +37,7 @@ use crate::node::{Node, Place};
 use crate::sys::{self, Fd};
 use crate::tree::Union;
 
-use dirty::Flusher;
+pub(crate) use dirty::Flusher;
 use marks::Marks;
 
 /// A copy that waits for its data to be durable.
@@ -110,7 +110,7 @@ impl Pending {
 pub(crate) struct WaitingCopies {
     copies: RefCell<Vec<Weak<Pending>>>,
     marks: Marks,
-    flusher: Flusher,
+    flusher: Rc<Flusher>,
 }
 
 impl WaitingCopies {

@@ -99,6 +99,7 @@ impl Drop for Partial {
         if !self.is_nameless.get() || self.store.close_lost(self.file) {
             return;
         }
+        self.store.note_end();
         match self.store.journal.try_borrow_mut() {
             Ok(mut journal) => match journal.drop_file(self.file) {
                 // Completed.

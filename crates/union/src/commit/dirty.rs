@@ -27,7 +27,7 @@ const NOTED_MAX: usize = 4096;
 
 /// How what was changed gets to be flushed.
 #[derive(Debug, Default)]
-pub(super) struct Flusher {
+pub(crate) struct Flusher {
     /// Something was changed since the last flush began. The calls of `changed` alone do not tell: a
     /// pause hears them too.
     is_due: Cell<bool>,
@@ -47,7 +47,7 @@ pub(super) struct Flusher {
 
 impl Flusher {
     /// There is something to flush.
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if !self.is_due.replace(true) {
             self.changed.notify();
         }
@@ -62,6 +62,9 @@ impl Union {
             return;
         }
         self.waiting.flusher.is_running.set(true);
+        if let Some(store) = &self.store {
+            store.flush_ends_by(&self.waiting.flusher);
+        }
         self.waiting.flusher.is_due.set(self.inherited.is_due());
         let union = Rc::clone(self);
         drop(ring::spawn(async move {

@@ -7,11 +7,12 @@
 //! journal, for any other file's sake, would make the end durable before the whiteout, and the lower
 //! file would show instead of what was synced.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::{Store, failed};
+use crate::commit::Flusher;
 use crate::journal::{FileId, JournalError, NameChange};
 use crate::node::Node;
 
@@ -33,6 +34,8 @@ pub(super) struct Losses {
     count: Cell<u64>,
     /// Whether ends were recorded since the journal was flushed last.
     has_ends: Cell<bool>,
+    /// Flushes the journal then; with the last partial file its marker goes.
+    flusher: OnceCell<Rc<Flusher>>,
 }
 
 impl Losses {
@@ -103,6 +106,20 @@ impl Store {
         self.record(|loss| loss.directory.is_none());
     }
 
+    /// From now on this flushes the journal when the end of a file was recorded.
+    pub(crate) fn flush_ends_by(&self, flusher: &Rc<Flusher>) {
+        // A union is served once.
+        let _ = self.losses.flusher.set(Rc::clone(flusher));
+    }
+
+    /// Notes that the end of a file is recorded, or about to be.
+    pub(super) fn note_end(&self) {
+        self.losses.has_ends.set(true);
+        if let Some(flusher) = self.losses.flusher.get() {
+            flusher.wake();
+        }
+    }
+
     /// Whether ends were recorded since this was asked last: a flush of the journal lets them go.
     pub(crate) fn take_ends(&self) -> bool {
         self.losses.has_ends.take()
@@ -117,7 +134,7 @@ impl Store {
         for (file, is_closed) in due {
             match self.record_end(file, is_closed) {
                 Ok(()) | Err(JournalError::NoSuchFile(_)) => {
-                    self.losses.has_ends.set(true);
+                    self.note_end();
                     let loss = self.losses.by_file.borrow_mut().remove(&file);
                     drop(loss);
                 }
