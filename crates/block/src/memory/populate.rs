@@ -68,7 +68,7 @@ impl MemoryBacking {
     }
 }
 
-/// Tells the threads that nobody waits for them any more.
+/// When dropped, ends the threads.
 struct Over(Arc<Progress>);
 
 impl Drop for Over {
@@ -89,7 +89,7 @@ fn touch(backing: &MemoryBacking, progress: &Progress) -> Result<(), Error> {
         let (offset, bytes) = (start as usize, len as usize);
         match backing.region.populate(offset, bytes) {
             Ok(()) => {}
-            // Linux before 5.14; nobody else has the memory yet.
+            // Linux before 5.14 cannot populate. No other thread uses the memory yet.
             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
                 backing.region.zero(offset, bytes);
             }

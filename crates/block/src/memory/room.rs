@@ -41,7 +41,7 @@ struct Group {
 }
 
 /// The memory groups that a line of `/proc/self/cgroup` names: the process's own and those above.
-/// In a container the path may be that of the machine, of which only the end of the way is seen.
+/// In a container the line may hold the machine's path, while the container sees only its last components.
 fn groups_of(line: &str, cgroups: &Path) -> Vec<Group> {
     let mut fields = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())

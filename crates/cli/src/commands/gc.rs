@@ -19,9 +19,9 @@ Examples:
     tsumugi gc --dry-run           show what would be removed
     tsumugi gc                     remove it
 
-Removes backing files, stores, dead mounts, records and directories of this user's jobs of which no
-process is left on this machine; for root those of all users, each as that user. A job of which
-anything runs is never touched. Files that were kept by `up --keep-devices` stay.
+Looks at this user's jobs that have no process left on this machine; as root at those of all users, each
+as that user. Removes their backing files, stores, dead mounts, records and directories. A job with a
+running process is never touched. Files that were kept by `up --keep-devices` stay.
 
 Exit codes:
     0  nothing that could be removed is left

@@ -1,4 +1,4 @@
-//! Names of what a target exports, where the user gives none.
+//! Default names of the namespaces and the subsystem that a target exports.
 //!
 //! A host with several paths takes two subsystems with one NQN, or two namespaces with one UUID, for
 //! two paths to the same blocks, and then writes to whichever it likes. So a default must never be
@@ -93,7 +93,7 @@ pub(super) fn of_path(path: &Path) -> anyhow::Result<Uuid> {
         .with(&metadata.ino().to_le_bytes());
     Ok(match born {
         Some(born) => digest.with(&born.as_nanos().to_le_bytes()),
-        // Without it the number of the file system tells apart what has one inode number.
+        // Files of two file systems may have one inode number; the device number differs.
         None => digest.with(&metadata.dev().to_le_bytes()),
     }
     .uuid())
