@@ -3,9 +3,7 @@
 use crate::convert::file_type;
 use crate::file_system::{OpenDirectory, Tsumugi};
 use client::Listing;
-use fuse::{
-    DirectoryBuffer, DirectoryEntry, NodeId, Opened, Operation, ReadDirectory, Request, Response,
-};
+use fuse::{DirectoryBuffer, DirectoryEntry, NodeId, Opened, ReadDirectory, Response};
 use protocol::client::Entry;
 use protocol::{Errno, FileKind, InodeId};
 use std::rc::Rc;
@@ -14,25 +12,14 @@ use std::rc::Rc;
 const OWN_ENTRIES: [(u64, &[u8]); 2] = [(1, b"."), (2, b"..")];
 
 impl Tsumugi {
-    pub(crate) async fn on_directory(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
-        let id = self.inode(request.node);
-        match request.operation {
-            Operation::OpenDirectory { .. } => {
-                let handle = self.keep_directory(self.client.open_directory(id).await?);
-                Ok(Response::Opened(Opened { handle, ..Opened::default() }))
-            }
-            Operation::ReadDirectory(read) => self.list(request.node, read, false).await,
-            Operation::ReadDirectoryPlus(read) => self.list(request.node, read, true).await,
-            Operation::ReleaseDirectory(release) => {
-                self.drop_directory(release.handle);
-                Ok(Response::Done)
-            }
-            _ => Ok(Response::Error(crate::file_system::UNSUPPORTED)),
-        }
+    /// Opens a directory.
+    pub(crate) async fn open_directory(self: &Rc<Self>, id: InodeId) -> Result<Response, Errno> {
+        let handle = self.keep_directory(self.client.open_directory(id).await?);
+        Ok(Response::Opened(Opened { handle, ..Opened::default() }))
     }
 
     /// Fills a buffer with the entries after `read.offset`.
-    async fn list(
+    pub(crate) async fn list(
         self: &Rc<Self>,
         node: NodeId,
         read: ReadDirectory,

@@ -264,8 +264,9 @@ impl Tsumugi {
     }
 
     /// Takes an open directory out.
-    pub(crate) fn drop_directory(&self, handle: FileHandle) {
+    pub(crate) fn drop_directory(&self, handle: FileHandle) -> Response {
         self.directories.borrow_mut().try_remove(handle.0 as usize);
+        Response::Done
     }
 }
 

@@ -1,7 +1,7 @@
 //! POSIX and flock locks.
 
 use crate::file_system::Tsumugi;
-use fuse::{LockKind, LockRequest, Operation, Request, Response};
+use fuse::{LockKind, LockRequest, Request, Response};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::{Errno, InodeId};
 use ring::Either;
@@ -40,46 +40,50 @@ pub(crate) fn whole_flock(id: InodeId, owner: fuse::LockOwner) -> Lock {
 }
 
 impl Tsumugi {
-    pub(crate) async fn on_lock(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
+    /// Answers which lock stands in the way of another.
+    pub(crate) async fn test_lock(
+        self: &Rc<Self>,
+        id: InodeId,
+        wanted: &LockRequest,
+    ) -> Result<Response, Errno> {
+        let found = self.client.test_lock(lock(id, wanted)).await?;
+        Ok(Response::Lock(match found {
+            Some(lock) => fuse::Lock {
+                start: lock.start,
+                end: lock.last.min(END),
+                kind: match lock.mode {
+                    LockMode::Shared => LockKind::Read,
+                    LockMode::Exclusive => LockKind::Write,
+                },
+                pid: lock.pid,
+            },
+            None => {
+                fuse::Lock { start: wanted.start, end: wanted.end, kind: LockKind::Unlock, pid: 0 }
+            }
+        }))
+    }
+
+    /// Takes or drops a lock.
+    pub(crate) async fn set_lock(
+        self: &Rc<Self>,
+        request: &Request,
+        wanted: &LockRequest,
+        wait: bool,
+    ) -> Result<Response, Errno> {
         let id = self.inode(request.node);
-        match &request.operation {
-            Operation::GetLock(wanted) => {
-                let found = self.client.test_lock(lock(id, wanted)).await?;
-                Ok(Response::Lock(match found {
-                    Some(lock) => fuse::Lock {
-                        start: lock.start,
-                        end: lock.last.min(END),
-                        kind: match lock.mode {
-                            LockMode::Shared => LockKind::Read,
-                            LockMode::Exclusive => LockKind::Write,
-                        },
-                        pid: lock.pid,
-                    },
-                    None => fuse::Lock {
-                        start: wanted.start,
-                        end: wanted.end,
-                        kind: LockKind::Unlock,
-                        pid: 0,
-                    },
-                }))
-            }
-            Operation::SetLock { lock: wanted, .. } if wanted.kind == LockKind::Unlock => {
-                self.client.unlock(lock(id, wanted)).await?;
-                Ok(Response::Done)
-            }
-            Operation::SetLock { lock: wanted, wait } => {
-                if !wanted.is_flock {
-                    let mut owners = self.posix_owners.borrow_mut();
-                    let handles = owners.entry((id, wanted.owner.0)).or_default();
-                    if !handles.contains(&wanted.handle) {
-                        handles.push(wanted.handle);
-                    }
-                }
-                self.take(&request, lock(id, wanted), *wait).await?;
-                Ok(Response::Done)
-            }
-            _ => Ok(Response::Error(crate::file_system::UNSUPPORTED)),
+        if wanted.kind == LockKind::Unlock {
+            self.client.unlock(lock(id, wanted)).await?;
+            return Ok(Response::Done);
         }
+        if !wanted.is_flock {
+            let mut owners = self.posix_owners.borrow_mut();
+            let handles = owners.entry((id, wanted.owner.0)).or_default();
+            if !handles.contains(&wanted.handle) {
+                handles.push(wanted.handle);
+            }
+        }
+        self.take(request, lock(id, wanted), wait).await?;
+        Ok(Response::Done)
     }
 
     /// Takes a lock; an interrupted wait is ended at the metadata service, whose answer tells

@@ -4,12 +4,12 @@ use crate::convert::{attributes, changes, setting};
 use crate::file_system::{Tsumugi, UNSUPPORTED};
 use client::{NamesHeld, OpenMode, SeekTo};
 use fuse::{
-    CopyFileRange, Creation, Entry, Extensions, FileSystemStatistics, Name, OpenFlags, Opened,
-    Operation, Request, Response, SetAttributes, Write,
+    CopyFileRange, Creation, Entry, Extensions, FileHandle, FileSystemStatistics, Name, NodeId,
+    OpenFlags, Opened, Operation, Read, Release, Request, Response, SetAttributes, Write,
 };
 use protocol::attr::AttrChanges;
 use protocol::client::{Creation as Make, FallocateMode, RenameMode};
-use protocol::{Attr, Errno, FileKind};
+use protocol::{Attr, Errno, FileKind, InodeId};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -32,41 +32,65 @@ fn open_mode(flags: u32) -> OpenMode {
 }
 
 impl Tsumugi {
-    /// Answers a request.
+    /// Answers a request. This is the only list of operations: what an operation needs is handed on in parts.
     pub(crate) async fn answer(self: &Rc<Self>, request: Request) -> Answer {
-        match &request.operation {
-            Operation::Lookup { .. }
-            | Operation::Symlink { .. }
-            | Operation::MakeNode { .. }
-            | Operation::MakeDirectory { .. }
-            | Operation::Unlink { .. }
-            | Operation::RemoveDirectory { .. }
-            | Operation::Rename { .. }
-            | Operation::Link { .. }
-            | Operation::ReadLink => self.on_names(request).await,
-            Operation::GetAttributes { .. }
-            | Operation::SetAttributes(_)
-            | Operation::StatFs
-            | Operation::Fsync { .. }
-            | Operation::FsyncDirectory { .. } => self.on_inode(request).await,
-            Operation::OpenDirectory { .. }
-            | Operation::ReadDirectory(_)
-            | Operation::ReadDirectoryPlus(_)
-            | Operation::ReleaseDirectory(_) => self.on_directory(request).await,
-            Operation::SetXattr { .. }
-            | Operation::GetXattr { .. }
-            | Operation::ListXattr { .. }
-            | Operation::RemoveXattr { .. } => self.on_xattr(request).await,
-            Operation::GetLock(_) | Operation::SetLock { .. } => self.on_lock(request).await,
-            Operation::Open { .. }
-            | Operation::Create { .. }
-            | Operation::Read(_)
-            | Operation::Write(_)
-            | Operation::Flush { .. }
-            | Operation::Release(_)
-            | Operation::Fallocate { .. }
-            | Operation::Lseek { .. }
-            | Operation::CopyFileRange(_) => self.on_file(request).await,
+        let id = self.inode(request.node);
+        let client = &self.client;
+        match request.operation {
+            Operation::Lookup { ref name } => self.lookup(&request, name).await,
+            Operation::ReadLink => Ok(Response::bytes(&client.read_link(id).await?)),
+            Operation::Symlink { ref name, ref target, .. } => {
+                let creation =
+                    Creation { mode: 0o777, umask: 0, extensions: Extensions::default() };
+                self.make(&request, name, &creation, Make::Symlink(target.to_vec())).await
+            }
+            Operation::MakeDirectory { ref name, ref creation } => {
+                self.make(&request, name, creation, Make::Directory).await
+            }
+            Operation::MakeNode { ref name, ref creation, rdev } => {
+                self.make(&request, name, creation, node_kind(creation.mode, rdev)?).await
+            }
+            Operation::Unlink { name } => done(client.unlink(id, name.as_bytes()).await),
+            Operation::RemoveDirectory { name } => done(client.rmdir(id, name.as_bytes()).await),
+            Operation::Link { inode, new_name } => self.link(request.node, inode, &new_name).await,
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                self.rename((request.node, &name), (new_parent, &new_name), flags).await
+            }
+            Operation::GetAttributes { .. } => Ok(attributes_response(&client.attr(id).await?)),
+            Operation::SetAttributes(ref set) => self.set_attributes(&request, set).await,
+            Operation::StatFs => self.statistics().await,
+            Operation::Fsync { handle, .. } => done(client.fsync_file(&*self.file(handle)?).await),
+            Operation::FsyncDirectory { .. } => done(client.fsync(id).await),
+            Operation::OpenDirectory { .. } => self.open_directory(id).await,
+            Operation::ReadDirectory(read) => self.list(request.node, read, false).await,
+            Operation::ReadDirectoryPlus(read) => self.list(request.node, read, true).await,
+            Operation::ReleaseDirectory(release) => Ok(self.drop_directory(release.handle)),
+            Operation::GetXattr { name, size } => self.xattr(id, &name, size).await,
+            Operation::ListXattr { size } => self.xattrs(id, size).await,
+            Operation::SetXattr { name, value, flags, .. } => {
+                done(self.set_xattr(id, &name, &value, flags).await)
+            }
+            Operation::RemoveXattr { name } => done(client.remove_xattr(id, &name).await),
+            Operation::GetLock(ref wanted) => self.test_lock(id, wanted).await,
+            Operation::SetLock { ref lock, wait } => self.set_lock(&request, lock, wait).await,
+            Operation::Open { flags, kill_suid_sgid } => {
+                Ok(Response::Opened(self.open(&request, flags, kill_suid_sgid).await?))
+            }
+            Operation::Create { ref name, ref creation, flags, .. } => {
+                let (entry, opened) = self.create(&request, name, creation, flags, None).await?;
+                Ok(Response::Created(entry, opened))
+            }
+            Operation::Read(read) => self.read(id, read).await,
+            Operation::Write(write) => self.write(id, request.gid, write).await,
+            Operation::Flush { handle, lock_owner } => self.flush(id, handle, lock_owner).await,
+            Operation::Release(release) => self.release(id, release).await,
+            Operation::Fallocate { offset, length, mode, .. } => {
+                self.fallocate(&request, (offset, length), mode as i32).await
+            }
+            Operation::Lseek { offset, whence, .. } => {
+                Ok(Response::Offset(client.seek(id, offset, seek_to(whence)?).await?))
+            }
+            Operation::CopyFileRange(ref copy) => self.copy(&request, copy).await,
             // The kernel checks permissions by the attributes, and makes do without the others.
             Operation::Access { .. }
             | Operation::Statx(_)
@@ -78,84 +102,62 @@ impl Tsumugi {
         }
     }
 
-    async fn on_names(self: &Rc<Self>, request: Request) -> Answer {
+    async fn lookup(self: &Rc<Self>, request: &Request, name: &Name) -> Answer {
         let parent = self.inode(request.node);
-        let client = &self.client;
-        let entry_of = |attr: Attr| Ok(Response::Entry(self.entry(request.node, &attr)));
-        match &request.operation {
-            Operation::Lookup { name } => {
-                entry_of(self.look_up(request.pid, parent, name.as_bytes()).await?)
-            }
-            Operation::ReadLink => Ok(Response::bytes(&client.read_link(parent).await?)),
-            Operation::Symlink { name, target, .. } => {
-                let make = Make::Symlink(target.to_vec());
-                let extensions = Extensions::default();
-                let creation = Creation { mode: 0o777, umask: 0, extensions };
-                let setting = setting(&request, &creation);
-                entry_of(client.make(parent, name.as_bytes(), make, setting).await?)
-            }
-            Operation::MakeDirectory { name, creation } => {
-                let setting = setting(&request, creation);
-                entry_of(client.make(parent, name.as_bytes(), Make::Directory, setting).await?)
-            }
-            Operation::MakeNode { name, creation, rdev } => {
-                let make = match FileKind::from_mode(creation.mode) {
-                    None | Some(FileKind::File) => Make::File,
-                    Some(FileKind::Directory | FileKind::Symlink) => return Err(Errno::EINVAL),
-                    Some(kind) => Make::Special(kind, *rdev),
-                };
-                let setting = setting(&request, creation);
-                entry_of(client.make(parent, name.as_bytes(), make, setting).await?)
-            }
-            Operation::Unlink { name } => done(client.unlink(parent, name.as_bytes()).await),
-            Operation::RemoveDirectory { name } => {
-                done(client.rmdir(parent, name.as_bytes()).await)
-            }
-            Operation::Link { inode: linked, new_name } => {
-                entry_of(client.link(self.inode(*linked), parent, new_name.as_bytes()).await?)
-            }
-            Operation::Rename { name, new_parent, new_name, flags } => {
-                let mode = rename_mode(*flags)?;
-                let to = (self.inode(*new_parent), new_name.as_bytes());
-                let renamed = client.rename((parent, name.as_bytes()), to, mode).await?;
-                let mut nodes = self.nodes.borrow_mut();
-                nodes.moved(request.node, *new_parent, renamed.moved);
-                if let Some(other) = renamed.other {
-                    nodes.moved(*new_parent, request.node, other);
-                }
-                Ok(Response::Done)
-            }
-            _ => Ok(Response::Error(UNSUPPORTED)),
-        }
+        let attr = self.look_up(request.pid, parent, name.as_bytes()).await?;
+        Ok(Response::Entry(self.entry(request.node, &attr)))
     }
 
-    async fn on_inode(self: &Rc<Self>, request: Request) -> Answer {
-        let id = self.inode(request.node);
-        match &request.operation {
-            Operation::GetAttributes { .. } => {
-                Ok(attributes_response(&self.client.attr(id).await?))
-            }
-            Operation::SetAttributes(set) => self.set_attributes(&request, set).await,
-            Operation::Fsync { handle, .. } => {
-                done(self.client.fsync_file(&*self.file(*handle)?).await)
-            }
-            Operation::FsyncDirectory { .. } => done(self.client.fsync(id).await),
-            Operation::StatFs => {
-                let pool_use = self.client.pool_use().await?;
-                let free = pool_use.free_bytes / FRAGMENT_BYTES;
-                Ok(Response::Statistics(FileSystemStatistics {
-                    blocks: pool_use.total_bytes / FRAGMENT_BYTES,
-                    blocks_free: free,
-                    blocks_available: free,
-                    files: pool_use.inodes + free,
-                    files_free: free,
-                    block_size: FRAGMENT_BYTES as u32,
-                    fragment_size: FRAGMENT_BYTES as u32,
-                    name_length_max: protocol::NAME_MAX_BYTES as u32,
-                }))
-            }
-            _ => Ok(Response::Error(UNSUPPORTED)),
+    async fn make(
+        self: &Rc<Self>,
+        request: &Request,
+        name: &Name,
+        creation: &Creation,
+        make: Make,
+    ) -> Answer {
+        let parent = self.inode(request.node);
+        let setting = setting(request, creation);
+        let attr = self.client.make(parent, name.as_bytes(), make, setting).await?;
+        Ok(Response::Entry(self.entry(request.node, &attr)))
+    }
+
+    async fn link(self: &Rc<Self>, parent: NodeId, linked: NodeId, new_name: &Name) -> Answer {
+        let (linked, directory) = (self.inode(linked), self.inode(parent));
+        let attr = self.client.link(linked, directory, new_name.as_bytes()).await?;
+        Ok(Response::Entry(self.entry(parent, &attr)))
+    }
+
+    async fn rename(
+        self: &Rc<Self>,
+        (parent, name): (NodeId, &Name),
+        (new_parent, new_name): (NodeId, &Name),
+        flags: u32,
+    ) -> Answer {
+        let mode = rename_mode(flags)?;
+        let from = (self.inode(parent), name.as_bytes());
+        let to = (self.inode(new_parent), new_name.as_bytes());
+        let renamed = self.client.rename(from, to, mode).await?;
+        let mut nodes = self.nodes.borrow_mut();
+        nodes.moved(parent, new_parent, renamed.moved);
+        if let Some(other) = renamed.other {
+            nodes.moved(new_parent, parent, other);
         }
+        Ok(Response::Done)
+    }
+
+    async fn statistics(&self) -> Answer {
+        let pool_use = self.client.pool_use().await?;
+        let free = pool_use.free_bytes / FRAGMENT_BYTES;
+        Ok(Response::Statistics(FileSystemStatistics {
+            blocks: pool_use.total_bytes / FRAGMENT_BYTES,
+            blocks_free: free,
+            blocks_available: free,
+            files: pool_use.inodes + free,
+            files_free: free,
+            block_size: FRAGMENT_BYTES as u32,
+            fragment_size: FRAGMENT_BYTES as u32,
+            name_length_max: protocol::NAME_MAX_BYTES as u32,
+        }))
     }
 
     async fn set_attributes(self: &Rc<Self>, request: &Request, set: &SetAttributes) -> Answer {
@@ -174,66 +176,34 @@ impl Tsumugi {
         Ok(attributes_response(&attr))
     }
 
-    async fn on_file(self: &Rc<Self>, request: Request) -> Answer {
-        let id = self.inode(request.node);
-        match request.operation {
-            Operation::Open { flags, kill_suid_sgid } => {
-                Ok(Response::Opened(self.open(&request, flags, kill_suid_sgid).await?))
-            }
-            Operation::Create { ref name, ref creation, flags, .. } => {
-                let (entry, opened) = self.create(&request, name, creation, flags, None).await?;
-                Ok(Response::Created(entry, opened))
-            }
-            Operation::Read(read) => {
-                let (size, room) = (read.size as usize, read.destination.as_ref());
-                if read.flags & libc::O_DIRECT.cast_unsigned() != 0 {
-                    self.client.look_ahead(id, read.offset, size);
-                }
-                let chunks = self.client.read(id, read.offset, size, room).await?;
-                Ok(Response::Data(chunks.into_iter().collect()))
-            }
-            Operation::Write(write) => {
-                if write.kill_suid_sgid && !write.data.is_empty() {
-                    self.clear_of_stranger(id, request.gid).await?;
-                }
-                self.write(write).await
-            }
-            Operation::Flush { handle, lock_owner } => {
-                let file = self.file(handle)?;
-                let flushed = self.client.flush(&file).await;
-                let unlocked = self.release_posix(id, lock_owner).await;
-                done(flushed.and(unlocked))
-            }
-            Operation::Release(release) => {
-                let file = self.take_file(release.handle)?;
-                self.release_own(id, release.handle).await;
-                if let Some(owner) = release.flock_unlock {
-                    self.unlock_flock(id, owner).await;
-                }
-                done(self.client.release(&file).await)
-            }
-            Operation::Fallocate { offset, length, mode, .. } => {
-                let mode = fallocate_mode(mode as i32)?;
-                self.clear_privileges(id, (request.uid, request.gid)).await?;
-                done(self.client.fallocate(id, offset, length, mode).await)
-            }
-            Operation::Lseek { offset, whence, .. } => {
-                let to = match whence as i32 {
-                    libc::SEEK_DATA => SeekTo::Data,
-                    libc::SEEK_HOLE => SeekTo::Hole,
-                    _ => return Err(Errno::EINVAL),
-                };
-                Ok(Response::Offset(self.client.seek(id, offset, to).await?))
-            }
-            Operation::CopyFileRange(copy) => {
-                if copy.length > 0 && copy.offset_in < self.client.attr(id).await?.size {
-                    let destination = self.inode(copy.node_out);
-                    self.clear_privileges(destination, (request.uid, request.gid)).await?;
-                }
-                self.copy(id, &copy).await
-            }
-            _ => Ok(Response::Error(UNSUPPORTED)),
+    async fn read(&self, id: InodeId, read: Read) -> Answer {
+        let (size, room) = (read.size as usize, read.destination.as_ref());
+        if read.flags & libc::O_DIRECT.cast_unsigned() != 0 {
+            self.client.look_ahead(id, read.offset, size);
         }
+        let chunks = self.client.read(id, read.offset, size, room).await?;
+        Ok(Response::Data(chunks.into_iter().collect()))
+    }
+
+    async fn flush(
+        self: &Rc<Self>,
+        id: InodeId,
+        handle: FileHandle,
+        lock_owner: fuse::LockOwner,
+    ) -> Answer {
+        let file = self.file(handle)?;
+        let flushed = self.client.flush(&file).await;
+        let unlocked = self.release_posix(id, lock_owner).await;
+        done(flushed.and(unlocked))
+    }
+
+    async fn release(self: &Rc<Self>, id: InodeId, release: Release) -> Answer {
+        let file = self.take_file(release.handle)?;
+        self.release_own(id, release.handle).await;
+        if let Some(owner) = release.flock_unlock {
+            self.unlock_flock(id, owner).await;
+        }
+        done(self.client.release(&file).await)
     }
 
     async fn open(
@@ -299,7 +269,10 @@ impl Tsumugi {
         }
     }
 
-    async fn write(self: &Rc<Self>, write: Write) -> Answer {
+    async fn write(self: &Rc<Self>, id: InodeId, gid: u32, write: Write) -> Answer {
+        if write.kill_suid_sgid && !write.data.is_empty() {
+            self.clear_of_stranger(id, gid).await?;
+        }
         let file = self.file(write.handle)?;
         let length = write.data.len();
         let bytes = write.data;
@@ -312,13 +285,29 @@ impl Tsumugi {
         Ok(Response::Written(length as u32))
     }
 
-    async fn copy(self: &Rc<Self>, source: protocol::InodeId, copy: &CopyFileRange) -> Answer {
-        let destination = (self.inode(copy.node_out), copy.offset_out);
-        let from = (source, copy.offset_in);
-        Ok(Response::Copied(self.client.copy_range(from, destination, copy.length).await?))
+    async fn fallocate(
+        self: &Rc<Self>,
+        request: &Request,
+        (offset, length): (u64, u64),
+        mode: i32,
+    ) -> Answer {
+        let id = self.inode(request.node);
+        let mode = fallocate_mode(mode)?;
+        self.clear_privileges(id, (request.uid, request.gid)).await?;
+        done(self.client.fallocate(id, offset, length, mode).await)
     }
 
-    async fn unlock_flock(&self, id: protocol::InodeId, owner: fuse::LockOwner) {
+    async fn copy(self: &Rc<Self>, request: &Request, copy: &CopyFileRange) -> Answer {
+        let source = self.inode(request.node);
+        let destination = self.inode(copy.node_out);
+        if copy.length > 0 && copy.offset_in < self.client.attr(source).await?.size {
+            self.clear_privileges(destination, (request.uid, request.gid)).await?;
+        }
+        let (from, to) = ((source, copy.offset_in), (destination, copy.offset_out));
+        Ok(Response::Copied(self.client.copy_range(from, to, copy.length).await?))
+    }
+
+    async fn unlock_flock(&self, id: InodeId, owner: fuse::LockOwner) {
         if let Err(error) = self.client.unlock(crate::locks::whole_flock(id, owner)).await {
             tracing::warn!(inode = id.0, %error, "a flock could not be released at close");
         }
@@ -327,6 +316,22 @@ impl Tsumugi {
 
 fn done(result: Result<(), Errno>) -> Answer {
     result.map(|()| Response::Done)
+}
+
+fn node_kind(mode: u32, rdev: u32) -> Result<Make, Errno> {
+    match FileKind::from_mode(mode) {
+        None | Some(FileKind::File) => Ok(Make::File),
+        Some(FileKind::Directory | FileKind::Symlink) => Err(Errno::EINVAL),
+        Some(kind) => Ok(Make::Special(kind, rdev)),
+    }
+}
+
+fn seek_to(whence: u32) -> Result<SeekTo, Errno> {
+    match whence as i32 {
+        libc::SEEK_DATA => Ok(SeekTo::Data),
+        libc::SEEK_HOLE => Ok(SeekTo::Hole),
+        _ => Err(Errno::EINVAL),
+    }
 }
 
 fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {

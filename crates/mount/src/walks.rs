@@ -25,7 +25,7 @@
 
 use crate::file_system::Tsumugi;
 use client::{NamesHeld, Pin};
-use fuse::{Operation, Request, Response};
+use fuse::{Creation, Name, NodeId, Operation, Request, Response};
 use protocol::{Attr, Errno, InodeId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -54,14 +54,27 @@ struct Caller {
 }
 
 /// What a request means for its caller's walk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+#[derive(Clone, Copy, Debug)]
+enum Step<'a> {
     /// Finds a name.
-    Lookup,
+    Lookup(&'a Name),
     /// Looks at what was found, for the kernel's checks perhaps.
     Look,
     /// Ends the walk.
-    Act,
+    Act(Act<'a>),
+}
+
+/// What a walk was for.
+#[derive(Clone, Copy, Debug)]
+enum Act<'a> {
+    /// Makes and opens a file, with these open flags.
+    Create(&'a Name, &'a Creation, u32),
+    /// Moves a name.
+    Rename,
+    /// Gives this inode a further name.
+    Link(NodeId),
+    /// Anything else, done with what the walk has led to.
+    Other,
 }
 
 /// A name that a second walk has found absent.
@@ -160,15 +173,20 @@ impl Walks {
     }
 }
 
-fn step(operation: &Operation) -> Step {
+fn step(operation: &Operation) -> Step<'_> {
     match operation {
-        Operation::Lookup { .. } => Step::Lookup,
+        Operation::Lookup { name } => Step::Lookup(name),
         Operation::GetAttributes { .. }
         | Operation::ReadLink
         | Operation::GetXattr { .. }
         | Operation::Read(_)
         | Operation::Flush { .. }
         | Operation::Release(_) => Step::Look,
+        Operation::Create { name, creation, flags, .. } => {
+            Step::Act(Act::Create(name, creation, *flags))
+        }
+        Operation::Rename { .. } => Step::Act(Act::Rename),
+        Operation::Link { inode, .. } => Step::Act(Act::Link(*inode)),
         Operation::Statx(_)
         | Operation::SetAttributes(_)
         | Operation::Symlink { .. }
@@ -176,10 +194,7 @@ fn step(operation: &Operation) -> Step {
         | Operation::MakeDirectory { .. }
         | Operation::Unlink { .. }
         | Operation::RemoveDirectory { .. }
-        | Operation::Rename { .. }
-        | Operation::Link { .. }
         | Operation::Open { .. }
-        | Operation::Create { .. }
         | Operation::TemporaryFile { .. }
         | Operation::Write(_)
         | Operation::Fsync { .. }
@@ -201,7 +216,7 @@ fn step(operation: &Operation) -> Step {
         | Operation::Ioctl(_)
         | Operation::Poll { .. }
         | Operation::SyncFs
-        | Operation::BlockMap { .. } => Step::Act,
+        | Operation::BlockMap { .. } => Step::Act(Act::Other),
     }
 }
 
@@ -209,8 +224,7 @@ impl Tsumugi {
     /// Answers a request as a step of its caller's walk.
     pub(crate) async fn answer_walk(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
         let caller = Caller { thread: request.pid, uid: request.uid, gid: request.gid };
-        let step = step(&request.operation);
-        if step != Step::Lookup {
+        if !matches!(step(&request.operation), Step::Lookup(_)) {
             self.walks.forget_seen(caller.thread);
         }
         if !self.walks.is_second(caller) {
@@ -221,8 +235,8 @@ impl Tsumugi {
             return answer;
         }
         let is_safe = self.is_safe(caller, &request);
-        let answer = match (step, &request.operation) {
-            (Step::Lookup, Operation::Lookup { name }) => {
+        let answer = match step(&request.operation) {
+            Step::Lookup(name) => {
                 let parent = self.inode(request.node);
                 match self.walks.after_absent(caller, parent, name.as_bytes()) {
                     After::Nothing => {}
@@ -235,8 +249,8 @@ impl Tsumugi {
                 let attr = self.look_up_again(caller, parent, name.as_bytes()).await;
                 attr.map(|attr| Response::Entry(self.entry(request.node, &attr)))
             }
-            (Step::Act, _) => self.act_after_second(caller, request).await,
-            _ => self.answer(request).await,
+            Step::Look => self.answer(request).await,
+            Step::Act(_) => self.act_after_second(caller, request).await,
         };
         if !matches!(answer, Err(Errno::ESTALE)) {
             return answer;
@@ -255,11 +269,11 @@ impl Tsumugi {
     fn is_safe(&self, caller: Caller, request: &Request) -> bool {
         let second = self.walks.second.borrow();
         let Some(walk) = second.get(&caller) else { return false };
-        let node = match &request.operation {
+        let node = match step(&request.operation) {
             // A create that has lost again, as it came too late: see NAME_HELD.
-            Operation::Create { .. } => return walk.has_looked && caller.thread != 0,
-            Operation::Link { inode, .. } => *inode,
-            _ => request.node,
+            Step::Act(Act::Create(..)) => return walk.has_looked && caller.thread != 0,
+            Step::Act(Act::Link(inode)) => inode,
+            Step::Act(Act::Rename | Act::Other) | Step::Look | Step::Lookup(_) => request.node,
         };
         let inode = self.inode(node);
         walk.pins.iter().any(|pin| pin.inode() == inode)
@@ -373,18 +387,18 @@ impl Tsumugi {
         let ended = self.walks.second.borrow_mut().remove(&caller);
         // Pinned until the end of this.
         let Walk { absent, pins: _pins, has_lost_name, .. } = ended.unwrap_or_default();
-        match &request.operation {
-            Operation::Rename { .. } if has_lost_name => Err(Errno::ENOENT),
-            Operation::Create { name, creation, flags, .. } => {
+        match step(&request.operation) {
+            Step::Act(Act::Rename) if has_lost_name => Err(Errno::ENOENT),
+            Step::Act(Act::Create(name, creation, flags)) => {
                 let parent = self.inode(request.node);
                 let is_same = |absent: &Absent| {
                     absent.held.directory() == parent && *absent.name == *name.as_bytes()
                 };
                 let held = absent.filter(is_same).map(|absent| absent.held);
-                let (entry, opened) = self.create(&request, name, creation, *flags, held).await?;
+                let (entry, opened) = self.create(&request, name, creation, flags, held).await?;
                 Ok(Response::Created(entry, opened))
             }
-            _ => {
+            Step::Act(Act::Rename | Act::Link(_) | Act::Other) | Step::Look | Step::Lookup(_) => {
                 drop(absent);
                 self.answer(request).await
             }

@@ -1,7 +1,7 @@
 //! Extended attributes, and those by which layouts are shown and set.
 
 use crate::file_system::Tsumugi;
-use fuse::{Operation, Request, Response};
+use fuse::Response;
 use protocol::attr::{AttrChanges, Layout};
 use protocol::client::XattrMode;
 use protocol::{Errno, InodeId};
@@ -18,43 +18,38 @@ const STRIPE_BYTES_MIN: u32 = 64 << 10;
 const STRIPE_BYTES_MAX: u32 = 1 << 30;
 
 impl Tsumugi {
-    pub(crate) async fn on_xattr(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
-        let id = self.inode(request.node);
-        match request.operation {
-            Operation::GetXattr { name, size } => {
-                if name.starts_with(b"system.posix_acl_") {
-                    return Err(Errno::EOPNOTSUPP);
-                }
-                let value = if &*name == LAYOUT_XATTR {
-                    render(self.client.attr(id).await?.layout).into_bytes()
-                } else if id == InodeId::ROOT && &*name == COUNTS_XATTR {
-                    serde_json::to_vec(&self.client.counts()).map_err(|_| Errno::EIO)?
-                } else {
-                    self.client.xattr(id, &name).await?
-                };
-                Ok(Response::xattr(&value, size))
-            }
-            Operation::ListXattr { size } => {
-                let mut list = Vec::new();
-                for name in self.client.xattrs(id).await? {
-                    list.extend_from_slice(&name);
-                    list.push(0);
-                }
-                Ok(Response::xattr(&list, size))
-            }
-            Operation::SetXattr { name, value, flags, .. } => {
-                self.set_xattr(id, &name, &value, flags).await?;
-                Ok(Response::Done)
-            }
-            Operation::RemoveXattr { name } => {
-                self.client.remove_xattr(id, &name).await?;
-                Ok(Response::Done)
-            }
-            _ => Ok(Response::Error(crate::file_system::UNSUPPORTED)),
+    /// Reads an extended attribute.
+    pub(crate) async fn xattr(
+        self: &Rc<Self>,
+        id: InodeId,
+        name: &[u8],
+        size: u32,
+    ) -> Result<Response, Errno> {
+        if name.starts_with(b"system.posix_acl_") {
+            return Err(Errno::EOPNOTSUPP);
         }
+        let value = if name == LAYOUT_XATTR {
+            render(self.client.attr(id).await?.layout).into_bytes()
+        } else if id == InodeId::ROOT && name == COUNTS_XATTR {
+            serde_json::to_vec(&self.client.counts()).map_err(|_| Errno::EIO)?
+        } else {
+            self.client.xattr(id, name).await?
+        };
+        Ok(Response::xattr(&value, size))
     }
 
-    async fn set_xattr(
+    /// Lists the names of the extended attributes.
+    pub(crate) async fn xattrs(self: &Rc<Self>, id: InodeId, size: u32) -> Result<Response, Errno> {
+        let mut list = Vec::new();
+        for name in self.client.xattrs(id).await? {
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        Ok(Response::xattr(&list, size))
+    }
+
+    /// Sets an extended attribute.
+    pub(crate) async fn set_xattr(
         self: &Rc<Self>,
         id: InodeId,
         name: &[u8],

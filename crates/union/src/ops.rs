@@ -19,9 +19,11 @@ use fuse::{
 };
 use rustix::io::Errno;
 
+use self::create::{Make, Setting};
 use crate::format::NAMED_WHITEOUT;
 use crate::node::Node;
 use crate::partial::Filler;
+use crate::privileges::Caller;
 use crate::sys::Stat;
 use crate::tree::Union;
 
@@ -66,42 +68,70 @@ impl FileSystem for Union {
 }
 
 impl Union {
+    /// Answers a request. This is the only list of operations: what an operation needs is handed on in parts.
     async fn answer(self: &Rc<Self>, request: Request) -> Answer {
-        match &request.operation {
-            Operation::Lookup { .. }
-            | Operation::Unlink { .. }
-            | Operation::RemoveDirectory { .. }
-            | Operation::Link { .. } => self.on_name(&request).await,
-            Operation::Rename { .. } => self.on_rename(&request).await,
-            Operation::Symlink { .. }
-            | Operation::MakeNode { .. }
-            | Operation::MakeDirectory { .. }
-            | Operation::Create { .. }
-            | Operation::TemporaryFile { .. } => self.on_create(&request).await,
-            Operation::GetXattr { .. }
-            | Operation::SetXattr { .. }
-            | Operation::ListXattr { .. }
-            | Operation::RemoveXattr { .. } => self.on_xattr(&request).await,
-            Operation::GetAttributes { .. }
-            | Operation::SetAttributes(_)
-            | Operation::ReadLink
-            | Operation::StatFs
-            | Operation::Fsync { .. }
-            | Operation::FsyncDirectory { .. }
-            | Operation::Ioctl(_)
-            | Operation::SyncFs => self.on_inode(&request).await,
-            Operation::OpenDirectory { .. }
-            | Operation::ReadDirectory(_)
-            | Operation::ReadDirectoryPlus(_)
-            | Operation::ReleaseDirectory(_) => self.on_directory(&request),
-            Operation::Open { .. }
-            | Operation::Read(_)
-            | Operation::Write(_)
-            | Operation::Flush { .. }
-            | Operation::Release(_)
-            | Operation::Fallocate { .. }
-            | Operation::Lseek { .. }
-            | Operation::CopyFileRange(_) => self.on_file(request).await,
+        let id = request.node;
+        let caller = Caller::of(&request);
+        let node = || self.node(id);
+        match request.operation {
+            Operation::Lookup { name } => self.on_lookup(&node()?, name.as_bytes()).await,
+            Operation::Unlink { name } => self.on_unlink(&node()?, name.as_bytes()).await,
+            Operation::RemoveDirectory { name } => self.on_rmdir(&node()?, name.as_bytes()).await,
+            Operation::Link { inode, new_name } => self.on_link(inode, id, &new_name).await,
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                self.on_rename((id, &name), (new_parent, &new_name), flags).await
+            }
+            Operation::Symlink { ref name, ref target, ref extensions } => {
+                self.make(&Setting::of_link(&request, extensions), name, &Make::Symlink(target))
+                    .await
+            }
+            Operation::MakeNode { ref name, ref creation, rdev } => {
+                self.make(&Setting::of(&request, creation), name, &Make::of(creation, rdev)).await
+            }
+            Operation::MakeDirectory { ref name, ref creation } => {
+                self.make(&Setting::of(&request, creation), name, &Make::Directory).await
+            }
+            Operation::Create { ref name, ref creation, flags, .. } => {
+                self.create(&request, name, creation, flags).await
+            }
+            Operation::TemporaryFile { ref creation, flags } => {
+                self.make_nameless(&Setting::of(&request, creation), flags).await
+            }
+            Operation::GetXattr { name, size } => self.xattr(&node()?, &name, size),
+            Operation::ListXattr { size } => self.xattrs(&node()?, size),
+            Operation::SetXattr { name, value, flags, acl_kill_sgid } => {
+                self.set_xattr((id, &node()?), (&name, &value), flags, acl_kill_sgid).await
+            }
+            Operation::RemoveXattr { name } => {
+                self.remove_xattr((id, &node()?), &name, caller).await
+            }
+            Operation::GetAttributes { .. } => self.on_get_attributes(id, &node()?).await,
+            Operation::SetAttributes(set) => {
+                self.on_set_attributes((id, &node()?), &set, caller).await
+            }
+            Operation::ReadLink => self.read_link(&node()?),
+            Operation::StatFs => node().and_then(|_| self.statistics()),
+            Operation::Fsync { data_only, .. } => done(self.sync_file(&node()?, data_only).await),
+            Operation::FsyncDirectory { .. } => done(self.sync_directory(&node()?).await),
+            Operation::Ioctl(ioctl) => self.on_ioctl(&ioctl).await,
+            Operation::SyncFs => done(self.sync_all().await),
+            Operation::OpenDirectory { .. } => node().map(|_| self.open_directory()),
+            Operation::ReadDirectory(read) => self.read_directory(&node()?, &read, false),
+            Operation::ReadDirectoryPlus(read) => self.read_directory(&node()?, &read, true),
+            Operation::ReleaseDirectory(release) => self.release_directory(release.handle),
+            Operation::Open { flags, kill_suid_sgid } => {
+                self.on_open((id, request.pid), flags, (caller, kill_suid_sgid)).await
+            }
+            Operation::Read(read) => self.read(read).await,
+            Operation::Write(write) => self.write_durably(write, caller).await,
+            // Writes went to the file at once: nothing is left to report.
+            Operation::Flush { .. } => Ok(Response::Done),
+            Operation::Release(release) => self.release(release.handle),
+            Operation::Fallocate { handle, offset, length, mode } => {
+                self.fallocate(handle, mode as i32, (offset, length), caller).await
+            }
+            Operation::Lseek { handle, offset, whence } => self.seek(handle, offset, whence as i32),
+            Operation::CopyFileRange(copy) => self.copy_range(&copy, caller),
             // The kernel checks permissions by the attributes, and the union keeps its locks.
             Operation::Access { .. }
             | Operation::Statx(_)
@@ -190,4 +220,8 @@ impl Union {
         let valid = if is_present { self.options.timeout } else { Duration::ZERO };
         Ok(Response::Attributes { attributes, valid })
     }
+}
+
+fn done(result: Result<(), Errno>) -> Answer {
+    result.map(|()| Response::Done)
 }

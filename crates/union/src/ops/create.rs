@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use fuse::{Creation, Extensions, Opened, Operation, Request, Response};
+use fuse::{Creation, Extensions, Name, NodeId, Opened, Request, Response};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -23,19 +23,30 @@ use crate::tree::Union;
 
 /// What to make.
 #[derive(Debug)]
-enum Make<'a> {
+pub(super) enum Make<'a> {
     File,
     Directory,
     Symlink(&'a [u8]),
     Special(u32, u32),
 }
 
+impl Make<'_> {
+    /// What MKNOD makes.
+    pub(super) fn of(creation: &Creation, rdev: u32) -> Self {
+        match creation.mode & libc::S_IFMT {
+            0 | libc::S_IFREG => Make::File,
+            kind => Make::Special(kind, rdev),
+        }
+    }
+}
+
 /// A new node, its attributes and, of a file, the open file.
 type Made = (Rc<Node>, Stat, Option<Rc<Backing>>);
 
-/// What a new inode gets beside its type.
+/// Where a new inode is made, and what it gets beside its type.
 #[derive(Debug)]
-struct Setting<'a> {
+pub(super) struct Setting<'a> {
+    parent: NodeId,
     mode: u32,
     umask: u32,
     uid: u32,
@@ -44,72 +55,36 @@ struct Setting<'a> {
 }
 
 impl<'a> Setting<'a> {
-    fn of(request: &Request, creation: &'a Creation) -> Self {
-        Self {
-            mode: creation.mode,
-            umask: creation.umask,
-            uid: request.uid,
-            gid: request.gid,
-            extensions: &creation.extensions,
-        }
+    pub(super) fn of(request: &Request, creation: &'a Creation) -> Self {
+        let Creation { mode, umask, extensions } = creation;
+        let Request { node: parent, uid, gid, .. } = *request;
+        Self { parent, mode: *mode, umask: *umask, uid, gid, extensions }
+    }
+
+    /// Of a symbolic link, which has no mode of its own.
+    pub(super) fn of_link(request: &Request, extensions: &'a Extensions) -> Self {
+        let Request { node: parent, uid, gid, .. } = *request;
+        Self { parent, mode: 0o777, umask: 0, uid, gid, extensions }
     }
 }
 
 impl Union {
-    pub(super) async fn on_create(self: &Rc<Self>, request: &Request) -> Answer {
-        let parent = self.node(request.node)?;
-        match &request.operation {
-            Operation::Symlink { name, target, extensions } => {
-                let setting = Setting {
-                    mode: 0o777,
-                    umask: 0,
-                    uid: request.uid,
-                    gid: request.gid,
-                    extensions,
-                };
-                self.make(&parent, name.as_bytes(), &Make::Symlink(target), &setting).await
-            }
-            Operation::MakeDirectory { name, creation } => {
-                let setting = Setting::of(request, creation);
-                self.make(&parent, name.as_bytes(), &Make::Directory, &setting).await
-            }
-            Operation::MakeNode { name, creation, rdev } => {
-                let make = match creation.mode & libc::S_IFMT {
-                    0 | libc::S_IFREG => Make::File,
-                    kind => Make::Special(kind, *rdev),
-                };
-                self.make(&parent, name.as_bytes(), &make, &Setting::of(request, creation)).await
-            }
-            Operation::Create { name, creation, flags, .. } => {
-                let setting = Setting::of(request, creation);
-                self.create((request, &parent), name.as_bytes(), &setting, *flags).await
-            }
-            Operation::TemporaryFile { creation, flags } => {
-                self.make_nameless(&parent, &Setting::of(request, creation), *flags).await
-            }
-            _ => Err(Errno::NOSYS),
-        }
-    }
-
-    async fn make(
-        &self,
-        parent: &Rc<Node>,
-        name: &[u8],
-        make: &Make<'_>,
-        setting: &Setting<'_>,
-    ) -> Answer {
-        let (node, stat, _) = self.make_named(parent, name, make, setting).await?;
+    pub(super) async fn make(&self, setting: &Setting<'_>, name: &Name, make: &Make<'_>) -> Answer {
+        let parent = self.node(setting.parent)?;
+        let (node, stat, _) = self.make_named(&parent, name.as_bytes(), make, setting).await?;
         Ok(Response::Entry(self.entry(&node, &stat)))
     }
 
-    async fn create(
+    pub(super) async fn create(
         self: &Rc<Self>,
-        (request, parent): (&Request, &Rc<Node>),
-        name: &[u8],
-        setting: &Setting<'_>,
+        request: &Request,
+        name: &Name,
+        creation: &Creation,
         flags: u32,
     ) -> Answer {
-        match self.make_named(parent, name, &Make::File, setting).await {
+        let (parent, name) = (&self.node(request.node)?, name.as_bytes());
+        let setting = Setting::of(request, creation);
+        match self.make_named(parent, name, &Make::File, &setting).await {
             Ok((node, stat, backing)) => {
                 let backing = backing.ok_or(Errno::IO)?;
                 let opened = self.opened(&node, backing, flags);
@@ -251,7 +226,9 @@ impl Union {
                 }
                 Ok(())
             }
-            _ => self.set_owner_and_mode(object, &wanted(mode & !setting.umask)),
+            (None, _) | (Some(_), None) => {
+                self.set_owner_and_mode(object, &wanted(mode & !setting.umask))
+            }
         }
     }
 
@@ -278,10 +255,11 @@ impl Union {
         Ok(())
     }
 
-    async fn make_nameless(&self, parent: &Rc<Node>, setting: &Setting<'_>, flags: u32) -> Answer {
-        self.copy_up_directory(parent).await?;
+    pub(super) async fn make_nameless(&self, setting: &Setting<'_>, flags: u32) -> Answer {
+        let parent = self.node(setting.parent)?;
+        self.copy_up_directory(&parent).await?;
         let upper = self.upper()?;
-        let directory = self.upper_part(parent)?;
+        let directory = self.upper_part(&parent)?;
         let open = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let private = Mode::RUSR | Mode::WUSR;
         let file = rustix::fs::openat(&upper.work, c".", open, private)?;

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fuse::{
-    DirectoryBuffer, DirectoryEntry, FileHandle, FileType, OpenFlags, Opened, Operation,
-    ReadDirectory, Request, Response,
+    DirectoryBuffer, DirectoryEntry, FileHandle, FileType, OpenFlags, Opened, ReadDirectory,
+    Response,
 };
 use rustix::io::Errno;
 
@@ -17,26 +17,24 @@ use crate::tree::{Listing, Union};
 const DOTS: u64 = 2;
 
 impl Union {
-    pub(super) fn on_directory(&self, request: &Request) -> Answer {
-        let node = self.node(request.node)?;
-        match &request.operation {
-            Operation::OpenDirectory { .. } => {
-                let listing = Rc::new(RefCell::new(Listing::default()));
-                let handle = FileHandle(self.listings.borrow_mut().insert(listing) as u64);
-                Ok(Response::Opened(Opened { handle, flags: OpenFlags::default(), backing: None }))
-            }
-            Operation::ReadDirectory(read) => self.read_directory(&node, read, false),
-            Operation::ReadDirectoryPlus(read) => self.read_directory(&node, read, true),
-            Operation::ReleaseDirectory(release) => {
-                let mut listings = self.listings.borrow_mut();
-                listings.try_remove(release.handle.0 as usize).ok_or(Errno::BADF)?;
-                Ok(Response::Done)
-            }
-            _ => Err(Errno::NOSYS),
-        }
+    pub(super) fn open_directory(&self) -> Response {
+        let listing = Rc::new(RefCell::new(Listing::default()));
+        let handle = FileHandle(self.listings.borrow_mut().insert(listing) as u64);
+        Response::Opened(Opened { handle, flags: OpenFlags::default(), backing: None })
     }
 
-    fn read_directory(&self, node: &Rc<Node>, read: &ReadDirectory, plus: bool) -> Answer {
+    pub(super) fn release_directory(&self, handle: FileHandle) -> Answer {
+        let mut listings = self.listings.borrow_mut();
+        listings.try_remove(handle.0 as usize).ok_or(Errno::BADF)?;
+        Ok(Response::Done)
+    }
+
+    pub(super) fn read_directory(
+        &self,
+        node: &Rc<Node>,
+        read: &ReadDirectory,
+        plus: bool,
+    ) -> Answer {
         let listing = self.listings.borrow().get(read.handle.0 as usize).cloned();
         let listing = listing.ok_or(Errno::BADF)?;
         let mut listing = listing.borrow_mut();

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use fuse::{FileSystemStatistics, Operation, Request, Response, SetAttributes, SetTime, Time};
+use fuse::{FileSystemStatistics, Ioctl, NodeId, Response, SetAttributes, SetTime, Time};
 use rustix::io::Errno;
 
 use super::Answer;
@@ -21,52 +21,44 @@ use crate::tree::Union;
 pub const IOCTL_SYNC: u32 = 0x7551;
 
 impl Union {
-    pub(super) async fn on_inode(self: &Rc<Self>, request: &Request) -> Answer {
-        let node = self.node(request.node)?;
-        match &request.operation {
-            Operation::GetAttributes { .. } => {
-                self.insist(async || self.attributes_answer(request.node, &node)).await
-            }
-            Operation::SetAttributes(set) => {
-                let caller = Caller::of(request);
-                if set.names_nothing() && node.file().is_some() {
-                    self.announce_change(&node, caller).await?;
-                } else {
-                    self.set_attributes(&node, set, caller).await?;
-                }
-                self.tell_present_number(request.node, &node);
-                self.attributes_answer(request.node, &node)
-            }
-            Operation::ReadLink => {
-                let object = self.object(&node)?;
-                let target = rustix::fs::readlinkat(&object, c"", Vec::new())?;
-                Ok(Response::bytes(target.as_bytes()))
-            }
-            Operation::StatFs => self.statistics(),
-            Operation::Fsync { data_only, .. } => {
-                self.sync_file(&node, *data_only).await?;
-                Ok(Response::Done)
-            }
-            Operation::FsyncDirectory { .. } => {
-                self.sync_directory(&node).await?;
-                Ok(Response::Done)
-            }
-            Operation::SyncFs => {
-                self.sync_all().await?;
-                Ok(Response::Done)
-            }
-            Operation::Ioctl(ioctl) if ioctl.command == IOCTL_SYNC => {
+    pub(super) async fn on_get_attributes(&self, id: NodeId, node: &Rc<Node>) -> Answer {
+        self.insist(async || self.attributes_answer(id, node)).await
+    }
+
+    pub(super) async fn on_set_attributes(
+        self: &Rc<Self>,
+        (id, node): (NodeId, &Rc<Node>),
+        set: &SetAttributes,
+        caller: Caller,
+    ) -> Answer {
+        if set.names_nothing() && node.file().is_some() {
+            self.announce_change(node, caller).await?;
+        } else {
+            self.set_attributes(node, set, caller).await?;
+        }
+        self.tell_present_number(id, node);
+        self.attributes_answer(id, node)
+    }
+
+    pub(super) fn read_link(&self, node: &Rc<Node>) -> Answer {
+        let object = self.object(node)?;
+        let target = rustix::fs::readlinkat(&object, c"", Vec::new())?;
+        Ok(Response::bytes(target.as_bytes()))
+    }
+
+    pub(super) async fn on_ioctl(self: &Rc<Self>, ioctl: &Ioctl) -> Answer {
+        match ioctl.command {
+            IOCTL_SYNC => {
                 self.sync_all().await?;
                 Ok(Response::Ioctl { result: 0, output: fuse::Chunks::new() })
             }
-            Operation::Ioctl(ioctl) if ioctl.command == IOCTL_STATUS => {
+            IOCTL_STATUS => {
                 let mut text = self.status_text().into_bytes();
                 text.truncate(ioctl.output_size as usize);
                 let output = std::iter::once(ring::Chunk::copy_from(&text)).collect();
                 Ok(Response::Ioctl { result: 0, output })
             }
-            Operation::Ioctl(_) => Err(Errno::NOTTY),
-            _ => Err(Errno::NOSYS),
+            _ => Err(Errno::NOTTY),
         }
     }
 
@@ -119,7 +111,7 @@ impl Union {
         }
     }
 
-    async fn sync_directory(self: &Rc<Self>, node: &Rc<Node>) -> Result<(), Errno> {
+    pub(super) async fn sync_directory(self: &Rc<Self>, node: &Rc<Node>) -> Result<(), Errno> {
         if self.options.sync == SyncMode::Volatile {
             return Ok(());
         }
@@ -132,7 +124,7 @@ impl Union {
         self.sync_directories(vec![Rc::clone(node)]).await
     }
 
-    fn statistics(&self) -> Answer {
+    pub(super) fn statistics(&self) -> Answer {
         let root = self.object(&self.root)?;
         let found = rustix::fs::fstatvfs(&root)?;
         Ok(Response::Statistics(FileSystemStatistics {

@@ -3,9 +3,7 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use fuse::{
-    CopyFileRange, FileHandle, OpenFlags, Opened, Operation, Read, Request, Response, Write,
-};
+use fuse::{CopyFileRange, FileHandle, NodeId, OpenFlags, Opened, Read, Response, Write};
 use ring::{Buffer, Segment, Segments};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -24,70 +22,67 @@ const FOR_EXECUTION: u32 = 0x20;
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
 impl Union {
-    pub(super) async fn on_file(self: &Rc<Self>, request: Request) -> Answer {
-        let caller = Caller::of(&request);
-        match request.operation {
-            Operation::Open { flags, kill_suid_sgid } => {
-                let node = self.node(request.node)?;
-                let truncation = (caller, kill_suid_sgid);
-                let for_writing =
-                    flags as i32 & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY;
-                let is_changing = for_writing || flags & FOR_EXECUTION != 0;
-                let is_direct = self.is_left_behind(request.node, request.pid, is_changing)?;
-                let open = async || self.open(&node, flags, truncation).await;
-                let backing = self.insist(open).await?;
-                if !is_direct && node.id.get() != request.node.0 {
-                    // The kernel looks the name up anew and finds the number that the node has now.
-                    return Err(Errno::STALE);
-                }
-                Ok(Response::Opened(self.keep_open(&node, backing, flags, is_direct)))
-            }
-            Operation::Read(read) => self.read(read).await,
-            Operation::Write(write) => self.write_durably(write, caller).await,
-            // Writes went to the file at once: nothing is left to tell.
-            Operation::Flush { .. } => Ok(Response::Done),
-            Operation::Release(release) => {
-                let mut files = self.files.borrow_mut();
-                let open = files.try_remove(release.handle.0 as usize).ok_or(Errno::BADF)?;
-                drop(files);
-                let node = Rc::clone(&open.node);
-                drop(open);
-                self.rearm(&node);
-                Ok(Response::Done)
-            }
-            Operation::Fallocate { handle, offset, length, mode } => {
-                let open = self.open_file(handle)?;
-                if self.fallocate_partial(&open.node, mode as i32, offset, length).await? {
-                    return Ok(Response::Done);
-                }
-                let backing = self.writable_backing(&open)?;
-                let taken = (caller, Announced::Earlier);
-                backing.with(|fd| self.take_privileges(&open.node, fd, taken))?;
-                let done = backing.file.fallocate(mode as i32, offset, length).await;
-                self.note_dirty(&open.node);
-                done.map(|()| Response::Done).map_err(errno_of)
-            }
-            Operation::Lseek { handle, offset, whence } => {
-                let open = self.open_file(handle)?;
-                if let Some(partial) = open.node.partial() {
-                    let at = (&**self, &open.node);
-                    return match whence as i32 {
-                        libc::SEEK_DATA => partial.seek(at, offset, true).map(Response::Offset),
-                        libc::SEEK_HOLE => partial.seek(at, offset, false).map(Response::Offset),
-                        _ => Err(Errno::INVAL),
-                    };
-                }
-                let to = match whence as i32 {
-                    libc::SEEK_DATA => SeekFrom::Data(offset),
-                    libc::SEEK_HOLE => SeekFrom::Hole(offset),
-                    _ => return Err(Errno::INVAL),
-                };
-                let backing = self.backing_of(&open)?;
-                backing.with(|fd| rustix::fs::seek(fd, to)).map(Response::Offset)
-            }
-            Operation::CopyFileRange(copy) => self.copy_range(&copy, caller),
-            _ => Err(Errno::NOSYS),
+    pub(super) async fn on_open(
+        self: &Rc<Self>,
+        (id, thread): (NodeId, u32),
+        flags: u32,
+        truncation: (Caller, bool),
+    ) -> Answer {
+        let node = self.node(id)?;
+        let for_writing = flags as i32 & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY;
+        let is_changing = for_writing || flags & FOR_EXECUTION != 0;
+        let is_direct = self.is_left_behind(id, thread, is_changing)?;
+        let open = async || self.open(&node, flags, truncation).await;
+        let backing = self.insist(open).await?;
+        if !is_direct && node.id.get() != id.0 {
+            // The kernel looks the name up anew and finds the number that the node has now.
+            return Err(Errno::STALE);
         }
+        Ok(Response::Opened(self.keep_open(&node, backing, flags, is_direct)))
+    }
+
+    pub(super) fn release(self: &Rc<Self>, handle: FileHandle) -> Answer {
+        let mut files = self.files.borrow_mut();
+        let open = files.try_remove(handle.0 as usize).ok_or(Errno::BADF)?;
+        drop(files);
+        let node = Rc::clone(&open.node);
+        drop(open);
+        self.rearm(&node);
+        Ok(Response::Done)
+    }
+
+    pub(super) async fn fallocate(
+        self: &Rc<Self>,
+        handle: FileHandle,
+        mode: i32,
+        (offset, length): (u64, u64),
+        caller: Caller,
+    ) -> Answer {
+        let open = self.open_file(handle)?;
+        if self.fallocate_partial(&open.node, mode, offset, length).await? {
+            return Ok(Response::Done);
+        }
+        let backing = self.writable_backing(&open)?;
+        let taken = (caller, Announced::Earlier);
+        backing.with(|fd| self.take_privileges(&open.node, fd, taken))?;
+        let done = backing.file.fallocate(mode, offset, length).await;
+        self.note_dirty(&open.node);
+        done.map(|()| Response::Done).map_err(errno_of)
+    }
+
+    pub(super) fn seek(self: &Rc<Self>, handle: FileHandle, offset: u64, whence: i32) -> Answer {
+        let to = match whence {
+            libc::SEEK_DATA => SeekFrom::Data(offset),
+            libc::SEEK_HOLE => SeekFrom::Hole(offset),
+            _ => return Err(Errno::INVAL),
+        };
+        let open = self.open_file(handle)?;
+        if let Some(partial) = open.node.partial() {
+            let for_data = whence == libc::SEEK_DATA;
+            return partial.seek((&**self, &open.node), offset, for_data).map(Response::Offset);
+        }
+        let backing = self.backing_of(&open)?;
+        backing.with(|fd| rustix::fs::seek(fd, to)).map(Response::Offset)
     }
 
     /// Readies a node to be open with these flags.
@@ -154,7 +149,7 @@ impl Union {
         if backing.is_writable() { Ok(backing) } else { self.backing(&open.node, true) }
     }
 
-    async fn read(&self, read: Read) -> Answer {
+    pub(super) async fn read(&self, read: Read) -> Answer {
         let open = self.open_file(read.handle)?;
         let size = read.size as usize;
         if let Some(partial) = open.node.partial() {
@@ -177,7 +172,7 @@ impl Union {
 
     /// Writes. After a write past its cache (`O_DIRECT`) the kernel asks for no sync by itself, whatever
     /// the file was opened with; after any other it does.
-    async fn write_durably(self: &Rc<Self>, write: Write, caller: Caller) -> Answer {
+    pub(super) async fn write_durably(self: &Rc<Self>, write: Write, caller: Caller) -> Answer {
         let (handle, flags) = (write.handle, write.flags as i32);
         let answer = self.write(write, caller).await?;
         if flags & libc::O_DIRECT != 0 && flags & libc::O_DSYNC != 0 {
@@ -208,7 +203,7 @@ impl Union {
         Ok(Response::Written(length))
     }
 
-    fn copy_range(self: &Rc<Self>, copy: &CopyFileRange, caller: Caller) -> Answer {
+    pub(super) fn copy_range(self: &Rc<Self>, copy: &CopyFileRange, caller: Caller) -> Answer {
         let (from, to) = (self.open_file(copy.handle_in)?, self.open_file(copy.handle_out)?);
         if from.node.partial().is_some() || to.node.partial().is_some() {
             // The kernel reads and writes instead.

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use fuse::{Operation, Request, Response};
+use fuse::{Name, NodeId, Response};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags};
 use rustix::io::Errno;
 
@@ -16,31 +16,18 @@ use crate::sys;
 use crate::tree::Union;
 
 impl Union {
-    pub(super) async fn on_name(self: &Rc<Self>, request: &Request) -> Answer {
-        let parent = self.node(request.node)?;
-        match &request.operation {
-            Operation::Lookup { name } => {
-                match self.insist(async || self.lookup(&parent, name.as_bytes())).await? {
-                    Some((node, stat)) => Ok(Response::Entry(self.entry(&node, &stat))),
-                    None => Ok(self.no_entry()),
-                }
-            }
-            Operation::Unlink { name } => {
-                self.prepare_link(&parent, name.as_bytes()).await?;
-                self.settle_partial(&parent, name.as_bytes()).await?;
-                self.unlink(&parent, name.as_bytes()).await?;
-                Ok(Response::Done)
-            }
-            Operation::RemoveDirectory { name } => {
-                self.remove_directory(&parent, name.as_bytes()).await?;
-                Ok(Response::Done)
-            }
-            Operation::Link { inode, new_name } => {
-                let node = self.node(*inode)?;
-                self.link(&node, &parent, new_name.as_bytes()).await
-            }
-            _ => Err(Errno::NOSYS),
+    pub(super) async fn on_lookup(&self, parent: &Rc<Node>, name: &[u8]) -> Answer {
+        match self.insist(async || self.lookup(parent, name)).await? {
+            Some((node, stat)) => Ok(Response::Entry(self.entry(&node, &stat))),
+            None => Ok(self.no_entry()),
         }
+    }
+
+    pub(super) async fn on_unlink(self: &Rc<Self>, parent: &Rc<Node>, name: &[u8]) -> Answer {
+        self.prepare_link(parent, name).await?;
+        self.settle_partial(parent, name).await?;
+        self.unlink(parent, name).await?;
+        Ok(Response::Done)
     }
 
     async fn unlink(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
@@ -117,7 +104,7 @@ impl Union {
         placed
     }
 
-    async fn remove_directory(&self, parent: &Rc<Node>, name: &[u8]) -> Result<(), Errno> {
+    pub(super) async fn on_rmdir(&self, parent: &Rc<Node>, name: &[u8]) -> Answer {
         let (node, _) = self.lookup(parent, name)?.ok_or(Errno::NOENT)?;
         if !node.is_directory() {
             return Err(Errno::NOTDIR);
@@ -147,10 +134,17 @@ impl Union {
         if leaves_whiteout && is_in_upper {
             self.sync_whiteout(parent).await;
         }
-        Ok(())
+        Ok(Response::Done)
     }
 
-    async fn link(self: &Rc<Self>, node: &Rc<Node>, parent: &Rc<Node>, name: &[u8]) -> Answer {
+    pub(super) async fn on_link(
+        self: &Rc<Self>,
+        linked: NodeId,
+        parent: NodeId,
+        new_name: &Name,
+    ) -> Answer {
+        let (node, parent) = (&self.node(linked)?, &self.node(parent)?);
+        let name = new_name.as_bytes();
         Self::check_new_name(name)?;
         self.make_changeable(node, Keep::All).await?;
         if let Some(pending) = node.pending() {
@@ -174,7 +168,10 @@ impl Union {
                 let follow = AtFlags::SYMLINK_FOLLOW;
                 rustix::fs::linkat(CWD, path, &upper.work, &work_name, follow)?;
             }
-            _ => return Err(Errno::NOENT),
+            Place::Lower
+            | Place::Pending(_)
+            | Place::Partial(_)
+            | Place::Gone { is_own: false, .. } => return Err(Errno::NOENT),
         }
         let named = rustix::fs::renameat(&upper.work, &work_name, &directory, name);
         // A rename between two names of one inode does nothing and leaves both.

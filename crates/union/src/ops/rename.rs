@@ -5,7 +5,7 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use fuse::{Operation, Request, Response};
+use fuse::{Name, NodeId, Response};
 use rustix::fs::{AtFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -25,25 +25,26 @@ struct Side<'a> {
 }
 
 impl Union {
-    pub(super) async fn on_rename(self: &Rc<Self>, request: &Request) -> Answer {
-        let Operation::Rename { name, new_parent, new_name, flags } = &request.operation else {
-            return Err(Errno::NOSYS);
-        };
-        let flags = RenameFlags::from_bits_retain(*flags);
+    pub(super) async fn on_rename(
+        self: &Rc<Self>,
+        (parent, name): (NodeId, &Name),
+        (new_parent, new_name): (NodeId, &Name),
+        flags: u32,
+    ) -> Answer {
+        let flags = RenameFlags::from_bits_retain(flags);
         if !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).contains(flags) {
             return Err(Errno::INVAL);
         }
-        let old = Side { parent: self.node(request.node)?, name: name.as_bytes() };
-        let new = Side { parent: self.node(*new_parent)?, name: new_name.as_bytes() };
+        let old = &Side { parent: self.node(parent)?, name: name.as_bytes() };
+        let new = &Side { parent: self.node(new_parent)?, name: new_name.as_bytes() };
         Self::check_new_name(new.name)?;
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
-        self.prepare_rename(&old, &new, is_exchange).await?;
+        self.prepare_rename(old, new, is_exchange).await?;
         // Nothing waits from here on.
         if is_exchange {
-            self.exchange(&old, &new)?;
+            self.exchange(old, new)?;
         } else {
-            let leaves_whiteout =
-                self.rename(&old, &new, flags.contains(RenameFlags::NOREPLACE))?;
+            let leaves_whiteout = self.rename(old, new, flags.contains(RenameFlags::NOREPLACE))?;
             if leaves_whiteout {
                 self.sync_whiteout(&old.parent).await;
             }

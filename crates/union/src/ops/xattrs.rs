@@ -3,12 +3,13 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use fuse::{Operation, Request, Response};
+use fuse::{NodeId, Response};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::Answer;
 use crate::copyup::Keep;
+use crate::node::Node;
 use crate::privileges::{CAPABILITY, Caller};
 use crate::sys;
 use crate::tree::Union;
@@ -17,65 +18,73 @@ use crate::tree::Union;
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
 impl Union {
-    pub(super) async fn on_xattr(self: &Rc<Self>, request: &Request) -> Answer {
-        let node = self.node(request.node)?;
-        match &request.operation {
-            Operation::GetXattr { name, size } => {
-                self.check_acl(name)?;
-                let object = self.object(&node)?;
-                let names = self.xattr_names_of(&node);
-                let stored = names.stored(name).ok_or(Errno::NODATA)?;
-                let value = sys::xattr(object.as_fd(), &stored)?;
-                Ok(Response::xattr(&value.ok_or(Errno::NODATA)?, *size))
+    pub(super) fn xattr(&self, node: &Rc<Node>, name: &[u8], size: u32) -> Answer {
+        self.check_acl(name)?;
+        let object = self.object(node)?;
+        let names = self.xattr_names_of(node);
+        let stored = names.stored(name).ok_or(Errno::NODATA)?;
+        let value = sys::xattr(object.as_fd(), &stored)?;
+        Ok(Response::xattr(&value.ok_or(Errno::NODATA)?, size))
+    }
+
+    pub(super) fn xattrs(&self, node: &Rc<Node>, size: u32) -> Answer {
+        let object = self.object(node)?;
+        let names = self.xattr_names_of(node);
+        let mut list = Vec::new();
+        for name in sys::xattr_names(object.as_fd())? {
+            if let Some(shown) = names.shown(&name) {
+                list.extend_from_slice(&shown);
+                list.push(0);
             }
-            Operation::ListXattr { size } => {
-                let object = self.object(&node)?;
-                let names = self.xattr_names_of(&node);
-                let mut list = Vec::new();
-                for name in sys::xattr_names(object.as_fd())? {
-                    if let Some(shown) = names.shown(&name) {
-                        list.extend_from_slice(&shown);
-                        list.push(0);
-                    }
-                }
-                Ok(Response::xattr(&list, *size))
-            }
-            Operation::SetXattr { name, value, flags, acl_kill_sgid } => {
-                self.check_acl(name)?;
-                let flags = XattrFlags::from_bits_retain(*flags);
-                let names = self.upper_xattr_names();
-                let stored = names.stored(name).ok_or(Errno::PERM)?;
-                self.make_changeable(&node, Keep::All).await?;
-                self.note_dirty(&node);
-                let object = self.object(&node)?;
-                sys::set_xattr(object.as_fd(), &stored, value, flags)?;
-                if *acl_kill_sgid {
-                    self.drop_group_privilege(object.as_fd())?;
-                }
-                self.tell_present_number(request.node, &node);
-                Ok(Response::Done)
-            }
-            Operation::RemoveXattr { name } => {
-                self.check_acl(name)?;
-                let names = self.xattr_names_of(&node);
-                let stored = names.stored(name).ok_or(Errno::NODATA)?;
-                let object = self.object(&node)?;
-                if sys::xattr(object.as_fd(), &stored)?.is_none() {
-                    return Err(Errno::NODATA);
-                }
-                if **name == *CAPABILITY {
-                    self.check_taking_capabilities(&node, Caller::of(request))?;
-                }
-                let names = self.upper_xattr_names();
-                let stored = names.stored(name).ok_or(Errno::PERM)?;
-                self.make_changeable(&node, Keep::All).await?;
-                self.note_dirty(&node);
-                sys::remove_xattr(self.object(&node)?.as_fd(), &stored)?;
-                self.tell_present_number(request.node, &node);
-                Ok(Response::Done)
-            }
-            _ => Err(Errno::NOSYS),
         }
+        Ok(Response::xattr(&list, size))
+    }
+
+    pub(super) async fn set_xattr(
+        self: &Rc<Self>,
+        (id, node): (NodeId, &Rc<Node>),
+        (name, value): (&[u8], &[u8]),
+        flags: u32,
+        acl_kill_sgid: bool,
+    ) -> Answer {
+        self.check_acl(name)?;
+        let flags = XattrFlags::from_bits_retain(flags);
+        let names = self.upper_xattr_names();
+        let stored = names.stored(name).ok_or(Errno::PERM)?;
+        self.make_changeable(node, Keep::All).await?;
+        self.note_dirty(node);
+        let object = self.object(node)?;
+        sys::set_xattr(object.as_fd(), &stored, value, flags)?;
+        if acl_kill_sgid {
+            self.drop_group_privilege(object.as_fd())?;
+        }
+        self.tell_present_number(id, node);
+        Ok(Response::Done)
+    }
+
+    pub(super) async fn remove_xattr(
+        self: &Rc<Self>,
+        (id, node): (NodeId, &Rc<Node>),
+        name: &[u8],
+        caller: Caller,
+    ) -> Answer {
+        self.check_acl(name)?;
+        let names = self.xattr_names_of(node);
+        let stored = names.stored(name).ok_or(Errno::NODATA)?;
+        let object = self.object(node)?;
+        if sys::xattr(object.as_fd(), &stored)?.is_none() {
+            return Err(Errno::NODATA);
+        }
+        if name == CAPABILITY {
+            self.check_taking_capabilities(node, caller)?;
+        }
+        let names = self.upper_xattr_names();
+        let stored = names.stored(name).ok_or(Errno::PERM)?;
+        self.make_changeable(node, Keep::All).await?;
+        self.note_dirty(node);
+        sys::remove_xattr(self.object(node)?.as_fd(), &stored)?;
+        self.tell_present_number(id, node);
+        Ok(Response::Done)
     }
 
     fn check_acl(&self, name: &[u8]) -> Result<(), Errno> {
