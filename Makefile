@@ -36,6 +36,7 @@ test: ## all that has to pass before a change goes in, with a table of times at 
 		memory "$(MAKE) -s memory" \
 		build "$(MAKE) -s build" \
 		sim "SIM_SEEDS=300 tests/sim" \
+		reduction tests/reduction \
 		system "$(MAKE) -s system" \
 		kernel "tests/kernel/run $(TSUMUGI)"
 

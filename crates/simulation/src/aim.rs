@@ -6,6 +6,7 @@ use crate::worker::{Doing, Shared, Watch};
 use ring::local::oneshot;
 use ring::sim::Moment;
 use ring::time::{sleep, timeout};
+use std::fmt::{self, Display};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,6 +23,19 @@ pub(crate) struct Victim {
     pub(crate) other: usize,
     /// Whether the other end is rather the metadata service; `None` if that is open.
     pub(crate) is_meta: Option<bool>,
+}
+
+impl Display for Victim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Victim { machine, other, is_meta } = self;
+        match is_meta {
+            Some(true) => write!(f, "node{machine} (at the other end: the metadata service)"),
+            Some(false) => write!(f, "node{machine} (at the other end: node{other})"),
+            None => {
+                write!(f, "node{machine} (at the other end: node{other} or the metadata service)")
+            }
+        }
+    }
 }
 
 /// A moment.
@@ -93,10 +107,12 @@ fn aims(kind: Fault) -> &'static [Aim] {
 
 /// A machine and another, by chance.
 pub(crate) fn anybody(shared: &Shared, random: &mut Random) -> Victim {
-    let count = shared.cluster.machines.len() as u64;
-    let machine = random.below(count);
-    let other = (machine + random.between(1, count - 1)) % count;
-    Victim { machine: machine as usize, other: other as usize, is_meta: None }
+    let (plan, count) = (&shared.plan, shared.plan.nodes_of_seed() as u64);
+    let key = random.below(count);
+    let other = (key + random.between(1, count - 1)) % count;
+    let (machine, other) = (plan.node_of(key as usize), plan.node_of(other as usize));
+    let other = if other == machine { (machine + 1) % plan.nodes } else { other };
+    Victim { machine, other, is_meta: None }
 }
 
 /// Waits for a moment that tells for this kind of misfortune, and mostly a little longer.

@@ -17,6 +17,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// The key of misfortunes' choices.
+const FAULTS: u64 = 1;
 /// How many of a hundred misfortunes are aimed.
 const AIMED_PERCENT: u64 = 75;
 /// A session that is silent for so long (ms) has been ended, while the admissions of its host at
@@ -35,9 +37,11 @@ const BEARABLE: Duration = Duration::from_secs(3);
 const SLOW_MIN: Duration = Duration::from_micros(300);
 
 /// Lets all of a plan's faults happen.
-pub(crate) async fn run(shared: &Rc<Shared>, mut random: Random) {
+pub(crate) async fn run(shared: &Rc<Shared>) {
     let faults = shared.plan.faults;
-    for _ in 0..shared.plan.fault_count {
+    for number in (0..shared.plan.fault_count).filter(|number| shared.plan.kept.has_fault(*number))
+    {
+        let mut random = Random::keyed(shared.plan.seed, &[FAULTS, number as u64]);
         let pause = 1 + shared.plan.pause_max.as_millis() as u64 * 4;
         sleep(Duration::from_millis(random.between(1, pause))).await;
         let Some(kind) = faults.pick(random.below(faults.total().max(1))) else { return };
@@ -52,10 +56,10 @@ pub(crate) async fn run(shared: &Rc<Shared>, mut random: Random) {
             history.counts.kinds[kind as usize] += 1;
         }
         shared.causes.borrow_mut().begin(kind);
-        shared.log(|| format!("{kind:?} befalls {victim:?}"));
+        shared.tell(|| format!("fault {number}: {kind:?} befalls {victim}"));
         befall(shared, kind, victim, &mut random).await;
         shared.causes.borrow_mut().end_of(kind);
-        shared.log(|| format!("{kind:?} is over"));
+        shared.tell(|| format!("fault {number}: {kind:?} is over"));
         shared.lasting.set(Duration::ZERO);
     }
 }

@@ -19,6 +19,7 @@ const FREED_AFTER: Duration = Duration::from_mins(2);
 /// Waits for the workers, then looks at everything from every client.
 pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     let cluster = &shared.cluster;
+    shared.tell(|| "all is mended; the workers go on to their ends".to_owned());
     cluster.network.heal_all();
     cluster.machines.iter().for_each(|machine| machine.node.set_disk_pace(None));
     cluster.complete().await;
@@ -27,6 +28,7 @@ pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     }
     sleep(SETTLED_AFTER).await;
     shared.history.borrow_mut().expire();
+    shared.tell(|| "everybody looks at everything".to_owned());
     for index in 0..cluster.machines.len() {
         on_client(shared, index, |worker| async move { worker.look_at_everything().await }).await;
     }

@@ -1,5 +1,9 @@
 //! Runs seeds of the simulation on all cores:
-//! `tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log] [--mutant=NAME]`.
+//! `tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log] [--mutant=NAME] [--no-reduce]`.
+//!
+//! The first seed in which the cluster fails is reduced to the fewest parts that still fail, for at most
+//! `--reduce-seconds=N` (60), and told as numbered lines; `--no-reduce` leaves that out. What it prints as
+//! `--only=...` repeats the reduced run. With a planted bug nothing is reduced but with `--reduce`.
 //!
 //! With a planted bug (`--mutant`, if the feature `mutants` is built) it ends with the first seed in which
 //! a checker catches it. `tsumugi-simulation mutants` prints the catalogue of planted bugs.
@@ -10,15 +14,22 @@
 //! failed. `SIM_SECONDS` is how long one seed may take (60) before the program gives up.
 
 use simulation::mutants::{self, Mutant};
-use simulation::{Counts, Plan, Report, SeedOutcome, cores, run_seed, sweep};
+use simulation::{
+    Counts, Kept, Plan, Reduced, Report, SeedOutcome, cores, reduce, run, run_seed, sweep,
+};
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const USAGE: &str =
     "usage: tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log] [--mutant=NAME]
+                          [--reduce | --no-reduce] [--reduce-seconds=N]
+       tsumugi-simulation SEED 1 --only=PARTS [--log] [--mutant=NAME]
        tsumugi-simulation mutants";
 /// Seconds that one seed may take, unless `SIM_SECONDS` says otherwise.
 const SEED_SECONDS: u64 = 60;
+/// Seconds that the reduction of a seed may take, unless an option says otherwise.
+const REDUCE_SECONDS: u64 = 60;
 /// Pause between two lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// Failed seeds whose violations are printed.
@@ -33,6 +44,10 @@ struct Options {
     is_logged: bool,
     /// The planted bug.
     mutant: Option<String>,
+    /// How long the first failing seed may be reduced; `None`: not at all.
+    reduce: Option<Duration>,
+    /// The parts of the one seed's plan that are run.
+    only: Option<Kept>,
 }
 
 impl Options {
@@ -45,18 +60,78 @@ impl Options {
             None if is_logged => 1,
             None => cores(),
         };
-        let mutant = arguments.iter().find_map(|argument| argument.strip_prefix("--mutant="));
-        let mutant = mutant.map(str::to_owned);
+        let value = |option: &str| {
+            arguments.iter().find_map(|argument| argument.strip_prefix(option)).map(str::to_owned)
+        };
+        let mutant = value("--mutant=");
+        let seconds =
+            value("--reduce-seconds=").map_or(Some(REDUCE_SECONDS), |it| it.parse().ok())?;
+        let is_reduced = has("--reduce") || mutant.is_none() && !has("--no-reduce");
+        let reduce = is_reduced.then(|| Duration::from_secs(seconds));
+        let only = match value("--only=") {
+            Some(text) => Some(text.parse().inspect_err(|error| eprintln!("{error}")).ok()?),
+            None => None,
+        };
         let (first, count) = (number(0)?, number(1)?);
-        Some(Options { first, count, jobs, is_verbose: has("--verbose"), is_logged, mutant })
+        let is_verbose = has("--verbose");
+        Some(Options { first, count, jobs, is_verbose, is_logged, mutant, reduce, only })
     }
 
     /// Ends the program if a bug is planted: it is caught.
     fn caught(&self, seed: u64, checker: &str) {
         if self.mutant.is_some() {
+            self.reduce(seed);
             println!("caught by {checker} in seed {seed}");
             std::process::exit(1);
         }
+    }
+}
+
+impl Options {
+    /// Reduces a failing seed and tells its story, if that is wanted.
+    fn reduce(&self, seed: u64) {
+        let Some(longest) = self.reduce else { return };
+        println!("seed {seed} is being reduced, for at most {longest:?}");
+        // The runs that are tried may panic, by the hundred.
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let reduced = reduce(&Plan::of_seed(seed), longest, self.jobs);
+        std::panic::set_hook(hook);
+        let Some(Reduced { kept, checker, story, runs, is_least, .. }) = reduced else {
+            return println!(
+                "seed {seed} cannot be reduced: its cluster does not fail again in time"
+            );
+        };
+        let parts =
+            |parts: Option<usize>| parts.map_or("all".to_owned(), |count| count.to_string());
+        println!(
+            "seed {seed}, reduced in {runs} runs{} and caught by {checker}; nodes: {}, faults: {}, steps: {}",
+            if is_least { "" } else { " (time was over)" },
+            parts(kept.nodes.as_ref().map(BTreeSet::len)),
+            parts(kept.faults.as_ref().map(BTreeSet::len)),
+            parts(kept.steps.as_ref().map(BTreeSet::len)),
+        );
+        for line in &story {
+            println!("{line}");
+        }
+        let mutant =
+            self.mutant.as_ref().map(|name| format!(" --mutant={name}")).unwrap_or_default();
+        println!("again: tsumugi-simulation {seed} 1 --log{mutant} --only={kept}");
+    }
+
+    /// Runs the parts of a seed's plan that are asked for.
+    fn run_only(&self, kept: &Kept) -> ExitCode {
+        let plan =
+            Plan { is_logged: self.is_logged, ..Plan::of_seed(self.first) }.keep(kept.clone());
+        if self.is_verbose {
+            println!("{plan:?}");
+        }
+        let outcome = run(&plan);
+        for violation in &outcome.violations {
+            println!("{violation}");
+        }
+        println!("trace {:016x}, {} violations", outcome.trace_hash, outcome.violations.len());
+        if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
@@ -75,6 +150,8 @@ struct Progress {
     done: u64,
     of: u64,
     failed: Vec<u64>,
+    /// Those of which the cluster's part failed.
+    reducible: Vec<u64>,
     counts: Counts,
 }
 
@@ -102,6 +179,7 @@ impl Progress {
         if !cluster.violations.is_empty() {
             let heading = format!(" FAILED (trace {hash:016x}):");
             self.failed(seed, &heading, &cluster.violations);
+            self.reducible.push(seed);
             options.caught(seed, mutants::checker(&cluster.violations[0]));
         }
         if !block.violations.is_empty() {
@@ -148,15 +226,24 @@ fn main() -> ExitCode {
         eprintln!("{error}");
         return ExitCode::from(2);
     }
-    run_all(&options)
+    match &options.only {
+        Some(kept) => options.run_only(kept),
+        None => run_all(&options),
+    }
 }
 
 /// Runs all seeds and prints what came of them.
 fn run_all(options: &Options) -> ExitCode {
     let now = Instant::now();
-    let (failed, counts) = (Vec::new(), Counts::default());
-    let mut progress =
-        Progress { begun: now, shown: now, done: 0, of: options.count, failed, counts };
+    let mut progress = Progress {
+        begun: now,
+        shown: now,
+        done: 0,
+        of: options.count,
+        failed: Vec::new(),
+        reducible: Vec::new(),
+        counts: Counts::default(),
+    };
     let seeds = options.first..options.first + options.count;
     let longest = Duration::from_secs(seed_seconds());
     let is_logged = options.is_logged;
@@ -170,6 +257,7 @@ fn run_all(options: &Options) -> ExitCode {
                 Report::Ended(outcome) => progress.ended(seed, &outcome, options),
                 Report::Panicked(text) => {
                     progress.failed(seed, " PANICKED:", &[text]);
+                    progress.reducible.push(seed);
                     options.caught(seed, "panic");
                 }
                 Report::Hangs => {
@@ -194,6 +282,9 @@ fn run_all(options: &Options) -> ExitCode {
         progress.failed.sort_unstable();
         let seeds: Vec<String> = progress.failed.iter().map(u64::to_string).collect();
         println!("failed seeds: {}", seeds.join(" "));
+        if let Some(seed) = progress.reducible.into_iter().min() {
+            options.reduce(seed);
+        }
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS

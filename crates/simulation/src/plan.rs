@@ -1,13 +1,18 @@
 //! What a seed decides before a run begins.
 
 use crate::fault::{Fault, Faults};
+use crate::kept::{Feature, Kept};
 use crate::random::Random;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long a call takes at most where disks are quick,
 const NORMAL_WAIT: Duration = Duration::from_secs(5);
 /// and of how many operations of a slow disk it waits for the end besides.
 const NORMAL_OPERATIONS: u32 = 8;
+
+/// Nodes of a cluster.
+const NODES: usize = 3;
 
 /// All that a run depends on.
 #[derive(Clone, Debug)]
@@ -48,6 +53,8 @@ pub struct Plan {
     pub fault_count: usize,
     /// Calls, answers and misfortunes are printed as they happen.
     pub is_logged: bool,
+    /// Which parts of it are left.
+    pub kept: Kept,
 }
 
 impl Plan {
@@ -118,7 +125,7 @@ impl Plan {
         let faults = Plan::faults_of_seed(seed, &mut random);
         let mut plan = Plan {
             seed,
-            nodes: 3,
+            nodes: NODES,
             workers: random.between(1, 2) as usize,
             steps: random.between(15, 30) as usize,
             pause_max: Duration::from_millis(*random.of(&[5, 100, 4_000])),
@@ -134,6 +141,7 @@ impl Plan {
             faults,
             fault_count: random.between(2, 6) as usize,
             is_logged: false,
+            kept: Kept::default(),
         };
         let is_tight = faults.has(Fault::Strand) && random.chance(80);
         plan.has_stripes = is_tight || random.chance(60);
@@ -153,6 +161,44 @@ impl Plan {
         plan.has_operator = random.chance(50);
         plan.has_late_node = faults.has(Fault::Leave) && random.chance(50);
         plan
+    }
+
+    /// The plan without what is not kept.
+    #[must_use]
+    pub fn keep(mut self, kept: Kept) -> Plan {
+        let last = self.nodes - 1;
+        let has_last = kept.nodes.as_ref().is_none_or(|nodes| nodes.contains(&last));
+        let has = |feature| !kept.off.contains(&feature);
+        self.has_operator &= has(Feature::Operator);
+        self.disk_latency_max = self.disk_latency_max.filter(|_| has(Feature::SlowDisks));
+        self.spare_bytes = self.spare_bytes.filter(|_| has(Feature::Ballast));
+        self.has_stripes &= has(Feature::Stripes);
+        self.has_late_node &= has(Feature::LateNode) && has_last;
+        self.has_guest &= has(Feature::Guest) && has_last;
+        self.nodes = kept.nodes.as_ref().map_or(self.nodes, BTreeSet::len);
+        self.kept = kept;
+        self
+    }
+
+    /// The number that a node has in the seed's plan: its choices depend on it.
+    pub(crate) fn key_of(&self, node: usize) -> usize {
+        let keys = self.kept.nodes.as_ref();
+        keys.and_then(|keys| keys.iter().nth(node)).copied().unwrap_or(node)
+    }
+
+    /// The node that has this number in the seed's plan, or another one in its place.
+    pub(crate) fn node_of(&self, key: usize) -> usize {
+        (0..self.nodes).find(|node| self.key_of(*node) == key).unwrap_or(key % self.nodes)
+    }
+
+    /// Nodes that the seed's plan has.
+    pub(crate) fn nodes_of_seed(&self) -> usize {
+        NODES.max(self.nodes)
+    }
+
+    /// How many pieces a step writes or reads, of so many.
+    pub(crate) fn pieces(&self, pieces: u64) -> u64 {
+        if self.kept.off.contains(&Feature::Pieces) { pieces.min(1) } else { pieces }
     }
 
     /// Makes it a plan in which freed blocks are wanted at once.

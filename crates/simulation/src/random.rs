@@ -10,6 +10,11 @@ impl Random {
         Random(seed)
     }
 
+    /// The stream of choices of one thing among others: what it draws does not depend on what they draw.
+    pub(crate) fn keyed(seed: u64, keys: &[u64]) -> Random {
+        Random(keys.iter().fold(mix(seed), |state, key| mix(state ^ mix(*key ^ 0x006b_6579))))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)

@@ -9,6 +9,7 @@ use crate::history::{Actor, Counts, History};
 use crate::operator::Operator;
 use crate::plan::Plan;
 use crate::random::Random;
+use crate::story::Story;
 use crate::worker::{BALLAST, DIRECTORIES, Shared, Worker};
 use client::{Client, OpenMode, Setting};
 use protocol::InodeId;
@@ -19,6 +20,7 @@ use ring::time::{now, sleep};
 use ring::{Buffer, Chunk};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Virtual time that no run needs.
@@ -49,11 +51,23 @@ pub struct Outcome {
 
 /// Runs a plan in this thread.
 pub fn run(plan: &Plan) -> Outcome {
+    run_told(plan, &Arc::default())
+}
+
+/// As [`run`], and tells what happens.
+pub(crate) fn run_told(plan: &Plan, story: &Arc<Story>) -> Outcome {
     let config = SimConfig { time_max: TIME_MAX, ..SimConfig::default() };
-    let mut simulation = Simulation::with_config(plan.seed, config);
+    let world = if plan.kept.world == 0 { 0 } else { crate::random::mix(plan.kept.world) };
+    let mut simulation = Simulation::with_config(plan.seed ^ world, config);
     let mut random = Random::new(plan.seed);
     let cluster = Cluster::new(&simulation, plan, &mut random);
-    let workers = || (0..plan.workers).map(|_| Cell::new(plan.steps)).collect();
+    let steps = |node: usize| {
+        let key = plan.key_of(node);
+        let steps = |worker: &usize| plan.kept.has_steps_from((key, *worker, 0));
+        let steps = |worker| Cell::new(if steps(&worker) { plan.steps } else { 0 });
+        (0..plan.workers).map(steps).collect()
+    };
+    let turns = |_| (0..plan.workers).map(|_| Cell::new(0)).collect();
     let doing = || (0..plan.workers).map(|_| RefCell::default()).collect();
     let shared = Rc::new(Shared {
         plan: plan.clone(),
@@ -63,7 +77,9 @@ pub fn run(plan: &Plan) -> Outcome {
         directories: RefCell::default(),
         lasting: Cell::default(),
         watch: RefCell::default(),
-        steps: (0..plan.nodes).map(|_| workers()).collect(),
+        steps: (0..plan.nodes).map(steps).collect(),
+        turns: (0..plan.nodes).map(turns).collect(),
+        story: Arc::clone(story),
         doing: (0..plan.nodes).map(|_| doing()).collect(),
     });
     let ended = simulation.run(whole(Rc::clone(&shared), random));
@@ -84,14 +100,13 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
     shared.cluster.start(shared.plan.nodes - late).await;
     let pool = prepare(&shared).await;
     let supervisor = ring::spawn(supervise(Rc::clone(&shared)));
-    let fault_choices = Random::new(random.next());
     let slow_choices = Random::new(random.next());
     let questions = shared.plan.has_operator.then(|| {
         let operator = Operator::new(&shared).run(Random::new(random.next()));
         shared.cluster.operator.spawn(operator)
     });
     let slowness = ring::spawn(faults::slow_disks(Rc::clone(&shared), slow_choices));
-    faults::run(&shared, fault_choices).await;
+    faults::run(&shared).await;
     if !shared.plan.has_faults() {
         work_for_a_while(&shared).await;
     }

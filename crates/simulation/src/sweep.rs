@@ -3,6 +3,7 @@
 use crate::block_path::{BlockOutcome, run_block_path};
 use crate::plan::Plan;
 use crate::run::{Outcome, run};
+use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,14 +94,17 @@ fn take_seeds<T>(next: &AtomicU64, end: u64, job: impl Fn(u64) -> T, sender: &Se
         }
         let ended = match catch_unwind(AssertUnwindSafe(|| job(seed))) {
             Ok(outcome) => Report::Ended(outcome),
-            Err(payload) => {
-                let text = payload.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-                Report::Panicked(text.unwrap_or("no message").to_owned())
-            }
+            Err(payload) => Report::Panicked(panic_text(&*payload)),
         };
         if sender.send(Message::Ended(seed, ended)).is_err() {
             return;
         }
     }
+}
+
+/// What a panic says.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    text.unwrap_or("no message").to_owned()
 }

@@ -10,12 +10,14 @@ use crate::cluster::Cluster;
 use crate::history::{Actor, FileKey, History, Life};
 use crate::plan::Plan;
 use crate::random::Random;
+use crate::story::Story;
 use client::Client;
 use protocol::{Errno, InodeId, SessionId};
 use ring::local::OneshotSender;
 use ring::time::{Instant, now, sleep};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Names that workers use in each directory.
@@ -32,6 +34,9 @@ pub(crate) const BALLAST: &str = "ballast";
 const LONG: Duration = Duration::from_secs(5);
 /// with pauses up to such a part of it.
 const LASTING_PART: u32 = 30;
+/// The keys of the choices of steps and of the pauses between them.
+const STEPS: u64 = 2;
+const PAUSES: u64 = 3;
 
 /// What all workers of a run share.
 pub(crate) struct Shared {
@@ -43,6 +48,10 @@ pub(crate) struct Shared {
     pub(crate) directories: RefCell<Vec<InodeId>>,
     /// Steps that are left to each worker of each machine.
     pub(crate) steps: Vec<Vec<Cell<usize>>>,
+    /// Steps that each worker of each machine has begun, in all its lives.
+    pub(crate) turns: Vec<Vec<Cell<usize>>>,
+    /// What happens.
+    pub(crate) story: Arc<Story>,
     /// Until when the present misfortune lasts.
     pub(crate) lasting: Cell<Duration>,
     /// Who wants to know of what a worker does.
@@ -99,6 +108,27 @@ impl Shared {
         }
     }
 
+    /// Tells what happens, and prints it if the plan says so.
+    pub(crate) fn tell(&self, text: impl FnOnce() -> String) {
+        if self.plan.is_logged || self.story.is_told() {
+            let seconds = (now() - Instant::from_ns(0)).as_secs_f64();
+            let (tick, text) = (self.history.borrow().present(), text());
+            self.log(|| text.clone());
+            self.story.tell(|| format!("{seconds:.6} s, tick {tick}: {text}"));
+            self.story.wrong(&self.history.borrow().violations);
+        }
+    }
+
+    /// A directory entry's path.
+    pub(crate) fn path(&self, parent: InodeId, name: &str) -> String {
+        let directories = self.directories.borrow();
+        match directories.iter().position(|inode| *inode == parent) {
+            Some(0) => format!("/{name}"),
+            Some(number) => format!("/{}/{name}", DIRECTORIES[number - 1]),
+            None => format!("{name} in inode {}", parent.0),
+        }
+    }
+
     /// Kills a node's process; with a choice, the machine's power goes too.
     pub(crate) fn kill_node(&self, index: usize, power: Option<&mut Random>) {
         let has_power = power.is_none();
@@ -127,26 +157,38 @@ impl Worker {
         actor: Actor,
         number: usize,
     ) -> Self {
-        let seed = shared.plan.seed ^ (actor.machine as u64 + 1) << 56;
-        let seed = seed ^ (number as u64 + 1) << 48 ^ actor.life << 32;
-        let random = Random::new(crate::random::mix(seed));
+        let random = Random::keyed(shared.plan.seed, &[STEPS]);
         let begun = Cell::new(now());
         Worker { shared: Rc::clone(shared), client, actor, number, random, begun }
     }
 
     pub(crate) async fn run(mut self) {
         let shared = Rc::clone(&self.shared);
+        let plan = &shared.plan;
         let steps = &shared.steps[self.actor.machine][self.number];
+        let turns = &shared.turns[self.actor.machine][self.number];
+        let node = plan.key_of(self.actor.machine);
         while steps.get() > 0 {
-            self.step().await;
+            let step = (node, self.number, turns.get());
+            if !plan.kept.has_steps_from(step) {
+                steps.set(0);
+                break;
+            }
+            turns.set(turns.get() + 1);
+            let keys = [node as u64, self.number as u64, step.2 as u64];
+            if plan.kept.has_step(step) {
+                shared.story.step(step);
+                self.random = Random::keyed(plan.seed, &[STEPS, keys[0], keys[1], keys[2]]);
+                self.step().await;
+            }
             self.note("rests");
             if self.shared.lasting.get() < LONG {
                 steps.set(steps.get().saturating_sub(1));
             }
-            let pause_max = self.shared.plan.pause_max;
-            let pause_max = pause_max.max(self.shared.lasting.get() / LASTING_PART);
+            let pause_max = plan.pause_max.max(self.shared.lasting.get() / LASTING_PART);
             let pause_max_ns = pause_max.as_nanos() as u64;
-            sleep(Duration::from_nanos(1 + self.random.below(pause_max_ns))).await;
+            let mut pauses = Random::keyed(plan.seed, &[PAUSES, keys[0], keys[1], keys[2]]);
+            sleep(Duration::from_nanos(1 + pauses.below(pause_max_ns))).await;
         }
     }
 
@@ -182,6 +224,42 @@ impl Worker {
         self.begun.set(now());
         let slot = &self.shared.doing[self.actor.machine][self.number];
         *slot.borrow_mut() = format!("{doing} since {:?}", now());
+        if doing != "rests" {
+            self.shared.story.begin(|| self.name(), doing);
+        }
+    }
+
+    /// Who it is, in a story.
+    fn name(&self) -> String {
+        format!("node{} worker {}", self.actor.machine, self.number)
+    }
+
+    /// Says more about the call that it makes.
+    fn on(&self, more: impl FnOnce() -> String) {
+        self.shared.story.add(|| self.name(), more);
+    }
+
+    /// As [`Worker::on`], with a directory entry.
+    fn on_name(&self, parent: InodeId, name: &str) {
+        self.on(|| format!(" {}", self.shared.path(parent, name)));
+    }
+
+    /// The call that it makes has ended.
+    fn told<T>(&self, result: &Result<T, Errno>) {
+        let story = &self.shared.story;
+        if !story.is_told() {
+            return;
+        }
+        let name = self.name();
+        let Some((call, since)) = story.end(&name) else { return };
+        let answer = result.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
+        let took = self.begun.get().elapsed();
+        let between = if since < story.lines() {
+            format!(", begun after line {since}")
+        } else {
+            String::new()
+        };
+        self.shared.tell(|| format!("{name}: {call}: {answer} (took {took:?}{between})"));
     }
 
     fn log(&self, text: impl FnOnce() -> String) {
@@ -230,6 +308,7 @@ impl Worker {
     /// Takes note of an answer; an error that nothing explains is a violation.
     fn answered<T>(&self, what: &str, result: &Result<T, Errno>) {
         self.log(|| format!("{what}: {:?}", result.as_ref().map(drop)));
+        self.told(result);
         self.explain_wait(what);
         let mut history = self.history();
         history.counts.answered += 1;

@@ -1,6 +1,6 @@
 //! The simulation's short form, and proof that a seed repeats a run.
 
-use simulation::{Counts, Plan, Report, cores, run, run_block_path, sweep};
+use simulation::{Counts, Kept, Plan, Report, cores, run, run_block_path, sweep};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -86,4 +86,15 @@ fn runs_do_work() {
     let outcome = run(&Plan::of_seed(7));
     assert!(outcome.counts.faults > 0 && outcome.counts.answered > 100, "{outcome:?}");
     assert!(outcome.counts.read_bytes > 100_000 && outcome.counts.written_bytes > 10_000);
+}
+
+/// Goal: what is printed of a reduced plan repeats its run, without what was left out.
+#[test]
+fn parts_of_a_plan_repeat_a_run() {
+    let text = "world=2,nodes=0+2,faults=,steps=0.0.0+0.0.1+2.1.4,off=operator+pieces";
+    let kept: Kept = text.parse().expect("parts of a plan");
+    let plan = Plan::of_seed(1).keep(kept);
+    let (once, again) = (run(&plan), run(&plan));
+    assert_eq!(once, again);
+    assert!(once.violations.is_empty() && once.counts.faults == 0, "{once:?}");
 }

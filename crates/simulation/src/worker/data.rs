@@ -30,7 +30,7 @@ impl Worker {
         let Some(handle) = handle else { return };
         let inode = handle.inode();
         let file = self.file(inode);
-        for _ in 0..self.random.between(1, 4) {
+        for _ in 0..self.pieces(1, 4) {
             self.write(&handle, file).await;
             self.does(Doing::Wrote);
             self.dawdle().await;
@@ -45,6 +45,12 @@ impl Worker {
         }
         self.close(&handle, file).await;
         self.client.forget(inode, 1);
+    }
+
+    /// How many pieces to write or read.
+    fn pieces(&mut self, least: u64, most: u64) -> u64 {
+        let pieces = self.random.between(least, most);
+        self.shared.plan.pieces(pieces)
     }
 
     /// Now and then a while passes with data that is written and not committed.
@@ -66,7 +72,7 @@ impl Worker {
         };
         let Some(handle) = handle else { return };
         let file = self.file(handle.inode());
-        for _ in 0..self.random.between(2, 5) {
+        for _ in 0..self.pieces(2, 5) {
             let length = self.random.between(1, 3_000);
             self.write_piece(&handle, file, 0, length).await;
             self.does(Doing::Wrote);
@@ -86,6 +92,7 @@ impl Worker {
     pub(super) async fn open(&self, inode: InodeId, mode: OpenMode) -> Option<Handle> {
         self.note("open");
         self.log(|| format!("open of {} begins", inode.0));
+        self.on(|| format!(" inode {}, {mode:?}", inode.0));
         let result = self.client.open(inode, mode).await;
         self.answered("open", &result);
         if result.is_err() {
@@ -110,11 +117,14 @@ impl Worker {
         let chunk = Chunk::from(Buffer::copy_from(&bytes));
         // Where an append goes is known only when it returns; nothing of it can be read before.
         self.log(|| format!("write {stamp} to {} at {offset}, {length}", handle.inode().0));
+        let inode = handle.inode().0;
+        self.on(|| format!(" {stamp}: {length} bytes to inode {inode}"));
         let index = (!handle.mode.append).then(|| {
             let effect = Effect::Write { offset, length, stamp };
             self.history().change(file, effect, life.clone())
         });
         let result = self.client.write(handle, offset, chunk, false).await;
+        self.on(|| format!(" at {}", result.unwrap_or(offset)));
         self.answered("write", &result);
         let mut history = self.history();
         let tick = history.tick();
@@ -139,6 +149,7 @@ impl Worker {
         let asked = self.history().tick();
         self.note("fsync");
         self.log(|| format!("fsync of {} begins", inode.0));
+        self.on(|| format!(" of inode {}", inode.0));
         self.does(Doing::Commits);
         let result = self.client.fsync(inode).await;
         self.flushed("fsync", file, asked, result, true);
@@ -148,6 +159,7 @@ impl Worker {
         let asked = self.history().tick();
         self.note("close");
         self.log(|| format!("close of {} begins", handle.inode().0));
+        self.on(|| format!(" of inode {}", handle.inode().0));
         // Who only reads commits nothing, not even what others on its node have written.
         if !handle.mode.write {
             return self.answered("close", &self.client.release(handle).await);
@@ -181,7 +193,7 @@ impl Worker {
         }
         let Some(handle) = self.open(inode, OpenMode::default()).await else { return };
         let file = self.file(inode);
-        for _ in 0..self.random.between(1, 3) {
+        for _ in 0..self.pieces(1, 3) {
             self.read(inode, file).await;
         }
         self.close(&handle, file).await;
@@ -201,6 +213,7 @@ impl Worker {
         let start = self.history().tick();
         self.note("read");
         self.log(|| format!("read of {} begins", inode.0));
+        self.on(|| format!(" of inode {}, {asked} bytes at {offset}", inode.0));
         self.does(Doing::Reads);
         // Every second read offers memory, as a FUSE request over io_uring does.
         let room =
@@ -209,6 +222,9 @@ impl Worker {
         // As the mount does for O_DIRECT.
         self.client.look_ahead(inode, offset, asked as usize);
         let result = self.client.read(inode, offset, asked as usize, room.as_ref()).await;
+        if let Ok(chunks) = &result {
+            self.on(|| format!(" = {} bytes", chunks.iter().map(Chunk::len).sum::<usize>()));
+        }
         self.answered("read", &result);
         let Ok(chunks) = result else { return };
         let mut bytes = Vec::with_capacity(chunks.iter().map(Chunk::len).sum());
@@ -295,6 +311,7 @@ impl Worker {
         let file = self.file(inode);
         let life = self.begin(what);
         self.log(|| format!("{what} of {}: {effect:?}", inode.0));
+        self.on(|| format!(" of inode {}: {effect:?}", inode.0));
         self.does(Doing::Changes);
         self.history().change(file, effect, life)
     }

@@ -34,6 +34,7 @@ impl Worker {
         let waits = self.random.chance(60);
         let session = self.session();
         self.note("lock");
+        self.on(|| format!(" {family:?} {mode:?} {start}..={last} of inode {}", inode.0));
         let taken =
             if waits { self.lock_patiently(lock).await } else { self.take(lock, false).await };
         if !taken {
@@ -43,6 +44,7 @@ impl Worker {
         let most_ms = *self.random.of(&[1, 20, 1_000]);
         sleep(Duration::from_millis(self.random.between(1, most_ms))).await;
         self.note("unlock");
+        self.on(|| format!(" {family:?} {start}..={last} of inode {}", inode.0));
         let to = self.history().tick();
         let released = self.client.unlock(lock).await;
         self.answered("unlock", &released);

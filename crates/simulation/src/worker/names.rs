@@ -4,7 +4,7 @@ use super::{Doing, Worker};
 use crate::history::Life;
 use crate::names::{NameEffect, NameEvent, Slot};
 use client::{Handle, OpenMode, Setting};
-use protocol::client::{Creation, RenameMode};
+use protocol::client::{Creation, Entry, RenameMode};
 use protocol::{Attr, Errno, FileKind, InodeId};
 
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
@@ -47,9 +47,18 @@ impl Worker {
         }
     }
 
+    /// Says which inode it is answered.
+    fn on_inode(&self, attr: Option<&Attr>) {
+        if let Some(attr) = attr {
+            self.on(|| format!(" = inode {} ({:?})", attr.inode.0, attr.kind));
+        }
+    }
+
     pub(super) async fn lookup(&self, parent: InodeId, name: &str) -> Option<Attr> {
         let life = self.begin("lookup");
+        self.on_name(parent, name);
         let result = self.client.lookup(parent, name.as_bytes()).await;
+        self.on_inode(result.as_ref().ok());
         self.answered("lookup", &result);
         let seen = match &result {
             Ok(attr) => {
@@ -71,9 +80,11 @@ impl Worker {
         mode: OpenMode,
     ) -> Option<(Handle, InodeId)> {
         let life = self.begin("create");
+        self.on_name(parent, name);
         // What a killed or failing call made is not known by number: it is whatever turns up.
         let index = self.unknown_change(&life, slot(parent, name));
         let result = self.client.create(parent, name.as_bytes(), SETTING, mode).await;
+        self.on_inode(result.as_ref().ok().map(|(_, attr)| attr));
         self.answered("create", &result);
         self.forget_change(index);
         match &result {
@@ -122,6 +133,7 @@ impl Worker {
 
     pub(super) async fn unlink_name(&self, parent: InodeId, name: &str) {
         let life = self.begin("unlink");
+        self.on_name(parent, name);
         self.does(Doing::Changes);
         let at = slot(parent, name);
         let index = self.open_changes(&life, vec![(at.clone(), NameEffect::Set(None))]);
@@ -153,6 +165,9 @@ impl Worker {
             _ => NameEffect::Set(None),
         };
         let life = self.begin("rename");
+        self.on_name(parent, &name);
+        self.on_name(new_parent, &new_name);
+        self.on(|| format!(" {mode:?}"));
         self.does(Doing::Changes);
         let changes = vec![(from.clone(), old), (to.clone(), NameEffect::MovedFrom(from.clone()))];
         let index = self.open_changes(&life, changes.clone());
@@ -184,6 +199,8 @@ impl Worker {
             let new_name = (*self.random.of(&super::LINK_NAMES)).to_owned();
             let at = slot(new_parent, &new_name);
             let life = self.begin("link");
+            self.on(|| format!(" of inode {}", attr.inode.0));
+            self.on_name(new_parent, &new_name);
             let set = NameEffect::Set(Some(attr.inode));
             let index = self.open_changes(&life, vec![(at.clone(), set.clone())]);
             let result = self.client.link(attr.inode, new_parent, new_name.as_bytes()).await;
@@ -210,10 +227,15 @@ impl Worker {
 
     pub(crate) async fn list_directory(&self, parent: InodeId) -> Option<Vec<(String, InodeId)>> {
         let life = self.begin("list");
+        self.on_name(parent, "");
         let mut found = Vec::new();
         let mut after = 0;
         loop {
             let result = self.client.list(parent, after).await;
+            if let Ok(listing) = &result {
+                let name = |entry: &Entry| String::from_utf8_lossy(&entry.name).into_owned();
+                self.on(|| format!(" {:?}", listing.entries.iter().map(name).collect::<Vec<_>>()));
+            }
             self.answered("list", &result);
             let listing = result.ok()?;
             after = listing.entries.last().map_or(after, |entry| entry.cookie);
@@ -245,6 +267,7 @@ impl Worker {
         let at = slot(parent, &name);
         if self.random.chance(50) {
             let life = self.begin("mkdir");
+            self.on_name(parent, &name);
             let index = self.unknown_change(&life, at.clone());
             let result = self
                 .client
@@ -255,6 +278,7 @@ impl Worker {
                     Setting { mode: 0o755, ..SETTING },
                 )
                 .await;
+            self.on_inode(result.as_ref().ok());
             self.answered("mkdir", &result);
             self.forget_change(index);
             match &result {
@@ -269,6 +293,7 @@ impl Worker {
             return;
         }
         let life = self.begin("rmdir");
+        self.on_name(parent, &name);
         let index = self.open_changes(&life, vec![(at.clone(), NameEffect::Set(None))]);
         let result = self.client.rmdir(parent, name.as_bytes()).await;
         self.answered("rmdir", &result);
