@@ -1,7 +1,7 @@
 //! Listing directories.
 
 use crate::convert::file_type;
-use crate::file_system::{OpenDirectory, Tsumugi};
+use crate::server::{OpenDirectory, Server};
 use client::Listing;
 use fuse::{DirectoryBuffer, DirectoryEntry, NodeId, Opened, ReadDirectory, Response};
 use protocol::client::Entry;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 /// The entries that the metadata service does not list, and their cookies; its own begin at 3.
 const OWN_ENTRIES: [(u64, &[u8]); 2] = [(1, b"."), (2, b"..")];
 
-impl Tsumugi {
+impl Server {
     /// Opens a directory.
     pub(crate) async fn open_directory(self: &Rc<Self>, id: InodeId) -> Result<Response, Errno> {
         let handle = self.keep_directory(self.client.open_directory(id).await?);

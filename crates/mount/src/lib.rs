@@ -8,12 +8,16 @@
 
 mod convert;
 mod directories;
-mod file_system;
 mod locks;
+mod mount;
 mod nodes;
+mod notices;
 mod operations;
 mod privileges;
+mod server;
 mod walks;
 mod xattrs;
 
-pub use file_system::{Mount, MountSettings, serve_mounter};
+pub use mount::{Mount, MountSettings, READ_BYTES_MAX, serve_mounter, session_options};
+pub use notices::{NoticeQueue, Notices, notices};
+pub use server::Server;

@@ -1,6 +1,6 @@
 //! POSIX and flock locks.
 
-use crate::file_system::Tsumugi;
+use crate::server::Server;
 use fuse::{LockKind, LockRequest, Request, Response};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::{Errno, InodeId};
@@ -39,7 +39,7 @@ pub(crate) fn whole_flock(id: InodeId, owner: fuse::LockOwner) -> Lock {
     }
 }
 
-impl Tsumugi {
+impl Server {
     /// Answers which lock stands in the way of another.
     pub(crate) async fn test_lock(
         self: &Rc<Self>,

@@ -1,7 +1,7 @@
 //! What is done for each FUSE operation.
 
 use crate::convert::{attributes, changes, setting};
-use crate::file_system::{Tsumugi, UNSUPPORTED};
+use crate::server::{Server, UNSUPPORTED};
 use client::{NamesHeld, OpenMode, SeekTo};
 use fuse::{
     CopyFileRange, Creation, Entry, Extensions, FileHandle, FileSystemStatistics, Name, NodeId,
@@ -31,7 +31,7 @@ fn open_mode(flags: u32) -> OpenMode {
     }
 }
 
-impl Tsumugi {
+impl Server {
     /// Answers a request. This is the only list of operations: what an operation needs is handed on in parts.
     pub(crate) async fn answer(self: &Rc<Self>, request: Request) -> Answer {
         let id = self.inode(request.node);

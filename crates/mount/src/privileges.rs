@@ -8,7 +8,7 @@
 //! sgid without the group's execute bit stays for members of the file's group. The kernel tells only the
 //! caller's own group, not its supplementary ones: who is a member by those alone counts as a stranger.
 
-use crate::file_system::Tsumugi;
+use crate::server::Server;
 use protocol::attr::AttrChanges;
 use protocol::{Attr, Errno, FileKind, InodeId};
 use std::rc::Rc;
@@ -22,7 +22,7 @@ fn mode_after_change(attr: &Attr, gid: u32) -> u16 {
     attr.without_privileges() & if is_stranger { !SGID } else { !0 }
 }
 
-impl Tsumugi {
+impl Server {
     /// Before a FALLOCATE or `COPY_FILE_RANGE` of a caller: clears what it takes away.
     pub(crate) async fn clear_privileges(
         self: &Rc<Self>,

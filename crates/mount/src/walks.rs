@@ -23,7 +23,7 @@
 //! that the caller's LOOKUP just before has found under another name looks at that name again; if
 //! it is gone, the answer is ESTALE, and the second walk ends with ENOENT.
 
-use crate::file_system::Tsumugi;
+use crate::server::Server;
 use client::{NamesHeld, Pin};
 use fuse::{Creation, Name, NodeId, Operation, Request, Response};
 use protocol::{Attr, Errno, InodeId};
@@ -220,7 +220,7 @@ fn step(operation: &Operation) -> Step<'_> {
     }
 }
 
-impl Tsumugi {
+impl Server {
     /// Answers a request as a step of its caller's walk.
     pub(crate) async fn answer_walk(self: &Rc<Self>, request: Request) -> Result<Response, Errno> {
         let caller = Caller { thread: request.pid, uid: request.uid, gid: request.gid };

@@ -1,6 +1,6 @@
 //! Extended attributes, and those by which layouts are shown and set.
 
-use crate::file_system::Tsumugi;
+use crate::server::Server;
 use fuse::Response;
 use protocol::attr::{AttrChanges, Layout};
 use protocol::client::XattrMode;
@@ -17,7 +17,7 @@ const COUNTS_XATTR: &[u8] = b"user.tsumugi.counts";
 const STRIPE_BYTES_MIN: u32 = 64 << 10;
 const STRIPE_BYTES_MAX: u32 = 1 << 30;
 
-impl Tsumugi {
+impl Server {
     /// Reads an extended attribute.
     pub(crate) async fn xattr(
         self: &Rc<Self>,

@@ -1,0 +1,134 @@
+//! The mount in the kernel: how it starts and ends, and what is agreed.
+
+use crate::notices::{Notices, notices};
+use crate::server::Server;
+use client::{Change, Client};
+use fuse::{
+    Capabilities, FuseError, MountOptions, Mounter, Negotiated, Session, SessionOptions,
+    TransportChoice, Unmounter,
+};
+use ring::local::OneshotSender;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Most bytes of one READ. The kernel sends all requests of an `O_DIRECT` read or of read-ahead at
+/// once, so that it copies what has come while the device reads the rest. (Reads of 1 MiB as one
+/// request leave the device idle during copy and wake-ups: three quarters of its rate.)
+pub const READ_BYTES_MAX: u32 = 256 << 10;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountSettings {
+    /// Where; the directory must exist.
+    pub mountpoint: PathBuf,
+    /// Let other users than the mounting one in (root may always ask for it; others need
+    /// `user_allow_other` in `/etc/fuse.conf`).
+    pub allow_other: bool,
+    /// Mount read-only.
+    pub read_only: bool,
+    /// Which FUSE transport to use.
+    pub transport: TransportChoice,
+    /// The process that mounts, where this one cannot because it is confined.
+    pub mounter: Option<Arc<Mounter>>,
+}
+
+/// A mounted file system.
+#[derive(Debug)]
+pub struct Mount {
+    session: Session,
+    notices: Notices,
+}
+
+impl Mount {
+    /// Mounts; requests wait until [`Mount::run`] serves them.
+    ///
+    /// # Errors
+    /// What and where, and how to fix it.
+    pub fn new(settings: &MountSettings) -> Result<Mount, FuseError> {
+        let mount_options = mount_options(settings);
+        let options = session_options(settings.transport);
+        let mounter = settings.mounter.clone();
+        let session = Session::mount_by(mounter, &settings.mountpoint, &mount_options, options)?;
+        let notices = notice_thread(&session)?;
+        Ok(Mount { session, notices })
+    }
+
+    /// What to hand to the client, so that the kernel hears of changes by others.
+    pub fn changes(&self) -> Box<dyn Fn(Change)> {
+        self.notices.changes()
+    }
+
+    /// Serves the mount until it is unmounted. `agreed` gets what was agreed with the kernel: from
+    /// then on the mount answers.
+    ///
+    /// # Errors
+    /// If nothing could be agreed, or the connection to the kernel broke.
+    pub async fn run(
+        &self,
+        client: Rc<Client>,
+        agreed: OneshotSender<Negotiated>,
+    ) -> Result<(), FuseError> {
+        self.session.run(Server::new(client, agreed)).await
+    }
+
+    /// What ends the mount, from any thread.
+    pub fn unmounter(&self) -> Unmounter {
+        self.session.unmounter()
+    }
+}
+
+/// Serves the [`Mounter`] at the other end of `socket`: mounts with these settings on its order. For
+/// a process of its own; ends when the other side does.
+///
+/// # Errors
+/// If the socket fails.
+pub fn serve_mounter(socket: &OwnedFd, settings: &MountSettings) -> std::io::Result<()> {
+    fuse::serve_mounter(socket, &settings.mountpoint, &mount_options(settings))
+}
+
+/// Returns what [`Server`] asks of the kernel.
+pub fn session_options(transport: TransportChoice) -> SessionOptions {
+    SessionOptions {
+        capabilities: SessionOptions::default().capabilities
+            | Capabilities::POSIX_LOCKS
+            | Capabilities::FLOCK_LOCKS
+            | Capabilities::DO_READDIRPLUS
+            | Capabilities::READDIRPLUS_AUTO
+            | Capabilities::EXPLICIT_INVAL_DATA
+            | Capabilities::DIRECT_IO_ALLOW_MMAP
+            | Capabilities::NO_EXPORT_SUPPORT,
+        transport,
+        ring_payload_in_huge_pages: true,
+        ..SessionOptions::default()
+    }
+}
+
+fn mount_options(settings: &MountSettings) -> MountOptions {
+    MountOptions {
+        fs_name: "tsumugi".into(),
+        subtype: "tsumugi".into(),
+        allow_other: settings.allow_other,
+        default_permissions: true,
+        read_only: settings.read_only,
+        allow_suid: false,
+        allow_devices: false,
+        no_atime: true,
+        max_read_bytes: Some(READ_BYTES_MAX),
+        ..MountOptions::default()
+    }
+}
+
+/// Tells the kernel of changes on a thread of its own: a notification may wait for requests that
+/// this process has yet to answer.
+fn notice_thread(session: &Session) -> Result<Notices, FuseError> {
+    let (notices, queue) = notices();
+    let notifier = session.notifier();
+    let config = ring::Config::default();
+    let thread = ring::thread::spawn("notices", &config, move || async move {
+        queue.serve(async |node| notifier.invalidate_inode(node, 0, 0)).await;
+    });
+    thread.map(drop).map_err(|source| FuseError::Transport { action: "start a thread", source })?;
+    Ok(notices)
+}

@@ -1,0 +1,145 @@
+//! What serves a mount's requests: its open files, its node numbers, and the way to each operation.
+//!
+//! Nothing here needs a kernel: [`crate::Mount`] serves requests of `/dev/fuse`, the simulation those of
+//! a model of the kernel.
+
+use crate::convert::errno;
+use crate::nodes::Nodes;
+use crate::walks::Walks;
+use client::{Client, Handle, Listing, Pin};
+use fuse::{Errno, FileHandle, FileSystem, Negotiated, NodeId, Request, Response};
+use ring::local::OneshotSender;
+use slab::Slab;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// An open directory: the part of its listing that was fetched last.
+#[derive(Debug)]
+pub(crate) struct OpenDirectory {
+    pub(crate) listing: Option<Rc<Listing>>,
+    /// The cookie after which `listing` begins.
+    pub(crate) after: u64,
+    _pin: Pin,
+}
+
+/// The FUSE file system of one client.
+pub struct Server {
+    pub(crate) client: Rc<Client>,
+    pub(crate) nodes: RefCell<Nodes>,
+    files: RefCell<Slab<Rc<Handle>>>,
+    directories: RefCell<Slab<Rc<RefCell<OpenDirectory>>>>,
+    /// Gets what was agreed with the kernel, once.
+    agreed: RefCell<Option<OneshotSender<Negotiated>>>,
+    /// The owners of POSIX locks, with the open files through which they took them. Other closes need no
+    /// unlock. The owner of an open file description's lock (`F_OFD_SETLK`) is that file, of whose end only
+    /// its release tells.
+    pub(crate) posix_owners: RefCell<BTreeMap<(protocol::InodeId, u64), Vec<FileHandle>>>,
+    pub(crate) walks: Walks,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Serves a client's files. `agreed` gets what was agreed with the kernel: from then on there may be
+    /// requests.
+    pub fn new(client: Rc<Client>, agreed: OneshotSender<Negotiated>) -> Rc<Server> {
+        Rc::new(Server {
+            client,
+            nodes: RefCell::default(),
+            files: RefCell::default(),
+            directories: RefCell::default(),
+            agreed: RefCell::new(Some(agreed)),
+            posix_owners: RefCell::default(),
+            walks: Walks::default(),
+        })
+    }
+}
+
+impl FileSystem for Server {
+    fn init(&self, negotiated: &Negotiated) {
+        tracing::info!(
+            transport = ?negotiated.transport,
+            reason = negotiated.transport_reason,
+            max_write_bytes = negotiated.max_write_bytes,
+            "mounted"
+        );
+        self.client.refer(protocol::InodeId::ROOT);
+        if let Some(agreed) = self.agreed.take() {
+            let _ = agreed.send(negotiated.clone());
+        }
+    }
+
+    async fn handle(self: Rc<Self>, request: Request) -> Response {
+        match self.answer_walk(request).await {
+            Ok(response) => response,
+            Err(error) => Response::Error(errno(error)),
+        }
+    }
+
+    fn forget(&self, forgets: &[(NodeId, u64)]) {
+        for &(node, count) in forgets {
+            let inode = self.nodes.borrow_mut().forget(node, count);
+            self.client.forget(inode, count);
+        }
+    }
+}
+
+impl Server {
+    /// The inode that the kernel means.
+    pub(crate) fn inode(&self, node: NodeId) -> protocol::InodeId {
+        self.nodes.borrow().inode(node)
+    }
+
+    /// Tells the kernel of an entry of `parent`, which it remembers until it says otherwise.
+    pub(crate) fn entry(&self, parent: NodeId, attr: &protocol::Attr) -> fuse::Entry {
+        let node = self.nodes.borrow_mut().tell(parent, attr.inode, attr.kind);
+        crate::convert::entry(node, attr)
+    }
+
+    /// Keeps an open file; answers its handle.
+    pub(crate) fn keep_file(&self, handle: Handle) -> FileHandle {
+        FileHandle(self.files.borrow_mut().insert(Rc::new(handle)) as u64)
+    }
+
+    /// An open file.
+    pub(crate) fn file(&self, handle: FileHandle) -> Result<Rc<Handle>, protocol::Errno> {
+        let files = self.files.borrow();
+        files.get(handle.0 as usize).cloned().ok_or(protocol::Errno::EBADF)
+    }
+
+    /// Takes an open file out.
+    pub(crate) fn take_file(&self, handle: FileHandle) -> Result<Rc<Handle>, protocol::Errno> {
+        let mut files = self.files.borrow_mut();
+        files.try_remove(handle.0 as usize).ok_or(protocol::Errno::EBADF)
+    }
+
+    /// Keeps an open directory.
+    pub(crate) fn keep_directory(&self, pin: Pin) -> FileHandle {
+        let directory = OpenDirectory { listing: None, after: 0, _pin: pin };
+        let directory = Rc::new(RefCell::new(directory));
+        FileHandle(self.directories.borrow_mut().insert(directory) as u64)
+    }
+
+    /// An open directory.
+    pub(crate) fn directory(
+        &self,
+        handle: FileHandle,
+    ) -> Result<Rc<RefCell<OpenDirectory>>, protocol::Errno> {
+        let directories = self.directories.borrow();
+        directories.get(handle.0 as usize).cloned().ok_or(protocol::Errno::EBADF)
+    }
+
+    /// Takes an open directory out.
+    pub(crate) fn drop_directory(&self, handle: FileHandle) -> Response {
+        self.directories.borrow_mut().try_remove(handle.0 as usize);
+        Response::Done
+    }
+}
+
+/// Errors of FUSE operations that the client has no word for.
+pub(crate) const UNSUPPORTED: Errno = Errno::NOSYS;
