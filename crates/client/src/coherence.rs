@@ -124,7 +124,7 @@ impl Client {
             return;
         }
         if !dirty.is_clean() || dirty.failures.is_untold() || inode.was_locked.take() {
-            inode.state.borrow_mut().lost_in = self.session.life.generation();
+            inode.state.borrow_mut().lost_in = self.session.life.stamp();
         }
         dirty.lose_all(Errno::EIO);
         drop(dirty);

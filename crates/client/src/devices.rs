@@ -4,19 +4,23 @@
 //! then the local way is tried, then the remote one. So a job of many nodes makes only the
 //! connections that its data needs.
 
+mod contact;
+mod pool_device;
 mod remote;
 
 use crate::client::Client;
+use crate::session::SessionStamp;
 use block::{Device, IoFuture};
+use contact::is_of_contact;
+use pool_device::{PoolDevice, Way};
 use protocol::client::{Answer, Call, SessionCall};
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Epoch, Errno, HostId, Incarnation, InodeId};
-use ring::local::{Notify, Semaphore};
+use ring::local::Notify;
 use ring::{Chunk, RegionSlice, Segment, Segments, Shared};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -26,9 +30,6 @@ const TRIES_MAX: u32 = 3;
 /// Pauses between attempts to connect that break while they are made.
 const CONNECT_PAUSES: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
-
-/// `EACCES`: the errno of a refused command.
-const ACCESS_DENIED: i32 = 13;
 
 /// Gives access to a device of this very process, if it is one: past the socket, but with the same
 /// admission check and counts as over it.
@@ -47,39 +48,8 @@ pub struct DeviceUse {
     pub read_bytes: u64,
     /// Bytes written, in whole blocks.
     pub written_bytes: u64,
-}
-
-/// A way to a device.
-enum Way {
-    Local(Rc<dyn Device>),
-    Remote(remote::Remote),
-}
-
-impl Way {
-    fn device(&self) -> Rc<dyn Device> {
-        match self {
-            Way::Local(device) => Rc::clone(device),
-            Way::Remote(remote) => remote.device(),
-        }
-    }
-}
-
-/// A device.
-struct PoolDevice {
-    info: RefCell<DeviceInfo>,
-    way: RefCell<Option<Way>>,
-    is_local: Cell<bool>,
-    /// Held while a way to it is made.
-    connecting: Semaphore,
-    /// Held while it is flushed.
-    flushing: Semaphore,
-    /// Writes that the device has acknowledged, counted; and up to which of them it was flushed.
-    writes: Cell<u64>,
-    flushed: Cell<u64>,
-    /// Writes after the first and up to the second of these may be lost: a flush of them failed.
-    lost: Cell<(u64, u64)>,
-    read_bytes: Cell<u64>,
-    written_bytes: Cell<u64>,
+    /// Whether it does not answer this client.
+    pub is_out_of_contact: bool,
 }
 
 /// All devices.
@@ -135,12 +105,18 @@ impl Devices {
         self.known.borrow().get(&device).map(|device| device.info.borrow().clone())
     }
 
+    /// What is known of a device that takes new data: the service and this client are in contact with it.
+    pub(crate) fn usable(&self, device: DeviceId) -> Option<DeviceInfo> {
+        let known = self.known.borrow();
+        known.get(&device).filter(|device| device.is_usable()).map(|it| it.info.borrow().clone())
+    }
+
     /// Devices to try for new data: the wanted one, else those of this node, then the others,
     /// beginning at a place that differs from node to node.
     pub(crate) fn preferred(&self, wanted: Option<DeviceId>) -> Vec<DeviceId> {
         let node = self.node.borrow();
         let devices = self.known.borrow();
-        let online = devices.values().filter(|device| device.info.borrow().online);
+        let online = devices.values().filter(|device| device.is_usable());
         let (near, far): (Vec<_>, Vec<_>) =
             online.partition(|device| device.info.borrow().node == *node);
         let id = |device: &&Rc<PoolDevice>| device.info.borrow().device;
@@ -162,7 +138,7 @@ impl Devices {
         let devices = self.known.borrow();
         let online: Vec<DeviceId> = devices
             .values()
-            .filter(|device| device.info.borrow().online)
+            .filter(|device| device.is_usable())
             .map(|device| device.info.borrow().device)
             .collect();
         if online.is_empty() {
@@ -203,6 +179,7 @@ impl Devices {
                 is_local: device.is_local.get(),
                 read_bytes: device.read_bytes.get(),
                 written_bytes: device.written_bytes.get(),
+                is_out_of_contact: device.contact.is_lost(),
             }
         });
         counts.collect()
@@ -211,71 +188,6 @@ impl Devices {
     fn get(&self, device: DeviceId) -> Result<Rc<PoolDevice>, Errno> {
         self.known.borrow().get(&device).cloned().ok_or(Errno::EIO)
     }
-}
-
-impl PoolDevice {
-    fn new(info: DeviceInfo) -> PoolDevice {
-        PoolDevice {
-            info: RefCell::new(info),
-            way: RefCell::default(),
-            is_local: Cell::new(false),
-            connecting: Semaphore::new(1),
-            flushing: Semaphore::new(1),
-            writes: Cell::new(0),
-            flushed: Cell::new(0),
-            lost: Cell::new((0, 0)),
-            read_bytes: Cell::new(0),
-            written_bytes: Cell::new(0),
-        }
-    }
-
-    /// Whether a flush of a write has failed, or might have been of a later incarnation.
-    fn is_lost(&self, number: u64) -> bool {
-        let (after, to) = self.lost.get();
-        after < number && number <= to
-    }
-
-    /// Takes in what the service says of it. Answers whether its incarnation is another: then what
-    /// was not flushed is lost, and no later flush makes it durable.
-    fn update(&self, info: DeviceInfo) -> bool {
-        let old = self.info.replace(info);
-        let info = self.info.borrow();
-        let is_reborn = old.incarnation != info.incarnation;
-        if is_reborn || old.address != info.address {
-            self.way.take();
-        }
-        if is_reborn {
-            let (after, to) = self.lost.get();
-            let first = if after < to { after } else { self.flushed.get() };
-            self.lost.set((first.min(self.flushed.get()), self.writes.get()));
-            self.flushed.set(self.writes.get());
-        }
-        is_reborn
-    }
-
-    fn device(&self) -> Option<Rc<dyn Device>> {
-        self.way.borrow().as_ref().map(Way::device)
-    }
-
-    /// Whether a command that failed on `device` is worth another try, over a new way: the target
-    /// has refused it, as it does when admissions lapsed while the metadata service was away, or
-    /// the way was given up meanwhile.
-    fn is_worth_retrying(&self, device: &Rc<dyn Device>, error: &block::Error) -> bool {
-        let is_same = self.device().is_some_and(|present| Rc::ptr_eq(&present, device));
-        let is_refused = error.to_errno() == ACCESS_DENIED
-            || matches!(error, block::Error::Io { source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied);
-        if is_same && is_refused {
-            self.way.take();
-        }
-        is_refused || !is_same
-    }
-}
-
-fn failed(info: &DeviceInfo, what: &str, error: &dyn std::fmt::Display) -> Errno {
-    let (device, node, traddr) = (info.device, &info.node, &info.address.traddr);
-    tracing::error!(%device, node, traddr, %error, "{what} failed");
-    Errno::EIO
 }
 
 impl Client {
@@ -299,21 +211,27 @@ impl Client {
         }
     }
 
-    /// The device, connected to if it was not yet.
-    async fn device(self: &Rc<Self>, id: DeviceId) -> Result<Rc<dyn Device>, Errno> {
+    /// The device, connected to if it was not yet. EIO at once if it is out of contact, unless a probe asks.
+    async fn reach(self: &Rc<Self>, id: DeviceId, is_probe: bool) -> Result<Rc<dyn Device>, Errno> {
         let pool_device = self.devices.get(id)?;
+        let check = || if is_probe { Ok(()) } else { pool_device.contact.check() };
+        check()?;
         if let Some(device) = pool_device.device() {
             return Ok(device);
         }
         let _lock = pool_device.connecting.acquire(1).await;
+        check()?;
         if let Some(device) = pool_device.device() {
             return Ok(device);
         }
-        let session = self.session.life.generation();
+        let session = self.session.life.stamp();
         // ENODEV is that of a node which is out of contact: to its readers, an error of I/O.
         let admitted = self.session.call(Call::Session(SessionCall::Admit(id))).await;
-        let admitted = admitted.map_err(|e| if e == Errno::ENODEV { Errno::EIO } else { e })?;
-        let Answer::Admitted(incarnation) = admitted else { return Err(Errno::EPROTO) };
+        if admitted == Err(Errno::ENODEV) {
+            let error = "the metadata service has no contact with it";
+            return Err(self.failed(&pool_device, "asking for admission", &error, true));
+        }
+        let Answer::Admitted(incarnation) = admitted? else { return Err(Errno::EPROTO) };
         let info = pool_device.info.borrow().clone();
         // The way leads to this incarnation: nothing that is known of an earlier one may go over it.
         self.update_devices(vec![DeviceInfo { incarnation, ..info }]);
@@ -323,11 +241,12 @@ impl Client {
         let way = if let Some(device) = local {
             Way::Local(device)
         } else {
-            Way::Remote(self.connect(&info, identity.host).await?)
+            let times = self.session.times();
+            // A probe that fails is made again.
+            let patience = if is_probe { times.heartbeat } else { times.target_deadline };
+            Way::Remote(self.connect(&pool_device, &info, (identity.host, patience)).await?)
         };
-        if session != self.session.life.generation() {
-            return Err(Errno::ESTALE);
-        }
+        self.session.life.check(session)?;
         pool_device.is_local.set(matches!(way, Way::Local(_)));
         let device = way.device();
         *pool_device.way.borrow_mut() = Some(way);
@@ -336,19 +255,45 @@ impl Client {
 
     /// Connects to a device over the network. A connection that breaks while it is made is no worse than
     /// one that breaks later: it is made again.
-    async fn connect(&self, info: &DeviceInfo, host: HostId) -> Result<remote::Remote, Errno> {
+    async fn connect(
+        self: &Rc<Self>,
+        pool_device: &Rc<PoolDevice>,
+        info: &DeviceInfo,
+        (host, patience): (HostId, Duration),
+    ) -> Result<remote::Remote, Errno> {
         let mut pauses = CONNECT_PAUSES.into_iter();
         loop {
-            let error = match remote::Remote::connect(info, host, &self.session).await {
+            let error = match remote::Remote::connect(info, host, patience, &self.session).await {
                 Ok(remote) => return Ok(remote),
                 Err(error) => error,
             };
             let Some(pause) = pauses.next().filter(|_| error.is_break()) else {
-                return Err(failed(info, "connecting", &error));
+                let is_silent = error.is_silence();
+                return Err(self.failed(pool_device, "connecting", &error, is_silent));
             };
             tracing::info!(device = %info.device, %error, "connecting is tried again");
             ring::time::sleep(pause).await;
         }
+    }
+
+    /// Takes note of a failure, which is one of contact or the device's own. Answers EIO.
+    fn failed(
+        self: &Rc<Self>,
+        pool_device: &Rc<PoolDevice>,
+        what: &str,
+        error: &dyn std::fmt::Display,
+        is_silent: bool,
+    ) -> Errno {
+        let is_known = pool_device.contact.is_lost();
+        if is_silent {
+            self.lose_contact(pool_device, error);
+        }
+        if !is_known {
+            let info = pool_device.info.borrow();
+            let (device, node, traddr) = (info.device, &info.node, &info.address.traddr);
+            tracing::error!(%device, node, traddr, %error, "{what} failed");
+        }
+        Errno::EIO
     }
 
     /// Reads whole blocks.
@@ -358,7 +303,7 @@ impl Client {
         offset: u64,
         length: usize,
     ) -> Result<Shared, Errno> {
-        let session = self.session.life.generation();
+        let session = self.session.life.stamp();
         let read = |device: &dyn Device| device.read(offset, length);
         let chunk = self.command(id, session, "a read", read).await?;
         let pool_device = self.devices.get(id)?;
@@ -373,7 +318,7 @@ impl Client {
         offset: u64,
         room: &RegionSlice,
     ) -> Result<(), Errno> {
-        let session = self.session.life.generation();
+        let session = self.session.life.stamp();
         let segments = || Segments::from_iter([Segment::Region(room.clone())]);
         let read = |device: &dyn Device| device.read_into(offset, segments());
         self.command(id, session, "a read", read).await?;
@@ -387,37 +332,38 @@ impl Client {
     async fn command<T>(
         self: &Rc<Self>,
         id: DeviceId,
-        session: u64,
+        session: SessionStamp,
         what: &str,
         command: impl Fn(&dyn Device) -> IoFuture<T>,
     ) -> Result<T, Errno> {
         let mut tries = 0;
         loop {
-            let device = self.device(id).await?;
-            if session != self.session.life.generation() {
-                return Err(Errno::ESTALE);
-            }
+            let device = self.reach(id, false).await?;
+            self.session.life.check(session)?;
             let error = match command(&*device).await {
-                Ok(done) => return Ok(done),
+                Ok(done) => {
+                    self.devices.get(id)?.regain_contact();
+                    return Ok(done);
+                }
                 Err(error) => error,
             };
             let pool_device = self.devices.get(id)?;
             tries += 1;
             if tries == TRIES_MAX || !pool_device.is_worth_retrying(&device, &error) {
-                return Err(failed(&pool_device.info.borrow(), what, &error));
+                return Err(self.failed(&pool_device, what, &error, is_of_contact(&error)));
             }
             tracing::info!(device = %id, %error, "{what} is tried again");
         }
     }
 
-    /// Writes whole blocks that the session of generation `session` has leased. Answers the write's
+    /// Writes whole blocks that `session` has leased. Answers the write's
     /// number, for [`Client::flush_device`].
     pub(crate) async fn write_device(
         self: &Rc<Self>,
         id: DeviceId,
         offset: u64,
         bytes: Shared,
-        session: u64,
+        session: SessionStamp,
     ) -> Result<u64, Errno> {
         let length = bytes.len() as u64;
         let write = |device: &dyn Device| device.write(offset, Chunk::Shared(bytes.clone()));
@@ -447,10 +393,11 @@ impl Client {
             return Ok(());
         }
         let covered = pool_device.writes.get();
-        let device = self.device(id).await;
+        let device = self.reach(id, false).await;
         let result = match device {
             Ok(device) => {
-                let failed = |error| failed(&pool_device.info.borrow(), "a flush", &error);
+                let failed =
+                    |error| self.failed(&pool_device, "a flush", &error, is_of_contact(&error));
                 device.flush().await.map_err(failed)
             }
             Err(errno) => Err(errno),

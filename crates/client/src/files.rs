@@ -6,6 +6,7 @@ use crate::holds::{NamesHeld, Pin};
 use crate::inode::Inode;
 use crate::names::Setting;
 use crate::read::Ahead;
+use crate::session::SessionStamp;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, ChangeCall, Creation, FallocateMode, SessionCall};
 use protocol::lease::Return;
@@ -30,7 +31,7 @@ pub struct Handle {
     /// What it was opened for.
     pub mode: OpenMode,
     /// Session in which it was opened for writing: what was written before a loss is lost.
-    pub(crate) session: u64,
+    pub(crate) session: SessionStamp,
     /// What failed and need not be told any more.
     pub(crate) told: Told,
 }
@@ -67,7 +68,7 @@ impl Client {
         let pin = self.begin_pin(&inode);
         let is_removing = self.removals.may_concern(id);
         let told = inode.told();
-        let session = self.session.life.generation();
+        let session = self.session.life.stamp();
         if mode.write {
             // READ is not always granted; WRITE is what a writer needs.
             self.acquire_with(&inode, Rights::WRITE, Rights::READ).await?;
@@ -152,7 +153,7 @@ impl Client {
         self.begin_open(&inode);
         inode.state.borrow_mut().being_opened = false;
         let told = inode.told();
-        Ok((Handle { inode, mode, session: self.session.life.generation(), told }, attr))
+        Ok((Handle { inode, mode, session: self.session.life.stamp(), told }, attr))
     }
 
     /// Commits what was written through any handle of the file, and tells this one what has failed

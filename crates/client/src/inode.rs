@@ -11,6 +11,7 @@ use crate::entries::{Entries, Known};
 use crate::extent_map::{ExtentMap, RangeSet, Run};
 use crate::failures::Told;
 use crate::read::Ahead;
+use crate::session::SessionStamp;
 use protocol::client::Name;
 use protocol::lease::Grant;
 use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
@@ -109,7 +110,7 @@ pub(crate) struct State {
     /// Data version that the kernel's page cache may hold.
     pub(crate) kernel_data_version: Option<u64>,
     /// The session after the last whose loss took uncommitted data along.
-    pub(crate) lost_in: u64,
+    pub(crate) lost_in: SessionStamp,
 }
 
 impl Inode {

@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::dirty::{Fill, FillState};
 use crate::extent_map::Run;
 use crate::inode::Inode;
-use crate::session::ReadGuard;
+use crate::session::{ReadGuard, SessionStamp};
 use crate::space::Allocated;
 pub(crate) use ahead::{Ahead, Memory};
 use command::{Command, Fetched};
@@ -58,7 +58,7 @@ impl Part {
 /// session may have been fenced meanwhile, or a device have lost data that the extents name: the
 /// bytes may be somebody else's.
 struct Validity {
-    session: u64,
+    session: SessionStamp,
     losses: u64,
 }
 
@@ -112,6 +112,10 @@ impl Client {
                 let parts = self.plan(&inode, offset..end, &held.runs)?;
                 self.carry_out(parts, room).await
             };
+            if chunks.is_err() {
+                let places = held.runs.iter().map(|run| &run.place);
+                self.name_unreadable(id, places.map(|place| place.allocation.device));
+            }
             drop(held);
             if !inode.state.borrow().rights.contains(Rights::READ) {
                 // No recall says when these bytes become old.
@@ -127,7 +131,7 @@ impl Client {
 
     /// To be taken before the extents are, for [`Client::still_holds`] after the bytes are read.
     fn validity(&self) -> Validity {
-        Validity { session: self.session.life.generation(), losses: self.devices.losses() }
+        Validity { session: self.session.life.stamp(), losses: self.devices.losses() }
     }
 
     fn still_holds(&self, validity: &Validity) -> bool {
@@ -135,7 +139,7 @@ impl Client {
             return true;
         }
         self.session.life.is_alive()
-            && validity.session == self.session.life.generation()
+            && self.session.life.is_present(validity.session)
             && (validity.losses == self.devices.losses() || ring::mutant!("loss-unseen-by-read"))
     }
 

@@ -11,7 +11,7 @@ mod pulse;
 mod slots;
 
 pub use counts::CallCounts;
-pub(crate) use life::{Life, ReadGuard};
+pub(crate) use life::{Life, ReadGuard, SessionStamp};
 use protocol::auth::Secret;
 use protocol::client::{Answer, Call, ChangeCall, Push, Request, Response, SessionCall};
 use protocol::space::DeviceInfo;
@@ -115,8 +115,8 @@ pub(crate) struct Failure {
 struct Progress {
     /// Its caller has not given it up.
     is_awaited: Cell<bool>,
-    /// The generation of the session in which it was sent, if it was.
-    sent_in: Cell<Option<u64>>,
+    /// The session in which it was sent, if it was.
+    sent_in: Cell<Option<SessionStamp>>,
 }
 
 fn new_host() -> HostId {
@@ -202,6 +202,11 @@ impl Session {
         }
     }
 
+    /// Whether the session was ended in order.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
     /// Ends the session in order.
     pub(crate) async fn end(self: &Rc<Self>) {
         self.ending.set(true);
@@ -270,13 +275,12 @@ impl Session {
                 let is_refusal = progress.sent_in.get().is_none();
                 Failure { errno, is_refusal }
             })?;
-            let session = self.life.generation();
-            let is_lost = progress.sent_in.get().is_some_and(|sent_in| sent_in != session);
+            let is_lost = progress.sent_in.get().is_some_and(|in_it| !self.life.is_present(in_it));
             if slot.is_some() && is_lost && !ring::mutant!("repeated-in-next-session") {
                 // Nobody knows whether the lost session carried it out.
                 return Err(Failure { errno: Errno::EIO, is_refusal: false });
             }
-            progress.sent_in.set(Some(session));
+            progress.sent_in.set(Some(self.life.stamp()));
             self.counts.borrow_mut().note(&request.call);
             let (sender, receiver) = oneshot();
             let (session, asked) = (Rc::clone(&self), Rc::clone(&request));

@@ -8,6 +8,7 @@ use crate::dirty::{ADOPT_BYTES, At, Dirty, FILL_BYTES, Pieces, Sealed};
 use crate::files::Handle;
 use crate::inode::Inode;
 use crate::reservation::{Blocks, Memory, Reservation};
+use crate::session::SessionStamp;
 use protocol::attr::Layout;
 use protocol::client::{Answer, Call, ChangeCall};
 use protocol::{DeviceId, Errno, FILE_SIZE_MAX_BYTES, Rights, Timestamp};
@@ -62,22 +63,25 @@ impl Client {
 
     /// What was uncommitted when a session was lost is lost: handles from before stay broken. Answers
     /// the session that a write through the handle belongs to from here on.
-    async fn check_handle(&self, handle: &Handle) -> Result<u64, Errno> {
+    async fn check_handle(&self, handle: &Handle) -> Result<SessionStamp, Errno> {
         self.session.life.alive().await?;
         let lost_in = handle.inode.state.borrow().lost_in;
         if handle.session < lost_in && !ring::mutant!("lost-handle-writes") {
             Err(Errno::EIO)
         } else {
-            Ok(self.session.life.generation())
+            Ok(self.session.life.stamp())
         }
     }
 
     /// Whether the bytes of a write that began in `session` may be placed now. One that was under way
     /// when its session was lost fails: its bytes must not appear in the next session, after the
     /// error, over what others wrote meanwhile.
-    fn may_place(&self, session: u64) -> Result<(), Errno> {
-        let is_same = session == self.session.life.generation();
-        if is_same || ring::mutant!("old-write-placed") { Ok(()) } else { Err(Errno::EIO) }
+    fn may_place(&self, session: SessionStamp) -> Result<(), Errno> {
+        if self.session.life.is_present(session) || ring::mutant!("old-write-placed") {
+            Ok(())
+        } else {
+            Err(Errno::EIO)
+        }
     }
 
     async fn sync_if_asked(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
@@ -93,7 +97,7 @@ impl Client {
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         bytes: Chunk,
-        session: u64,
+        session: SessionStamp,
         kill_privileges: bool,
     ) -> Result<u64, Errno> {
         let _lock = inode.append_lock.acquire(1).await;
@@ -138,7 +142,7 @@ impl Client {
         inode: &Rc<Inode>,
         offset: u64,
         bytes: Chunk,
-        session: u64,
+        session: SessionStamp,
         kill_privileges: bool,
     ) -> Result<(), Errno> {
         let end = offset.checked_add(bytes.len() as u64);
@@ -230,7 +234,7 @@ impl Client {
         // Set aside while more are asked for.
         let mut hoard: SmallVec<[Blocks; 2]> = SmallVec::new();
         loop {
-            let info = self.devices.info(device).filter(|info| info.online).ok_or(Errno::EIO)?;
+            let info = self.devices.usable(device).ok_or(Errno::EIO)?;
             let block_size = info.block_size;
             // Bytes that join a fill use up what is left of its last block first.
             let slack = if length < ADOPT_BYTES {
@@ -312,7 +316,7 @@ impl Client {
 
     /// Gives a sealed fill its blocks and writes it to them.
     async fn write_out(self: Rc<Self>, inode: Rc<Inode>, mut sealed: Sealed) {
-        let session = self.session.life.generation();
+        let session = self.session.life.stamp();
         let result = self.write_pieces(&mut sealed, session).await;
         let mut dirty = inode.dirty.borrow_mut();
         if dirty.fill(sealed.id).is_none() {
@@ -335,7 +339,7 @@ impl Client {
     async fn write_pieces(
         self: &Rc<Self>,
         sealed: &mut Sealed,
-        session: u64,
+        session: SessionStamp,
     ) -> Result<(Pieces, u64), Errno> {
         let block_size = sealed.block_size;
         let mut left = (sealed.bytes.len() / block_size as usize) as u32;

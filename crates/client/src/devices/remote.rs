@@ -9,6 +9,7 @@ use protocol::space::DeviceInfo;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// I/O queue pairs to a device: one thread uses them, so one serves all.
 const QUEUE_PAIRS: u16 = 1;
@@ -31,6 +32,11 @@ pub(super) enum Obstacle {
 }
 
 impl Obstacle {
+    /// Whether the target did not answer.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self, Self::Host(error) if super::contact::is_silence(error))
+    }
+
     /// Whether the connection broke while it was made: the target was there.
     pub(super) fn is_break(&self) -> bool {
         match self {
@@ -56,13 +62,14 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// Connects.
+    /// Connects, which may take so long for each queue pair.
     ///
     /// # Errors
     /// What stood in the way.
     pub(super) async fn connect(
         info: &DeviceInfo,
         host: HostId,
+        patience: Duration,
         session: &Session,
     ) -> Result<Remote, Obstacle> {
         let traddr = &info.address.traddr;
@@ -77,7 +84,7 @@ impl Remote {
         // An error within the deadline is worth more than waiting for a node that may never come.
         options.fast_io_fail_tmo = Some(session.times().session_deadline);
         options.io_timeout = session.times().session_deadline;
-        options.connect_timeout = session.times().target_deadline;
+        options.connect_timeout = patience;
         options.keep_alive_tmo = session.times().target_deadline;
         options.reconnect_delay = session.times().heartbeat / 2;
         options.network_namespace.clone_from(&session.sockets().network_namespace);

@@ -10,13 +10,19 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// Names one of the sessions that a client has one after the other. What belongs to a session carries its
+/// stamp, and [`Life`] alone says whether that is the present one: what began in an older session must not
+/// end in a newer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SessionStamp(u64);
+
 /// The session's life.
 #[derive(Debug)]
 pub(crate) struct Life {
     times: Times,
     pub(super) contact: Arc<Contact>,
-    /// Raised when a session is lost: what began under an older one must not end under a newer.
-    generation: Cell<u64>,
+    /// Of the present session.
+    stamp: Cell<SessionStamp>,
     revived: Notify,
     epochs: Rc<RefCell<Epochs>>,
 }
@@ -40,7 +46,7 @@ impl Life {
         Life {
             times,
             contact: Arc::default(),
-            generation: Cell::new(0),
+            stamp: Cell::default(),
             revived: Notify::default(),
             epochs: Rc::default(),
         }
@@ -61,12 +67,24 @@ impl Life {
 
     /// The session was lost.
     pub(crate) fn lose(&self) {
-        self.generation.set(self.generation.get() + 1);
+        self.stamp.set(SessionStamp(self.stamp.get().0 + 1));
     }
 
-    /// Which session this is: to be compared before and after.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation.get()
+    /// The stamp for what begins in the present session.
+    pub(crate) fn stamp(&self) -> SessionStamp {
+        self.stamp.get()
+    }
+
+    /// Whether what carries this stamp belongs to the present session.
+    pub(crate) fn is_present(&self, stamp: SessionStamp) -> bool {
+        let present = self.stamp.get();
+        assert!(stamp <= present, "{stamp:?} is of a session after the present one, {present:?}");
+        stamp == present
+    }
+
+    /// ESTALE if what carries this stamp belongs to a session that is lost.
+    pub(crate) fn check(&self, stamp: SessionStamp) -> Result<(), Errno> {
+        if self.is_present(stamp) { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
     /// Whether I/O may start, and bytes that were read may be handed over.

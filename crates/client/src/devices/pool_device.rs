@@ -1,0 +1,116 @@
+//! One device of the pool: what is known of it, the way to it, and which of its writes are durable.
+
+use super::contact::Contact;
+use super::remote;
+use block::Device;
+use protocol::space::DeviceInfo;
+use ring::local::Semaphore;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+
+/// `EACCES`: the errno of a refused command.
+const ACCESS_DENIED: i32 = 13;
+
+/// A way to a device.
+pub(super) enum Way {
+    Local(Rc<dyn Device>),
+    Remote(remote::Remote),
+}
+
+impl Way {
+    pub(super) fn device(&self) -> Rc<dyn Device> {
+        match self {
+            Way::Local(device) => Rc::clone(device),
+            Way::Remote(remote) => remote.device(),
+        }
+    }
+}
+
+/// A device.
+pub(super) struct PoolDevice {
+    pub(super) info: RefCell<DeviceInfo>,
+    pub(super) way: RefCell<Option<Way>>,
+    pub(super) is_local: Cell<bool>,
+    pub(super) contact: Contact,
+    /// Held while a way to it is made.
+    pub(super) connecting: Semaphore,
+    /// Held while it is flushed.
+    pub(super) flushing: Semaphore,
+    /// Writes that the device has acknowledged, counted; and up to which of them it was flushed.
+    pub(super) writes: Cell<u64>,
+    pub(super) flushed: Cell<u64>,
+    /// Writes after the first and up to the second of these may be lost: a flush of them failed.
+    pub(super) lost: Cell<(u64, u64)>,
+    pub(super) read_bytes: Cell<u64>,
+    pub(super) written_bytes: Cell<u64>,
+}
+
+impl PoolDevice {
+    pub(super) fn new(info: DeviceInfo) -> PoolDevice {
+        PoolDevice {
+            info: RefCell::new(info),
+            way: RefCell::default(),
+            is_local: Cell::new(false),
+            contact: Contact::default(),
+            connecting: Semaphore::new(1),
+            flushing: Semaphore::new(1),
+            writes: Cell::new(0),
+            flushed: Cell::new(0),
+            lost: Cell::new((0, 0)),
+            read_bytes: Cell::new(0),
+            written_bytes: Cell::new(0),
+        }
+    }
+
+    /// Whether the service and this client are in contact with it.
+    pub(super) fn is_usable(&self) -> bool {
+        self.info.borrow().online && !self.contact.is_lost()
+    }
+
+    /// Whether a flush of a write has failed, or might have been of a later incarnation.
+    pub(super) fn is_lost(&self, number: u64) -> bool {
+        let (after, to) = self.lost.get();
+        after < number && number <= to
+    }
+
+    /// Takes in what the service says of it. Answers whether its incarnation is another: then what
+    /// was not flushed is lost, and no later flush makes it durable.
+    pub(super) fn update(&self, info: DeviceInfo) -> bool {
+        let old = self.info.replace(info);
+        let info = self.info.borrow();
+        let is_reborn = old.incarnation != info.incarnation;
+        let has_moved = is_reborn || old.address != info.address;
+        if has_moved {
+            self.way.take();
+        }
+        if has_moved || info.online && !old.online {
+            self.contact.renewed.notify();
+        }
+        if is_reborn {
+            let (after, to) = self.lost.get();
+            let first = if after < to { after } else { self.flushed.get() };
+            self.lost.set((first.min(self.flushed.get()), self.writes.get()));
+            self.flushed.set(self.writes.get());
+        }
+        is_reborn
+    }
+
+    pub(super) fn device(&self) -> Option<Rc<dyn Device>> {
+        self.way.borrow().as_ref().map(Way::device)
+    }
+
+    /// Whether a command that failed on `device` is worth another try, over a new way: the target
+    /// has refused it, as it does when admissions lapsed while the metadata service was away, or
+    /// the way was given up meanwhile.
+    pub(super) fn is_worth_retrying(&self, device: &Rc<dyn Device>, error: &block::Error) -> bool {
+        let is_same = self.device().is_some_and(|present| Rc::ptr_eq(&present, device));
+        let is_refused = error.to_errno() == ACCESS_DENIED
+            || matches!(error, block::Error::Io { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied);
+        if is_same && is_refused {
+            self.way.take();
+        }
+        is_refused || !is_same
+    }
+}
