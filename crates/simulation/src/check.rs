@@ -47,6 +47,10 @@ pub(crate) fn check(history: &mut History) -> Vec<String> {
     let mut violations = std::mem::take(&mut history.violations);
     violations.extend(bytes::check(history));
     violations.extend(appends::check(history));
+    let order = crate::names::order(history);
+    history.counts.orders = order.decided;
+    history.counts.undecided_orders = order.undecided;
+    violations.extend(order.violations);
     violations.extend(names::check(history));
     violations.extend(locks::check(&history.locks));
     violations.truncate(REPORTED_MAX);

@@ -5,6 +5,8 @@
 //! where these spans do not overlap. Nothing is judged here ([`crate::check`] does, at the end).
 
 use crate::fault::Fault;
+use crate::linear::Loss;
+use crate::names::NameCall;
 use crate::pattern::Stamp;
 use protocol::lock::{LockFamily, LockOwner};
 use protocol::{InodeId, SessionId};
@@ -145,6 +147,10 @@ pub struct Counts {
     pub checks: u64,
     /// Rounds of an operator's questions.
     pub questions: u64,
+    /// Groups of names for whose calls an order was found, or found not to be,
+    pub orders: u64,
+    /// and those of which that was not decided.
+    pub undecided_orders: u64,
     /// Files of which data was on a node that was taken away.
     pub files_hit: u64,
 }
@@ -171,6 +177,8 @@ impl Counts {
             ("locks", self.locks),
             ("checks", self.checks),
             ("questions", self.questions),
+            ("orders", self.orders),
+            ("undecided_orders", self.undecided_orders),
             ("files_hit", self.files_hit),
         ];
         others.into_iter().chain(kinds).collect()
@@ -197,6 +205,8 @@ impl AddAssign for Counts {
         self.locks += other.locks;
         self.checks += other.checks;
         self.questions += other.questions;
+        self.orders += other.orders;
+        self.undecided_orders += other.undecided_orders;
         self.files_hit += other.files_hit;
     }
 }
@@ -209,6 +219,10 @@ pub(crate) struct History {
     pub(crate) changes: Vec<Change>,
     pub(crate) reads: Vec<Read>,
     pub(crate) names: Vec<crate::names::NameEvent>,
+    /// Calls on names.
+    pub(crate) calls: Vec<NameCall>,
+    /// Names that power losses left open.
+    pub(crate) losses: Vec<Loss>,
     pub(crate) locks: Vec<Held>,
     /// Values of extended attributes that were ever set: file, name, value.
     pub(crate) xattrs: Vec<(FileKey, Vec<u8>, Stamp)>,
@@ -381,6 +395,13 @@ impl History {
     /// The metadata service forgot what its store had not synced.
     pub(crate) fn meta_lost_power(&mut self) {
         self.meta_power_lost = self.tick();
+        let since_ns = now_ns().saturating_sub(META_WINDOW.as_nanos() as u64);
+        let may_be_lost = |call: &&NameCall| {
+            let life = &call.life;
+            !life.is_void && (call.answer.is_none() || life.applied_ns >= since_ns)
+        };
+        let paths = self.calls.iter().filter(may_be_lost).flat_map(NameCall::lost).collect();
+        self.losses.push(Loss { at: self.meta_power_lost, paths });
         self.lose_recent();
     }
 
@@ -410,6 +431,7 @@ impl History {
     fn each_life(&mut self, mut f: impl FnMut(&mut Life)) {
         self.changes.iter_mut().for_each(|change| f(&mut change.life));
         self.names.iter_mut().for_each(|event| f(&mut event.life));
+        self.calls.iter_mut().for_each(|call| f(&mut call.life));
     }
 }
 

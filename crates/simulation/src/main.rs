@@ -6,7 +6,8 @@
 //! `--only=...` repeats the reduced run. With a planted bug nothing is reduced but with `--reduce`.
 //!
 //! With a planted bug (`--mutant`, if the feature `mutants` is built) it ends with the first seed in which
-//! a checker catches it. `tsumugi-simulation mutants` prints the catalogue of planted bugs.
+//! a checker catches it. `tsumugi-simulation linear FILE...` checks recorded histories of names and files.
+//! `tsumugi-simulation mutants` prints the catalogue of planted bugs.
 //!
 //! While it runs, it prints the rate and the time left to standard error. `--verbose` prints each
 //! seed's plan, counts and hash of its trace, `--log` every call, answer and misfortune (of one seed
@@ -15,7 +16,8 @@
 
 use simulation::mutants::{self, Mutant};
 use simulation::{
-    Counts, Kept, Plan, Reduced, Report, SeedOutcome, cores, reduce, run, run_seed, sweep,
+    Counts, Kept, Plan, Recorded, Reduced, Report, SeedOutcome, Verdict, check_lines, cores,
+    reduce, run, run_seed, sweep,
 };
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -25,6 +27,7 @@ const USAGE: &str =
     "usage: tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log] [--mutant=NAME]
                           [--reduce | --no-reduce] [--reduce-seconds=N]
        tsumugi-simulation SEED 1 --only=PARTS [--log] [--mutant=NAME]
+       tsumugi-simulation linear FILE...
        tsumugi-simulation mutants";
 /// Seconds that one seed may take, unless `SIM_SECONDS` says otherwise.
 const SEED_SECONDS: u64 = 60;
@@ -212,11 +215,39 @@ fn seed_seconds() -> u64 {
     given.and_then(|text| text.parse().ok()).unwrap_or(SEED_SECONDS)
 }
 
+/// Looks for an order of the calls of each recorded history. A history that cannot be decided fails too.
+fn check_histories(files: &[String]) -> ExitCode {
+    let mut is_right = true;
+    for file in files {
+        let text = std::fs::read_to_string(file).map_err(|error| error.to_string());
+        match text.and_then(|text| check_lines(&text)) {
+            Ok(Recorded { calls, verdict: Verdict { violations, decided, undecided } }) => {
+                for violation in &violations {
+                    println!("{file}: {violation}");
+                }
+                let wrong = violations.len();
+                println!(
+                    "{file}: {calls} calls, {decided} searches, {wrong} violations, {undecided} not decided"
+                );
+                is_right &= wrong == 0 && undecided == 0;
+            }
+            Err(error) => {
+                println!("{file}: {error}");
+                is_right = false;
+            }
+        }
+    }
+    if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == ["mutants"] {
         print_mutants();
         return ExitCode::SUCCESS;
+    }
+    if arguments.first().is_some_and(|first| first == "linear") {
+        return check_histories(&arguments[1..]);
     }
     let Some(options) = Options::read(&arguments) else {
         eprintln!("{USAGE}");

@@ -74,7 +74,7 @@ pub fn reached() -> u64 {
 }
 
 /// What a violation begins with, or has in it, by the checker that reports it.
-const CHECKERS: [(&str, &str); 16] = [
+const CHECKERS: [(&str, &str); 17] = [
     ("the store, ", "store"),
     ("free bytes and inodes", "space"),
     ("two appends", "appends"),
@@ -90,6 +90,7 @@ const CHECKERS: [(&str, &str); 16] = [
     ("points elsewhere", "attributes"),
     ("is no symbolic link", "attributes"),
     ("cannot be removed", "end"),
+    ("no order of calls", "names"),
     ("(ticks ", "names"),
 ];
 

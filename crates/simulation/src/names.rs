@@ -1,7 +1,8 @@
 //! What happened to directory entries.
 
-use crate::history::Life;
-use protocol::InodeId;
+use crate::history::{History, Life};
+use crate::linear::{Answer, Call, Loss, Op, Verdict};
+use protocol::{Errno, FileKind, InodeId};
 
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,4 +39,63 @@ impl NameEvent {
     pub(crate) fn is_change(&self) -> bool {
         matches!(self.effect, NameEffect::Set(_) | NameEffect::SetSome | NameEffect::MovedFrom(_))
     }
+}
+
+/// A call on names, for the search for an order of all of them.
+#[derive(Clone, Debug)]
+pub(crate) struct NameCall {
+    pub(crate) op: Op,
+    /// `None`: none yet, or it was lost.
+    pub(crate) answer: Option<Answer>,
+    pub(crate) life: Life,
+}
+
+/// What is answered with an inode.
+pub(crate) fn inode_answer(attr: &protocol::Attr) -> Answer {
+    let kind = match attr.kind {
+        FileKind::Directory => crate::linear::Kind::Directory,
+        FileKind::Symlink => crate::linear::Kind::Symlink,
+        _ => crate::linear::Kind::File,
+    };
+    Answer::Inode(attr.inode.0, Some(kind))
+}
+
+/// What an error says of names, if it does.
+pub(crate) fn error_answer(op: &Op, errno: Errno) -> Option<Answer> {
+    match errno {
+        Errno::EEXIST => Some(Answer::Exists),
+        // It may speak of the file, which has no name any more.
+        Errno::ENOENT if matches!(op, Op::Link { .. }) => None,
+        Errno::ENOENT => Some(Answer::Absent),
+        Errno::EISDIR => Some(Answer::IsDirectory),
+        Errno::ENOTDIR => Some(Answer::NotDirectory),
+        Errno::ENOTEMPTY => Some(Answer::NotEmpty),
+        _ => None,
+    }
+}
+
+impl NameCall {
+    /// Its answer was under way, or may have come, when what it did was lost: the names that it is about.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = String> + '_ {
+        self.op.paths().into_iter().filter(|_| !self.op.is_look()).cloned()
+    }
+}
+
+/// Looks for an order of all calls on names.
+pub(crate) fn order(history: &History) -> Verdict {
+    let calls = history.calls.iter().filter(|call| !call.life.is_void).map(|call| {
+        let life = &call.life;
+        let machine = life.actor.machine;
+        Call {
+            who: format!("node{machine}"),
+            op: call.op.clone(),
+            answer: call.answer.unwrap_or(Answer::Lost),
+            begin: life.start,
+            end: call.answer.map_or(life.latest, |_| life.returned),
+        }
+    });
+    let calls: Vec<Call> =
+        calls.filter(|call| call.answer != Answer::Lost || !call.op.is_look()).collect();
+    let losses: &[Loss] = &history.losses;
+    crate::linear::check(&calls, losses)
 }

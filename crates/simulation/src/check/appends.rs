@@ -1,4 +1,5 @@
-//! Checks that no append was put where another one went.
+//! Checks that no append was put where another one went, and that one which began when another had returned
+//! comes after it.
 //!
 //! Reads alone do not tell: of two overlapping writes that were made at the same time either may be
 //! the last. But an append goes to the end of the file, and both are certainly in the file, so that
@@ -16,10 +17,17 @@ pub(super) fn check(history: &History) -> Vec<String> {
         .collect();
     for (index, one) in appends.iter().enumerate() {
         for other in &appends[index + 1..] {
-            if one.file == other.file && overlap(one, other) && !may_shrink(history, one, other) {
+            let wrong = if overlap(one, other) {
+                "share bytes"
+            } else if is_disordered(one, other) || is_disordered(other, one) {
+                "are in the wrong order"
+            } else {
+                continue;
+            };
+            if one.file == other.file && !may_shrink(history, one, other) {
                 let inode = history.file_inodes[one.file].0;
                 violations.push(format!(
-                    "two appends to inode {inode} share bytes: {:?} by node{} (ticks {}..{:?}) and {:?} by node{} (ticks {}..{:?})",
+                    "two appends to inode {inode} {wrong}: {:?} by node{} (ticks {}..{:?}) and {:?} by node{} (ticks {}..{:?})",
                     one.effect, one.life.actor.machine, one.life.start, one.life.returned,
                     other.effect, other.life.actor.machine, other.life.start, other.life.returned,
                 ));
@@ -32,6 +40,12 @@ pub(super) fn check(history: &History) -> Vec<String> {
 fn overlap(one: &Change, other: &Change) -> bool {
     let (one, other) = (one.effect.range(), other.effect.range());
     one.start < other.end && other.start < one.end
+}
+
+/// Whether one went before another that had returned when it began.
+fn is_disordered(late: &Change, early: &Change) -> bool {
+    early.life.returned.is_some_and(|returned| returned < late.life.start)
+        && late.effect.range().start < early.effect.range().start
 }
 
 /// Whether the file may have become shorter between the two: by a truncation, or because what had

@@ -2,12 +2,21 @@
 
 use super::{Doing, Worker};
 use crate::history::Life;
-use crate::names::{NameEffect, NameEvent, Slot};
+use crate::linear::{Answer, Mode, Op};
+use crate::names::{NameCall, NameEffect, NameEvent, Slot, error_answer, inode_answer};
 use client::{Handle, OpenMode, Setting};
 use protocol::client::{Creation, Entry, RenameMode};
 use protocol::{Attr, Errno, FileKind, InodeId};
 
 const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
+
+fn asked_mode(mode: Mode) -> RenameMode {
+    match mode {
+        Mode::Replace => RenameMode::Replace,
+        Mode::NoReplace => RenameMode::NoReplace,
+        Mode::Exchange => RenameMode::Exchange,
+    }
+}
 
 fn slot(parent: InodeId, name: &str) -> Slot {
     Slot { parent, name: name.to_owned() }
@@ -47,6 +56,42 @@ impl Worker {
         }
     }
 
+    /// A call on names begins.
+    fn call(&self, life: &Life, op: Op) -> usize {
+        let mut history = self.history();
+        history.calls.push(NameCall { op, answer: None, life: life.clone() });
+        history.calls.len() - 1
+    }
+
+    /// A call on names was answered; `done` is what success says.
+    fn call_ended<T>(
+        &self,
+        call: usize,
+        result: &Result<T, Errno>,
+        done: impl FnOnce(&T) -> Answer,
+    ) {
+        let session = self.session();
+        let mut history = self.history();
+        let (tick, meta_power_lost) = (history.tick(), history.meta_power_lost);
+        let NameCall { op, answer, life } = &mut history.calls[call];
+        // What was asked again in another session may have met its own effect.
+        let is_same_session = life.session == session;
+        life.returned = Some(tick);
+        match result {
+            Ok(_) if life.start < meta_power_lost => life.doubt(),
+            Ok(_) if op.is_look() && !is_same_session => life.is_void = true,
+            Ok(value) => {
+                *answer = Some(done(value));
+                life.apply(tick);
+            }
+            Err(errno) if super::is_verdict(*errno) && is_same_session => {
+                *answer = error_answer(op, *errno);
+                life.is_void = answer.is_none();
+            }
+            Err(_) => life.doubt(),
+        }
+    }
+
     /// Says which inode it is answered.
     fn on_inode(&self, attr: Option<&Attr>) {
         if let Some(attr) = attr {
@@ -57,7 +102,9 @@ impl Worker {
     pub(super) async fn lookup(&self, parent: InodeId, name: &str) -> Option<Attr> {
         let life = self.begin("lookup");
         self.on_name(parent, name);
+        let call = self.call(&life, Op::Lookup { path: self.shared.path(parent, name) });
         let result = self.client.lookup(parent, name.as_bytes()).await;
+        self.call_ended(call, &result, inode_answer);
         self.on_inode(result.as_ref().ok());
         self.answered("lookup", &result);
         let seen = match &result {
@@ -83,7 +130,10 @@ impl Worker {
         self.on_name(parent, name);
         // What a killed or failing call made is not known by number: it is whatever turns up.
         let index = self.unknown_change(&life, slot(parent, name));
+        let op = Op::Create { path: self.shared.path(parent, name), exclusive: true };
+        let call = self.call(&life, op);
         let result = self.client.create(parent, name.as_bytes(), SETTING, mode).await;
+        self.call_ended(call, &result, |(_, attr)| inode_answer(attr));
         self.on_inode(result.as_ref().ok().map(|(_, attr)| attr));
         self.answered("create", &result);
         self.forget_change(index);
@@ -137,7 +187,9 @@ impl Worker {
         self.does(Doing::Changes);
         let at = slot(parent, name);
         let index = self.open_changes(&life, vec![(at.clone(), NameEffect::Set(None))]);
+        let call = self.call(&life, Op::Unlink { path: self.shared.path(parent, name) });
         let result = self.client.unlink(parent, name.as_bytes()).await;
+        self.call_ended(call, &result, |()| Answer::Done);
         self.answered("unlink", &result);
         self.forget_change(index);
         let seen = match &result {
@@ -155,13 +207,13 @@ impl Worker {
             return;
         }
         let mode = match self.random.below(4) {
-            0 => RenameMode::NoReplace,
-            1 => RenameMode::Exchange,
-            _ => RenameMode::Replace,
+            0 => Mode::NoReplace,
+            1 => Mode::Exchange,
+            _ => Mode::Replace,
         };
         let (from, to) = (slot(parent, &name), slot(new_parent, &new_name));
         let old = match mode {
-            RenameMode::Exchange => NameEffect::MovedFrom(to.clone()),
+            Mode::Exchange => NameEffect::MovedFrom(to.clone()),
             _ => NameEffect::Set(None),
         };
         let life = self.begin("rename");
@@ -171,20 +223,23 @@ impl Worker {
         self.does(Doing::Changes);
         let changes = vec![(from.clone(), old), (to.clone(), NameEffect::MovedFrom(from.clone()))];
         let index = self.open_changes(&life, changes.clone());
+        let paths = (self.shared.path(parent, &name), self.shared.path(new_parent, &new_name));
+        let call = self.call(&life, Op::Rename { from: paths.0, to: paths.1, mode });
         let result = self
             .client
-            .rename((parent, name.as_bytes()), (new_parent, new_name.as_bytes()), mode)
+            .rename((parent, name.as_bytes()), (new_parent, new_name.as_bytes()), asked_mode(mode))
             .await
             .map(drop);
+        self.call_ended(call, &result, |()| Answer::Done);
         self.answered("rename", &result);
         self.forget_change(index);
         self.forget_change(index + 1);
         let seen = match (&result, mode) {
             (Ok(()), _) => vec![(from, NameEffect::SawSome)],
-            (Err(Errno::ENOENT), RenameMode::Replace | RenameMode::NoReplace) => {
+            (Err(Errno::ENOENT), Mode::Replace | Mode::NoReplace) => {
                 vec![(from, NameEffect::Saw(None))]
             }
-            (Err(Errno::EEXIST), RenameMode::NoReplace) => vec![(to, NameEffect::SawSome)],
+            (Err(Errno::EEXIST), Mode::NoReplace) => vec![(to, NameEffect::SawSome)],
             _ => Vec::new(),
         };
         self.event(&life, &result, changes, seen);
@@ -203,7 +258,10 @@ impl Worker {
             self.on_name(new_parent, &new_name);
             let set = NameEffect::Set(Some(attr.inode));
             let index = self.open_changes(&life, vec![(at.clone(), set.clone())]);
+            let path = self.shared.path(new_parent, &new_name);
+            let call = self.call(&life, Op::Link { inode: attr.inode.0, path });
             let result = self.client.link(attr.inode, new_parent, new_name.as_bytes()).await;
+            self.call_ended(call, &result, |_| Answer::Done);
             self.answered("link", &result);
             self.forget_change(index);
             let seen = match &result {
@@ -257,6 +315,15 @@ impl Worker {
         for (_, inode) in &found {
             self.file(*inode);
         }
+        // Entries of one listing may be seen at different moments.
+        for (at, effect) in &seen {
+            let call = self.call(&life, Op::Lookup { path: self.shared.path(parent, &at.name) });
+            let answer = match effect {
+                NameEffect::Saw(Some(inode)) => Answer::Inode(inode.0, None),
+                _ => Answer::Absent,
+            };
+            self.call_ended(call, &Ok::<_, Errno>(()), |()| answer);
+        }
         self.event(&life, &Ok::<_, Errno>(()), Vec::new(), seen);
         Some(found)
     }
@@ -269,6 +336,7 @@ impl Worker {
             let life = self.begin("mkdir");
             self.on_name(parent, &name);
             let index = self.unknown_change(&life, at.clone());
+            let call = self.call(&life, Op::Mkdir { path: self.shared.path(parent, &name) });
             let result = self
                 .client
                 .make(
@@ -278,6 +346,7 @@ impl Worker {
                     Setting { mode: 0o755, ..SETTING },
                 )
                 .await;
+            self.call_ended(call, &result, inode_answer);
             self.on_inode(result.as_ref().ok());
             self.answered("mkdir", &result);
             self.forget_change(index);
@@ -295,7 +364,9 @@ impl Worker {
         let life = self.begin("rmdir");
         self.on_name(parent, &name);
         let index = self.open_changes(&life, vec![(at.clone(), NameEffect::Set(None))]);
+        let call = self.call(&life, Op::Rmdir { path: self.shared.path(parent, &name) });
         let result = self.client.rmdir(parent, name.as_bytes()).await;
+        self.call_ended(call, &result, |()| Answer::Done);
         self.answered("rmdir", &result);
         self.forget_change(index);
         let seen = match &result {

@@ -1,0 +1,410 @@
+//! Whether the answers of calls on names can be explained by one order in which all of them were made.
+//!
+//! A call takes place at one moment between its begin and its end. One whose answer was lost may have taken
+//! place, or not, or does so much later. The search is that of J. Wing and C. Gong with the just-in-time
+//! rule of G. Lowe: calls are put into an order only when one of them has to have ended, and all
+//! *configurations* that are possible then are kept: what the names stand for, and which of the calls under way
+//! have been made. Equal configurations are one. Names that no rename joins are searched by themselves. A
+//! search that grows too large says so, and proves nothing.
+
+mod model;
+mod records;
+
+pub use records::{Recorded, check_lines};
+
+use model::{Model, Value};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt::{self, Display};
+
+/// Configurations that are kept at most,
+const CONFIGURATIONS_MAX: usize = 2_000;
+/// and those that one search looks at in all.
+const LOOKS_MAX: usize = 100_000;
+/// Calls that a violation names.
+const NAMED_MAX: usize = 16;
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// A regular file, or anything else that is no directory and no symbolic link.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// How a rename treats what has the new name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Mode {
+    /// Replaces it.
+    Replace,
+    /// Fails.
+    NoReplace,
+    /// Gives it the old name.
+    Exchange,
+}
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub(crate) enum Op {
+    /// A file is made; without `exclusive` one that is there is opened.
+    Create { path: String, exclusive: bool },
+    /// A directory is made.
+    Mkdir { path: String },
+    /// A symbolic link is made.
+    Symlink { path: String },
+    /// A file gets another name.
+    Link { inode: u64, path: String },
+    /// A file loses a name.
+    Unlink { path: String },
+    /// An empty directory is removed.
+    Rmdir { path: String },
+    /// A name becomes another one.
+    Rename { from: String, to: String, mode: Mode },
+    /// A name is looked up.
+    Lookup { path: String },
+    /// All of a file's content, one number, is written, and the file closed.
+    Write { file: String, value: u64 },
+    /// Under a lock of all others, content is read and replaced.
+    Swap { file: String, old: u64, new: u64 },
+    /// A file is opened and its content read. Others that read it at the same time may see changes in
+    /// another order, but with `locked`.
+    Read { file: String, locked: bool },
+}
+
+/// What came of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Answer {
+    /// It was done.
+    Done,
+    /// It made or found this.
+    Inode(u64, Option<Kind>),
+    /// It found something.
+    Some,
+    /// It read this.
+    Value(u64),
+    /// EEXIST.
+    Exists,
+    /// ENOENT.
+    Absent,
+    /// EISDIR.
+    IsDirectory,
+    /// ENOTDIR.
+    NotDirectory,
+    /// ENOTEMPTY.
+    NotEmpty,
+    /// Not known: it may have been made, or will be, until its end.
+    Lost,
+}
+
+/// A call with its answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Call {
+    /// Who made it.
+    pub(crate) who: String,
+    /// What it was.
+    #[serde(flatten)]
+    pub(crate) op: Op,
+    /// What came of it.
+    pub(crate) answer: Answer,
+    /// When it was made.
+    pub(crate) begin: u64,
+    /// When it was answered; of a lost one, when it can no longer be made. `None`: never.
+    pub(crate) end: Option<u64>,
+}
+
+/// From some moment on nobody knows any more what some names stand for.
+#[derive(Clone, Debug)]
+pub(crate) struct Loss {
+    /// The moment.
+    pub(crate) at: u64,
+    /// The names.
+    pub(crate) paths: BTreeSet<String>,
+}
+
+/// What came of a check.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// Answers that no order explains.
+    pub violations: Vec<String>,
+    /// Groups of names that were searched to the end,
+    pub decided: u64,
+    /// and those whose search grew too large.
+    pub undecided: u64,
+}
+
+impl Op {
+    /// The names that it is about.
+    pub(crate) fn paths(&self) -> Vec<&String> {
+        match self {
+            Op::Create { path, .. }
+            | Op::Mkdir { path }
+            | Op::Symlink { path }
+            | Op::Link { path, .. }
+            | Op::Unlink { path }
+            | Op::Rmdir { path }
+            | Op::Lookup { path } => vec![path],
+            Op::Rename { from, to, .. } => vec![from, to],
+            Op::Write { file, .. } | Op::Swap { file, .. } | Op::Read { file, .. } => vec![file],
+        }
+    }
+
+    /// Whether it only looks.
+    pub(crate) fn is_look(&self) -> bool {
+        matches!(self, Op::Lookup { .. } | Op::Read { .. })
+    }
+}
+
+impl Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Call { who, op, answer, begin, end } = self;
+        write!(f, "{op:?} = {answer:?} by {who} (ticks {begin}..")?;
+        match end {
+            Some(end) => write!(f, "{end})"),
+            None => write!(f, ")"),
+        }
+    }
+}
+
+/// Checks calls; before the first one no name stands for anything.
+pub(crate) fn check(calls: &[Call], losses: &[Loss]) -> Verdict {
+    let mut verdict = Verdict::default();
+    for group in groups(calls) {
+        let is_weak = |call: &&Call| matches!(call.op, Op::Read { locked: false, .. });
+        let (weak, strong): (Vec<&Call>, Vec<&Call>) = group.iter().partition(|call| is_weak(call));
+        let searched = Search::new(&strong, losses).run();
+        let is_explained = matches!(searched, Outcome::Explained);
+        verdict.add(searched);
+        // Each read that need not agree with others' by itself.
+        for read in weak.into_iter().filter(|_| is_explained) {
+            let calls: Vec<&Call> = strong.iter().copied().chain([read]).collect();
+            verdict.add(Search::new(&calls, losses).run());
+        }
+    }
+    verdict
+}
+
+impl Verdict {
+    fn add(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Explained => self.decided += 1,
+            Outcome::Unexplained(text) => {
+                self.decided += 1;
+                self.violations.push(text);
+            }
+            Outcome::TooLarge => self.undecided += 1,
+        }
+    }
+}
+
+/// Calls by the names that renames join.
+fn groups(calls: &[Call]) -> Vec<Vec<&Call>> {
+    let mut group_of: BTreeMap<&String, usize> = BTreeMap::new();
+    let mut members: BTreeMap<usize, Vec<&String>> = BTreeMap::new();
+    for call in calls {
+        let mut joined: Option<usize> = None;
+        for path in call.op.paths() {
+            let next = group_of.len();
+            let own = *group_of.entry(path).or_insert_with(|| {
+                members.insert(next, vec![path]);
+                next
+            });
+            let Some(first) = joined.filter(|first| *first != own) else {
+                joined = Some(own);
+                continue;
+            };
+            for path in members.remove(&own).unwrap_or_default() {
+                group_of.insert(path, first);
+                members.entry(first).or_default().push(path);
+            }
+        }
+    }
+    let mut groups: BTreeMap<usize, Vec<&Call>> = BTreeMap::new();
+    for call in calls {
+        if let Some(path) = call.op.paths().first() {
+            groups.entry(group_of[*path]).or_default().push(call);
+        }
+    }
+    groups.into_values().collect()
+}
+
+/// What is possible at a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Configuration {
+    names: Vec<Value>,
+    /// Calls under way that have been made, in order.
+    made: Vec<usize>,
+}
+
+enum Outcome {
+    Explained,
+    Unexplained(String),
+    TooLarge,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Begin(usize),
+    Loss(usize),
+    End(usize),
+}
+
+struct Search<'a> {
+    model: Model<'a>,
+    losses: &'a [Loss],
+    /// Calls under way.
+    open: Vec<usize>,
+    possible: HashSet<Configuration>,
+    looks: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(calls: &[&'a Call], losses: &'a [Loss]) -> Search<'a> {
+        let model = Model::new(calls);
+        let start =
+            Configuration { names: vec![Value::Absent; model.names.len()], made: Vec::new() };
+        Search { model, losses, open: Vec::new(), possible: [start].into(), looks: 0 }
+    }
+
+    fn events(&self) -> Vec<Event> {
+        let calls = self.model.calls.iter().enumerate();
+        let mut events: Vec<(u64, Event)> = Vec::new();
+        for (index, call) in calls {
+            events.push((call.begin, Event::Begin(index)));
+            events.extend(call.end.map(|end| (end, Event::End(index))));
+        }
+        let losses = self.losses.iter().enumerate();
+        events.extend(losses.map(|(index, loss)| (loss.at, Event::Loss(index))));
+        events.sort_unstable();
+        events.into_iter().map(|(_, event)| event).collect()
+    }
+
+    fn run(mut self) -> Outcome {
+        for event in self.events() {
+            match event {
+                Event::Begin(call) => {
+                    self.open.push(call);
+                    let possible = std::mem::take(&mut self.possible);
+                    self.possible = possible.into_iter().map(|it| self.settled(it)).collect();
+                }
+                Event::Loss(loss) => self.lose(loss),
+                Event::End(call) => {
+                    let before: Vec<Configuration> = self.possible.iter().cloned().collect();
+                    self.end(call);
+                    if self.possible.is_empty() {
+                        return Outcome::Unexplained(self.describe(call, before));
+                    }
+                }
+            }
+            if self.possible.len() > CONFIGURATIONS_MAX || self.looks > LOOKS_MAX {
+                return Outcome::TooLarge;
+            }
+        }
+        Outcome::Explained
+    }
+
+    /// With all calls made that change nothing now: nobody gains by their being made later.
+    fn settled(&self, mut configuration: Configuration) -> Configuration {
+        for call in &self.open {
+            let is_lost = self.model.calls[*call].answer == Answer::Lost;
+            let Err(place) = configuration.made.binary_search(call) else { continue };
+            if !is_lost
+                && self.model.made(*call, &configuration.names).contains(&configuration.names)
+            {
+                configuration.made.insert(place, *call);
+            }
+        }
+        configuration
+    }
+
+    fn lose(&mut self, loss: usize) {
+        let paths = &self.losses[loss].paths;
+        let lost: Vec<usize> = (0..self.model.names.len())
+            .filter(|name| paths.contains(self.model.names[*name]))
+            .collect();
+        let unknown = |name| Value::Any(self.model.unknown(loss, name));
+        let possible = std::mem::take(&mut self.possible).into_iter().map(|mut it| {
+            for name in &lost {
+                it.names[*name] = unknown(*name);
+            }
+            it
+        });
+        self.possible = possible.collect();
+    }
+
+    /// A call ends: where it has not been made, it is made now, after others if need be.
+    fn end(&mut self, call: usize) {
+        let is_lost = self.model.calls[call].answer == Answer::Lost;
+        let mut ended = HashSet::new();
+        for mut configuration in std::mem::take(&mut self.possible) {
+            match configuration.made.binary_search(&call) {
+                Ok(place) => {
+                    configuration.made.remove(place);
+                    ended.insert(configuration);
+                }
+                Err(_) if is_lost => {
+                    ended.insert(configuration);
+                }
+                Err(_) => self.make(call, configuration, &mut ended),
+            }
+        }
+        self.open.retain(|open| *open != call);
+        self.possible = ended;
+    }
+
+    fn make(&mut self, call: usize, from: Configuration, ended: &mut HashSet<Configuration>) {
+        let mut seen = HashSet::from([from.clone()]);
+        let mut left = vec![from];
+        while let Some(configuration) = left.pop() {
+            self.looks += 1;
+            if self.looks > LOOKS_MAX {
+                return;
+            }
+            for next in &self.open {
+                let Err(place) = configuration.made.binary_search(next) else { continue };
+                for names in self.model.made(*next, &configuration.names) {
+                    let mut made = configuration.made.clone();
+                    made.insert(place, *next);
+                    let mut after = self.settled(Configuration { names, made });
+                    if let Ok(place) = after.made.binary_search(&call) {
+                        after.made.remove(place);
+                        ended.insert(after);
+                    } else if seen.insert(after.clone()) {
+                        left.push(after);
+                    }
+                }
+            }
+        }
+    }
+
+    fn describe(&self, call: usize, mut before: Vec<Configuration>) -> String {
+        let ended = self.model.calls[call];
+        let paths = ended.op.paths();
+        before.sort_unstable();
+        let states: BTreeSet<String> =
+            before.iter().map(|it| self.model.text(&it.names, &paths)).collect();
+        let states: Vec<String> = states.into_iter().take(NAMED_MAX).collect();
+        let touches = |other: &&&Call| {
+            other.begin <= ended.end.unwrap_or(u64::MAX)
+                && !other.op.is_look()
+                && other.op.paths().iter().any(|path| paths.contains(path))
+        };
+        let others: Vec<&&Call> = self.model.calls.iter().filter(touches).collect();
+        let first = others.len().saturating_sub(NAMED_MAX);
+        let others: Vec<String> = others[first..].iter().map(|call| format!("[{call}]")).collect();
+        format!(
+            "no order of calls explains {ended}; without it there may be: {}; changes: {}",
+            states.join(" or "),
+            others.join(" ")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,307 @@
+//! What calls do to names and files, by what they were answered.
+
+use super::{Answer, Call, Kind, Mode, Op};
+use std::collections::BTreeMap;
+
+/// What a name stands for, or what a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Value {
+    /// Nothing; of a file, that nobody has written.
+    Absent,
+    /// This.
+    Known(u64),
+    /// Something whose number nobody has seen yet: a lost call made it, or it has outlived a loss.
+    Fresh(usize),
+    /// Something or nothing.
+    Any(usize),
+}
+
+/// The calls of a group of names, and what is known of them all.
+pub(super) struct Model<'a> {
+    pub(super) calls: Vec<&'a Call>,
+    pub(super) names: Vec<&'a String>,
+    numbers: BTreeMap<&'a String, usize>,
+    /// Kinds by inode number.
+    kinds: BTreeMap<u64, Kind>,
+    /// Inodes that calls with an answer have made.
+    made: BTreeMap<u64, usize>,
+}
+
+type Names = Vec<Value>;
+
+impl<'a> Model<'a> {
+    pub(super) fn new(calls: &[&'a Call]) -> Model<'a> {
+        let mut model = Model {
+            calls: calls.to_vec(),
+            names: Vec::new(),
+            numbers: BTreeMap::new(),
+            kinds: BTreeMap::new(),
+            made: BTreeMap::new(),
+        };
+        for (index, call) in calls.iter().enumerate() {
+            for path in call.op.paths() {
+                if !model.numbers.contains_key(path) {
+                    model.numbers.insert(path, model.names.len());
+                    model.names.push(path);
+                }
+            }
+            if let Answer::Inode(inode, kind) = call.answer {
+                let is_maker = made_kind(&call.op).is_some()
+                    && !matches!(call.op, Op::Create { exclusive: false, .. });
+                if is_maker {
+                    model.made.insert(inode, index);
+                }
+                let kind = if is_maker { made_kind(&call.op) } else { kind };
+                model.kinds.extend(kind.map(|kind| (inode, kind)));
+            }
+        }
+        model
+    }
+
+    /// The number of what outlives a loss under a name.
+    pub(super) fn unknown(&self, loss: usize, name: usize) -> usize {
+        self.calls.len() + loss * self.names.len() + name
+    }
+
+    /// What names may stand for, as text.
+    pub(super) fn text(&self, names: &[Value], paths: &[&String]) -> String {
+        let text = |path: &&String| format!("{path}: {:?}", names[self.numbers[*path]]);
+        paths.iter().map(text).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What names may stand for once a call has been made; nothing if it cannot be, with its answer, now.
+    pub(super) fn made(&self, call: usize, names: &[Value]) -> Vec<Names> {
+        let Call { op, answer, .. } = self.calls[call];
+        match op {
+            Op::Create { path, exclusive } => {
+                let mut after = self.make(call, self.at(path), names);
+                if let (false, Answer::Inode(inode, _)) = (exclusive, *answer) {
+                    after.extend(self.found(self.at(path), inode, names));
+                }
+                after
+            }
+            Op::Mkdir { path } | Op::Symlink { path } | Op::Link { path, .. } => {
+                self.make(call, self.at(path), names)
+            }
+            Op::Unlink { path } => self.remove(*answer, self.at(path), names, false),
+            Op::Rmdir { path } => self.remove(*answer, self.at(path), names, true),
+            Op::Rename { from, to, mode } => {
+                self.rename(*answer, (self.at(from), self.at(to)), *mode, names)
+            }
+            Op::Lookup { path } => self.look(*answer, self.at(path), names),
+            Op::Write { file, value } => vec![with(names, self.at(file), Value::Known(*value))],
+            Op::Swap { file, old, new } => {
+                let file = self.at(file);
+                let before = self.read(file, *old, names);
+                before.into_iter().map(|names| with(&names, file, Value::Known(*new))).collect()
+            }
+            Op::Read { file, .. } => match answer {
+                Answer::Value(value) => self.read(self.at(file), *value, names),
+                _ => Vec::new(),
+            },
+        }
+    }
+
+    fn at(&self, path: &String) -> usize {
+        self.numbers[path]
+    }
+
+    fn kind(&self, value: Value) -> Option<Kind> {
+        match value {
+            Value::Known(inode) => self.kinds.get(&inode).copied(),
+            Value::Fresh(call) => self.calls.get(call).and_then(|call| made_kind(&call.op)),
+            Value::Absent | Value::Any(_) => None,
+        }
+    }
+
+    fn may_be_directory(&self, value: Value) -> bool {
+        self.kind(value).is_none_or(|kind| kind == Kind::Directory)
+    }
+
+    fn may_be_other(&self, value: Value) -> bool {
+        self.kind(value) != Some(Kind::Directory)
+    }
+
+    /// Something gets a name.
+    fn make(&self, call: usize, at: usize, names: &[Value]) -> Vec<Names> {
+        let value = match (&self.calls[call].op, self.calls[call].answer) {
+            (_, Answer::Exists) => return exists(names, at),
+            (Op::Create { .. }, Answer::IsDirectory) => {
+                return exists(names, at)
+                    .into_iter()
+                    .filter(|it| self.may_be_directory(it[at]))
+                    .collect();
+            }
+            (Op::Link { inode, .. }, Answer::Done | Answer::Inode(..) | Answer::Lost) => {
+                Value::Known(*inode)
+            }
+            (_, Answer::Inode(inode, _)) => Value::Known(inode),
+            (_, Answer::Done | Answer::Lost) => Value::Fresh(call),
+            _ => return Vec::new(),
+        };
+        absent(names, at).into_iter().map(|names| with(&names, at, value)).collect()
+    }
+
+    fn remove(&self, answer: Answer, at: usize, names: &[Value], is_rmdir: bool) -> Vec<Names> {
+        let fits =
+            |value| if is_rmdir { self.may_be_directory(value) } else { self.may_be_other(value) };
+        let misfits =
+            |value| if is_rmdir { self.may_be_other(value) } else { self.may_be_directory(value) };
+        let there = exists(names, at).into_iter();
+        match answer {
+            Answer::Done | Answer::Lost => {
+                let there = there.filter(|names| fits(names[at]));
+                there.map(|names| with(&names, at, Value::Absent)).collect()
+            }
+            Answer::Absent => absent(names, at),
+            Answer::IsDirectory | Answer::NotDirectory => {
+                there.filter(|names| misfits(names[at])).collect()
+            }
+            Answer::NotEmpty => there.collect(),
+            Answer::Inode(..) | Answer::Some | Answer::Value(_) | Answer::Exists => Vec::new(),
+        }
+    }
+
+    fn rename(
+        &self,
+        answer: Answer,
+        (from, to): (usize, usize),
+        mode: Mode,
+        names: &[Value],
+    ) -> Vec<Names> {
+        let both = || exists(names, from).into_iter().flat_map(|names| exists(&names, to));
+        match answer {
+            Answer::Done | Answer::Lost => exists(names, from)
+                .into_iter()
+                .flat_map(|names| self.move_name((from, to), mode, &names))
+                .collect(),
+            Answer::Absent => {
+                let mut after = absent(names, from);
+                if mode == Mode::Exchange {
+                    after.extend(absent(names, to));
+                }
+                after
+            }
+            Answer::Exists => exists(names, to),
+            Answer::NotEmpty => both().collect(),
+            Answer::IsDirectory | Answer::NotDirectory => {
+                let differ = |one, other| self.may_be_directory(one) && self.may_be_other(other);
+                both().filter(|it| differ(it[from], it[to]) || differ(it[to], it[from])).collect()
+            }
+            Answer::Inode(..) | Answer::Some | Answer::Value(_) => Vec::new(),
+        }
+    }
+
+    /// What is there under `from` moves.
+    fn move_name(&self, (from, to): (usize, usize), mode: Mode, names: &[Value]) -> Vec<Names> {
+        let (old, new) = (names[from], names[to]);
+        let moved = || with(&with(names, from, Value::Absent), to, old);
+        match mode {
+            Mode::Exchange => exists(names, to)
+                .into_iter()
+                .map(|names| with(&with(&names, from, names[to]), to, old))
+                .collect(),
+            Mode::NoReplace => absent(names, to)
+                .into_iter()
+                .map(|names| with(&with(&names, from, Value::Absent), to, old))
+                .collect(),
+            // Two names of one file: nothing is done.
+            Mode::Replace if old == new => vec![names.to_vec()],
+            Mode::Replace if matches!(new, Value::Absent | Value::Any(_)) => vec![moved()],
+            Mode::Replace => {
+                let is_allowed = self.may_be_directory(old) && self.may_be_directory(new)
+                    || self.may_be_other(old) && self.may_be_other(new);
+                let is_unseen = |value| matches!(value, Value::Fresh(_));
+                let mut after = if is_allowed { vec![moved()] } else { Vec::new() };
+                // They may turn out to be one file.
+                if let (Value::Known(inode), true) = (new, is_unseen(old)) {
+                    after.extend(self.found(from, inode, names));
+                }
+                if let (Value::Known(inode), true) = (old, is_unseen(new)) {
+                    after.extend(self.found(to, inode, names));
+                }
+                after
+            }
+        }
+    }
+
+    fn look(&self, answer: Answer, at: usize, names: &[Value]) -> Vec<Names> {
+        match answer {
+            Answer::Inode(inode, _) => self.found(at, inode, names),
+            Answer::Some => exists(names, at),
+            Answer::Absent => absent(names, at),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A name is seen to stand for this.
+    fn found(&self, at: usize, inode: u64, names: &[Value]) -> Vec<Names> {
+        let value = names[at];
+        let may_be = match value {
+            Value::Absent => false,
+            Value::Known(known) => known == inode,
+            Value::Any(_) => true,
+            Value::Fresh(call) if call >= self.calls.len() => true,
+            Value::Fresh(call) => {
+                let maker = self.made.get(&inode);
+                let kind = self.kinds.get(&inode).copied();
+                maker.is_none_or(|maker| *maker == call)
+                    && kind.is_none_or(|kind| made_kind(&self.calls[call].op) == Some(kind))
+            }
+        };
+        if !may_be {
+            return Vec::new();
+        }
+        let see = |name: &Value| if *name == value { Value::Known(inode) } else { *name };
+        vec![names.iter().map(see).collect()]
+    }
+
+    /// A file is seen to hold this; 0 is what nobody has written.
+    fn read(&self, at: usize, value: u64, names: &[Value]) -> Vec<Names> {
+        match names[at] {
+            Value::Absent if value == 0 => vec![names.to_vec()],
+            Value::Absent => Vec::new(),
+            _ => self.found(at, value, names),
+        }
+    }
+}
+
+/// What a call makes.
+fn made_kind(op: &Op) -> Option<Kind> {
+    match op {
+        Op::Create { .. } => Some(Kind::File),
+        Op::Mkdir { .. } => Some(Kind::Directory),
+        Op::Symlink { .. } => Some(Kind::Symlink),
+        Op::Link { .. }
+        | Op::Unlink { .. }
+        | Op::Rmdir { .. }
+        | Op::Rename { .. }
+        | Op::Lookup { .. }
+        | Op::Write { .. }
+        | Op::Swap { .. }
+        | Op::Read { .. } => None,
+    }
+}
+
+fn with(names: &[Value], at: usize, value: Value) -> Names {
+    let mut names = names.to_vec();
+    names[at] = value;
+    names
+}
+
+/// The names, if this one may stand for nothing.
+fn absent(names: &[Value], at: usize) -> Vec<Names> {
+    match names[at] {
+        Value::Absent | Value::Any(_) => vec![with(names, at, Value::Absent)],
+        Value::Known(_) | Value::Fresh(_) => Vec::new(),
+    }
+}
+
+/// The names, if this one may stand for something.
+fn exists(names: &[Value], at: usize) -> Vec<Names> {
+    match names[at] {
+        Value::Absent => Vec::new(),
+        Value::Any(number) => vec![with(names, at, Value::Fresh(number))],
+        Value::Known(_) | Value::Fresh(_) => vec![names.to_vec()],
+    }
+}
