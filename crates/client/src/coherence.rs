@@ -38,7 +38,7 @@ impl Handler for Client {
                 fresh.insert(grant.inode);
             }
         }
-        for attr in &response.changed {
+        for attr in response.changed.iter().filter(|_| !ring::mutant!("own-change-unnoted")) {
             self.note(attr, &fresh, false);
         }
         if let (Call::Change(ChangeCall::Create { rights, .. }), Ok(Answer::Entry(attr))) =
@@ -123,7 +123,10 @@ impl Client {
             dirty.failures = crate::failures::Failures::default();
             return;
         }
-        if !dirty.is_clean() || dirty.failures.is_untold() || inode.was_locked.take() {
+        if !dirty.is_clean()
+            || dirty.failures.is_untold()
+            || (inode.was_locked.take() && !ring::mutant!("lock-loss-unnoted"))
+        {
             inode.state.borrow_mut().lost_in = self.session.life.stamp();
         }
         dirty.lose_all(Errno::EIO);
@@ -218,7 +221,7 @@ impl Client {
                 };
                 self.session.note_epoch(*free_epoch);
                 self.note(attr, fresh, false);
-                if fresh.contains(&attr.inode) {
+                if fresh.contains(&attr.inode) || ring::mutant!("uncovered-extents-cached") {
                     let inode = self.inode(attr.inode);
                     inode.state.borrow_mut().set_extents(*offset, *covered_to, &extents.0);
                 }

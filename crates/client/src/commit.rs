@@ -132,7 +132,9 @@ impl Client {
                     // A truncation came first: the service dropped the commit, the blocks are ours.
                     dirty.unname(&named);
                 }
-                if matches!(answer, Ok(Answer::NotDurable(_))) {
+                if matches!(answer, Ok(Answer::NotDurable(_)))
+                    && !ring::mutant!("not-durable-is-done")
+                {
                     Err(Errno::EIO)
                 } else {
                     Ok(Part::Done(next))
@@ -140,7 +142,9 @@ impl Client {
             }
             Ok(_) => Err(Errno::EPROTO),
             Err(failure) => {
-                if failure.is_refusal || ring::mutant!("doubtful-blocks-reused") {
+                if failure.is_refusal && !ring::mutant!("refused-blocks-kept")
+                    || ring::mutant!("doubtful-blocks-reused")
+                {
                     dirty.unname(&named);
                 } else {
                     // Extents may name the blocks: they are not used again before the session returns

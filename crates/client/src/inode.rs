@@ -221,7 +221,9 @@ impl Inode {
     pub(crate) fn invalidate(&self, names: &[Name], stamp: LeaseStamp) {
         let mut state = self.state.borrow_mut();
         state.stamp = state.stamp.max(stamp);
-        state.attr = None;
+        if !ring::mutant!("directory-attributes-kept") {
+            state.attr = None;
+        }
         state.entries.forget(names);
     }
 
@@ -234,6 +236,9 @@ impl Inode {
         state.rights = state.rights - rights;
         if rights.contains(Rights::READ) && !ring::mutant!("recall-keeps-cache") {
             state.drop_read();
+            if ring::mutant!("pages-kept-after-recall") {
+                return;
+            }
             self.pages.expire();
         }
     }
@@ -332,7 +337,9 @@ impl State {
         self.attr = None;
         self.has_no_xattrs = false;
         self.forget_extents();
-        self.entries = Entries::default();
+        if !ring::mutant!("entries-outlive-read") {
+            self.entries = Entries::default();
+        }
     }
 
     fn may_cache(&self) -> bool {

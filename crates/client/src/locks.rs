@@ -25,7 +25,9 @@ impl Client {
     /// EAGAIN if it is not free, EDEADLK, EINTR after [`Client::cancel_lock`], ENOLCK, those of a
     /// call.
     pub async fn lock(self: &Rc<Self>, lock: Lock, wait: bool) -> Result<(), Errno> {
-        self.publish(lock.inode).await;
+        if !ring::mutant!("downgrade-unpublished") {
+            self.publish(lock.inode).await;
+        }
         self.session.call(Call::Change(ChangeCall::SetLock { lock, wait })).await?;
         self.inode(lock.inode).was_locked.set(!ring::mutant!("lock-forgotten-with-session"));
         self.freshen(lock.inode).await;

@@ -271,11 +271,14 @@ impl Session {
         let _epoch = call.may_free().then(|| self.life.hold());
         let request = Rc::new(Request { slot, call });
         loop {
+            let is_lost =
+                || progress.sent_in.get().is_some_and(|in_it| !self.life.is_present(in_it));
+            let was_lost = is_lost();
             let link = self.linked().await.map_err(|errno| {
                 let is_refusal = progress.sent_in.get().is_none();
                 Failure { errno, is_refusal }
             })?;
-            let is_lost = progress.sent_in.get().is_some_and(|in_it| !self.life.is_present(in_it));
+            let is_lost = if ring::mutant!("session-noted-early") { was_lost } else { is_lost() };
             if slot.is_some() && is_lost && !ring::mutant!("repeated-in-next-session") {
                 // Nobody knows whether the lost session carried it out.
                 return Err(Failure { errno: Errno::EIO, is_refusal: false });
@@ -302,7 +305,11 @@ impl Session {
                     return result.map_err(|errno| Failure { errno, is_refusal: true });
                 }
                 // The connection was lost: ask again on the next one.
-                Ok(Err(RpcError::Closed(_))) | Err(_) => {}
+                Ok(Err(RpcError::Closed(_))) | Err(_) => {
+                    if ring::mutant!("given-up-unrepeated") && !progress.is_awaited.get() {
+                        return Err(Failure { errno: Errno::EIO, is_refusal: false });
+                    }
+                }
                 Ok(Err(error)) => {
                     tracing::warn!(%error, "a call could not be made");
                     if !progress.is_awaited.get() {

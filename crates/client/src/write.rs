@@ -377,6 +377,10 @@ impl Client {
             let number = if is_hasty { Ok(0) } else { write.await.unwrap_or(Err(Errno::EIO)) };
             result = result.and_then(|newest| number.map(|number| number.max(newest)));
         }
+        if result.is_err() && ring::mutant!("failed-write-blocks-reused") {
+            let mut space = self.space.borrow_mut();
+            pieces.iter().for_each(|(_, allocated)| space.give_back(allocated));
+        }
         // Blocks of a failed write stay out of use until the session returns its space at its end:
         // the device may still carry the write out.
         result.map(|number| (pieces, number))

@@ -269,6 +269,13 @@ impl Context {
         }
     }
 
+    pub(crate) fn awake_ns(&self) -> u64 {
+        match &self.driver {
+            Driver::Uring(_) => monotonic_ns(),
+            Driver::Sim(sim) => sim.world.borrow().awake_ns(self.executor.node.get()),
+        }
+    }
+
     pub(crate) fn system_ns(&self) -> u64 {
         match &self.driver {
             Driver::Uring(_) => realtime_ns(),

@@ -95,6 +95,12 @@ pub fn boot_time() -> u64 {
     now().as_ns()
 }
 
+/// Nanoseconds for which the machine has run since its boot: the clock stands while it is suspended. No
+/// promise to others may go by it; planted bugs do.
+pub fn awake_time() -> u64 {
+    try_with_context(|context| context.awake_ns()).unwrap_or_else(monotonic_ns)
+}
+
 pub(crate) fn boot_ns() -> u64 {
     clock_ns(rustix::time::ClockId::Boottime)
 }

@@ -22,8 +22,8 @@ pub struct Catalogue {
 pub struct Mutant {
     /// As its condition in the code names it.
     pub name: String,
-    /// The rule that it breaks: a number of [`Catalogue::invariants`], [`Catalogue::promises`] or
-    /// docs/protocol.md.
+    /// The rules that it breaks, with a space between two: numbers of [`Catalogue::invariants`],
+    /// [`Catalogue::promises`] or docs/protocol.md.
     pub rule: String,
     /// The file in which it is planted.
     pub file: String,
@@ -33,6 +33,13 @@ pub struct Mutant {
     pub test: Option<String>,
     /// Why no seed catches it.
     pub masked: Option<String>,
+}
+
+impl Mutant {
+    /// The rules that it breaks.
+    pub fn rules(&self) -> impl Iterator<Item = &str> {
+        self.rule.split(' ')
+    }
 }
 
 /// The catalogue, `mutants.toml`.

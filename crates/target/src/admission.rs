@@ -71,7 +71,9 @@ pub struct Admissions {
 impl Admissions {
     /// A table with nobody admitted.
     pub fn new(mode: AdmissionMode) -> Arc<Self> {
-        Self::with_clock(mode, ring::time::boot_time)
+        let is_awake = ring::mutant!("lapse-by-awake-clock");
+        let clock = if is_awake { ring::time::awake_time } else { ring::time::boot_time };
+        Self::with_clock(mode, clock)
     }
 
     /// As [`Admissions::new`], with admissions that lapse by another clock than the machine's time

@@ -22,7 +22,7 @@ impl Shared {
             let begun = ring::time::now();
             ring::time::sleep(pause).await;
             let stood_still = begun.elapsed().saturating_sub(pause);
-            if stood_still > pause {
+            if stood_still > pause && !ring::mutant!("own-pause-unexcused") {
                 self.excuse(stood_still);
                 agents_may_be_silent_until = ring::time::now() + deadline;
             }
@@ -52,7 +52,9 @@ impl Shared {
         for session in self.sessions.borrow().all() {
             let heard = session.last_heartbeat.get() + stood_still;
             session.last_heartbeat.set(heard.min(now));
-            session.reclaim_by.set(session.reclaim_by.get().map(|by| by + stood_still));
+            if !ring::mutant!("reclaim-unexcused") {
+                session.reclaim_by.set(session.reclaim_by.get().map(|by| by + stood_still));
+            }
         }
     }
 

@@ -162,6 +162,10 @@ impl Shared {
     }
 
     fn clear(&self, work: &Work) -> Result<Clearance, Errno> {
+        let has_waited = || self.waiting.borrow().contains_key(&work.id);
+        if ring::mutant!("conflicts-sought-once") && has_waited() {
+            return Ok(Clearance::Clear);
+        }
         let call = &work.request.call;
         let demands = match demands_of(self.core.borrow().conflicts(work.session.id, call)?) {
             demands if demands.is_empty() && acquired(call).is_none() => {

@@ -1,7 +1,7 @@
 //! A client's connection: its first call, and the hand-over of the others.
 
 use super::execute::answer;
-use super::outbox::{ClientReply, Outgoing, refusal};
+use super::outbox::{ClientReply, Outgoing, refusal, send};
 use super::shared::Shared;
 use crate::sessions::{ClientConnection, Session};
 use protocol::client::{Answer, Call, Request, Response, SessionCall};
@@ -86,6 +86,9 @@ impl ClientPeer {
             devices: core.devices(),
             free_epoch: core.free_epoch(),
         };
+        if ring::mutant!("welcome-unstored") {
+            return send(reply, &answer(welcome));
+        }
         self.shared.post(Outgoing::Answer(reply, answer(welcome)));
     }
 }

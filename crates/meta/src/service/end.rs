@@ -53,12 +53,16 @@ impl Shared {
         }
         // It may yet serve what it caches until it stops itself.
         if !session.is_gone.get() && !ring::mutant!("rights-before-self-stop") {
-            ring::time::sleep_until(session.last_heartbeat.get() + self.times.self_stop).await;
+            let cut = if ring::mutant!("self-stop-cut-short") { 2 } else { 1 };
+            let stops = session.last_heartbeat.get() + self.times.self_stop / cut;
+            ring::time::sleep_until(stops).await;
         }
         if !ring::mutant!("rights-outlive-session") {
             self.leases.borrow_mut().end_session(session.id);
         }
-        self.locks.borrow_mut().end_session(session.id);
+        if !ring::mutant!("locks-outlive-session") {
+            self.locks.borrow_mut().end_session(session.id);
+        }
         let ended = self.core.borrow_mut().end_session(session.id);
         if let Err(error) = ended {
             return self.fail(error);
@@ -68,7 +72,9 @@ impl Shared {
         self.post(Outgoing::Then(Box::new(move |shared| {
             done.life.set(Life::Ended);
             shared.sessions.borrow_mut().remove(done.id);
-            shared.end_grace_of(done.id);
+            if !ring::mutant!("ended-holds-grace") {
+                shared.end_grace_of(done.id);
+            }
             done.ended.notify();
         })));
         self.wake_lock_waiters();
@@ -103,7 +109,7 @@ impl Shared {
     pub(super) fn end_void_sessions(self: &Rc<Self>) {
         for session in self.sessions.borrow().all() {
             let is_void = self.core.borrow().session(session.id).is_some_and(|r| r.is_void);
-            if is_void {
+            if is_void && !ring::mutant!("void-not-ended") {
                 self.end_session(&session, "it must not be resumed: it was being fenced, or the store's machine was restarted");
             }
         }

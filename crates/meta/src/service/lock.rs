@@ -98,6 +98,10 @@ impl Shared {
             return Executed::Answer(refusal(Errno::EINVAL));
         }
         self.locks.borrow_mut().unlock(session, lock);
+        if ring::mutant!("unlock-unstored") {
+            self.wake_lock_waiters();
+            return Executed::Answer(answer(Answer::Done));
+        }
         Executed::Answer(self.lock_held(session, lock))
     }
 

@@ -30,7 +30,7 @@ impl Shared {
     /// `LeaseSpace`.
     pub(super) fn lease_space(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
         let response = self.execute_in_core(work, &work.request.call);
-        if response.result != Err(Errno::ENOSPC) {
+        if response.result != Err(Errno::ENOSPC) || ring::mutant!("space-not-asked-for") {
             return Executed::Answer(response);
         }
         let is_fresh = |(ended, epoch): (Instant, FreeEpoch)| {
@@ -74,6 +74,9 @@ impl Shared {
             }
             if !work.session.is_live() {
                 return super::outbox::refusal(Errno::ESTALE);
+            }
+            if ring::mutant!("space-not-tried-again") {
+                return super::outbox::refusal(Errno::ENOSPC);
             }
             let response = self.execute_in_core(work, &work.request.call);
             complete += u32::from(self.space.ended.get().is_some());

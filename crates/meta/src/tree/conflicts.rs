@@ -40,6 +40,15 @@ fn invalidate(inode: InodeId, names: Vec<Name>) -> Conflict {
     Conflict { inode, kind: ConflictKind::Invalidate(names) }
 }
 
+/// What a new entry recalls over its directory.
+fn new_entry(parent: InodeId, name: &Name) -> Vec<Conflict> {
+    let entry = invalidate(parent, vec![name.clone()]);
+    if ring::mutant!("create-spares-names-held") {
+        return vec![entry];
+    }
+    vec![entry, recall(parent, Rights::SIZE)]
+}
+
 /// What losing one name, by a call that has told of these opens, recalls over an inode.
 fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
     let id = inode.attr.inode;
@@ -48,7 +57,7 @@ fn losing_name(conflicts: &mut Vec<Conflict>, inode: &Inode, told: OpenTold) {
     conflicts.push(recall(id, if is_last { Core::ALL } else { Rights::READ }));
     if is_last
         && inode.attr.kind != FileKind::Directory
-        && !told.covers(id)
+        && !(told.covers(id) || ring::mutant!("told-covers-all") && told != OpenTold::OfNone)
         && !ring::mutant!("remover-not-asked")
     {
         conflicts.push(Conflict { inode: id, kind: ConflictKind::AskCaller });
@@ -62,6 +71,16 @@ fn session_conflicts(call: &SessionCall) -> Vec<Conflict> {
             if rights.intersects(Rights::SIZE) && !ring::mutant!("size-shared") =>
         {
             vec![recall(*inode, Rights::SIZE)]
+        }
+        SessionCall::Acquire { inode, rights }
+            if rights.intersects(Rights::WRITE) && ring::mutant!("write-recalls-read") =>
+        {
+            vec![recall(*inode, Rights::READ)]
+        }
+        SessionCall::Acquire { inode, rights }
+            if rights.intersects(Rights::WRITE) && ring::mutant!("write-recalls-write") =>
+        {
+            vec![recall(*inode, Rights::WRITE)]
         }
         SessionCall::Acquire { .. }
         | SessionCall::Start { .. }
@@ -115,17 +134,15 @@ impl Transaction<'_> {
                 if self.dentry(*parent, name)?.is_some() || ring::mutant!("create-uninformed") {
                     return Ok(Vec::new());
                 }
-                vec![invalidate(*parent, vec![name.clone()]), recall(*parent, Rights::SIZE)]
+                new_entry(*parent, name)
             }
             ChangeCall::Link { inode, parent, name } => {
                 if self.dentry(*parent, name)?.is_some() || ring::mutant!("link-uninformed") {
                     return Ok(Vec::new());
                 }
-                vec![
-                    recall(*inode, Rights::READ),
-                    invalidate(*parent, vec![name.clone()]),
-                    recall(*parent, Rights::SIZE),
-                ]
+                let mut conflicts = new_entry(*parent, name);
+                conflicts.push(recall(*inode, Rights::READ));
+                conflicts
             }
             ChangeCall::Unlink { parent, name, told } => {
                 self.removal_conflicts(*parent, name, Some(*told))?

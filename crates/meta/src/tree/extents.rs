@@ -289,7 +289,7 @@ impl Transaction<'_> {
                 return Err(contradiction(&key, "it has fewer references than extents"));
             };
             allocation.references = count;
-            if count > 0 {
+            if count > 0 && !(change < 0 && ring::mutant!("first-reference-frees")) {
                 self.put(&key, &allocation)?;
                 continue;
             }

@@ -40,7 +40,9 @@ impl Transaction<'_> {
         session: SessionId,
         record: SessionRecord,
     ) -> Result<(), Error> {
-        self.put(&Key::Session(session), &record)?;
+        if !ring::mutant!("session-unstored") {
+            self.put(&Key::Session(session), &record)?;
+        }
         self.effect(Effect::Session(session, Box::new(record)));
         Ok(())
     }
@@ -163,7 +165,7 @@ impl Core {
         let held = |sessions: &std::collections::BTreeSet<SessionId>| sessions.contains(&session);
         let orphans = self.base.open_orphans.iter().filter(|(_, sessions)| held(sessions));
         let orphans: Vec<InodeId> = orphans.map(|(inode, _)| *inode).collect();
-        for inode in orphans {
+        for inode in orphans.into_iter().filter(|_| !ring::mutant!("opens-outlive-session")) {
             self.transact(|transaction| transaction.close_orphan(session, inode))?;
         }
         self.transact(|transaction| {
@@ -233,10 +235,15 @@ impl Core {
             {
                 Ok(SlotState::New)
             }
+            Some(last) if last.sequence + 1 < slot.sequence && ring::mutant!("gap-refused") => {
+                Err(Errno::EPROTO)
+            }
             Some(last) if last.sequence == slot.sequence => {
                 Ok(SlotState::Repeated(Box::new(last.response)))
             }
-            Some(last) if last.sequence > slot.sequence => Err(Errno::EPROTO),
+            Some(last) if last.sequence > slot.sequence && !ring::mutant!("older-executed") => {
+                Err(Errno::EPROTO)
+            }
             _ => Ok(SlotState::New),
         }
     }
@@ -250,7 +257,8 @@ impl Core {
         response: &Response,
     ) -> Result<(), Error> {
         let record = SlotRecord { sequence: slot.sequence, response: response.clone() };
-        let key = Key::Slot(session, slot.slot);
+        let shared = u16::from(ring::mutant!("slots-share-record"));
+        let key = Key::Slot(session, slot.slot & !shared);
         self.transact(|transaction| {
             let stored: Option<SlotRecord> = transaction.get(&key)?;
             // A call that its client had given up may end after the next one in its slot.
@@ -338,7 +346,8 @@ impl Core {
             transaction.counters.next_device =
                 transaction.counters.next_device.max(device.0.saturating_add(1));
             // What is committed from now on is not lost with what was.
-            transaction.counters.flush_epoch += u64::from(known.is_some());
+            transaction.counters.flush_epoch +=
+                u64::from(known.is_some() && !ring::mutant!("loss-catches-later"));
             let info = DeviceInfo { device, ..info.clone() };
             let record = Device { info: info.clone(), durability: durability.clone() };
             transaction.put(&Key::Device(device), &record)?;

@@ -94,6 +94,10 @@ pub(crate) struct NodeState {
     pub(crate) has_power: bool,
     /// Its processor, network and disk stand still.
     pub(crate) is_suspended: bool,
+    /// Since when it stands still, or did the last time.
+    suspended_ns: u64,
+    /// How long it has stood still before.
+    asleep_ns: u64,
     /// With what its disk answers, if it fails.
     pub(crate) disk_fault: DiskFault,
     /// How long its disk takes, if not as configured.
@@ -170,12 +174,21 @@ impl World {
             epoch: 0,
             has_power: true,
             is_suspended: false,
+            suspended_ns: 0,
+            asleep_ns: 0,
             disk_fault: DiskFault::default(),
             pace,
             wall_offset_ns,
             next_port,
         });
         self.nodes.len() as u32 - 1
+    }
+
+    /// What a node's clock shows that stands while it is suspended.
+    pub(crate) fn awake_ns(&self, node: u32) -> u64 {
+        let node = &self.nodes[node as usize];
+        let present_ns = if node.is_suspended { node.suspended_ns } else { self.now_ns };
+        present_ns - node.asleep_ns
     }
 
     /// What a node's wall clock shows.
@@ -270,7 +283,14 @@ impl World {
 
     /// A machine stands still or goes on.
     pub(crate) fn set_suspended(&mut self, node: u32, is_suspended: bool) {
-        self.nodes[node as usize].is_suspended = is_suspended;
+        let now_ns = self.now_ns;
+        let state = &mut self.nodes[node as usize];
+        let was_suspended = std::mem::replace(&mut state.is_suspended, is_suspended);
+        match (was_suspended, is_suspended) {
+            (false, true) => state.suspended_ns = now_ns,
+            (true, false) => state.asleep_ns += now_ns - state.suspended_ns,
+            _ => {}
+        }
         if is_suspended {
             return;
         }

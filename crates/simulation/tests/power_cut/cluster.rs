@@ -1,7 +1,9 @@
 //! A metadata service and nodes as shipped, on a simulated ring, over given stores and devices.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 use block::{Backing, Incarnation};
-use client::{Client, ClientConfig, SessionConfig};
+use client::{Change, Client, ClientConfig, SessionConfig};
 use meta::service::{Config, Service, StoreChoice, Times};
 use meta::store::Store;
 use node::{Exports, FuseTransport, NodeConfig, NodeDevice};
@@ -47,6 +49,25 @@ pub(crate) async fn start_node(
     backing: Arc<dyn Backing>,
     incarnation: u128,
 ) -> Rc<Client> {
+    let device = NodeDevice {
+        uuid: Uuid::from_u128(100 + index as u128),
+        incarnation: Incarnation(incarnation),
+        is_volatile: false,
+        backing,
+    };
+    start_node_with(simulation, index, vec![device], None).await
+}
+
+/// What a client is to tell of changes by others.
+pub(crate) type Changes = Box<dyn Fn(Change)>;
+
+/// Starts a node with these devices; answers its client.
+pub(crate) async fn start_node_with(
+    simulation: &(Node, Node),
+    index: usize,
+    devices: Vec<NodeDevice>,
+    changes: Option<Changes>,
+) -> Rc<Client> {
     let (meta, machine) = simulation;
     let config = NodeConfig {
         name: format!("node{index}"),
@@ -63,16 +84,10 @@ pub(crate) async fn start_node(
         faster: 1,
         devices: Vec::new(),
     };
-    let device = NodeDevice {
-        uuid: Uuid::from_u128(100 + index as u128),
-        incarnation: Incarnation(incarnation),
-        is_volatile: false,
-        backing,
-    };
     let started: Rc<RefCell<Option<Rc<Client>>>> = Rc::default();
     let up = Rc::clone(&started);
     drop(machine.spawn(async move {
-        let exports = Exports::start(&config, &[device]).await.unwrap();
+        let exports = Exports::start(&config, &devices).await.unwrap();
         let _agent = exports.join(&config, &secret()).await.unwrap();
         let config = ClientConfig {
             session: SessionConfig {
@@ -83,7 +98,7 @@ pub(crate) async fn start_node(
                 sockets: SocketOptions::default(),
             },
             local: exports.local().devices(),
-            changes: None,
+            changes,
         };
         *up.borrow_mut() = Some(Client::start(config).await.unwrap());
         std::future::pending::<()>().await;

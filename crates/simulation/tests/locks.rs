@@ -1,0 +1,140 @@
+//! Scenes of file locks as points of synchronisation: the rules of Locks in docs/protocol.md.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod stage;
+
+use client::{Change, Client, OpenMode};
+use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
+use protocol::times::HEARTBEAT;
+use protocol::{Errno, InodeId};
+use ring::time::{sleep, timeout};
+use stage::gate::Gate;
+use stage::{
+    BLOCK_BYTES, Changes, DEVICE_BYTES, Stage, WRITE, bytes_of, filled, make, play, play_on_one,
+};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longer than a lock that is free is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn lock_on(inode: InodeId, mode: LockMode) -> Lock {
+    let (family, owner) = (LockFamily::Posix, LockOwner(1));
+    Lock { inode, family, owner, start: 0, last: u64::MAX, mode, pid: 1 }
+}
+
+/// Takes a lock as soon as it is free.
+async fn lock(stage: &Stage, node: usize, inode: InodeId, mode: LockMode) {
+    let lock = lock_on(inode, mode);
+    let taken = stage.on(node, async move |client: Rc<Client>| client.lock(lock, true).await);
+    timeout(PATIENCE, taken).await.expect("the lock is free").unwrap();
+}
+
+async fn try_lock(stage: &Stage, node: usize, inode: InodeId) -> Result<(), Errno> {
+    let lock = lock_on(inode, LockMode::Exclusive);
+    stage.on(node, async move |client: Rc<Client>| client.lock(lock, false).await).await
+}
+
+async fn unlock(stage: &Stage, node: usize, inode: InodeId) {
+    let lock = lock_on(inode, LockMode::Exclusive);
+    stage.on(node, async move |client: Rc<Client>| client.unlock(lock).await.unwrap()).await;
+}
+
+/// Goal: what is written under a lock is seen under the next, through a handle that stays open, whether the
+/// lock was given back or became a shared one (K2).
+#[test]
+fn what_is_written_under_a_lock_is_seen_under_the_next() {
+    for is_downgrade in [false, true] {
+        play(2, async |stage| {
+            let inode = stage.on(0, async |client| make(&client, b"a", 1, 100).await).await;
+            lock(&stage, 0, inode, LockMode::Exclusive).await;
+            let write = async move |client: Rc<Client>| {
+                let (handle, _) = client.open(inode, WRITE).await.unwrap();
+                client.write(&handle, 0, filled(2, 100), false).await.unwrap();
+                handle
+            };
+            let handle = stage.on(0, write).await;
+            if is_downgrade {
+                lock(&stage, 0, inode, LockMode::Shared).await;
+            } else {
+                unlock(&stage, 0, inode).await;
+            }
+            lock(&stage, 1, inode, LockMode::Shared).await;
+            let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..100).await;
+            assert_eq!(stage.on(1, read).await.unwrap(), [2; 100]);
+            stage.on(0, async move |client| client.release(&handle).await.unwrap()).await;
+        });
+    }
+}
+
+/// Goal: a lock excludes others, also after a restart of the service; what was unlocked is free after a
+/// restart (K1).
+#[test]
+fn locks_outlive_the_service_and_unlocked_ones_do_not() {
+    play(2, async |stage| {
+        let inode = stage.on(0, async |client| make(&client, b"a", 1, 100).await).await;
+        lock(&stage, 0, inode, LockMode::Exclusive).await;
+        assert_eq!(try_lock(&stage, 1, inode).await, Err(Errno::EAGAIN));
+        stage.restart_meta();
+        assert_eq!(try_lock(&stage, 1, inode).await, Err(Errno::EAGAIN), "it is forgotten");
+        unlock(&stage, 0, inode).await;
+        stage.restart_meta();
+        assert_eq!(try_lock(&stage, 1, inode).await, Ok(()), "its end is forgotten");
+    });
+}
+
+/// Goal: a lock is granted once pages that were read before another's change are dropped (K3): whoever
+/// keeps pages is asked to drop them, and has done so, before the lock is.
+#[test]
+fn a_lock_waits_until_stale_pages_are_dropped() {
+    let dropped: Rc<Cell<u32>> = Rc::default();
+    let counted = Rc::clone(&dropped);
+    let changes = move |node| -> Option<Changes> {
+        let counted = Rc::clone(&counted);
+        let note = move |change| {
+            let Change::Pages(_, done) = change else { return };
+            let counted = Rc::clone(&counted);
+            drop(ring::spawn(async move {
+                sleep(HEARTBEAT).await;
+                counted.set(counted.get() + 1);
+                let _ = done.send(()).await;
+            }));
+        };
+        (node == 0).then(|| Box::new(note) as Changes)
+    };
+    let device = Arc::new(Gate::new(DEVICE_BYTES, BLOCK_BYTES));
+    play_on_one(device, 2, changes, async |stage| {
+        let inode = stage.on(1, async |client| make(&client, b"a", 1, 100).await).await;
+        let read = async move |client: Rc<Client>| {
+            client.open(inode, OpenMode::default()).await.unwrap();
+            bytes_of(&client, inode, 0..100).await.unwrap()
+        };
+        assert_eq!(stage.on(0, read).await, [1; 100]);
+        lock(&stage, 1, inode, LockMode::Exclusive).await;
+        let write = async move |client: Rc<Client>| {
+            let (handle, _) = client.open(inode, WRITE).await.unwrap();
+            client.write(&handle, 0, filled(2, 100), false).await.unwrap();
+            client.lock(lock_on(inode, LockMode::Shared), true).await.unwrap();
+        };
+        stage.on(1, write).await;
+        assert_eq!(dropped.get(), 0, "nobody has asked yet");
+        lock(&stage, 0, inode, LockMode::Shared).await;
+        assert_eq!(dropped.get(), 1, "the lock came before stale pages were dropped");
+        lock(&stage, 0, inode, LockMode::Shared).await;
+        assert_eq!(dropped.get(), 1, "no page is stale");
+    });
+}
+
+/// Goal: the locks of a session that has ended are free (K4, S7).
+#[test]
+fn the_locks_of_an_ended_session_are_free() {
+    play(2, async |stage| {
+        let inode = stage.on(0, async |client| make(&client, b"a", 1, 100).await).await;
+        lock(&stage, 0, inode, LockMode::Exclusive).await;
+        stage.on(0, async |client| client.end().await.unwrap()).await;
+        lock(&stage, 1, inode, LockMode::Exclusive).await;
+    });
+}

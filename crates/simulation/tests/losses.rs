@@ -1,0 +1,237 @@
+//! Scenes of devices that lose what they had not flushed, and of flushes: the rules of Power loss in
+//! docs/protocol.md.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod stage;
+
+use block::{Fault, FaultPlan};
+use client::{Client, Handle};
+use protocol::times::{HEARTBEAT, SESSION_DEADLINE, WRITEBACK};
+use protocol::{Errno, InodeId};
+
+use ring::time::{sleep, timeout};
+use stage::gate::Gate;
+use stage::{
+    BLOCK_BYTES, DEVICE_BYTES, SETTING, Stage, WRITE, bytes_of, device, filled, make, play_on_one,
+};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const ROOT: InodeId = InodeId::ROOT;
+const END_LASTS: Duration = Duration::from_mins(2);
+
+/// Plays on nodes of which the first has the only device.
+fn play<F: Future<Output = ()>>(nodes: usize, scene: impl FnOnce(Rc<Stage>, Gate) -> F) {
+    let gate = Gate::new(DEVICE_BYTES, BLOCK_BYTES);
+    let device = Arc::new(gate.clone());
+    play_on_one(device, nodes, |_| None, |stage| scene(Rc::new(stage), gate));
+}
+
+/// The first node's device comes back empty, with another incarnation.
+async fn lose_device(stage: &Stage, incarnation: u128) {
+    let empty = Arc::new(Gate::new(DEVICE_BYTES, BLOCK_BYTES));
+    stage.restart_node(0, Some(device(0, empty, incarnation))).await;
+}
+
+async fn write(client: &Rc<Client>, handle: &Handle, offset: u64, byte: u8) {
+    client.write(handle, offset, filled(byte, 5000), false).await.unwrap();
+}
+
+/// Goal: what a device lost with its power reads as EIO everywhere, also where its extents are cached (F4,
+/// F5, F7), until it is written again; what is written after that is not lost (F5), nor what was flushed.
+#[test]
+fn what_a_device_has_lost_reads_as_eio() {
+    play(2, async |stage, _| {
+        let flushed = async |client: Rc<Client>| {
+            let (handle, attr) = client.create(ROOT, b"old", SETTING, WRITE).await.unwrap();
+            write(&client, &handle, 0, 1).await;
+            client.release(&handle).await.unwrap();
+            attr.inode
+        };
+        stage.on(1, flushed).await;
+        sleep(WRITEBACK * 2).await;
+        let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
+        let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
+        assert_eq!(stage.on(1, read).await.unwrap(), [1; 5000]);
+        lose_device(&stage, 2).await;
+        assert_eq!(stage.on(1, read).await, Err(Errno::EIO), "its extents were cached");
+        assert_eq!(stage.on(0, read).await, Err(Errno::EIO));
+        let mend = async move |client: Rc<Client>| {
+            let (handle, _) = client.open(inode, WRITE).await.unwrap();
+            write(&client, &handle, 0, 2).await;
+            client.fsync_file(&handle).await.unwrap();
+            client.release(&handle).await.unwrap();
+        };
+        stage.on(1, mend).await;
+        assert_eq!(stage.on(0, read).await.unwrap(), [2; 5000]);
+    });
+}
+
+/// Goal: a read that was under way when its device came back with another incarnation hands over nothing
+/// of what lies there now (F7).
+#[test]
+fn a_read_over_the_rebirth_of_its_device_hands_nothing_over() {
+    play(2, async |stage, gate| {
+        let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
+        let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
+        assert_eq!(stage.on(1, read).await.unwrap(), [1; 5000]);
+        gate.reads().hold();
+        let reading = stage.begin(1, read);
+        gate.reads().until_one_waits().await;
+        lose_device(&stage, 2).await;
+        let read = timeout(END_LASTS, reading).await.expect("it ends").unwrap();
+        assert_eq!(read, Err(Errno::EIO));
+    });
+}
+
+/// Goal: what was written to a device that has come back with another incarnation since is lost to its
+/// writer too: it is not committed, and close says so (F7, I2).
+#[test]
+fn what_was_written_before_a_rebirth_is_not_committed_after() {
+    play(2, async |stage, gate| {
+        let begin = async |client: Rc<Client>| {
+            let (handle, _) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            write(&client, &handle, 0, 1).await;
+            handle
+        };
+        let handle = stage.on(1, begin).await;
+        let inode = handle.inode();
+        gate.writes().hold();
+        let closing = stage.begin(1, async move |client| client.release(&handle).await);
+        gate.writes().until_one_waits().await;
+        // It goes to the device, and is not committed yet.
+        let meta = &stage.meta;
+        stage.network.cut(&stage.nodes[1], meta);
+        gate.writes().release();
+        sleep(Duration::from_millis(50)).await;
+        lose_device(&stage, 2).await;
+        stage.network.heal(&stage.nodes[1], meta);
+        let closed = timeout(END_LASTS, closing).await.expect("it ends").unwrap();
+        let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
+        let read = stage.on(0, read).await;
+        let is_told = closed == Err(Errno::EIO) || read == Err(Errno::EIO);
+        assert!(is_told, "{closed:?}, and then {:?}", read.map(|bytes| bytes.len()));
+    });
+}
+
+/// Goal: an fsync is answered only when what was committed before, by whomever, has left the device's
+/// cache (F2, F8, I3), whichever way it became part of the file: a flush that is held holds the fsync.
+#[test]
+fn an_fsync_waits_for_the_flush_of_all_that_was_committed() {
+    for part in ["of another client", "of this client", "just written", "copied"] {
+        play(2, async |stage, gate| {
+            let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
+            if part == "copied" {
+                // A file of its own, without anything that was written to it.
+                let copy = async move |client: Rc<Client>| {
+                    let made = client.create(ROOT, b"copy", SETTING, WRITE).await.unwrap();
+                    let to = (made.0.inode(), 0);
+                    client.copy_range((inode, 0), to, 5000).await.unwrap();
+                    made.0.inode()
+                };
+                let copied = stage.on(1, copy).await;
+                return an_fsync_waits(&stage, &gate, 1, copied, false).await;
+            }
+            let node = usize::from(part != "of another client");
+            an_fsync_waits(&stage, &gate, node, inode, part == "just written").await;
+        });
+    }
+}
+
+/// Holds flushes, has a client call fsync, and looks whether it waits.
+async fn an_fsync_waits(stage: &Stage, gate: &Gate, node: usize, inode: InodeId, writes: bool) {
+    gate.flushes().hold();
+    let before = gate.flushes().passed();
+    let sync = async move |client: Rc<Client>| {
+        let (handle, _) = client.open(inode, WRITE).await.unwrap();
+        if writes {
+            write(&client, &handle, 5000, 2).await;
+        }
+        client.fsync_file(&handle).await
+    };
+    let syncing = stage.begin(node, sync);
+    let mut syncing = syncing;
+    let is_early = timeout(HEARTBEAT, &mut syncing).await.is_ok();
+    assert!(!is_early || gate.flushes().passed() > before, "fsync waits for no flush");
+    assert!(!is_early, "fsync was answered while flushes wait");
+    gate.flushes().release();
+    timeout(END_LASTS, syncing).await.expect("it ends").unwrap().unwrap();
+}
+
+/// Goal: an fsync of what a device has lost fails, as one whose device stays away does (F9).
+#[test]
+fn an_fsync_of_what_is_lost_or_out_of_reach_fails() {
+    for is_lost in [true, false] {
+        play(2, async |stage, _| {
+            let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
+            if is_lost {
+                lose_device(&stage, 2).await;
+            } else {
+                stage.network.isolate(&stage.nodes[0]);
+            }
+            let sync = stage.on(1, async move |client| client.fsync(inode).await);
+            let synced = timeout(END_LASTS, sync).await.expect("it ends");
+            assert_eq!(synced, Err(Errno::EIO));
+        });
+    }
+}
+
+/// Goal: a commit that is carried out and not durable is told as EIO (F9), and a flush that fails loses
+/// what it would have covered for all, also where its extents are cached (F4, F6).
+#[test]
+fn a_flush_that_fails_is_told_to_all() {
+    let gate = Gate::new(DEVICE_BYTES, BLOCK_BYTES);
+    let faulty = Fault::new(Arc::new(gate), 1, FaultPlan::default());
+    let device = Arc::new(faulty.clone());
+    play_on_one(
+        device,
+        2,
+        |_| None,
+        async |stage| {
+            let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
+            let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
+            assert_eq!(stage.on(1, read).await.unwrap(), [1; 5000]);
+            faulty.set_plan(FaultPlan { flush_error_ppm: 1_000_000, ..FaultPlan::default() });
+            sleep(WRITEBACK * 2).await;
+            faulty.set_plan(FaultPlan::default());
+            assert_eq!(stage.on(1, read).await, Err(Errno::EIO), "its extents were cached");
+            let sync = async move |client: Rc<Client>| {
+                let (handle, _) = client.open(inode, WRITE).await.unwrap();
+                write(&client, &handle, 5000, 2).await;
+                client.fsync_file(&handle).await
+            };
+            assert_eq!(stage.on(1, sync).await, Err(Errno::EIO));
+            sleep(SESSION_DEADLINE).await;
+            assert_eq!(stage.on(0, read).await, Err(Errno::EIO));
+        },
+    );
+}
+
+/// Goal: a flush covers what was committed before it was asked for and nothing later (F1, F3): what is
+/// committed while it is under way is lost with the device's power.
+#[test]
+fn a_flush_under_way_does_not_cover_what_is_committed_meanwhile() {
+    play(2, async |stage, gate| {
+        stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
+        gate.flushes().hold();
+        gate.flushes().until_one_waits().await;
+        let inode = stage.on(1, async |client| make(&client, b"b", 2, 5000).await).await;
+        gate.flushes().release();
+        sleep(Duration::from_millis(50)).await;
+        lose_device(&stage, 2).await;
+        let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
+        assert_eq!(stage.on(0, read).await, Err(Errno::EIO), "no flush has covered it");
+    });
+}
+
+/// Goal: data that is closed and not synced is flushed by itself within two seconds (F1).
+#[test]
+fn what_is_closed_is_flushed_soon() {
+    play(1, async |stage, gate| {
+        stage.on(0, async |client| make(&client, b"a", 1, 5000).await).await;
+        sleep(WRITEBACK * 2).await;
+        assert!(gate.flushes().passed() > 0, "nobody has it flushed");
+    });
+}

@@ -1,0 +1,169 @@
+//! A device whose operations wait while a scene holds them.
+
+use block::{Backing, Device, Geometry, Incarnation, IoFuture, MemoryBacking};
+use ring::time::sleep;
+use ring::{Chunk, Segments};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Pause between two looks at a gate.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Operations of one kind.
+#[derive(Debug, Default)]
+pub(crate) struct Kind {
+    is_held: AtomicBool,
+    /// How many have come.
+    asked: AtomicU64,
+    /// How many were let through.
+    passed: AtomicU64,
+}
+
+impl Kind {
+    /// From now on they wait.
+    pub(crate) fn hold(&self) {
+        self.is_held.store(true, Ordering::SeqCst);
+    }
+
+    /// They go on.
+    pub(crate) fn release(&self) {
+        self.is_held.store(false, Ordering::SeqCst);
+    }
+
+    /// How many have come.
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// How many were let through to the device.
+    pub(crate) fn passed(&self) -> u64 {
+        self.passed.load(Ordering::SeqCst)
+    }
+
+    /// Waits until one waits here.
+    pub(crate) async fn until_one_waits(&self) {
+        while self.asked() == self.passed() {
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn pass(&self) {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        while self.is_held.load(Ordering::SeqCst) {
+            sleep(LOOK_EVERY).await;
+        }
+        self.passed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Kinds {
+    reads: Kind,
+    writes: Kind,
+    flushes: Kind,
+}
+
+/// Memory with a volatile cache behind gates; clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate {
+    memory: Arc<MemoryBacking>,
+    kinds: Arc<Kinds>,
+}
+
+impl Gate {
+    pub(crate) fn new(bytes: u64, block_bytes: u32) -> Gate {
+        let memory = Arc::new(MemoryBacking::new(bytes, block_bytes).unwrap());
+        Gate { memory, kinds: Arc::default() }
+    }
+
+    pub(crate) fn reads(&self) -> &Kind {
+        &self.kinds.reads
+    }
+
+    pub(crate) fn writes(&self) -> &Kind {
+        &self.kinds.writes
+    }
+
+    pub(crate) fn flushes(&self) -> &Kind {
+        &self.kinds.flushes
+    }
+}
+
+impl Backing for Gate {
+    fn geometry(&self) -> Geometry {
+        Geometry { has_volatile_cache: true, ..Backing::geometry(&*self.memory) }
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Backing::incarnation(&*self.memory)
+    }
+
+    fn attach(&self) -> Rc<dyn Device> {
+        Rc::new(GateDevice { gate: self.clone(), device: self.memory.attach() })
+    }
+}
+
+struct GateDevice {
+    gate: Gate,
+    device: Rc<dyn Device>,
+}
+
+impl Device for GateDevice {
+    fn geometry(&self) -> Geometry {
+        Backing::geometry(&self.gate)
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Backing::incarnation(&self.gate)
+    }
+
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk> {
+        let (kinds, device) = (Arc::clone(&self.gate.kinds), Rc::clone(&self.device));
+        IoFuture::boxed(async move {
+            kinds.reads.pass().await;
+            device.read(offset, len).await
+        })
+    }
+
+    fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments> {
+        let (kinds, device) = (Arc::clone(&self.gate.kinds), Rc::clone(&self.device));
+        IoFuture::boxed(async move {
+            kinds.reads.pass().await;
+            device.read_into(offset, segments).await
+        })
+    }
+
+    fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
+        let (kinds, device) = (Arc::clone(&self.gate.kinds), Rc::clone(&self.device));
+        IoFuture::boxed(async move {
+            kinds.writes.pass().await;
+            device.write(offset, chunk).await
+        })
+    }
+
+    fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
+        let (kinds, device) = (Arc::clone(&self.gate.kinds), Rc::clone(&self.device));
+        IoFuture::boxed(async move {
+            kinds.writes.pass().await;
+            device.write_chunks(offset, chunks).await
+        })
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        let (kinds, device) = (Arc::clone(&self.gate.kinds), Rc::clone(&self.device));
+        IoFuture::boxed(async move {
+            kinds.flushes.pass().await;
+            device.flush().await
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
+        self.device.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()> {
+        self.device.write_zeroes(offset, len)
+    }
+}
