@@ -130,6 +130,7 @@ impl Client {
             inode.state.borrow_mut().lost_in = self.session.life.stamp();
         }
         dirty.lose_all(Errno::EIO);
+        assert!(dirty.is_clean(), "{} has dirty data of a session that is lost", inode.id);
         drop(dirty);
         // Commits that wait for the fills go on, and find nothing.
         inode.written.notify();

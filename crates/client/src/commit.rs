@@ -195,7 +195,10 @@ fn told_as(errno: Errno) -> Errno {
 }
 
 fn give_back(space: &mut crate::space::Space, fill: &Fill) {
-    debug_assert!(matches!(fill.state, FillState::Written));
+    assert!(
+        matches!(fill.state, FillState::Written),
+        "blocks are given back under a write: {fill:?}"
+    );
     for (_, piece) in &fill.pieces {
         if !fill.named.contains(&piece.allocation) || ring::mutant!("named-blocks-reused") {
             space.give_back(piece);

@@ -389,6 +389,12 @@ impl Client {
         }
         let (after, to) = pool_device.lost.get();
         let flushed = pool_device.flushed.get();
+        let writes = pool_device.writes.get();
+        assert!(
+            through <= writes && flushed <= writes && after <= to && to <= writes,
+            "{id} has made {writes} writes, flushed {flushed}, lost those after {after} to {to}, and \
+             is to flush {through}"
+        );
         if flushed >= through {
             return Ok(());
         }

@@ -35,7 +35,7 @@ pub(crate) struct FillId(u64);
 
 /// How far the parts of a commit have come: the next one begins at this fill, and at this offset of
 /// the file if the last one took a part of the fill.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cursor {
     fill: FillId,
     offset: u64,
@@ -211,6 +211,11 @@ impl Dirty {
 
     /// Makes a run of a fill's bytes the file's bytes at `offset`.
     pub(crate) fn place(&mut self, offset: u64, length: u64, place: At) {
+        let used = self.fills.get(&place.fill).map(|fill| u64::from(fill.used));
+        assert!(
+            used.is_some_and(|used| u64::from(place.at) + length <= used),
+            "{length} bytes at {offset} would lie in {place:?}, which has {used:?}"
+        );
         self.runs.insert(Run { offset, length, place }, |before, after| {
             before.place.fill == after.place.fill
                 && u64::from(before.place.at) + before.length == u64::from(after.place.at)
@@ -236,6 +241,12 @@ impl Dirty {
         fills.dedup();
         for id in fills {
             let Some(fill) = self.fills.get_mut(&id) else { continue };
+            assert!(
+                matches!(fill.state, FillState::Written),
+                "{id:?} is named in a commit before {} has it: {:?}",
+                fill.device,
+                fill.state
+            );
             let is_flushed = is_flushed(fill.device, fill.number);
             for (_, piece) in &fill.pieces {
                 let allocation = piece.allocation;
@@ -300,6 +311,14 @@ impl Dirty {
         fill.state = FillState::Writing(bytes.clone());
         let (device, used) = (fill.device, fill.used);
         assert_eq!(reservation.bytes(), used as usize, "{id:?} is sealed with memory of another");
+        assert!(
+            reservation.blocks.device() == device
+                && bytes.len().is_multiple_of(block_size as usize)
+                && (used as usize..used as usize + block_size as usize).contains(&bytes.len()),
+            "{id:?} of {device} with {used} bytes is padded to {}, with blocks of {}",
+            bytes.len(),
+            reservation.blocks.device()
+        );
         Some(Sealed { id, device, block_size, bytes, reservation })
     }
 
@@ -310,6 +329,20 @@ impl Dirty {
             assert!(
                 matches!(fill.state, FillState::Writing(_)) && fill.named.is_empty(),
                 "{id:?} was written, and was not on its way: {fill:?}"
+            );
+            let mut covered = 0;
+            for (start, piece) in &pieces {
+                assert!(
+                    *start == covered && piece.allocation.device == fill.device,
+                    "{id:?} of {} was written to {pieces:?}",
+                    fill.device
+                );
+                covered += piece.blocks * fill.block_size;
+            }
+            assert!(
+                pieces.is_empty() || covered == fill.used.next_multiple_of(fill.block_size),
+                "of {} bytes of {id:?} {covered} were written: {pieces:?}",
+                fill.used
             );
             fill.state = FillState::Written;
             fill.pieces = pieces;
@@ -381,6 +414,11 @@ impl Dirty {
             part.append(&mut runs);
         }
         part.sort_unstable_by_key(|run| run.offset);
+        assert!(
+            part.len() <= count_max && part.windows(2).all(|pair| pair[0].end() <= pair[1].offset),
+            "a commit of at most {count_max} runs would be of {part:?}"
+        );
+        assert!(next.is_none_or(|next| next > from), "a commit goes on at {next:?} after {from:?}");
         (part, next)
     }
 
@@ -431,6 +469,7 @@ impl Dirty {
     pub(crate) fn take_done(&mut self) -> Vec<Fill> {
         let mut needed: Vec<FillId> = self.runs.iter().map(|run| run.place.fill).collect();
         needed.sort_unstable();
+        needed.dedup();
         let done: Vec<FillId> = self
             .fills
             .iter()
@@ -439,6 +478,7 @@ impl Dirty {
             })
             .map(|(&id, _)| id)
             .collect();
+        assert!(needed.iter().all(|id| self.fills.contains_key(id)), "dirty bytes lie in no fill");
         let done: Vec<Fill> = done.iter().filter_map(|id| self.fills.remove(id)).collect();
         // Who writes into no fill has nothing to commit.
         assert!(
@@ -472,6 +512,8 @@ impl Dirty {
     /// Drops what lies past a new size.
     pub(crate) fn truncate(&mut self, size: u64) {
         self.runs.remove(size..u64::MAX);
+        let end = self.runs.end();
+        assert!(end <= size, "bytes up to {end} are dirty after a truncation to {size}");
     }
 
     /// Drops everything: the session was lost. Fills on their way to a device give their memory back when

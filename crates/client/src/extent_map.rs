@@ -73,7 +73,15 @@ impl<P: Place> ExtentMap<P> {
     /// Puts a run in, over whatever was there. Continues the run before it where both file and
     /// place go on (`joins` says whether the places do).
     pub(crate) fn insert(&mut self, run: Run<P>, joins: impl Fn(Run<P>, Run<P>) -> bool) {
+        // A run of no bytes would hide the one that begins there.
+        assert!(run.length > 0, "a run of no bytes would be put at {}", run.offset);
         self.remove(run.offset..run.end());
+        let after = self.runs.range(run.offset..).next().map(|(&offset, _)| offset);
+        assert!(
+            after.is_none_or(|offset| offset >= run.end()),
+            "a run to {} would reach into the one at {after:?}",
+            run.end()
+        );
         let before = self.runs.range_mut(..run.offset).next_back();
         if let Some((&offset, (length, place))) = before {
             let end = offset + *length;
@@ -96,6 +104,11 @@ impl<P: Place> ExtentMap<P> {
         if let Some(offset) = first {
             let (length, place) = self.runs[&offset];
             let run = Run { offset, length, place };
+            assert!(
+                offset < range.start && length > 0,
+                "a run of {length} bytes at {offset} is cut at {}",
+                range.start
+            );
             if run.end() > range.start {
                 self.runs.insert(offset, (range.start - offset, place));
                 self.put_tail(&run, range.end);
@@ -154,6 +167,10 @@ impl RangeSet {
             start = start.min(s);
             end = end.max(e);
         }
+        assert!(
+            start <= range.start && range.end <= end,
+            "{range:?} is not in {start}..{end}, which stands for it"
+        );
         self.ranges.insert(start, end);
     }
 

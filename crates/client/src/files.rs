@@ -217,7 +217,9 @@ impl Client {
     }
 
     pub(crate) fn end_open(&self, inode: &Inode) {
-        self.open_files.set(self.open_files.get() - 1);
+        let open_files = self.open_files.get();
+        assert!(open_files > 0, "a handle of inode {} is closed, and none is open", inode.id);
+        self.open_files.set(open_files - 1);
         let mut state = inode.state.borrow_mut();
         assert!(state.opens > 0, "a handle of inode {} is closed that is not counted", inode.id);
         state.opens -= 1;

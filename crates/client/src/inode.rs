@@ -159,6 +159,7 @@ impl Inode {
 
     /// Applies a grant. Answers whether what came with it may be cached under READ.
     pub(crate) fn grant(&self, grant: &Grant) -> bool {
+        assert_eq!(grant.inode, self.id, "a grant is applied to another inode");
         let mut state = self.state.borrow_mut();
         if grant.stamp < state.stamp && !ring::mutant!("older-grant-applied") {
             return false;
@@ -176,6 +177,7 @@ impl Inode {
     /// for a change of data itself; else cached extents of another data version are dropped, and of one
     /// that is not known, as of an inode whose last name this client has removed.
     pub(crate) fn note_attr(&self, attr: &Attr, explained: bool) {
+        assert_eq!(attr.inode, self.id, "attributes are noted of another inode");
         let mut state = self.state.borrow_mut();
         state.generation = state.generation.max(attr.generation);
         if state.attr.is_some_and(|old| old.version > attr.version) {

@@ -238,6 +238,14 @@ impl Client {
             at = run.end();
         }
         self.plan_committed(at..range.end, committed, &mut parts)?;
+        let planned: u64 = parts.iter().map(Part::len).sum();
+        assert_eq!(
+            planned,
+            range.end - range.start,
+            "a read of {} at {} has parts of other bytes",
+            inode.id,
+            range.start
+        );
         Ok(parts)
     }
 
@@ -337,6 +345,7 @@ impl Client {
 /// Chunks of all parts in the order of the file.
 fn assemble(parts: &[Part], commands: &[Command], fetched: &[Fetched]) -> Vec<Chunk> {
     let mut chunks = Vec::with_capacity(parts.len());
+    assert_eq!(commands.len(), fetched.len(), "a read has answers to other commands");
     for part in parts {
         match part {
             Part::Memory(shared) => chunks.push(Chunk::Shared(shared.clone())),

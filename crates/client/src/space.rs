@@ -37,7 +37,9 @@ pub(crate) struct Space {
 impl Space {
     /// Adds what the metadata service granted. Space of an older incarnation is let go: commits
     /// that name it would be refused.
-    pub(crate) fn add(&mut self, grant: &SpaceGrant) {
+    /// Returns false if it is of blocks that this session has already.
+    #[must_use]
+    pub(crate) fn add(&mut self, grant: &SpaceGrant) -> bool {
         let lease = self.leases.entry(grant.device).or_insert_with(|| Lease {
             incarnation: grant.incarnation,
             free: BTreeMap::new(),
@@ -49,9 +51,7 @@ impl Space {
             lease.free.clear();
             lease.free_blocks = 0;
         }
-        for range in &grant.free {
-            lease.put(*range);
-        }
+        grant.free.iter().all(|range| lease.put(*range))
     }
 
     /// The device has another incarnation. Blocks that nothing was written to yet serve it as well.
@@ -94,6 +94,10 @@ impl Space {
     ) -> Option<Allocated> {
         let device = reserved.device();
         let lease = self.leases.get_mut(&device)?;
+        assert!(
+            reserved.are_of(&lease.reserved) && blocks > 0,
+            "{blocks} blocks of {device} are allocated, with those set aside in another session"
+        );
         let most = (ALLOCATION_MAX_BYTES / u64::from(block_size)).min(u64::from(blocks));
         // First fit for all of it, else the longest run there is.
         let fit = lease.free.iter().find(|(_, count)| **count >= most);
@@ -126,7 +130,13 @@ impl Space {
             && (lease.incarnation == allocated.incarnation || ring::mutant!("old-blocks-reused"))
         {
             let start = allocated.allocation.block;
-            lease.put(BlockRange { start, count: u64::from(allocated.blocks) });
+            let is_new = lease.put(BlockRange { start, count: u64::from(allocated.blocks) });
+            assert!(
+                is_new
+                    || ring::mutant!("old-blocks-reused")
+                    || ring::mutant!("named-blocks-reused"),
+                "{allocated:?} is given back, and some of it is free"
+            );
         }
     }
 
@@ -170,8 +180,14 @@ impl Space {
 }
 
 impl Lease {
-    fn put(&mut self, range: BlockRange) {
+    /// Adds free blocks; false, without a change, if they are none or some of them are free already.
+    fn put(&mut self, range: BlockRange) -> bool {
         let (mut start, mut count) = (range.start, range.count);
+        let Some(end) = start.checked_add(count).filter(|end| *end > start) else { return false };
+        let before = self.free.range(..end).next_back().map(|(before, count)| before + count);
+        if before.is_some_and(|before| before > start) {
+            return false;
+        }
         self.free_blocks += count;
         if let Some(next) = self.free.remove(&(start + count)) {
             count += next;
@@ -184,6 +200,12 @@ impl Lease {
             count += length;
         }
         self.free.insert(start, count);
+        assert!(
+            self.free_blocks >= count,
+            "{count} blocks at {start} are free, and all are {}",
+            self.free_blocks
+        );
+        true
     }
 }
 
@@ -205,7 +227,7 @@ mod tests {
     fn reservations_are_bounded_by_free_blocks() {
         let mut space = Space::default();
         assert!(space.reserve(DEVICE, 1).is_none());
-        space.add(&grant(0, 10));
+        assert!(space.add(&grant(0, 10)));
         let mut reserved = space.reserve(DEVICE, 10).unwrap();
         assert!(space.reserve(DEVICE, 1).is_none());
         assert!(space.take_unused().is_empty());
@@ -217,8 +239,8 @@ mod tests {
     #[test]
     fn a_new_incarnation_drops_old_space() {
         let mut space = Space::default();
-        space.add(&grant(0, 10));
-        space.add(&SpaceGrant { incarnation: Incarnation(2), ..grant(100, 5) });
+        assert!(space.add(&grant(0, 10)));
+        assert!(space.add(&SpaceGrant { incarnation: Incarnation(2), ..grant(100, 5) }));
         let allocated = space.allocate(&mut Blocks::none(DEVICE), 256, 4096).unwrap();
         assert_eq!((allocated.allocation.block, allocated.blocks), (100, 5));
         assert_eq!(allocated.incarnation, Incarnation(2));
@@ -229,7 +251,7 @@ mod tests {
     #[test]
     fn unused_space_serves_a_new_incarnation() {
         let mut space = Space::default();
-        space.add(&grant(0, 10));
+        assert!(space.add(&grant(0, 10)));
         let old = space.allocate(&mut Blocks::none(DEVICE), 4, 4096).unwrap();
         space.renew(DEVICE, Incarnation(2));
         space.give_back(&old);
@@ -247,7 +269,7 @@ mod tests {
             for (kind, size) in steps {
                 match kind {
                     0 => {
-                        space.add(&grant(granted, u64::from(size)));
+                        assert!(space.add(&grant(granted, u64::from(size))));
                         granted += u64::from(size);
                     }
                     1 => {

@@ -261,7 +261,10 @@ impl Client {
             .await?
         {
             Answer::Space(grant) => {
-                self.space.borrow_mut().add(&grant);
+                if !self.space.borrow_mut().add(&grant) {
+                    tracing::error!(device = %grant.device, "space was granted that is leased here already");
+                    return Err(Errno::EPROTO);
+                }
                 Ok(grant.device)
             }
             _ => Err(Errno::EPROTO),
@@ -277,6 +280,20 @@ impl Client {
         plan: Plan,
         kill_privileges: bool,
     ) {
+        let rights = inode.state.borrow().rights;
+        assert!(
+            rights.contains(Rights::WRITE) && inode.changes.count() == 0,
+            "{} bytes are written to {} at {offset} under {rights:?}, beside {} changes",
+            bytes.len(),
+            inode.id,
+            inode.changes.count()
+        );
+        assert!(
+            offset + bytes.len() as u64 <= FILE_SIZE_MAX_BYTES,
+            "{} bytes at {offset} of {} lie past the end of all files",
+            bytes.len(),
+            inode.id
+        );
         let mut dirty = inode.dirty.borrow_mut();
         dirty.touch(Timestamp(ring::time::system_time() as i64));
         dirty.kill_privileges |= kill_privileges;

@@ -177,7 +177,9 @@ impl Inner {
             }
         }
         // Slots of commands that nobody waited for became free without a word.
-        let free = usize::from(pair.depth() - pair.occupied());
+        let (depth, occupied) = (pair.depth(), pair.occupied());
+        assert!(occupied <= depth, "{occupied} of {depth} commands are outstanding");
+        let free = usize::from(depth - occupied);
         drop((pair, waiting));
         let queued = self.queued.borrow().len();
         for _ in 0..free.min(queued) {
@@ -193,7 +195,8 @@ impl Inner {
 
     /// The connection has ended: tells everybody.
     fn finish(&self, end: ConnectionEnd) {
-        *self.end.borrow_mut() = Some(end);
+        let before = self.end.borrow_mut().replace(end);
+        assert!(before.is_none(), "a connection ends twice: {before:?}");
         self.wake_finished();
         for (_, waker) in self.queued.borrow_mut().drain(..) {
             waker.wake();

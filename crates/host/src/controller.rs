@@ -241,7 +241,12 @@ impl Inner {
     }
 
     fn set_link(&self, state: LinkState) {
-        *self.link.borrow_mut() = state;
+        let before = std::mem::replace(&mut *self.link.borrow_mut(), state);
+        let failed = match before {
+            LinkState::Failed(error) => Some(error),
+            LinkState::Live(_) | LinkState::Down => None,
+        };
+        assert!(failed.is_none(), "a controller that was given up is used again: {failed:?}");
         self.link_changed.notify();
     }
 

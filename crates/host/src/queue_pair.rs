@@ -193,6 +193,10 @@ impl QueuePair {
             Data::Write(_) if length_bytes <= self.in_capsule_data_bytes_max => length_bytes,
             _ => 0,
         };
+        assert!(
+            requested_bytes <= length_bytes,
+            "{cid:?} sends {requested_bytes} of {length_bytes} bytes in its capsule"
+        );
         let tick = has_deadline.then_some(self.tick);
         self.slots.occupy(cid, Slot::new(data, requested_bytes, tick));
         let (occupied, depth) = (self.slots.occupied(), self.config.depth);

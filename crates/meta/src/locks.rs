@@ -122,6 +122,10 @@ impl LockTable {
             self.release(party, &lock);
         }
         let queue = self.places.entry(place).or_default();
+        assert!(
+            queue.waits.back().is_none_or(|last| last.id != id),
+            "{id:?} of {party:?} waits twice at {place:?}"
+        );
         queue.waits.push_back(Wait { id, party, lock });
         self.serve(place);
         // The release may have let it in itself, behind others.
@@ -207,6 +211,11 @@ impl LockTable {
             }
             self.serve(place);
         }
+        assert!(
+            !self.counts.contains_key(&session),
+            "{session} has ended, and locks of it are counted: {:?}",
+            self.counts.get(&session)
+        );
     }
 
     /// Waits that have ended with the lock held, in order.
@@ -228,7 +237,8 @@ impl LockTable {
                     let is_own = held.party == wait.party && overlap(&held.lock, &wait.lock);
                     is_own && held.lock.mode == LockMode::Exclusive
                 });
-            queue.waits.remove(at);
+            let served = queue.waits.remove(at).map(|wait| wait.id);
+            assert_eq!(served, Some(wait.id), "another wait at {place:?} is served");
             self.hold(wait.party, wait.lock);
             self.assert_apart(place, wait.party);
             self.granted.push(wait.id);

@@ -8,11 +8,15 @@ mod key;
 
 pub(crate) use key::{Key, key_number, key_tail};
 
-use crate::space::{Durability, Ranges};
+use crate::space::{Durability, FIRST_FLUSH_EPOCH, Ranges};
 use crate::store::Error;
+use crate::tree::FIRST_COOKIE;
 use protocol::client::Response;
 use protocol::space::DeviceInfo;
-use protocol::{AllocationId, Attr, DeviceId, Epoch, ExtentList, FreeEpoch, HostId, InodeId};
+use protocol::{
+    AllocationId, Attr, DeviceId, Epoch, ExtentList, FILE_SIZE_MAX_BYTES, FileKind, FreeEpoch,
+    HostId, InodeId,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -91,7 +95,8 @@ impl Counters {
             self.free_epoch.0,
             self.flush_epoch,
         ];
-        self.next_inode > InodeId::ROOT.0 && numbers.iter().all(|number| *number < 1 << 62)
+        let have_begun = self.next_inode > InodeId::ROOT.0 && self.flush_epoch >= FIRST_FLUSH_EPOCH;
+        have_begun && numbers.iter().all(|number| *number < 1 << 62)
     }
 }
 
@@ -130,6 +135,32 @@ impl Record for Inode {
     const VERSION: u8 = 2;
 }
 
+impl Inode {
+    /// What about the record makes no sense for an inode of this number; `None` if all does. Checked when a
+    /// record is read, and asserted when one is written.
+    pub(crate) fn fault(&self, id: InodeId) -> Option<&'static str> {
+        let Attr { inode, kind, mode, nlink, size, allocated_bytes, .. } = self.attr;
+        let is_file = kind == FileKind::File;
+        let is_link = kind == FileKind::Symlink;
+        let is_directory = kind == FileKind::Directory;
+        let faults = [
+            (inode != id, "it is another inode's"),
+            (mode & !0o7777 != 0, "its mode has more than permissions"),
+            (is_directory && nlink == 1, "it is a directory with one link"),
+            (is_file && size > FILE_SIZE_MAX_BYTES, "its size is too large"),
+            (allocated_bytes > FILE_SIZE_MAX_BYTES, "it has more extents than a file has bytes"),
+            (!is_file && allocated_bytes > 0, "it is no file and has extents"),
+            (is_link == self.target.is_empty(), "a target does not go with its type"),
+            (is_link && size != self.target.len() as u64, "its size is not that of its target"),
+            (self.next_cookie < FIRST_COOKIE, "its next cookie is one that is reserved"),
+            (self.is_dead && nlink > 0, "it is dead and has links"),
+            (self.truncating.is_some_and(|it| !it.is_sound()), "its truncation has no range"),
+            (self.truncating.is_some() && !is_file, "it is no file and is truncated"),
+        ];
+        faults.iter().find(|(is_so, _)| *is_so).map(|(_, fault)| *fault)
+    }
+}
+
 /// A truncation under way, from the end of the file down. It remembers how far it came, so that no
 /// step looks through what earlier ones removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,6 +169,12 @@ pub(crate) struct Truncation {
     pub(crate) from: u64,
     /// None is left from this byte on.
     pub(crate) to: u64,
+}
+
+impl Truncation {
+    fn is_sound(&self) -> bool {
+        self.from < self.to && self.to <= FILE_SIZE_MAX_BYTES
+    }
 }
 
 /// A directory's entry, by name.

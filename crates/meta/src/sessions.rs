@@ -117,7 +117,9 @@ impl Sessions {
     }
 
     pub(crate) fn insert(&mut self, session: Rc<Session>) {
-        self.by_id.insert(session.id, session);
+        let id = session.id;
+        let before = self.by_id.insert(id, session);
+        assert!(before.is_none(), "a second {id} is made beside {before:?}");
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -130,6 +132,10 @@ impl Sessions {
 
     /// A session of before the restart: grace lasts until it has reclaimed or ended.
     pub(crate) fn expect(&mut self, id: SessionId) {
+        assert!(
+            self.by_id.contains_key(&id) && !self.grace.contains(&id),
+            "{id} is to reclaim, and is not there, or is awaited already"
+        );
         self.grace.push(id);
     }
 
@@ -146,7 +152,9 @@ impl Sessions {
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) {
-        self.by_id.remove(&id);
+        let session = self.by_id.remove(&id);
+        let life = session.map(|session| session.life.get());
+        assert_eq!(life, Some(Life::Ended), "{id} is forgotten before it has ended");
     }
 
     /// Live sessions whose last heartbeat was before `limit`, or that should have reclaimed by now.

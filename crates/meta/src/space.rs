@@ -219,6 +219,9 @@ impl SpaceIndex {
             if !is_sound(&device.info) {
                 return Err(corrupt(key, "device geometry makes no sense"));
             }
+            if !device.durability.is_sound() {
+                return Err(corrupt(key, "the device's lost epochs make no sense"));
+            }
             device.info.online = false;
             device.durability.newest = flush_epoch;
             index.add_device(device.info, device.durability);
@@ -358,18 +361,45 @@ impl SpaceIndex {
                 }
             }
             SpaceEffect::NextGrant { session, device, bytes } => {
+                assert!(
+                    (FIRST_GRANT_BYTES..=SEGMENT_BYTES).contains(&bytes),
+                    "the next grant of {device} to {session} would be of {bytes} bytes"
+                );
                 self.next_grant.insert((session, device), bytes);
             }
             SpaceEffect::Unflushed { device, epoch } => {
                 if let Some(device) = self.devices.get_mut(&device) {
+                    let newest = device.durability.newest;
+                    assert!(epoch >= newest, "flush epoch {epoch} comes after {newest}");
                     device.durability.newest = epoch;
                 }
             }
         }
     }
 
+    /// Stops if more blocks of a device have a state than it has, or its two indexes differ.
+    pub(crate) fn assert_sums(&self) {
+        for device in self.devices.values() {
+            let (id, usage) = (device.info.device, &device.usage);
+            assert!(
+                usage.free + usage.leased + usage.resting <= usage.blocks,
+                "more blocks of {id} have a state than there are: {usage:?}"
+            );
+            assert!(
+                device.by_free.len() == device.free_of.len()
+                    && device.touched <= device.segment_count(),
+                "{} segments of {id} are ordered by their free blocks, {} have some, of {} touched",
+                device.by_free.len(),
+                device.free_of.len(),
+                device.touched
+            );
+        }
+    }
+
     /// Forgets what was counted for a session that ended.
     pub(crate) fn forget_session(&mut self, session: SessionId) {
+        let leased = self.leases_of(session, None);
+        assert!(leased.is_empty(), "{session} has ended, and leases blocks in {leased:?}");
         self.next_grant.retain(|(holder, _), _| *holder != session);
     }
 

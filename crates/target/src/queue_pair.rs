@@ -255,6 +255,12 @@ impl QueuePair {
         self.awaits_budget = fits && !has_room;
         if has_room {
             self.reserved_bytes += bytes;
+            assert!(
+                self.reserved_bytes <= self.reserved_bytes_max.max(bytes),
+                "{} bytes are reserved, of {}",
+                self.reserved_bytes,
+                self.reserved_bytes_max
+            );
         }
         has_room
     }
@@ -281,7 +287,13 @@ impl QueuePair {
     pub fn retry_memory(&mut self) -> bool {
         let before = self.awaiting_memory.len();
         while let Some(&tag) = self.awaiting_memory.front() {
-            let bytes = self.commands.get(tag).reserved_bytes;
+            let command = self.commands.get(tag);
+            let bytes = command.reserved_bytes;
+            assert_eq!(
+                command.state,
+                CommandState::AwaitingMemory,
+                "{tag:?} waits for {bytes} bytes"
+            );
             if !self.take_memory(bytes) {
                 break;
             }
@@ -306,6 +318,7 @@ impl QueuePair {
     pub fn request_data(&mut self, tag: Tag, bytes: u32) {
         let command = self.commands.get_mut(tag);
         assert_eq!(command.state, CommandState::Executing, "{tag:?} asks for data");
+        assert_eq!(command.received_bytes, 0, "{tag:?} asks for {bytes} bytes again");
         command.state = CommandState::AwaitingData;
         command.expected_bytes = bytes;
         self.awaiting_data += 1;

@@ -110,6 +110,7 @@ impl QueuePair {
         let Receiving::Data(incoming) = &mut self.receiving else { return Ok(()) };
         let Some(slot) = self.slots.outstanding(incoming.cid) else { return Ok(()) };
         let Data::Read(destination) = &mut slot.data else { return Ok(()) };
+        assert!(incoming.is_lent, "memory of {:?} comes back that was not lent", incoming.cid);
         incoming.is_lent = false;
         let received_bytes = received_bytes.min(incoming.remaining_bytes as usize);
         let start = destination.position(slot.received_bytes);
@@ -194,6 +195,11 @@ impl QueuePair {
         if length > slot.data.len() - slot.received_bytes {
             return Err(PduError::out_of_range("datal", u64::from(length)).into());
         }
+        assert!(
+            matches!(self.receiving, Receiving::Header),
+            "data of {cid:?} begins within that of another: {:?}",
+            self.receiving
+        );
         self.last_payload_bytes = length as usize;
         self.receiving = Receiving::Data(Incoming {
             cid,
@@ -239,6 +245,11 @@ impl QueuePair {
         bytes = &bytes[skipped_bytes..];
 
         let n = bytes.len().min(incoming.remaining_bytes as usize);
+        assert!(
+            n == 0 || !incoming.is_lent,
+            "{n} bytes come for {:?}, whose memory is lent",
+            incoming.cid
+        );
         if n > 0 {
             let (data, rest) = bytes.split_at(n);
             let Some(slot) = self.slots.outstanding(incoming.cid) else {

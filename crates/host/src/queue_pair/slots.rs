@@ -106,6 +106,11 @@ impl Slots {
         let index = self.free.pop()?;
         let mask = self.generation_mask();
         let slot = &mut self.table[usize::from(index)];
+        assert_eq!(
+            slot.state,
+            SlotState::Free,
+            "slot {index} is taken, and its command is not over"
+        );
         slot.generation = slot.generation.wrapping_add(1) & mask;
         let generation = slot.generation;
         Some(self.id(index, generation))
@@ -115,6 +120,11 @@ impl Slots {
         let index = self.index(cid);
         let Slot { generation, state, .. } = self.table[index];
         assert_eq!(state, SlotState::Free, "{cid:?} takes the slot of a command that is not over");
+        assert_eq!(
+            self.id(index as u16, generation),
+            cid,
+            "the slot of {cid:?} has the generation {generation} by now"
+        );
         self.table[index] = Slot { generation, ..slot };
     }
 

@@ -93,7 +93,13 @@ impl Leases {
         let order = self.waiting(call, inode).order;
         let bars = &mut self.busy.entry(inode).or_default().bars;
         match bars.iter_mut().find(|bar| bar.call == call) {
-            Some(bar) => bar.rights |= rights,
+            Some(bar) => {
+                assert!(
+                    bar.session == session && bar.order == order,
+                    "{call:?} of {session} bars {inode} as another's: {bar:?}"
+                );
+                bar.rights |= rights;
+            }
             None => bars.push(Bar { call, session, rights, order }),
         }
     }
@@ -239,6 +245,11 @@ impl Leases {
         // What waits for commits is never recalled together with what commits wait for.
         let is_mixed = rights.contains(Rights::READ) && rights != Rights::READ;
         assert!(!is_mixed && (is_forget || !rights.is_empty()), "{session} is asked for {what:?}");
+        assert!(
+            is_forget || self.rights(session, inode).contains(rights),
+            "{session} is asked for {rights:?} over {inode}, and holds {:?}",
+            self.rights(session, inode)
+        );
         let is_eviction = call.is_none();
         let calls = Vec::new();
         let open = Open { session, inode, rights, is_forget, stamp, is_eviction, calls };
@@ -273,7 +284,9 @@ impl Leases {
         if open.is_eviction
             && let Some(held) = self.sessions.get_mut(&open.session)
         {
-            held.evictions = held.evictions.saturating_sub(1);
+            let (session, inode) = (open.session, open.inode);
+            assert!(held.evictions > 0, "{session} gives {inode} back to make room, unasked");
+            held.evictions -= 1;
         }
         let had_open = self.rights(open.session, open.inode).contains(Rights::OPEN);
         self.take_away(&open, kept);
@@ -297,6 +310,11 @@ impl Leases {
         } else {
             holder.rights |= kept & Rights::OPEN;
         }
+        assert!(
+            !holder.rights.intersects(open.rights - Rights::OPEN),
+            "{holder:?} keeps over {} what it gave back: {open:?}",
+            open.inode
+        );
         self.drop_if_empty(open.session, open.inode);
     }
 
@@ -304,7 +322,14 @@ impl Leases {
     pub(super) fn close_ask(&mut self, id: AskId) -> Option<Open> {
         let open = self.asks.remove(&id)?;
         if let Some(busy) = self.busy.get_mut(&open.inode) {
+            let before = busy.asks.len();
             busy.asks.retain(|other| *other != id);
+            assert!(
+                busy.asks.len() + 1 == before,
+                "{id:?} about {} was noted {before} times, now {}",
+                open.inode,
+                busy.asks.len()
+            );
         }
         for call in &open.calls {
             if let Some(waiting) = self.waiting.get_mut(call) {

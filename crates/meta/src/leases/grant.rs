@@ -46,7 +46,12 @@ impl Leases {
             holders.push(Holder { session, rights: granted, stamp });
             granted
         };
-        held.by_stamp.insert(stamp, inode);
+        let other = held.by_stamp.insert(stamp, inode);
+        assert!(other.is_none(), "{stamp:?} is of grants over {inode} and {other:?}");
+        assert!(
+            !rights.intersects(leaving),
+            "{session} is told of {rights:?} over {inode}, of which {leaving:?} leave"
+        );
         if granted.contains(Rights::SIZE) {
             assert_one_size(inode, holders);
         }
@@ -106,6 +111,11 @@ impl Leases {
         self.recall(None, session, inode, Rights::READ);
         if let Some(held) = self.sessions.get_mut(&session) {
             held.evictions += 1;
+            assert!(
+                held.evictions <= EVICTIONS_MAX,
+                "{session} is asked for room {} times",
+                held.evictions
+            );
         }
     }
 
@@ -146,7 +156,13 @@ impl Leases {
         let held = self.sessions.remove(&session).unwrap_or_default();
         for inode in held.by_stamp.into_values() {
             if let Some(holders) = self.holders.get_mut(&inode) {
+                let before = holders.len();
                 holders.retain(|h| h.session != session);
+                assert!(
+                    holders.len() + 1 == before,
+                    "{session} has held {inode} {} times: {holders:?}",
+                    before - holders.len()
+                );
                 if holders.is_empty() {
                     self.holders.remove(&inode);
                 }
@@ -155,6 +171,10 @@ impl Leases {
         for id in self.asks_of(session) {
             self.close_ask(id);
         }
+        assert!(
+            !self.sessions.contains_key(&session),
+            "{session} has ended, and is known to hold rights"
+        );
     }
 
     /// Whether a call is known to wait.

@@ -21,6 +21,10 @@ impl Leases {
                 self.close_ask(id);
             }
         }
+        assert!(
+            !self.asks_of(session).iter().any(|id| self.asks[id].is_eviction),
+            "{session} goes on, and is asked for room over its last connection"
+        );
         let held = self.sessions.entry(session).or_default();
         held.evictions = 0;
         held.reclaiming = Some(HashSet::new());
@@ -52,7 +56,8 @@ impl Leases {
         } else {
             holders.push(Holder { session, rights: kept, stamp });
         }
-        held.by_stamp.insert(stamp, inode);
+        let other = held.by_stamp.insert(stamp, inode);
+        assert!(other.is_none(), "{stamp:?} is of grants over {inode} and {other:?}");
         super::grant::assert_one_size(inode, holders);
         held.reclaiming.get_or_insert_default().insert(inode);
         Some(Grant { inode, rights: kept, stamp })
@@ -97,6 +102,7 @@ impl Leases {
         }
         let stamp = self.next_stamp();
         if let Some(open) = self.asks.get_mut(&id) {
+            assert!(open.stamp < stamp, "{open:?} is asked again with {stamp:?}");
             open.stamp = stamp;
             open.rights = rights;
         }

@@ -30,6 +30,10 @@ impl LockTable {
         });
         queue.held.append(&mut left);
         let after = queue.held.len();
+        assert!(
+            after <= before + 1,
+            "{before} locks of {party:?} became {after} by the release of {cut:?}"
+        );
         self.recount(party, before, after);
     }
 
@@ -48,6 +52,10 @@ impl LockTable {
             }
             !is_merged
         });
+        assert!(
+            merged.start <= lock.start && lock.last <= merged.last && merged.mode == lock.mode,
+            "{party:?} would hold {merged:?} for {lock:?}"
+        );
         queue.held.push(Held { party, lock: merged });
         let after = queue.held.len();
         self.recount(party, before, after);

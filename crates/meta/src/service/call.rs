@@ -114,7 +114,14 @@ impl Shared {
         });
         if let Some(slot) = work.request.slot {
             let in_flight = (slot.sequence, Rc::clone(&work));
-            session.in_flight.borrow_mut().insert(slot.slot, in_flight);
+            let before = session.in_flight.borrow_mut().insert(slot.slot, in_flight);
+            // A later sequence in the same slot is of a client that has given the earlier call up.
+            assert!(
+                before.as_ref().is_none_or(|(sequence, _)| *sequence != slot.sequence)
+                    || ring::mutant!("retry-beside-first"),
+                "{slot:?} of {} is worked on twice",
+                session.id
+            );
         }
         if let Try::Wait = self.attempt(&work) {
             self.wait(work);
@@ -152,6 +159,13 @@ impl Shared {
                 return Try::Done;
             }
         }
+        assert!(
+            !work.is_given_up.get(),
+            "{:?} of {} is carried out, and was given up: {:?}",
+            work.id,
+            session.id,
+            work.request.call
+        );
         match self.execute(work) {
             Executed::Answer(response) => {
                 self.finish(work, response);
@@ -217,7 +231,9 @@ impl Shared {
         let deadline = now() + self.times.request_deadline;
         ring::spawn(async move {
             shared.try_until(&work, deadline).await;
-            work.session.waiting.set(work.session.waiting.get() - 1);
+            let waiting = work.session.waiting.get();
+            assert!(waiting > 0, "{:?} of {} waited uncounted", work.id, work.session.id);
+            work.session.waiting.set(waiting - 1);
         });
     }
 

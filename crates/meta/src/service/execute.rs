@@ -133,6 +133,11 @@ impl Shared {
         };
         // Others' bars stand, its own do not.
         self.leases.borrow_mut().done(work.id);
+        assert!(
+            !self.leases.borrow().is_waiting(work.id),
+            "{:?} was carried out, and waits: {call:?}",
+            work.id
+        );
         match outcome {
             Ok(outcome) => self.respond(work, call, outcome),
             Err(errno) => refusal(errno),

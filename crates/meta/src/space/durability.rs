@@ -29,6 +29,14 @@ pub(crate) struct Durability {
 }
 
 impl Durability {
+    /// Whether a stored record makes sense: lost epochs are ascending and apart, and counted as flushed.
+    pub(crate) fn is_sound(&self) -> bool {
+        let is_range = |(first, last): &(u64, u64)| first <= last;
+        self.lost.iter().all(is_range)
+            && self.lost.windows(2).all(|pair| pair[0].1 < pair[1].0)
+            && self.lost.last().is_none_or(|(_, last)| *last <= self.flushed_through)
+    }
+
     /// Whether there may be commits that no flush covers.
     pub(crate) fn is_unflushed(&self) -> bool {
         self.newest > self.flushed_through
@@ -66,6 +74,11 @@ impl Durability {
             return;
         }
         self.flushed_through = through;
+        assert!(
+            self.lost.last().is_none_or(|(_, last)| *last < first),
+            "epochs {first} to {through} would be lost after {:?}",
+            self.lost
+        );
         match self.lost.last_mut() {
             Some((_, last)) if *last + 1 == first => *last = through,
             _ => self.lost.push((first, through)),

@@ -28,8 +28,29 @@ impl Transaction<'_> {
     }
 
     fn segment(&self, device: &DeviceSpace, index: u64) -> Result<Segment, Error> {
-        let whole = || Segment { free: super::Ranges::one(device.segment_range(index)) };
-        Ok(self.get(&Key::Segment(device.info.device, index))?.unwrap_or_else(whole))
+        let key = Key::Segment(device.info.device, index);
+        match self.get::<Segment>(&key)? {
+            Some(segment) if device.holds(index, &segment.free) => Ok(segment),
+            Some(_) => Err(contradiction(&key, "it does not have the blocks that are free in it")),
+            None => Ok(Segment { free: super::Ranges::one(device.segment_range(index)) }),
+        }
+    }
+
+    /// What a session leases in a segment.
+    fn lease(
+        &self,
+        session: SessionId,
+        id: DeviceId,
+        index: u64,
+    ) -> Result<Option<SpaceLease>, Error> {
+        let key = Key::SpaceLease(session, id, index);
+        let lease: Option<SpaceLease> = self.get(&key)?;
+        match &lease {
+            Some(lease) if !self.device(id)?.holds(index, &lease.free) => {
+                Err(contradiction(&key, "its segment does not have the blocks that are leased"))
+            }
+            _ => Ok(lease),
+        }
     }
 
     fn put_segment(
@@ -39,6 +60,11 @@ impl Transaction<'_> {
         segment: &Segment,
     ) -> Result<(), Error> {
         let blocks = segment.free.blocks();
+        let space = self.base.space.devices.get(&device);
+        assert!(
+            space.is_none_or(|space| space.holds(index, &segment.free)),
+            "segment {index} of {device} would have free blocks of others: {segment:?}"
+        );
         self.space_effect(SpaceEffect::SegmentFree { device, index, blocks });
         self.put(&Key::Segment(device, index), segment)
     }
@@ -51,6 +77,11 @@ impl Transaction<'_> {
         lease: &SpaceLease,
     ) -> Result<(), Error> {
         let blocks = lease.free.blocks();
+        let space = self.base.space.devices.get(&device);
+        assert!(
+            space.is_none_or(|space| space.holds(index, &lease.free)),
+            "{session} would lease blocks of others in segment {index} of {device}: {lease:?}"
+        );
         self.space_effect(SpaceEffect::Lease { session, device, index, blocks });
         let key = Key::SpaceLease(session, device, index);
         if lease.free.is_empty() {
@@ -112,8 +143,7 @@ impl Transaction<'_> {
                 break;
             }
             let mut segment = self.segment(self.device(id)?, index)?;
-            let mut lease: SpaceLease =
-                self.get(&Key::SpaceLease(session, id, index))?.unwrap_or_default();
+            let mut lease = self.lease(session, id, index)?.unwrap_or_default();
             for range in segment.free.take(left, room) {
                 left -= range.count;
                 if !lease.free.insert(range) || !free.insert(range) {
@@ -160,7 +190,7 @@ impl Transaction<'_> {
         id: DeviceId,
         index: u64,
     ) -> Result<(), Error> {
-        let lease: SpaceLease = self.get(&Key::SpaceLease(session, id, index))?.unwrap_or_default();
+        let lease = self.lease(session, id, index)?.unwrap_or_default();
         self.free_blocks(id, lease.free.as_slice())?;
         self.put_lease(session, id, index, &SpaceLease::default())
     }
@@ -187,6 +217,11 @@ impl Transaction<'_> {
             }
             by_device.entry(new.allocation.device).or_default().push(range);
         }
+        assert!(
+            by_device.values().map(Vec::len).sum::<usize>() == allocations.len(),
+            "{session} commits {} allocations, and {by_device:?} are checked",
+            allocations.len()
+        );
         for (id, ranges) in by_device {
             self.take_leased(session, id, &ranges)?;
         }
@@ -209,8 +244,8 @@ impl Transaction<'_> {
             }
             for (index, part) in self.device(id)?.split(*range) {
                 if let std::collections::btree_map::Entry::Vacant(entry) = leases.entry(index) {
-                    let key = Key::SpaceLease(session, id, index);
-                    entry.insert(self.get(&key)?.ok_or(Error::Refused(Errno::EINVAL))?);
+                    let lease = self.lease(session, id, index)?;
+                    entry.insert(lease.ok_or(Error::Refused(Errno::EINVAL))?);
                 }
                 let removed = leases.get_mut(&index).is_some_and(|lease| lease.free.remove(part));
                 if !removed && !ring::mutant!("unleased-committed") {

@@ -98,6 +98,11 @@ impl Transaction<'_> {
     /// Sets a file's size. What is cut off is gone for readers at once: if that are more extents
     /// than one step removes, the inode keeps a mark and the rest is removed later.
     fn resize(&mut self, inode: &mut Inode, size: u64) -> Result<(), Error> {
+        assert!(
+            inode.attr.kind == FileKind::File && size <= FILE_SIZE_MAX_BYTES,
+            "{} would get {size} bytes: {inode:?}",
+            inode.attr.inode
+        );
         if size < inode.attr.size && !ring::mutant!("generation-stands") {
             inode.next_generation();
         }
@@ -121,7 +126,7 @@ impl Transaction<'_> {
         let key = Key::Xattr(inode.attr.inode, CAPABILITY_XATTR);
         if inode.xattrs > 0 && self.get::<Xattr>(&key)?.is_some() {
             self.remove(&key);
-            inode.xattrs -= 1;
+            inode.lose_xattr()?;
         }
         Ok(())
     }
@@ -207,7 +212,7 @@ impl Transaction<'_> {
             return Err(Errno::ENODATA.into());
         }
         self.remove(&key);
-        inode.xattrs = inode.xattrs.saturating_sub(1);
+        inode.lose_xattr()?;
         inode.touch(context.now);
         self.put_inode(&inode)?;
         Ok(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ))

@@ -2,7 +2,7 @@
 //! group commit, and what is kept in memory of both.
 
 use super::transaction::Finished;
-use crate::records::{Counters, Key, SessionRecord, decode, key_number};
+use crate::records::{Counters, Key, SessionRecord, corrupt, decode, key_number};
 use crate::space::{SpaceEffect, SpaceIndex};
 use crate::store::overlay::Overlay;
 use crate::store::{Direction, Error, Pair, Scan, Store};
@@ -79,6 +79,13 @@ pub(crate) enum Effect {
     SessionGone(SessionId),
 }
 
+impl Effect {
+    /// Whether it changes the index of space.
+    pub(crate) fn is_of_space(&self) -> bool {
+        matches!(self, Effect::Space(_) | Effect::SessionGone(_))
+    }
+}
+
 /// All that a transaction sees.
 pub(crate) struct Base {
     pub(crate) layers: Layers,
@@ -102,8 +109,12 @@ impl Base {
         let mut sessions = BTreeMap::new();
         layers.each(&Key::Session(SessionId(0)).prefix(0), |key, value| {
             let record: SessionRecord = decode(key, value)?;
+            let id = SessionId(key_number(key, 0)?);
+            if id.0 >= counters.next_session || record.epoch.0 >= counters.next_epoch {
+                return Err(corrupt(key, "its number or epoch was not given out"));
+            }
             let state = SessionState { record, ended_through: FreeEpoch(0) };
-            sessions.insert(SessionId(key_number(key, 0)?), state);
+            sessions.insert(id, state);
             Ok(())
         })?;
         let mut open_orphans: BTreeMap<InodeId, BTreeSet<SessionId>> = BTreeMap::new();
@@ -160,7 +171,8 @@ impl Base {
                 self.dead.insert(inode);
             }
             Effect::Gone(inode) => {
-                self.dead.remove(&inode);
+                let was_dead = self.dead.remove(&inode);
+                assert!(was_dead, "inode {inode} is gone, and was not dead");
             }
             Effect::Truncating(inode) => {
                 self.truncating.insert(inode);
@@ -172,6 +184,9 @@ impl Base {
                 self.open_orphans.entry(inode).or_default().insert(session);
             }
             Effect::Closed(inode, session) => {
+                let is_open =
+                    self.open_orphans.get(&inode).is_some_and(|all| all.contains(&session));
+                assert!(is_open, "{session} closes {inode}, which it does not hold open");
                 if let Some(sessions) = self.open_orphans.get_mut(&inode) {
                     sessions.remove(&session);
                     if sessions.is_empty() {
@@ -186,10 +201,17 @@ impl Base {
                     // A new session has no old reads.
                     ended_through: epoch,
                 });
+                assert!(
+                    (state.record.host, state.record.epoch) == (record.host, record.epoch)
+                        && (record.is_void || !state.record.is_void),
+                    "{session} would be another: {:?}, then {record:?}",
+                    state.record
+                );
                 state.record = *record;
             }
             Effect::SessionGone(session) => {
-                self.sessions.remove(&session);
+                let was_known = self.sessions.remove(&session).is_some();
+                assert!(was_known, "{session} has ended, and was not there");
                 self.space.forget_session(session);
             }
         }

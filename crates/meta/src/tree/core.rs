@@ -1,7 +1,7 @@
 //! [`Core`]: opening, executing calls, group commit.
 
 use super::Outcome;
-use super::base::{Base, Layers};
+use super::base::{Base, Effect, Layers};
 use super::data::Commit;
 use super::names::NewInode;
 use super::rename::Rename;
@@ -182,8 +182,12 @@ impl Core {
             self.transactions += 1;
             self.base.layers.pending.absorb(finished.writes);
         }
+        let concerns_space = finished.effects.iter().any(Effect::is_of_space);
         for effect in finished.effects {
             self.base.apply(effect);
+        }
+        if concerns_space {
+            self.base.space.assert_sums();
         }
         Ok(result)
     }
@@ -208,7 +212,14 @@ impl Core {
                 }
             }
         }
-        self.stored_free_epoch = self.base.counters.free_epoch;
+        let stored = self.base.counters.free_epoch;
+        assert!(
+            self.stored_free_epoch <= stored && self.base.layers.pending.len() == 0,
+            "blocks freed at {stored:?} are stored after {:?}, and {} records are not",
+            self.stored_free_epoch,
+            self.base.layers.pending.len()
+        );
+        self.stored_free_epoch = stored;
         Ok(())
     }
 

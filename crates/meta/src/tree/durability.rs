@@ -35,6 +35,11 @@ impl Transaction<'_> {
             return 0;
         }
         let epoch = self.counters.flush_epoch;
+        assert!(
+            epoch > 0 && device.durability.newest <= epoch,
+            "data of {id} would be committed in flush epoch {epoch}, after {:?}",
+            device.durability
+        );
         if device.durability.newest != epoch {
             self.space_effect(SpaceEffect::Unflushed { device: id, epoch });
         }
@@ -138,6 +143,11 @@ impl Core {
             return Ok(());
         }
         let mut durability = device.durability.clone();
+        assert!(
+            through <= self.base.counters.flush_epoch,
+            "a flush of {id} covers epoch {through}, before it begins: {:?}",
+            self.base.counters
+        );
         let present = self.base.counters.flush_epoch;
         let through = if ring::mutant!("flush-covers-later") { present } else { through };
         if is_durable || ring::mutant!("failed-flush-counts") {
@@ -167,7 +177,7 @@ impl Core {
     /// nothing to lose. Devices that can be flushed are named on suspicion, as a flush costs less than
     /// a look at all extents.
     pub fn durable(&mut self, id: InodeId) -> Result<Durable, Error> {
-        let inode: Option<Inode> = Transaction::begin(&self.base).get(&Key::Inode(id))?;
+        let inode = Transaction::begin(&self.base).stored_inode(id)?;
         let Some(inode) = inode.filter(|inode| inode.flush_epoch > 0) else {
             return Ok(Durable::Yes);
         };
@@ -228,6 +238,11 @@ impl Core {
     /// The store is synced as of a free epoch: blocks that were freed by then may be used again. Not
     /// before, or a store that forgets the freeing would name blocks that hold other data by now.
     pub fn synced(&mut self, through: FreeEpoch) {
+        assert!(
+            through <= self.stored_free_epoch,
+            "the store is synced as of {through:?}, and has {:?}",
+            self.stored_free_epoch
+        );
         self.synced_free_epoch = self.synced_free_epoch.max(through);
     }
 

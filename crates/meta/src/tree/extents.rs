@@ -224,7 +224,15 @@ impl Transaction<'_> {
                 let key = Key::Extents(id, start);
                 return Err(contradiction(&key, "the page holds more bytes than its inode"));
             };
-            inode.attr.allocated_bytes = kept + bytes(&new);
+            let held = kept + bytes(&new);
+            if held > FILE_SIZE_MAX_BYTES {
+                return Err(contradiction(
+                    &Key::Inode(id),
+                    "it has more extents than a file has bytes",
+                ));
+            }
+            inode.attr.allocated_bytes = held;
+            assert!(page.end > done_to, "pages of {id} do not go on at {done_to}: {page:?}");
             done_to = page.end;
             let goes_on = here.last().is_some_and(|last| last.end > page.end);
             rest = if goes_on { &rest[count - 1..] } else { after };
@@ -300,6 +308,7 @@ impl Transaction<'_> {
         }
         // Named by the commit, but by none of its extents.
         for (id, allocation) in new {
+            assert_eq!(allocation.references, 0, "{id:?} is new, and named: {allocation:?}");
             self.free(id, allocation.blocks);
         }
         Ok(())
@@ -328,13 +337,17 @@ impl Transaction<'_> {
         }
         self.settle_references(references)?;
         let is_done = to <= from || inode.attr.allocated_bytes == 0;
+        assert!(
+            is_done || touched >= STEP_RECORDS,
+            "a truncation of {id} to {from} ended at {to}, after {touched} records"
+        );
         inode.truncating = if is_done { None } else { Some(Truncation { from, to }) };
         Ok(is_done)
     }
 
     /// Goes on with an inode's pending truncation; whether it is finished.
     pub(crate) fn truncate_step(&mut self, id: InodeId) -> Result<bool, Error> {
-        let stored = self.get::<Inode>(&Key::Inode(id))?;
+        let stored = self.stored_inode(id)?;
         let Some((mut inode, truncation)) =
             stored.and_then(|inode| inode.truncating.map(|truncation| (inode, truncation)))
         else {

@@ -90,6 +90,7 @@ impl Transaction<'_> {
     /// Makes an inode; the caller writes it.
     pub(crate) fn new_inode(&mut self, new: NewInode, now: Timestamp) -> Inode {
         let id = InodeId(self.counters.next_inode);
+        assert!(id > InodeId::ROOT, "{id} would be made, and numbers begin after the root's");
         self.counters.next_inode += 1;
         self.counters.inodes += 1;
         new.build(id, now)
@@ -155,27 +156,35 @@ impl Transaction<'_> {
         inode: InodeId,
     ) -> Result<(), Error> {
         let parent = directory.attr.inode;
+        assert!(
+            directory.attr.kind == FileKind::Directory && inode.0 < self.counters.next_inode,
+            "{parent} gets an entry for {inode}: {directory:?}"
+        );
         // It costs a read, and all callers have just made it.
         debug_assert!(
             !matches!(self.dentry(parent, name), Ok(Some(_))),
             "a second entry {:?} is added to {parent}",
             name.escape_ascii().to_string()
         );
-        let cookie = directory.next_cookie;
-        directory.next_cookie = directory.next_cookie.saturating_add(1);
-        directory.attr.size = directory.attr.size.saturating_add(1);
+        let cookie = directory.gain_entry()?;
         self.put(&Key::Dentry(parent, name), &Dentry { inode, cookie })?;
         self.put(&Key::Cookie(parent, cookie), &CookieEntry { inode, name: name.to_vec() })
     }
 
     /// Removes an entry that is there.
-    pub(crate) fn remove_entry(&mut self, directory: &mut Inode, name: &[u8], dentry: Dentry) {
+    pub(crate) fn remove_entry(
+        &mut self,
+        directory: &mut Inode,
+        name: &[u8],
+        dentry: Dentry,
+    ) -> Result<(), Error> {
         let parent = directory.attr.inode;
-        directory.attr.size = directory.attr.size.saturating_sub(1);
+        directory.lose_entry()?;
         self.remove(&Key::Dentry(parent, name));
         if !ring::mutant!("cookie-left") {
             self.remove(&Key::Cookie(parent, dentry.cookie));
         }
+        Ok(())
     }
 
     /// Makes an entry that is there name another inode; it keeps its place.
@@ -217,7 +226,7 @@ impl Transaction<'_> {
         }
         let new = describe(&directory, creation, owner)?;
         if new.kind == FileKind::Directory {
-            directory.attr.nlink = directory.attr.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
+            directory.gain_link()?;
         }
         let inode = self.new_inode(new, context.now);
         self.put_inode(&inode)?;
@@ -254,7 +263,7 @@ impl Transaction<'_> {
         if inode.attr.nlink >= LINK_MAX {
             return Err(Errno::EMLINK.into());
         }
-        inode.attr.nlink += 1;
+        inode.gain_link()?;
         inode.touch(context.now);
         self.put_inode(&inode)?;
         self.add_entry(&mut directory, name, id)?;
@@ -294,9 +303,9 @@ impl Transaction<'_> {
             }
             _ => {}
         }
-        self.remove_entry(&mut directory, name, dentry);
+        self.remove_entry(&mut directory, name, dentry)?;
         if is_directory {
-            directory.attr.nlink = directory.attr.nlink.saturating_sub(1);
+            directory.lose_link()?;
         }
         directory.modify(context.now);
         self.put_inode(&directory)?;
@@ -320,10 +329,10 @@ impl Transaction<'_> {
         context: &Context<'_>,
         inode: &mut Inode,
     ) -> Result<Option<Attr>, Error> {
-        inode.attr.nlink = match inode.attr.kind {
-            FileKind::Directory => 0,
-            _ => inode.attr.nlink.saturating_sub(1),
-        };
+        match inode.attr.kind {
+            FileKind::Directory => inode.attr.nlink = 0,
+            _ => inode.lose_link()?,
+        }
         inode.touch(context.now);
         if inode.attr.nlink > 0 {
             self.put_inode(inode)?;
@@ -335,6 +344,7 @@ impl Transaction<'_> {
             self.kill(inode)?;
             return Ok(None);
         }
+        assert!(!inode.is_dead, "inode {id} is dead, and open in {openers:?}");
         for session in openers {
             self.mark(&Key::OpenOrphan(id, session))?;
             self.effect(Effect::Opened(id, session));

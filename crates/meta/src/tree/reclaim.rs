@@ -3,15 +3,15 @@
 
 use super::base::Effect;
 use super::core::Core;
-use super::transaction::{STEP_RECORDS, Transaction};
-use crate::records::{Inode, Key, key_tail};
+use super::transaction::{STEP_RECORDS, Transaction, contradiction};
+use crate::records::{Key, key_tail};
 use crate::store::{Direction, Error, Scan};
 use protocol::{FreeEpoch, InodeId};
 
 impl Transaction<'_> {
     /// Frees a part of what a dead inode holds, or, last, the inode itself.
     fn bury_step(&mut self, id: InodeId) -> Result<(), Error> {
-        let Some(mut inode) = self.get::<Inode>(&Key::Inode(id))? else {
+        let Some(mut inode) = self.stored_inode(id)? else {
             self.remove(&Key::Dead(id));
             self.effect(Effect::Gone(id));
             return Ok(());
@@ -40,7 +40,17 @@ impl Transaction<'_> {
         self.remove(&Key::Inode(id));
         self.remove(&Key::Dead(id));
         self.effect(Effect::Gone(id));
-        self.counters.inodes = self.counters.inodes.saturating_sub(1);
+        if inode.attr.allocated_bytes > 0 {
+            return Err(contradiction(&Key::Inode(id), "it counts bytes that it does not have"));
+        }
+        assert!(
+            inode.is_dead && inode.truncating.is_none(),
+            "inode {id} would be forgotten, and is in use: {inode:?}"
+        );
+        let Some(inodes) = self.counters.inodes.checked_sub(1) else {
+            return Err(contradiction(&Key::Counters, "it counts fewer inodes than there are"));
+        };
+        self.counters.inodes = inodes;
         Ok(())
     }
 }
@@ -66,6 +76,10 @@ impl Core {
                         let next = transaction.free_rested(from, through)?;
                         Ok((next, transaction.written()))
                     })?;
+                    assert!(
+                        next > from && self.base.resting_from == from,
+                        "blocks that rested from {from:?} on are free, and those from {next:?} follow"
+                    );
                     self.base.resting_from = next;
                     written
                 }

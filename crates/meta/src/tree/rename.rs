@@ -41,11 +41,21 @@ impl Directories {
     }
 
     /// Moves the link that a directory's `..` is from one to the other.
-    fn move_dotdot(&mut self) {
+    fn move_dotdot(&mut self) -> Result<(), Error> {
         if let Some(new) = &mut self.new {
-            self.old.attr.nlink = self.old.attr.nlink.saturating_sub(1);
-            new.attr.nlink = new.attr.nlink.saturating_add(1);
+            self.old.lose_link()?;
+            new.gain_link()?;
         }
+        Ok(())
+    }
+
+    /// Moves it the other way.
+    fn move_dotdot_back(&mut self) -> Result<(), Error> {
+        if let Some(new) = &mut self.new {
+            new.lose_link()?;
+            self.old.gain_link()?;
+        }
+        Ok(())
     }
 }
 
@@ -145,6 +155,11 @@ impl Transaction<'_> {
         let old = self.directory(rename.parent)?;
         let is_one = rename.parent == rename.new_parent;
         let new = if is_one { None } else { Some(self.directory(rename.new_parent)?) };
+        assert!(
+            new.as_ref().is_none_or(|new| new.attr.inode != old.attr.inode),
+            "a rename in {} would write it twice",
+            rename.parent
+        );
         let mut directories = Directories { old, new };
         let outcome = match rename.mode {
             RenameMode::Exchange => self.exchange(context, rename, found, &mut directories)?,
@@ -181,14 +196,9 @@ impl Transaction<'_> {
         self.replace_entry(rename.parent, rename.name, found.moved_dentry, other.attr.inode)?;
         self.replace_entry(rename.new_parent, rename.new_name, other_dentry, moved.attr.inode)?;
         match (is_directory(&moved), is_directory(&other)) {
-            (true, false) => directories.move_dotdot(),
-            (false, true) => {
-                if let Some(new) = &mut directories.new {
-                    new.attr.nlink = new.attr.nlink.saturating_sub(1);
-                    directories.old.attr.nlink = directories.old.attr.nlink.saturating_add(1);
-                }
-            }
-            _ => {}
+            (true, false) => directories.move_dotdot()?,
+            (false, true) => directories.move_dotdot_back()?,
+            (true, true) | (false, false) => {}
         }
         self.settle_moved(&mut moved, rename.new_parent, context.now)?;
         self.settle_moved(&mut other, rename.parent, context.now)?;
@@ -215,8 +225,7 @@ impl Transaction<'_> {
             let id = present.attr.inode;
             self.replace_entry(rename.new_parent, rename.new_name, dentry, moved.attr.inode)?;
             if is_directory(&present) {
-                let nlink = &mut directories.new_mut().attr.nlink;
-                *nlink = nlink.saturating_sub(1);
+                directories.new_mut().lose_link()?;
             }
             let left = self.drop_name(context, &mut present)?;
             outcome.unnamed.extend(left.is_none().then_some(id));
@@ -229,7 +238,7 @@ impl Transaction<'_> {
             self.add_entry(directories.new_mut(), rename.new_name, moved.attr.inode)?;
         }
         if is_directory(&moved) {
-            directories.move_dotdot();
+            directories.move_dotdot()?;
         }
         let mut other = None;
         if matches!(rename.mode, RenameMode::Whiteout | RenameMode::WhiteoutNoReplace) {
@@ -238,7 +247,7 @@ impl Transaction<'_> {
             outcome = outcome.granting(whiteout.inode, Rights::READ);
             other = Some(whiteout);
         } else {
-            self.remove_entry(&mut directories.old, rename.name, found.moved_dentry);
+            self.remove_entry(&mut directories.old, rename.name, found.moved_dentry)?;
         }
         self.settle_moved(&mut moved, rename.new_parent, context.now)?;
         outcome.answer = Answer::Renamed { moved: moved.attr, other, replaced };
@@ -253,6 +262,8 @@ impl Transaction<'_> {
         now: Timestamp,
     ) -> Result<(), Error> {
         if is_directory(inode) {
+            let id = inode.attr.inode;
+            assert_ne!(id, parent, "directory {id} would be its own parent");
             inode.parent = parent;
         }
         inode.touch(now);

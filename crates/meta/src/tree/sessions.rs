@@ -2,7 +2,7 @@
 
 use super::base::Effect;
 use super::core::Core;
-use super::transaction::Transaction;
+use super::transaction::{Transaction, contradiction};
 use crate::records::{Device, DurableLocks, Key, SessionRecord, SlotRecord, decode, key_number};
 use crate::space::{DeviceUse, is_sound};
 use crate::store::{Direction, Error, Scan};
@@ -77,6 +77,9 @@ impl Transaction<'_> {
         self.effect(Effect::Closed(id, session));
         if openers.len() == 1 || ring::mutant!("first-close-reclaims") {
             let mut inode = self.inode(id)?;
+            if inode.attr.nlink > 0 {
+                return Err(contradiction(&Key::OpenOrphan(id, session), "the inode has names"));
+            }
             self.kill(&mut inode)?;
         }
         Ok(())
@@ -95,6 +98,14 @@ impl Core {
             let epoch = Epoch(transaction.counters.next_epoch);
             transaction.counters.next_session += 1;
             transaction.counters.next_epoch += 1;
+            let known = &transaction.base.sessions;
+            assert!(
+                known
+                    .last_key_value()
+                    .is_none_or(|(last, state)| *last < session && state.record.epoch < epoch),
+                "{session} would be made with {epoch:?}, after {:?}",
+                known.last_key_value().map(|(last, _)| last)
+            );
             let node = node.to_owned();
             let record = SessionRecord { host, node, epoch, admitted: Vec::new(), is_void: false };
             transaction.put_session(session, record)?;
@@ -142,6 +153,11 @@ impl Core {
         let epoch = epoch.min(self.base.counters.free_epoch);
         if let Some(state) = self.base.sessions.get_mut(&session) {
             state.ended_through = state.ended_through.max(epoch);
+            assert!(
+                state.ended_through <= self.base.counters.free_epoch,
+                "{session} has ended reads through {:?}, which is yet to come",
+                state.ended_through
+            );
         }
     }
 
@@ -183,6 +199,11 @@ impl Core {
             })?;
         }
         self.transact(|transaction| {
+            let opened = &transaction.base.open_orphans;
+            assert!(
+                !opened.values().any(|sessions| sessions.contains(&session)),
+                "{session} has ended, and holds inodes open: {opened:?}"
+            );
             transaction.remove(&Key::Session(session));
             transaction.effect(Effect::SessionGone(session));
             Ok(())

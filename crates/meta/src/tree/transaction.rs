@@ -125,14 +125,34 @@ impl<'a> Transaction<'a> {
 
     /// Frees an allocation's blocks: they rest from the end of this transaction on.
     pub(crate) fn free(&mut self, allocation: AllocationId, blocks: u32) {
+        // Compares all with each other.
+        debug_assert!(
+            !self.freed.iter().any(|(other, _)| *other == allocation),
+            "{allocation:?} of {blocks} blocks is freed twice in one transaction"
+        );
         self.freed.push((allocation, blocks));
     }
 
     /// An inode that is not dead; ESTALE if there is none.
     pub(crate) fn inode(&self, id: InodeId) -> Result<Inode, Error> {
-        match self.get::<Inode>(&Key::Inode(id))? {
+        match self.stored_inode(id)? {
             Some(inode) if !inode.is_dead => Ok(inode),
             _ => Err(Errno::ESTALE.into()),
+        }
+    }
+
+    /// An inode as it is stored, dead or not. A record that makes no sense is an error: what works on an
+    /// inode relies on what [`Inode::fault`] says of it.
+    pub(crate) fn stored_inode(&self, id: InodeId) -> Result<Option<Inode>, Error> {
+        let key = Key::Inode(id);
+        let inode: Option<Inode> = self.get(&key)?;
+        let is_given_out = id.0 < self.counters.next_inode;
+        match inode.as_ref().and_then(|inode| inode.fault(id)) {
+            Some(fault) => Err(contradiction(&key, fault)),
+            None if inode.is_some() && !is_given_out => {
+                Err(contradiction(&key, "its number was not given out"))
+            }
+            None => Ok(inode),
         }
     }
 
@@ -151,13 +171,23 @@ impl<'a> Transaction<'a> {
 
     /// An inode that an entry names: it must be there.
     pub(crate) fn named_inode(&self, id: InodeId) -> Result<Inode, Error> {
-        let key = Key::Inode(id);
-        self.get(&key)?.ok_or_else(|| contradiction(&key, "an entry names it"))
+        match self.stored_inode(id)? {
+            Some(inode) if !inode.is_dead => Ok(inode),
+            _ => Err(contradiction(&Key::Inode(id), "an entry names it")),
+        }
     }
 
     /// Writes an inode.
     pub(crate) fn put_inode(&mut self, inode: &Inode) -> Result<(), Error> {
-        self.put(&Key::Inode(inode.attr.inode), inode)
+        let id = inode.attr.inode;
+        let fault = inode.fault(id);
+        assert!(fault.is_none(), "inode {id} would be stored, and {fault:?}: {inode:?}");
+        assert!(
+            id.0 < self.counters.next_inode,
+            "inode {id} would be stored, and numbers from {} on are not given out",
+            self.counters.next_inode
+        );
+        self.put(&Key::Inode(id), inode)
     }
 
     /// A directory's entry.
@@ -167,6 +197,7 @@ impl<'a> Transaction<'a> {
 
     /// Marks an inode dead: what it holds is freed in the background.
     pub(crate) fn kill(&mut self, inode: &mut Inode) -> Result<(), Error> {
+        assert_eq!(inode.attr.nlink, 0, "inode {} is killed, and has names", inode.attr.inode);
         inode.is_dead = true;
         self.put_inode(inode)?;
         self.effect(Effect::Dead(inode.attr.inode));
@@ -189,6 +220,54 @@ impl Inode {
     /// Commits of data that was written before now are dropped.
     pub(crate) fn next_generation(&mut self) {
         self.attr.generation = Generation(self.attr.generation.0.saturating_add(1));
+    }
+
+    /// Counts a new entry of a directory; returns its cookie.
+    pub(crate) fn gain_entry(&mut self) -> Result<u64, Error> {
+        let cookie = self.next_cookie;
+        let next = cookie.checked_add(1).zip(self.attr.size.checked_add(1));
+        let Some((next_cookie, size)) = next else { return Err(self.miscounted("its entries")) };
+        (self.next_cookie, self.attr.size) = (next_cookie, size);
+        Ok(cookie)
+    }
+
+    /// Counts an entry of a directory less.
+    pub(crate) fn lose_entry(&mut self) -> Result<(), Error> {
+        let Some(size) = self.attr.size.checked_sub(1) else {
+            return Err(self.miscounted("its entries"));
+        };
+        self.attr.size = size;
+        Ok(())
+    }
+
+    /// Counts a link more: a name, or the `..` of a directory's new child.
+    pub(crate) fn gain_link(&mut self) -> Result<(), Error> {
+        self.attr.nlink = self.attr.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
+        Ok(())
+    }
+
+    /// Counts a link less: a name of a file, or the `..` of a directory's child. A directory that has
+    /// entries keeps its own two.
+    pub(crate) fn lose_link(&mut self) -> Result<(), Error> {
+        let own = if self.attr.kind == FileKind::Directory { 2 } else { 0 };
+        match self.attr.nlink.checked_sub(1) {
+            Some(nlink) if nlink >= own => self.attr.nlink = nlink,
+            _ => return Err(self.miscounted("its links")),
+        }
+        Ok(())
+    }
+
+    /// Counts an extended attribute less.
+    pub(crate) fn lose_xattr(&mut self) -> Result<(), Error> {
+        let Some(xattrs) = self.xattrs.checked_sub(1) else {
+            return Err(self.miscounted("its extended attributes"));
+        };
+        self.xattrs = xattrs;
+        Ok(())
+    }
+
+    fn miscounted(&self, what: &str) -> Error {
+        contradiction(&Key::Inode(self.attr.inode), &format!("it has miscounted {what}"))
     }
 
     /// Counts a change of data or entries.

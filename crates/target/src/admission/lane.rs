@@ -115,7 +115,12 @@ struct Inner {
 impl Inner {
     fn leave(&self, commands: u64) {
         let before = self.gate.in_flight.fetch_sub(commands, Ordering::SeqCst);
-        debug_assert!(before >= commands, "more commands left than came in");
+        assert!(
+            before >= commands,
+            "{commands} commands of {:?} leave under {:?}, and {before} have come",
+            self.slot.host,
+            self.slot.epoch
+        );
         if self.slot.is_closed.load(Ordering::SeqCst) {
             self.slot.wake_waiters();
         }
@@ -125,7 +130,9 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Permits hold the lane, so that nothing is in flight any more.
-        debug_assert_eq!(self.gate.in_flight.load(Ordering::SeqCst), 0);
+        let in_flight = self.gate.in_flight.load(Ordering::SeqCst);
+        // A fence that does not see them would be answered before they have ended.
+        assert_eq!(in_flight, 0, "a way of {:?} ends under its commands", self.slot.host);
         self.slot.members().lanes.retain(|gate| !Arc::ptr_eq(gate, &self.gate));
         self.slot.wake_waiters();
     }

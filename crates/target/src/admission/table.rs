@@ -64,6 +64,12 @@ impl Table {
                 self.slots.insert(host, Slot::new(host, epoch, lapse));
             }
         }
+        let slot = &self.slots[&host];
+        assert!(
+            slot.host == host && slot.epoch == epoch && !slot.is_closed(),
+            "{host:?} was admitted under {epoch:?}, and its admission is of {:?}",
+            slot.epoch
+        );
         Ok(())
     }
 
@@ -99,6 +105,11 @@ impl Table {
         if self.slots.get(&host).is_some_and(is_ended) {
             self.close(host);
         }
+        let left = self.slots.get(&host).map(|slot| slot.epoch);
+        assert!(
+            left.is_none_or(|left| left > epoch) || ring::mutant!("fence-epoch-lt"),
+            "{host:?} was fenced through {epoch:?}, and is admitted under {left:?}"
+        );
         self.forget_closed();
         let is_meant = |slot: &&Arc<Slot>| slot.host == host && slot.epoch <= epoch;
         self.closing.iter().filter(is_meant).cloned().collect()
@@ -117,6 +128,7 @@ impl Table {
     fn close(&mut self, host: HostId) {
         if let Some(slot) = self.slots.remove(&host) {
             slot.close();
+            assert!(slot.is_closed(), "the admission of {host:?} is open after its end");
             self.closing.push(slot);
         }
     }
@@ -137,6 +149,12 @@ impl Table {
         }
         self.fenced.insert(host, epoch);
         self.fenced_order.push_back(host);
+        assert!(
+            self.fenced.len() == self.fenced_order.len() && self.fenced.len() <= FENCED_MAX,
+            "{} hosts are known as fenced, in an order of {}",
+            self.fenced.len(),
+            self.fenced_order.len()
+        );
     }
 }
 

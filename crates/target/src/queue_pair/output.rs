@@ -50,6 +50,12 @@ impl Output {
         let bytes = result?;
         self.staged_bytes += bytes;
         self.bytes += bytes;
+        assert!(
+            self.staged_bytes <= Inline::CAPACITY && self.bytes >= self.staged_bytes,
+            "{} bytes of headers are staged, of {} to be sent",
+            self.staged_bytes,
+            self.bytes
+        );
         Ok(())
     }
 
@@ -66,8 +72,10 @@ impl Output {
     pub(crate) fn take(&mut self, spare: Vec<Chunk>) -> (Vec<Chunk>, usize) {
         debug_assert!(spare.is_empty(), "the spare list is for its memory only");
         self.flush_staged();
-        self.bytes = 0;
         let chunks = std::mem::replace(&mut self.chunks, spare);
+        let bytes: usize = chunks.iter().map(Chunk::len).sum();
+        assert_eq!(bytes, self.bytes, "{} chunks have other bytes than were counted", chunks.len());
+        self.bytes = 0;
         (chunks, std::mem::take(&mut self.reserved_bytes))
     }
 

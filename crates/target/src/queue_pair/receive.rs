@@ -117,6 +117,14 @@ impl QueuePair {
         self.commands.get_mut(tag).is_damaged = is_damaged;
         if self.state == QueuePairState::Connected {
             self.sq_head = if self.sq_head + 1 == self.sq_entries { 0 } else { self.sq_head + 1 };
+            assert!(
+                self.sq_head < self.sq_entries
+                    && self.commands.len() <= usize::from(self.sq_entries),
+                "{} of {} entries are outstanding, the head is {}",
+                self.commands.len(),
+                self.sq_entries,
+                self.sq_head
+            );
         }
         self.events.push_back(Event::Command(tag));
         Ok(())
@@ -146,6 +154,7 @@ impl QueuePair {
         if data.is_last() != (length == missing) {
             return Err(PduError::invalid_field("flags", 1, u64::from(data.ch.flags)));
         }
+        assert!(self.payload.is_none(), "data of {ttag} begins within {:?}", self.payload);
         self.payload = Some(Payload {
             tag: Tag(ttag),
             offset: offset as usize,
@@ -209,8 +218,15 @@ impl QueuePair {
         );
         if payload.is_last {
             command.state = CommandState::Executing;
-            self.awaiting_data -= 1;
             let is_large = command.expected_bytes as usize >= super::LARGE_TRANSFER_BYTES;
+            assert!(
+                self.awaiting_data > 0 && (self.large_transfers > 0 || !is_large),
+                "data of {:?} has come, and {} commands wait for any, {} for much",
+                payload.tag,
+                self.awaiting_data,
+                self.large_transfers
+            );
+            self.awaiting_data -= 1;
             self.large_transfers -= usize::from(is_large);
             self.events.push_back(Event::Data(payload.tag));
         }
