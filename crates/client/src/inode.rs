@@ -438,4 +438,17 @@ mod tests {
         inode.lose_rights();
         assert_eq!(inode.reclaimable(), Rights::NONE);
     }
+
+    /// Goal: a grant that a later recall has overtaken is not applied (R10).
+    #[test]
+    fn a_grant_that_a_recall_has_overtaken_is_not_applied() {
+        let grant =
+            |number| Grant { inode: InodeId(7), rights: Rights::READ, stamp: LeaseStamp(number) };
+        let inode = Inode::new(InodeId(7));
+        assert!(inode.grant(&grant(1)));
+        inode.begin_recall(Rights::READ, LeaseStamp(3));
+        assert!(!inode.grant(&grant(2)), "what came with it may be cached");
+        assert_eq!(inode.state.borrow().rights, Rights::NONE);
+        assert!(inode.grant(&grant(4)));
+    }
 }

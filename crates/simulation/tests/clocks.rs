@@ -93,3 +93,28 @@ fn a_suspended_machine_wakes_without_its_caches() {
         assert!(seen != Ok(100), "a suspended machine wakes with what it had cached");
     });
 }
+
+/// Goal: admissions lapse while the target's machine is suspended (G6).
+#[test]
+fn admissions_lapse_while_their_machine_is_suspended() {
+    use std::rc::Rc;
+    use target::{AdmissionMode, Admissions, Refusal};
+    let mut simulation = ring::sim::Simulation::new(1);
+    let node = simulation.node("target");
+    let whole = async move {
+        let host = nvme::HostId([1; 16]);
+        let lapse = Duration::from_secs(30);
+        let begin = node.spawn(async move {
+            let admissions = Rc::new(Admissions::new(AdmissionMode::Controlled));
+            admissions.admit(host, 1, admissions.now() + lapse).await.unwrap();
+            admissions
+        });
+        let admissions = begin.await.unwrap();
+        node.suspend();
+        sleep(lapse).await;
+        node.wake();
+        let checked = node.spawn(async move { admissions.check(host) });
+        assert_eq!(checked.await.unwrap(), Err(Refusal::Lapsed));
+    };
+    simulation.run(whole).unwrap();
+}

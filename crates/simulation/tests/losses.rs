@@ -7,7 +7,7 @@ mod stage;
 
 use block::{Fault, FaultPlan};
 use client::{Client, Handle};
-use protocol::times::{HEARTBEAT, SESSION_DEADLINE, WRITEBACK};
+use protocol::times::{HEARTBEAT, REQUEST_DEADLINE, SESSION_DEADLINE, WRITEBACK};
 use protocol::{Errno, InodeId};
 
 use ring::time::{sleep, timeout};
@@ -61,7 +61,6 @@ fn what_a_device_has_lost_reads_as_eio() {
         let mend = async move |client: Rc<Client>| {
             let (handle, _) = client.open(inode, WRITE).await.unwrap();
             write(&client, &handle, 0, 2).await;
-            client.fsync_file(&handle).await.unwrap();
             client.release(&handle).await.unwrap();
         };
         stage.on(1, mend).await;
@@ -233,5 +232,91 @@ fn what_is_closed_is_flushed_soon() {
         stage.on(0, async |client| make(&client, b"a", 1, 5000).await).await;
         sleep(WRITEBACK * 2).await;
         assert!(gate.flushes().passed() > 0, "nobody has it flushed");
+    });
+}
+
+/// Goal: blocks of a write that failed are not used again: the device may have it under way (P6).
+#[test]
+fn blocks_of_a_failed_write_are_not_used_again() {
+    play(1, async |stage, gate| {
+        stage.on(0, async |client| make(&client, b"a", 1, 5000).await).await;
+        let before = gate.writes().offsets().len();
+        gate.writes().fail_next();
+        let fail = async |client: Rc<Client>| {
+            let (handle, _) = client.create(ROOT, b"b", SETTING, WRITE).await.unwrap();
+            write(&client, &handle, 0, 2).await;
+            client.release(&handle).await
+        };
+        assert_eq!(stage.on(0, fail).await, Err(Errno::EIO));
+        let failed = gate.writes().offsets()[before..].to_vec();
+        for name in [b"c", b"d", b"e"] {
+            stage.on(0, async move |client| make(&client, name, 3, 5000).await).await;
+        }
+        let later = gate.writes().offsets()[before + failed.len()..].to_vec();
+        assert!(!later.is_empty() && later.iter().all(|at| !failed.contains(at)), "{later:?}");
+    });
+}
+
+/// Goal: blocks of a commit that the service refused are free for their client again (P5): refused often, it
+/// still has all of the device.
+#[test]
+fn blocks_of_a_refused_commit_are_free_again() {
+    play(1, async |stage, _| {
+        let scene = async |client: Rc<Client>, store: meta::store::MemoryStore| {
+            let free = client.pool_use().await.unwrap().free_bytes;
+            let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
+            for round in 0..4 {
+                client.write(&handle, 0, filled(1, 1 << 20), false).await.unwrap();
+                // All is written, and none of it committed.
+                store.set_fault(Some(meta::store::StoreFault::Full));
+                assert!(client.flush(&handle).await.is_err(), "round {round}");
+                store.set_fault(None);
+                sleep(WRITEBACK * 2).await;
+                let changes = protocol::attr::AttrChanges { size: Some(0), ..Default::default() };
+                client.truncate(attr.inode, changes).await.unwrap();
+            }
+            sleep(SESSION_DEADLINE).await;
+            let all = filled(2, (free / 2) as usize);
+            client.write(&handle, 0, all, false).await.unwrap();
+            client.release(&handle).await.unwrap();
+        };
+        let store = stage.store();
+        stage.on(0, async move |client| scene(client, store).await).await;
+    });
+}
+
+/// Goal: blocks of a commit of which nobody saw the answer are not used again, as it may be carried out after
+/// its caller gave up (P6).
+#[test]
+fn blocks_of_a_commit_in_doubt_are_not_used_again() {
+    play(3, async |stage, gate| {
+        let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
+        let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..5000).await;
+        stage.on(0, read).await.unwrap();
+        gate.reads().hold();
+        // The commit waits for this read, and then for the end of its session.
+        let reading = stage.begin(0, read);
+        gate.reads().until_one_waits().await;
+        let begin = async move |client: Rc<Client>| {
+            let (handle, _) = client.open(inode, WRITE).await.unwrap();
+            write(&client, &handle, 0, 2).await;
+            handle
+        };
+        let handle = stage.on(1, begin).await;
+        let slow = Duration::from_secs(1);
+        stage.network.set_latency(&stage.nodes[1], &stage.meta, Some((slow, slow)));
+        let again = async move |client: Rc<Client>| {
+            let doubtful = client.release(&handle).await;
+            assert_eq!(doubtful, Err(Errno::ETIMEDOUT));
+            sleep(slow * 4).await;
+            make(&client, b"b", 3, 5000).await
+        };
+        let writing = stage.begin(1, again);
+        // The client has given up by then, and the service, which was asked a second later, has not.
+        sleep(REQUEST_DEADLINE + slow / 2).await;
+        gate.reads().release();
+        let _ = timeout(END_LASTS, reading).await;
+        timeout(END_LASTS, writing).await.expect("it ends").unwrap();
+        assert_eq!(stage.on(2, read).await.unwrap(), [2; 5000]);
     });
 }

@@ -277,3 +277,25 @@ fn entries_go_with_the_right_over_their_directory() {
         assert_eq!(stage.on(1, find).await, Err(Errno::ENOENT));
     });
 }
+
+/// Goal: who opens a file to write waits for nobody who writes to it (T5).
+#[test]
+fn an_open_for_writing_waits_for_no_writer() {
+    play_gated(3, async |stage, gate| {
+        let inode = stage.on(0, async |client| make(&client, b"a", 1, 5000).await).await;
+        let begin = async move |client: Rc<Client>| {
+            let (handle, _) = client.open(inode, WRITE).await.unwrap();
+            client.write(&handle, 0, filled(2, 5000), false).await.unwrap();
+            handle
+        };
+        let handle = stage.on(1, begin).await;
+        gate.writes().hold();
+        let closing = stage.begin(1, async move |client| client.release(&handle).await.unwrap());
+        gate.writes().until_one_waits().await;
+        let open = async move |client: Rc<Client>| client.open(inode, WRITE).await.map(drop);
+        let opened = timeout(HEARTBEAT, stage.on(2, open)).await;
+        assert_eq!(opened.expect("it waits for a writer"), Ok(()));
+        gate.writes().release();
+        closing.await.unwrap();
+    });
+}

@@ -85,6 +85,8 @@ fn who_was_suspended_answers_nothing_from_its_cache() {
     for is_name in [false, true] {
         play(2, async |stage, _| {
             let inode = stage.on(0, async |client| make(&client, b"a", 1, 100).await).await;
+            let find = async |client: Rc<Client>| client.lookup(ROOT, b"b").await.map(drop);
+            assert_eq!(stage.on(1, find).await, Err(Errno::ENOENT));
             let size = async move |client: Rc<Client>| {
                 let attr = if is_name {
                     client.lookup(ROOT, b"a").await
@@ -97,13 +99,16 @@ fn who_was_suspended_answers_nothing_from_its_cache() {
             stage.nodes[1].suspend();
             let grow = async move |client: Rc<Client>| {
                 client.unlink(ROOT, b"a").await.unwrap();
-                make(&client, b"a", 2, 200).await
+                make(&client, b"a", 2, 200).await;
+                make(&client, b"b", 2, 200).await
             };
             // It waits until the other has lost its session.
             stage.on(0, grow).await;
             // Asked before it wakes, so that nothing else runs first.
+            let found = stage.begin(1, find);
             let seen = stage.begin(1, size);
             stage.nodes[1].wake();
+            assert_ne!(found.await.unwrap(), Err(Errno::ENOENT), "it was made meanwhile");
             let seen = seen.await.unwrap();
             assert_ne!(seen, Ok(100), "a machine wakes with what it had cached");
         });
@@ -125,6 +130,8 @@ enum Reach {
 /// metadata service, and another one waits for the lock. Once that has it, the write arrives.
 async fn a_write_comes_after_the_lock_went(stage: Rc<Stage>, gate: Gate, reach: Reach) {
     let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
+    // The target's first admission is long ago.
+    sleep(ADMISSION_LAPSE * 2).await;
     let network = &stage.network;
     let (meta, target, writer) = (&stage.meta, &stage.nodes[0], &stage.nodes[1]);
     let lock = async move |client: Rc<Client>| {
@@ -295,4 +302,142 @@ fn a_session_that_does_not_come_back_ends_the_grace() {
         assert_eq!(stage.on(0, open).await, Ok(()));
         sleep(WRITEBACK + TARGET_DEADLINE).await;
     });
+}
+
+/// A client that has locked a file has a write under way at the device, which does not answer; it is cut off.
+async fn strand_a_writer(stage: &Rc<Stage>, gate: &Gate) -> InodeId {
+    let inode = stage.on(1, async |client| make(&client, b"a", 1, 5000).await).await;
+    let lock = async move |client: Rc<Client>| {
+        client.lock(lock_on(inode, 1), false).await.unwrap();
+        client.open(inode, WRITE).await.unwrap().0
+    };
+    let handle = stage.on(1, lock).await;
+    gate.writes().hold();
+    drop(stage.begin(1, async move |client: Rc<Client>| {
+        client.write(&handle, 0, filled(9, 4096), false).await.unwrap();
+        let _ = client.flush(&handle).await;
+    }));
+    gate.writes().until_one_waits().await;
+    stage.network.cut(&stage.nodes[1], &stage.meta);
+    inode
+}
+
+/// Goal: while a write of a dead client is under way at a device, nobody gets what the client had: its fence
+/// is answered when that write has ended (I5, S3).
+#[test]
+fn a_fence_waits_for_what_is_under_way() {
+    play(3, async |stage, gate| {
+        let inode = strand_a_writer(&stage, &gate).await;
+        let mut wait = stage.begin(2, async move |client: Rc<Client>| {
+            client.lock(lock_on(inode, 2), true).await.unwrap();
+        });
+        let waited = timeout(SESSION_DEADLINE * 2, &mut wait).await;
+        assert!(waited.is_err(), "the lock goes while a write of its holder is under way");
+        gate.writes().release();
+        timeout(END_LASTS, wait).await.expect("the lock goes").unwrap();
+    });
+}
+
+/// Goal: where a dead client was fenced by lapse, nobody new is let in at the target before what began under
+/// lapsed admissions has ended (I5).
+#[test]
+fn an_admission_waits_for_what_began_under_lapsed_ones() {
+    play(3, async |stage, gate| {
+        let inode = strand_a_writer(&stage, &gate).await;
+        stage.network.cut(&stage.nodes[0], &stage.meta);
+        let wait = stage.begin(2, async move |client: Rc<Client>| {
+            client.lock(lock_on(inode, 2), true).await.unwrap();
+        });
+        timeout(END_LASTS, wait).await.expect("the lock goes").unwrap();
+        stage.network.heal(&stage.nodes[0], &stage.meta);
+        sleep(HEARTBEAT).await;
+        let before = gate.writes().asked();
+        let write = stage.begin(2, async |client: Rc<Client>| {
+            let (handle, _) = client.create(ROOT, b"b", SETTING, WRITE).await.unwrap();
+            client.write(&handle, 0, filled(2, 4096), false).await.unwrap();
+            let _ = client.release(&handle).await;
+        });
+        sleep(TARGET_DEADLINE * 2).await;
+        assert_eq!(gate.writes().asked(), before, "a write beside one of a dead client");
+        gate.writes().release();
+        timeout(END_LASTS, write).await.expect("it ends").unwrap();
+    });
+}
+
+/// Goal: a session that is being fenced is served no more: its client learns that from its next call, and goes
+/// on as another, though its fence has not ended (S3).
+#[test]
+fn who_is_being_fenced_is_not_served() {
+    play(3, async |stage, gate| {
+        let session = async |client: Rc<Client>| client.session_id();
+        let before = stage.on(1, session).await;
+        let hold = async |client: Rc<Client>| {
+            make(&client, b"a", 1, 100).await;
+            client.hold_names(ROOT).await.unwrap()
+        };
+        let held = stage.on(1, hold).await;
+        gate.writes().hold();
+        drop(stage.begin(1, async |client: Rc<Client>| {
+            let inode = client.lookup(ROOT, b"a").await.unwrap().inode;
+            let (handle, _) = client.open(inode, WRITE).await.unwrap();
+            client.write(&handle, 0, filled(9, 4096), false).await.unwrap();
+            let _ = client.flush(&handle).await;
+        }));
+        gate.writes().until_one_waits().await;
+        let create = stage.begin(2, async |client| {
+            let (handle, _) = client.create(ROOT, b"b", SETTING, WRITE).await.unwrap();
+            client.release(&handle).await.unwrap();
+        });
+        sleep(SESSION_DEADLINE + HEARTBEAT * 3).await;
+        assert_ne!(stage.on(1, session).await, before, "the session is served on");
+        gate.writes().release();
+        timeout(END_LASTS, create).await.expect("it ends").unwrap();
+        stage.nodes[1].spawn(async move { drop(held) }).await.unwrap();
+    });
+}
+
+/// Goal: a write that began in a session which is lost since is not part of the next: it fails (S10).
+#[test]
+fn a_write_of_a_lost_session_is_not_placed_in_the_next() {
+    play(2, async |stage, _| {
+        let create =
+            async |client: Rc<Client>| client.create(ROOT, b"a", SETTING, WRITE).await.unwrap().0;
+        let handle = stage.on(1, create).await;
+        stage.network.cut(&stage.nodes[1], &stage.meta);
+        // It waits for space.
+        let write = stage.begin(1, async move |client: Rc<Client>| {
+            client.write(&handle, 0, filled(1, 5000), false).await
+        });
+        sleep(SESSION_DEADLINE + HEARTBEAT * 3).await;
+        stage.network.heal(&stage.nodes[1], &stage.meta);
+        let written = timeout(END_LASTS, write).await.expect("it ends").unwrap();
+        assert_eq!(written, Err(Errno::EIO));
+    });
+}
+
+/// Goal: a metadata service that did not run for longer than sessions may be silent ends none for that, as
+/// they may have spoken: neither those that live nor those that are just resumed (G7).
+#[test]
+fn a_pause_of_the_service_ends_no_session() {
+    for resumed_ms in 0..8 {
+        play(2, async |stage, _| {
+            let session = async |client: Rc<Client>| client.session_id();
+            let before = stage.on(1, session).await;
+            let (meta, node) = (&stage.meta, &stage.nodes[1]);
+            if resumed_ms > 0 {
+                // It connects anew, and what it says after some messages is stuck.
+                stage.network.reset(node, meta);
+                sleep(Duration::from_millis(10 * resumed_ms)).await;
+                stage.network.cut_one_way(node, meta);
+                sleep(MOMENT).await;
+            }
+            meta.suspend();
+            sleep(SESSION_DEADLINE * 2).await;
+            meta.wake();
+            stage.network.heal(node, meta);
+            sleep(HEARTBEAT * 4).await;
+            let after = stage.on(1, session).await;
+            assert_eq!(after, before, "ended after a reset, {resumed_ms} times 10 ms before");
+        });
+    }
 }

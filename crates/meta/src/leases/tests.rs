@@ -389,3 +389,14 @@ proptest! {
         prop_assert!(leases.waiting.is_empty());
     }
 }
+
+/// Goal: a session that says after a resume that it holds what is another's does not get it.
+#[test]
+fn what_is_anothers_is_not_reclaimed() {
+    let mut leases = table();
+    leases.grant(session(1), I, SIZE | OPEN).unwrap();
+    leases.resume(session(2));
+    let grant = leases.reclaim(session(2), I, SIZE | OPEN).unwrap();
+    assert_eq!(grant.rights, OPEN);
+    assert_eq!(leases.rights(session(1), I), SIZE | OPEN);
+}

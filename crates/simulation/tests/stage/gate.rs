@@ -1,13 +1,16 @@
 //! A device whose operations wait while a scene holds them.
 
-use block::{Backing, Device, Geometry, Incarnation, IoFuture, MemoryBacking};
+use block::{Access, Backing, Device, Error, Geometry, Incarnation, IoFuture, MemoryBacking};
 use ring::time::sleep;
 use ring::{Chunk, Segments};
+use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// The error of a device.
+const EIO: i32 = 5;
 /// Pause between two looks at a gate.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -19,6 +22,10 @@ pub(crate) struct Kind {
     asked: AtomicU64,
     /// How many were let through.
     passed: AtomicU64,
+    /// The next one fails, when it has been carried out.
+    fails_next: AtomicBool,
+    /// Where they begin.
+    offsets: Mutex<Vec<u64>>,
 }
 
 impl Kind {
@@ -49,7 +56,27 @@ impl Kind {
         }
     }
 
-    async fn pass(&self) {
+    /// The next one fails, though it is carried out.
+    pub(crate) fn fail_next(&self) {
+        self.fails_next.store(true, Ordering::SeqCst);
+    }
+
+    /// Where all that have come begin.
+    pub(crate) fn offsets(&self) -> Vec<u64> {
+        self.offsets.lock().unwrap().clone()
+    }
+
+    /// What is answered when one at this place was carried out.
+    fn answer(&self, access: Access, offset: u64, len: u64) -> Result<(), Error> {
+        if self.fails_next.swap(false, Ordering::SeqCst) {
+            let source = Arc::new(io::Error::from_raw_os_error(EIO));
+            return Err(Error::Io { access, offset, len, source });
+        }
+        Ok(())
+    }
+
+    async fn pass(&self, offset: u64) {
+        self.offsets.lock().unwrap().push(offset);
         self.asked.fetch_add(1, Ordering::SeqCst);
         while self.is_held.load(Ordering::SeqCst) {
             sleep(LOOK_EVERY).await;
@@ -122,7 +149,7 @@ impl Device for GateDevice {
     fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk> {
         let (kinds, device) = (Arc::clone(&self.gate.kinds), Rc::clone(&self.device));
         IoFuture::boxed(async move {
-            kinds.reads.pass().await;
+            kinds.reads.pass(offset).await;
             device.read(offset, len).await
         })
     }
@@ -130,31 +157,35 @@ impl Device for GateDevice {
     fn read_into(&self, offset: u64, segments: Segments) -> IoFuture<Segments> {
         let (kinds, device) = (Arc::clone(&self.gate.kinds), Rc::clone(&self.device));
         IoFuture::boxed(async move {
-            kinds.reads.pass().await;
+            kinds.reads.pass(offset).await;
             device.read_into(offset, segments).await
         })
     }
 
     fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
         let (kinds, device) = (Arc::clone(&self.gate.kinds), Rc::clone(&self.device));
+        let len = chunk.len() as u64;
         IoFuture::boxed(async move {
-            kinds.writes.pass().await;
-            device.write(offset, chunk).await
+            kinds.writes.pass(offset).await;
+            device.write(offset, chunk).await?;
+            kinds.writes.answer(Access::Write, offset, len)
         })
     }
 
     fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
         let (kinds, device) = (Arc::clone(&self.gate.kinds), Rc::clone(&self.device));
+        let len = chunks.iter().map(Chunk::len).sum::<usize>() as u64;
         IoFuture::boxed(async move {
-            kinds.writes.pass().await;
-            device.write_chunks(offset, chunks).await
+            kinds.writes.pass(offset).await;
+            device.write_chunks(offset, chunks).await?;
+            kinds.writes.answer(Access::Write, offset, len)
         })
     }
 
     fn flush(&self) -> IoFuture<()> {
         let (kinds, device) = (Arc::clone(&self.gate.kinds), Rc::clone(&self.device));
         IoFuture::boxed(async move {
-            kinds.flushes.pass().await;
+            kinds.flushes.pass(0).await;
             device.flush().await
         })
     }
