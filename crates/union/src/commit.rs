@@ -173,6 +173,10 @@ impl Committer {
 
     /// Lets a copy wait for the next batch.
     pub(crate) fn add(self: &Rc<Self>, union: &Rc<Union>, node: &Rc<Node>, pending: Rc<Pending>) {
+        assert!(
+            pending.outcome.get().is_none() && !pending.is_cancelled.get(),
+            "a copy is to wait that has ended: {pending:?}"
+        );
         self.bytes.set(self.bytes.get() + pending.bytes);
         let (union, node) = (Rc::clone(union), Rc::clone(node));
         let waiting = Waiting { pending, union, node, since: ring::time::now() };
@@ -293,6 +297,12 @@ impl Union {
         };
         self.waiting.marks.note(self.upper()?, &pending.name, &path)?;
         let pending = Rc::new(pending);
+        assert!(
+            node.pending().is_none() && !node.is_in_upper(),
+            "a copy of inode {} waits for its name, and the node is at {:?}",
+            node.inode.get(),
+            node.place.borrow()
+        );
         node.set_place(Place::Pending(Rc::clone(&pending)));
         self.waiting.copies.borrow_mut().push(Rc::downgrade(&pending));
         self.shared.committer.add(self, node, pending);

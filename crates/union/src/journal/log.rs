@@ -111,7 +111,10 @@ impl<S: Storage> Log<S> {
         segment.end = end;
         segment.last = sequence;
         self.appended = sequence;
-        let data_position = data_position as u32;
+        let data_position = u32::try_from(data_position);
+        let Ok(data_position) = data_position else {
+            panic!("record {sequence:?} of {file:?} lies past 4 GiB of segment {id}: {segment:?}")
+        };
         Ok(Location { segment: id, data_position, data_bytes: data.len() as u64 })
     }
 
@@ -136,6 +139,11 @@ impl<S: Storage> Log<S> {
         }
         self.sync_names()?;
         self.cut_recovered()?;
+        assert!(
+            self.dirt.names == self.dirt.names_synced,
+            "a segment is made before the names of others are durable: {:?}",
+            self.dirt
+        );
         let id = SegmentId(self.segments.keys().next_back().map_or(1, |last| last.0 + 1));
         let size_bytes = self.create(id, room + HEADER_BYTES as u64)?;
         let key = Key { journal: self.journal, epoch: self.storage.random() };
@@ -155,6 +163,11 @@ impl<S: Storage> Log<S> {
         self.dirt.names += 1;
         let (end, last) = (HEADER_BYTES as u64, self.appended);
         let segment = Segment { key, size_bytes, end, last, has_durable_header: false };
+        assert!(
+            self.segments.keys().next_back().is_none_or(|last| *last < id),
+            "segment {id} is made after {:?}",
+            self.segments.keys().next_back()
+        );
         let before = self.segments.insert(id, segment);
         assert!(before.is_none(), "segment {id} was made twice: {before:?}");
         self.active = Some(id);
@@ -190,6 +203,7 @@ impl<S: Storage> Log<S> {
                 .map_err(|error| JournalError::io(format!("cutting segment {id}"), error))?;
             segment.size_bytes = segment.end;
         }
+        assert!(segment.end <= segment.size_bytes, "segment {id} ends past its file: {segment:?}");
         Ok(())
     }
 

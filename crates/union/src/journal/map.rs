@@ -76,6 +76,8 @@ impl RunMap {
             }
             self.runs.remove(&start);
         }
+        let mapped = self.overlapping(range.clone()).next();
+        assert!(mapped.is_none(), "{mapped:?} is left where {range:?} was cleared");
         if let Some(place) = place {
             self.insert(range, place);
         }
@@ -84,6 +86,10 @@ impl RunMap {
     /// Adds a run where nothing is mapped; joins it to a like neighbour on the left.
     fn insert(&mut self, range: Range<u64>, place: Place) {
         if let Some((&start, run)) = self.runs.range_mut(..range.start).next_back() {
+            assert!(
+                start < run.end && run.end <= range.start,
+                "{run:?} at {start} reaches into {range:?}"
+            );
             let continues = run.place.skip_wide(range.start - start) == Some(place);
             if run.end == range.start && continues {
                 run.end = range.end;
@@ -98,6 +104,7 @@ impl RunMap {
         if let Some((&start, run)) = self.runs.range_mut(..at).next_back()
             && run.end > at
         {
+            assert!(start < at, "{run:?} at {start} is cut at {at}");
             let rest = Run { end: run.end, place: run.place.skip(at - start) };
             run.end = at;
             self.runs.insert(at, rest);
