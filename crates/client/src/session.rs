@@ -268,7 +268,7 @@ impl Session {
     ) -> Result<Answer, Failure> {
         let slot = guard.as_ref().map(SlotGuard::slot);
         // Blocks that a change frees rest until reads from before its answer have ended.
-        let _epoch = call.may_free().then(|| self.life.hold());
+        let _epoch = call.traits().may_free.then(|| self.life.hold());
         let request = Rc::new(Request { slot, call });
         loop {
             let is_lost =

@@ -5,7 +5,7 @@ mod call;
 mod push;
 
 pub use answer::{Answer, Entry, Response};
-pub use call::{Call, ChangeCall, ReadCall, SessionCall};
+pub use call::{Call, CallTraits, ChangeCall, ReadCall, SessionCall};
 pub use push::{Push, PushAnswer};
 
 use crate::attr::FileKind;

@@ -1,6 +1,5 @@
 //! How a client's call is worked out: slots, grace, conflicts, recalls, waiting.
 
-use super::durable::made_durable;
 use super::execute::Executed;
 use super::outbox::{ClientReply, Outgoing, refusal, send};
 use super::shared::Shared;
@@ -94,7 +93,7 @@ impl Shared {
                 Err(errno) => return self.post(Outgoing::Answer(reply, refusal(errno))),
             }
         }
-        if let Some(errno) = full_errno(&request.call)
+        if let Some(errno) = request.call.traits().when_full
             && !self.core.borrow_mut().has_room()
         {
             // It tells of nothing that would have to be stored first, and storing may have to wait.
@@ -132,7 +131,7 @@ impl Shared {
     fn repeat(&self, request: &Request, reply: ClientReply, response: Response) {
         self.count(|counts| counts.repeated += 1);
         // The first answer may have been lost before its sync.
-        self.post(match made_durable(&request.call) {
+        self.post(match request.call.traits().made_durable {
             Some(inode) if response.result.is_ok() => Outgoing::Durable(reply, response, inode),
             _ => Outgoing::Answer(reply, response),
         });
@@ -267,7 +266,7 @@ impl Shared {
         });
         let reply = work.reply.borrow_mut().take();
         if let Some(reply) = reply {
-            self.post(match made_durable(&work.request.call) {
+            self.post(match work.request.call.traits().made_durable {
                 Some(inode) if response.result.is_ok() => Outgoing::Durable(reply, response, inode),
                 _ => Outgoing::Answer(reply, response),
             });
@@ -306,28 +305,6 @@ fn is_late_commit(call: &Call, response: &Response) -> bool {
             *generation < attr.generation
         }
         _ => false,
-    }
-}
-
-/// How a call is refused while the store's disk is nearly full; those that only give something back
-/// are carried out.
-fn full_errno(call: &Call) -> Option<Errno> {
-    let Call::Change(call) = call else { return None };
-    match call {
-        ChangeCall::Unlock(_) | ChangeCall::ReturnSpace { .. } => None,
-        ChangeCall::SetLock { .. } => Some(Errno::ENOLCK),
-        ChangeCall::SetAttr { .. }
-        | ChangeCall::Create { .. }
-        | ChangeCall::Link { .. }
-        | ChangeCall::Unlink { .. }
-        | ChangeCall::Rmdir { .. }
-        | ChangeCall::Rename { .. }
-        | ChangeCall::SetXattr { .. }
-        | ChangeCall::RemoveXattr { .. }
-        | ChangeCall::Commit { .. }
-        | ChangeCall::Fallocate { .. }
-        | ChangeCall::CopyRange { .. }
-        | ChangeCall::LeaseSpace { .. } => Some(Errno::ENOSPC),
     }
 }
 

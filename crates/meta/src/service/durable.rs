@@ -8,7 +8,7 @@ use super::outbox::{ClientReply, Outgoing, refusal, send};
 use super::shared::Shared;
 use crate::tree::Durable;
 use protocol::agent::{Push, PushAnswer};
-use protocol::client::{self, Answer, Call, ChangeCall, Response, SessionCall};
+use protocol::client::{self, Answer, Response};
 use protocol::{DeviceId, Errno, InodeId};
 use ring::local::Notify;
 use ring::time::{now, sleep, timeout};
@@ -25,45 +25,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(super) struct Flushing {
     running: RefCell<BTreeSet<DeviceId>>,
     over: Notify,
-}
-
-/// The inode that a call must be durable of before its answer goes out, if it must: for a call
-/// that only waits for the store there is none.
-#[expect(clippy::option_option, reason = "whether to wait, and then for what")]
-pub(super) fn made_durable(call: &Call) -> Option<Option<InodeId>> {
-    match call {
-        Call::Session(call) => match call {
-            SessionCall::Sync(inode) => Some(*inode),
-            SessionCall::Start { .. }
-            | SessionCall::Reclaim { .. }
-            | SessionCall::Heartbeat { .. }
-            | SessionCall::Pulse { .. }
-            | SessionCall::End
-            | SessionCall::Devices
-            | SessionCall::Admit(_)
-            | SessionCall::Acquire { .. }
-            | SessionCall::GiveBack(_)
-            | SessionCall::CancelLock { .. } => None,
-        },
-        Call::Read(_) => None,
-        Call::Change(call) => match call {
-            ChangeCall::Commit { inode, durable, .. } => durable.then_some(Some(*inode)),
-            ChangeCall::SetAttr { .. }
-            | ChangeCall::Create { .. }
-            | ChangeCall::Link { .. }
-            | ChangeCall::Unlink { .. }
-            | ChangeCall::Rmdir { .. }
-            | ChangeCall::Rename { .. }
-            | ChangeCall::SetXattr { .. }
-            | ChangeCall::RemoveXattr { .. }
-            | ChangeCall::Fallocate { .. }
-            | ChangeCall::CopyRange { .. }
-            | ChangeCall::LeaseSpace { .. }
-            | ChangeCall::ReturnSpace { .. }
-            | ChangeCall::SetLock { .. }
-            | ChangeCall::Unlock(_) => None,
-        },
-    }
 }
 
 /// The answer to a call that was carried out, but not durably.

@@ -1,7 +1,6 @@
 //! Carrying out a call that nothing stands against.
 
 use super::call::Work;
-use super::durable::made_durable;
 use super::outbox::refusal;
 use super::shared::Shared;
 use crate::tree::{Context, Outcome};
@@ -146,7 +145,7 @@ impl Shared {
 
     fn respond(&self, work: &Work, call: &Call, outcome: Outcome) -> Response {
         // An answer that waits for a sync could be overtaken by a recall of what it grants.
-        let is_late = made_durable(call).is_some();
+        let is_late = call.traits().made_durable.is_some();
         let grants = if is_late { Vec::new() } else { self.grant(work, &outcome.grants) };
         Response { result: Ok(outcome.answer), grants, changed: outcome.changed }
     }

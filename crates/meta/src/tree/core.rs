@@ -278,7 +278,7 @@ impl Core {
 
     /// Finishes pending truncations of the inodes whose extents a call is about.
     fn settle_truncations(&mut self, call: &Call) -> Result<(), Error> {
-        for inode in extents_of(call).into_iter().flatten() {
+        for inode in call.traits().extents_of.into_iter().flatten() {
             while self.base.truncating.contains(&inode) {
                 self.transact(|transaction| transaction.truncate_step(inode))?;
                 self.flush_if_large()?;
@@ -302,44 +302,6 @@ fn next_stamps(layers: &Layers, is_new: bool) -> Result<u64, Error> {
         return Ok(1);
     }
     Ok(stored.map_or(if is_new { 1 } else { STAMPS_AFTER_CLOCK }, |stamps| stamps.next))
-}
-
-/// The inodes that a call finds or changes extents of.
-fn extents_of(call: &Call) -> [Option<InodeId>; 2] {
-    let one = |inode: &InodeId| [Some(*inode), None];
-    match call {
-        Call::Session(_) => [None, None],
-        Call::Read(call) => match call {
-            ReadCall::ReadExtents { inode, .. } => one(inode),
-            ReadCall::PoolUse
-            | ReadCall::Lookup { .. }
-            | ReadCall::GetAttr(_)
-            | ReadCall::ReadDir { .. }
-            | ReadCall::ReadLink(_)
-            | ReadCall::GetXattr { .. }
-            | ReadCall::ListXattr(_)
-            | ReadCall::TestLock(_) => [None, None],
-        },
-        Call::Change(call) => match call {
-            ChangeCall::SetAttr { inode, changes } if changes.size.is_some() => one(inode),
-            ChangeCall::Commit { inode, .. } | ChangeCall::Fallocate { inode, .. } => one(inode),
-            ChangeCall::CopyRange { source, destination, .. } => {
-                [Some(*source), Some(*destination)]
-            }
-            ChangeCall::SetAttr { .. }
-            | ChangeCall::Create { .. }
-            | ChangeCall::Link { .. }
-            | ChangeCall::Unlink { .. }
-            | ChangeCall::Rmdir { .. }
-            | ChangeCall::Rename { .. }
-            | ChangeCall::SetXattr { .. }
-            | ChangeCall::RemoveXattr { .. }
-            | ChangeCall::LeaseSpace { .. }
-            | ChangeCall::ReturnSpace { .. }
-            | ChangeCall::SetLock { .. }
-            | ChangeCall::Unlock(_) => [None, None],
-        },
-    }
 }
 
 impl Transaction<'_> {

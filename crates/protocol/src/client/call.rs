@@ -5,6 +5,7 @@
 
 use super::{Creation, FallocateMode, Name, OpenTold, RenameMode, XattrMode};
 use crate::attr::{AttrChanges, Timestamp};
+use crate::errno::Errno;
 use crate::extent::ExtentList;
 use crate::ids::{DeviceId, FreeEpoch, Generation, HostId, InodeId, SessionId};
 use crate::lease::{Return, Rights};
@@ -33,28 +34,83 @@ impl Call {
         }
     }
 
-    /// Returns whether the call may free blocks. Asking for space does not, and may have to wait until
-    /// blocks that others freed have rested.
-    pub fn may_free(&self) -> bool {
+    /// Returns what holds of the call beside what it does.
+    pub fn traits(&self) -> CallTraits {
         match self {
-            Call::Session(_) | Call::Read(_) => false,
-            Call::Change(call) => match call {
-                ChangeCall::LeaseSpace { .. } => false,
-                ChangeCall::SetAttr { .. }
-                | ChangeCall::Create { .. }
-                | ChangeCall::Link { .. }
-                | ChangeCall::Unlink { .. }
-                | ChangeCall::Rmdir { .. }
-                | ChangeCall::Rename { .. }
-                | ChangeCall::SetXattr { .. }
-                | ChangeCall::RemoveXattr { .. }
-                | ChangeCall::Commit { .. }
-                | ChangeCall::Fallocate { .. }
-                | ChangeCall::CopyRange { .. }
-                | ChangeCall::ReturnSpace { .. }
-                | ChangeCall::SetLock { .. }
-                | ChangeCall::Unlock(_) => true,
+            Call::Session(SessionCall::Sync(inode)) => {
+                CallTraits { made_durable: Some(*inode), ..CallTraits::NONE }
+            }
+            Call::Read(ReadCall::ReadExtents { inode, .. }) => {
+                CallTraits { extents_of: [Some(*inode), None], ..CallTraits::NONE }
+            }
+            Call::Session(_) | Call::Read(_) => CallTraits::NONE,
+            Call::Change(call) => call.traits(),
+        }
+    }
+}
+
+/// What the service and its clients have to know of a call beside what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallTraits {
+    /// It may free blocks. Asking for space does not, and may have to wait until blocks that others freed
+    /// have rested.
+    pub may_free: bool,
+    /// How it is refused while the store's disk is nearly full; calls that only give something back are
+    /// carried out.
+    pub when_full: Option<Errno>,
+    /// The inodes whose extents it finds or changes.
+    pub extents_of: [Option<InodeId>; 2],
+    /// Its answer waits until the store is synced, and all that was committed to this inode is durable, if
+    /// it names one.
+    pub made_durable: Option<Option<InodeId>>,
+}
+
+impl CallTraits {
+    /// Those of a call that changes nothing and waits for nothing.
+    const NONE: CallTraits = CallTraits {
+        may_free: false,
+        when_full: None,
+        extents_of: [None, None],
+        made_durable: None,
+    };
+    /// Those of a change of names or attributes.
+    const CHANGE: CallTraits =
+        CallTraits { may_free: true, when_full: Some(Errno::ENOSPC), ..CallTraits::NONE };
+}
+
+impl ChangeCall {
+    /// The one list of changes by what holds of them beside what they do.
+    fn traits(&self) -> CallTraits {
+        let about = |inode: &InodeId| [Some(*inode), None];
+        let change = CallTraits::CHANGE;
+        match self {
+            ChangeCall::SetAttr { inode, changes } if changes.size.is_some() => {
+                CallTraits { extents_of: about(inode), ..change }
+            }
+            ChangeCall::Fallocate { inode, .. } => {
+                CallTraits { extents_of: about(inode), ..change }
+            }
+            ChangeCall::Commit { inode, durable, .. } => CallTraits {
+                extents_of: about(inode),
+                made_durable: durable.then_some(Some(*inode)),
+                ..change
             },
+            ChangeCall::CopyRange { source, destination, .. } => {
+                CallTraits { extents_of: [Some(*source), Some(*destination)], ..change }
+            }
+            ChangeCall::SetAttr { .. }
+            | ChangeCall::Create { .. }
+            | ChangeCall::Link { .. }
+            | ChangeCall::Unlink { .. }
+            | ChangeCall::Rmdir { .. }
+            | ChangeCall::Rename { .. }
+            | ChangeCall::SetXattr { .. }
+            | ChangeCall::RemoveXattr { .. } => change,
+            ChangeCall::LeaseSpace { .. } => CallTraits { may_free: false, ..change },
+            ChangeCall::ReturnSpace { .. } | ChangeCall::Unlock(_) => {
+                CallTraits { when_full: None, ..change }
+            }
+            ChangeCall::SetLock { .. } => CallTraits { when_full: Some(Errno::ENOLCK), ..change },
         }
     }
 }
