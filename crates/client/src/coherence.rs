@@ -438,6 +438,11 @@ impl Client {
         }
     }
 
+    /// Returns how many references the user of the library holds, to all inodes together.
+    pub fn references(&self) -> u64 {
+        self.inodes.borrow().values().map(|inode| inode.state.borrow().references).sum()
+    }
+
     /// Drops an unused inode and queues its rights to be given back.
     pub(crate) fn drop_inode(&self, id: InodeId) {
         let Some(inode) = self.inodes.borrow_mut().remove(&id) else { return };

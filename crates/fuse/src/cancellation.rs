@@ -33,13 +33,14 @@ struct Requests {
     has_ended: bool,
 }
 
-/// The requests of one session that are not answered yet.
+/// The requests of one session that are not answered yet. A session has its own; what brings requests
+/// from elsewhere makes one.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Registry(Rc<RefCell<Requests>>);
+pub struct Registry(Rc<RefCell<Requests>>);
 
 impl Registry {
     /// Notes a request and gives its token.
-    pub(crate) fn enter(&self, unique: Unique) -> Cancellation {
+    pub fn enter(&self, unique: Unique) -> Cancellation {
         let mut requests = self.0.borrow_mut();
         let early = requests.early.iter().position(|&other| other == unique);
         if let Some(index) = early {
@@ -50,8 +51,11 @@ impl Registry {
         Cancellation { registry: self.clone(), key, unique }
     }
 
-    /// Notes that a request is answered.
-    pub(crate) fn leave(&self, key: usize) {
+    /// Notes that the request with this key ([`Cancellation::key`]) is answered.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn leave(&self, key: usize) {
         self.0.borrow_mut().in_flight.remove(key);
     }
 
@@ -61,7 +65,7 @@ impl Registry {
     }
 
     /// Cancels one request, now or when it arrives.
-    pub(crate) fn interrupt(&self, unique: Unique) {
+    pub fn interrupt(&self, unique: Unique) {
         let mut requests = self.0.borrow_mut();
         let found = requests.in_flight.iter_mut().find(|(_, other)| other.unique == unique);
         if let Some((_, request)) = found {
@@ -78,7 +82,7 @@ impl Registry {
     }
 
     /// Cancels all requests: the connection has ended.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         let mut requests = self.0.borrow_mut();
         requests.has_ended = true;
         for (_, request) in &mut requests.in_flight {
@@ -128,7 +132,7 @@ impl Cancellation {
     }
 
     /// The request's place in the registry.
-    pub(crate) fn key(&self) -> usize {
+    pub fn key(&self) -> usize {
         self.key
     }
 }

@@ -22,7 +22,7 @@ mod session;
 mod transport;
 mod types;
 
-pub use cancellation::Cancellation;
+pub use cancellation::{Cancellation, Registry};
 pub use error::{DecodeError, FuseError};
 pub use ioctl::{read_ioctl, send_ioctl};
 pub use mount::{MountOptions, Mounter, Unmounter, mount_device, serve_mounter, unmount_stale};

@@ -20,4 +20,4 @@ mod xattrs;
 
 pub use mount::{Mount, MountSettings, READ_BYTES_MAX, serve_mounter, session_options};
 pub use notices::{NoticeQueue, Notices, notices};
-pub use server::Server;
+pub use server::{Kept, Server};

@@ -55,7 +55,9 @@ impl Nodes {
         }
         let known = self.current.get(&(parent, inode)).copied();
         let node = known.unwrap_or_else(|| {
-            let node = if self.places.contains_key(&own) { self.new_alias() } else { own };
+            let is_used =
+                self.places.contains_key(&own) && !ring::mutant!("one-number-a-directory");
+            let node = if is_used { self.new_alias() } else { own };
             self.current.insert((parent, inode), node);
             node
         });
@@ -84,12 +86,20 @@ impl Nodes {
 
     /// The kernel itself moves `inode` from one directory to another, and its number with it.
     pub(crate) fn moved(&mut self, from: NodeId, to: NodeId, inode: InodeId) {
+        if ring::mutant!("move-forgets-number") {
+            return;
+        }
         let Some(&node) = self.current.get(&(from, inode)) else { return };
         self.leave(node);
         if let Some(place) = self.places.get_mut(&node) {
             place.parent = to;
             self.current.insert((to, inode), node);
         }
+    }
+
+    /// Returns how many directories the kernel knows, each as often as it has numbers.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
     }
 
     fn leave(&mut self, node: NodeId) {

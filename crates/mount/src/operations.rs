@@ -193,12 +193,19 @@ impl Server {
     ) -> Answer {
         let file = self.file(handle)?;
         let flushed = self.client.flush(&file).await;
+        if ring::mutant!("close-keeps-record-locks") {
+            return done(flushed);
+        }
         let unlocked = self.release_posix(id, lock_owner).await;
         done(flushed.and(unlocked))
     }
 
     async fn release(self: &Rc<Self>, id: InodeId, release: Release) -> Answer {
-        let file = self.take_file(release.handle)?;
+        let file = if ring::mutant!("release-keeps-file") {
+            self.file(release.handle)?
+        } else {
+            self.take_file(release.handle)?
+        };
         self.release_own(id, release.handle).await;
         if let Some(owner) = release.flock_unlock {
             self.unlock_flock(id, owner).await;
@@ -235,7 +242,7 @@ impl Server {
     fn opened(&self, handle: client::Handle, attr: &Attr) -> Opened {
         let flags = if handle.mode.write {
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
-        } else if self.client.keeps_cache(attr) {
+        } else if self.client.keeps_cache(attr) || ring::mutant!("pages-always-kept") {
             OpenFlags::KEEP_CACHE
         } else {
             OpenFlags::default()
@@ -262,6 +269,11 @@ impl Server {
         };
         match created {
             Ok((handle, attr)) => Ok((self.entry(request.node, &attr), self.opened(handle, &attr))),
+            Err(Errno::EEXIST) if ring::mutant!("lost-create-opens-other") => {
+                let won = self.client.lookup(parent, name).await?.inode;
+                let (handle, attr) = self.client.open(won, mode).await?;
+                Ok((self.entry(request.node, &attr), self.opened(handle, &attr)))
+            }
             // Another node was faster. What it made is not opened here, as the kernel checks nothing
             // after a CREATE: it walks the path again (crate::walks).
             Err(Errno::EEXIST) if flags as i32 & libc::O_EXCL == 0 => Err(Errno::ESTALE),

@@ -39,6 +39,9 @@ const WALK_LASTS: Duration = Duration::from_secs(5);
 /// caller's CREATE follows within microseconds; other nodes' creates in that directory wait for it.
 const NAME_HELD: Duration = Duration::from_secs(1);
 
+/// How often a second walk asks again for a name that leads to nothing.
+const LOOKUPS_MAX: usize = 3;
+
 /// Second walks at once; further ones are not made safe.
 const WALKS_MAX: usize = 1024;
 
@@ -75,6 +78,14 @@ enum Act<'a> {
     Link(NodeId),
     /// Anything else, done with what the walk has led to.
     Other,
+}
+
+/// What a LOOKUP has found.
+#[derive(Debug)]
+enum Named {
+    Inode(Attr),
+    /// An inode that the caller's LOOKUP just before has found under another name, which has gone.
+    Lost,
 }
 
 /// A name that a second walk has found absent.
@@ -309,12 +320,16 @@ impl Server {
             walk.has_looked = true;
         }
         let mut held = None;
+        let mut has_directory = true;
+        let mut tries = 0;
         loop {
-            match self.look_up(caller.thread, parent, name).await {
-                Ok(attr) => match self.client.pin(attr.inode).await {
+            match self.name_of(caller.thread, parent, name).await {
+                Ok(Named::Inode(attr)) => match self.client.pin(attr.inode).await {
                     Ok(pin) => {
                         let mut second = self.walks.second.borrow_mut();
-                        if let Some(walk) = second.get_mut(&caller) {
+                        if let Some(walk) = second.get_mut(&caller)
+                            && !ring::mutant!("second-walk-unpinned")
+                        {
                             walk.pins.push(pin);
                         }
                         return Ok(attr);
@@ -331,10 +346,13 @@ impl Server {
                         return Err(errno);
                     }
                 },
-                Err(Errno::ENOENT) if held.is_none() => {
+                Err(Errno::ENOENT)
+                    if held.is_none() && has_directory && !ring::mutant!("second-walk-unheld") =>
+                {
                     match self.client.hold_names(parent).await {
-                        // The directory itself has gone: nothing is made in it any more.
-                        Err(Errno::ESTALE) => return Err(Errno::ENOENT),
+                        // The directory itself has gone: nothing is made in it any more. Or the session
+                        // has ended, which the next answer shows.
+                        Err(Errno::ESTALE) => has_directory = false,
                         names => held = Some(names?),
                     }
                 }
@@ -344,7 +362,7 @@ impl Server {
                     }
                     return Err(Errno::ENOENT);
                 }
-                Err(Errno::ESTALE) => {
+                Ok(Named::Lost) => {
                     // Two names of one inode, one of which has gone: see the module's head.
                     let mut second = self.walks.second.borrow_mut();
                     if let Some(walk) = second.get_mut(&caller) {
@@ -352,6 +370,12 @@ impl Server {
                     }
                     return Err(Errno::ENOENT);
                 }
+                // What the name led to has gone, or the session has ended: then nothing is known of names.
+                Err(Errno::ESTALE) if ring::mutant!("ended-session-finds-nothing") => {
+                    return Err(Errno::ENOENT);
+                }
+                Err(Errno::ESTALE) if tries < LOOKUPS_MAX => tries += 1,
+                Err(Errno::ESTALE) => return Err(Errno::EIO),
                 Err(errno) => return Err(errno),
             }
         }
@@ -413,17 +437,30 @@ impl Server {
         parent: InodeId,
         name: &[u8],
     ) -> Result<Attr, Errno> {
+        match self.name_of(thread, parent, name).await? {
+            Named::Inode(attr) => Ok(attr),
+            Named::Lost => Err(Errno::ESTALE),
+        }
+    }
+
+    async fn name_of(
+        self: &Rc<Self>,
+        thread: u32,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<Named, Errno> {
         let attr = self.client.lookup(parent, name).await?;
         if let Some(last) = self.walks.note(thread, parent, name, attr.inode) {
             let again = self.client.lookup(last.parent, &last.name).await;
             if let Ok(again) = &again {
                 self.client.forget(again.inode, 1);
             }
-            if !again.is_ok_and(|again| again.inode == attr.inode) {
+            let is_still = again.is_ok_and(|again| again.inode == attr.inode);
+            if !is_still && !ring::mutant!("second-name-unchecked") {
                 self.client.forget(attr.inode, 1);
-                return Err(Errno::ESTALE);
+                return Ok(Named::Lost);
             }
         }
-        Ok(attr)
+        Ok(Named::Inode(attr))
     }
 }

@@ -1,13 +1,16 @@
 //! The simulated machines and what runs on them.
 
+use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::random::Random;
 use block::{FileBacking, FileOptions, Incarnation};
 use client::{Client, ClientConfig, SessionConfig};
 use meta::service::{Config, Service, StoreChoice, Times};
 use meta::store::{CrashPoint, MemoryStore, StoreFault};
+use mount::Server;
 use node::{Exports, FuseTransport, NodeConfig, NodeDevice};
 use protocol::auth::Secret;
+use ring::local::oneshot;
 use ring::sim::{Network, Node, Simulation};
 use ring::time::sleep;
 use ring::{Buffer, File, OpenOptions, SocketOptions};
@@ -38,8 +41,13 @@ pub(crate) struct Machine {
     uuid: Uuid,
     pub(crate) has_device: bool,
     incarnation: Cell<u128>,
+    /// Where applications run: they survive the process.
+    pub(crate) applications: Node,
     /// The client of the process that runs, once it is up.
     pub(crate) client: RefCell<Option<Rc<Client>>>,
+    /// The mount of that process in the kernel.
+    pub(crate) kernel: RefCell<Option<Rc<Kernel>>>,
+    kernel_seed: u64,
     /// Counts starts of the process.
     pub(crate) life: Cell<u64>,
     /// What the process that runs exports.
@@ -111,6 +119,9 @@ impl Cluster {
             };
             machines.push(Machine {
                 index,
+                applications: simulation.node(&format!("applications{index}")),
+                kernel: RefCell::default(),
+                kernel_seed: random.next(),
                 node,
                 config,
                 device_bytes: plan.device_bytes,
@@ -247,10 +258,14 @@ impl Cluster {
             None => machine.node.kill(),
             Some(random) => {
                 machine.node.lose_power();
+                machine.applications.kill();
                 machine.incarnation.set(random.next().into());
             }
         }
         machine.client.borrow_mut().take();
+        if let Some(kernel) = machine.kernel.borrow_mut().take() {
+            kernel.abort();
+        }
     }
 }
 
@@ -293,6 +308,7 @@ impl Machine {
                 Err(_) => sleep(RESTART_PAUSE).await,
             }
         };
+        let (notices, queue) = mount::notices();
         let client = loop {
             let config = ClientConfig {
                 session: SessionConfig {
@@ -303,15 +319,34 @@ impl Machine {
                     sockets: SocketOptions::default(),
                 },
                 local: exports.local().devices(),
-                changes: None,
+                changes: Some(notices.changes()),
             };
             match Client::start(config).await {
                 Ok(client) => break client,
                 Err(_) => sleep(RESTART_PAUSE).await,
             }
         };
+        let kernel = self.mount(&client).await;
         *self.client.borrow_mut() = Some(client);
+        *self.kernel.borrow_mut() = Some(Rc::clone(&kernel));
+        queue
+            .serve(async |node| {
+                kernel.invalidate_inode(node.0).await;
+                Ok(())
+            })
+            .await;
         std::future::pending::<()>().await;
+    }
+
+    /// Mounts, as the mount's thread does.
+    async fn mount(&self, client: &Rc<Client>) -> Rc<Kernel> {
+        let (agreed, agreement) = oneshot();
+        let server = Server::new(Rc::clone(client), agreed);
+        let random = Random::new(self.kernel_seed ^ self.life.get());
+        let served = (server, Rc::clone(client));
+        let kernel = Kernel::mount(served, self.node.clone(), &self.applications, random);
+        agreement.await.expect("the server agrees");
+        kernel
     }
 
     async fn open_device(&self) -> NodeDevice {

@@ -1,9 +1,11 @@
 //! The end of a run: everything is mended, all clients rest, and what is there is looked at by all.
 
+use crate::cluster::Machine;
 use crate::fault::Fault;
 use crate::history::Actor;
 use crate::operator::Operator;
 use crate::worker::{BALLAST, DIRECTORIES, Shared, Worker};
+use mount::Kept;
 use protocol::InodeId;
 use ring::time::{now, sleep};
 use std::rc::Rc;
@@ -45,6 +47,20 @@ pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
     })
     .await;
     shared.check_store("without files");
+    for machine in &cluster.machines {
+        forget_all(shared, machine).await;
+    }
+}
+
+/// Has a kernel drop all that it knows: then its mount must keep nothing for it.
+async fn forget_all(shared: &Rc<Shared>, machine: &Machine) {
+    let Some(kernel) = machine.kernel.borrow().clone() else { return };
+    let job = machine.applications.spawn(async move { kernel.unused().await });
+    let kept = job.await.expect("nobody kills it any more");
+    if kept != Ok(Kept { references: 1, ..Kept::default() }) {
+        let text = format!("the mount of {} keeps what is forgotten: {kept:?}", machine.name());
+        shared.history.borrow_mut().violations.push(text);
+    }
 }
 
 /// A node is taken away and comes back. Where power was lost, other files may be lost too.
@@ -56,11 +72,11 @@ async fn lose_node(shared: &Rc<Shared>) {
     let lost = shared.cluster.machines.iter().rposition(|machine| machine.has_device);
     let Some(lost) = lost.filter(|lost| *lost != reader) else { return };
     let machine = &shared.cluster.machines[reader];
-    let Some(client) = machine.client.borrow().clone() else { return };
+    let Some(kernel) = machine.kernel.borrow().clone() else { return };
     let actor = Actor { machine: reader, life: machine.life.get() };
-    let worker = Worker::new(shared, client, actor, 0);
+    let worker = Worker::new(shared, kernel, actor, 0);
     let read_all = || async {
-        let job = machine.node.spawn(worker.readable_files());
+        let job = machine.applications.spawn(worker.readable_files());
         job.await.expect("nobody kills it any more")
     };
     Operator::new(shared).lose_node(lost, read_all).await;
@@ -104,11 +120,11 @@ async fn on_client<F: Future<Output = ()> + 'static>(
     job: impl FnOnce(Worker) -> F,
 ) {
     let machine = &shared.cluster.machines[index];
-    let client = machine.client.borrow().clone();
-    let Some(client) = client else { return };
+    let kernel = machine.kernel.borrow().clone();
+    let Some(kernel) = kernel else { return };
     let actor = Actor { machine: index, life: machine.life.get() };
-    let worker = Worker::new(shared, client, actor, 0);
-    let job = machine.node.spawn(job(worker));
+    let worker = Worker::new(shared, kernel, actor, 0);
+    let job = machine.applications.spawn(job(worker));
     if ring::time::timeout(QUIET_AFTER, job).await.is_err() {
         let doing = shared.doing[index][0].borrow();
         let text = format!("node{index} does not end its last look: {doing}");
@@ -121,9 +137,9 @@ impl Worker {
     async fn look_at_everything(self) {
         for parent in self.directories() {
             for (name, _) in self.list_directory(parent).await.unwrap_or_default() {
-                let Some(attr) = self.lookup_again(parent, &name).await else { continue };
-                if attr.kind == protocol::FileKind::File {
-                    self.read_whole(attr.inode).await;
+                let Some(found) = self.lookup_again(parent, &name).await else { continue };
+                if found.is_file {
+                    self.read_whole(parent, &name).await;
                 }
             }
         }

@@ -11,7 +11,7 @@ use crate::pattern::Stamp;
 use protocol::lock::{LockFamily, LockOwner};
 use protocol::{InodeId, SessionId};
 use ring::time::now;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{AddAssign, Range};
 use std::time::Duration;
 
@@ -91,6 +91,8 @@ pub(crate) struct Read {
     pub(crate) offset: u64,
     pub(crate) asked: u64,
     pub(crate) bytes: Vec<u8>,
+    /// Bytes may come from the kernel's pages, the end from its attributes.
+    pub(crate) is_cached: bool,
 }
 
 /// A lock that was certainly held from one moment to another.
@@ -224,10 +226,14 @@ pub(crate) struct History {
     /// Names that power losses left open.
     pub(crate) losses: Vec<Loss>,
     pub(crate) locks: Vec<Held>,
+    /// Appends of which it is not known where they went: file, stamp, length.
+    pub(crate) unplaced: Vec<(FileKey, Stamp, u64)>,
     /// Values of extended attributes that were ever set: file, name, value.
     pub(crate) xattrs: Vec<(FileKey, Vec<u8>, Stamp)>,
     files: BTreeMap<InodeId, (FileKey, Tick)>,
     pub(crate) file_inodes: Vec<InodeId>,
+    /// Inodes that somebody was told to have made.
+    made: BTreeSet<InodeId>,
     /// When the metadata service last lost power.
     pub(crate) meta_power_lost: Tick,
     pub(crate) counts: Counts,
@@ -339,7 +345,8 @@ impl History {
     /// A file was made by a call that began at `start`: a number that was known before must not
     /// come again.
     pub(crate) fn born(&mut self, inode: InodeId, start: Tick) {
-        if self.files.get(&inode).is_some_and(|(_, seen)| *seen < start) {
+        let is_known = self.files.get(&inode).is_some_and(|(_, seen)| *seen < start);
+        if is_known || !self.made.insert(inode) {
             self.violations.push(format!("inode number {inode:?} was given out again"));
         }
         self.file(inode);

@@ -6,7 +6,8 @@
 //! paused, cut off and lose power. A history of all that was asked and answered is then compared
 //! with what mode `close` allows ([`Outcome::violations`]). A seed repeats a run exactly.
 //!
-//! The FUSE mount is left out: workers call the client's API, as the mount does.
+//! Workers make system calls to a model of the kernel, which sends FUSE requests to the mount as it is
+//! shipped.
 
 mod aim;
 mod block_path;
@@ -18,6 +19,7 @@ mod faults;
 mod finish;
 mod history;
 mod kept;
+mod kernel;
 mod linear;
 pub mod mutants;
 mod names;

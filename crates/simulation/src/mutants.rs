@@ -81,7 +81,8 @@ pub fn reached() -> u64 {
 }
 
 /// What a violation begins with, or has in it, by the checker that reports it.
-const CHECKERS: [(&str, &str); 17] = [
+const CHECKERS: [(&str, &str); 18] = [
+    ("keeps what is forgotten", "forgets"),
     ("the store, ", "store"),
     ("free bytes and inodes", "space"),
     ("two appends", "appends"),

@@ -2,7 +2,7 @@
 
 use crate::history::{History, Life};
 use crate::linear::{Answer, Call, Loss, Op, Verdict};
-use protocol::{Errno, FileKind, InodeId};
+use protocol::{Errno, InodeId};
 
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,16 +48,6 @@ pub(crate) struct NameCall {
     /// `None`: none yet, or it was lost.
     pub(crate) answer: Option<Answer>,
     pub(crate) life: Life,
-}
-
-/// What is answered with an inode.
-pub(crate) fn inode_answer(attr: &protocol::Attr) -> Answer {
-    let kind = match attr.kind {
-        FileKind::Directory => crate::linear::Kind::Directory,
-        FileKind::Symlink => crate::linear::Kind::Symlink,
-        _ => crate::linear::Kind::File,
-    };
-    Answer::Inode(attr.inode.0, Some(kind))
 }
 
 /// What an error says of names, if it does.

@@ -153,7 +153,9 @@ async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
         let mut directories = vec![InodeId::ROOT];
         for name in DIRECTORIES {
             let made = client.make(InodeId::ROOT, name.as_bytes(), Creation::Directory, setting);
-            directories.push(made.await.expect("nothing is broken yet").inode);
+            let inode = made.await.expect("nothing is broken yet").inode;
+            client.forget(inode, 1);
+            directories.push(inode);
         }
         // They must outlive a power loss.
         client.fsync(InodeId::ROOT).await.expect("nothing is broken yet");
@@ -204,12 +206,13 @@ async fn supervise(shared: Rc<Shared>) {
             if before.0 == life && before.1.is_some() && before.1 != session.1 {
                 shared.history.borrow_mut().counts.sessions_lost += 1;
             }
-            let Some(client) = client.filter(|_| served[machine.index] != life) else { continue };
+            let kernel = machine.kernel.borrow().clone();
+            let Some(kernel) = kernel.filter(|_| served[machine.index] != life) else { continue };
             served[machine.index] = life;
             for number in 0..shared.plan.workers {
                 let actor = Actor { machine: machine.index, life };
-                let worker = Worker::new(&shared, Rc::clone(&client), actor, number);
-                drop(machine.node.spawn(worker.run()));
+                let worker = Worker::new(&shared, Rc::clone(&kernel), actor, number);
+                drop(machine.applications.spawn(worker.run()));
             }
         }
         turn += 1;

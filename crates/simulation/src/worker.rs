@@ -1,4 +1,4 @@
-//! What applications do: one worker takes a bounded number of steps on its node's client.
+//! What applications do: one worker takes a bounded number of steps on its node's mount.
 
 mod attributes;
 mod data;
@@ -8,10 +8,10 @@ mod names;
 use crate::causes::Causes;
 use crate::cluster::Cluster;
 use crate::history::{Actor, FileKey, History, Life};
+use crate::kernel::{Caller, Kernel, Path};
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::story::Story;
-use client::Client;
 use protocol::{Errno, InodeId, SessionId};
 use ring::local::OneshotSender;
 use ring::time::{Instant, now, sleep};
@@ -20,14 +20,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use names::Found;
+
 /// Names that workers use in each directory.
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Names that only links get.
 const LINK_NAMES: [&str; 3] = ["l", "m", "n"];
 /// Directories under the root, besides the root itself. The files of the last may be striped.
 pub(crate) const DIRECTORIES: [&str; 2] = ["left", "right"];
-/// Calls on files that the worker has open: they are there, whatever becomes of their names.
-const OF_OPEN_FILES: [&str; 4] = ["read", "write", "fsync", "close"];
+/// The thread of a mount's first worker.
+const FIRST_THREAD: u32 = 100;
 /// A file that takes space up, and that no worker touches.
 pub(crate) const BALLAST: &str = "ballast";
 /// During a misfortune of so long workers go on, whatever number of steps they have left,
@@ -84,7 +86,7 @@ pub(crate) struct Watch {
 /// A worker in one life of its node's process.
 pub(crate) struct Worker {
     shared: Rc<Shared>,
-    client: Rc<Client>,
+    kernel: Rc<Kernel>,
     actor: Actor,
     number: usize,
     random: Random,
@@ -96,7 +98,9 @@ pub(crate) struct Worker {
 fn is_verdict(errno: Errno) -> bool {
     let of_names = [Errno::ENOENT, Errno::EEXIST, Errno::ENOTEMPTY, Errno::EISDIR, Errno::ENOTDIR];
     let of_others = [Errno::ENOSPC, Errno::EAGAIN, Errno::ENODATA, Errno::ENXIO, Errno::EINVAL];
-    of_names.contains(&errno) || of_others.contains(&errno)
+    // A directory gets no second name.
+    let is_of_kind = errno.raw() == libc::EPERM;
+    of_names.contains(&errno) || of_others.contains(&errno) || is_of_kind
 }
 
 impl Shared {
@@ -153,13 +157,13 @@ impl Shared {
 impl Worker {
     pub(crate) fn new(
         shared: &Rc<Shared>,
-        client: Rc<Client>,
+        kernel: Rc<Kernel>,
         actor: Actor,
         number: usize,
     ) -> Self {
         let random = Random::keyed(shared.plan.seed, &[STEPS]);
         let begun = Cell::new(now());
-        Worker { shared: Rc::clone(shared), client, actor, number, random, begun }
+        Worker { shared: Rc::clone(shared), kernel, actor, number, random, begun }
     }
 
     pub(crate) async fn run(mut self) {
@@ -180,6 +184,9 @@ impl Worker {
                 shared.story.step(step);
                 self.random = Random::keyed(plan.seed, &[STEPS, keys[0], keys[1], keys[2]]);
                 self.step().await;
+            }
+            if self.kernel.is_dead() {
+                return;
             }
             self.note("rests");
             if self.shared.lasting.get() < LONG {
@@ -280,7 +287,24 @@ impl Worker {
     }
 
     fn session(&self) -> Option<SessionId> {
-        self.client.session_id()
+        self.kernel.client()?.session_id()
+    }
+
+    fn caller(&self) -> Caller {
+        Caller(FIRST_THREAD + self.number as u32)
+    }
+
+    /// The path of a name in one of the directories.
+    fn path<'a>(&self, parent: InodeId, name: &'a str) -> Path<'a> {
+        Path { directory: self.directory_name(parent), name }
+    }
+
+    /// The name of a directory under the root; `None` for the root.
+    fn directory_name(&self, directory: InodeId) -> Option<&'static str> {
+        let directories = self.shared.directories.borrow();
+        let index = directories.iter().position(|other| *other == directory);
+        let index = index.expect("workers use the directories that were made at the start");
+        index.checked_sub(1).map(|index| DIRECTORIES[index])
     }
 
     fn begin(&self, what: &'static str) -> Life {
@@ -317,9 +341,8 @@ impl Worker {
             return;
         }
         history.counts.failed += 1;
-        let is_unlinked = *errno == Errno::ESTALE && !OF_OPEN_FILES.contains(&what);
         let causes = self.shared.causes.borrow();
-        if !is_unlinked && causes.of_error(self.begun.get()).is_none() {
+        if causes.of_error(self.begun.get()).is_none() {
             let (machine, present, befallen) = (self.actor.machine, now(), causes.describe());
             history.violations.push(format!(
                 "{what} on node{machine} fails without cause at {present:?}: {errno}; {befallen}"

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Crates that the simulation runs, and in which bugs are planted.
-const CRATES: [&str; 6] = ["client", "host", "meta", "node", "rpc", "target"];
+const CRATES: [&str; 7] = ["client", "host", "meta", "mount", "node", "rpc", "target"];
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

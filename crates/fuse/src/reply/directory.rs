@@ -129,8 +129,8 @@ impl DirectoryBuffer {
         self.buffer.is_empty()
     }
 
-    /// The listing's bytes.
-    pub(super) fn into_buffer(self) -> Buffer {
+    /// The listing's bytes, as the kernel gets them.
+    pub fn into_buffer(self) -> Buffer {
         self.buffer
     }
 }

@@ -52,8 +52,16 @@ impl Checker<'_> {
         for to in borders {
             let start = (from - read.offset) as usize;
             let found = &read.bytes[start..start + (to - from) as usize];
-            let allowed = self.allowed(read.file, from, view, 0);
+            let mut allowed = self.allowed(read.file, from, view, 0);
+            if read.is_cached && allowed.contains(&Content::End) {
+                // A page that was read when the file was shorter ends in zeros, up to the end that the
+                // kernel knows from before.
+                allowed.push(Content::Zero);
+            }
             if let Some(wrong) = first_wrong(found, &allowed) {
+                if self.is_unplaced(read.file, &found[wrong..]) {
+                    return None;
+                }
                 return Some(self.describe(read, from + wrong as u64, &allowed));
             }
             from = to;
@@ -200,6 +208,16 @@ impl Checker<'_> {
                 None => write!(text, "]"),
             };
         }
+    }
+
+    /// Whether bytes are of an append that may be anywhere.
+    fn is_unplaced(&self, file: FileKey, found: &[u8]) -> bool {
+        let looked = &found[..found.len().min(8)];
+        let unplaced = self.history.unplaced.iter().filter(|(other, ..)| *other == file);
+        let is_of = |stamp, length| {
+            (0..length).any(|at| pattern::agreeing(stamp, at, looked) == looked.len())
+        };
+        unplaced.into_iter().any(|(_, stamp, length)| is_of(*stamp, *length))
     }
 
     /// Which write bytes are of.

@@ -45,7 +45,11 @@ pub(super) async fn befall(
             let is_meta = random.chance(30);
             let node = if is_meta { &cluster.meta.node } else { &machine.node };
             node.suspend();
+            if !is_meta {
+                machine.applications.pause();
+            }
             last(shared, lasting).await;
+            machine.applications.resume();
             node.wake();
         }
         Fault::MetaKill => {
@@ -85,6 +89,10 @@ async fn leave(shared: &Rc<Shared>, index: usize, lasting: Duration) {
     }
     let machine = &cluster.machines[index];
     let client = machine.client.borrow().clone();
+    if let Some(kernel) = &*machine.kernel.borrow() {
+        // Unmounted: what is asked for from now on is ENOTCONN.
+        kernel.abort();
+    }
     if let Some(client) = client {
         let ending = machine.node.spawn(async move { client.end().await });
         let _ = timeout(LEAVE_PATIENCE, ending).await;

@@ -1,10 +1,8 @@
 //! Steps about attributes: extended ones, modes, symbolic links, holes, the pool.
 
 use super::{BALLAST, Worker};
-use client::{SeekTo, Setting};
-use protocol::attr::AttrChanges;
-use protocol::client::{Creation, FallocateMode, XattrMode};
-use protocol::{Errno, FileKind, InodeId};
+use protocol::{Errno, InodeId};
+use std::cell::Cell;
 
 /// The extended attributes that workers use.
 const XATTRS: [&[u8]; 2] = [b"user.one", b"user.two"];
@@ -14,49 +12,61 @@ const OFFSET_MAX: u64 = 200_000;
 impl Worker {
     /// Changes an attribute, or looks at one.
     pub(super) async fn attributes(&mut self) {
-        let Some(inode) = self.some_file().await else { return };
+        let (parent, place) = self.any_place();
+        let place = place.as_str();
         let name = *self.random.of(&XATTRS);
         match self.random.below(6) {
-            0 | 1 => self.set_xattr(inode, name).await,
-            2 | 3 => self.see_xattr(inode, name).await,
+            0 | 1 => self.set_xattr((parent, place), name).await,
+            2 | 3 => self.see_xattr((parent, place), name).await,
             4 => {
+                let path = self.path(parent, place);
                 self.note("remove xattr");
-                let result = self.client.remove_xattr(inode, name).await;
+                let result = self.kernel.remove_xattr(self.caller(), path, name).await;
                 self.answered("remove xattr", &result);
-                let result = self.client.xattrs(inode).await;
+                self.note("list xattrs");
+                let result = self.kernel.xattrs(self.caller(), path).await;
                 self.answered("list xattrs", &result);
             }
             _ => {
                 self.note("chmod");
                 let mode = *self.random.of(&[0o600, 0o644, 0o666]);
-                let changes = AttrChanges { mode: Some(mode), ..AttrChanges::default() };
-                let result = self.client.set_attr(inode, changes).await;
+                let path = self.path(parent, place);
+                let result = self.kernel.chmod(self.caller(), path, mode).await;
                 self.answered("chmod", &result);
             }
         }
     }
 
-    async fn set_xattr(&mut self, inode: InodeId, name: &[u8]) {
+    async fn set_xattr(&mut self, (parent, place): (InodeId, &str), name: &[u8]) {
         let stamp = self.history().stamp();
-        let file = self.file(inode);
-        // It may be seen from now on.
-        self.history().xattrs.push((file, name.to_vec(), stamp));
-        let mode = *self.random.of(&[XattrMode::Set, XattrMode::Set, XattrMode::Create]);
+        let flags = *self.random.of(&[0, 0, libc::XATTR_CREATE]);
         self.note("set xattr");
-        let result = self.client.set_xattr(inode, name, &stamp.to_le_bytes(), mode).await;
+        let set_on = Cell::new(None);
+        // It may be seen from then on.
+        let acts = |inode| {
+            let file = self.file(inode);
+            set_on.set(Some(file));
+            self.history().xattrs.push((file, name.to_vec(), stamp));
+        };
+        let value = stamp.to_le_bytes();
+        let path = self.path(parent, place);
+        let set = (name, &value[..], flags);
+        let result = self.kernel.set_xattr(self.caller(), path, set, acts).await;
         self.answered("set xattr", &result);
+        let Some(file) = set_on.get() else { return };
         let is_alone = self.history().xattrs.iter().filter(|(f, ..)| *f == file).count() == 1;
         if result.is_ok() && is_alone && self.session().is_some() {
-            self.see_xattr(inode, name).await;
+            self.see_xattr((parent, place), name).await;
         }
     }
 
     /// What an extended attribute says must have been set, to this file and under this name.
-    async fn see_xattr(&self, inode: InodeId, name: &[u8]) {
+    async fn see_xattr(&self, (parent, place): (InodeId, &str), name: &[u8]) {
         self.note("get xattr");
-        let result = self.client.xattr(inode, name).await;
+        let path = self.path(parent, place);
+        let result = self.kernel.xattr(self.caller(), path, name).await;
         self.answered("get xattr", &result);
-        let Ok(value) = result else { return };
+        let Ok((inode, value)) = result else { return };
         let file = self.file(inode);
         let mut history = self.history();
         let is_known = history.xattrs.iter().any(|(other, known, stamp)| {
@@ -73,66 +83,71 @@ impl Worker {
         match self.random.below(5) {
             0 => {
                 self.note("statfs");
-                let result = self.client.pool_use().await;
+                let result = self.kernel.statfs(self.caller()).await;
                 self.answered("statfs", &result);
             }
             1 => self.symlink().await,
-            2 => {
-                let Some(inode) = self.some_file().await else { return };
-                let offset = self.random.below(OFFSET_MAX);
-                let to = *self.random.of(&[SeekTo::Data, SeekTo::Hole]);
-                self.note("seek");
-                let result = self.client.seek(inode, offset, to).await;
-                self.answered("seek", &result);
-                if let Ok(found) = result
-                    && found < offset
-                {
-                    let text = format!("seek of inode {} goes back to {found}", inode.0);
-                    self.history().violations.push(text);
-                }
-            }
+            2 => self.seek().await,
             3 => {
+                // The kernel sends the mount no sync(2): this is `tsumugi sync`.
+                let Some(client) = self.kernel.client() else { return };
                 self.note("sync");
-                let result = self.client.sync_all().await;
+                let job = self.kernel.in_process(async move { client.sync_all().await });
+                let result = job.await;
                 self.answered("sync", &result);
             }
             _ => {
-                let Some(inode) = self.some_file().await else { return };
-                self.note("stat");
-                let result = self.client.attr(inode).await;
-                self.answered("stat", &result);
-                let mode = FallocateMode::Allocate { keep_size: true };
-                let result = self.client.fallocate(inode, 0, OFFSET_MAX, mode).await;
+                let Some(open) = self.some_open_file(libc::O_RDWR).await else { return };
+                self.note("fallocate");
+                let range = (0, OFFSET_MAX);
+                let mode = libc::FALLOC_FL_KEEP_SIZE;
+                let result = self.kernel.fallocate(self.caller(), &open.file, range, mode).await;
                 self.answered("fallocate", &result);
+                self.close(&open).await;
             }
         }
     }
 
-    /// Makes a symbolic link of a name that nobody else uses, reads it and removes it.
+    async fn seek(&mut self) {
+        let Some(open) = self.some_open_file(libc::O_RDONLY).await else { return };
+        let offset = self.random.below(OFFSET_MAX);
+        let whence = *self.random.of(&[libc::SEEK_DATA, libc::SEEK_HOLE]);
+        self.note("seek");
+        let result = self.kernel.seek(self.caller(), &open.file, offset, whence).await;
+        self.answered("seek", &result);
+        if let Ok(found) = result
+            && found < offset
+        {
+            let inode = open.file.inode.number();
+            let text = format!("seek of inode {} goes back to {found}", inode.0);
+            self.history().violations.push(text);
+        }
+        self.close(&open).await;
+    }
+
+    /// Makes a symbolic link or a FIFO of a name that nobody else uses, looks at it and removes it.
     async fn symlink(&mut self) {
         let number = self.history().stamp();
         let (name, target) = (format!("s{number}"), format!("../{BALLAST}/{number}").into_bytes());
-        let parent = InodeId::ROOT;
-        let setting = Setting { mode: 0o777, uid: 0, gid: 0 };
+        let path = self.path(InodeId::ROOT, &name);
+        let is_link = self.random.below(3) > 0;
         self.note("symlink");
-        let creation = match self.random.below(3) {
-            0 => Creation::Special(FileKind::Fifo, 0),
-            _ => Creation::Symlink(target.clone()),
+        let made = if is_link {
+            self.kernel.symlink(self.caller(), path, &target).await
+        } else {
+            self.kernel.mkfifo(self.caller(), path).await
         };
-        let is_link = matches!(creation, Creation::Symlink(_));
-        let made = self.client.make(parent, name.as_bytes(), creation, setting).await;
         self.answered("symlink", &made);
-        if let Ok(attr) = made {
-            if is_link {
-                let read = self.client.read_link(attr.inode).await;
-                self.answered("readlink", &read);
-                if read.is_ok_and(|read| read[..] != target[..]) {
-                    self.history().violations.push(format!("{name} points elsewhere"));
-                }
+        if made.is_ok() && is_link {
+            self.note("readlink");
+            let read = self.kernel.readlink(self.caller(), path).await;
+            self.answered("readlink", &read);
+            if read.is_ok_and(|read| read != target) {
+                self.history().violations.push(format!("{name} points elsewhere"));
             }
-            self.client.forget(attr.inode, 1);
         }
-        let removed = self.client.unlink(parent, name.as_bytes()).await;
+        self.note("unlink");
+        let removed = self.kernel.unlink(self.caller(), path).await;
         self.answered("unlink", &removed);
         if matches!(removed, Err(Errno::EISDIR | Errno::ENOTDIR)) {
             self.history().violations.push(format!("{name} is no symbolic link"));

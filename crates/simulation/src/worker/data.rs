@@ -1,50 +1,73 @@
 //! Steps that write and read files.
 
 use super::{Doing, Worker};
-use crate::history::{Effect, FileKey, Read};
+use crate::history::{Effect, FileKey, Life, Read, Tick};
+use crate::kernel::{OpenFile, Path};
 use crate::pattern;
-use client::{Handle, OpenMode};
-use protocol::attr::AttrChanges;
-use protocol::client::FallocateMode;
-use protocol::{Errno, FileKind, InodeId};
+use protocol::{Errno, InodeId, SessionId};
 use ring::time::sleep;
-use ring::{Buffer, Chunk, Region};
+use std::rc::Rc;
 use std::time::Duration;
 
-const WRITE: OpenMode = OpenMode { write: true, append: false, sync: false };
 /// Offsets at which writes begin are below this, but for appends.
 const OFFSET_MAX: u64 = 200_000;
 /// Bytes of one read where all of a file is read.
-const READ_BYTES: usize = 1 << 20;
+const READ_BYTES: u64 = 1 << 20;
+/// Fewest bytes of an append: enough to find it again.
+const APPEND_BYTES_MIN: u64 = 16;
+/// What is read first of the end of a file to find an append.
+const TAIL_BYTES: u64 = 8_192;
+
+/// A file that a worker has open.
+pub(crate) struct Open {
+    pub(crate) file: Rc<OpenFile>,
+    key: FileKey,
+    /// When it began to be opened: pages may be as old.
+    opened: Tick,
+    session: Option<SessionId>,
+}
+
+impl Open {
+    pub(super) fn new(file: Rc<OpenFile>, key: FileKey, life: &Life) -> Open {
+        Open { file, key, opened: life.start, session: life.session }
+    }
+
+    /// The same file, of which no page is older than a moment.
+    pub(super) fn since(&self, opened: Tick, session: Option<SessionId>) -> Open {
+        Open { file: Rc::clone(&self.file), key: self.key, opened, session }
+    }
+}
 
 impl Worker {
     /// Opens a file, makes it if it is not there, writes some pieces and closes it.
     pub(super) async fn write_file(&mut self) {
         let (parent, name) = self.any_place();
-        let mode = OpenMode { append: self.random.chance(25), ..WRITE };
-        let handle = match self.lookup(parent, &name).await {
-            Some(attr) if attr.kind != FileKind::File => return self.client.forget(attr.inode, 1),
-            Some(attr) => self.open(attr.inode, mode).await,
-            None => self.create(parent, &name, mode).await.map(|(handle, _)| handle),
+        let append = if self.random.chance(25) { libc::O_APPEND } else { 0 };
+        let flags = libc::O_RDWR | append;
+        let open = match self.random.below(10) {
+            // Who looks first knows what it opens; who does not may race with others for the name.
+            0..4 => match self.lookup(parent, &name).await {
+                Some(found) if !found.is_file => return,
+                Some(_) => self.open(parent, &name, flags).await,
+                None => self.open(parent, &name, flags | libc::O_CREAT | libc::O_EXCL).await,
+            },
+            _ => self.open(parent, &name, flags | libc::O_CREAT).await,
         };
-        let Some(handle) = handle else { return };
-        let inode = handle.inode();
-        let file = self.file(inode);
+        let Some(open) = open else { return };
         for _ in 0..self.pieces(1, 4) {
-            self.write(&handle, file).await;
+            self.write(&open).await;
             self.does(Doing::Wrote);
             self.dawdle().await;
             match self.random.below(10) {
-                0 => self.fsync(inode, file).await,
-                1 => self.read(inode, file).await,
+                0 => self.fsync(&open).await,
+                1 => self.read(&open).await,
                 _ => {}
             }
         }
         if self.random.chance(15) {
-            self.fsync(inode, file).await;
+            self.fsync(&open).await;
         }
-        self.close(&handle, file).await;
-        self.client.forget(inode, 1);
+        self.close(&open).await;
     }
 
     /// How many pieces to write or read.
@@ -63,23 +86,15 @@ impl Worker {
 
     /// Appends a little to a file to which all append, some of them at this moment.
     pub(super) async fn append_together(&mut self) {
-        let parent = InodeId::ROOT;
-        let mode = OpenMode { append: true, ..WRITE };
-        let handle = match self.lookup(parent, "a").await {
-            Some(attr) if attr.kind != FileKind::File => return self.client.forget(attr.inode, 1),
-            Some(attr) => self.open(attr.inode, mode).await,
-            None => self.create(parent, "a", mode).await.map(|(handle, _)| handle),
-        };
-        let Some(handle) = handle else { return };
-        let file = self.file(handle.inode());
+        let flags = libc::O_RDWR | libc::O_APPEND | libc::O_CREAT;
+        let Some(open) = self.open(InodeId::ROOT, "a", flags).await else { return };
         for _ in 0..self.pieces(2, 5) {
-            let length = self.random.between(1, 3_000);
-            self.write_piece(&handle, file, 0, length).await;
+            let length = self.random.between(APPEND_BYTES_MIN, 3_000);
+            self.append(&open, length).await;
             self.does(Doing::Wrote);
             self.dawdle().await;
         }
-        self.close(&handle, file).await;
-        self.client.forget(handle.inode(), 1);
+        self.close(&open).await;
     }
 
     /// Removes a file and writes another at once, so that its blocks are wanted.
@@ -89,84 +104,100 @@ impl Worker {
         self.write_file().await;
     }
 
-    pub(super) async fn open(&self, inode: InodeId, mode: OpenMode) -> Option<Handle> {
-        self.note("open");
-        self.log(|| format!("open of {} begins", inode.0));
-        self.on(|| format!(" inode {}, {mode:?}", inode.0));
-        let result = self.client.open(inode, mode).await;
-        self.answered("open", &result);
-        if result.is_err() {
-            self.client.forget(inode, 1);
-        }
-        result.ok().map(|(handle, _)| handle)
-    }
-
-    async fn write(&mut self, handle: &Handle, file: FileKey) {
+    async fn write(&mut self, open: &Open) {
         let length = self.random.between(1, self.shared.plan.write_max);
+        if open.file.is_appending() {
+            return self.append(open, length.max(APPEND_BYTES_MIN)).await;
+        }
         let mut offset = self.random.below(OFFSET_MAX);
         if self.random.chance(30) {
             offset &= !4095;
         }
-        self.write_piece(handle, file, offset, length).await;
-    }
-
-    async fn write_piece(&self, handle: &Handle, file: FileKey, offset: u64, length: u64) {
         let stamp = self.history().stamp();
         let life = self.begin("write");
         let bytes = pattern::bytes(stamp, 0, length as usize);
-        let chunk = Chunk::from(Buffer::copy_from(&bytes));
-        // Where an append goes is known only when it returns; nothing of it can be read before.
-        self.log(|| format!("write {stamp} to {} at {offset}, {length}", handle.inode().0));
-        let inode = handle.inode().0;
-        self.on(|| format!(" {stamp}: {length} bytes to inode {inode}"));
-        let index = (!handle.mode.append).then(|| {
-            let effect = Effect::Write { offset, length, stamp };
-            self.history().change(file, effect, life.clone())
-        });
-        let result = self.client.write(handle, offset, chunk, false).await;
-        self.on(|| format!(" at {}", result.unwrap_or(offset)));
+        let inode = open.file.inode.number().0;
+        self.log(|| format!("write {stamp} to {inode} at {offset}, {length}"));
+        self.on(|| format!(" {stamp}: {length} bytes to inode {inode} at {offset}"));
+        let index = self.history().change(open.key, Effect::Write { offset, length, stamp }, life);
+        let result = self.kernel.write(self.caller(), &open.file, offset, &bytes).await;
         self.answered("write", &result);
         let mut history = self.history();
         let tick = history.tick();
         history.counts.written_bytes += length;
-        match (result, index) {
-            (Ok(offset), None) => {
-                let effect = Effect::Write { offset, length, stamp };
-                let index = history.change(file, effect, life);
-                history.changes[index].life.returned = Some(tick);
-                history.changes[index].is_append = true;
-            }
-            (Ok(_), Some(index)) => history.changes[index].life.returned = Some(tick),
-            (Err(_), Some(index)) => {
-                history.changes[index].life.returned = Some(tick);
-                history.changes[index].life.doubt();
-            }
-            (Err(_), None) => {}
+        let life = &mut history.changes[index].life;
+        life.returned = Some(tick);
+        if result.is_err() {
+            life.doubt();
         }
     }
 
-    async fn fsync(&self, inode: InodeId, file: FileKey) {
+    /// Appends. Where that went write(2) does not say: it is looked for at once.
+    async fn append(&self, open: &Open, length: u64) {
+        let stamp = self.history().stamp();
+        let mut life = self.begin("write");
+        let bytes = pattern::bytes(stamp, 0, length as usize);
+        let inode = open.file.inode.number().0;
+        self.log(|| format!("append {stamp} to {inode}, {length}"));
+        self.on(|| format!(" {stamp}: {length} bytes to the end of inode {inode}"));
+        self.history().unplaced.push((open.key, stamp, length));
+        let result = self.kernel.write(self.caller(), &open.file, 0, &bytes).await;
+        self.answered("write", &result);
+        {
+            let mut history = self.history();
+            life.returned = Some(history.tick());
+            history.counts.written_bytes += length;
+        }
+        if result.is_err() {
+            return;
+        }
+        let Some(offset) = self.find_append(open, &bytes).await else { return };
+        self.log(|| format!("append {stamp} is at {offset}"));
+        let mut history = self.history();
+        history.unplaced.retain(|(_, other, _)| *other != stamp);
+        let index = history.change(open.key, Effect::Write { offset, length, stamp }, life);
+        history.changes[index].is_append = true;
+    }
+
+    /// Where a file has the bytes that were just appended: at its end, or near it.
+    async fn find_append(&self, open: &Open, bytes: &[u8]) -> Option<u64> {
+        let size = self.kernel.fstat(self.caller(), &open.file).await.ok()?.size;
+        let wanted = &bytes[..bytes.len().min(64)];
+        for tail in [bytes.len() as u64 + TAIL_BYTES, u64::MAX] {
+            let start = size.saturating_sub(tail);
+            let found =
+                self.kernel.read(self.caller(), &open.file, start, size - start).await.ok()?;
+            let at = found.windows(wanted.len()).rposition(|window| window == wanted);
+            if let Some(at) = at {
+                return Some(start + at as u64);
+            }
+        }
+        None
+    }
+
+    async fn fsync(&self, open: &Open) {
         let asked = self.history().tick();
         self.note("fsync");
-        self.log(|| format!("fsync of {} begins", inode.0));
-        self.on(|| format!(" of inode {}", inode.0));
+        self.log(|| format!("fsync of {} begins", open.file.inode.number().0));
+        self.on(|| format!(" of inode {}", open.file.inode.number().0));
         self.does(Doing::Commits);
-        let result = self.client.fsync(inode).await;
-        self.flushed("fsync", file, asked, result, true);
+        let result = self.kernel.fsync(self.caller(), &open.file).await;
+        self.flushed("fsync", open.key, asked, result, true);
     }
 
-    async fn close(&self, handle: &Handle, file: FileKey) {
+    pub(super) async fn close(&self, open: &Open) {
         let asked = self.history().tick();
         self.note("close");
-        self.log(|| format!("close of {} begins", handle.inode().0));
-        self.on(|| format!(" of inode {}", handle.inode().0));
+        self.log(|| format!("close of {} begins", open.file.inode.number().0));
+        self.on(|| format!(" of inode {}", open.file.inode.number().0));
+        let closing = self.kernel.close(self.caller(), &open.file);
         // Who only reads commits nothing, not even what others on its node have written.
-        if !handle.mode.write {
-            return self.answered("close", &self.client.release(handle).await);
+        if !open.file.is_writable() {
+            return self.answered("close", &closing.await);
         }
         self.does(Doing::Commits);
-        let result = self.client.release(handle).await;
-        self.flushed("close", file, asked, result, false);
+        let result = closing.await;
+        self.flushed("close", open.key, asked, result, false);
     }
 
     fn flushed(
@@ -185,117 +216,130 @@ impl Worker {
     }
 
     pub(super) async fn read_file(&mut self) {
-        let (parent, name) = self.any_place();
-        let Some(attr) = self.lookup(parent, &name).await else { return };
-        let inode = attr.inode;
-        if attr.kind != FileKind::File {
-            return self.client.forget(inode, 1);
-        }
-        let Some(handle) = self.open(inode, OpenMode::default()).await else { return };
-        let file = self.file(inode);
+        let flags = *self.random.of(&[0, 0, libc::O_DIRECT]);
+        let Some(open) = self.some_open_file(libc::O_RDONLY | flags).await else { return };
         for _ in 0..self.pieces(1, 3) {
-            self.read(inode, file).await;
+            self.read(&open).await;
         }
-        self.close(&handle, file).await;
-        self.client.forget(inode, 1);
+        self.close(&open).await;
     }
 
-    async fn read(&mut self, inode: InodeId, file: FileKey) {
+    pub(super) async fn read(&mut self, open: &Open) {
         let (offset, length) = match self.random.below(3) {
             0 => (0, OFFSET_MAX * 4),
             _ => (self.random.below(OFFSET_MAX), self.random.between(1, 60_000)),
         };
-        self.read_range(inode, file, offset, length).await;
+        self.read_range(open, offset, length).await;
     }
 
-    pub(crate) async fn read_range(&self, inode: InodeId, file: FileKey, offset: u64, asked: u64) {
-        let session = self.session();
-        let start = self.history().tick();
+    pub(crate) async fn read_range(&self, open: &Open, offset: u64, asked: u64) {
+        let mut session = self.session();
+        let mut start = self.history().tick();
         self.note("read");
-        self.log(|| format!("read of {} begins", inode.0));
-        self.on(|| format!(" of inode {}, {asked} bytes at {offset}", inode.0));
+        let inode = open.file.inode.number().0;
+        self.log(|| format!("read of {inode} begins"));
+        self.on(|| format!(" of inode {inode}, {asked} bytes at {offset}"));
         self.does(Doing::Reads);
-        // Every second read offers memory, as a FUSE request over io_uring does.
-        let room =
-            start.is_multiple_of(2).then(|| Region::new(asked.max(1) as usize).ok()).flatten();
-        let room = room.map(|region| region.range(0, region.len()));
-        // As the mount does for O_DIRECT.
-        self.client.look_ahead(inode, offset, asked as usize);
-        let result = self.client.read(inode, offset, asked as usize, room.as_ref()).await;
-        if let Ok(chunks) = &result {
-            self.on(|| format!(" = {} bytes", chunks.iter().map(Chunk::len).sum::<usize>()));
+        let result = self.kernel.read(self.caller(), &open.file, offset, asked).await;
+        if let Ok(bytes) = &result {
+            self.on(|| format!(" = {} bytes", bytes.len()));
         }
         self.answered("read", &result);
-        let Ok(chunks) = result else { return };
-        let mut bytes = Vec::with_capacity(chunks.iter().map(Chunk::len).sum());
-        for chunk in &chunks {
-            bytes.extend_from_slice(&chunk.to_bytes());
+        let Ok(bytes) = result else { return };
+        let is_cached = open.file.is_cached();
+        if is_cached {
+            // Pages may be as old as the open, and no older.
+            start = open.opened;
+            session = session.filter(|present| open.session == Some(*present));
         }
         let session = session.filter(|before| self.session() == Some(*before));
-        let actor = self.actor;
+        let (file, actor) = (open.key, self.actor);
         let mut history = self.history();
         let end = history.tick();
         history.counts.read_bytes += bytes.len() as u64;
-        history.reads.push(Read { file, actor, session, start, end, offset, asked, bytes });
+        let read = Read { file, actor, session, start, end, offset, asked, bytes, is_cached };
+        history.reads.push(read);
     }
 
-    /// A file to change other than by writing.
-    pub(super) async fn some_file(&mut self) -> Option<InodeId> {
+    /// A file to do something with, open.
+    pub(super) async fn some_open_file(&mut self, flags: i32) -> Option<Open> {
         let (parent, name) = self.any_place();
-        let attr = self.lookup(parent, &name).await?;
-        // The calls below go by the number: they need no reference.
-        self.client.forget(attr.inode, 1);
-        (attr.kind == FileKind::File).then_some(attr.inode)
+        self.open(parent, &name, flags).await
     }
 
     pub(super) async fn truncate(&mut self) {
-        let Some(inode) = self.some_file().await else { return };
+        let (parent, name) = self.any_place();
         let size = if self.random.chance(40) { 0 } else { self.random.below(OFFSET_MAX) };
-        self.truncate_to(inode, size).await;
+        self.truncate_to((parent, &name), size).await;
     }
 
     /// Empties a file, which others may read just then, and writes to another at once, or to this one.
     pub(super) async fn rewrite(&mut self) {
-        if let Some(inode) = self.some_file().await {
-            self.truncate_to(inode, 0).await;
-        }
+        let (parent, name) = self.any_place();
+        self.truncate_to((parent, &name), 0).await;
         self.write_file().await;
     }
 
-    async fn truncate_to(&self, inode: InodeId, size: u64) {
-        let changes = AttrChanges { size: Some(size), ..AttrChanges::default() };
-        let index = self.begin_change("truncate", inode, Effect::Truncate { size });
-        let result = self.client.truncate(inode, changes).await;
-        self.end_change("truncate", index, &result);
+    async fn truncate_to(&self, (parent, name): (InodeId, &str), size: u64) {
+        let life = self.begin("truncate");
+        self.log(|| format!("truncate of {name} to {size}"));
+        self.on_name(parent, name);
+        self.on(|| format!(" to {size}"));
+        self.does(Doing::Changes);
+        let index = std::cell::Cell::new(None);
+        let acts = |inode| {
+            let file = self.file(inode);
+            self.on(|| format!(" of inode {}", inode.0));
+            let change = || self.history().change(file, Effect::Truncate { size }, life.clone());
+            let at = index.get().unwrap_or_else(change);
+            self.history().changes[at].file = file;
+            index.set(Some(at));
+        };
+        let path = self.path(parent, name);
+        let result = self.kernel.truncate(self.caller(), path, size, acts).await;
+        match index.get() {
+            Some(index) => self.end_change("truncate", index, &result),
+            None => self.answered("truncate", &result),
+        }
     }
 
     pub(super) async fn punch(&mut self) {
-        let Some(inode) = self.some_file().await else { return };
+        let Some(open) = self.some_open_file(libc::O_RDWR).await else { return };
         let (offset, length) = (self.random.below(OFFSET_MAX), self.random.between(1, 50_000));
         let (effect, mode) = if self.random.chance(70) {
-            (Effect::Punch { offset, length }, FallocateMode::Punch)
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            (Effect::Punch { offset, length }, mode)
         } else {
             let size = offset + length;
-            (Effect::Extend { size }, FallocateMode::Allocate { keep_size: false })
+            (Effect::Extend { size }, 0)
         };
-        let index = self.begin_change("fallocate", inode, effect);
-        let result = self.client.fallocate(inode, offset, length, mode).await;
+        let index = self.begin_change("fallocate", &open, effect);
+        let range = (offset, length);
+        let result = self.kernel.fallocate(self.caller(), &open.file, range, mode).await;
         self.end_change("fallocate", index, &result);
+        self.close(&open).await;
     }
 
     pub(super) async fn copy(&mut self) {
-        let Some(from) = self.some_file().await else { return };
-        let Some(to) = self.some_file().await else { return };
-        if from == to {
-            return;
+        let Some(from) = self.some_open_file(libc::O_RDONLY).await else { return };
+        if let Some(to) = self.some_open_file(libc::O_RDWR).await {
+            if from.key != to.key {
+                self.copy_range(&from, &to).await;
+            }
+            self.close(&to).await;
         }
+        self.close(&from).await;
+    }
+
+    async fn copy_range(&mut self, from: &Open, to: &Open) {
         let (source_offset, offset) =
             (self.random.below(OFFSET_MAX), self.random.below(OFFSET_MAX));
         let length = self.random.between(1, 80_000);
-        let source = self.file(from);
+        let source = from.key;
         let effect = Effect::Copy { source, source_offset, offset, length };
         let index = self.begin_change("copy", to, effect);
-        let result = self.client.copy_range((from, source_offset), (to, offset), length).await;
+        let (source_at, at) = ((&from.file, source_offset), (&to.file, offset));
+        let result = self.kernel.copy(self.caller(), source_at, at, length).await;
         if let Ok(copied) = result {
             let effect = Effect::Copy { source, source_offset, offset, length: copied };
             self.history().changes[index].effect = effect;
@@ -307,13 +351,13 @@ impl Worker {
         self.end_change("copy", index, &result);
     }
 
-    fn begin_change(&self, what: &'static str, inode: InodeId, effect: Effect) -> usize {
-        let file = self.file(inode);
+    fn begin_change(&self, what: &'static str, open: &Open, effect: Effect) -> usize {
         let life = self.begin(what);
-        self.log(|| format!("{what} of {}: {effect:?}", inode.0));
-        self.on(|| format!(" of inode {}: {effect:?}", inode.0));
+        let inode = open.file.inode.number().0;
+        self.log(|| format!("{what} of {inode}: {effect:?}"));
+        self.on(|| format!(" of inode {inode}: {effect:?}"));
         self.does(Doing::Changes);
-        self.history().change(file, effect, life)
+        self.history().change(open.key, effect, life)
     }
 
     fn end_change<T>(&self, what: &str, index: usize, result: &Result<T, Errno>) {
@@ -338,7 +382,7 @@ impl Worker {
         self.shared.directories.borrow().clone()
     }
 
-    pub(crate) async fn lookup_again(&self, parent: InodeId, name: &str) -> Option<protocol::Attr> {
+    pub(crate) async fn lookup_again(&self, parent: InodeId, name: &str) -> Option<super::Found> {
         // Of other names, such as a killed worker's symbolic link, no history is kept.
         if !super::NAMES.contains(&name) && !super::LINK_NAMES.contains(&name) {
             return None;
@@ -346,24 +390,33 @@ impl Worker {
         self.lookup(parent, name).await
     }
 
-    pub(crate) async fn read_whole(&self, inode: InodeId) {
-        let file = self.file(inode);
-        self.read_range(inode, file, 0, 4 << 20).await;
+    pub(crate) async fn read_whole(&self, parent: InodeId, name: &str) {
+        let Some(open) = self.open(parent, name, libc::O_RDONLY).await else { return };
+        self.read_range(&open, 0, 4 << 20).await;
+        self.close(&open).await;
     }
 
     /// Whether all of a file can be read; `None` if there is no such file.
     pub(crate) async fn is_readable(&self, parent: InodeId, name: &str) -> Option<bool> {
-        let attr = self.client.lookup(parent, name.as_bytes()).await.ok()?;
-        let mut is_readable = true;
-        if attr.kind == FileKind::File {
-            for offset in (0..attr.size).step_by(READ_BYTES) {
-                let read = self.client.read(attr.inode, offset, READ_BYTES, None).await;
-                is_readable &= read.is_ok();
-                self.log(|| format!("{name} at {offset}: {:?}", read.map(drop)));
-            }
+        let path = self.path(parent, name);
+        let attributes = self.kernel.stat(self.caller(), path).await.ok()?;
+        if attributes.mode & libc::S_IFMT != libc::S_IFREG {
+            return None;
         }
-        self.client.forget(attr.inode, 1);
-        (attr.kind == FileKind::File).then_some(is_readable)
+        Some(self.read_pieces(path, attributes.size).await.is_ok())
+    }
+
+    /// Reads a file from its devices.
+    async fn read_pieces(&self, path: Path<'_>, size: u64) -> Result<(), Errno> {
+        let flags = libc::O_RDONLY | libc::O_DIRECT;
+        let file = self.kernel.open(self.caller(), path, flags).await?;
+        let mut result = Ok(());
+        for offset in (0..size).step_by(READ_BYTES as usize) {
+            let read = self.kernel.read(self.caller(), &file, offset, READ_BYTES).await.map(drop);
+            self.log(|| format!("{path:?} at {offset}: {read:?}"));
+            result = result.and(read);
+        }
+        self.kernel.close(self.caller(), &file).await.and(result)
     }
 
     pub(crate) fn has_ballast(&self) -> bool {
@@ -374,8 +427,9 @@ impl Worker {
         if crate::worker::DIRECTORIES.contains(&name) {
             return;
         }
-        let result = match self.client.unlink(parent, name.as_bytes()).await {
-            Err(Errno::EISDIR) => self.client.rmdir(parent, name.as_bytes()).await,
+        let path = self.path(parent, name);
+        let result = match self.kernel.unlink(self.caller(), path).await {
+            Err(Errno::EISDIR) => self.kernel.rmdir(self.caller(), path).await,
             result => result,
         };
         if let Err(errno) = result {
@@ -383,12 +437,10 @@ impl Worker {
         }
     }
 
-    /// Bytes that are free, and inodes.
+    /// Bytes that are used, and inodes.
     pub(crate) async fn pool(&self) -> Option<(u64, u64)> {
-        self.client
-            .pool_use()
-            .await
-            .ok()
-            .map(|pool| (pool.total_bytes - pool.free_bytes, pool.inodes))
+        let pool = self.kernel.statfs(self.caller()).await.ok()?;
+        let used = (pool.blocks - pool.blocks_free) * u64::from(pool.fragment_size);
+        Some((used, pool.files - pool.files_free))
     }
 }

@@ -1,19 +1,24 @@
 //! Steps that take file locks, and the check that no two hold what excludes the other.
 
 use super::Worker;
+use super::data::Open;
 use crate::history::Held;
-use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
+use crate::kernel::Locking;
+use fuse::LockKind;
+use protocol::lock::{LockFamily, LockOwner};
 use ring::time::sleep;
 use std::time::Duration;
 
 /// Bytes that record locks are about.
 const LOCKED_BYTES: u64 = 8;
+/// How long a worker waits for a lock until a signal interrupts it.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Worker {
     /// Takes a lock on a file, holds it for a while and gives it back.
     pub(super) async fn lock(&mut self) {
-        let Some(inode) = self.some_file().await else { return };
-        let file = self.file(inode);
+        let access = *self.random.of(&[libc::O_RDONLY, libc::O_RDWR]);
+        let Some(open) = self.some_open_file(access).await else { return };
         let family = *self.random.of(&[LockFamily::Flock, LockFamily::Posix]);
         let (start, last) = match family {
             LockFamily::Flock => (0, u64::MAX),
@@ -22,57 +27,68 @@ impl Worker {
                 (start, self.random.between(start, LOCKED_BYTES))
             }
         };
-        let mode = *self.random.of(&[LockMode::Shared, LockMode::Exclusive, LockMode::Exclusive]);
-        let owner = LockOwner(self.number as u64 + 1);
-        let pid = self.number as u32 + 100;
-        let lock = Lock { inode, family, owner, start, last, mode, pid };
+        let kind = *self.random.of(&[LockKind::Read, LockKind::Write, LockKind::Write]);
+        // fcntl(2) wants a file that is open for writing.
+        let is_weak = family == LockFamily::Posix && !open.file.is_writable();
+        let kind = if is_weak { LockKind::Read } else { kind };
+        if self.random.chance(50) {
+            self.read(&open).await;
+        }
+        let lock = Locking { is_flock: family == LockFamily::Flock, start, last, kind };
         if self.random.chance(30) {
             self.note("test lock");
-            let found = self.client.test_lock(lock).await;
+            let found = self.kernel.test_lock(self.caller(), &open.file, lock).await;
             self.answered("test lock", &found);
         }
-        let waits = self.random.chance(60);
+        let patience = self.random.chance(60).then_some(PATIENCE);
+        self.hold(&open, family, lock, patience).await;
+        self.close(&open).await;
+    }
+
+    async fn hold(
+        &mut self,
+        open: &Open,
+        family: LockFamily,
+        lock: Locking,
+        patience: Option<Duration>,
+    ) {
+        let file = &open.file;
         let session = self.session();
+        let asked = self.history().tick();
         self.note("lock");
-        self.on(|| format!(" {family:?} {mode:?} {start}..={last} of inode {}", inode.0));
-        let taken =
-            if waits { self.lock_patiently(lock).await } else { self.take(lock, false).await };
-        if !taken {
+        let inode = file.inode.number().0;
+        self.on(|| format!(" {lock:?} of inode {inode}"));
+        let taken = self.kernel.lock(self.caller(), file, lock, patience).await;
+        self.answered("lock", &taken);
+        if taken.is_err() {
             return;
         }
         let from = self.history().tick();
+        if self.random.chance(70) {
+            // Nothing is older under the lock than when it was asked for.
+            let fresh = open.since(asked, session);
+            self.read(&fresh).await;
+        }
         let most_ms = *self.random.of(&[1, 20, 1_000]);
         sleep(Duration::from_millis(self.random.between(1, most_ms))).await;
+        if self.random.chance(20) {
+            // The close gives it back.
+            return;
+        }
         self.note("unlock");
-        self.on(|| format!(" {family:?} {start}..={last} of inode {}", inode.0));
+        self.on(|| format!(" of inode {inode}"));
         let to = self.history().tick();
-        let released = self.client.unlock(lock).await;
+        let unlock = Locking { kind: LockKind::Unlock, ..lock };
+        let released = self.kernel.lock(self.caller(), file, unlock, None).await;
         self.answered("unlock", &released);
         // The service knew the session to the end: nobody else can have been given the lock.
         if released.is_ok() && session.is_some() && session == self.session() {
-            let is_exclusive = mode == LockMode::Exclusive;
-            let actor = self.actor;
+            let owner = LockOwner(self.number as u64 + 1);
+            let is_exclusive = lock.kind == LockKind::Write;
+            let (start, last, actor) = (lock.start, lock.last, self.actor);
+            let file = self.file(file.inode.number());
             let held = Held { file, family, start, last, is_exclusive, actor, owner, from, to };
             self.history().locks.push(held);
         }
-    }
-
-    async fn take(&self, lock: Lock, waits: bool) -> bool {
-        let result = self.client.lock(lock, waits).await;
-        self.answered("lock", &result);
-        result.is_ok()
-    }
-
-    /// Waits for a lock; gives up after a while, as an application interrupted by a signal does.
-    async fn lock_patiently(&self, lock: Lock) -> bool {
-        let patience = Duration::from_secs(3);
-        let waiting = self.take(lock, true);
-        let mut waiting = std::pin::pin!(waiting);
-        if let Ok(taken) = ring::time::timeout(patience, waiting.as_mut()).await {
-            return taken;
-        }
-        let cancelled = self.client.cancel_lock(lock.inode, lock.family, lock.owner).await;
-        self.answered("cancel lock", &cancelled);
-        waiting.await
     }
 }

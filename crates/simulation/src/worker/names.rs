@@ -2,27 +2,93 @@
 
 use super::{Doing, Worker};
 use crate::history::Life;
-use crate::linear::{Answer, Mode, Op};
-use crate::names::{NameCall, NameEffect, NameEvent, Slot, error_answer, inode_answer};
-use client::{Handle, OpenMode, Setting};
-use protocol::client::{Creation, Entry, RenameMode};
-use protocol::{Attr, Errno, FileKind, InodeId};
+use crate::kernel::Renaming;
+use crate::linear::{Answer, Kind, Mode, Op};
+use crate::names::{NameCall, NameEffect, NameEvent, Slot, error_answer};
+use crate::worker::data::Open;
+use protocol::{Errno, InodeId};
 
-const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
-
-fn asked_mode(mode: Mode) -> RenameMode {
-    match mode {
-        Mode::Replace => RenameMode::Replace,
-        Mode::NoReplace => RenameMode::NoReplace,
-        Mode::Exchange => RenameMode::Exchange,
-    }
+/// What a name was seen to lead to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) is_file: bool,
 }
 
 fn slot(parent: InodeId, name: &str) -> Slot {
     Slot { parent, name: name.to_owned() }
 }
 
+/// Whether an error says something of names that held at one moment. The kernel compares the kinds of what a
+/// rename is about after it has looked both up, one after the other.
+fn is_of_one_moment(op: &Op, errno: Errno) -> bool {
+    match op {
+        Op::Rename { .. } => !matches!(errno, Errno::EISDIR | Errno::ENOTDIR),
+        Op::Lookup { .. } => errno == Errno::ENOENT,
+        Op::Create { .. }
+        | Op::Mkdir { .. }
+        | Op::Symlink { .. }
+        | Op::Link { .. }
+        | Op::Unlink { .. }
+        | Op::Rmdir { .. }
+        | Op::Write { .. }
+        | Op::Swap { .. }
+        | Op::Read { .. } => true,
+    }
+}
+
+fn asked_mode(mode: Mode) -> Renaming {
+    match mode {
+        Mode::Replace => Renaming::Replace,
+        Mode::NoReplace => Renaming::NoReplace,
+        Mode::Exchange => Renaming::Exchange,
+    }
+}
+
 impl Worker {
+    /// A call on names begins.
+    fn call(&self, life: &Life, op: Op) -> usize {
+        let mut history = self.history();
+        history.calls.push(NameCall { op, answer: None, life: life.clone() });
+        history.calls.len() - 1
+    }
+
+    /// A call on names was answered; `done` is what success says.
+    fn call_ended<T>(
+        &self,
+        call: usize,
+        result: &Result<T, Errno>,
+        done: impl FnOnce(&T) -> Answer,
+    ) {
+        let session = self.session();
+        let mut history = self.history();
+        let (tick, meta_power_lost) = (history.tick(), history.meta_power_lost);
+        let NameCall { op, answer, life } = &mut history.calls[call];
+        // What was asked again in another session may have met its own effect.
+        let is_same_session = life.session == session;
+        life.returned = Some(tick);
+        match result {
+            Ok(_) if life.start < meta_power_lost => life.doubt(),
+            Ok(_) if op.is_look() && !is_same_session => life.is_void = true,
+            Ok(value) => {
+                *answer = Some(done(value));
+                life.apply(tick);
+            }
+            Err(errno) if super::is_verdict(*errno) && is_same_session => {
+                let says = is_of_one_moment(op, *errno);
+                *answer = error_answer(op, *errno).filter(|_| says);
+                life.is_void = answer.is_none();
+            }
+            Err(_) => life.doubt(),
+        }
+    }
+
+    /// Says which inode it is answered.
+    fn on_inode(&self, inode: Option<InodeId>) {
+        if let Some(inode) = inode {
+            self.on(|| format!(" = inode {}", inode.0));
+        }
+    }
+
     /// Enters an event with the fate that the call's answer tells; `seen` are what an answer says
     /// of entries.
     fn event<T>(
@@ -56,96 +122,86 @@ impl Worker {
         }
     }
 
-    /// A call on names begins.
-    fn call(&self, life: &Life, op: Op) -> usize {
-        let mut history = self.history();
-        history.calls.push(NameCall { op, answer: None, life: life.clone() });
-        history.calls.len() - 1
-    }
-
-    /// A call on names was answered; `done` is what success says.
-    fn call_ended<T>(
-        &self,
-        call: usize,
-        result: &Result<T, Errno>,
-        done: impl FnOnce(&T) -> Answer,
-    ) {
-        let session = self.session();
-        let mut history = self.history();
-        let (tick, meta_power_lost) = (history.tick(), history.meta_power_lost);
-        let NameCall { op, answer, life } = &mut history.calls[call];
-        // What was asked again in another session may have met its own effect.
-        let is_same_session = life.session == session;
-        life.returned = Some(tick);
-        match result {
-            Ok(_) if life.start < meta_power_lost => life.doubt(),
-            Ok(_) if op.is_look() && !is_same_session => life.is_void = true,
-            Ok(value) => {
-                *answer = Some(done(value));
-                life.apply(tick);
-            }
-            Err(errno) if super::is_verdict(*errno) && is_same_session => {
-                *answer = error_answer(op, *errno);
-                life.is_void = answer.is_none();
-            }
-            Err(_) => life.doubt(),
-        }
-    }
-
-    /// Says which inode it is answered.
-    fn on_inode(&self, attr: Option<&Attr>) {
-        if let Some(attr) = attr {
-            self.on(|| format!(" = inode {} ({:?})", attr.inode.0, attr.kind));
-        }
-    }
-
-    pub(super) async fn lookup(&self, parent: InodeId, name: &str) -> Option<Attr> {
+    pub(super) async fn lookup(&self, parent: InodeId, name: &str) -> Option<Found> {
         let life = self.begin("lookup");
         self.on_name(parent, name);
         let call = self.call(&life, Op::Lookup { path: self.shared.path(parent, name) });
-        let result = self.client.lookup(parent, name.as_bytes()).await;
-        self.call_ended(call, &result, inode_answer);
-        self.on_inode(result.as_ref().ok());
+        let result = self.kernel.stat(self.caller(), self.path(parent, name)).await;
+        self.call_ended(call, &result, |attributes| {
+            let kind = match attributes.mode & libc::S_IFMT {
+                libc::S_IFDIR => Kind::Directory,
+                libc::S_IFLNK => Kind::Symlink,
+                _ => Kind::File,
+            };
+            Answer::Inode(attributes.inode, Some(kind))
+        });
+        self.on_inode(result.as_ref().ok().map(|attributes| InodeId(attributes.inode)));
         self.answered("lookup", &result);
         let seen = match &result {
-            Ok(attr) => {
-                self.file(attr.inode);
-                vec![(slot(parent, name), NameEffect::Saw(Some(attr.inode)))]
+            Ok(attributes) => {
+                let inode = InodeId(attributes.inode);
+                self.file(inode);
+                vec![(slot(parent, name), NameEffect::Saw(Some(inode)))]
             }
             Err(Errno::ENOENT) => vec![(slot(parent, name), NameEffect::Saw(None))],
             Err(_) => Vec::new(),
         };
         self.event(&life, &result, Vec::new(), seen);
-        result.ok()
+        let attributes = result.ok()?;
+        Some(Found { is_file: attributes.mode & libc::S_IFMT == libc::S_IFREG })
     }
 
-    /// Makes a file and opens it for writing.
-    pub(super) async fn create(
-        &self,
-        parent: InodeId,
-        name: &str,
-        mode: OpenMode,
-    ) -> Option<(Handle, InodeId)> {
-        let life = self.begin("create");
+    /// Opens a file, or makes it, as `flags` say.
+    pub(super) async fn open(&self, parent: InodeId, name: &str, flags: i32) -> Option<Open> {
+        let life = self.begin("open");
         self.on_name(parent, name);
+        self.on(|| format!(" with {flags:#o}"));
+        let at = slot(parent, name);
+        let makes = flags & libc::O_CREAT != 0;
         // What a killed or failing call made is not known by number: it is whatever turns up.
-        let index = self.unknown_change(&life, slot(parent, name));
-        let op = Op::Create { path: self.shared.path(parent, name), exclusive: true };
+        let index = makes.then(|| self.unknown_change(&life, at.clone()));
+        let path = self.shared.path(parent, name);
+        let exclusive = flags & libc::O_EXCL != 0;
+        let looks = Op::Lookup { path: path.clone() };
+        let op = if makes { Op::Create { path, exclusive } } else { looks.clone() };
         let call = self.call(&life, op);
-        let result = self.client.create(parent, name.as_bytes(), SETTING, mode).await;
-        self.call_ended(call, &result, |(_, attr)| inode_answer(attr));
-        self.on_inode(result.as_ref().ok().map(|(_, attr)| attr));
-        self.answered("create", &result);
-        self.forget_change(index);
-        match &result {
-            Ok((_, attr)) => {
-                self.history().born(attr.inode, life.start);
-                let set = NameEffect::Set(Some(attr.inode));
-                self.event(&life, &result, vec![(slot(parent, name), set)], Vec::new());
+        let result = self.kernel.open(self.caller(), self.path(parent, name), flags).await;
+        if let Ok(file) = &result {
+            let op = &mut self.history().calls[call].op;
+            match op {
+                Op::Create { exclusive, .. } if file.is_created => *exclusive = true,
+                _ => *op = looks,
             }
-            Err(errno) => self.create_failed(&life, slot(parent, name), *errno),
         }
-        result.ok().map(|(handle, attr)| (handle, attr.inode))
+        self.call_ended(call, &result, |file| {
+            Answer::Inode(file.inode.number().0, Some(Kind::File))
+        });
+        self.on_inode(result.as_ref().ok().map(|file| file.inode.number()));
+        self.answered("open", &result);
+        if let Some(index) = index {
+            self.forget_change(index);
+        }
+        match &result {
+            Ok(file) if file.is_created => {
+                let inode = file.inode.number();
+                self.history().born(inode, life.start);
+                let set = NameEffect::Set(Some(inode));
+                self.event(&life, &result, vec![(at, set)], Vec::new());
+            }
+            // It is the file that the name leads to.
+            Ok(file) => {
+                let seen = vec![(at, NameEffect::Saw(Some(file.inode.number())))];
+                self.event(&life, &result, Vec::new(), seen);
+            }
+            Err(errno) if makes => self.create_failed(&life, at, *errno),
+            Err(Errno::ENOENT) => {
+                self.event(&life, &result, Vec::new(), vec![(at, NameEffect::Saw(None))]);
+            }
+            Err(_) => {}
+        }
+        let file = result.ok()?;
+        let key = self.file(file.inode.number());
+        Some(Open::new(file, key, &life))
     }
 
     fn create_failed(&self, life: &Life, slot: Slot, errno: Errno) {
@@ -188,7 +244,7 @@ impl Worker {
         let at = slot(parent, name);
         let index = self.open_changes(&life, vec![(at.clone(), NameEffect::Set(None))]);
         let call = self.call(&life, Op::Unlink { path: self.shared.path(parent, name) });
-        let result = self.client.unlink(parent, name.as_bytes()).await;
+        let result = self.kernel.unlink(self.caller(), self.path(parent, name)).await;
         self.call_ended(call, &result, |()| Answer::Done);
         self.answered("unlink", &result);
         self.forget_change(index);
@@ -211,35 +267,33 @@ impl Worker {
             1 => Mode::Exchange,
             _ => Mode::Replace,
         };
+        let how = asked_mode(mode);
         let (from, to) = (slot(parent, &name), slot(new_parent, &new_name));
-        let old = match mode {
-            Mode::Exchange => NameEffect::MovedFrom(to.clone()),
+        let old = match how {
+            Renaming::Exchange => NameEffect::MovedFrom(to.clone()),
             _ => NameEffect::Set(None),
         };
         let life = self.begin("rename");
         self.on_name(parent, &name);
         self.on_name(new_parent, &new_name);
-        self.on(|| format!(" {mode:?}"));
+        self.on(|| format!(" {how:?}"));
         self.does(Doing::Changes);
         let changes = vec![(from.clone(), old), (to.clone(), NameEffect::MovedFrom(from.clone()))];
         let index = self.open_changes(&life, changes.clone());
+        let (old_path, new_path) = (self.path(parent, &name), self.path(new_parent, &new_name));
         let paths = (self.shared.path(parent, &name), self.shared.path(new_parent, &new_name));
         let call = self.call(&life, Op::Rename { from: paths.0, to: paths.1, mode });
-        let result = self
-            .client
-            .rename((parent, name.as_bytes()), (new_parent, new_name.as_bytes()), asked_mode(mode))
-            .await
-            .map(drop);
+        let result = self.kernel.rename(self.caller(), old_path, new_path, how).await;
         self.call_ended(call, &result, |()| Answer::Done);
         self.answered("rename", &result);
         self.forget_change(index);
         self.forget_change(index + 1);
-        let seen = match (&result, mode) {
+        let seen = match (&result, how) {
             (Ok(()), _) => vec![(from, NameEffect::SawSome)],
-            (Err(Errno::ENOENT), Mode::Replace | Mode::NoReplace) => {
+            (Err(Errno::ENOENT), Renaming::Replace | Renaming::NoReplace) => {
                 vec![(from, NameEffect::Saw(None))]
             }
-            (Err(Errno::EEXIST), Mode::NoReplace) => vec![(to, NameEffect::SawSome)],
+            (Err(Errno::EEXIST), Renaming::NoReplace) => vec![(to, NameEffect::SawSome)],
             _ => Vec::new(),
         };
         self.event(&life, &result, changes, seen);
@@ -247,34 +301,34 @@ impl Worker {
 
     pub(super) async fn link(&mut self) {
         let (parent, name) = self.place();
-        let Some(attr) = self.lookup(parent, &name).await else { return };
-        if attr.kind == FileKind::File {
-            let (new_parent, _) = self.place();
-            // Names of their own: a rename of one link onto another of the same file does nothing.
-            let new_name = (*self.random.of(&super::LINK_NAMES)).to_owned();
-            let at = slot(new_parent, &new_name);
-            let life = self.begin("link");
-            self.on(|| format!(" of inode {}", attr.inode.0));
-            self.on_name(new_parent, &new_name);
-            let set = NameEffect::Set(Some(attr.inode));
-            let index = self.open_changes(&life, vec![(at.clone(), set.clone())]);
-            let path = self.shared.path(new_parent, &new_name);
-            let call = self.call(&life, Op::Link { inode: attr.inode.0, path });
-            let result = self.client.link(attr.inode, new_parent, new_name.as_bytes()).await;
-            self.call_ended(call, &result, |_| Answer::Done);
-            self.answered("link", &result);
-            self.forget_change(index);
-            let seen = match &result {
-                Ok(_) => {
-                    self.client.forget(attr.inode, 1);
-                    Vec::new()
-                }
-                Err(Errno::EEXIST) => vec![(at.clone(), NameEffect::SawSome)],
-                Err(_) => Vec::new(),
-            };
-            self.event(&life, &result, vec![(at, set)], seen);
-        }
-        self.client.forget(attr.inode, 1);
+        let (new_parent, _) = self.place();
+        // Names of their own: a rename of one link onto another of the same file does nothing.
+        let new_name = *self.random.of(&super::LINK_NAMES);
+        let (from, at) = (slot(parent, &name), slot(new_parent, new_name));
+        let life = self.begin("link");
+        self.on_name(parent, &name);
+        self.on_name(new_parent, new_name);
+        let linked = NameEffect::MovedFrom(from.clone());
+        let index = self.open_changes(&life, vec![(at.clone(), linked.clone())]);
+        let paths = (self.path(parent, &name), self.path(new_parent, new_name));
+        let path = self.shared.path(new_parent, new_name);
+        let call = self.call(&life, Op::Link { inode: 0, path: path.clone() });
+        let acts = |inode: InodeId| {
+            let op = Op::Link { inode: inode.0, path: path.clone() };
+            self.history().calls[call].op = op;
+        };
+        let result = self.kernel.link(self.caller(), paths.0, paths.1, acts).await;
+        self.call_ended(call, &result, |_| Answer::Done);
+        self.answered("link", &result);
+        self.forget_change(index);
+        let (effect, seen) = match &result {
+            Ok(inode) => {
+                (NameEffect::Set(Some(*inode)), vec![(from, NameEffect::Saw(Some(*inode)))])
+            }
+            Err(Errno::EEXIST) => (linked, vec![(at.clone(), NameEffect::SawSome)]),
+            Err(_) => (linked, Vec::new()),
+        };
+        self.event(&life, &result, vec![(at, effect)], seen);
     }
 
     /// Lists a directory; what it has not is seen as absent.
@@ -286,27 +340,13 @@ impl Worker {
     pub(crate) async fn list_directory(&self, parent: InodeId) -> Option<Vec<(String, InodeId)>> {
         let life = self.begin("list");
         self.on_name(parent, "");
-        let mut found = Vec::new();
-        let mut after = 0;
-        loop {
-            let result = self.client.list(parent, after).await;
-            if let Ok(listing) = &result {
-                let name = |entry: &Entry| String::from_utf8_lossy(&entry.name).into_owned();
-                self.on(|| format!(" {:?}", listing.entries.iter().map(name).collect::<Vec<_>>()));
-            }
-            self.answered("list", &result);
-            let listing = result.ok()?;
-            after = listing.entries.last().map_or(after, |entry| entry.cookie);
-            for entry in listing.entries {
-                let name = String::from_utf8_lossy(&entry.name).into_owned();
-                if name != "." && name != ".." && name != super::BALLAST {
-                    found.push((name, entry.attr.inode));
-                }
-            }
-            if listing.end {
-                break;
-            }
+        let result = self.kernel.list(self.caller(), self.directory_name(parent)).await;
+        if let Ok(found) = &result {
+            self.on(|| format!(" {found:?}"));
         }
+        self.answered("list", &result);
+        let mut found = result.ok()?;
+        found.retain(|(name, _)| name != super::BALLAST);
         let mut seen = Vec::new();
         for name in super::NAMES.into_iter().chain(super::LINK_NAMES) {
             let inode = found.iter().find(|(other, _)| other == name).map(|(_, inode)| *inode);
@@ -337,25 +377,15 @@ impl Worker {
             self.on_name(parent, &name);
             let index = self.unknown_change(&life, at.clone());
             let call = self.call(&life, Op::Mkdir { path: self.shared.path(parent, &name) });
-            let result = self
-                .client
-                .make(
-                    parent,
-                    name.as_bytes(),
-                    Creation::Directory,
-                    Setting { mode: 0o755, ..SETTING },
-                )
-                .await;
-            self.call_ended(call, &result, inode_answer);
-            self.on_inode(result.as_ref().ok());
+            let result = self.kernel.mkdir(self.caller(), self.path(parent, &name)).await;
+            self.call_ended(call, &result, |inode| Answer::Inode(inode.0, Some(Kind::Directory)));
             self.answered("mkdir", &result);
             self.forget_change(index);
             match &result {
-                Ok(attr) => {
-                    self.history().born(attr.inode, life.start);
-                    let set = NameEffect::Set(Some(attr.inode));
+                Ok(inode) => {
+                    self.history().born(*inode, life.start);
+                    let set = NameEffect::Set(Some(*inode));
                     self.event(&life, &result, vec![(at, set)], Vec::new());
-                    self.client.forget(attr.inode, 1);
                 }
                 Err(errno) => self.create_failed(&life, at, *errno),
             }
@@ -365,7 +395,7 @@ impl Worker {
         self.on_name(parent, &name);
         let index = self.open_changes(&life, vec![(at.clone(), NameEffect::Set(None))]);
         let call = self.call(&life, Op::Rmdir { path: self.shared.path(parent, &name) });
-        let result = self.client.rmdir(parent, name.as_bytes()).await;
+        let result = self.kernel.rmdir(self.caller(), self.path(parent, &name)).await;
         self.call_ended(call, &result, |()| Answer::Done);
         self.answered("rmdir", &result);
         self.forget_change(index);

@@ -1,0 +1,274 @@
+//! A model of the Linux kernel in front of one mount: system calls become FUSE requests, as in `fs/namei.c` and
+//! `fs/fuse` of Linux 6.12 to 6.18, and caches are kept as long as the mount allows.
+//!
+//! One [`Kernel`] stands for the mount of one process. Applications call it on a simulated node of their
+//! own, so they survive that process: requests in flight then get `ECONNABORTED`, later ones `ENOTCONN`.
+//! Each request may wait on its way to the process, and each answer on its way back.
+
+mod attributes;
+mod directories;
+mod files;
+mod inode;
+mod names;
+mod pages;
+mod walk;
+
+use crate::random::Random;
+use client::Client;
+use fuse::{FileSystem, Negotiated, NodeId, Operation, Registry, Request, Response, Unique};
+use inode::{Dentry, Forgets, Inode};
+use mount::Server;
+use protocol::Errno;
+use ring::local::Semaphore;
+use ring::sim::Node;
+use ring::time::sleep;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+pub(crate) use files::{Locking, OpenFile};
+pub(crate) use names::Renaming;
+pub(crate) use walk::Path;
+
+/// What a system call gives.
+pub(crate) type Answer<T> = Result<T, Errno>;
+
+/// Connection to the process lost while it had the request.
+const ECONNABORTED: Errno = Errno(103);
+/// No process serves the mount any more.
+const ENOTCONN: Errno = Errno(107);
+
+/// How long FORGETs wait for others, at most.
+const FORGET_DELAY: Duration = Duration::from_millis(50);
+
+/// A directory's number and a name in it.
+type Key = (u64, Box<[u8]>);
+
+/// The thread that makes a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Caller(pub(crate) u32);
+
+/// One mount in the kernel.
+pub(crate) struct Kernel {
+    /// What the process that serves the mount has; `None` when it is dead.
+    served: RefCell<Option<(Rc<Server>, Rc<Client>)>>,
+    process: Node,
+    negotiated: Negotiated,
+    random: RefCell<Random>,
+    requests: Registry,
+    unique: Cell<u64>,
+    /// Counts changes of attributes: an answer does not overwrite what changed after it was asked for.
+    attr_version: Cell<u64>,
+    inodes: RefCell<BTreeMap<u64, Weak<Inode>>>,
+    dentries: RefCell<BTreeMap<Key, Dentry>>,
+    /// Names for which a LOOKUP is under way.
+    in_lookup: RefCell<BTreeSet<Key>>,
+    looked_up: ring::local::Notify,
+    root: Rc<Inode>,
+    /// `s_vfs_rename_mutex`.
+    renames: Semaphore,
+    forgets: Rc<Forgets>,
+    files: Cell<u64>,
+}
+
+impl Kernel {
+    /// Mounts: agrees with the server. To be called by the process.
+    pub(crate) fn mount(
+        (server, client): (Rc<Server>, Rc<Client>),
+        process: Node,
+        applications: &Node,
+        mut random: Random,
+    ) -> Rc<Kernel> {
+        let options = mount::session_options(fuse::TransportChoice::Auto);
+        let negotiated = Negotiated {
+            minor: 45,
+            capabilities: options.capabilities,
+            max_write_bytes: options.max_write_bytes,
+            max_readahead_bytes: options.max_readahead_bytes,
+            transport: fuse::Transport::IoUring,
+            transport_reason: "simulated".into(),
+        };
+        server.init(&negotiated);
+        let forgets = Rc::new(Forgets::default());
+        let forget_random = Random::new(random.next());
+        let kernel = Rc::new(Kernel {
+            served: RefCell::new(Some((server, client))),
+            process,
+            negotiated,
+            random: RefCell::new(random),
+            requests: Registry::default(),
+            unique: Cell::new(0),
+            attr_version: Cell::new(1),
+            inodes: RefCell::default(),
+            dentries: RefCell::default(),
+            in_lookup: RefCell::default(),
+            looked_up: ring::local::Notify::new(),
+            root: Rc::new(Inode::root(Rc::clone(&forgets))),
+            renames: Semaphore::new(1),
+            forgets,
+            files: Cell::new(0),
+        });
+        drop(applications.spawn(forget(Rc::downgrade(&kernel), forget_random)));
+        kernel
+    }
+
+    /// The process has died: the connection is aborted.
+    pub(crate) fn abort(&self) {
+        self.served.take();
+    }
+
+    /// Whether the process that served the mount has died.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.served.borrow().is_none()
+    }
+
+    fn server(&self) -> Answer<Rc<Server>> {
+        let served = self.served.borrow();
+        served.as_ref().map(|(server, _)| Rc::clone(server)).ok_or(ENOTCONN)
+    }
+
+    /// The client of the process, for what no system call can express.
+    pub(crate) fn client(&self) -> Option<Rc<Client>> {
+        self.served.borrow().as_ref().map(|(_, client)| Rc::clone(client))
+    }
+
+    /// Runs something in the process, as a request to it would.
+    pub(crate) async fn in_process<T: 'static>(
+        &self,
+        job: impl Future<Output = Answer<T>> + 'static,
+    ) -> Answer<T> {
+        self.server()?;
+        self.process.spawn(job).await.unwrap_or(Err(ECONNABORTED))
+    }
+
+    fn chance(&self, percent: u64) -> bool {
+        self.random.borrow_mut().chance(percent)
+    }
+
+    /// The way of a request or an answer: mostly no time, now and then that of a busy machine.
+    async fn delay(&self) {
+        let us = {
+            let mut random = self.random.borrow_mut();
+            match random.below(100) {
+                0..75 => return,
+                75..98 => random.between(1, 200),
+                _ => random.between(1, 10_000),
+            }
+        };
+        sleep(Duration::from_micros(us)).await;
+    }
+
+    /// Sends a request and waits for its answer.
+    async fn request(&self, caller: Caller, node: u64, operation: Operation) -> Answer<Response> {
+        self.request_until(caller, node, operation, None).await
+    }
+
+    /// As [`Kernel::request`]; after `patience` the caller is interrupted by a signal.
+    async fn request_until(
+        &self,
+        Caller(pid): Caller,
+        node: u64,
+        operation: Operation,
+        patience: Option<Duration>,
+    ) -> Answer<Response> {
+        self.delay().await;
+        let server = self.server()?;
+        self.unique.set(self.unique.get() + 2);
+        let unique = Unique(self.unique.get());
+        let cancellation = self.requests.enter(unique);
+        let key = cancellation.key();
+        let node = NodeId(node);
+        let (uid, gid, is_resent) = (0, 0, false);
+        let request = Request { unique, node, uid, gid, pid, is_resent, operation, cancellation };
+        let mut job = self.process.spawn(server.handle(request));
+        let answer = match patience {
+            None => job.await,
+            Some(patience) => {
+                if let Ok(answer) = ring::time::timeout(patience, &mut job).await {
+                    answer
+                } else {
+                    self.requests.interrupt(unique);
+                    job.await
+                }
+            }
+        };
+        self.requests.leave(key);
+        self.delay().await;
+        match answer {
+            Ok(Response::Error(errno)) => Err(Errno(errno.raw_os_error() as u16)),
+            Ok(response) => Ok(response),
+            Err(_) => Err(ECONNABORTED),
+        }
+    }
+
+    /// Sends a request whose answer nobody waits for.
+    fn request_in_background(
+        self: &Rc<Self>,
+        node: u64,
+        operation: Operation,
+        held: impl Sized + 'static,
+    ) {
+        let kernel = Rc::clone(self);
+        drop(ring::spawn(async move {
+            // Of RELEASE the answer is ignored.
+            let _ = kernel.request(Caller(0), node, operation).await;
+            drop(held);
+        }));
+    }
+
+    /// The notification `INVAL_INODE`: drops attributes, and pages once nobody reads into them.
+    pub(crate) async fn invalidate_inode(&self, node: u64) {
+        self.delay().await;
+        let Some(inode) = self.inodes.borrow().get(&node).and_then(Weak::upgrade) else { return };
+        inode.change_version(self.next_version());
+        inode.expire_attributes();
+        inode.drop_pages(0, u64::MAX).await;
+    }
+
+    fn next_version(&self) -> u64 {
+        self.attr_version.set(self.attr_version.get() + 1);
+        self.attr_version.get()
+    }
+
+    /// Drops all names, as the shrinker does, and waits until the process has been told; answers what it
+    /// keeps all the same.
+    pub(crate) async fn unused(&self) -> Answer<mount::Kept> {
+        let dentries = std::mem::take(&mut *self.dentries.borrow_mut());
+        drop(dentries);
+        // RELEASEs and FORGETs are under way.
+        sleep(FORGET_DELAY * 100).await;
+        Ok(self.server()?.kept())
+    }
+
+    /// Now and then memory is short.
+    fn shrink(&self) {
+        let victim = {
+            let mut random = self.random.borrow_mut();
+            let dentries = self.dentries.borrow();
+            let count = dentries.len() as u64;
+            if count == 0 || !random.chance(3) {
+                return;
+            }
+            let key = dentries.keys().nth(random.below(count) as usize);
+            key.cloned()
+        };
+        if let Some((parent, name)) = victim {
+            self.invalidate(parent, &name);
+        }
+    }
+}
+
+/// Sends FORGETs, several at once and late.
+async fn forget(kernel: Weak<Kernel>, mut random: Random) {
+    loop {
+        sleep(Duration::from_nanos(random.between(1, FORGET_DELAY.as_nanos() as u64))).await;
+        let Some(kernel) = kernel.upgrade() else { return };
+        let Ok(server) = kernel.server() else { return };
+        let forgets = kernel.forgets.take();
+        if forgets.is_empty() {
+            continue;
+        }
+        drop(kernel.process.spawn(async move { server.forget(&forgets) }));
+    }
+}

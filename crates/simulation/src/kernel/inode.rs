@@ -1,0 +1,163 @@
+//! Inodes and names as the kernel knows them.
+
+use super::pages::Page;
+use fuse::{Attributes, NodeId};
+use ring::local::{Notify, Permit, Semaphore};
+use ring::time::{Instant, now};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Shared holders of an inode's lock at once.
+const SHARED_MAX: usize = 1 << 20;
+
+/// Lookup counts that are to be given back.
+#[derive(Debug, Default)]
+pub(super) struct Forgets(RefCell<Vec<(NodeId, u64)>>);
+
+impl Forgets {
+    pub(super) fn push(&self, node: u64, count: u64) {
+        if count > 0 {
+            self.0.borrow_mut().push((NodeId(node), count));
+        }
+    }
+
+    pub(super) fn take(&self) -> Vec<(NodeId, u64)> {
+        self.0.take()
+    }
+}
+
+/// A name in a directory.
+#[derive(Debug)]
+pub(super) struct Dentry {
+    /// `None`: there is no such name.
+    pub(super) inode: Option<Rc<Inode>>,
+    /// The name is used until then without asking.
+    pub(super) valid_until: Instant,
+    /// A name keeps its directory.
+    pub(super) parent: Rc<Inode>,
+}
+
+/// What is known of an inode's attributes.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    attributes: Attributes,
+    valid_until: Instant,
+    version: u64,
+}
+
+/// An inode that the kernel knows. When it is dropped, its lookups are given back.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub(super) node: u64,
+    known: Cell<Known>,
+    lookups: Cell<u64>,
+    /// `i_rwsem`.
+    lock: Semaphore,
+    pub(super) pages: RefCell<BTreeMap<u64, Page>>,
+    /// Notified when pages were read.
+    pub(super) filled: Notify,
+    /// Of a directory: where it has a name.
+    pub(super) place: RefCell<Option<(u64, Box<[u8]>)>>,
+    /// Its entries were looked up: the next listing asks for inodes too.
+    pub(super) wants_plus: Cell<bool>,
+    forgets: Rc<Forgets>,
+}
+
+impl Inode {
+    pub(super) fn new(node: u64, attributes: Attributes, forgets: Rc<Forgets>) -> Inode {
+        Inode {
+            node,
+            known: Cell::new(Known { attributes, valid_until: now(), version: 0 }),
+            lookups: Cell::new(0),
+            lock: Semaphore::new(SHARED_MAX),
+            pages: RefCell::default(),
+            filled: Notify::new(),
+            place: RefCell::default(),
+            wants_plus: Cell::new(false),
+            forgets,
+        }
+    }
+
+    pub(super) fn root(forgets: Rc<Forgets>) -> Inode {
+        let attributes = Attributes { inode: 1, mode: libc::S_IFDIR, ..Attributes::default() };
+        Inode::new(NodeId::ROOT.0, attributes, forgets)
+    }
+
+    pub(super) async fn lock(&self) -> Permit {
+        self.lock.acquire(SHARED_MAX).await
+    }
+
+    pub(super) async fn lock_shared(&self) -> Permit {
+        self.lock.acquire(1).await
+    }
+
+    pub(super) fn try_lock_shared(&self) -> Option<Permit> {
+        self.lock.try_acquire(1)
+    }
+
+    pub(super) fn attributes(&self) -> Attributes {
+        self.known.get().attributes
+    }
+
+    /// The inode's number, as stat(2) shows it.
+    pub(crate) fn number(&self) -> protocol::InodeId {
+        protocol::InodeId(self.attributes().inode)
+    }
+
+    pub(super) fn kind(&self) -> u32 {
+        self.attributes().mode & libc::S_IFMT
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        self.kind() == libc::S_IFDIR
+    }
+
+    pub(super) fn is_file(&self) -> bool {
+        self.kind() == libc::S_IFREG
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.attributes().size
+    }
+
+    pub(super) fn set_size(&self, size: u64) {
+        let mut known = self.known.get();
+        known.attributes.size = size;
+        self.known.set(known);
+    }
+
+    pub(super) fn looked_up(&self) {
+        self.lookups.set(self.lookups.get() + 1);
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.known.get().version
+    }
+
+    pub(super) fn change_version(&self, version: u64) {
+        self.known.set(Known { version, ..self.known.get() });
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        self.known.get().valid_until > now()
+    }
+
+    pub(super) fn expire_attributes(&self) {
+        self.known.set(Known { valid_until: now(), ..self.known.get() });
+    }
+
+    /// Takes attributes over; answers the size before.
+    pub(super) fn set(&self, attributes: Attributes, valid: Duration, version: u64) -> u64 {
+        let size = self.size();
+        self.known.set(Known { attributes, valid_until: now() + valid, version });
+        size
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        self.forgets.push(self.node, self.lookups.get());
+    }
+}
