@@ -5,6 +5,9 @@
 //! enter the kernel, and cannot wait for an operation that itself waits for the service. What the
 //! kernel does cache are pages of files opened read-only, kept from one open to the next as long as
 //! the data has the same version.
+//!
+//! [`Server`] answers requests and [`notices`] carries what the kernel has to drop. [`Mount`] connects both to
+//! `/dev/fuse`; the simulation connects them to a model of the kernel.
 
 mod convert;
 mod directories;
