@@ -218,10 +218,10 @@ impl Client {
 
     pub(crate) fn end_open(&self, inode: &Inode) {
         let open_files = self.open_files.get();
-        assert!(open_files > 0, "a handle of inode {} is closed, and none is open", inode.id);
+        assert!(open_files > 0, "a handle of {} is closed, and none is open", inode.id);
         self.open_files.set(open_files - 1);
         let mut state = inode.state.borrow_mut();
-        assert!(state.opens > 0, "a handle of inode {} is closed that is not counted", inode.id);
+        assert!(state.opens > 0, "a handle of {} is closed that is not counted", inode.id);
         state.opens -= 1;
         if state.opens > 0 {
             return;

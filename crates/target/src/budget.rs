@@ -115,6 +115,7 @@ impl Share {
 
     /// Gives back what is far beyond `used` bytes, and all if none is used.
     pub(crate) fn shrink(&mut self, used: usize) {
+        assert!(self.bytes >= used, "{used} bytes are used, of {} that are covered", self.bytes);
         let kept = if used == 0 { 0 } else { used + STEP_BYTES };
         if used == 0 || self.bytes > kept + STEP_BYTES {
             self.budget.give(self.bytes - kept.min(self.bytes));

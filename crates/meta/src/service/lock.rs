@@ -68,7 +68,9 @@ impl Shared {
         }
         let place = (lock.inode, lock.family);
         self.locks.borrow_mut().give_up(place, WaitId(work.id.0));
-        session.lock_waits.set(session.lock_waits.get() - 1);
+        let waits = session.lock_waits.get();
+        assert!(waits > 0, "{} has waited for {lock:?} uncounted", session.id);
+        session.lock_waits.set(waits - 1);
     }
 
     /// Stores what an owner holds now, and tells whom that let in.

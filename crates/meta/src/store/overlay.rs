@@ -27,7 +27,13 @@ impl Overlay {
     pub(crate) fn set(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         self.bytes += key.len() + value.as_ref().map_or(0, Vec::len);
         if let Some(Some(old)) = self.writes.insert(key, value) {
-            self.bytes = self.bytes.saturating_sub(old.len());
+            assert!(
+                self.bytes >= old.len(),
+                "{} bytes are pending, and {} of them are replaced",
+                self.bytes,
+                old.len()
+            );
+            self.bytes -= old.len();
         }
     }
 

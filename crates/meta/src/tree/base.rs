@@ -172,7 +172,7 @@ impl Base {
             }
             Effect::Gone(inode) => {
                 let was_dead = self.dead.remove(&inode);
-                assert!(was_dead, "inode {inode} is gone, and was not dead");
+                assert!(was_dead, "{inode} is gone, and was not dead");
             }
             Effect::Truncating(inode) => {
                 self.truncating.insert(inode);

@@ -344,7 +344,7 @@ impl Transaction<'_> {
             self.kill(inode)?;
             return Ok(None);
         }
-        assert!(!inode.is_dead, "inode {id} is dead, and open in {openers:?}");
+        assert!(!inode.is_dead, "{id} is dead, and open in {openers:?}");
         for session in openers {
             self.mark(&Key::OpenOrphan(id, session))?;
             self.effect(Effect::Opened(id, session));

@@ -45,7 +45,7 @@ impl Transaction<'_> {
         }
         assert!(
             inode.is_dead && inode.truncating.is_none(),
-            "inode {id} would be forgotten, and is in use: {inode:?}"
+            "{id} would be forgotten, and is in use: {inode:?}"
         );
         let Some(inodes) = self.counters.inodes.checked_sub(1) else {
             return Err(contradiction(&Key::Counters, "it counts fewer inodes than there are"));

@@ -263,7 +263,7 @@ impl Transaction<'_> {
     ) -> Result<(), Error> {
         if is_directory(inode) {
             let id = inode.attr.inode;
-            assert_ne!(id, parent, "directory {id} would be its own parent");
+            assert_ne!(id, parent, "{id} would be its own parent");
             inode.parent = parent;
         }
         inode.touch(now);

@@ -181,10 +181,10 @@ impl<'a> Transaction<'a> {
     pub(crate) fn put_inode(&mut self, inode: &Inode) -> Result<(), Error> {
         let id = inode.attr.inode;
         let fault = inode.fault(id);
-        assert!(fault.is_none(), "inode {id} would be stored, and {fault:?}: {inode:?}");
+        assert!(fault.is_none(), "{id} would be stored, and {fault:?}: {inode:?}");
         assert!(
             id.0 < self.counters.next_inode,
-            "inode {id} would be stored, and numbers from {} on are not given out",
+            "{id} would be stored, and numbers from {} on are not given out",
             self.counters.next_inode
         );
         self.put(&Key::Inode(id), inode)
@@ -197,7 +197,7 @@ impl<'a> Transaction<'a> {
 
     /// Marks an inode dead: what it holds is freed in the background.
     pub(crate) fn kill(&mut self, inode: &mut Inode) -> Result<(), Error> {
-        assert_eq!(inode.attr.nlink, 0, "inode {} is killed, and has names", inode.attr.inode);
+        assert_eq!(inode.attr.nlink, 0, "{} is killed, and has names", inode.attr.inode);
         inode.is_dead = true;
         self.put_inode(inode)?;
         self.effect(Effect::Dead(inode.attr.inode));
