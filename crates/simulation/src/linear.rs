@@ -349,6 +349,8 @@ impl<'a> Search<'a> {
                     ended.insert(configuration);
                 }
                 Err(_) if is_lost => {
+                    // It was made without anybody looking meanwhile, or never.
+                    self.make(call, configuration.clone(), &mut ended);
                     ended.insert(configuration);
                 }
                 Err(_) => self.make(call, configuration, &mut ended),

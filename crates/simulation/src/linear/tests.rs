@@ -109,6 +109,10 @@ fn lost_answers() {
     let other = [look("a", Some(7), 5, 6), look("a", Some(8), 7, 8)];
     assert!(!holds(&[&[create_lost.clone()][..], &other[..]].concat()), "it made one file");
     let ended = Call { end: Some(4), ..create_lost.clone() };
+    for seen in [None, Some(7)] {
+        let unseen = [ended.clone(), look("a", seen, 5, 6)];
+        assert!(holds(&unseen), "it was made while nobody looked: {seen:?}");
+    }
     assert!(!holds(&[&[ended][..], &[look("a", None, 5, 6), look("a", Some(7), 7, 8)]].concat()));
     let twice = [create("a", 1, 0, 1), lost(Op::Unlink { path: path("a") }, None)];
     let after = [look("a", None, 3, 4), create("a", 2, 5, 6), look("a", None, 7, 8)];
