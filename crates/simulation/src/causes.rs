@@ -1,15 +1,75 @@
 //! Which misfortune explains an error or a long wait. What none explains is a violation.
+//!
+//! It has to have lasted when the call was under way, or ended not long before ([`Fault::reach`]), and the call
+//! has to depend on what it befell: every call on its own machine and on the metadata service, one about data
+//! also on all devices and the machines that serve them. A wait may also be for other clients, which are asked for
+//! their rights. But only the time that misfortunes reach is explained: what is left must be a normal wait.
 
 use crate::fault::Fault;
 use ring::time::{Instant, now};
+use std::fmt::{self, Display};
 use std::time::Duration;
 
-/// A misfortune and its time; `until` is `None` while it lasts.
+/// Calls that also depend on devices.
+const OF_DATA: [&str; 11] = [
+    "read",
+    "write",
+    "fsync",
+    "close",
+    "truncate",
+    "fallocate",
+    "copy",
+    "sync",
+    "seek",
+    "lock",
+    "unlock",
+];
+
+/// What a misfortune befell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A machine with client, target and agent, or all its links.
+    Node(usize),
+    /// The metadata service.
+    Meta,
+    /// A machine's device.
+    Device(usize),
+    /// What connects two machines; `None` is that of the metadata service.
+    Link(usize, Option<usize>),
+}
+
+/// A call that failed or took long.
 #[derive(Clone, Copy, Debug)]
-struct Span {
+pub(crate) struct Called<'a> {
+    pub(crate) what: &'a str,
+    pub(crate) machine: usize,
+    pub(crate) begun: Instant,
+}
+
+/// A misfortune and its time; `until` is `None` while it lasts.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
     fault: Fault,
     from: Instant,
     until: Option<Instant>,
+    /// Nothing: everything.
+    places: Vec<Place>,
+}
+
+impl Place {
+    /// Whether a call depends on it.
+    fn matters(self, call: Called<'_>) -> bool {
+        let is_of_data = OF_DATA.contains(&call.what);
+        match self {
+            Place::Meta => true,
+            Place::Device(_) => is_of_data,
+            // A target that is out of contact with the metadata service admits nobody.
+            Place::Node(node) | Place::Link(node, None) => node == call.machine || is_of_data,
+            Place::Link(one, Some(other)) => {
+                is_of_data && (one == call.machine || other == call.machine)
+            }
+        }
+    }
 }
 
 impl Span {
@@ -17,6 +77,20 @@ impl Span {
     fn meets(&self, begun: Instant, after: Duration) -> bool {
         // All that lies before the end of the call, which is now, has begun by then.
         self.until.is_none_or(|until| begun <= until || begun - until <= after)
+    }
+
+    fn matters(&self, call: Called<'_>) -> bool {
+        self.places.is_empty() || self.places.iter().any(|place| place.matters(call))
+    }
+}
+
+impl Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {:?} ", self.fault, self.places)?;
+        match self.until {
+            Some(until) => write!(f, "{:?}..{until:?}", self.from),
+            None => write!(f, "since {:?}", self.from),
+        }
     }
 }
 
@@ -27,7 +101,15 @@ pub(crate) struct Causes(Vec<Span>);
 impl Causes {
     /// A misfortune begins.
     pub(crate) fn begin(&mut self, fault: Fault) {
-        self.0.push(Span { fault, from: now(), until: None });
+        self.0.push(Span { fault, from: now(), until: None, places: Vec::new() });
+    }
+
+    /// It befalls this, too.
+    pub(crate) fn befalls(&mut self, fault: Fault, places: &[Place]) {
+        let lasts = |span: &&mut Span| span.fault == fault && span.until.is_none();
+        if let Some(span) = self.0.iter_mut().find(lasts) {
+            span.places.extend(places);
+        }
     }
 
     /// A misfortune of this kind is over.
@@ -38,27 +120,73 @@ impl Causes {
         }
     }
 
-    /// What explains that a call that began then has just failed.
-    pub(crate) fn of_error(&self, begun: Instant) -> Option<Fault> {
-        self.find(begun, |fault| fault.reach().errors)
+    /// What explains that a call has just failed.
+    pub(crate) fn of_error(&self, call: Called<'_>) -> Option<&Span> {
+        let meets = |span: &&Span| {
+            let after = span.fault.reach().errors;
+            after.is_some_and(|after| span.meets(call.begun, after)) && span.matters(call)
+        };
+        self.0.iter().rev().find(meets)
     }
 
-    /// What explains that a call that began then has lasted until now.
-    pub(crate) fn of_wait(&self, begun: Instant) -> Option<Fault> {
-        self.find(begun, |fault| fault.reach().waits)
-    }
-
-    fn find(&self, begun: Instant, after: impl Fn(Fault) -> Option<Duration>) -> Option<Fault> {
-        let meets = |span: &&Span| after(span.fault).is_some_and(|after| span.meets(begun, after));
-        self.0.iter().rev().find(meets).map(|span| span.fault)
+    /// What explains, last of all, that a call has lasted until now, of which so much would be normal.
+    pub(crate) fn of_wait(&self, call: Called<'_>, normal: Duration) -> Option<&Span> {
+        let present = now();
+        let mut explained = Duration::ZERO;
+        let mut last = None;
+        let mut reached = call.begun;
+        for span in &self.0 {
+            let Some(after) = span.fault.reach().waits else { continue };
+            if !span.meets(call.begun, after) {
+                continue;
+            }
+            last = Some(span);
+            let until = span.until.map_or(present, |until| present.min(until + after));
+            let from = span.from.max(reached);
+            if until > from {
+                explained += until - from;
+                reached = until;
+            }
+        }
+        let is_explained = call.begun.elapsed().saturating_sub(explained) <= normal;
+        last.filter(|_| is_explained)
     }
 
     /// Each misfortune with its time, as text.
     pub(crate) fn describe(&self) -> String {
-        let text = |span: &Span| match span.until {
-            Some(until) => format!("{:?} {:?}..{until:?}", span.fault, span.from),
-            None => format!("{:?} since {:?}", span.fault, span.from),
-        };
-        self.0.iter().map(text).collect::<Vec<_>>().join(", ")
+        self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_ns(seconds * 1_000_000_000)
+    }
+
+    fn span(fault: Fault, places: &[Place]) -> Causes {
+        Causes(vec![Span { fault, from: at(100), until: Some(at(110)), places: places.to_vec() }])
+    }
+
+    fn explains(causes: &Causes, what: &str, machine: usize, begun: u64) -> bool {
+        causes.of_error(Called { what, machine, begun: at(begun) }).is_some()
+    }
+
+    /// Goal: a misfortune explains errors of calls that depend on what it befell, while it lasts and for as
+    /// long after it as recovery takes.
+    #[test]
+    fn errors_need_a_cause_that_matters() {
+        let cut = span(Fault::Cut, &[Place::Link(0, Some(1))]);
+        assert!(explains(&cut, "read", 0, 105) && explains(&cut, "read", 1, 105));
+        assert!(!explains(&cut, "read", 2, 105), "another link");
+        assert!(!explains(&cut, "rename", 0, 105), "names need no device");
+        assert!(!explains(&cut, "read", 0, 300), "long over");
+        let kill = span(Fault::NodeKill, &[Place::Node(1)]);
+        assert!(explains(&kill, "read", 2, 105) && !explains(&kill, "rename", 2, 105));
+        let meta = span(Fault::MetaKill, &[Place::Meta]);
+        assert!(explains(&meta, "rename", 2, 105));
+        assert!(!explains(&span(Fault::ClockStep, &[Place::Meta]), "rename", 2, 105));
     }
 }

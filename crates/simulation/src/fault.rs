@@ -1,5 +1,6 @@
 //! The kinds of misfortunes, and how often each befalls a cluster.
 
+use protocol::times;
 use std::time::Duration;
 
 /// What may befall.
@@ -64,10 +65,11 @@ pub(crate) struct Reach {
     pub(crate) waits: Option<Duration>,
 }
 
-/// A session's deadline and a request's, and time to recover.
-const RECOVERED_AFTER: Duration = Duration::from_secs(100);
-/// How long a connection that was broken takes to be made again and to carry what was lost.
-const RECONNECTED_AFTER: Duration = Duration::from_secs(10);
+/// After a misfortune the session of who was silent lives for its deadline; then it is fenced, and a target that
+/// cannot be asked for that has to let its admission lapse.
+const RECOVERED_AFTER: Duration = times::SESSION_DEADLINE.saturating_add(times::ADMISSION_LAPSE);
+/// How long a connection that was broken takes to be noticed, made again and to carry what was lost.
+const RECONNECTED_AFTER: Duration = times::TARGET_DEADLINE.saturating_mul(2);
 
 impl Fault {
     /// All kinds, in the order of their numbers, with their names in counts.

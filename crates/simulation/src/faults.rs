@@ -7,6 +7,7 @@
 mod others;
 
 use crate::aim::{self, Victim};
+use crate::causes::Place;
 use crate::fault::Fault;
 use crate::random::Random;
 use crate::worker::Shared;
@@ -82,25 +83,37 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
     let machine = &cluster.machines[victim.machine];
     let other = &cluster.machines[victim.other].node;
     let lasting = lasting(random);
+    let link = |is_meta: bool| Place::Link(victim.machine, (!is_meta).then_some(victim.other));
     match kind {
         Fault::Reset => {
             let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(60));
             let peer = if is_meta { &cluster.meta.node } else { other };
+            shared.befalls(kind, &[link(is_meta)]);
             cluster.network.reset(&machine.node, peer);
         }
         Fault::Hold | Fault::LongHold => {
             let lasting = if kind == Fault::Hold { lasting } else { minutes(random) };
             let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(30));
             let peer = if is_meta { &cluster.meta.node } else { other };
+            shared.befalls(kind, &[link(is_meta)]);
             cluster.network.hold_back(&machine.node, peer);
             last(shared, lasting).await;
             cluster.network.let_go(&machine.node, peer);
         }
         Fault::Cut => {
             match random.below(4) {
-                0 => cluster.network.cut(&machine.node, &cluster.meta.node),
-                1 => cluster.network.cut(&machine.node, other),
-                _ => cluster.network.isolate(&machine.node),
+                0 => {
+                    shared.befalls(kind, &[link(true)]);
+                    cluster.network.cut(&machine.node, &cluster.meta.node);
+                }
+                1 => {
+                    shared.befalls(kind, &[link(false)]);
+                    cluster.network.cut(&machine.node, other);
+                }
+                _ => {
+                    shared.befalls(kind, &[Place::Node(victim.machine)]);
+                    cluster.network.isolate(&machine.node);
+                }
             }
             last(shared, lasting).await;
             cluster.network.heal_all();
@@ -108,6 +121,7 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
         Fault::CutOneWay => {
             let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(60));
             let peer = if is_meta { &cluster.meta.node } else { other };
+            shared.befalls(kind, &[link(is_meta)]);
             if random.chance(50) {
                 cluster.network.cut_one_way(&machine.node, peer);
             } else {
@@ -120,12 +134,16 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
         Fault::Strand => strand(shared, victim, random).await,
         Fault::Straggle => straggle(shared, victim, random).await,
         Fault::Pause => {
+            shared.befalls(kind, &[Place::Node(victim.machine)]);
             machine.node.pause();
             last(shared, lasting).await;
             machine.node.resume();
         }
-        Fault::NodeKill => kill_node(shared, victim.machine, None, lasting).await,
-        Fault::NodePower => kill_node(shared, victim.machine, Some(random), lasting).await,
+        Fault::NodeKill | Fault::NodePower => {
+            shared.befalls(kind, &[Place::Node(victim.machine)]);
+            let power = (kind == Fault::NodePower).then_some(random);
+            kill_node(shared, victim.machine, power, lasting).await;
+        }
         others => others::befall(shared, others, victim, (lasting, random)).await,
     }
 }
@@ -143,9 +161,11 @@ async fn slow_link(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     let latency = Some((Duration::from_millis(1), Duration::from_millis(most_ms)));
     let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(60));
     if is_meta || random.chance(30) {
+        shared.befalls(Fault::SlowLink, &[Place::Link(victim.machine, None)]);
         cluster.network.set_latency(node, &cluster.meta.node, latency);
     }
     if !is_meta {
+        shared.befalls(Fault::SlowLink, &[Place::Link(victim.machine, Some(victim.other))]);
         cluster.network.set_latency(node, &cluster.machines[victim.other].node, latency);
     }
     last(shared, lasting(random)).await;
@@ -158,6 +178,7 @@ async fn strand(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     let other = &cluster.machines[victim.other].node;
     let (least_ms, most_ms) = ENDED_NOT_LAPSED_MS;
     let lasting = Duration::from_millis(random.between(least_ms, most_ms));
+    shared.befalls(Fault::Strand, &[Place::Node(victim.machine)]);
     // What it does when it comes back takes longer than learning that the session is lost.
     let usual = ring::sim::SimConfig::default();
     let write = (Duration::from_millis(20), Duration::from_millis(400));
@@ -184,6 +205,7 @@ async fn straggle(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
     // One without a device of its own, whose admission there would have to lapse first.
     let index = if shared.plan.has_guest { shared.plan.nodes - 1 } else { victim.machine };
     let node = &cluster.machines[index].node;
+    shared.befalls(Fault::Straggle, &[Place::Node(index)]);
     let mut others = cluster.machines.iter().filter(|machine| machine.index != index);
     let (Some(one), Some(other)) = (others.next(), others.next()) else { return };
     let to_one = pin!(network.hold_back_sender(node, &one.node, aim::DATA_BYTES));
@@ -245,6 +267,7 @@ pub(crate) async fn slow_disks(shared: Rc<Shared>, mut random: Random) {
         shared.history.borrow_mut().counts.kinds[Fault::SlowDisk as usize] += 1;
         if most > BEARABLE {
             shared.causes.borrow_mut().begin(Fault::SlowDisk);
+            shared.causes.borrow_mut().befalls(Fault::SlowDisk, &[Place::Device(machine.index)]);
         }
         sleep(end - now()).await;
         shared.causes.borrow_mut().end_of(Fault::SlowDisk);

@@ -5,8 +5,9 @@ mod data;
 mod locks;
 mod names;
 
-use crate::causes::Causes;
+use crate::causes::{Called, Causes, Place, Span};
 use crate::cluster::Cluster;
+use crate::fault::Fault;
 use crate::history::{Actor, FileKey, History, Life};
 use crate::kernel::{Caller, Kernel, Path};
 use crate::plan::Plan;
@@ -121,6 +122,12 @@ impl Shared {
             self.story.tell(|| format!("{seconds:.6} s, tick {tick}: {text}"));
             self.story.wrong(&self.history.borrow().violations);
         }
+    }
+
+    /// What the misfortune that has just begun befalls.
+    pub(crate) fn befalls(&self, fault: Fault, places: &[Place]) {
+        self.causes.borrow_mut().befalls(fault, places);
+        self.tell(|| format!("{fault:?} befalls {places:?}"));
     }
 
     /// A directory entry's path.
@@ -342,12 +349,25 @@ impl Worker {
         }
         history.counts.failed += 1;
         let causes = self.shared.causes.borrow();
-        if causes.of_error(self.begun.get()).is_none() {
+        if let Some(cause) = causes.of_error(self.called(what)) {
+            drop(history);
+            self.explained(what, &errno.to_string(), cause);
+        } else {
             let (machine, present, befallen) = (self.actor.machine, now(), causes.describe());
             history.violations.push(format!(
                 "{what} on node{machine} fails without cause at {present:?}: {errno}; {befallen}"
             ));
         }
+    }
+
+    /// The present call.
+    fn called<'a>(&self, what: &'a str) -> Called<'a> {
+        Called { what, machine: self.actor.machine, begun: self.begun.get() }
+    }
+
+    /// Tells which misfortune explains an answer.
+    fn explained(&self, what: &str, answer: &str, cause: &Span) {
+        self.shared.tell(|| format!("{}: {what}: {answer} is explained by {cause}", self.name()));
     }
 
     /// A call that took longer than is normal must have met a misfortune.
@@ -359,7 +379,10 @@ impl Worker {
         let causes = self.shared.causes.borrow();
         let mut history = self.history();
         history.counts.long_waits += 1;
-        if causes.of_wait(begun).is_none() {
+        if let Some(cause) = causes.of_wait(self.called(what), normal) {
+            drop(history);
+            self.explained(what, &format!("{:?}", begun.elapsed()), cause);
+        } else {
             let (machine, waited, befallen) =
                 (self.actor.machine, begun.elapsed(), causes.describe());
             history.violations.push(format!(

@@ -2,6 +2,7 @@
 
 use super::{last, minutes};
 use crate::aim::Victim;
+use crate::causes::Place;
 use crate::fault::Fault;
 use crate::random::Random;
 use crate::worker::Shared;
@@ -28,6 +29,15 @@ pub(super) async fn befall(
     let cluster = &shared.cluster;
     let machine = &cluster.machines[victim.machine];
     match kind {
+        Fault::DeviceBroken | Fault::DeviceFull => {
+            shared.befalls(kind, &[Place::Device(victim.machine)]);
+        }
+        Fault::StoreFull | Fault::StoreBroken | Fault::MetaKill | Fault::MetaPower => {
+            shared.befalls(kind, &[Place::Meta]);
+        }
+        _ => {}
+    }
+    match kind {
         Fault::Leave => leave(shared, victim.machine, lasting).await,
         Fault::CrashTwice => crash_twice(shared, victim, lasting, random).await,
         Fault::DeviceBroken | Fault::DeviceFull => {
@@ -44,6 +54,8 @@ pub(super) async fn befall(
         Fault::Suspend => {
             let is_meta = random.chance(30);
             let node = if is_meta { &cluster.meta.node } else { &machine.node };
+            let place = if is_meta { Place::Meta } else { Place::Node(victim.machine) };
+            shared.befalls(kind, &[place]);
             node.suspend();
             if !is_meta {
                 machine.applications.pause();
@@ -84,9 +96,11 @@ pub(super) async fn befall(
 async fn leave(shared: &Rc<Shared>, index: usize, lasting: Duration) {
     let cluster = &shared.cluster;
     if let Some(late) = cluster.machines.iter().find(|machine| machine.life.get() == 0) {
+        shared.befalls(Fault::Leave, &[Place::Node(late.index)]);
         cluster.start_node(late.index);
         return last(shared, lasting).await;
     }
+    shared.befalls(Fault::Leave, &[Place::Node(index)]);
     let machine = &cluster.machines[index];
     let client = machine.client.borrow().clone();
     if let Some(kernel) = &*machine.kernel.borrow() {
@@ -105,6 +119,8 @@ async fn crash_twice(shared: &Rc<Shared>, victim: Victim, lasting: Duration, ran
     for crash in 0..2 {
         let node = if crash == 0 { victim.machine } else { victim.other };
         let is_meta = random.chance(60);
+        let place = if is_meta { Place::Meta } else { Place::Node(node) };
+        shared.befalls(Fault::CrashTwice, &[place]);
         if is_meta {
             shared.cluster.kill_meta(None);
         } else {
