@@ -329,9 +329,9 @@ def uncertain(lines, losses, around_ns):
     """
     for line in lines:
         is_failed_change = line["op"] not in ("lookup", "read") and str(line["answer"]) in VERDICTS.values()
-        is_met = any(node == line["who"].split("-")[0]
-                     and line["begin"] <= moment + around_ns and moment - around_ns <= line["end"]
-                     for node, moment in losses)
-        if is_failed_change and is_met:
+        if is_failed_change and any(
+                node == line["who"].split("-")[0]
+                and line["begin"] <= moment + around_ns and moment - around_ns <= line["end"]
+                for node, moment in losses):
             line["answer"] = "lost"
         yield line
