@@ -349,7 +349,7 @@ impl Worker {
         }
         history.counts.failed += 1;
         let causes = self.shared.causes.borrow();
-        if let Some(cause) = causes.of_error(self.called(what)) {
+        if let Some(cause) = causes.of_error(self.called()) {
             drop(history);
             self.explained(what, &errno.to_string(), cause);
         } else {
@@ -361,8 +361,8 @@ impl Worker {
     }
 
     /// The present call.
-    fn called<'a>(&self, what: &'a str) -> Called<'a> {
-        Called { what, machine: self.actor.machine, begun: self.begun.get() }
+    fn called(&self) -> Called {
+        Called { machine: self.actor.machine, begun: self.begun.get() }
     }
 
     /// Tells which misfortune explains an answer.
@@ -379,7 +379,7 @@ impl Worker {
         let causes = self.shared.causes.borrow();
         let mut history = self.history();
         history.counts.long_waits += 1;
-        if let Some(cause) = causes.of_wait(self.called(what), normal) {
+        if let Some(cause) = causes.of_wait(self.called(), normal) {
             drop(history);
             self.explained(what, &format!("{:?}", begun.elapsed()), cause);
         } else {
