@@ -3,6 +3,7 @@
 use crate::coherence::Change;
 use crate::devices::{DeviceUse, Devices, LocalDevices};
 use crate::inode::Inode;
+use crate::lent::{Lending, LentCounts};
 use crate::read::Memory;
 use crate::removals::Removals;
 use crate::session::{CallCounts, Session, SessionConfig};
@@ -11,8 +12,8 @@ use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::lease::Return;
 use protocol::space::PoolUse;
 use protocol::{Errno, InodeId, Rights, SessionId};
-use ring::local::Semaphore;
-use ring::time::sleep;
+use ring::local::{Semaphore, WaitGroup};
+use ring::time::{Instant, now, sleep};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -48,6 +49,9 @@ pub struct ClientCounts {
     pub meta: CallCounts,
     /// Bytes and commands, by device.
     pub devices: Vec<DeviceUse>,
+    /// What was lent to the kernel.
+    #[serde(flatten)]
+    pub lent: LentCounts,
 }
 
 /// A session with the file system.
@@ -70,6 +74,12 @@ pub struct Client {
     pub(crate) commits: Cell<u64>,
     /// Whole directories that were fetched: numbers the next one.
     pub(crate) listings: Cell<u64>,
+    /// What may be lent to a cache outside of this client, what was, and until when at most.
+    pub(crate) lending: Cell<Lending>,
+    pub(crate) lent_counts: Cell<LentCounts>,
+    pub(crate) lent_until: Cell<Instant>,
+    /// What is being taken back as this client has changed it.
+    pub(crate) own_taking_back: WaitGroup,
     /// Memory of what is read ahead of readers.
     pub(crate) read_ahead: Rc<Memory>,
     closed: Cell<bool>,
@@ -101,6 +111,10 @@ impl Client {
             removals: Removals::default(),
             commits: Cell::new(0),
             listings: Cell::new(0),
+            lending: Cell::default(),
+            lent_counts: Cell::default(),
+            lent_until: Cell::new(now()),
+            own_taking_back: WaitGroup::new(),
             read_ahead: Rc::default(),
             closed: Cell::new(false),
         });
@@ -148,7 +162,11 @@ impl Client {
 
     /// What was counted.
     pub fn counts(&self) -> ClientCounts {
-        ClientCounts { meta: self.session.counts(), devices: self.devices.counts() }
+        ClientCounts {
+            meta: self.session.counts(),
+            devices: self.devices.counts(),
+            lent: self.lent_counts(),
+        }
     }
 
     /// `statfs(2)`.

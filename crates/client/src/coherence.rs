@@ -5,13 +5,15 @@
 
 use crate::client::Client;
 use crate::inode::Inode;
+use crate::lent::LentName;
 use crate::session::{Handler, PushReply};
 use protocol::client::{
-    Answer, Call, ChangeCall, Creation, Push, PushAnswer, ReadCall, Response, SessionCall,
+    Answer, Call, ChangeCall, Creation, Name, Push, PushAnswer, ReadCall, Response, SessionCall,
 };
 use protocol::lease::{Grant, Recall, Recalled, Return};
 use protocol::space::DeviceInfo;
-use protocol::{Attr, Errno, FileKind, FreeEpoch, InodeId, Rights};
+use protocol::{Attr, Errno, FileKind, FreeEpoch, InodeId, LeaseStamp, Rights};
+use ring::mailbox::Sender;
 use ring::time::{now, sleep};
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -23,14 +25,22 @@ pub enum Change {
     /// Data or attributes of an inode changed.
     Inode(InodeId),
     /// Data of an inode may have changed: a message is sent once what is cached of it is dropped.
-    Pages(InodeId, ring::mailbox::Sender<()>),
+    Pages(InodeId, Sender<()>),
+    /// Attributes of an inode are not to be used any more: the message says whether the cache knows the
+    /// inode. To be answered without waiting for anything.
+    Attributes(InodeId, Sender<bool>),
+    /// Names of a directory are not to be used any more: a message is sent once they are dropped.
+    Names(InodeId, Vec<LentName>, Sender<()>),
+    /// No name of any directory is to be used any more, and no name that an answer on its way carries: the
+    /// message says whether that was possible. To be answered without waiting for anything.
+    AllNames(Sender<bool>),
 }
 
 /// How long a demand for space waits for reads to end.
 const READS_PATIENCE: Duration = Duration::from_millis(500);
 
 impl Handler for Client {
-    fn answered(&self, call: &Call, response: &Response, is_awaited: bool) {
+    fn answered(self: Rc<Self>, call: &Call, response: &Response, is_awaited: bool) {
         // Inodes of which this answer may be cached.
         let mut fresh = HashSet::new();
         for grant in &response.grants {
@@ -52,18 +62,23 @@ impl Handler for Client {
             self.note_answer(call, answer, &fresh);
         }
         response.grants.iter().for_each(|grant| self.return_stray_open(grant));
+        if call.changes() {
+            let moved = match &response.result {
+                Ok(Answer::Renamed { moved, other, .. }) => {
+                    [Some(moved.inode), other.map(|o| o.inode)]
+                }
+                _ => [None, None],
+            };
+            let directories = response.changed.iter().map(|attr| attr.inode);
+            Client::changed_here(&self, directories.chain(moved.into_iter().flatten()));
+        }
     }
 
     fn pushed(self: Rc<Self>, push: Push, reply: PushReply) {
         match push {
             Push::Recall(recall) => self.recall(reply, &recall),
             Push::Invalidate { inode, names, stamp } => {
-                if let Some(inode) = self.known_inode(inode)
-                    && !ring::mutant!("invalidation-ignored")
-                {
-                    inode.invalidate(&names, stamp);
-                }
-                answer(reply, &PushAnswer::Done);
+                self.invalidate(reply, inode, &names, stamp);
             }
             Push::Lost(device) => {
                 tracing::error!(%device, "the device has lost data that was committed and not flushed");
@@ -82,11 +97,12 @@ impl Handler for Client {
         }
     }
 
-    fn disconnected(&self) {
+    fn disconnected(self: Rc<Self>) {
         for inode in self.inodes.borrow().values() {
             inode.drop_read_right();
             self.tell_kernel(inode);
         }
+        self.take_back_all();
     }
 
     fn held(&self) -> Vec<(InodeId, Rights)> {
@@ -249,6 +265,7 @@ impl Client {
             },
             ChangeCall::Create { parent, name, creation, .. } => {
                 let Answer::Entry(attr) = answer else { return };
+                self.names_change(*parent);
                 self.note_entry(*parent, name, attr, fresh);
                 if fresh.contains(&attr.inode) {
                     self.note_created(attr.inode, creation);
@@ -256,10 +273,12 @@ impl Client {
             }
             ChangeCall::Link { parent, name, .. } => {
                 let Answer::Entry(attr) = answer else { return };
+                self.names_change(*parent);
                 self.note_entry(*parent, name, attr, fresh);
             }
             ChangeCall::Unlink { parent, name, .. } | ChangeCall::Rmdir { parent, name } => {
                 let Answer::Removed { inode: removed, left } = answer else { return };
+                self.names_change(*parent);
                 match left {
                     Some(attr) => self.note(attr, fresh, false),
                     None => self.note_unnamed(*removed),
@@ -268,6 +287,8 @@ impl Client {
             }
             ChangeCall::Rename { parent, name, new_parent, new_name, .. } => {
                 let Answer::Renamed { moved, other, .. } = answer else { return };
+                self.names_change(*parent);
+                self.names_change(*new_parent);
                 self.note_renamed(answer, fresh);
                 self.set_entry(*parent, name, other.as_ref().map(|attr| attr.inode), fresh);
                 self.set_entry(*new_parent, new_name, Some(moved.inode), fresh);
@@ -281,6 +302,14 @@ impl Client {
             | ChangeCall::ReturnSpace { .. }
             | ChangeCall::SetLock { .. }
             | ChangeCall::Unlock(_) => {}
+        }
+    }
+
+    fn names_change(&self, directory: InodeId) {
+        if let Some(inode) = self.known_inode(directory)
+            && !ring::mutant!("own-changes-keep-listing")
+        {
+            inode.lent.names_change();
         }
     }
 
@@ -344,6 +373,7 @@ impl Client {
             && let Some(directory) = self.known_inode(id)
             && let Some(entries) = directory.state.borrow_mut().entries_mut()
         {
+            directory.lent.names_change();
             entries.give_up_listing();
         }
     }
@@ -372,6 +402,26 @@ impl Client {
         }
     }
 
+    /// Others change names of a directory.
+    fn invalidate(
+        self: Rc<Self>,
+        reply: PushReply,
+        id: InodeId,
+        names: &[Name],
+        stamp: LeaseStamp,
+    ) {
+        let known = self.known_inode(id).filter(|_| !ring::mutant!("invalidation-ignored"));
+        let taken = known.and_then(|inode| {
+            inode.invalidate(names, stamp);
+            inode.lent.take_names(id, names)
+        });
+        let Some(taken) = taken else { return answer(reply, &PushAnswer::Done) };
+        ring::spawn(async move {
+            self.take_back(taken).await;
+            answer(reply, &PushAnswer::Done);
+        });
+    }
+
     fn recall(self: Rc<Self>, reply: PushReply, recall: &Recall) {
         let Some(inode) = self.known_inode(recall.inode) else {
             let recalled = Recalled { inode: recall.inode, kept: Rights::NONE };
@@ -381,12 +431,17 @@ impl Client {
         inode.begin_recall(recall.rights, recall.stamp);
         let is_data = recall.rights.intersects(Rights::WRITE | Rights::SIZE);
         let is_idle = inode.dirty.borrow().is_clean() && inode.names_held.count() == 0;
-        if inode.lease_reads.count() == 0 && (!is_data || is_idle) {
+        let is_read = recall.rights.contains(Rights::READ);
+        let taken = if is_read { inode.lent.take_all(inode.id) } else { None };
+        if inode.lease_reads.count() == 0 && taken.is_none() && (!is_data || is_idle) {
             self.end_recall(reply, &inode, recall);
             return;
         }
         let recall = recall.clone();
         ring::spawn(async move {
+            if let Some(taken) = taken {
+                self.take_back(taken).await;
+            }
             if !ring::mutant!("recall-before-reads") {
                 inode.lease_reads.wait_zero().await;
             }

@@ -10,6 +10,7 @@ use crate::dirty::Dirty;
 use crate::entries::{Entries, Known};
 use crate::extent_map::{ExtentMap, RangeSet, Run};
 use crate::failures::Told;
+use crate::lent::Lent;
 use crate::read::Ahead;
 use crate::session::SessionStamp;
 use protocol::client::Name;
@@ -45,6 +46,8 @@ pub(crate) struct Inode {
     pub(crate) append_lock: Semaphore,
     /// Of a directory: a [`crate::NamesHeld`] that lives. A recall of SIZE waits for it.
     pub(crate) names_held: WaitGroup,
+    /// What a cache outside of this client may use of it.
+    pub(crate) lent: Lent,
 }
 
 /// What the kernel's page cache may have of an inode.
@@ -128,6 +131,7 @@ impl Inode {
             changes: WaitGroup::new(),
             append_lock: Semaphore::new(1),
             names_held: WaitGroup::new(),
+            lent: Lent::default(),
         }
     }
 
@@ -169,6 +173,7 @@ impl Inode {
         if !grant.rights.contains(Rights::READ) {
             state.drop_read();
             self.pages.expire();
+            self.lent.names_change();
         }
         grant.rights.contains(Rights::READ)
     }
@@ -299,6 +304,7 @@ impl Inode {
 
     /// The connection was lost: what READ covered may be stale, WRITE and SIZE are reclaimed.
     pub(crate) fn drop_read_right(&self) {
+        self.lent.names_change();
         let mut state = self.state.borrow_mut();
         if ring::mutant!("cache-outlives-connection") {
             return;

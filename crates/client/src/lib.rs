@@ -11,6 +11,7 @@
 //! | `session` | the connection, calls, slots, heart-beats |
 //! | `coherence` | applies grants, recalls and invalidations in the order of the stream |
 //! | `inode`, `entries` | what is known of one inode; of a directory's names |
+//! | `lent` | what a cache outside of this client, the kernel, may use, and taking it back |
 //! | `removals` | what may be losing its last name by this client's doing |
 //! | `names` | lookup, create, link, unlink, rename, listings, attributes |
 //! | `holds` | keeping what a walk has found, or found absent, until its caller acts on it |
@@ -30,6 +31,7 @@ mod failures;
 mod files;
 mod holds;
 mod inode;
+mod lent;
 mod locks;
 mod names;
 mod read;
@@ -45,5 +47,6 @@ pub use coherence::Change;
 pub use devices::{DeviceUse, LocalDevices};
 pub use files::{Handle, OpenMode, SeekTo};
 pub use holds::{NamesHeld, Pin};
+pub use lent::{Lending, LentCounts, LentName};
 pub use names::{Listing, Renamed, Setting};
 pub use session::{CallCounts, SessionConfig};

@@ -18,7 +18,7 @@ use protocol::space::DeviceInfo;
 use protocol::times::Times;
 use protocol::{Epoch, Errno, FreeEpoch, HostId, InodeId, Rights, SessionId};
 use ring::SocketOptions;
-use ring::local::{Notify, oneshot};
+use ring::local::{Notify, WaitGroup, oneshot};
 use ring::time::{now, sleep, timeout_at};
 use rpc::RpcError;
 use slots::{SlotGuard, Slots};
@@ -57,11 +57,11 @@ pub struct SessionConfig {
 /// What is told of the session, in the order of its stream.
 pub(crate) trait Handler {
     /// An answer came to `call`, whose caller waits for it or has given it up.
-    fn answered(&self, call: &Call, response: &Response, is_awaited: bool);
+    fn answered(self: Rc<Self>, call: &Call, response: &Response, is_awaited: bool);
     /// The service asks for something.
     fn pushed(self: Rc<Self>, push: Push, reply: PushReply);
     /// The connection is gone, the session may go on. READ rights are void.
-    fn disconnected(&self);
+    fn disconnected(self: Rc<Self>);
     /// What to reclaim after a resume.
     fn held(&self) -> Vec<(InodeId, Rights)>;
     /// The session is gone with everything it held.
@@ -87,6 +87,9 @@ pub(crate) struct Session {
     pub(crate) life: Life,
     identity: Cell<Identity>,
     closed: Cell<bool>,
+    /// What is being taken back since the connection was lost: the service counts it as dropped once the
+    /// session goes on.
+    pub(crate) taking_back: WaitGroup,
     /// It is being ended: that the service says so is no loss.
     ending: Cell<bool>,
     /// Of calls sent and of connections lost.
@@ -141,6 +144,7 @@ impl Session {
                 file_system: uuid::Uuid::nil(),
             }),
             closed: Cell::new(false),
+            taking_back: WaitGroup::new(),
             ending: Cell::new(false),
             counts: RefCell::default(),
         })
@@ -343,6 +347,9 @@ impl Session {
 
     /// Connects, proves the secret, starts or resumes the session, reclaims.
     async fn connect(self: &Rc<Self>) -> Result<Link, String> {
+        if !ring::mutant!("resumed-before-taken-back") {
+            self.taking_back.wait_zero().await;
+        }
         let config = &self.config;
         let receiver = Rc::new(Receiver { session: Rc::downgrade(self) });
         let limits = rpc::Limits::default();
@@ -403,7 +410,7 @@ impl Session {
         link.call_then(&request, move |answer| {
             if let (Ok(response), Some(handler)) = (&answer, session.handler()) {
                 // A reclaim is answered by grants: what is returned later must name their stamps.
-                handler.answered(&asked, response, true);
+                Rc::clone(&handler).answered(&asked, response, true);
                 if let Ok(Answer::Welcome { devices, .. }) = &response.result {
                     handler.devices(devices.clone());
                 }
@@ -509,9 +516,9 @@ impl rpc::Handler<rpc::Connector<rpc::Client>> for Receiver {
 struct NoHandler;
 
 impl Handler for NoHandler {
-    fn answered(&self, _: &Call, _: &Response, _: bool) {}
+    fn answered(self: Rc<Self>, _: &Call, _: &Response, _: bool) {}
     fn pushed(self: Rc<Self>, _: Push, _: PushReply) {}
-    fn disconnected(&self) {}
+    fn disconnected(self: Rc<Self>) {}
     fn held(&self) -> Vec<(InodeId, Rights)> {
         Vec::new()
     }

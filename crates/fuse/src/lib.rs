@@ -25,7 +25,9 @@ mod types;
 pub use cancellation::{Cancellation, Registry};
 pub use error::{DecodeError, FuseError};
 pub use ioctl::{read_ioctl, send_ioctl};
-pub use mount::{MountOptions, Mounter, Unmounter, mount_device, serve_mounter, unmount_stale};
+pub use mount::{
+    MountOptions, Mounter, Unmounter, has_mounts_below, mount_device, serve_mounter, unmount_stale,
+};
 pub use notify::Notifier;
 pub use passthrough::{BackingId, Backings};
 pub use reply::{

@@ -23,6 +23,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use crate::error::FuseError;
 
 pub use mounter::{Mounter, serve_mounter};
+pub use mountinfo::has_mounts_below;
 pub use options::MountOptions;
 
 /// How long dropping a session waits for unmount before leaving it to a thread.

@@ -38,12 +38,26 @@ impl Notifier {
         length: i64,
     ) -> Result<(), FuseError> {
         let out = NotifyInvalInodeOut { ino: node.0, off: offset, len: length };
-        self.send("inval_inode", notify::INVAL_INODE, &[out.as_bytes()])
+        self.send("inval_inode", notify::INVAL_INODE, &[out.as_bytes()]).map(drop)
     }
 
     /// Drops an inode's cached attributes. Waits for nobody, so that whoever serves the mount may call it.
     pub fn invalidate_attributes(&self, node: NodeId) -> Result<(), FuseError> {
-        self.invalidate_inode(node, -1, 0)
+        self.drop_attributes(node).map(drop)
+    }
+
+    /// As [`Notifier::invalidate_attributes`]; answers whether the kernel knows the inode. One that it is
+    /// about to learn of, from an answer that is on its way, it does not know yet.
+    pub fn drop_attributes(&self, node: NodeId) -> Result<bool, FuseError> {
+        let out = NotifyInvalInodeOut { ino: node.0, off: -1, len: 0 };
+        self.send("inval_inode", notify::INVAL_INODE, &[out.as_bytes()])
+    }
+
+    /// Lets all cached names of the mount, also those of answers on their way, be looked up again at
+    /// their next use (kernels from [`Negotiated::EPOCH_MINOR`](crate::Negotiated::EPOCH_MINOR) on). Waits for
+    /// nobody. What is mounted below them is detached when that name is walked next.
+    pub fn increase_epoch(&self) -> Result<(), FuseError> {
+        self.send("inc_epoch", notify::INC_EPOCH, &[]).map(drop)
     }
 
     /// Drops a cached name, and what is cached below it.
@@ -65,14 +79,14 @@ impl Notifier {
     ) -> Result<(), FuseError> {
         let namelen = name.as_bytes().len() as u32;
         let out = NotifyInvalEntryOut { parent: parent.0, namelen, flags };
-        self.send(kind, notify::INVAL_ENTRY, &[out.as_bytes(), name.as_bytes(), &[0]])
+        self.send(kind, notify::INVAL_ENTRY, &[out.as_bytes(), name.as_bytes(), &[0]]).map(drop)
     }
 
     /// Tells that a name of this inode was removed, so that watchers hear of it.
     pub fn delete(&self, parent: NodeId, child: NodeId, name: &Name) -> Result<(), FuseError> {
         let namelen = name.as_bytes().len() as u32;
         let out = NotifyDeleteOut { parent: parent.0, child: child.0, namelen, padding: 0 };
-        self.send("delete", notify::DELETE, &[out.as_bytes(), name.as_bytes(), &[0]])
+        self.send("delete", notify::DELETE, &[out.as_bytes(), name.as_bytes(), &[0]]).map(drop)
     }
 
     /// Puts bytes into an inode's page cache.
@@ -83,22 +97,23 @@ impl Notifier {
             range: "below 4 GiB",
         })?;
         let out = NotifyStoreOut { nodeid: node.0, offset, size, padding: 0 };
-        self.send("store", notify::STORE, &[out.as_bytes(), bytes])
+        self.send("store", notify::STORE, &[out.as_bytes(), bytes]).map(drop)
     }
 
     /// Lets the kernel send again what was received by somebody who will not answer it: each such
     /// request comes with [`Request::is_resent`](crate::Request::is_resent). Waits for nobody.
     pub fn resend(&self) -> Result<(), FuseError> {
-        self.send("resend", notify::RESEND, &[])
+        self.send("resend", notify::RESEND, &[]).map(drop)
     }
 
     /// Wakes those who poll.
     pub fn wake_poll(&self, handle: PollHandle) -> Result<(), FuseError> {
         let out = NotifyPollWakeupOut { kh: handle.0 };
-        self.send("poll", notify::POLL, &[out.as_bytes()])
+        self.send("poll", notify::POLL, &[out.as_bytes()]).map(drop)
     }
 
-    fn send(&self, kind: &'static str, code: i32, parts: &[&[u8]]) -> Result<(), FuseError> {
+    /// Sends a notification; answers whether the kernel knows what it is about.
+    fn send(&self, kind: &'static str, code: i32, parts: &[&[u8]]) -> Result<bool, FuseError> {
         let body: usize = parts.iter().map(|part| part.len()).sum();
         let len = (size_of::<OutHeader>() + body) as u32;
         let header = OutHeader { len, error: code, unique: 0 };
@@ -110,8 +125,9 @@ impl Notifier {
         let device = self.device.as_fd().map_err(notify)?;
         loop {
             match rustix::io::writev(device, &slices) {
-                // Not cached, or no longer: that is what was wanted.
-                Ok(_) | Err(rustix::io::Errno::NOENT) => return Ok(()),
+                Ok(_) => return Ok(true),
+                // Not cached, or no longer.
+                Err(rustix::io::Errno::NOENT) => return Ok(false),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(notify(errno.into())),
             }

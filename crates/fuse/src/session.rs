@@ -143,6 +143,16 @@ pub struct Negotiated {
     pub transport_reason: String,
 }
 
+impl Negotiated {
+    /// The minor version from which on kernels know `FUSE_NOTIFY_INC_EPOCH` (Linux 6.16).
+    pub const EPOCH_MINOR: u32 = 44;
+
+    /// Whether [`Notifier::increase_epoch`] works.
+    pub fn has_epochs(&self) -> bool {
+        self.minor >= Self::EPOCH_MINOR
+    }
+}
+
 /// The transports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {

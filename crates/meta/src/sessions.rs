@@ -38,8 +38,9 @@ pub(crate) struct Session {
     /// When the last heartbeat or pulse was answered.
     pub(crate) last_heartbeat: Cell<Instant>,
     pub(crate) life: Cell<Life>,
-    /// Its client does nothing more: it said so, or its process is dead.
-    pub(crate) is_gone: Cell<bool>,
+    /// Its client does nothing more: it said so, or its process is dead. From then on nothing that it was
+    /// granted is used, by a kernel that outlives it either.
+    pub(crate) gone_at: Cell<Option<Instant>>,
     /// Devices that the store, come what may, says it was admitted at.
     pub(crate) kept_admissions: RefCell<Vec<DeviceId>>,
     /// Told when the session has ended.
@@ -71,7 +72,7 @@ impl Session {
             connection: RefCell::new(None),
             last_heartbeat: Cell::new(ring::time::now()),
             life: Cell::new(Life::Live),
-            is_gone: Cell::new(false),
+            gone_at: Cell::new(None),
             kept_admissions: RefCell::default(),
             ended: Notify::new(),
             in_flight: RefCell::default(),

@@ -3,7 +3,7 @@
 use crate::convert::file_type;
 use crate::server::{OpenDirectory, Server};
 use client::Listing;
-use fuse::{DirectoryBuffer, DirectoryEntry, NodeId, Opened, ReadDirectory, Response};
+use fuse::{DirectoryBuffer, DirectoryEntry, NodeId, OpenFlags, Opened, ReadDirectory, Response};
 use protocol::client::Entry;
 use protocol::{Errno, FileKind, InodeId};
 use std::rc::Rc;
@@ -15,7 +15,15 @@ impl Server {
     /// Opens a directory.
     pub(crate) async fn open_directory(self: &Rc<Self>, id: InodeId) -> Result<Response, Errno> {
         let handle = self.keep_directory(self.client.open_directory(id).await?);
-        Ok(Response::Opened(Opened { handle, ..Opened::default() }))
+        let (may_keep, is_kept) = self.client.lend_listing(id);
+        let mut flags = OpenFlags::default();
+        if may_keep {
+            flags |= OpenFlags::CACHE_DIR;
+        }
+        if is_kept {
+            flags |= OpenFlags::KEEP_CACHE;
+        }
+        Ok(Response::Opened(Opened { handle, flags, backing: None }))
     }
 
     /// Fills a buffer with the entries after `read.offset`.
@@ -91,7 +99,7 @@ impl Server {
         if !plus {
             return buffer.push(&listed);
         }
-        let entry = self.entry(parent, &item.attr);
+        let entry = self.entry(parent, &item.name, &item.attr);
         let fits = buffer.push_plus(Some(&entry), &listed);
         if fits && !ring::mutant!("listed-not-referred") {
             self.client.refer(item.attr.inode);

@@ -4,12 +4,12 @@ use crate::notices::{Notices, notices};
 use crate::server::Server;
 use client::{Change, Client};
 use fuse::{
-    Capabilities, FuseError, MountOptions, Mounter, Negotiated, Session, SessionOptions,
-    TransportChoice, Unmounter,
+    Capabilities, FuseError, MountOptions, Mounter, Name, Negotiated, Notifier, Session,
+    SessionOptions, TransportChoice, Unmounter,
 };
 use ring::local::OneshotSender;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// once, so that it copies what has come while the device reads the rest. (Reads of 1 MiB as one
 /// request leave the device idle during copy and wake-ups: three quarters of its rate.)
 pub const READ_BYTES_MAX: u32 = 256 << 10;
+
+/// Entries of the ring of a thread that tells the kernel of changes: it waits for its queue only.
+const NOTICE_ENTRIES: u32 = 8;
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -51,7 +54,7 @@ impl Mount {
         let options = session_options(settings.transport);
         let mounter = settings.mounter.clone();
         let session = Session::mount_by(mounter, &settings.mountpoint, &mount_options, options)?;
-        let notices = notice_thread(&session)?;
+        let notices = notice_threads(&session)?;
         Ok(Mount { session, notices })
     }
 
@@ -70,7 +73,10 @@ impl Mount {
         client: Rc<Client>,
         agreed: OneshotSender<Negotiated>,
     ) -> Result<(), FuseError> {
-        self.session.run(Server::new(client, agreed)).await
+        let server = Server::new(Rc::clone(&client), agreed, &self.notices);
+        let ended = self.session.run(server).await;
+        client.end_lending();
+        ended
     }
 
     /// What ends the mount, from any thread.
@@ -120,15 +126,42 @@ fn mount_options(settings: &MountSettings) -> MountOptions {
     }
 }
 
-/// Tells the kernel of changes on a thread of its own: a notification may wait for requests that
+/// Tells the kernel of changes on threads of their own: a notification may wait for requests that
 /// this process has yet to answer.
-fn notice_thread(session: &Session) -> Result<Notices, FuseError> {
-    let (notices, queue) = notices();
+fn notice_threads(session: &Session) -> Result<Notices, FuseError> {
+    let (notices, pages, names, prompt) = notices();
+    let config = ring::Config { entries: NOTICE_ENTRIES, ..ring::Config::default() };
     let notifier = session.notifier();
-    let config = ring::Config::default();
-    let thread = ring::thread::spawn("notices", &config, move || async move {
-        queue.serve(async |node| notifier.invalidate_inode(node, 0, 0)).await;
+    let of_pages = ring::thread::spawn("pages", &config, move || async move {
+        pages.serve(async |node| notifier.invalidate_inode(node, 0, 0)).await;
     });
-    thread.map(drop).map_err(|source| FuseError::Transport { action: "start a thread", source })?;
+    let notifier = session.notifier();
+    let of_names = ring::thread::spawn("names", &config, move || async move {
+        let drop_name = async |directory, name: &Name, expires_only| {
+            if expires_only {
+                notifier.expire_entry(directory, name)
+            } else {
+                notifier.invalidate_entry(directory, name)
+            }
+        };
+        names.serve(drop_name).await;
+    });
+    let (notifier, mountpoint) = (session.notifier(), session.mountpoint().to_owned());
+    let prompt = ring::thread::spawn("attributes", &config, move || async move {
+        let drop_attributes = async |node| notifier.drop_attributes(node);
+        prompt.serve(drop_attributes, async || drop_all_names(&notifier, &mountpoint)).await;
+    });
+    for thread in [of_pages, of_names, prompt] {
+        let failed = |source| FuseError::Transport { action: "start a thread", source };
+        thread.map(drop).map_err(failed)?;
+    }
     Ok(notices)
+}
+
+/// Drops all names of the mount, unless that would detach what is mounted below it.
+fn drop_all_names(notifier: &Notifier, mountpoint: &Path) -> bool {
+    if fuse::has_mounts_below(mountpoint).unwrap_or(true) {
+        return false;
+    }
+    notifier.increase_epoch().is_ok()
 }

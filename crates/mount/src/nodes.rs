@@ -14,6 +14,7 @@
 use fuse::NodeId;
 use protocol::{FileKind, InodeId};
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Marks numbers that are no inode numbers; those are counted from 1 and never get here.
 const ALIAS_BIT: u64 = 1 << 63;
@@ -28,6 +29,37 @@ struct Place {
     lookups: u64,
 }
 
+/// The numbers of directories that have others than their own. Cheap to clone; clones are one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Numbers(Arc<Mutex<HashMap<InodeId, Vec<NodeId>>>>);
+
+impl Numbers {
+    /// All numbers under which the kernel may know an inode.
+    pub(crate) fn of(&self, inode: InodeId) -> Vec<NodeId> {
+        let numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        numbers.get(&inode).cloned().unwrap_or_else(|| vec![NodeId(inode.0)])
+    }
+
+    fn add(&self, inode: InodeId, node: NodeId) {
+        let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = numbers.get_mut(&inode) {
+            known.push(node);
+        } else if node.0 != inode.0 {
+            // An alias is made only while the number of its own is in use.
+            numbers.insert(inode, vec![NodeId(inode.0), node]);
+        }
+    }
+
+    fn remove(&self, inode: InodeId, node: NodeId) {
+        let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = numbers.get_mut(&inode) else { return };
+        known.retain(|number| *number != node);
+        if known.iter().all(|number| number.0 == inode.0) {
+            numbers.remove(&inode);
+        }
+    }
+}
+
 /// The directories that the kernel knows. Bounded by what the kernel remembers.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
@@ -35,9 +67,15 @@ pub(crate) struct Nodes {
     /// The number last given for a directory in a directory.
     current: HashMap<(NodeId, InodeId), NodeId>,
     aliases_made: u64,
+    numbers: Numbers,
 }
 
 impl Nodes {
+    /// Notes numbers in `numbers`, too.
+    pub(crate) fn new(numbers: Numbers) -> Nodes {
+        Nodes { numbers, ..Nodes::default() }
+    }
+
     /// The inode that the kernel means. (An alias that it has forgotten is no inode's number.)
     pub(crate) fn inode(&self, node: NodeId) -> InodeId {
         if node.0 & ALIAS_BIT == 0 {
@@ -61,8 +99,11 @@ impl Nodes {
             self.current.insert((parent, inode), node);
             node
         });
-        let new = Place { inode, parent, lookups: 0 };
-        self.places.entry(node).or_insert(new).lookups += 1;
+        let place = self.places.entry(node).or_insert_with(|| {
+            self.numbers.add(inode, node);
+            Place { inode, parent, lookups: 0 }
+        });
+        place.lookups += 1;
         node
     }
 
@@ -79,6 +120,7 @@ impl Nodes {
             if place.lookups == 0 {
                 self.leave(node);
                 self.places.remove(&node);
+                self.numbers.remove(inode, node);
             }
         }
         inode
@@ -161,6 +203,25 @@ mod tests {
         assert!(nodes.places.is_empty() && nodes.current.is_empty());
         nodes.moved(A, B, MOVED);
         assert!(nodes.current.is_empty(), "nobody knows it there");
+    }
+
+    /// Goal: who has to tell the kernel of a directory finds each number under which it is known, and no
+    /// other.
+    #[test]
+    fn all_numbers_of_a_directory_are_known() {
+        let numbers = Numbers::default();
+        let mut nodes = Nodes::new(numbers.clone());
+        assert_eq!(numbers.of(MOVED), [NodeId(MOVED.0)]);
+        let old = tell(&mut nodes, A);
+        let new = tell(&mut nodes, B);
+        assert_eq!(numbers.of(MOVED), [old, new]);
+        nodes.forget(old, 1);
+        assert_eq!(numbers.of(MOVED), [new]);
+        let again = tell(&mut nodes, C);
+        assert_eq!((again, numbers.of(MOVED)), (old, vec![new, old]));
+        nodes.forget(new, 1);
+        assert_eq!(numbers.of(MOVED), [old]);
+        assert!(numbers.0.lock().unwrap().is_empty());
     }
 
     /// Goal: files, which may have many names, have one number.

@@ -1,52 +1,95 @@
-//! Telling the kernel of changes that others made: a queue between the client and the kernel.
+//! Telling the kernel of changes that others made: queues between the client and the kernel.
 //!
 //! A notification may wait for requests that this process has yet to answer, so the task that serves
-//! requests only queues it. Another thread takes it from the queue.
+//! requests only queues it. Other threads take it from a queue, one for each thing that it may wait for:
+//!
+//! | queue | what the kernel drops | what that may wait for |
+//! | --- | --- | --- |
+//! | [`PageQueue`] | pages of a file | reads and writes of them |
+//! | [`NameQueue`] | names of a directory | the directory's lock, which creates, removals and renames hold |
+//! | [`PromptQueue`] | attributes; all names at once | nothing |
 
-use client::Change;
-use fuse::{FuseError, NodeId};
-use ring::mailbox;
+use crate::nodes::Numbers;
+use client::{Change, LentName};
+use fuse::{FuseError, Name, NodeId};
+use ring::mailbox::{Receiver, Sender, channel};
 
-/// Changes that may wait to be told to the kernel. More are dropped: the kernel then keeps pages of
-/// a file that is open until it is opened anew, which is what mode `close` promises anyway.
+/// Changes that may wait in a queue. Of pages more are dropped: the kernel then keeps those of a file that
+/// is open until it is opened anew, which is what mode `close` promises anyway. Who sends others is told.
 const NOTICES_MAX: usize = 65536;
 
 /// A file whose pages the kernel is to drop, and where to send that it has.
-type Notice = (NodeId, Option<mailbox::Sender<()>>);
+type OfPages = (NodeId, Option<Sender<()>>);
+/// Directories (one, with all its numbers) and their names, and where to send that they are dropped.
+type OfNames = (Vec<NodeId>, Vec<LentName>, Sender<()>);
 
-/// The end of the queue into which changes go.
-#[derive(Clone, Debug)]
-pub struct Notices(mailbox::Sender<Notice>);
-
-/// The end of the queue from which the kernel is told.
 #[derive(Debug)]
-pub struct NoticeQueue(mailbox::Receiver<Notice>);
+enum Prompt {
+    Attributes(Vec<NodeId>, Sender<bool>),
+    AllNames(Sender<bool>),
+}
 
-/// Makes a queue.
-pub fn notices() -> (Notices, NoticeQueue) {
-    let (sender, receiver) = mailbox::channel(NOTICES_MAX);
-    (Notices(sender), NoticeQueue(receiver))
+/// The ends of the queues into which changes go.
+#[derive(Clone, Debug)]
+pub struct Notices {
+    pages: Sender<OfPages>,
+    names: Sender<OfNames>,
+    prompt: Sender<Prompt>,
+    pub(crate) numbers: Numbers,
+}
+
+/// Files whose pages the kernel has to drop.
+#[derive(Debug)]
+pub struct PageQueue(Receiver<OfPages>);
+
+/// Names that the kernel has to drop.
+#[derive(Debug)]
+pub struct NameQueue(Receiver<OfNames>);
+
+/// What the kernel can drop without waiting.
+#[derive(Debug)]
+pub struct PromptQueue(Receiver<Prompt>);
+
+/// Makes the queues.
+pub fn notices() -> (Notices, PageQueue, NameQueue, PromptQueue) {
+    let (pages, of_pages) = channel(NOTICES_MAX);
+    let (names, of_names) = channel(NOTICES_MAX);
+    let (prompt, of_prompt) = channel(NOTICES_MAX);
+    let notices = Notices { pages, names, prompt, numbers: Numbers::default() };
+    (notices, PageQueue(of_pages), NameQueue(of_names), PromptQueue(of_prompt))
 }
 
 impl Notices {
     /// Returns what the client calls with each change ([`client::ClientConfig::changes`]).
     pub fn changes(&self) -> Box<dyn Fn(Change)> {
-        let notices = self.0.clone();
-        Box::new(move |change| {
-            let (inode, done) = match change {
-                Change::Inode(_) if ring::mutant!("kernel-uninformed") => return,
-                Change::Inode(inode) => (inode, None),
-                Change::Pages(inode, done) => (inode, Some(done)),
-            };
-            if notices.try_send((NodeId(inode.0), done)).is_err() {
-                tracing::debug!(inode = inode.0, "too many changes for the kernel to be told");
+        let notices = self.clone();
+        Box::new(move |change| notices.queue(change))
+    }
+
+    fn queue(&self, change: Change) {
+        let numbers = |inode| self.numbers.of(inode);
+        let is_queued = match change {
+            Change::Inode(_) if ring::mutant!("kernel-uninformed") => return,
+            Change::Inode(inode) => self.pages.try_send((NodeId(inode.0), None)).is_ok(),
+            Change::Pages(inode, done) => {
+                self.pages.try_send((NodeId(inode.0), Some(done))).is_ok()
             }
-        })
+            Change::Attributes(inode, known) => {
+                self.prompt.try_send(Prompt::Attributes(numbers(inode), known)).is_ok()
+            }
+            Change::Names(inode, names, done) => {
+                self.names.try_send((numbers(inode), names, done)).is_ok()
+            }
+            Change::AllNames(done) => self.prompt.try_send(Prompt::AllNames(done)).is_ok(),
+        };
+        if !is_queued {
+            tracing::debug!("too many changes for the kernel to be told");
+        }
     }
 }
 
-impl NoticeQueue {
-    /// Has the kernel drop what it caches of each inode in the queue, one after the other, and then sends
+impl PageQueue {
+    /// Has the kernel drop the pages of each inode in the queue, one after the other, and then sends
     /// that it has. Returns when nothing is left that could queue a change.
     pub async fn serve(mut self, drop_pages: impl AsyncFn(NodeId) -> Result<(), FuseError>) {
         while let Some((node, mut done)) = self.0.recv().await {
@@ -61,6 +104,60 @@ impl NoticeQueue {
             }
             if let Some(done) = done {
                 let _ = done.try_send(());
+            }
+        }
+    }
+}
+
+impl NameQueue {
+    /// Has the kernel drop names, given by their directory; the flag says that only their validity has to
+    /// go. Returns when nothing is left that could queue a change.
+    pub async fn serve(
+        mut self,
+        drop_name: impl AsyncFn(NodeId, &Name, bool) -> Result<(), FuseError>,
+    ) {
+        while let Some((nodes, names, done)) = self.0.recv().await {
+            let mut is_dropped = true;
+            for lent in &names {
+                let Some(name) = Name::new(&lent.name) else { continue };
+                for node in &nodes {
+                    if let Err(error) = drop_name(*node, &name, lent.expires_only).await {
+                        tracing::debug!(node = node.0, %error, "the kernel was not told of a name");
+                        is_dropped = false;
+                    }
+                }
+            }
+            if is_dropped {
+                let _ = done.try_send(());
+            }
+        }
+    }
+}
+
+impl PromptQueue {
+    /// Has the kernel drop attributes of inodes (the answer is whether it knows them), and all names of the
+    /// mount at once (whether it could). Returns when nothing is left that could queue a change.
+    pub async fn serve(
+        mut self,
+        drop_attributes: impl AsyncFn(NodeId) -> Result<bool, FuseError>,
+        drop_all_names: impl AsyncFn() -> bool,
+    ) {
+        while let Some(prompt) = self.0.recv().await {
+            match prompt {
+                Prompt::Attributes(nodes, known) => {
+                    let mut all_known = true;
+                    for node in nodes {
+                        let answer = drop_attributes(node).await;
+                        if let Err(error) = &answer {
+                            tracing::debug!(node = node.0, %error, "the kernel was not told");
+                        }
+                        all_known &= answer.unwrap_or(false);
+                    }
+                    let _ = known.try_send(all_known);
+                }
+                Prompt::AllNames(done) => {
+                    let _ = done.try_send(drop_all_names().await);
+                }
             }
         }
     }

@@ -18,8 +18,8 @@ const FRAGMENT_BYTES: u64 = 4096;
 
 type Answer = Result<Response, Errno>;
 
-fn attributes_response(attr: &Attr) -> Response {
-    Response::Attributes { attributes: attributes(attr), valid: Duration::ZERO }
+fn attributes_response(attr: &Attr, valid: Duration) -> Response {
+    Response::Attributes { attributes: attributes(attr), valid }
 }
 
 fn open_mode(flags: u32) -> OpenMode {
@@ -56,7 +56,7 @@ impl Server {
             Operation::Rename { name, new_parent, new_name, flags } => {
                 self.rename((request.node, &name), (new_parent, &new_name), flags).await
             }
-            Operation::GetAttributes { .. } => Ok(attributes_response(&client.attr(id).await?)),
+            Operation::GetAttributes { .. } => self.attributes(id).await,
             Operation::SetAttributes(ref set) => self.set_attributes(&request, set).await,
             Operation::StatFs => self.statistics().await,
             Operation::Fsync { handle, .. } => done(client.fsync_file(&*self.file(handle)?).await),
@@ -68,9 +68,11 @@ impl Server {
             Operation::GetXattr { name, size } => self.xattr(id, &name, size).await,
             Operation::ListXattr { size } => self.xattrs(id, size).await,
             Operation::SetXattr { name, value, flags, .. } => {
-                done(self.set_xattr(id, &name, &value, flags).await)
+                self.change_here(id, self.set_xattr(id, &name, &value, flags)).await
             }
-            Operation::RemoveXattr { name } => done(client.remove_xattr(id, &name).await),
+            Operation::RemoveXattr { name } => {
+                self.change_here(id, client.remove_xattr(id, &name)).await
+            }
             Operation::GetLock(ref wanted) => self.test_lock(id, wanted).await,
             Operation::SetLock { ref lock, wait } => self.set_lock(&request, lock, wait).await,
             Operation::Open { flags, kill_suid_sgid } => {
@@ -104,8 +106,14 @@ impl Server {
 
     async fn lookup(self: &Rc<Self>, request: &Request, name: &Name) -> Answer {
         let parent = self.inode(request.node);
-        let attr = self.look_up(request.pid, parent, name.as_bytes()).await?;
-        Ok(Response::Entry(self.entry(request.node, &attr)))
+        match self.look_up(request.pid, parent, name.as_bytes()).await {
+            Ok(attr) => Ok(Response::Entry(self.entry(request.node, name.as_bytes(), &attr))),
+            Err(Errno::ENOENT) => match self.absent(request.node, name.as_bytes()) {
+                Some(absent) => Ok(Response::Entry(absent)),
+                None => Err(Errno::ENOENT),
+            },
+            Err(errno) => Err(errno),
+        }
     }
 
     async fn make(
@@ -118,13 +126,13 @@ impl Server {
         let parent = self.inode(request.node);
         let setting = setting(request, creation);
         let attr = self.client.make(parent, name.as_bytes(), make, setting).await?;
-        Ok(Response::Entry(self.entry(request.node, &attr)))
+        Ok(Response::Entry(self.new_entry(request.node, name.as_bytes(), &attr)))
     }
 
     async fn link(self: &Rc<Self>, parent: NodeId, linked: NodeId, new_name: &Name) -> Answer {
         let (linked, directory) = (self.inode(linked), self.inode(parent));
         let attr = self.client.link(linked, directory, new_name.as_bytes()).await?;
-        Ok(Response::Entry(self.entry(parent, &attr)))
+        Ok(Response::Entry(self.new_entry(parent, new_name.as_bytes(), &attr)))
     }
 
     async fn rename(
@@ -143,6 +151,22 @@ impl Server {
             nodes.moved(new_parent, parent, other);
         }
         Ok(Response::Done)
+    }
+
+    /// Makes a change of an inode that the kernel does not count as one of its attributes.
+    async fn change_here(
+        &self,
+        id: InodeId,
+        change: impl Future<Output = Result<(), Errno>>,
+    ) -> Answer {
+        let changed = change.await;
+        self.client.changed_here([id].into_iter());
+        done(changed)
+    }
+
+    async fn attributes(&self, id: InodeId) -> Answer {
+        let attr = self.client.attr(id).await?;
+        Ok(attributes_response(&attr, self.client.lend_attributes(&attr)))
     }
 
     async fn statistics(&self) -> Answer {
@@ -173,7 +197,8 @@ impl Server {
         } else {
             self.client.set_attr(id, changes).await?
         };
-        Ok(attributes_response(&attr))
+        // An older answer to who only looks may come to the kernel later.
+        Ok(attributes_response(&attr, Duration::ZERO))
     }
 
     async fn read(&self, id: InodeId, read: Read) -> Answer {
@@ -268,11 +293,14 @@ impl Server {
             None => self.client.create(parent, name, setting, mode).await,
         };
         match created {
-            Ok((handle, attr)) => Ok((self.entry(request.node, &attr), self.opened(handle, &attr))),
+            Ok((handle, attr)) => {
+                let entry = self.new_entry(request.node, name, &attr);
+                Ok((entry, self.opened(handle, &attr)))
+            }
             Err(Errno::EEXIST) if ring::mutant!("lost-create-opens-other") => {
                 let won = self.client.lookup(parent, name).await?.inode;
                 let (handle, attr) = self.client.open(won, mode).await?;
-                Ok((self.entry(request.node, &attr), self.opened(handle, &attr)))
+                Ok((self.new_entry(request.node, name, &attr), self.opened(handle, &attr)))
             }
             // Another node was faster. What it made is not opened here, as the kernel checks nothing
             // after a CREATE: it walks the path again (crate::walks).
@@ -306,7 +334,7 @@ impl Server {
         let id = self.inode(request.node);
         let mode = fallocate_mode(mode)?;
         self.clear_privileges(id, (request.uid, request.gid)).await?;
-        done(self.client.fallocate(id, offset, length, mode).await)
+        self.change_here(id, self.client.fallocate(id, offset, length, mode)).await
     }
 
     async fn copy(self: &Rc<Self>, request: &Request, copy: &CopyFileRange) -> Answer {
@@ -316,7 +344,9 @@ impl Server {
             self.clear_privileges(destination, (request.uid, request.gid)).await?;
         }
         let (from, to) = ((source, copy.offset_in), (destination, copy.offset_out));
-        Ok(Response::Copied(self.client.copy_range(from, to, copy.length).await?))
+        let copied = self.client.copy_range(from, to, copy.length).await;
+        self.client.changed_here([destination].into_iter());
+        Ok(Response::Copied(copied?))
     }
 
     async fn unlock_flock(&self, id: InodeId, owner: fuse::LockOwner) {

@@ -50,6 +50,9 @@ impl Server {
             return Ok(());
         }
         let changes = AttrChanges { mode: Some(mode), ..AttrChanges::default() };
-        self.client.set_attr(id, changes).await.map(drop)
+        self.client.set_attr(id, changes).await?;
+        // The kernel does not know that its WRITE has changed a mode.
+        self.client.take_back_attributes(id).await;
+        Ok(())
     }
 }

@@ -5,14 +5,19 @@
 
 use crate::convert::errno;
 use crate::nodes::Nodes;
+use crate::notices::Notices;
 use crate::walks::Walks;
-use client::{Client, Handle, Listing, Pin};
+use client::{Client, Handle, Lending, Listing, Pin};
 use fuse::{Errno, FileHandle, FileSystem, Negotiated, NodeId, Request, Response};
 use ring::local::OneshotSender;
 use slab::Slab;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// On kernels without epochs names are lent for such a part of the time.
+const NAMES_PART: u32 = 5;
 
 /// An open directory: the part of its listing that was fetched last.
 #[derive(Debug)]
@@ -46,11 +51,15 @@ impl std::fmt::Debug for Server {
 
 impl Server {
     /// Serves a client's files. `agreed` gets what was agreed with the kernel: from then on there may be
-    /// requests.
-    pub fn new(client: Rc<Client>, agreed: OneshotSender<Negotiated>) -> Rc<Server> {
+    /// requests. `notices` are those that the client's changes go to.
+    pub fn new(
+        client: Rc<Client>,
+        agreed: OneshotSender<Negotiated>,
+        notices: &Notices,
+    ) -> Rc<Server> {
         Rc::new(Server {
             client,
-            nodes: RefCell::default(),
+            nodes: RefCell::new(Nodes::new(notices.numbers.clone())),
             files: RefCell::default(),
             directories: RefCell::default(),
             agreed: RefCell::new(Some(agreed)),
@@ -98,13 +107,16 @@ impl FileSystem for Server {
             "mounted"
         );
         self.client.refer(protocol::InodeId::ROOT);
+        self.begin_lending(negotiated);
         if let Some(agreed) = self.agreed.take() {
             let _ = agreed.send(negotiated.clone());
         }
     }
 
     async fn handle(self: Rc<Self>, request: Request) -> Response {
-        match self.answer_walk(request).await {
+        let answer = Rc::clone(&self).answer_walk(request).await;
+        self.client.own_changes_told().await;
+        match answer {
             Ok(response) => response,
             Err(error) => Response::Error(errno(error)),
         }
@@ -125,10 +137,48 @@ impl Server {
         self.nodes.borrow().inode(node)
     }
 
-    /// Tells the kernel of an entry of `parent`, which it remembers until it says otherwise.
-    pub(crate) fn entry(&self, parent: NodeId, attr: &protocol::Attr) -> fuse::Entry {
+    /// From now on the kernel may use what it is given for some time without asking.
+    fn begin_lending(&self, negotiated: &Negotiated) {
+        let longest = self.client.lending_max();
+        // Without epochs, names that cannot be dropped have to expire, and changes wait for that.
+        let names = if negotiated.has_epochs() { longest } else { longest / NAMES_PART };
+        tracing::info!(attributes = ?longest, ?names, "what the kernel may cache, and how long at most");
+        self.client.set_lending(Lending { attributes: longest, names });
+    }
+
+    /// Tells the kernel of an entry of `parent` that it has looked up; it remembers it until it says
+    /// otherwise.
+    pub(crate) fn entry(&self, parent: NodeId, name: &[u8], attr: &protocol::Attr) -> fuse::Entry {
+        let mut entry = self.new_entry(parent, name, attr);
+        entry.attributes_valid = self.client.lend_attributes(attr);
+        entry
+    }
+
+    /// As [`Server::entry`], in answer to what makes the entry. Attributes in such an answer are never
+    /// valid: the kernel takes them for newer than it was told to drop before (`attr_version` of
+    /// `fuse_iget` in `create_new_entry`, fs/fuse/dir.c).
+    pub(crate) fn new_entry(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        attr: &protocol::Attr,
+    ) -> fuse::Entry {
         let node = self.nodes.borrow_mut().tell(parent, attr.inode, attr.kind);
-        crate::convert::entry(node, attr)
+        let entry_valid = self.client.lend_name(self.inode(parent), name, Some(attr));
+        fuse::Entry { entry_valid, ..crate::convert::entry(node, attr) }
+    }
+
+    /// Tells the kernel that a name names nothing, if it may remember that.
+    pub(crate) fn absent(&self, parent: NodeId, name: &[u8]) -> Option<fuse::Entry> {
+        let entry_valid = self.client.lend_name(self.inode(parent), name, None);
+        let nothing = fuse::Attributes::default();
+        (!entry_valid.is_zero()).then_some(fuse::Entry {
+            node: NodeId(0),
+            generation: 0,
+            entry_valid,
+            attributes_valid: Duration::ZERO,
+            attributes: nothing,
+        })
     }
 
     /// Keeps an open file; answers its handle.

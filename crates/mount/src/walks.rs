@@ -258,7 +258,7 @@ impl Server {
                     }
                 }
                 let attr = self.look_up_again(caller, parent, name.as_bytes()).await;
-                attr.map(|attr| Response::Entry(self.entry(request.node, &attr)))
+                attr.map(|attr| Response::Entry(self.entry(request.node, name.as_bytes(), &attr)))
             }
             Step::Look => self.answer(request).await,
             Step::Act(_) => self.act_after_second(caller, request).await,

@@ -13,6 +13,10 @@ pub const SESSION_DEADLINE: Duration = Duration::from_secs(20);
 /// which others may be given its rights.
 pub const SELF_STOP: Duration = Duration::from_secs(10);
 
+/// What a kernel is lent it uses without asking for so long at most, also when the client that lent it is
+/// dead: its rights go so long after its death.
+pub const LENT: Duration = Duration::from_secs(5);
+
 /// A client's serving thread that has not run for this long counts as dead, though its process lives:
 /// by then every request that waited for it has ended.
 pub const STALL_MAX: Duration = Duration::from_mins(1);
@@ -56,6 +60,8 @@ pub struct Times {
     pub session_deadline: Duration,
     /// See [`SELF_STOP`].
     pub self_stop: Duration,
+    /// See [`LENT`].
+    pub lent: Duration,
     /// See [`STALL_MAX`].
     pub stall_max: Duration,
     /// See [`REQUEST_DEADLINE`].
@@ -87,6 +93,7 @@ impl Times {
             heartbeat: HEARTBEAT / divisor,
             session_deadline: SESSION_DEADLINE / divisor,
             self_stop: SELF_STOP / divisor,
+            lent: LENT / divisor,
             stall_max: STALL_MAX / divisor,
             request_deadline: REQUEST_DEADLINE / divisor,
             admission_lapse: ADMISSION_LAPSE / divisor,

@@ -308,7 +308,7 @@ impl Machine {
                 Err(_) => sleep(RESTART_PAUSE).await,
             }
         };
-        let (notices, queue) = mount::notices();
+        let (notices, pages, names, prompt) = mount::notices();
         let client = loop {
             let config = ClientConfig {
                 session: SessionConfig {
@@ -326,10 +326,20 @@ impl Machine {
                 Err(_) => sleep(RESTART_PAUSE).await,
             }
         };
-        let kernel = self.mount(&client).await;
+        let kernel = self.mount(&client, &notices).await;
         *self.client.borrow_mut() = Some(client);
         *self.kernel.borrow_mut() = Some(Rc::clone(&kernel));
-        queue
+        let told = Rc::clone(&kernel);
+        drop(ring::spawn(names.serve(async move |directory, name, expires_only| {
+            told.drop_name(directory.0, name.as_bytes(), expires_only).await;
+            Ok(())
+        })));
+        let (told, all) = (Rc::clone(&kernel), Rc::clone(&kernel));
+        drop(ring::spawn(prompt.serve(
+            async move |node| Ok(told.drop_attributes(node.0).await),
+            async move || all.increase_epoch().await,
+        )));
+        pages
             .serve(async |node| {
                 kernel.invalidate_inode(node.0).await;
                 Ok(())
@@ -339,9 +349,9 @@ impl Machine {
     }
 
     /// Mounts, as the mount's thread does.
-    async fn mount(&self, client: &Rc<Client>) -> Rc<Kernel> {
+    async fn mount(&self, client: &Rc<Client>, notices: &mount::Notices) -> Rc<Kernel> {
         let (agreed, agreement) = oneshot();
-        let server = Server::new(Rc::clone(client), agreed);
+        let server = Server::new(Rc::clone(client), agreed, notices);
         let random = Random::new(self.kernel_seed ^ self.life.get());
         let served = (server, Rc::clone(client));
         let kernel = Kernel::mount(served, self.node.clone(), &self.applications, random);

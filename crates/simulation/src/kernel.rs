@@ -60,6 +60,8 @@ pub(crate) struct Kernel {
     unique: Cell<u64>,
     /// Counts changes of attributes: an answer does not overwrite what changed after it was asked for.
     attr_version: Cell<u64>,
+    /// Names that were asked for in an earlier one are not believed.
+    epoch: Cell<u64>,
     inodes: RefCell<BTreeMap<u64, Weak<Inode>>>,
     dentries: RefCell<BTreeMap<Key, Dentry>>,
     /// Names for which a LOOKUP is under way.
@@ -100,6 +102,7 @@ impl Kernel {
             requests: Registry::default(),
             unique: Cell::new(0),
             attr_version: Cell::new(1),
+            epoch: Cell::new(0),
             inodes: RefCell::default(),
             dentries: RefCell::default(),
             in_lookup: RefCell::default(),
@@ -217,13 +220,59 @@ impl Kernel {
         }));
     }
 
+    fn known(&self, node: u64) -> Option<Rc<Inode>> {
+        if node == self.root.node {
+            return Some(Rc::clone(&self.root));
+        }
+        self.inodes.borrow().get(&node).and_then(Weak::upgrade)
+    }
+
     /// The notification `INVAL_INODE`: drops attributes, and pages once nobody reads into them.
     pub(crate) async fn invalidate_inode(&self, node: u64) {
         self.delay().await;
-        let Some(inode) = self.inodes.borrow().get(&node).and_then(Weak::upgrade) else { return };
+        let Some(inode) = self.known(node) else { return };
         inode.change_version(self.next_version());
         inode.expire_attributes();
         inode.drop_pages(0, u64::MAX).await;
+    }
+
+    /// The notification `INVAL_INODE` for attributes alone; answers whether the inode is known.
+    pub(crate) async fn drop_attributes(&self, node: u64) -> bool {
+        self.delay().await;
+        let Some(inode) = self.known(node) else {
+            return false;
+        };
+        inode.change_version(self.next_version());
+        inode.expire_attributes();
+        true
+    }
+
+    /// The notification `INVAL_ENTRY`: takes the directory's lock, which who makes, moves or removes a name
+    /// there holds until the process has answered.
+    pub(crate) async fn drop_name(&self, directory: u64, name: &[u8], expires_only: bool) {
+        self.delay().await;
+        let Some(inode) = self.known(directory) else {
+            return;
+        };
+        let _lock = inode.lock().await;
+        if !expires_only {
+            return self.invalidate(directory, name);
+        }
+        let mut dentries = self.dentries.borrow_mut();
+        if let Some(dentry) = dentries.get_mut(&(directory, Box::from(name))) {
+            dentry.valid_until = ring::time::now();
+        }
+    }
+
+    /// The notification `INC_EPOCH`: no name that is cached, or on its way, is believed. It may be that
+    /// something is mounted below; then the mount does not ask for it.
+    pub(crate) async fn increase_epoch(&self) -> bool {
+        self.delay().await;
+        if self.chance(25) {
+            return false;
+        }
+        self.epoch.set(self.epoch.get() + 1);
+        true
     }
 
     fn next_version(&self) -> u64 {

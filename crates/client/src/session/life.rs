@@ -92,6 +92,11 @@ impl Life {
         self.contact.is_alive(&self.times)
     }
 
+    /// Until when what is cached may be used by who cannot ask whether it still may.
+    pub(crate) fn trusted_until(&self) -> Instant {
+        self.contact.trusted_until(&self.times)
+    }
+
     /// Waits until the session is alive.
     ///
     /// # Errors

@@ -49,6 +49,17 @@ impl Contact {
         heard != 0 && Instant::from_ns(heard + uncounted_ns()).elapsed() < limit
     }
 
+    /// When this client stops itself if nothing is heard any more, less what an answer may take on its way.
+    pub(super) fn trusted_until(&self, times: &Times) -> Instant {
+        let heard = Instant::from_ns(self.heard_ns.load(Ordering::SeqCst));
+        let limit = if ring::mutant!("lent-past-self-stop") {
+            times.request_deadline
+        } else {
+            times.self_stop
+        };
+        heard + limit - limit / 16
+    }
+
     /// The serving thread runs.
     pub(super) fn serve(&self) {
         self.served_ns.store(now().as_ns(), Ordering::SeqCst);

@@ -68,14 +68,14 @@ impl rpc::Handler<Acceptor<rpc::Client>> for Service {
 struct Told(RefCell<Vec<bool>>);
 
 impl Handler for Told {
-    fn answered(&self, _: &Call, _: &Response, _: bool) {}
+    fn answered(self: Rc<Self>, _: &Call, _: &Response, _: bool) {}
     fn pushed(self: Rc<Self>, push: Push, reply: PushReply) {
         if let Push::Devices(devices) = push {
             self.devices(devices);
         }
         let _ = reply.send(&PushAnswer::Done);
     }
-    fn disconnected(&self) {}
+    fn disconnected(self: Rc<Self>) {}
     fn held(&self) -> Vec<(InodeId, Rights)> {
         Vec::new()
     }

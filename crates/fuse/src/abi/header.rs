@@ -85,6 +85,7 @@ pub(crate) mod notify {
     pub(crate) const STORE: i32 = 4;
     pub(crate) const DELETE: i32 = 6;
     pub(crate) const RESEND: i32 = 7;
+    pub(crate) const INC_EPOCH: i32 = 8;
 }
 
 wire! {

@@ -12,6 +12,21 @@ pub(super) fn find(path: &Path) -> io::Result<Option<u32>> {
     Ok(find_in(&fs::read("/proc/self/mountinfo")?, path))
 }
 
+/// Whether something is mounted below `path`, as this process sees it.
+///
+/// # Errors
+/// Those of reading `/proc/self/mountinfo`.
+pub fn has_mounts_below(path: &Path) -> io::Result<bool> {
+    Ok(has_below(&fs::read("/proc/self/mountinfo")?, path))
+}
+
+fn has_below(table: &[u8], path: &Path) -> bool {
+    table.split(|&byte| byte == b'\n').filter_map(parse).any(|(_, mountpoint, _)| {
+        let mountpoint = Path::new(OsStr::from_bytes(&mountpoint));
+        mountpoint != path && mountpoint.starts_with(path)
+    })
+}
+
 fn find_in(table: &[u8], path: &Path) -> Option<u32> {
     let last = table
         .split(|&byte| byte == b'\n')
@@ -60,6 +75,14 @@ mod tests {
         41 22 0:52 / /mnt/c rw - fuse x rw\n\
         42 22 0:53 / /mnt/c rw - tmpfs x rw\n\
         not a line\n";
+
+    /// Goal: what is mounted below a path counts, not what is at it or beside it.
+    #[test]
+    fn sees_mounts_below() {
+        assert!(has_below(TABLE, Path::new("/mnt")));
+        assert!(!has_below(TABLE, Path::new("/mnt/c")));
+        assert!(!has_below(TABLE, Path::new("/mn")));
+    }
 
     /// Goal: FUSE mounts are found by path, with blanks; what covers them hides them.
     #[test]

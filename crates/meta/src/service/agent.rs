@@ -149,7 +149,8 @@ impl Shared {
         let Some(session) = session.filter(|_| !ring::mutant!("dead-host-lives")) else {
             return send(reply, &Answer::Done);
         };
-        session.is_gone.set(true);
+        // Its kernel goes on with what it was lent.
+        session.gone_at.set(Some(now() + self.times.lent));
         self.end_session(&session, "its process died");
         let shared = Rc::clone(self);
         ring::spawn(async move {

@@ -51,11 +51,12 @@ impl Shared {
                 return;
             }
         }
-        // It may yet serve what it caches until it stops itself.
-        if !session.is_gone.get() && !ring::mutant!("rights-before-self-stop") {
-            let cut = if ring::mutant!("self-stop-cut-short") { 2 } else { 1 };
-            let stops = session.last_heartbeat.get() + self.times.self_stop / cut;
-            ring::time::sleep_until(stops).await;
+        // It, or the kernel of one that is dead, may yet serve what it caches until it stops itself.
+        let cut = if ring::mutant!("self-stop-cut-short") { 2 } else { 1 };
+        let stops_at = session.last_heartbeat.get() + self.times.self_stop / cut;
+        let stops_at = session.gone_at.get().map_or(stops_at, |gone_at| gone_at.min(stops_at));
+        if !ring::mutant!("rights-before-self-stop") {
+            ring::time::sleep_until(stops_at).await;
         }
         if !ring::mutant!("rights-outlive-session") {
             self.leases.borrow_mut().end_session(session.id);
@@ -85,7 +86,7 @@ impl Shared {
     /// `End`: answered at once. The client has ended its I/O and will do no more; what it had is
     /// still only given to others once it is fenced, which an unreachable target can delay.
     pub(super) fn end_at_its_wish(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
-        work.session.is_gone.set(true);
+        work.session.gone_at.set(Some(ring::time::now()));
         self.end_session(&work.session, "its client ended it");
         let reply = work.reply.borrow_mut().take();
         self.leases.borrow_mut().done(work.id);

@@ -65,7 +65,7 @@ impl Kernel {
         loop {
             let _lock = inode.lock_shared().await;
             let plus = offset == 0 || inode.wants_plus.take();
-            let version = self.attr_version.get();
+            let version = (self.attr_version.get(), self.epoch.get());
             let bytes =
                 self.read_once_directory(caller, inode, opened.handle, (offset, size), plus);
             let bytes = bytes.await?;
@@ -108,7 +108,7 @@ impl Kernel {
         directory: &Rc<Inode>,
         name: &[u8],
         entry: &Entry,
-        version: u64,
+        (version, epoch): (u64, u64),
     ) {
         let known = {
             let dentries = self.dentries.borrow();
@@ -120,7 +120,7 @@ impl Kernel {
         }
         let inode = self.inode(entry, version).await;
         // Where it cannot be moved it stays unknown, and its lookup is given back with it.
-        match self.splice(directory, name, &inode, entry.entry_valid) {
+        match self.splice(directory, name, &inode, entry.entry_valid, epoch) {
             Ok(()) | Err(Errno::ESTALE) => {}
             Err(errno) => panic!("a listed name gives {errno}"),
         }

@@ -138,10 +138,11 @@ impl Kernel {
         let flags = flags.cast_unsigned();
         let operation =
             Operation::Create { name: name(last), creation, flags, kill_suid_sgid: false };
+        let epoch = self.epoch.get();
         match self.request(caller, parent.node, operation).await {
             Ok(Response::Created(entry, opened)) => {
                 let inode = self.inode(&entry, 0).await;
-                self.enter(parent, last, Some(&inode), entry.entry_valid);
+                self.enter(parent, last, Some(&inode), entry.entry_valid, epoch);
                 parent.expire_attributes();
                 let file = self.opened(&inode, &opened, flags, true);
                 self.begin(&file).await;

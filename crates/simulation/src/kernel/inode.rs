@@ -35,6 +35,8 @@ pub(super) struct Dentry {
     pub(super) inode: Option<Rc<Inode>>,
     /// The name is used until then without asking.
     pub(super) valid_until: Instant,
+    /// When it was asked for.
+    pub(super) epoch: u64,
     /// A name keeps its directory.
     pub(super) parent: Rc<Inode>,
 }

@@ -61,7 +61,7 @@ impl Kernel {
         match self.request(caller, parent.node, operation).await {
             Ok(_) => {
                 self.invalidate(parent.node, last);
-                self.enter(&parent, last, None, Duration::ZERO);
+                self.enter(&parent, last, None, Duration::ZERO, self.epoch.get());
                 inode.expire_attributes();
                 parent.expire_attributes();
                 Ok(())
@@ -131,8 +131,9 @@ impl Kernel {
             let _lock = parent.lock().await;
             let last = path.name.as_bytes();
             self.must_be_free(caller, &parent, last, looking).await?;
+            let epoch = self.epoch.get();
             let answer = self.request(caller, parent.node, operation(name(last))).await;
-            self.made(&parent, last, answer).await
+            self.made(&parent, last, answer, epoch).await
         })
         .await
     }
@@ -157,13 +158,14 @@ impl Kernel {
         parent: &Rc<Inode>,
         name: &[u8],
         answer: Answer<Response>,
+        epoch: u64,
     ) -> Answer<InodeId> {
         match answer {
             Ok(answer) => {
                 let entry = entry_of(&answer);
                 let inode = self.inode(&entry, 0).await;
                 self.invalidate(parent.node, name);
-                self.splice(parent, name, &inode, entry.entry_valid)?;
+                self.splice(parent, name, &inode, entry.entry_valid, epoch)?;
                 parent.expire_attributes();
                 Ok(inode.number())
             }
@@ -197,9 +199,10 @@ impl Kernel {
             acts(inode.number());
             let (linked, new_name) = (NodeId(inode.node), name(last));
             let operation = Operation::Link { inode: linked, new_name };
+            let epoch = self.epoch.get();
             let answer = self.request(caller, parent.node, operation).await;
             inode.expire_attributes();
-            self.made(&parent, last, answer).await
+            self.made(&parent, last, answer, epoch).await
         })
         .await
     }
@@ -290,6 +293,14 @@ impl Kernel {
         other: Option<&Rc<Inode>>,
     ) {
         let place = |directory: &Rc<Inode>, name: &[u8]| Some((directory.node, Box::from(name)));
+        // A name keeps its time, and the epoch in which it was asked for.
+        let life = |directory: &Rc<Inode>, name: &[u8]| {
+            let dentries = self.dentries.borrow();
+            let dentry = dentries.get(&(directory.node, Box::from(name)));
+            let life = dentry.map(|d| (d.valid_until.since(ring::time::now()), d.epoch));
+            life.unwrap_or((Duration::ZERO, self.epoch.get()))
+        };
+        let (old_life, new_life) = (life(old, old_name), life(new, new_name));
         if other.is_none() {
             self.invalidate(new.node, new_name);
         }
@@ -299,8 +310,9 @@ impl Kernel {
         if let Some(other) = other.filter(|other| other.is_directory()) {
             other.place.replace(place(old, old_name));
         }
-        self.enter(new, new_name, Some(source), Duration::ZERO);
-        self.enter(old, old_name, other, Duration::ZERO);
+        self.enter(new, new_name, Some(source), old_life.0, old_life.1);
+        let old_life = if other.is_some() { new_life } else { (Duration::ZERO, new_life.1) };
+        self.enter(old, old_name, other, old_life.0, old_life.1);
         for inode in [Some(old), Some(new), Some(source), other].into_iter().flatten() {
             inode.expire_attributes();
         }

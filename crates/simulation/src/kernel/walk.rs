@@ -116,11 +116,15 @@ impl Kernel {
         name: &[u8],
         looking: Looking,
     ) -> Option<Option<Rc<Inode>>> {
-        let (inode, valid_until) = {
+        let (inode, valid_until, is_current) = {
             let dentries = self.dentries.borrow();
             let dentry = dentries.get(&(directory.node, Box::from(name)))?;
-            (dentry.inode.clone(), dentry.valid_until)
+            (dentry.inode.clone(), dentry.valid_until, dentry.epoch == self.epoch.get())
         };
+        if !is_current {
+            self.invalidate(directory.node, name);
+            return None;
+        }
         if valid_until > now() && !looking.again && !looking.exclusive {
             return Some(inode);
         }
@@ -155,23 +159,24 @@ impl Kernel {
         name: &[u8],
     ) -> Answer<Option<Rc<Inode>>> {
         let version = self.attr_version.get();
+        let epoch = self.epoch.get();
         let operation = Operation::Lookup { name: self::name(name) };
         let answer = self.request(caller, directory.node, operation).await;
         let entry = match answer {
             Ok(Response::Entry(entry)) => entry,
             Ok(other) => panic!("LOOKUP is answered with {other:?}"),
             Err(Errno::ENOENT) => {
-                self.enter(directory, name, None, Duration::ZERO);
+                self.enter(directory, name, None, Duration::ZERO, epoch);
                 return Ok(None);
             }
             Err(errno) => return Err(errno),
         };
         if entry.node.0 == 0 {
-            self.enter(directory, name, None, entry.entry_valid);
+            self.enter(directory, name, None, entry.entry_valid, epoch);
             return Ok(None);
         }
         let inode = self.inode(&entry, version).await;
-        self.splice(directory, name, &inode, entry.entry_valid)?;
+        self.splice(directory, name, &inode, entry.entry_valid, epoch)?;
         directory.wants_plus.set(true);
         Ok(Some(inode))
     }
@@ -225,6 +230,7 @@ impl Kernel {
         name: &[u8],
         inode: &Rc<Inode>,
         valid: Duration,
+        epoch: u64,
     ) -> Answer<()> {
         if inode.is_directory() {
             let key = (directory.node, Box::from(name));
@@ -247,20 +253,21 @@ impl Kernel {
             }
             inode.place.replace(Some(key));
         }
-        self.enter(directory, name, Some(inode), valid);
+        self.enter(directory, name, Some(inode), valid, epoch);
         Ok(())
     }
 
-    /// Enters a name into the cache.
+    /// Enters a name into the cache, as asked for in an epoch.
     pub(super) fn enter(
         &self,
         directory: &Rc<Inode>,
         name: &[u8],
         inode: Option<&Rc<Inode>>,
         valid: Duration,
+        epoch: u64,
     ) {
-        let valid_until = now() + valid;
-        let dentry = Dentry { inode: inode.cloned(), valid_until, parent: Rc::clone(directory) };
+        let (inode, valid_until) = (inode.cloned(), now() + valid);
+        let dentry = Dentry { inode, valid_until, epoch, parent: Rc::clone(directory) };
         let key = (directory.node, Box::from(name));
         let old = self.dentries.borrow_mut().insert(key, dentry);
         drop(old);

@@ -1,0 +1,378 @@
+//! What is lent to a cache above a client: no other client's change is carried out before it is taken back,
+//! or has expired, whatever becomes of the cache, the client and its connection.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "power_cut/cluster.rs"]
+mod cluster;
+
+use block::{Incarnation, MemoryBacking};
+use client::{Change, Client, Lending, OpenMode, Setting};
+use cluster::{Changes, machines, start_meta, start_node, start_node_with};
+use meta::store::{CrashPoint, MemoryStore};
+use node::NodeDevice;
+use protocol::attr::AttrChanges;
+use protocol::client::{Creation, RenameMode};
+use protocol::times::{LENT, SELF_STOP};
+use protocol::{Attr, InodeId};
+use ring::Buffer;
+use ring::sim::{Network, Node};
+use ring::time::{Instant, now, sleep};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use uuid::Uuid;
+
+const ROOT: InodeId = InodeId::ROOT;
+const SETTING: Setting = Setting { mode: 0o644, uid: 0, gid: 0 };
+const LENDING: Lending = Lending { attributes: LENT, names: LENT };
+/// What a change takes that waits for no cache.
+const PROMPT: Duration = Duration::from_millis(200);
+
+/// What a cache was told to drop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Told {
+    Attributes(InodeId),
+    Names(InodeId, Vec<(Vec<u8>, bool)>),
+    AllNames,
+}
+
+/// A cache that does as a scene says.
+#[derive(Debug, Default)]
+struct Cache {
+    told: RefCell<Vec<Told>>,
+    /// So often it does not know the inode yet.
+    unknown: Cell<u32>,
+    /// It answers nothing: its process is stopped.
+    is_stopped: Cell<bool>,
+    /// Directories are locked: no single name can be dropped.
+    is_busy: Cell<bool>,
+    /// All names cannot be dropped at once.
+    has_no_epochs: Cell<bool>,
+}
+
+impl Cache {
+    fn hear(&self, change: Change) {
+        let told = match &change {
+            Change::Inode(_) => return,
+            Change::Pages(_, done) => {
+                let _ = done.try_send(());
+                return;
+            }
+            Change::Attributes(inode, _) => Told::Attributes(*inode),
+            Change::Names(inode, names, _) => {
+                let names = names.iter().map(|lent| (lent.name.clone(), lent.expires_only));
+                Told::Names(*inode, names.collect())
+            }
+            Change::AllNames(_) => Told::AllNames,
+        };
+        self.told.borrow_mut().push(told);
+        if self.is_stopped.get() {
+            // Its queue has room, and nobody takes what is in it.
+            return std::mem::forget(change);
+        }
+        match change {
+            Change::Attributes(_, answer) => {
+                let unknown = self.unknown.get();
+                self.unknown.set(unknown.saturating_sub(1));
+                answer.try_send(unknown == 0).unwrap();
+            }
+            Change::Names(_, _, answer) if self.is_busy.get() => std::mem::forget(answer),
+            Change::Names(_, _, answer) => answer.try_send(()).unwrap(),
+            Change::AllNames(answer) => answer.try_send(!self.has_no_epochs.get()).unwrap(),
+            Change::Inode(_) | Change::Pages(..) => {}
+        }
+    }
+
+    fn told(&self) -> Vec<Told> {
+        self.told.borrow().clone()
+    }
+}
+
+struct Scene {
+    network: Network,
+    meta: Node,
+    store: RefCell<MemoryStore>,
+    /// The first has the cache.
+    nodes: Vec<Node>,
+    lender: Rc<Client>,
+    changer: Rc<Client>,
+    cache: Rc<Cache>,
+}
+
+impl Scene {
+    async fn on<F: Future + 'static>(
+        &self,
+        node: usize,
+        act: impl FnOnce(Rc<Client>) -> F,
+    ) -> F::Output {
+        let client = if node == 0 { &self.lender } else { &self.changer };
+        self.nodes[node].spawn(act(Rc::clone(client))).await.unwrap()
+    }
+
+    /// The lender makes a file; its cache looks it up. Answers its attributes as lent.
+    async fn lend_file(&self, name: &'static [u8]) -> Attr {
+        let attr = self.on(0, async move |client| {
+            let made = client.make(ROOT, name, Creation::File, SETTING).await.unwrap();
+            let attr = client.attr(made.inode).await.unwrap();
+            assert!(!client.lend_attributes(&attr).is_zero());
+            assert!(!client.lend_name(ROOT, name, Some(&attr)).is_zero());
+            attr
+        });
+        attr.await
+    }
+
+    /// The other client changes a mode; answers how long that took.
+    async fn change(&self, attr: Attr) -> Duration {
+        let begun = now();
+        self.on(1, async move |client| {
+            let changes = AttrChanges { mode: Some(0o600), ..AttrChanges::default() };
+            client.set_attr(attr.inode, changes).await.unwrap();
+        })
+        .await;
+        begun.elapsed()
+    }
+
+    /// The other client makes a file under a name; answers how long that took.
+    async fn create(&self, name: &'static [u8]) -> Duration {
+        let begun = now();
+        self.on(1, async move |client| {
+            client.make(ROOT, name, Creation::File, SETTING).await.unwrap();
+        })
+        .await;
+        begun.elapsed()
+    }
+
+    /// The cache looks for a name that is not there; answers whether it may keep that.
+    async fn lend_absent(&self, name: &'static [u8]) -> bool {
+        self.on(0, async move |client| {
+            client.lookup(ROOT, name).await.unwrap_err();
+            !client.lend_name(ROOT, name, None).is_zero()
+        })
+        .await
+    }
+}
+
+fn play<F: Future<Output = ()>>(scene: impl FnOnce(Scene) -> F) {
+    let (mut simulation, meta, nodes) = machines(1, 2);
+    let network = simulation.network();
+    let whole = async move {
+        let store = MemoryStore::new();
+        start_meta(&meta, Box::new(store.clone()), 1);
+        let memory = || Arc::new(MemoryBacking::new(4 << 20, 4096).unwrap());
+        let cache = Rc::new(Cache::default());
+        let hearing = Rc::clone(&cache);
+        let changes: Changes = Box::new(move |change| hearing.hear(change));
+        let machine = |index: usize| (meta.clone(), nodes[index].clone());
+        let device = NodeDevice {
+            uuid: Uuid::from_u128(100),
+            incarnation: Incarnation(1),
+            is_volatile: false,
+            backing: memory(),
+        };
+        let lender = start_node_with(&machine(0), 0, vec![device], Some(changes)).await;
+        let changer = start_node(&machine(1), 1, memory(), 1).await;
+        lender.set_lending(LENDING);
+        let store = RefCell::new(store);
+        scene(Scene { network, meta: meta.clone(), store, nodes, lender, changer, cache }).await;
+    };
+    simulation.run(whole).unwrap();
+}
+
+fn names(names: &[(&[u8], bool)]) -> Told {
+    Told::Names(ROOT, names.iter().map(|(name, expires)| (name.to_vec(), *expires)).collect())
+}
+
+/// Goal: a change waits until the cache has dropped what was lent, and for nothing else.
+#[test]
+fn a_change_waits_for_the_cache() {
+    play(async |scene| {
+        let attr = scene.lend_file(b"a").await;
+        assert!(scene.change(attr).await < PROMPT);
+        assert_eq!(scene.cache.told(), [Told::Attributes(attr.inode)]);
+        assert!(scene.change(attr).await < PROMPT);
+        assert_eq!(scene.cache.told().len(), 1, "nothing is lent any more");
+    });
+}
+
+/// Goal: an inode of which an answer is on its way is told of until the cache knows it.
+#[test]
+fn what_a_cache_does_not_know_yet_is_told_again() {
+    play(async |scene| {
+        let attr = scene.lend_file(b"a").await;
+        scene.cache.unknown.set(7);
+        scene.change(attr).await;
+        assert_eq!(scene.cache.told(), vec![Told::Attributes(attr.inode); 8]);
+    });
+}
+
+/// Goal: a cache that has forgotten the inode is not waited for.
+#[test]
+fn what_a_cache_has_forgotten_is_gone() {
+    play(async |scene| {
+        let attr = scene.lend_file(b"a").await;
+        scene.cache.unknown.set(u32::MAX);
+        scene.on(0, async move |client| client.forget(attr.inode, 1)).await;
+        assert!(scene.change(attr).await < PROMPT);
+    });
+}
+
+/// Goal: of a cache that does not answer, what was lent has expired when the change is carried out.
+#[test]
+fn a_stopped_cache_is_waited_out() {
+    play(async |scene| {
+        let attr = scene.lend_file(b"a").await;
+        let lent = now();
+        scene.cache.is_stopped.set(true);
+        sleep(Duration::from_secs(1)).await;
+        scene.change(attr).await;
+        assert!(lent.elapsed() >= LENT, "only {:?}", lent.elapsed());
+        assert!(lent.elapsed() < LENT + PROMPT);
+    });
+}
+
+/// Goal: of a directory's names only the one that changes is dropped; the right to know the others stays.
+#[test]
+fn a_name_is_dropped_alone() {
+    play(async |scene| {
+        scene.lend_file(b"a").await;
+        assert!(scene.lend_absent(b"b").await);
+        assert!(scene.create(b"b").await < PROMPT);
+        assert_eq!(scene.cache.told(), [names(&[(b"b", false)])]);
+    });
+}
+
+/// Goal: where a directory is locked all names are dropped at once; a cache that cannot do that keeps them
+/// until they expire.
+#[test]
+fn a_locked_directory_holds_nobody_up() {
+    play(async |scene| {
+        assert!(scene.lend_absent(b"b").await);
+        scene.cache.is_busy.set(true);
+        assert!(scene.create(b"b").await < PROMPT);
+        assert_eq!(scene.cache.told(), [names(&[(b"b", false)]), Told::AllNames]);
+        assert!(!scene.lend_absent(b"c").await, "others change names here");
+        sleep(Duration::from_secs(11)).await;
+        assert!(scene.lend_absent(b"c").await);
+        scene.cache.has_no_epochs.set(true);
+        let waited = scene.create(b"c").await;
+        assert!(waited + PROMPT > LENT && waited < LENT + PROMPT, "{waited:?}");
+    });
+}
+
+/// Goal: a name that this client moves is lent under its new place.
+#[test]
+fn a_moved_name_is_lent_where_it_went() {
+    play(async |scene| {
+        scene.lend_file(b"a").await;
+        scene
+            .on(0, async |client| {
+                client.rename((ROOT, b"a"), (ROOT, b"z"), RenameMode::Replace).await.unwrap();
+            })
+            .await;
+        scene.on(1, async |client| client.unlink(ROOT, b"z").await.unwrap()).await;
+        assert!(scene.cache.told().contains(&names(&[(b"z", false)])), "{:?}", scene.cache.told());
+    });
+}
+
+/// Goal: nothing is lent beyond the moment at which the client would stop itself.
+#[test]
+fn nothing_is_lent_past_self_stop() {
+    play(async |scene| {
+        let attr = scene.lend_file(b"a").await;
+        let cut = now();
+        scene.network.cut(&scene.meta, &scene.nodes[0]);
+        let last: Option<Instant> = scene
+            .on(0, async move |client| {
+                let mut last = None;
+                while cut.elapsed() < SELF_STOP * 2 {
+                    let valid = client.lend_attributes(&attr);
+                    if !valid.is_zero() {
+                        last = last.max(Some(now() + valid));
+                    }
+                    sleep(Duration::from_millis(100)).await;
+                }
+                last
+            })
+            .await;
+        // The last heartbeat that was answered was sent before.
+        assert!(last.is_some_and(|last| last < cut + SELF_STOP), "{last:?}, cut at {cut:?}");
+    });
+}
+
+/// Goal: a session goes on over a new connection only after all that was lent is taken back: from then on
+/// nobody tells it of changes of what it knew before.
+#[test]
+fn a_resumed_session_has_taken_back_everything() {
+    play(async |scene| {
+        let attr = scene.lend_file(b"a").await;
+        let lent = now();
+        scene.cache.is_stopped.set(true);
+        scene.network.reset(&scene.meta, &scene.nodes[0]);
+        scene.change(attr).await;
+        assert!(lent.elapsed() >= LENT, "only {:?}", lent.elapsed());
+    });
+}
+
+/// Goal: the same when the service itself was restarted, which knows of no rights.
+#[test]
+fn a_restarted_service_waits_for_what_was_lent() {
+    play(async |scene| {
+        let attr = scene.lend_file(b"a").await;
+        let lent = now();
+        scene.cache.is_stopped.set(true);
+        scene.meta.kill();
+        let store = scene.store.borrow().crashed(CrashPoint::Process);
+        scene.store.replace(store.clone());
+        start_meta(&scene.meta, Box::new(store), 1);
+        scene.change(attr).await;
+        assert!(lent.elapsed() >= LENT, "only {:?}", lent.elapsed());
+    });
+}
+
+/// Goal: attributes are not lent while this client has written and not committed: its commit changes them.
+#[test]
+fn uncommitted_writes_lend_no_attributes() {
+    play(async |scene| {
+        let lent = |client: Rc<Client>| async move {
+            let mode = OpenMode { write: true, append: false, sync: false };
+            let (handle, attr) = client.create(ROOT, b"a", SETTING, mode).await.unwrap();
+            client.write(&handle, 0, Buffer::copy_from(b"bytes").into(), false).await.unwrap();
+            let mut lent = Vec::new();
+            for is_committed in [false, true] {
+                if is_committed {
+                    client.fsync(attr.inode).await.unwrap();
+                }
+                let attr = client.attr(attr.inode).await.unwrap();
+                lent.push(!client.lend_attributes(&attr).is_zero());
+            }
+            client.release(&handle).await.unwrap();
+            lent
+        };
+        assert_eq!(scene.on(0, lent).await, [false, true]);
+    });
+}
+
+/// Goal: listings may be kept as long as no name has changed.
+#[test]
+fn a_listing_is_kept_until_a_name_changes() {
+    play(async |scene| {
+        scene.lend_file(b"a").await;
+        let lend = || scene.on(0, async |client| client.lend_listing(ROOT));
+        let look = || scene.on(0, async |client| client.attr(ROOT).await.unwrap());
+        look().await;
+        assert_eq!(lend().await, (true, false));
+        assert_eq!(lend().await, (true, true));
+        scene.create(b"b").await;
+        look().await;
+        assert_eq!(lend().await, (true, false));
+        assert_eq!(lend().await, (true, true));
+        let make = async |client: Rc<Client>| {
+            client.make(ROOT, b"c", Creation::File, SETTING).await.unwrap();
+        };
+        scene.on(0, make).await;
+        look().await;
+        assert_eq!(lend().await, (true, false));
+    });
+}
