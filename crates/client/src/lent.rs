@@ -103,6 +103,8 @@ pub(crate) struct Lent {
     changed_by_others: Cell<Option<Instant>>,
     /// Counts changes of the directory's names, and losses of the right to know them.
     names_version: Cell<u64>,
+    /// When that was.
+    names_changed_at: Cell<Option<Instant>>,
     /// The version of the listing that the cache has, or has begun to read.
     listing: Cell<Option<u64>>,
 }
@@ -122,6 +124,7 @@ impl Lent {
     /// Names of the directory have changed, or may change unheard.
     pub(crate) fn names_change(&self) {
         self.names_version.set(self.names_version.get() + 1);
+        self.names_changed_at.set(Some(now()));
     }
 
     /// Takes back the attributes, and such names as others change.
@@ -277,11 +280,14 @@ impl Client {
     }
 
     /// Whether a cache may keep the listing of a directory that it opens now: (it may keep what it reads, it may
-    /// use what it has).
+    /// use what it has). After a change it keeps none for a moment: an older part of a listing, on its way to who
+    /// opened the directory before, could get into the new one.
     pub fn lend_listing(&self, id: InodeId) -> (bool, bool) {
         let Some(inode) = self.known_inode(id) else { return (false, false) };
+        let is_still = |at: Instant| at.elapsed() < ON_ITS_WAY;
+        let is_changing = inode.lent.names_changed_at.get().is_some_and(is_still);
         let is_held = inode.committed_attr().is_some() && self.session.life.is_alive();
-        if !is_held || self.lending.get().names.is_zero() {
+        if !is_held || is_changing || self.lending.get().names.is_zero() {
             inode.lent.listing.set(None);
             return (false, false);
         }
