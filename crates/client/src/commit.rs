@@ -107,18 +107,18 @@ impl Client {
                 extents.extend(dirty.extents(run));
             }
             let is_flushed = |device, number| self.is_flushed(device, number);
-            let allocations = dirty.name(&runs, &extents, is_flushed);
+            let named = dirty.name(&runs, is_flushed);
             let call = Call::Change(ChangeCall::Commit {
                 inode: inode.id,
                 generation: inode.state.borrow().generation,
-                allocations: allocations.clone(),
+                allocations: named.allocations.clone(),
                 extents: ExtentList(extents),
                 mtime,
                 kill_privileges: std::mem::take(&mut dirty.kill_privileges),
                 // The answer says so of all that was committed before.
                 durable: durable && next.is_none(),
             });
-            (runs, next, call, allocations)
+            (runs, next, call, named)
         };
         let generation = inode.state.borrow().generation;
         let answer = self.session.call_or_know(call).await;
@@ -199,11 +199,10 @@ fn give_back(space: &mut crate::space::Space, fill: &Fill) {
         matches!(fill.state, FillState::Written),
         "blocks are given back under a write: {fill:?}"
     );
-    for (_, piece) in &fill.pieces {
-        if !fill.named.contains(&piece.allocation) || ring::mutant!("named-blocks-reused") {
-            space.give_back(piece);
-        }
+    if ring::mutant!("named-blocks-reused") {
+        return fill.pieces.iter().for_each(|(_, piece)| space.give_back(piece));
     }
+    fill.unnamed().iter().for_each(|piece| space.give_back(piece));
 }
 
 #[cfg(test)]

@@ -6,16 +6,18 @@
 //! reads a block in order to change a part of it. Which bytes of which fill hold a byte of the file
 //! is kept in `runs`; what a later write covers is simply not committed.
 
+mod named;
+
 use crate::extent_map::{ExtentMap, Place, Run};
 use crate::failures::Failures;
 use crate::reservation::{Blocks, Reservation};
 use crate::space::Allocated;
-use protocol::space::NewAllocation;
-use protocol::{AllocationId, DeviceId, Errno, Extent, Timestamp};
+use protocol::{DeviceId, Errno, Extent, Timestamp};
 use ring::{Buffer, Chunk, Shared};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Bytes that go out together.
 pub(crate) const FILL_BYTES: usize = protocol::space::ALLOCATION_MAX_BYTES as usize;
@@ -33,12 +35,14 @@ const WRITES_PER_FILL_MAX: u32 = RUNS_PER_COMMIT_MAX as u32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FillId(u64);
 
-/// How far the parts of a commit have come: the next one begins at this fill, and at this offset of
-/// the file if the last one took a part of the fill.
+/// A part that has to cut a fill takes at most so many times what others do.
+const CUT_MAX: usize = 3;
+
+/// How far the parts of a commit have come: the next one begins at this fill, and at this place in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cursor {
     fill: FillId,
-    offset: u64,
+    at: u32,
 }
 
 /// Where uncommitted bytes are.
@@ -80,9 +84,21 @@ pub(crate) struct Fill {
     pub(crate) pieces: Pieces,
     /// Once written out: the number of the last of its writes to the device.
     pub(crate) number: u64,
-    /// Those of `pieces` that were named in a commit: their blocks are not ours to give back.
-    pub(crate) named: SmallVec<[AllocationId; 1]>,
+    /// Its blocks that commits have named, ascending: they are not ours to give back.
+    named: Vec<Range<u32>>,
+    /// Held by reads of its blocks on the device.
+    pub(crate) readers: Rc<()>,
     writes: u32,
+}
+
+impl Fill {
+    /// How many of runs, ascending in the fill, a part takes: `count_max`, and on to the end of a block.
+    fn cut(&self, runs: &[Run<At>], count_max: usize) -> usize {
+        let shares =
+            |at: usize| self.blocks_of(&runs[at - 1]).end > self.blocks_of(&runs[at]).start;
+        let most = runs.len().min(count_max * CUT_MAX);
+        (count_max..most).find(|at| !shares(*at)).unwrap_or(most)
+    }
 }
 
 /// The allocations of a fill, with the offset in the fill of each.
@@ -167,7 +183,8 @@ impl Dirty {
             reservation: Some(reservation),
             pieces: Pieces::new(),
             number: 0,
-            named: SmallVec::new(),
+            named: Vec::new(),
+            readers: Rc::new(()),
             writes: 0,
         };
         self.fills.insert(id, fill);
@@ -225,47 +242,6 @@ impl Dirty {
     /// A fill.
     pub(crate) fn fill(&self, id: FillId) -> Option<&Fill> {
         self.fills.get(&id)
-    }
-
-    /// The allocations that extents of a commit name for the first time, which it then has named.
-    /// `is_flushed` says of a device and the number of a write whether a flush has covered it.
-    pub(crate) fn name(
-        &mut self,
-        runs: &[Run<At>],
-        extents: &[Extent],
-        is_flushed: impl Fn(DeviceId, u64) -> bool,
-    ) -> Vec<NewAllocation> {
-        let mut new = Vec::new();
-        let mut fills: Vec<FillId> = runs.iter().map(|run| run.place.fill).collect();
-        fills.sort_unstable();
-        fills.dedup();
-        for id in fills {
-            let Some(fill) = self.fills.get_mut(&id) else { continue };
-            assert!(
-                matches!(fill.state, FillState::Written),
-                "{id:?} is named in a commit before {} has it: {:?}",
-                fill.device,
-                fill.state
-            );
-            let is_flushed = is_flushed(fill.device, fill.number);
-            for (_, piece) in &fill.pieces {
-                let allocation = piece.allocation;
-                let is_used = extents.iter().any(|e| e.place.allocation == allocation);
-                if is_used && !fill.named.contains(&allocation) {
-                    fill.named.push(allocation);
-                    let (blocks, incarnation) = (piece.blocks, piece.incarnation);
-                    new.push(NewAllocation { allocation, blocks, incarnation, is_flushed });
-                }
-            }
-        }
-        new
-    }
-
-    /// A commit was not carried out: what it named is unnamed again.
-    pub(crate) fn unname(&mut self, allocations: &[NewAllocation]) {
-        for fill in self.fills.values_mut() {
-            fill.named.retain(|named| !allocations.iter().any(|new| new.allocation == *named));
-        }
     }
 
     /// Fills that still gather.
@@ -382,10 +358,11 @@ impl Dirty {
         self.runs.iter().collect()
     }
 
-    /// Of the runs that a commit is asked for: those of its next part, ascending, and where the one after it begins, if there may
-    /// be more. Only runs whose bytes the devices have, and all of a fill in one part: once a part has
-    /// named an allocation, others may overwrite what it named, and then the allocation is gone. (A
-    /// fill that later writes have cut into more runs than a part takes is the exception.)
+    /// Of the runs that a commit is asked for: those of its next part, ascending, and where the one after
+    /// it begins, if there may be more. Only runs whose bytes the devices have, and all of a fill in one
+    /// part, if it has no more than `count_max`. Else it is cut between blocks: once a part has named a
+    /// block, others may overwrite what it named, and then the block is gone. (The exception are blocks
+    /// with more runs than two further parts would take.) The extents of pieces count as runs.
     pub(crate) fn committable(
         &self,
         asked: &[Run<At>],
@@ -394,8 +371,8 @@ impl Dirty {
     ) -> (Vec<Run<At>>, Option<Cursor>) {
         let mut by_fill: BTreeMap<FillId, Vec<Run<At>>> = BTreeMap::new();
         for &run in asked {
-            let id = run.place.fill;
-            let is_left = id > from.fill || (id == from.fill && run.offset >= from.offset);
+            let At { fill: id, at } = run.place;
+            let is_left = id > from.fill || (id == from.fill && at >= from.at);
             let fill = self.fills.get(&id).filter(|_| is_left);
             if fill.is_some_and(|fill| matches!(fill.state, FillState::Written)) {
                 by_fill.entry(id).or_default().push(run);
@@ -403,19 +380,29 @@ impl Dirty {
         }
         let mut part: Vec<Run<At>> = Vec::new();
         let mut next = None;
-        for (fill, mut runs) in by_fill {
-            if part.len() + runs.len() > count_max {
-                let taken = if part.is_empty() { count_max } else { 0 };
-                let offset = if taken == 0 { 0 } else { runs[taken].offset };
-                next = Some(Cursor { fill, offset });
-                part.extend(runs.drain(..taken));
+        let mut count = 0;
+        for (id, mut runs) in by_fill {
+            let fill = &self.fills[&id];
+            count += runs.len() + fill.pieces.len();
+            if count > count_max && !part.is_empty() {
+                next = Some(Cursor { fill: id, at: 0 });
                 break;
             }
+            if runs.len() > count_max {
+                runs.sort_unstable_by_key(|run| run.place.at);
+                let taken = fill.cut(&runs, count_max);
+                next = runs.get(taken).map(|run| Cursor { fill: id, at: run.place.at });
+                runs.truncate(taken);
+            }
             part.append(&mut runs);
+            if next.is_some() {
+                break;
+            }
         }
         part.sort_unstable_by_key(|run| run.offset);
         assert!(
-            part.len() <= count_max && part.windows(2).all(|pair| pair[0].end() <= pair[1].offset),
+            part.len() <= count_max * CUT_MAX
+                && part.windows(2).all(|pair| pair[0].end() <= pair[1].offset),
             "a commit of at most {count_max} runs would be of {part:?}"
         );
         assert!(next.is_none_or(|next| next > from), "a commit goes on at {next:?} after {from:?}");
@@ -465,7 +452,8 @@ impl Dirty {
         }
     }
 
-    /// Takes out written fills that no run needs any more.
+    /// Takes out written fills that no run needs any more, and no read: blocks that no commit has named
+    /// are used again at once.
     pub(crate) fn take_done(&mut self) -> Vec<Fill> {
         let mut needed: Vec<FillId> = self.runs.iter().map(|run| run.place.fill).collect();
         needed.sort_unstable();
@@ -474,7 +462,10 @@ impl Dirty {
             .fills
             .iter()
             .filter(|(id, fill)| {
-                matches!(fill.state, FillState::Written) && needed.binary_search(id).is_err()
+                let is_read = Rc::strong_count(&fill.readers) > 1;
+                matches!(fill.state, FillState::Written)
+                    && needed.binary_search(id).is_err()
+                    && (!is_read || ring::mutant!("read-blocks-reused"))
             })
             .map(|(&id, _)| id)
             .collect();

@@ -109,7 +109,7 @@ impl Client {
             let chunks = if let Some(chunks) = self.take_ahead(&inode, &(offset..end)).await {
                 Ok(chunks)
             } else {
-                let parts = self.plan(&inode, offset..end, &held.runs)?;
+                let (parts, _fills) = self.plan(&inode, offset..end, &held.runs)?;
                 self.carry_out(parts, room).await
             };
             if chunks.is_err() {
@@ -209,14 +209,15 @@ impl Client {
         }
     }
 
-    /// Which bytes come from where: dirty data over committed data over holes.
+    /// Which bytes come from where: dirty data over committed data over holes. What is returned with the
+    /// parts holds the blocks of data that is not committed until it is dropped.
     fn plan(
         &self,
         inode: &Inode,
         range: Range<u64>,
         committed: &[Run<Place>],
-    ) -> Result<Vec<Part>, Errno> {
-        let mut parts = Vec::new();
+    ) -> Result<(Vec<Part>, Vec<Rc<()>>), Errno> {
+        let (mut parts, mut fills) = (Vec::new(), Vec::new());
         let mut at = range.start;
         let dirty = inode.dirty.borrow();
         for run in dirty.within(range.start, range.end) {
@@ -230,6 +231,7 @@ impl Client {
                 FillState::Writing(shared) => parts.push(Part::Memory(shared.slice(bytes))),
                 FillState::Written => {
                     self.check_kept(fill)?;
+                    fills.push(Rc::clone(&fill.readers));
                     for extent in dirty.extents(&run) {
                         parts.push(self.device_part(&extent.place, u64::from(extent.length))?);
                     }
@@ -246,7 +248,7 @@ impl Client {
             inode.id,
             range.start
         );
-        Ok(parts)
+        Ok((parts, fills))
     }
 
     fn plan_committed(

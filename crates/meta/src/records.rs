@@ -81,7 +81,7 @@ pub(crate) struct Counters {
 }
 
 impl Record for Counters {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 }
 
 impl Counters {
@@ -230,23 +230,6 @@ impl ExtentPage {
     }
 }
 
-/// A live allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Allocation {
-    /// Its length in blocks.
-    pub(crate) blocks: u32,
-    /// Extents that name it.
-    pub(crate) references: u64,
-    /// The inode whose commit named it first; only commits to that inode may name it again.
-    pub(crate) owner: InodeId,
-    /// The flush epoch in which it was committed; 0 if it was durable by then.
-    pub(crate) flush_epoch: u64,
-}
-
-impl Record for Allocation {
-    const VERSION: u8 = 2;
-}
-
 /// A segment that was touched: its free blocks that nobody leased.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Segment {
@@ -254,7 +237,9 @@ pub(crate) struct Segment {
     pub(crate) free: Ranges,
 }
 
-impl Record for Segment {}
+impl Record for Segment {
+    const VERSION: u8 = 2;
+}
 
 /// A session's lease on blocks of a segment: those that no commit has named yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -263,12 +248,14 @@ pub(crate) struct SpaceLease {
     pub(crate) free: Ranges,
 }
 
-impl Record for SpaceLease {}
+impl Record for SpaceLease {
+    const VERSION: u8 = 2;
+}
 
 /// Blocks that were freed under one epoch and may still be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resting {
-    /// The blocks.
+    /// First block and how many, ascending and apart from one another.
     pub(crate) freed: Vec<(AllocationId, u32)>,
 }
 

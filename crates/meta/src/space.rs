@@ -10,6 +10,7 @@
 
 mod durability;
 mod lease;
+pub(crate) mod live;
 mod ranges;
 
 pub(crate) use durability::{Durability, FIRST_FLUSH_EPOCH};
@@ -80,6 +81,14 @@ impl DeviceSpace {
     /// Whether what was committed in an epoch waits for a flush.
     pub(crate) fn awaits_flush(&self, epoch: u64) -> bool {
         !self.info.is_volatile && self.durability.awaits(epoch)
+    }
+
+    /// Whether what was committed unflushed in an epoch is durable by now.
+    pub(crate) fn has_durable(&self, epoch: u64) -> bool {
+        epoch > 0
+            && !self.info.is_volatile
+            && !self.durability.awaits(epoch)
+            && !self.durability.is_lost(epoch)
     }
 
     /// Blocks of a segment (the last one may be shorter).

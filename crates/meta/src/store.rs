@@ -50,6 +50,12 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// The store is of a version of this program that kept its records in another form.
+    #[error(
+        "the metadata store is of another version of tsumugi, which kept space in another form; go on \
+         with that version, or copy the files out with it and begin with an empty store"
+    )]
+    OtherForm,
     /// Commits that were acknowledged are missing, or files that hold some are damaged.
     #[error("{0}")]
     Lost(Box<Loss>),

@@ -19,6 +19,7 @@ mod durability;
 mod extents;
 mod names;
 mod reclaim;
+mod references;
 mod rename;
 mod sessions;
 pub(crate) mod transaction;

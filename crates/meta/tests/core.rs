@@ -494,3 +494,35 @@ fn strided_commits_stay_small() {
     let bytes: usize = batch.writes.iter().filter_map(|(_, v)| v.as_ref()).map(Vec::len).sum();
     assert!(batch.writes.len() <= 4 && bytes < 300, "{} writes, {bytes} bytes", batch.writes.len());
 }
+
+/// Goal: a block is free when it is dead, not when all is that was written together with it: a file that
+/// is overwritten piece by piece holds no more than it has.
+#[test]
+fn overwritten_blocks_come_back_one_by_one() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    let place = |at: u64| at * u64::from(BLOCK_BYTES);
+    let whole = fixture.write_blocks(inode, &(0..16).map(place).collect::<Vec<_>>());
+    let held = |fixture: &mut Fixture| {
+        fixture.reclaim_all();
+        fixture.check();
+        fixture.core.device_use(DeviceId(0)).unwrap().allocated()
+    };
+    assert_eq!(held(&mut fixture), 16);
+    // All but one block of what was written first.
+    for at in (0..15).map(|i| (i * 7) % 16) {
+        fixture.write_blocks(inode, &[place(at)]);
+        assert_eq!(held(&mut fixture), 16, "after block {at}");
+    }
+    // Blocks in the middle and at the head of what is still in use are leased again.
+    fixture.core.flush().unwrap();
+    fixture.reopen(CrashPoint::Process);
+    for _ in 0..40 {
+        let again = fixture.write_blocks(inode, &[place(0)]);
+        assert_eq!(held(&mut fixture), 16);
+        if again == whole {
+            return;
+        }
+    }
+    panic!("the first block of {whole} was not used again");
+}

@@ -33,6 +33,9 @@ proptest! {
         }
         driver.compare();
         driver.check();
+        driver.compare_space();
+        driver.compare();
+        driver.check();
     }
 
     /// Goal: killed after any call, the service finds everything that it had answered.
@@ -67,6 +70,8 @@ proptest! {
         driver.reopen(CrashPoint::Power { kept });
         driver.set_state(states[kept].clone());
         driver.compare();
+        driver.check();
+        driver.compare_space();
         driver.check();
     }
 }

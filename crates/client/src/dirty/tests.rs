@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::reservation::Memory;
+use protocol::{AllocationId, Incarnation};
 use ring::local::Semaphore;
 
 const DEVICE: DeviceId = DeviceId(1);
@@ -27,6 +28,24 @@ fn fill(dirty: &mut Dirty, offsets: impl IntoIterator<Item = u64>) -> FillId {
     id
 }
 
+/// A written fill with as many bytes at each of these offsets, in blocks 1000 and on.
+fn blocks(dirty: &mut Dirty, offsets: impl IntoIterator<Item = u64>, length: usize) -> FillId {
+    let id = begin(dirty);
+    let bytes = Chunk::copy_from(&vec![1; length]);
+    for offset in offsets {
+        dirty.append(id, offset, (&bytes, 0..length), reservation(length));
+    }
+    dirty.seal(id).unwrap();
+    let blocks = dirty.fills[&id].used.div_ceil(4096);
+    dirty.written(id, Pieces::from_elem((0, piece(1000, blocks)), 1), 1);
+    id
+}
+
+fn piece(block: u64, blocks: u32) -> Allocated {
+    let allocation = AllocationId { device: DEVICE, block };
+    Allocated { allocation, blocks, incarnation: Incarnation(1) }
+}
+
 fn parts(dirty: &Dirty, count_max: usize) -> Vec<Vec<(FillId, u64)>> {
     let mut parts = Vec::new();
     let mut from = Some(Cursor::default());
@@ -45,18 +64,62 @@ fn a_fill_goes_out_in_one_part() {
     let mut dirty = Dirty::default();
     let a = fill(&mut dirty, [0, 20, 40]);
     let b = fill(&mut dirty, [10, 30]);
-    let c = fill(&mut dirty, (100..110).step_by(2));
+    let c = blocks(&mut dirty, (100..105).map(|block| block * 8192), 4096);
     let d = fill(&mut dirty, [50]);
     let under_way = begin(&mut dirty);
     dirty.append(under_way, 60, (&Chunk::copy_from(&[1]), 0..1), reservation(1));
     let expected = vec![
         vec![(a, 0), (a, 20), (a, 40)],
         vec![(b, 10), (b, 30)],
-        vec![(c, 100), (c, 102), (c, 104), (c, 106)],
-        vec![(d, 50), (c, 108)],
+        [100, 101, 102, 103].map(|block| (c, block * 8192)).to_vec(),
+        vec![(d, 50), (c, 104 * 8192)],
     ];
     assert_eq!(parts(&dirty, 4), expected);
     let one = vec![(a, 0), (b, 10), (a, 20), (b, 30), (a, 40)];
     assert_eq!(parts(&dirty, 5)[0], one);
     assert_eq!(parts(&Dirty::default(), 4), vec![Vec::new()]);
+}
+
+/// Goal: a fill that is too much for a part is cut between blocks: who names a part of a block alone may
+/// find it gone with the next part.
+#[test]
+fn no_block_is_cut() {
+    let mut dirty = Dirty::default();
+    let id = blocks(&mut dirty, (0..20).map(|i| i * 8192), 1024);
+    let counts: Vec<usize> = parts(&dirty, 6).iter().map(Vec::len).collect();
+    assert_eq!(counts, [8, 8, 4]);
+    assert!(parts(&dirty, 6).iter().flatten().all(|(fill, _)| *fill == id));
+}
+
+/// Goal: a commit names the blocks that its runs touch, once, and no others; those are free again.
+#[test]
+fn commits_name_what_they_touch() {
+    let mut dirty = Dirty::default();
+    let first = blocks(&mut dirty, [0, 8192, 16384, 24576], 4096);
+    // Over the second block, and the half of the third.
+    blocks(&mut dirty, [8192, 16384], 2048);
+    let over = (&Chunk::copy_from(&[2; 4096]), 0..4096);
+    let late = begin(&mut dirty);
+    dirty.append(late, 8192, over, reservation(4096));
+    let runs: Vec<_> = dirty.present().into_iter().filter(|run| run.place.fill == first).collect();
+    let named = dirty.name(&runs, |_, _| false);
+    let ranges: Vec<_> =
+        named.allocations.iter().map(|new| (new.allocation.block, new.blocks)).collect();
+    assert_eq!(ranges, [(1000, 1), (1002, 2)]);
+    assert_eq!(dirty.fills[&first].unnamed(), [piece(1001, 1)]);
+    assert_eq!(dirty.name(&runs, |_, _| false).allocations, []);
+    dirty.unname(&named);
+    assert_eq!(dirty.fills[&first].unnamed(), [piece(1000, 4)]);
+}
+
+/// Goal: blocks that no commit has named are not used again while a read of them is under way.
+#[test]
+fn blocks_that_are_read_are_not_used_again() {
+    let mut dirty = Dirty::default();
+    let id = blocks(&mut dirty, [0], 4096);
+    let reader = Rc::clone(&dirty.fills[&id].readers);
+    dirty.forget_runs();
+    assert!(dirty.take_done().is_empty());
+    drop(reader);
+    assert_eq!(dirty.take_done().len(), 1);
 }

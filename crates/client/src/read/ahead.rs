@@ -248,7 +248,7 @@ impl Client {
         if length == 0 || kept > KEPT_BYTES_MAX {
             return;
         }
-        let Ok(parts) = self.plan(inode, range.clone(), &held.runs) else { return };
+        let Ok((parts, _)) = self.plan(inode, range.clone(), &held.runs) else { return };
         self.read_ahead.kept.set(kept);
         let room = self.read_ahead.room(length);
         let place: Option<RegionSlice> = room.as_ref().map(|room| room.range(0, room.len()));

@@ -6,7 +6,7 @@
 use super::corrupt;
 use crate::store::Error;
 use protocol::lock::{LockFamily, LockOwner};
-use protocol::{AllocationId, DeviceId, FreeEpoch, InodeId, SessionId};
+use protocol::{DeviceId, FreeEpoch, InodeId, SessionId};
 
 /// A record's key.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +25,8 @@ pub(crate) enum Key<'a> {
     Xattr(InodeId, &'a [u8]),
     /// A file's extents from this byte on.
     Extents(InodeId, u64),
-    /// An allocation.
-    Allocation(AllocationId),
+    /// The live blocks of a chunk of a device.
+    Blocks(DeviceId, u64),
     /// A segment of a device.
     Segment(DeviceId, u64),
     /// A session's lease in a segment.
@@ -61,11 +61,12 @@ pub(crate) mod tag {
     pub(crate) const EXTENTS: u8 = 0x14;
     pub(crate) const DEAD: u8 = 0x18;
     pub(crate) const TRUNCATING: u8 = 0x19;
-    pub(crate) const ALLOCATION: u8 = 0x20;
+    // 0x20 was that of allocations, which were freed as wholes.
     pub(crate) const SEGMENT: u8 = 0x21;
     pub(crate) const SPACE_LEASE: u8 = 0x22;
     pub(crate) const RESTING: u8 = 0x23;
     pub(crate) const DEVICE: u8 = 0x24;
+    pub(crate) const BLOCKS: u8 = 0x25;
     pub(crate) const SESSION: u8 = 0x30;
     pub(crate) const SLOT: u8 = 0x31;
     pub(crate) const LOCKS: u8 = 0x32;
@@ -99,7 +100,7 @@ impl Key<'_> {
             Key::Cookie(inode, cookie) => (tag::COOKIE, two(inode.0, cookie), &[]),
             Key::Xattr(inode, name) => (tag::XATTR, one(inode.0), name),
             Key::Extents(inode, start) => (tag::EXTENTS, two(inode.0, start), &[]),
-            Key::Allocation(id) => (tag::ALLOCATION, two(u64::from(id.device.0), id.block), &[]),
+            Key::Blocks(device, chunk) => (tag::BLOCKS, two(u64::from(device.0), chunk), &[]),
             Key::Segment(device, index) => (tag::SEGMENT, two(u64::from(device.0), index), &[]),
             Key::SpaceLease(session, device, index) => {
                 let numbers = [Some(session.0), Some(u64::from(device.0)), Some(index), None];

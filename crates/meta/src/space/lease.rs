@@ -19,6 +19,12 @@ const GRANT_SEGMENTS_MAX: usize = 8;
 /// Most resting records that one step makes free.
 const RESTED_PER_STEP: usize = 32;
 
+/// Most ranges of a resting record: bounds the segments whose records a step writes.
+const RESTING_RANGES_MAX: usize = 256;
+
+/// A step ends with the resting record that makes it so many ranges.
+const RESTED_RANGES_PER_STEP: usize = 1024;
+
 /// Below one part in so many of a device free, grants are no larger than asked for.
 const SCARCE_PARTS: u64 = 16;
 
@@ -289,22 +295,31 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Writes the blocks that this transaction freed as resting, under the next free epoch.
-    pub(crate) fn rest(&mut self, freed: Vec<(AllocationId, u32)>) -> Result<(), Error> {
-        if freed.is_empty() {
-            return Ok(());
-        }
-        self.counters.free_epoch = FreeEpoch(self.counters.free_epoch.0 + 1);
-        let epoch = self.counters.free_epoch;
+    /// Writes the blocks that this transaction freed as resting, under the next free epochs.
+    pub(crate) fn rest(&mut self, mut freed: Vec<(AllocationId, u32)>) -> Result<(), Error> {
+        freed.sort_unstable();
+        let end = |(first, blocks): &(AllocationId, u32)| first.block + u64::from(*blocks);
+        let are_apart = |a: &(AllocationId, u32), b: &(AllocationId, u32)| {
+            a.0.device < b.0.device || end(a) <= b.0.block
+        };
         assert!(
-            self.base.counters.free_epoch < epoch,
-            "blocks would rest at {epoch:?}, which others rest at"
+            freed.windows(2).all(|pair| are_apart(&pair[0], &pair[1])),
+            "blocks are freed twice in one transaction: {freed:?}"
         );
-        for (allocation, blocks) in &freed {
-            let (device, blocks) = (allocation.device, u64::from(*blocks));
-            self.space_effect(SpaceEffect::Rest { device, blocks });
+        for part in freed.chunks(RESTING_RANGES_MAX) {
+            self.counters.free_epoch = FreeEpoch(self.counters.free_epoch.0 + 1);
+            let epoch = self.counters.free_epoch;
+            assert!(
+                self.base.counters.free_epoch < epoch,
+                "blocks would rest at {epoch:?}, which others rest at"
+            );
+            for (first, blocks) in part {
+                let (device, blocks) = (first.device, u64::from(*blocks));
+                self.space_effect(SpaceEffect::Rest { device, blocks });
+            }
+            self.put(&Key::Resting(epoch), &Resting { freed: part.to_vec() })?;
         }
-        self.put(&Key::Resting(epoch), &Resting { freed })
+        Ok(())
     }
 
     /// Makes some of the blocks free that were freed at an epoch of `from..=through`; gives the
@@ -325,9 +340,10 @@ impl Transaction<'_> {
         let mut by_device: BTreeMap<DeviceId, Vec<BlockRange>> = BTreeMap::new();
         let mut next = FreeEpoch(through.0 + 1);
         let is_all = found.len() < RESTED_PER_STEP;
+        let mut ranges = 0;
         for (key, value) in found {
             let epoch = FreeEpoch(crate::records::key_number(&key, 0)?);
-            if epoch > through {
+            if epoch > through || ranges >= RESTED_RANGES_PER_STEP {
                 next = epoch;
                 break;
             }
@@ -335,6 +351,7 @@ impl Transaction<'_> {
                 next = FreeEpoch(epoch.0 + 1);
             }
             let resting: Resting = crate::records::decode(&key, &value)?;
+            ranges += resting.freed.len();
             for (allocation, blocks) in resting.freed {
                 let (device, count) = (allocation.device, u64::from(blocks));
                 let range = BlockRange { start: allocation.block, count };

@@ -5,11 +5,12 @@
 
 use super::core::Core;
 use crate::records::{
-    Allocation, CookieEntry, Counters, Dentry, ExtentPage, Inode, Key, Record, Resting, Segment,
-    SpaceLease, Xattr, decode, key_number, key_tail,
+    CookieEntry, Counters, Dentry, ExtentPage, Inode, Key, Record, Resting, Segment, SpaceLease,
+    Xattr, decode, key_number, key_tail,
 };
+use crate::space::live::{CHUNK_BLOCKS, Chunk, ChunkId, blocks_of, chunks_of};
 use crate::store::Error;
-use protocol::{AllocationId, DeviceId, FileKind, FreeEpoch, InodeId, SessionId};
+use protocol::{DeviceId, Extent, FileKind, FreeEpoch, InodeId, SessionId};
 use std::collections::BTreeMap;
 
 /// What was found so far.
@@ -23,7 +24,8 @@ struct Check {
     cookies: u64,
     dentries: u64,
     held_bytes: BTreeMap<InodeId, u64>,
-    references: BTreeMap<AllocationId, u64>,
+    /// Of each chunk: how many extents touch each of its blocks.
+    references: BTreeMap<ChunkId, Vec<u32>>,
     /// Of each device: first block, blocks, and what they are.
     blocks: BTreeMap<DeviceId, Vec<(u64, u64, &'static str)>>,
 }
@@ -40,7 +42,7 @@ impl Core {
         self.check_names(&mut check)?;
         self.check_extents(&mut check)?;
         self.check_xattrs(&mut check)?;
-        self.check_allocations(&mut check)?;
+        self.check_live(&mut check)?;
         self.check_space(&mut check)?;
         self.check_inodes(&mut check)?;
         Ok(check.problems)
@@ -106,7 +108,7 @@ impl Core {
                 }
                 at = extent.end();
                 *check.held_bytes.entry(id).or_default() += u64::from(extent.length);
-                *check.references.entry(extent.place.allocation).or_default() += 1;
+                self.count_blocks(check, extent);
             }
             if page.extents.0.is_empty() {
                 check.problem(format!("{id} has an empty extent page at {start}"));
@@ -138,20 +140,43 @@ impl Core {
         Ok(())
     }
 
-    fn check_allocations(&self, check: &mut Check) -> Result<(), Error> {
-        let any = AllocationId { device: DeviceId(0), block: 0 };
-        self.each(&Key::Allocation(any), |key, allocation: Allocation| {
+    fn count_blocks(&self, check: &mut Check, extent: &Extent) {
+        let id = extent.place.allocation.device;
+        let device = self.base.space.devices.get(&id);
+        let blocks = device.and_then(|device| blocks_of(extent, device.info.block_size));
+        let Some(blocks) = blocks else {
+            return check.problem(format!("an extent names {}", extent.place.allocation));
+        };
+        for (chunk, part) in chunks_of(id, blocks) {
+            let counts = check.references.entry(chunk).or_default();
+            counts.resize(CHUNK_BLOCKS as usize, 0);
+            counts[part].iter_mut().for_each(|count| *count = count.saturating_add(1));
+        }
+    }
+
+    /// A block is live exactly if an extent touches it, and counts how many do.
+    fn check_live(&self, check: &mut Check) -> Result<(), Error> {
+        self.each(&Key::Blocks(DeviceId(0), 0), |key, chunk: Chunk| {
             let device = DeviceId(key_number(key, 0)? as u32);
-            let id = AllocationId { device, block: key_number(key, 1)? };
-            let named = check.references.remove(&id).unwrap_or(0);
-            if named != allocation.references || named == 0 {
-                check.problem(format!("{id} counts {}, has {named}", allocation.references));
+            let id = (device, key_number(key, 1)?);
+            let mut named = check.references.remove(&id).unwrap_or_default();
+            named.resize(CHUNK_BLOCKS as usize, 0);
+            for (at, live) in chunk.each() {
+                let block = id.1 * CHUNK_BLOCKS + at;
+                let count = std::mem::take(&mut named[at as usize]);
+                if u64::from(count) != live.count {
+                    check.problem(format!(
+                        "block {block} of {device} counts {}, has {count}",
+                        live.count
+                    ));
+                }
+                check.add_blocks(device, block, 1, "live");
             }
-            check.add_blocks(device, id.block, u64::from(allocation.blocks), "allocated");
+            check.not_live(id, &named);
             Ok(())
         })?;
-        for (id, count) in std::mem::take(&mut check.references) {
-            check.problem(format!("{id} is not there, but {count} extents name it"));
+        for (id, named) in std::mem::take(&mut check.references) {
+            check.not_live(id, &named);
         }
         Ok(())
     }
@@ -267,7 +292,20 @@ impl Check {
         self.problems.push(sentence);
     }
 
+    /// Tells of blocks of a chunk that extents touch and that do not count as live.
+    fn not_live(&mut self, (device, chunk): ChunkId, named: &[u32]) {
+        for (at, count) in (chunk * CHUNK_BLOCKS..).zip(named).filter(|(_, count)| **count > 0) {
+            self.problem(format!(
+                "block {at} of {device} is not live, but {count} extents name it"
+            ));
+        }
+    }
+
     fn add_blocks(&mut self, device: DeviceId, start: u64, count: u64, state: &'static str) {
-        self.blocks.entry(device).or_default().push((start, count, state));
+        let blocks = self.blocks.entry(device).or_default();
+        match blocks.last_mut() {
+            Some(last) if last.0 + last.1 == start && last.2 == state => last.1 += count,
+            _ => blocks.push((start, count, state)),
+        }
     }
 }

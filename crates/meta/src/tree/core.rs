@@ -6,7 +6,7 @@ use super::data::Commit;
 use super::names::NewInode;
 use super::rename::Rename;
 use super::transaction::{Context, Transaction};
-use crate::records::{Counters, Key, SessionRecord, Stamps, corrupt, decode};
+use crate::records::{Counters, Key, Record, SessionRecord, Stamps, corrupt, decode};
 use crate::space::FIRST_FLUSH_EPOCH;
 use crate::store::overlay::Overlay;
 use crate::store::{Error, Indexed, Store, Syncer};
@@ -68,6 +68,11 @@ impl std::fmt::Debug for Core {
     }
 }
 
+/// Whether the counters are of a version of this program that kept its records in another form.
+fn is_of_other_form(counters: &[u8]) -> bool {
+    counters.first().is_some_and(|version| (1..Counters::VERSION).contains(version))
+}
+
 impl Core {
     /// Opens a store; an empty one becomes a new file system. Truncations and frees that were cut
     /// short are finished later by [`Core::reclaim_step`].
@@ -75,8 +80,11 @@ impl Core {
         let store = Box::new(Indexed::new(store));
         let layers = Layers { store, pending: Overlay::default() };
         let key = Key::Counters.encode();
-        let stored: Option<Counters> =
-            layers.get(&key)?.map(|value| decode(&key, &value)).transpose()?;
+        let value = layers.get(&key)?;
+        if value.as_ref().is_some_and(|value| is_of_other_form(value)) {
+            return Err(Error::OtherForm);
+        }
+        let stored: Option<Counters> = value.map(|value| decode(&key, &value)).transpose()?;
         let is_new = stored.is_none();
         let counters = stored.unwrap_or(Counters {
             file_system: boot.file_system,

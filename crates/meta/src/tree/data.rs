@@ -2,9 +2,11 @@
 
 use super::Outcome;
 use super::attributes::check_regular;
-use super::extents::{Edit, References, flatten};
+use super::extents::{Edit, flatten};
+use super::references::{LastChunk, NewBlocks, References};
 use super::transaction::{Context, STEP_RECORDS, Transaction};
-use crate::records::{Allocation, Inode, Key};
+use crate::records::Inode;
+use crate::space::live::Live;
 use crate::store::Error;
 use protocol::client::{Answer, FallocateMode};
 use protocol::extent::{EXTENT_MAX_BYTES, EXTENTS_PER_MESSAGE_MAX};
@@ -12,7 +14,6 @@ use protocol::space::NewAllocation;
 use protocol::{
     Errno, Extent, ExtentList, FILE_SIZE_MAX_BYTES, Generation, InodeId, Rights, Timestamp,
 };
-use std::collections::BTreeMap;
 
 /// An answer is filled page by page up to about so many extents.
 const EXTENTS_PER_ANSWER: usize = 1024;
@@ -105,7 +106,7 @@ impl Transaction<'_> {
         } else if !commit.extents.is_empty() {
             self.drop_capability(&mut inode)?;
         }
-        let newest = new.values().map(|allocation| allocation.flush_epoch).max().unwrap_or(0);
+        let newest = new.newest_epoch();
         if !ring::mutant!("inode-epoch-kept") {
             inode.flush_epoch = inode.flush_epoch.max(newest);
         }
@@ -130,13 +131,13 @@ impl Transaction<'_> {
         Ok(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ))
     }
 
-    /// Checks all that a commit says, takes the blocks of its new allocations out of the session's
-    /// leases, and gives the new allocations.
+    /// Checks all that a commit says, takes the blocks that it names for the first time out of the session's
+    /// leases, and returns them.
     fn check_commit(
         &mut self,
         context: &Context<'_>,
         commit: Commit<'_>,
-    ) -> Result<BTreeMap<protocol::AllocationId, Allocation>, Error> {
+    ) -> Result<NewBlocks, Error> {
         if commit.extents.len() > EXTENTS_PER_MESSAGE_MAX
             || commit.allocations.len() > EXTENTS_PER_MESSAGE_MAX
         {
@@ -144,50 +145,23 @@ impl Transaction<'_> {
         }
         // Also finds allocations that overlap each other: the second one is leased no more.
         self.take_allocations(context.session, commit.allocations)?;
-        let mut new = BTreeMap::new();
+        let mut new = NewBlocks::default();
         for named in commit.allocations {
-            let (owner, blocks) = (commit.inode, named.blocks);
             let flush_epoch = self.flush_epoch_of(named);
-            let allocation = Allocation { blocks, references: 0, owner, flush_epoch };
-            new.insert(named.allocation, allocation);
+            let start = named.allocation.block;
+            let live = Live { count: 0, owner: commit.inode, flush_epoch };
+            new.add(named.allocation.device, start..start + u64::from(named.blocks), live);
         }
-        let mut last_checked = None;
+        let mut last = LastChunk::default();
         for extent in commit.extents {
             let length = u64::from(extent.length);
             if length == 0 || length > EXTENT_MAX_BYTES {
                 return Err(Errno::EINVAL.into());
             }
             range_end(extent.offset, length)?;
-            let id = extent.place.allocation;
-            let bytes = match last_checked {
-                Some((checked, bytes)) if checked == id => bytes,
-                _ => self.allocation_bytes(commit.inode, id, &new)?,
-            };
-            last_checked = Some((id, bytes));
-            if u64::from(extent.place.at) + length > bytes {
-                return Err(Errno::EINVAL.into());
-            }
+            self.check_named(commit.inode, extent, &new, &mut last)?;
         }
         Ok(new)
-    }
-
-    /// Length of an allocation that a commit to an inode may name: a new one, or one that the inode
-    /// named first.
-    fn allocation_bytes(
-        &self,
-        owner: InodeId,
-        id: protocol::AllocationId,
-        new: &BTreeMap<protocol::AllocationId, Allocation>,
-    ) -> Result<u64, Error> {
-        let allocation = match new.get(&id) {
-            Some(allocation) => *allocation,
-            None => self.get(&Key::Allocation(id))?.ok_or(Errno::EINVAL)?,
-        };
-        if allocation.owner != owner && !ring::mutant!("foreign-allocation-named") {
-            return Err(Errno::EINVAL.into());
-        }
-        let device = self.base.space.devices.get(&id.device).ok_or(Errno::ENODEV)?;
-        Ok(u64::from(allocation.blocks) * u64::from(device.info.block_size))
     }
 
     /// `Fallocate`, or the next step of it: gives the outcome when all is done, else `None` and

@@ -6,12 +6,14 @@
 //! a part in that is walked when it is made durable.
 
 use super::core::Core;
+use super::references::LastChunk;
 use super::transaction::Transaction;
-use crate::records::{Allocation, Device, ExtentPage, Inode, Key, decode};
+use crate::records::{Device, ExtentPage, Inode, Key, decode};
+use crate::space::live::blocks_of;
 use crate::space::{DeviceSpace, Durability, SpaceEffect};
 use crate::store::Error;
 use protocol::space::{DeviceInfo, NewAllocation};
-use protocol::{AllocationId, DeviceId, Extent, FreeEpoch, Incarnation, InodeId, Place};
+use protocol::{DeviceId, Extent, FreeEpoch, Incarnation, InodeId, Place};
 use std::collections::BTreeSet;
 
 /// Whether all that was committed to an inode survives power loss.
@@ -46,35 +48,56 @@ impl Transaction<'_> {
         epoch
     }
 
-    /// Puts in place of extents whose data is lost that it is lost.
-    pub(super) fn mark_lost(&self, extents: &mut [Extent]) -> Result<(), Error> {
+    /// Puts in place of those parts of extents whose data is lost that it is lost.
+    pub(super) fn mark_lost(&self, extents: &mut Vec<Extent>) -> Result<(), Error> {
         let devices = &self.base.space.devices;
         let has_lost = devices.values().any(|device| device.durability.has_lost());
         if !has_lost || ring::mutant!("lost-read-as-it-is") {
             return Ok(());
         }
-        let mut last = None;
-        for extent in extents {
-            let id = extent.place.allocation;
-            let is_lost = match last {
-                Some((same, is_lost)) if same == id => is_lost,
-                _ => self.is_lost(id)?,
-            };
-            last = Some((id, is_lost));
-            if is_lost {
-                extent.place = Place::lost(id.device);
-            }
+        let mut last = LastChunk::default();
+        let mut marked = Vec::with_capacity(extents.len());
+        for extent in extents.iter() {
+            self.mark_lost_parts(extent, &mut last, &mut marked)?;
         }
+        *extents = marked;
         Ok(())
     }
 
-    fn is_lost(&self, id: AllocationId) -> Result<bool, Error> {
-        let Some(device) = self.base.space.devices.get(&id.device) else { return Ok(false) };
-        if !device.durability.has_lost() {
-            return Ok(false);
+    /// Adds an extent's parts, those that are lost marked. Mostly it is one: blocks of one extent are of
+    /// different epochs only where parts of a fill were committed at different times.
+    fn mark_lost_parts(
+        &self,
+        extent: &Extent,
+        last: &mut LastChunk,
+        marked: &mut Vec<Extent>,
+    ) -> Result<(), Error> {
+        let id = extent.place.allocation.device;
+        let device = self.base.space.devices.get(&id).filter(|d| d.durability.has_lost());
+        let sized = device.map(|device| (device, device.info.block_size));
+        let blocks = sized.and_then(|(_, block_size)| blocks_of(extent, block_size));
+        let (Some((device, block_size)), Some(blocks)) = (sized, blocks) else {
+            marked.push(*extent);
+            return Ok(());
+        };
+        let in_block = u64::from(extent.place.at % block_size);
+        let mut from = extent.offset;
+        let mut was_lost = None;
+        for block in blocks.clone() {
+            let live = self.live_block(last, id, block)?;
+            let is_lost = live.is_some_and(|live| device.durability.is_lost(live.flush_epoch));
+            let begin = (extent.offset + (block - blocks.start) * u64::from(block_size))
+                .saturating_sub(in_block)
+                .max(extent.offset);
+            if let Some(was_lost) = was_lost.replace(is_lost)
+                && was_lost != is_lost
+            {
+                marked.extend(part_of(extent, from, begin, was_lost));
+                from = begin;
+            }
         }
-        let allocation: Option<Allocation> = self.get(&Key::Allocation(id))?;
-        Ok(allocation.is_some_and(|allocation| device.durability.is_lost(allocation.flush_epoch)))
+        marked.extend(part_of(extent, from, extent.end(), was_lost == Some(true)));
+        Ok(())
     }
 
     fn put_durability(
@@ -85,6 +108,13 @@ impl Transaction<'_> {
         let (info, durability) = (device.info.clone(), durability.clone());
         self.put(&Key::Device(info.device), &Device { info, durability })
     }
+}
+
+/// A part of an extent, marked if it is lost.
+fn part_of(extent: &Extent, from: u64, to: u64, is_lost: bool) -> Option<Extent> {
+    let part = extent.clip(from, to)?;
+    let place = if is_lost { Place::lost(extent.place.allocation.device) } else { part.place };
+    Some(Extent { place, ..part })
 }
 
 impl Core {
@@ -205,20 +235,20 @@ impl Core {
         let transaction = Transaction::begin(&self.base);
         let mut waiting = BTreeSet::new();
         let mut is_lost = false;
-        let mut last = None;
+        let mut last = LastChunk::default();
         self.base.layers.each(&Key::Extents(id, 0).prefix(1), |key, value| {
             let page: ExtentPage = decode(key, value)?;
             for extent in &page.extents.0 {
-                let named = extent.place.allocation;
-                if last.replace(named) == Some(named) {
-                    continue;
-                }
-                let Some(device) = self.base.space.devices.get(&named.device) else { continue };
-                let allocation: Option<Allocation> = transaction.get(&Key::Allocation(named))?;
-                let epoch = allocation.map_or(0, |allocation| allocation.flush_epoch);
-                is_lost |= device.durability.is_lost(epoch);
-                if epoch > 0 && device.awaits_flush(epoch) {
-                    waiting.insert(named.device);
+                let on = extent.place.allocation.device;
+                let Some(device) = self.base.space.devices.get(&on) else { continue };
+                let blocks = blocks_of(extent, device.info.block_size).unwrap_or_default();
+                for block in blocks {
+                    let live = transaction.live_block(&mut last, on, block)?;
+                    let epoch = live.map_or(0, |live| live.flush_epoch);
+                    is_lost |= device.durability.is_lost(epoch);
+                    if epoch > 0 && device.awaits_flush(epoch) {
+                        waiting.insert(on);
+                    }
                 }
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! A file's extents in pages, and the reference counts of the allocations they name.
+//! A file's extents in pages.
 //!
 //! A page speaks for a range of the file, from its key's offset to its `end`; ranges of pages never
 //! overlap, and an extent never crosses its page's border (one that would is stored in two parts).
@@ -8,11 +8,12 @@
 //! once at the end, so that cutting an extent in two and joining it again costs nothing.
 
 use super::base::Effect;
+use super::references::References;
 use super::transaction::{STEP_RECORDS, Transaction, contradiction};
-use crate::records::{Allocation, ExtentPage, Inode, Key, Truncation, corrupt, decode, key_number};
+use crate::records::{ExtentPage, Inode, Key, Truncation, corrupt, decode, key_number};
 use crate::store::{Direction, Error, Scan};
 use protocol::extent::EXTENT_MAX_BYTES;
-use protocol::{AllocationId, Extent, ExtentList, FILE_SIZE_MAX_BYTES, InodeId};
+use protocol::{Extent, ExtentList, FILE_SIZE_MAX_BYTES, InodeId};
 use std::collections::BTreeMap;
 
 /// Most extents of a page.
@@ -44,29 +45,6 @@ impl Edit {
         let (start, end) = (self.start.max(start), self.end.min(end));
         let extent = self.extent.and_then(|extent| extent.clip(start, end));
         (start < end).then_some(Edit { start, end, extent })
-    }
-}
-
-/// Changes of reference counts, and the allocations that a commit names for the first time.
-#[derive(Debug, Default)]
-pub(crate) struct References {
-    changes: BTreeMap<AllocationId, i64>,
-    new: BTreeMap<AllocationId, Allocation>,
-}
-
-impl References {
-    /// Those of a commit that names new allocations.
-    pub(crate) fn of_commit(new: BTreeMap<AllocationId, Allocation>) -> References {
-        References { changes: BTreeMap::new(), new }
-    }
-
-    /// Counts a list of extents once more or less. Lists mostly name one allocation many times in a
-    /// row, so the map is touched once per run.
-    fn count(&mut self, extents: &[Extent], sign: i64) {
-        for run in extents.chunk_by(|a, b| a.place.allocation == b.place.allocation) {
-            let change = self.changes.entry(run[0].place.allocation).or_default();
-            *change += sign * run.len() as i64;
-        }
     }
 }
 
@@ -215,10 +193,7 @@ impl Transaction<'_> {
             let (here, after) = rest.split_at(count);
             let clipped = here.iter().filter_map(|edit| edit.clip(at, page.end));
             let new = overlay(&page.extents.0, clipped);
-            references.count(&page.extents.0, -1);
-            if !ring::mutant!("references-miscounted") || page.extents.0.is_empty() {
-                references.count(&new, 1);
-            }
+            self.count_page(references, &page.extents.0, &new)?;
             let held = inode.attr.allocated_bytes.checked_sub(bytes(&page.extents.0));
             let Some(kept) = held else {
                 let key = Key::Extents(id, start);
@@ -274,43 +249,6 @@ impl Transaction<'_> {
             from = end;
         }
         assert_eq!(from, old.end, "pages of {id} would speak for another range than before");
-        Ok(())
-    }
-
-    /// Writes changed reference counts; allocations that nobody names any more are freed.
-    pub(crate) fn settle_references(&mut self, references: References) -> Result<(), Error> {
-        let References { changes, mut new } = references;
-        for (id, change) in changes {
-            let key = Key::Allocation(id);
-            let is_new = new.contains_key(&id);
-            if change == 0 && !is_new {
-                continue;
-            }
-            let stored = match new.remove(&id) {
-                Some(allocation) => Some(allocation),
-                None => self.get(&key)?,
-            };
-            let Some(mut allocation) = stored else {
-                return Err(contradiction(&key, "an extent names it, but it is not there"));
-            };
-            let Some(count) = allocation.references.checked_add_signed(change) else {
-                return Err(contradiction(&key, "it has fewer references than extents"));
-            };
-            allocation.references = count;
-            if count > 0 && !(change < 0 && ring::mutant!("first-reference-frees")) {
-                self.put(&key, &allocation)?;
-                continue;
-            }
-            self.free(id, allocation.blocks);
-            if !is_new {
-                self.remove(&key);
-            }
-        }
-        // Named by the commit, but by none of its extents.
-        for (id, allocation) in new {
-            assert_eq!(allocation.references, 0, "{id:?} is new, and named: {allocation:?}");
-            self.free(id, allocation.blocks);
-        }
         Ok(())
     }
 

@@ -123,14 +123,16 @@ impl<'a> Transaction<'a> {
         self.effects.push(Effect::Space(effect));
     }
 
-    /// Frees an allocation's blocks: they rest from the end of this transaction on.
-    pub(crate) fn free(&mut self, allocation: AllocationId, blocks: u32) {
-        // Compares all with each other.
-        debug_assert!(
-            !self.freed.iter().any(|(other, _)| *other == allocation),
-            "{allocation:?} of {blocks} blocks is freed twice in one transaction"
-        );
-        self.freed.push((allocation, blocks));
+    /// Frees blocks: they rest from the end of this transaction on.
+    pub(crate) fn free(&mut self, first: AllocationId, blocks: u32) {
+        if let Some((last, count)) = self.freed.last_mut()
+            && last.device == first.device
+            && last.block + u64::from(*count) == first.block
+        {
+            *count += blocks;
+            return;
+        }
+        self.freed.push((first, blocks));
     }
 
     /// An inode that is not dead; ESTALE if there is none.

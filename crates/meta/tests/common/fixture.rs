@@ -169,6 +169,27 @@ impl Fixture {
         self.call(&commit(inode, generation, vec![new], vec![extent])).unwrap();
     }
 
+    /// Commits blocks, side by side on the device, to these places of a file; returns the first.
+    pub(crate) fn write_blocks(&mut self, inode: InodeId, places: &[u64]) -> AllocationId {
+        let blocks: Vec<_> = places.iter().map(|_| self.take_block()).collect();
+        let first = blocks[0];
+        let extent = |(block, offset): (&AllocationId, &u64)| {
+            let at = (block.block - first.block) as u32 * BLOCK_BYTES;
+            let place = Place { allocation: first, at };
+            Extent { offset: *offset, length: BLOCK_BYTES, place }
+        };
+        let extents: Vec<_> = blocks.iter().zip(places).map(extent).collect();
+        let new = NewAllocation {
+            allocation: first,
+            blocks: blocks.len() as u32,
+            incarnation: Incarnation(7),
+            is_flushed: false,
+        };
+        let generation = self.core.attr(inode).unwrap().generation;
+        self.call(&commit(inode, generation, vec![new], extents)).unwrap();
+        first
+    }
+
     pub(crate) fn truncate(&mut self, inode: InodeId, size: u64) {
         let changes = AttrChanges { size: Some(size), ..AttrChanges::default() };
         self.call(&Call::Change(ChangeCall::SetAttr { inode, changes })).unwrap();

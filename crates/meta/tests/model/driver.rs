@@ -19,10 +19,13 @@ use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Block size, in bytes.
-pub(crate) const BLOCK: u32 = 65536;
+pub(crate) const BLOCK: u32 = 512;
 
-/// Blocks of each device: two whole segments and a part of one.
-const BLOCKS: u64 = 2500;
+/// Blocks of the devices: one whose blocks are soon used again, and one of two segments and a part.
+const BLOCKS: [u64; 2] = [2500, 2 * 131_072 + 5000];
+
+/// Most blocks that are allocated together.
+pub(crate) const ALLOCATION_BLOCKS: u32 = 16;
 
 /// What there is besides the store: the model, and what clients would know.
 #[derive(Clone, Debug)]
@@ -56,7 +59,7 @@ fn device(number: u128) -> DeviceInfo {
         node: "node".to_owned(),
         address: DeviceAddress { traddr: String::new(), subnqn: String::new(), nsid: 1 },
         block_size: BLOCK,
-        blocks: BLOCKS,
+        blocks: BLOCKS[number as usize],
         incarnation: Incarnation(7),
         is_volatile: false,
         online: true,
@@ -357,15 +360,16 @@ impl Driver {
         }
     }
 
-    fn take_block(&mut self) -> Option<AllocationId> {
+    fn take_blocks(&mut self) -> Option<(AllocationId, u32)> {
         let (device, range) = self.state.free.last_mut()?;
         let allocation = AllocationId { device: *device, block: range.start };
-        range.start += 1;
-        range.count -= 1;
+        let blocks = range.count.min(u64::from(ALLOCATION_BLOCKS));
+        range.start += blocks;
+        range.count -= blocks;
         if range.count == 0 {
             self.state.free.pop();
         }
-        Some(allocation)
+        Some((allocation, blocks as u32))
     }
 
     fn commit(&mut self, index: Index, parts: &[(u64, u32, u32)], count: u8) {
@@ -374,23 +378,23 @@ impl Driver {
             self.lease(DeviceId(0));
         }
         let before = self.state.free.clone();
-        let named: Vec<AllocationId> = (0..count).filter_map(|_| self.take_block()).collect();
+        let named: Vec<_> = (0..count).filter_map(|_| self.take_blocks()).collect();
         if named.is_empty() {
             return;
         }
-        let allocations = named.iter().map(|allocation| NewAllocation {
+        let allocations = named.iter().map(|(allocation, blocks)| NewAllocation {
             allocation: *allocation,
-            blocks: 1,
+            blocks: *blocks,
             incarnation: Incarnation(7),
             is_flushed: false,
         });
         let extents: Vec<Extent> = parts
             .iter()
             .enumerate()
-            .map(|(i, (offset, length, at))| Extent {
-                offset: *offset,
-                length: *length,
-                place: Place { allocation: named[i % named.len()], at: *at },
+            .map(|(i, (offset, length, at))| {
+                let (allocation, blocks) = named[i % named.len()];
+                let at = at % (blocks * BLOCK - length);
+                Extent { offset: *offset, length: *length, place: Place { allocation, at } }
             })
             .collect();
         let call = Call::Change(ChangeCall::Commit {
@@ -410,6 +414,26 @@ impl Driver {
         } else {
             // The blocks are leased no more: a second commit must not name them again.
             assert_eq!(self.call(&call), Err(Errno::EINVAL));
+        }
+    }
+
+    /// Every block is free, leased, or holds a byte of a file, once all that rests is free.
+    pub(crate) fn compare_space(&mut self) {
+        for _ in 0..2 {
+            self.core.ended_through(self.state.session, FreeEpoch(u64::MAX));
+            self.core.flush().unwrap();
+            self.core.synced(self.core.stored_free_epoch());
+            while self.core.reclaim_step(60).unwrap() {}
+        }
+        let bytes = self.state.model.nodes.values().flat_map(|node| node.bytes.iter().flatten());
+        let live: BTreeSet<_> =
+            bytes.map(|(id, at)| (id.device, id.block + u64::from(at / BLOCK))).collect();
+        for device in [DeviceId(0), DeviceId(1)] {
+            let usage = self.core.device_use(device).unwrap();
+            let live = live.iter().filter(|(on, _)| *on == device).count() as u64;
+            let free = self.state.free.iter().filter(|(on, _)| *on == device);
+            let leased: u64 = free.map(|(_, range)| range.count).sum();
+            assert_eq!((usage.allocated(), usage.leased, usage.resting), (live, leased, 0));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Random calls.
 
-use super::driver::BLOCK;
+use super::driver::{ALLOCATION_BLOCKS, BLOCK};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use protocol::FileKind;
@@ -42,7 +42,8 @@ fn creation() -> impl Strategy<Value = Creation> {
 
 pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     let index = any::<Index>;
-    let extents = || prop::collection::vec((0..FILE, 1u32..400, 0u32..BLOCK - 400), 1..60);
+    let extents =
+        || prop::collection::vec((0..FILE, 1u32..400, 0..ALLOCATION_BLOCKS * BLOCK), 1..60);
     prop_oneof![
         6 => (index(), 0u8..6, creation()).prop_map(|(p, n, c)| Step::Create(p, n, c)),
         2 => (index(), index(), 0u8..6).prop_map(|(i, p, n)| Step::Link(i, p, n)),

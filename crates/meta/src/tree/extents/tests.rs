@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use protocol::{DeviceId, Place};
+use protocol::{AllocationId, DeviceId, Place};
 
 /// Bytes of the file's model.
 const FILE: usize = 200;

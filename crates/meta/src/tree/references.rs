@@ -1,0 +1,221 @@
+//! Counting the extents that touch each block, and freeing the blocks that none touches any more.
+//!
+//! Changes are gathered over all pages that a transaction rewrites and settled once at its end, chunk by
+//! chunk, so that cutting an extent in two and joining it again costs nothing. See [`crate::space::live`].
+
+use super::transaction::{Transaction, contradiction};
+use crate::records::Key;
+use crate::space::live::{CHUNK_BLOCKS, Chunk, ChunkId, Live, blocks_of, chunk_of, chunks_of};
+use crate::store::Error;
+use protocol::{AllocationId, DeviceId, Errno, Extent, InodeId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// The blocks that a commit names for the first time: device and first block → one past the last, and
+/// what is to be known of them.
+#[derive(Debug, Default)]
+pub(crate) struct NewBlocks(BTreeMap<(DeviceId, u64), (u64, Live)>);
+
+impl NewBlocks {
+    /// Adds blocks that lie apart from the others.
+    pub(crate) fn add(&mut self, device: DeviceId, blocks: Range<u64>, live: Live) {
+        self.0.insert((device, blocks.start), (blocks.end, live));
+    }
+
+    /// One past the last of the new blocks side by side with one, if that is new.
+    fn end_at(&self, device: DeviceId, block: u64) -> Option<u64> {
+        let (_, (end, _)) = self.0.range((device, 0)..=(device, block)).next_back()?;
+        (block < *end).then_some(*end)
+    }
+
+    /// The newest flush epoch of them.
+    pub(crate) fn newest_epoch(&self) -> u64 {
+        self.0.values().map(|(_, live)| live.flush_epoch).max().unwrap_or(0)
+    }
+}
+
+/// The blocks that change: by how much their counts do, and which are new.
+#[derive(Debug, Default)]
+pub(crate) struct References {
+    changes: BTreeMap<ChunkId, Vec<(Range<usize>, i64)>>,
+    new: BTreeMap<ChunkId, Vec<(Range<usize>, Live)>>,
+}
+
+impl References {
+    /// Those of a commit that names new blocks.
+    pub(crate) fn of_commit(new: NewBlocks) -> References {
+        let mut references = References::default();
+        for ((device, start), (end, live)) in new.0 {
+            for (chunk, part) in chunks_of(device, start..end) {
+                references.new.entry(chunk).or_default().push((part, live));
+            }
+        }
+        references
+    }
+}
+
+/// A chunk that was read last.
+#[derive(Default)]
+pub(crate) struct LastChunk(Option<(ChunkId, Chunk)>);
+
+impl Transaction<'_> {
+    /// What is known of a block, if it is live.
+    pub(crate) fn live_block(
+        &self,
+        last: &mut LastChunk,
+        device: DeviceId,
+        block: u64,
+    ) -> Result<Option<Live>, Error> {
+        let (id, at) = chunk_of(device, block);
+        if last.0.as_ref().is_none_or(|(known, _)| *known != id) {
+            let chunk = self.get(&Key::Blocks(id.0, id.1))?;
+            last.0 = Some((id, chunk.unwrap_or_default()));
+        }
+        Ok(last.0.as_ref().and_then(|(_, chunk)| chunk.get(at)).copied())
+    }
+
+    /// Returns EINVAL unless a commit to an inode may name an extent's blocks: new ones, or live ones
+    /// that the inode named first.
+    pub(crate) fn check_named(
+        &self,
+        owner: InodeId,
+        extent: &Extent,
+        new: &NewBlocks,
+        last: &mut LastChunk,
+    ) -> Result<(), Error> {
+        let id = extent.place.allocation.device;
+        let device = self.base.space.devices.get(&id).ok_or(Errno::ENODEV)?;
+        let blocks = blocks_of(extent, device.info.block_size).ok_or(Errno::EINVAL)?;
+        if blocks.end > device.info.blocks {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut at = blocks.start;
+        while at < blocks.end {
+            if let Some(end) = new.end_at(id, at) {
+                at = end;
+                continue;
+            }
+            let live = self.live_block(last, id, at)?.ok_or(Errno::EINVAL)?;
+            if live.owner != owner && !ring::mutant!("foreign-allocation-named") {
+                return Err(Errno::EINVAL.into());
+            }
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// Counts what a page no longer holds once less, and what it holds now once more.
+    pub(crate) fn count_page(
+        &self,
+        references: &mut References,
+        old: &[Extent],
+        new: &[Extent],
+    ) -> Result<(), Error> {
+        let is_miscounted = ring::mutant!("references-miscounted") && !old.is_empty();
+        let (mut old, mut new) = (old, new);
+        loop {
+            match (old.first(), new.first()) {
+                (Some(same), Some(other)) if same == other => (old, new) = (&old[1..], &new[1..]),
+                (Some(gone), other) if other.is_none_or(|other| gone.offset <= other.offset) => {
+                    self.count(references, gone, -1)?;
+                    old = &old[1..];
+                }
+                (_, Some(put)) => {
+                    if !is_miscounted {
+                        self.count(references, put, 1)?;
+                    }
+                    new = &new[1..];
+                }
+                (_, None) => return Ok(()),
+            }
+        }
+    }
+
+    fn count(&self, references: &mut References, extent: &Extent, by: i64) -> Result<(), Error> {
+        let AllocationId { device: id, block } = extent.place.allocation;
+        let device = self.base.space.devices.get(&id);
+        let blocks = device.and_then(|device| {
+            let blocks = blocks_of(extent, device.info.block_size)?;
+            (blocks.end <= device.info.blocks).then_some(blocks)
+        });
+        let Some(blocks) = blocks else {
+            let key = Key::Blocks(id, block / CHUNK_BLOCKS);
+            return Err(contradiction(
+                &key,
+                "an extent names blocks that its device does not have",
+            ));
+        };
+        for (chunk, part) in chunks_of(id, blocks) {
+            references.changes.entry(chunk).or_default().push((part, by));
+        }
+        Ok(())
+    }
+
+    /// Writes changed counts; blocks that no extent touches any more are freed.
+    pub(crate) fn settle_references(&mut self, references: References) -> Result<(), Error> {
+        let References { mut changes, mut new } = references;
+        let chunks: BTreeSet<ChunkId> = changes.keys().chain(new.keys()).copied().collect();
+        for id in chunks {
+            let mut sums = [0; CHUNK_BLOCKS as usize];
+            for (part, by) in changes.remove(&id).unwrap_or_default() {
+                sums[part].iter_mut().for_each(|sum| *sum += by);
+            }
+            let new = new.remove(&id).unwrap_or_default();
+            if !new.is_empty() || sums.iter().any(|sum| *sum != 0) {
+                self.settle_chunk(id, &sums, new)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_chunk(
+        &mut self,
+        id: ChunkId,
+        sums: &[i64],
+        new: Vec<(Range<usize>, Live)>,
+    ) -> Result<(), Error> {
+        let key = Key::Blocks(id.0, id.1);
+        let mut chunk: Chunk = self.get(&key)?.unwrap_or_default();
+        for (part, live) in new {
+            assert_eq!(live.count, 0, "new blocks {part:?} of {id:?} are named: {live:?}");
+            for at in part {
+                if chunk.get(at).is_some() && !ring::mutant!("unleased-committed") {
+                    return Err(contradiction(&key, "a live block was leased"));
+                }
+                chunk.set(at, Some(live));
+            }
+        }
+        let first = id.1 * CHUNK_BLOCKS;
+        for (at, sum) in sums.iter().enumerate() {
+            let Some(live) = chunk.get(at).copied() else {
+                if *sum != 0 {
+                    return Err(contradiction(&key, "an extent names a block that is not live"));
+                }
+                continue;
+            };
+            let Some(count) = live.count.checked_add_signed(*sum) else {
+                return Err(contradiction(&key, "a block has fewer references than extents"));
+            };
+            if count > 0 && !(*sum < 0 && ring::mutant!("first-reference-frees")) {
+                let flush_epoch = self.present_epoch(id.0, live.flush_epoch);
+                chunk.set(at, Some(Live { count, flush_epoch, ..live }));
+                continue;
+            }
+            chunk.set(at, None);
+            self.free(AllocationId { device: id.0, block: first + at as u64 }, 1);
+        }
+        if chunk.is_empty() {
+            self.remove(&key);
+            return Ok(());
+        }
+        self.put(&key, &chunk)
+    }
+
+    /// The flush epoch to be stored for what was committed in one: none once it is durable, so that what
+    /// was written at different times can share a run.
+    fn present_epoch(&self, device: DeviceId, epoch: u64) -> u64 {
+        let device = self.base.space.devices.get(&device);
+        let is_durable = device.is_some_and(|device| device.has_durable(epoch));
+        if is_durable { 0 } else { epoch }
+    }
+}
