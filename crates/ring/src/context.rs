@@ -1,12 +1,12 @@
 //! What belongs to one running reactor, found by everything on its thread through a thread-local.
 
+use crate::engine::Engine;
 use crate::executor::Executor;
 use crate::handle::Handle;
 use crate::operation::Operation;
 use crate::sim::Sim;
 use crate::slots::{Ended, Slots};
 use crate::timers::Timers;
-use crate::uring::Uring;
 use std::cell::RefCell;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use std::task::{Poll, Waker};
 #[allow(clippy::large_enum_variant, reason = "one per thread; the hot variant stays inline")]
 pub(crate) enum Driver {
     /// The kernel.
-    Uring(RefCell<Uring>),
+    Kernel(RefCell<Engine>),
     /// The simulation.
     Sim(Box<Sim>),
 }
@@ -72,7 +72,7 @@ impl Context {
         let mut slots = self.slots.borrow_mut();
         let key = slots.insert(handle, operation);
         match &self.driver {
-            Driver::Uring(uring) => uring.borrow_mut().start(key, slots.get(key)),
+            Driver::Kernel(engine) => engine.borrow_mut().start(key, slots.get(key)),
             Driver::Sim(sim) => {
                 let slot = slots.get(key);
                 if let (Some(handle), Some(operation)) = (&slot.handle, &slot.operation) {
@@ -96,7 +96,7 @@ impl Context {
             let mut slots = self.slots.borrow_mut();
             let slot = slots.get(key);
             match &self.driver {
-                Driver::Uring(uring) => uring.borrow_mut().cancel(key, slot.generation),
+                Driver::Kernel(engine) => engine.borrow_mut().cancel(key, slot.generation),
                 Driver::Sim(sim) => {
                     let object = slot.handle.as_ref().map_or(0, Handle::simulated);
                     sim.world.borrow_mut().cancel(key, object);

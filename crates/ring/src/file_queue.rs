@@ -1,26 +1,27 @@
 //! Reads and writes of equal blocks of files without futures: for loads that measure what an operation
 //! costs, where tasks, wakers and pools would be a good part of it.
 //!
-//! The queue has a ring of its own. Files and (where the limit of locked memory allows it) the memory
-//! of all requests are registered with it once, so that a request is one entry
+//! The queue has an engine of its own. On `io_uring`, files and (where the limit of locked memory allows
+//! it) the memory of all requests are registered with it once, so that a request is one entry
 //! of the submission queue and one of the completion queue, and nothing is allocated. Submitting and
-//! waiting are one system call, which carries the time to wake up at.
+//! waiting are one system call, which carries the time to wake up at. Without `io_uring`, a pool of
+//! threads makes a system call for each request.
 //!
 //! Requests that run are named by slots, 0 up to the depth.
 
+mod ring;
+mod threads;
+
 use crate::buffer::Buffer;
+use crate::engine::{Kind, choice};
 use crate::file::File;
 use crate::time::{Instant, now};
-use crate::uring::{build, tolerate};
-use io_uring::types::{Fixed, SubmitArgs, Timespec};
-use io_uring::{IoUring, opcode, squeue};
+use ring::Ring;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
+use threads::Threads;
 
-/// Most bytes that are registered; more are taken from the pool as they are needed.
-const REGISTERED_BYTES_MAX: usize = 64 << 20;
-/// How long a queue that is dropped waits for the kernel to give up its last requests.
+/// How long a queue that is dropped waits for its last requests.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What a request does.
@@ -41,27 +42,24 @@ pub struct FileQueueConfig {
     pub batch: u32,
     /// What writes write; its length is that of every request.
     pub payload: Buffer,
+    /// The engine; `None` for the process's choice.
+    pub engine: Option<Kind>,
 }
 
-/// Where blocks are read to, and written from.
-enum Memory {
-    /// Registered: a block for each slot, then the payload.
-    Registered(Buffer),
-    /// A block for each slot that was ever used, and the payload.
-    Loose(Vec<Option<Buffer>>, Buffer),
+/// Who carries requests out.
+enum Engine {
+    Ring(Ring),
+    Threads(Threads),
 }
 
-/// Requests of one thread, on a ring of their own.
+/// Requests of one thread, on an engine of their own.
 pub struct FileQueue {
-    ring: IoUring,
-    /// Keeps the files open.
-    _files: Vec<File>,
-    memory: Memory,
-    block_bytes: usize,
+    engine: Engine,
     /// Slots that no request uses; the last was used last, so that its memory is warm.
     free: Vec<u32>,
     depth: u32,
-    /// Requests that were queued since the last system call.
+    batch: usize,
+    /// Requests that were queued since the last [`FileQueue::submit`] or [`FileQueue::wait`].
     queued: usize,
     /// System calls by the number of requests that they submitted.
     submissions: Vec<u64>,
@@ -71,31 +69,27 @@ impl FileQueue {
     /// A queue for these files, which requests name by their index.
     ///
     /// # Errors
-    /// What `io_uring_setup` or `io_uring_register` answers.
+    /// If the engine that is insisted on cannot be had; what `io_uring_setup` or `io_uring_register`
+    /// answers.
     ///
     /// # Panics
     /// If depth, batch or block is zero.
     pub fn new(files: Vec<File>, config: FileQueueConfig) -> io::Result<Self> {
-        let FileQueueConfig { depth, batch, payload } = config;
+        let FileQueueConfig { depth, batch, payload, engine } = config;
         assert!(depth > 0 && batch > 0 && !payload.is_empty(), "nothing can be queued");
-        let entries = batch.max(depth.div_ceil(4)).next_power_of_two().clamp(8, 32_768);
-        let mut ring = build(IoUring::builder(), entries)?;
-        let fds: Vec<RawFd> = files
-            .iter()
-            .map(|file| file.handle().as_fd().map(|fd| fd.as_raw_fd()))
-            .collect::<io::Result<_>>()?;
-        if !fds.is_empty() {
-            ring.submitter().register_files(&fds)?;
-        }
-        let block_bytes = payload.len();
-        let memory = memory(&mut ring, depth as usize, payload, !files.is_empty());
+        let kind = match engine {
+            Some(kind) => kind,
+            None => choice()?.kind,
+        };
+        let engine = match kind {
+            Kind::Uring => Engine::Ring(Ring::new(files, depth, batch, payload)?),
+            Kind::Epoll => Engine::Threads(Threads::new(files, depth, payload)?),
+        };
         Ok(Self {
-            ring,
-            _files: files,
-            memory,
-            block_bytes,
+            engine,
             free: (0..depth).rev().collect(),
             depth,
+            batch: batch as usize,
             queued: 0,
             submissions: vec![0; batch as usize + 1],
         })
@@ -108,7 +102,10 @@ impl FileQueue {
 
     /// Whether the memory of requests is registered.
     pub fn has_registered_memory(&self) -> bool {
-        matches!(self.memory, Memory::Registered(_))
+        match &self.engine {
+            Engine::Ring(ring) => ring.has_registered_memory(),
+            Engine::Threads(_) => false,
+        }
     }
 
     /// Requests that are queued or under way.
@@ -128,37 +125,13 @@ impl FileQueue {
     /// If more are queued than the batch, or under way than the depth.
     pub fn push(&mut self, direction: Direction, file: usize, offset: u64) -> u32 {
         let slot = self.free.pop().expect("no more requests than the depth");
-        let entry = self.entry(direction, Fixed(file as u32), offset, slot);
-        // SAFETY: the memory is this slot's until its completion, or the payload, which nobody writes;
-        // `drop` keeps both until the kernel has let go of them.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
-        assert!(pushed.is_ok(), "no more requests between two system calls than the batch");
+        assert!(self.queued < self.batch, "no more requests between two calls than the batch");
         self.queued += 1;
+        match &mut self.engine {
+            Engine::Ring(ring) => ring.push(direction, file, offset, slot),
+            Engine::Threads(threads) => threads.push(direction, file, offset, slot),
+        }
         slot
-    }
-
-    fn entry(&mut self, direction: Direction, file: Fixed, at: u64, slot: u32) -> squeue::Entry {
-        let (bytes, len) = (self.block_bytes, self.block_bytes as u32);
-        let entry = match (&mut self.memory, direction) {
-            (Memory::Registered(buffer), Direction::Read) => {
-                // SAFETY: the buffer has a block for each slot.
-                let block = unsafe { buffer.as_ptr_raw().add(slot as usize * bytes) };
-                opcode::ReadFixed::new(file, block, len, 0).offset(at).build()
-            }
-            (Memory::Registered(buffer), Direction::Write) => {
-                // SAFETY: behind the blocks of all slots there is the payload.
-                let payload = unsafe { buffer.as_ptr_raw().add(self.depth as usize * bytes) };
-                opcode::WriteFixed::new(file, payload, len, 0).offset(at).build()
-            }
-            (Memory::Loose(blocks, _), Direction::Read) => {
-                let block = blocks[slot as usize].get_or_insert_with(|| Buffer::zeroed(bytes));
-                opcode::Read::new(file, block.as_ptr_raw(), len).offset(at).build()
-            }
-            (Memory::Loose(_, payload), Direction::Write) => {
-                opcode::Write::new(file, payload.as_ptr_raw(), len).offset(at).build()
-            }
-        };
-        entry.user_data(slot.into())
     }
 
     /// Submits what is queued.
@@ -167,7 +140,11 @@ impl FileQueue {
     /// What `io_uring_enter` answers, if the ring is broken.
     pub fn submit(&mut self) -> io::Result<()> {
         self.count_submission();
-        tolerate(self.ring.submit())
+        match &mut self.engine {
+            Engine::Ring(ring) => ring.submit(),
+            // Threads have begun.
+            Engine::Threads(_) => Ok(()),
+        }
     }
 
     /// Submits what is queued and sleeps until something has completed, a signal came or it is `until`.
@@ -176,50 +153,39 @@ impl FileQueue {
     /// As [`FileQueue::submit`].
     pub fn wait(&mut self, until: Instant) -> io::Result<()> {
         self.count_submission();
-        let time = Timespec::from(until.since(now()));
-        tolerate(self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time)))
+        match &mut self.engine {
+            Engine::Ring(ring) => ring.wait(until.since(now())),
+            Engine::Threads(threads) => threads.wait(until.since(now())),
+        }
     }
 
     fn count_submission(&mut self) {
-        if self.queued > 0 {
-            self.submissions[self.queued] += 1;
-            self.queued = 0;
+        match &self.engine {
+            Engine::Ring(_) if self.queued > 0 => self.submissions[self.queued] += 1,
+            Engine::Ring(_) => {}
+            Engine::Threads(_) => self.submissions[1] += self.queued as u64,
         }
+        self.queued = 0;
     }
 
     /// Hands out the slots and results (bytes or a negated errno) of all requests that have completed.
     pub fn reap(&mut self, mut completed: impl FnMut(u32, i32)) {
-        for completion in self.ring.completion() {
-            let slot = completion.user_data() as u32;
-            self.free.push(slot);
-            completed(slot, completion.result());
+        let free = &mut self.free;
+        let note = |slot, result| {
+            free.push(slot);
+            completed(slot, result);
+        };
+        match &mut self.engine {
+            Engine::Ring(ring) => ring.reap(note),
+            Engine::Threads(threads) => threads.reap(note),
         }
         debug_assert!(self.free.len() <= self.depth as usize, "a slot is given back once");
     }
 }
 
-/// Registers memory for all requests, if it is not too much.
-fn memory(ring: &mut IoUring, depth: usize, payload: Buffer, is_used: bool) -> Memory {
-    let block = payload.len();
-    let loose = |payload| Memory::Loose((0..depth).map(|_| None).collect(), payload);
-    let bytes = (depth + 1).saturating_mul(block);
-    if bytes > REGISTERED_BYTES_MAX || !is_used {
-        return loose(payload);
-    }
-    let mut buffer = Buffer::zeroed(bytes);
-    buffer[depth * block..].copy_from_slice(&payload);
-    let vector = libc::iovec { iov_base: buffer.as_ptr_raw().cast(), iov_len: bytes };
-    // SAFETY: the buffer lives as long as the ring, see `FileQueue::drop`.
-    match unsafe { ring.submitter().register_buffers(&[vector]) } {
-        Ok(()) => Memory::Registered(buffer),
-        // The limit of locked memory, of which the caller is told by `has_registered_memory`.
-        Err(_) => loose(payload),
-    }
-}
-
 impl Drop for FileQueue {
-    /// Waits until the kernel has let go of the memory. Should it not within ten seconds (a disk that
-    /// does not answer), that memory is leaked rather than reused.
+    /// Waits until the memory is let go of. Should it not be within ten seconds (a disk that does not
+    /// answer), that memory is leaked rather than reused.
     fn drop(&mut self) {
         let deadline = now() + DRAIN_TIME_MAX;
         while self.in_flight() > 0 {
@@ -230,8 +196,10 @@ impl Drop for FileQueue {
             }
         }
         if self.in_flight() > 0 {
-            let nothing = Memory::Loose(Vec::new(), Buffer::with_capacity(0));
-            std::mem::forget(std::mem::replace(&mut self.memory, nothing));
+            match &mut self.engine {
+                Engine::Ring(ring) => ring.leak(),
+                Engine::Threads(threads) => threads.leak(),
+            }
         }
     }
 }
@@ -245,6 +213,7 @@ impl std::fmt::Debug for FileQueue {
 #[cfg(test)]
 mod tests {
     use super::{Direction, FileQueue, FileQueueConfig};
+    use crate::engine::{Kind, usable};
     use crate::file::{File, OpenOptions};
     use crate::time::now;
     use crate::{Buffer, buffer};
@@ -252,10 +221,11 @@ mod tests {
 
     const BLOCK: usize = 4096;
 
-    fn queue(file: File, depth: u32, block: usize) -> FileQueue {
+    fn queue(file: File, depth: u32, block: usize, kind: Kind) -> FileQueue {
         let mut payload = Buffer::zeroed(block);
         payload.fill(7);
-        FileQueue::new(vec![file], FileQueueConfig { depth, batch: 2, payload }).unwrap()
+        let config = FileQueueConfig { depth, batch: 2, payload, engine: Some(kind) };
+        FileQueue::new(vec![file], config).unwrap()
     }
 
     fn file() -> File {
@@ -277,10 +247,12 @@ mod tests {
     /// errors are told by slot, and system calls are counted by what they submit.
     #[test]
     fn requests_are_done_and_told() {
-        for (depth, block) in [(4, BLOCK), (2, 33 << 20)] {
+        let sizes = [(4, BLOCK), (2, 33 << 20)];
+        let cases = sizes.into_iter().flat_map(|size| usable().map(move |kind| (size, kind)));
+        for ((depth, block), kind) in cases {
             let file = file();
-            let mut queue = queue(file.clone(), depth, block);
-            assert_eq!(queue.has_registered_memory(), block == BLOCK);
+            let mut queue = queue(file.clone(), depth, block, kind);
+            assert_eq!(queue.has_registered_memory(), block == BLOCK && kind == Kind::Uring);
             queue.push(Direction::Write, 0, block as u64);
             let written = drain(&mut queue);
             assert_eq!(written.iter().map(|it| it.1).collect::<Vec<_>>(), [block as i32]);
@@ -293,7 +265,10 @@ mod tests {
             assert_eq!(read, [(first, block as i32), (second, 0)]);
             queue.push(Direction::Read, 1, 0);
             assert_eq!(drain(&mut queue)[0].1, -libc::EBADF);
-            assert_eq!(queue.submissions(), [(1, 2), (2, 1)]);
+            match kind {
+                Kind::Uring => assert_eq!(queue.submissions(), [(1, 2), (2, 1)]),
+                Kind::Epoll => assert_eq!(queue.submissions(), [(1, 4)]),
+            }
             let mut runtime = crate::Runtime::new(&crate::Config::default()).unwrap();
             let (result, bytes) = runtime.block_on(async {
                 file.read_at(Buffer::with_capacity(2), 0..2, block as u64 - 1).await
@@ -305,12 +280,14 @@ mod tests {
     /// Goal: a wait ends at its time if nothing completes.
     #[test]
     fn a_wait_ends_in_time() {
-        let mut queue = queue(file(), 1, buffer::ALIGNMENT_BYTES);
-        let (begin, time) = (now(), Duration::from_millis(20));
-        queue.wait(begin + time).unwrap();
-        let waited = begin.elapsed();
-        assert!(waited >= time && waited < Duration::from_secs(5), "{waited:?}");
-        // A time that has passed is no wait.
-        queue.wait(begin).unwrap();
+        for kind in usable() {
+            let mut queue = queue(file(), 1, buffer::ALIGNMENT_BYTES, kind);
+            let (begin, time) = (now(), Duration::from_millis(20));
+            queue.wait(begin + time).unwrap();
+            let waited = begin.elapsed();
+            assert!(waited >= time && waited < Duration::from_secs(5), "{waited:?}");
+            // A time that has passed is no wait.
+            queue.wait(begin).unwrap();
+        }
     }
 }

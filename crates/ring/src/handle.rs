@@ -6,6 +6,7 @@ use crate::sim::SimHandle;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A cheaply clonable owner of something open; the last clone closes it.
 #[derive(Clone, Debug)]
@@ -13,8 +14,18 @@ pub struct Handle(pub(crate) Arc<HandleInner>);
 
 #[derive(Debug)]
 pub(crate) enum HandleInner {
-    Fd(OwnedFd),
+    Fd(Descriptor),
     Sim(SimHandle),
+}
+
+/// A descriptor, and what engines have learned of it.
+#[derive(Debug)]
+pub(crate) struct Descriptor {
+    pub(crate) fd: OwnedFd,
+    /// Told apart from descriptors that had the same number before.
+    pub(crate) id: u64,
+    /// Bits of the epoll engine; 0 while it knows nothing.
+    pub(crate) nature: AtomicU8,
 }
 
 /// A command for [`Handle::uring_cmd`]: what `IORING_OP_URING_CMD` with a 128-byte entry carries.
@@ -33,9 +44,20 @@ pub struct UringCmd {
 
 impl Handle {
     /// Takes ownership of a descriptor. It may be blocking or not: a read or write that finds a
-    /// non-blocking descriptor not ready waits in the ring.
+    /// descriptor not ready waits for it in any case. (The epoll engine makes what it reads, writes,
+    /// accepts on or connects non-blocking, unless it is a file; so is then every copy of the descriptor.)
     pub fn from_fd(fd: OwnedFd) -> Self {
-        Self(Arc::new(HandleInner::Fd(fd)))
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::new(HandleInner::Fd(Descriptor { fd, id, nature: AtomicU8::new(0) })))
+    }
+
+    /// The descriptor with what is known of it; `None` for a simulated object.
+    pub(crate) fn descriptor(&self) -> Option<&Descriptor> {
+        match &*self.0 {
+            HandleInner::Fd(descriptor) => Some(descriptor),
+            HandleInner::Sim(_) => None,
+        }
     }
 
     /// The descriptor behind the handle.
@@ -45,14 +67,14 @@ impl Handle {
     pub fn as_fd(&self) -> io::Result<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         match &*self.0 {
-            HandleInner::Fd(fd) => Ok(fd.as_fd()),
+            HandleInner::Fd(descriptor) => Ok(descriptor.fd.as_fd()),
             HandleInner::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
     pub(crate) fn raw_fd(&self) -> RawFd {
         match &*self.0 {
-            HandleInner::Fd(fd) => fd.as_raw_fd(),
+            HandleInner::Fd(descriptor) => descriptor.fd.as_raw_fd(),
             // The kernel answers EBADF to who takes a simulated object out of its simulation.
             HandleInner::Sim(_) => -1,
         }
@@ -101,8 +123,8 @@ impl Handle {
         })
     }
 
-    /// Sends a driver command; needs a runtime with [`Config::sqe128`](crate::Config::sqe128), else
-    /// completes with `EINVAL`. Answers `cqe.res` if it is not negative.
+    /// Sends a driver command; needs a runtime on `io_uring` with [`Config::sqe128`](crate::Config::sqe128),
+    /// else completes with `EINVAL` (with `EOPNOTSUPP` on epoll). Answers `cqe.res` if it is not negative.
     ///
     /// # Safety
     /// The driver may read and write memory that the command names, until the operation has

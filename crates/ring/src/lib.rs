@@ -1,11 +1,12 @@
-//! A thin single-threaded reactor and executor on io_uring, and everything through which the crates
-//! above meet time, randomness, threads and I/O.
+//! A thin single-threaded reactor and executor, and everything through which the crates above meet time,
+//! randomness, threads and I/O.
 //!
-//! Mechanism: a [`Runtime`] owns one ring and the tasks of one thread. One turn of its loop runs
-//! every ready task, submits all that they asked for with a single system call and reaps all that
-//! completed; it sleeps only if nothing is ready, at choice after a short adaptive spin. Buffers
+//! Mechanism: a [`Runtime`] owns one [engine](engine) and the tasks of one thread: a ring of `io_uring`,
+//! or, where that cannot be had, an epoll instance and a pool of threads for files. One turn of its loop
+//! runs every ready task, starts all that they asked for (on a ring with a single system call) and reaps
+//! all that completed; it sleeps only if nothing is ready, at choice after a short adaptive spin. Buffers
 //! are handed to an operation and come back with its completion, so that a dropped future never
-//! leaves the kernel writing into memory that was given to somebody else.
+//! leaves the kernel, or a thread, writing into memory that was given to somebody else.
 //!
 //! Why an own reactor: rings, buffers and queue pairs stay on one core with no hidden allocation
 //! or lock, sends of one turn coalesce, and the same seam carries the simulated twin in [`sim`],
@@ -16,6 +17,7 @@ pub mod affinity;
 pub mod buffer;
 mod chunk;
 mod context;
+pub mod engine;
 mod executor;
 pub mod file;
 mod file_queue;
@@ -36,7 +38,6 @@ mod sparse;
 pub mod thread;
 pub mod time;
 mod timers;
-mod uring;
 pub mod usage;
 
 pub use buffer::{Buffer, Shared};

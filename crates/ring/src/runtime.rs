@@ -1,11 +1,11 @@
 //! The loop: run ready tasks, submit, reap, sleep.
 
 use crate::context::{Context, Driver, Entered, with_context};
+use crate::engine::{Engine, Kind, Reaped, kick};
 use crate::executor::Executor;
 use crate::slots::Slots;
 use crate::time::{boot_ns, monotonic_ns, realtime_ns};
 use crate::timers::Timers;
-use crate::uring::{Reaped, Uring, kick};
 use std::cell::RefCell;
 use std::io;
 use std::pin::pin;
@@ -31,23 +31,25 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
 /// How a [`Runtime`] is made.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Submission queue entries (8 … 32 768, rounded up to a power of two); the completion queue is
-    /// four times as long. More operations than this in one turn only cost more system calls.
+    /// Submission queue entries of `io_uring` (8 … 32 768, rounded up to a power of two); the completion
+    /// queue is four times as long. More operations than this in one turn only cost more system calls.
     pub entries: u32,
     /// How long to spin for completions before sleeping; zero never spins. Spinning pauses by
     /// itself while it bears no fruit, so that an idle thread sleeps.
     pub poll: Duration,
     /// 128-byte submission entries, for [`Handle::uring_cmd`](crate::Handle::uring_cmd).
     pub sqe128: bool,
-    /// Most threads on which the kernel carries out this thread's operations on files that wait
-    /// (syncs above all); 0 for the kernel's own bound, four for each CPU. Syncs that wait for one
+    /// Most threads, of the kernel or of the epoll engine, on which this thread's operations on files
+    /// that wait are carried out (syncs above all); 0 for four for each CPU. Syncs that wait for one
     /// flush of the disk share it only if they wait at the same time.
     pub blocking_max: u32,
+    /// The engine; `None` for the process's choice.
+    pub engine: Option<Kind>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { entries: 256, poll: Duration::ZERO, sqe128: false, blocking_max: 0 }
+        Self { entries: 256, poll: Duration::ZERO, sqe128: false, blocking_max: 0, engine: None }
     }
 }
 
@@ -63,14 +65,14 @@ impl Runtime {
     /// A runtime for this thread.
     ///
     /// # Errors
-    /// What `io_uring_setup` answers, with advice where it is refused.
+    /// If the engine that is insisted on cannot be had, with the cause; what making it answers.
     pub fn new(config: &Config) -> io::Result<Self> {
-        let (uring, fd) = Uring::new(config)?;
+        let (engine, fd) = Engine::new(config)?;
         let context = Rc::new(Context {
             executor: Executor::new(Box::new(move || kick(&fd))),
             slots: RefCell::new(Slots::default()),
             timers: RefCell::new(Timers::new()),
-            driver: Driver::Uring(RefCell::new(uring)),
+            driver: Driver::Kernel(RefCell::new(engine)),
         });
         Ok(Self { context, poll: config.poll, fruitless_spins: 0, reaped: Vec::new() })
     }
@@ -79,7 +81,7 @@ impl Runtime {
     /// the next call.
     ///
     /// # Panics
-    /// If the thread is inside of a runtime already, or the ring itself fails.
+    /// If the thread is inside of a runtime already, or the engine itself fails.
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
         let context = Rc::clone(&self.context);
         let _entered = Entered::new(&context);
@@ -98,12 +100,17 @@ impl Runtime {
             if is_over && let Some(output) = output.take() {
                 return output;
             }
-            self.turn().expect("io_uring_enter fails only for a broken ring");
+            self.turn().expect("waiting fails only for a broken engine");
         }
     }
 
-    fn uring(&self) -> &RefCell<Uring> {
-        uring_of(&self.context)
+    fn engine(&self) -> &RefCell<Engine> {
+        engine_of(&self.context)
+    }
+
+    /// The engine that it runs on.
+    pub fn engine_kind(&self) -> Kind {
+        self.engine().borrow().kind()
     }
 
     /// The I/O half of a loop turn.
@@ -122,8 +129,8 @@ impl Runtime {
     }
 
     fn enter_if_needed(&self) -> io::Result<()> {
-        let mut uring = self.uring().borrow_mut();
-        if uring.needs_enter() { uring.enter() } else { Ok(()) }
+        let mut engine = self.engine().borrow_mut();
+        if engine.needs_enter() { engine.enter() } else { Ok(()) }
     }
 
     fn should_spin(&self) -> bool {
@@ -165,7 +172,7 @@ impl Runtime {
         let now_ns = boot_ns();
         let next_ns = self.context.timers.borrow().next_ns();
         let timeout = next_ns.map(|next_ns| Duration::from_nanos(next_ns.saturating_sub(now_ns)));
-        let result = self.uring().borrow_mut().wait(timeout);
+        let result = self.engine().borrow_mut().wait(timeout);
         self.context.executor.end_sleep();
         let got = self.reap();
         if got && !self.poll.is_zero() {
@@ -180,7 +187,7 @@ impl Runtime {
 
     /// Hands out all completions; true if there were any.
     fn reap(&mut self) -> bool {
-        uring_of(&self.context).borrow_mut().reap(&mut self.reaped);
+        engine_of(&self.context).borrow_mut().reap(&mut self.reaped);
         let got = !self.reaped.is_empty();
         for (key, code) in self.reaped.drain(..) {
             self.context.complete_from_kernel(key, code);
@@ -214,17 +221,17 @@ impl Drop for Runtime {
         let pending = context.slots.borrow().pending();
         for key in pending {
             let generation = context.slots.borrow_mut().get(key).generation;
-            self.uring().borrow_mut().cancel(key, generation);
+            self.engine().borrow_mut().cancel(key, generation);
         }
         let end_ns = monotonic_ns() + DRAIN_TIME_MAX.as_nanos() as u64;
         // The kernel may still write into what operations, and the eventfd's read, own.
         let is_busy = || {
-            let is_read = uring_of(&context).borrow_mut().close_kick();
+            let is_read = engine_of(&context).borrow_mut().close();
             is_read || context.slots.borrow().in_flight() > 0
         };
         while is_busy() {
             let left_ns = end_ns.saturating_sub(monotonic_ns());
-            let waited = self.uring().borrow_mut().wait(Some(Duration::from_nanos(left_ns)));
+            let waited = self.engine().borrow_mut().wait(Some(Duration::from_nanos(left_ns)));
             self.reap();
             if left_ns == 0 || waited.is_err() {
                 std::mem::forget(Rc::clone(&context));
@@ -242,21 +249,22 @@ impl std::fmt::Debug for Runtime {
     }
 }
 
-fn uring_of(context: &Context) -> &RefCell<Uring> {
+fn engine_of(context: &Context) -> &RefCell<Engine> {
     match &context.driver {
-        Driver::Uring(uring) => uring,
-        Driver::Sim(_) => unreachable!("a runtime is made on a ring"),
+        Driver::Kernel(engine) => engine,
+        Driver::Sim(_) => unreachable!("a runtime is made on an engine"),
     }
 }
 
-/// System calls of this thread's ring so far that submitted something: numbers of entries (those of the
-/// reactor itself included), and how often it were so many. Empty in a simulation.
+/// System calls of this thread's reactor so far that started something: numbers of operations (on
+/// `io_uring` those of the reactor itself included; on epoll each is a call of its own), and how often it
+/// were so many. Empty in a simulation.
 ///
 /// # Panics
 /// If the thread has no reactor.
 pub fn submissions() -> Vec<(usize, u64)> {
     with_context(|context| match &context.driver {
-        Driver::Uring(uring) => uring.borrow().submissions(),
+        Driver::Kernel(engine) => engine.borrow().submissions(),
         Driver::Sim(_) => Vec::new(),
     })
 }
@@ -264,21 +272,21 @@ pub fn submissions() -> Vec<(usize, u64)> {
 impl Context {
     pub(crate) fn now_ns(&self) -> u64 {
         match &self.driver {
-            Driver::Uring(_) => boot_ns(),
+            Driver::Kernel(_) => boot_ns(),
             Driver::Sim(sim) => sim.now_ns.get(),
         }
     }
 
     pub(crate) fn awake_ns(&self) -> u64 {
         match &self.driver {
-            Driver::Uring(_) => monotonic_ns(),
+            Driver::Kernel(_) => monotonic_ns(),
             Driver::Sim(sim) => sim.world.borrow().awake_ns(self.executor.node.get()),
         }
     }
 
     pub(crate) fn system_ns(&self) -> u64 {
         match &self.driver {
-            Driver::Uring(_) => realtime_ns(),
+            Driver::Kernel(_) => realtime_ns(),
             Driver::Sim(sim) => sim.world.borrow().wall_ns(self.executor.node.get()),
         }
     }
@@ -286,7 +294,7 @@ impl Context {
     /// Fills `bytes` from the simulation's generator; false if there is none.
     pub(crate) fn random_fill(&self, bytes: &mut [u8]) -> bool {
         match &self.driver {
-            Driver::Uring(_) => false,
+            Driver::Kernel(_) => false,
             Driver::Sim(sim) => {
                 sim.world.borrow_mut().rng.fill(bytes);
                 true

@@ -266,7 +266,7 @@ impl Context {
     pub(crate) fn sim(&self) -> Option<&Sim> {
         match &self.driver {
             Driver::Sim(sim) => Some(sim),
-            Driver::Uring(_) => None,
+            Driver::Kernel(_) => None,
         }
     }
 

@@ -3,9 +3,9 @@
 //! A slot is boxed because the kernel is told the addresses of its arguments (message header,
 //! socket address); it is recycled so that an operation allocates nothing in the steady state.
 
+use crate::engine::Arguments;
 use crate::handle::Handle;
 use crate::operation::{Completion, Operation};
-use crate::uring::Arguments;
 use std::net::SocketAddr;
 use std::task::{Poll, Waker};
 

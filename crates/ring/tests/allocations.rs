@@ -1,6 +1,7 @@
 //! The hot-path rule: in the steady state, no operation allocates.
 #![allow(missing_docs, clippy::unwrap_used, unsafe_code)]
 
+use ring::engine::Kind;
 use ring::{
     Buffer, Chunk, Config, File, Handle, Inline, Runtime, SocketOptions, TcpListener, TcpStream,
     mailbox, spawn, time,
@@ -60,46 +61,54 @@ async fn echo(stream: TcpStream) {
 /// once warm, on both sides of a connection.
 #[test]
 fn the_steady_state_allocates_nothing() {
-    Runtime::new(&Config::default()).unwrap().block_on(async {
-        let options = SocketOptions::default();
-        let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
-        let address = listener.local_addr();
-        spawn(async move { echo(listener.accept().await.unwrap().0).await });
-        let stream = TcpStream::connect(address, &options).await.unwrap();
-        let mut chunks = Vec::new();
-        let sockets = allocations(async || {
-            chunks.push(Chunk::Inline(Inline::new(&[1; 24]).unwrap()));
-            chunks.push(Buffer::zeroed(4096).into());
-            chunks.push(Buffer::zeroed(4096).freeze().slice(..100).into());
-            let (result, emptied) = stream.send_vectored(std::mem::take(&mut chunks)).await;
-            result.unwrap();
-            chunks = emptied;
-            let mut got = 0;
-            while got < 24 + 4096 + 100 {
-                let (n, _) = stream.recv(Buffer::with_capacity(65_536), 0..65_536).await;
-                got += n.unwrap();
-            }
-        })
-        .await;
-        let file = File::from_handle(Handle::from_fd(tempfile::tempfile().unwrap().into()));
-        let files = allocations(async || {
-            file.write_at(Buffer::zeroed(4096), 0).await.0.unwrap();
-            file.read_at(Buffer::with_capacity(4096), 0..4096, 0).await.0.unwrap();
-        })
-        .await;
-        let (sender, mut receiver) = mailbox::channel::<u64>(8);
-        let mailboxes = allocations(async || {
-            sender.send(1).await.unwrap();
-            receiver.recv().await.unwrap();
-        })
-        .await;
-        let timers = allocations(async || {
-            let sleep = time::sleep(Duration::from_micros(1));
-            time::timeout(Duration::from_mins(1), sleep).await.unwrap();
-        })
-        .await;
-        let counted = allocations(async || drop(std::hint::black_box(Box::new(1)))).await;
-        assert_eq!(counted, 200, "the counter counts");
-        assert_eq!((sockets, files, mailboxes, timers), (0, 0, 0, 0));
-    });
+    for kind in Kind::ALL {
+        let config = Config { engine: Some(kind), ..Default::default() };
+        match Runtime::new(&config) {
+            Ok(mut runtime) => runtime.block_on(all_steps(kind)),
+            Err(error) => println!("skipped: {error}"),
+        }
+    }
+}
+
+async fn all_steps(kind: Kind) {
+    let options = SocketOptions::default();
+    let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let address = listener.local_addr();
+    spawn(async move { echo(listener.accept().await.unwrap().0).await });
+    let stream = TcpStream::connect(address, &options).await.unwrap();
+    let mut chunks = Vec::new();
+    let sockets = allocations(async || {
+        chunks.push(Chunk::Inline(Inline::new(&[1; 24]).unwrap()));
+        chunks.push(Buffer::zeroed(4096).into());
+        chunks.push(Buffer::zeroed(4096).freeze().slice(..100).into());
+        let (result, emptied) = stream.send_vectored(std::mem::take(&mut chunks)).await;
+        result.unwrap();
+        chunks = emptied;
+        let mut got = 0;
+        while got < 24 + 4096 + 100 {
+            let (n, _) = stream.recv(Buffer::with_capacity(65_536), 0..65_536).await;
+            got += n.unwrap();
+        }
+    })
+    .await;
+    let file = File::from_handle(Handle::from_fd(tempfile::tempfile().unwrap().into()));
+    let files = allocations(async || {
+        file.write_at(Buffer::zeroed(4096), 0).await.0.unwrap();
+        file.read_at(Buffer::with_capacity(4096), 0..4096, 0).await.0.unwrap();
+    })
+    .await;
+    let (sender, mut receiver) = mailbox::channel::<u64>(8);
+    let mailboxes = allocations(async || {
+        sender.send(1).await.unwrap();
+        receiver.recv().await.unwrap();
+    })
+    .await;
+    let timers = allocations(async || {
+        let sleep = time::sleep(Duration::from_micros(1));
+        time::timeout(Duration::from_mins(1), sleep).await.unwrap();
+    })
+    .await;
+    let counted = allocations(async || drop(std::hint::black_box(Box::new(1)))).await;
+    assert_eq!(counted, 200, "the counter counts");
+    assert_eq!((sockets, files, mailboxes, timers), (0, 0, 0, 0), "{kind}");
 }

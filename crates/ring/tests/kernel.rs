@@ -1,6 +1,7 @@
 //! The reactor on the real kernel: tasks, time, sockets, files, threads, cancellation.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use ring::engine::Kind;
 use ring::local::{Notify, Semaphore, WaitGroup, oneshot};
 use ring::{
     Aborted, Buffer, Chunk, Config, Either, File, OpenOptions, Region, Runtime, Segment,
@@ -11,8 +12,24 @@ use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-fn run<F: Future>(future: F) -> F::Output {
-    Runtime::new(&Config::default()).unwrap().block_on(future)
+/// The engines that can be had here.
+fn engines() -> impl Iterator<Item = Kind> {
+    let can_be_had = |kind: &Kind| Runtime::new(&on(*kind)).is_ok();
+    assert!(can_be_had(&Kind::Epoll), "every kernel has epoll");
+    Kind::ALL.into_iter().filter(can_be_had)
+}
+
+fn on(kind: Kind) -> Config {
+    Config { engine: Some(kind), ..Default::default() }
+}
+
+/// Runs the test on each engine.
+fn run(test: impl AsyncFn()) {
+    for kind in engines() {
+        let mut runtime = Runtime::new(&on(kind)).unwrap();
+        assert_eq!(runtime.engine_kind(), kind);
+        runtime.block_on(test());
+    }
 }
 
 fn loopback() -> SocketAddr {
@@ -41,7 +58,7 @@ impl Drop for Guard {
 /// Goal: spawned tasks run, their outputs can be awaited, and an aborted task is dropped.
 #[test]
 fn tasks_join_and_abort() {
-    run(async {
+    run(async || {
         let handle = spawn(async {
             yield_now().await;
             7
@@ -64,7 +81,7 @@ fn tasks_join_and_abort() {
 /// Goal: sleeps end in the order of their deadlines, cancelled ones never wake, timeouts elapse.
 #[test]
 fn timers_fire_in_order() {
-    run(async {
+    run(async || {
         let order = Rc::new(RefCell::new(Vec::new()));
         let handles: Vec<_> = [30_u64, 10, 20, 10]
             .into_iter()
@@ -90,7 +107,7 @@ fn timers_fire_in_order() {
 /// socket's buffers, from every kind of chunk.
 #[test]
 fn sockets_carry_bytes() {
-    run(async {
+    run(async || {
         let options = SocketOptions { send_buffer_bytes: Some(16 << 10), ..Default::default() };
         let (client, server) = pair(&options).await;
         let mut expected = Vec::new();
@@ -140,7 +157,7 @@ fn sockets_carry_bytes() {
 /// its buffer stays safe, and the connection stays usable.
 #[test]
 fn receives_survive_races_and_cancellation() {
-    run(async {
+    run(async || {
         let (client, server) = pair(&SocketOptions::default()).await;
         let mut receive = server.recv(Buffer::with_capacity(4096), 0..4096);
         let pause = time::sleep(Duration::from_millis(5));
@@ -163,27 +180,30 @@ fn receives_survive_races_and_cancellation() {
 /// completion overflow).
 #[test]
 fn queues_may_overflow() {
-    let mut runtime = Runtime::new(&Config { entries: 8, ..Default::default() }).unwrap();
-    runtime.block_on(async {
-        let file = tempfile::tempfile().unwrap();
-        let file = File::from_handle(ring::Handle::from_fd(file.into()));
-        let writes: Vec<_> = (0..500_u64)
-            .map(|index| file.write_at(Buffer::copy_from(&[index as u8; 512]), index * 512))
-            .collect();
-        for write in writes {
-            write.await.0.unwrap();
-        }
-        for index in 0..500_u64 {
-            let (n, buffer) = file.read_at(Buffer::with_capacity(512), 0..512, index * 512).await;
-            assert_eq!((n.unwrap(), buffer[511]), (512, index as u8));
-        }
-    });
+    for kind in engines() {
+        Runtime::new(&Config { entries: 8, ..on(kind) }).unwrap().block_on(overflow());
+    }
+}
+
+async fn overflow() {
+    let file = tempfile::tempfile().unwrap();
+    let file = File::from_handle(ring::Handle::from_fd(file.into()));
+    let writes: Vec<_> = (0..500_u64)
+        .map(|index| file.write_at(Buffer::copy_from(&[index as u8; 512]), index * 512))
+        .collect();
+    for write in writes {
+        write.await.0.unwrap();
+    }
+    for index in 0..500_u64 {
+        let (n, buffer) = file.read_at(Buffer::with_capacity(512), 0..512, index * 512).await;
+        assert_eq!((n.unwrap(), buffer[511]), (512, index as u8));
+    }
 }
 
 /// Goal: files read back what was written, direct and vectored; locks exclude and name the holder.
 #[test]
 fn files_keep_bytes() {
-    run(async {
+    run(async || {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let options = OpenOptions { create: true, direct: true, ..OpenOptions::READ_WRITE };
@@ -212,9 +232,13 @@ fn files_keep_bytes() {
 /// mailboxes, waking each other out of sleep.
 #[test]
 fn mailboxes_cross_threads() {
+    engines().for_each(cross_threads);
+}
+
+fn cross_threads(kind: Kind) {
     let (to_worker, mut work) = mailbox::channel::<u64>(4);
     let (to_main, mut results) = mailbox::channel::<u64>(4);
-    let config = Config { poll: Duration::from_micros(20), ..Default::default() };
+    let config = Config { poll: Duration::from_micros(20), ..on(kind) };
     let worker = thread::spawn("worker", &config, move || async move {
         let mut sum = 0;
         while let Some(number) = work.recv().await {
@@ -224,7 +248,7 @@ fn mailboxes_cross_threads() {
         sum
     })
     .unwrap();
-    let sum = run(async move {
+    let sum = Runtime::new(&on(kind)).unwrap().block_on(async move {
         let sender = spawn(async move {
             for number in 0..10_000 {
                 to_worker.send(number).await.unwrap();
@@ -245,7 +269,7 @@ fn mailboxes_cross_threads() {
 /// Goal: the single-thread primitives do what they say.
 #[test]
 fn local_primitives() {
-    run(async {
+    run(async || {
         let (sender, receiver) = oneshot();
         sender.send(3).unwrap();
         assert_eq!(receiver.await, Ok(3));
@@ -293,7 +317,7 @@ fn local_primitives() {
 /// Goal: pipes, poll and stream reads work on raw handles, blocking or not.
 #[test]
 fn handles_read_and_poll() {
-    run(async {
+    run(async || {
         for flags in [rustix::pipe::PipeFlags::empty(), rustix::pipe::PipeFlags::NONBLOCK] {
             let (reader, writer) = rustix::pipe::pipe_with(flags).unwrap();
             let reader = ring::Handle::from_fd(reader);
@@ -321,8 +345,9 @@ fn handles_read_and_poll() {
 /// Goal: an unsupported driver command is refused, not misread, on both ring kinds.
 #[test]
 fn driver_commands_are_refused_cleanly() {
-    for sqe128 in [false, true] {
-        let mut runtime = Runtime::new(&Config { sqe128, ..Default::default() }).unwrap();
+    let cases = engines().flat_map(|kind| [(kind, false), (kind, true)]);
+    for (kind, sqe128) in cases {
+        let mut runtime = Runtime::new(&Config { sqe128, ..on(kind) }).unwrap();
         runtime.block_on(async {
             let file = ring::Handle::from_fd(tempfile::tempfile().unwrap().into());
             let command = ring::UringCmd { operation: 1, command: [0; 80], address: 0, len: 2 };
@@ -338,7 +363,7 @@ fn driver_commands_are_refused_cleanly() {
 /// Goal: random bytes differ.
 #[test]
 fn randomness_varies() {
-    run(async { assert_ne!(random::u64(), random::u64()) });
+    run(async || assert_ne!(random::u64(), random::u64()));
 }
 
 /// Goal: a socket can be made in another network namespace, and the thread stays in its own.
@@ -357,14 +382,16 @@ fn sockets_in_network_namespaces() {
     });
     match name.recv().unwrap() {
         Err(error) => println!("skipped: cannot make a network namespace: {error}"),
-        Ok(path) => run(async {
+        Ok(path) => run(async || {
             let before = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
             let any: SocketAddr = "0.0.0.0:0".parse().unwrap();
             let here = TcpListener::bind(any, &SocketOptions::default()).unwrap();
             let taken = TcpListener::bind(here.local_addr(), &SocketOptions::default());
             assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
-            let options =
-                SocketOptions { network_namespace: Some(path.into()), ..Default::default() };
+            let options = SocketOptions {
+                network_namespace: Some(path.as_str().into()),
+                ..Default::default()
+            };
             let there = TcpListener::bind(here.local_addr(), &options).unwrap();
             assert_eq!(there.local_addr(), here.local_addr());
             assert_eq!(std::fs::read_link("/proc/thread-self/ns/net").unwrap(), before);
@@ -382,7 +409,7 @@ fn sockets_in_network_namespaces() {
 /// when bytes arrive just then.
 #[test]
 fn dropped_receives_keep_their_memory() {
-    run(async {
+    run(async || {
         let (client, server) = pair(&SocketOptions::default()).await;
         for round in 0..200 {
             let receive = server.recv(Buffer::with_capacity(4096), 0..4096);
@@ -405,8 +432,8 @@ fn dropped_receives_keep_their_memory() {
 /// thread; futures that outlive it stay safe.
 #[test]
 fn runtimes_end_cleanly() {
-    for _ in 0..20 {
-        let mut runtime = Runtime::new(&Config::default()).unwrap();
+    for kind in engines().flat_map(|kind| [kind; 20]) {
+        let mut runtime = Runtime::new(&on(kind)).unwrap();
         let left = runtime.block_on(async {
             let (client, server) = pair(&SocketOptions::default()).await;
             let pending = server.recv(Buffer::with_capacity(4096), 0..4096);

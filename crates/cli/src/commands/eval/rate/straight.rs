@@ -65,7 +65,8 @@ impl Way {
         // A batch is never split, so that there is room for one at least.
         let (batch, depth) = (load.args.batch, load.args.iodepth_max.max(load.args.batch));
         let batch = batch * together(batch);
-        let queue = FileQueue::new(opened, FileQueueConfig { depth, batch, payload })?;
+        let queue =
+            FileQueue::new(opened, FileQueueConfig { depth, batch, payload, engine: None })?;
         Ok(Self { queue, files })
     }
 

@@ -1,7 +1,7 @@
 //! From an operation to a submission queue entry.
 
-use super::arguments::{Arguments, VECTORS_MAX};
 use crate::chunk::{Chunk, Segment};
+use crate::engine::Arguments;
 use crate::handle::UringCmd;
 use crate::operation::Operation;
 use crate::slots::Slot;
@@ -93,14 +93,14 @@ fn receive(fd: RawFd, segments: &[Segment], arguments: &mut Arguments) -> Entry 
         let len = vector.iov_len.min(u32::MAX as usize) as u32;
         return opcode::Recv::new(types::Fd(fd), vector.iov_base.cast(), len).build();
     }
-    set_segments(segments, arguments);
+    arguments.set_segments(segments);
     arguments.set_message();
     opcode::RecvMsg::new(types::Fd(fd), &raw mut arguments.message).build()
 }
 
 fn send(fd: RawFd, chunks: &[Chunk], skip: usize, arguments: &mut Arguments) -> Entry {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
-    set_chunks(chunks, skip, arguments);
+    arguments.set_chunks(chunks, skip);
     if let [vector] = arguments.vectors[..] {
         let len = vector.iov_len.min(u32::MAX as usize) as u32;
         return opcode::Send::new(types::Fd(fd), vector.iov_base.cast(), len).flags(flags).build();
@@ -117,7 +117,7 @@ fn read(fd: RawFd, segments: &[Segment], offset: u64, arguments: &mut Arguments)
             .offset(offset)
             .build();
     }
-    set_segments(segments, arguments);
+    arguments.set_segments(segments);
     let vectors = &arguments.vectors;
     opcode::Readv::new(types::Fd(fd), vectors.as_ptr(), vectors.len() as u32).offset(offset).build()
 }
@@ -131,7 +131,7 @@ fn write(
 ) -> Entry {
     // `u64::MAX` (the current position) stays what it is.
     let offset = if offset == u64::MAX { offset } else { offset + skip as u64 };
-    set_chunks(chunks, skip, arguments);
+    arguments.set_chunks(chunks, skip);
     if let [vector] = arguments.vectors[..] {
         let len = vector.iov_len.min(u32::MAX as usize) as u32;
         return opcode::Write::new(types::Fd(fd), vector.iov_base.cast(), len)
@@ -142,27 +142,6 @@ fn write(
     opcode::Writev::new(types::Fd(fd), vectors.as_ptr(), vectors.len() as u32)
         .offset(offset)
         .build()
-}
-
-fn set_segments(segments: &[Segment], arguments: &mut Arguments) {
-    arguments.vectors.clear();
-    arguments.vectors.extend(segments.iter().take(VECTORS_MAX).map(Segment::as_iovec));
-}
-
-fn set_chunks(chunks: &[Chunk], mut skip: usize, arguments: &mut Arguments) {
-    arguments.vectors.clear();
-    for chunk in chunks {
-        let here = skip.min(chunk.len());
-        skip -= here;
-        if here == chunk.len() {
-            continue;
-        }
-        if arguments.vectors.len() == VECTORS_MAX {
-            return;
-        }
-        let iov_base = chunk.as_ptr().wrapping_add(here).cast_mut().cast();
-        arguments.vectors.push(libc::iovec { iov_base, iov_len: chunk.len() - here });
-    }
 }
 
 fn wide_command(fd: RawFd, command: &UringCmd) -> Entry128 {

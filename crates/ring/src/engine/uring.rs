@@ -1,15 +1,14 @@
-//! The kernel behind the reactor: one io_uring per thread.
+//! The engine of current kernels: one io_uring per thread.
 //!
-//! The ring is made with `SINGLE_ISSUER`, `DEFER_TASKRUN` and `COOP_TASKRUN`: completions are
-//! worked off when this thread asks for them and never interrupt it; `TASKRUN_FLAG` lets a spinning
-//! thread see in its own memory that some wait. Entries that find the submission queue full are
-//! sent on at once; what the kernel does not take then waits in a backlog.
+//! Where the kernel has them, the ring is made with `SINGLE_ISSUER`, `DEFER_TASKRUN` and
+//! `COOP_TASKRUN`: completions are worked off when this thread asks for them and never interrupt it;
+//! `TASKRUN_FLAG` lets a spinning thread see in its own memory that some wait. Entries that find the
+//! submission queue full are sent on at once; what the kernel does not take then waits in a backlog.
 
-mod arguments;
 mod entry;
+pub(crate) mod setup;
 
-pub(crate) use arguments::Arguments;
-
+use super::{Reaped, kick};
 use crate::runtime::Config;
 use crate::slots::Slot;
 use io_uring::squeue::Entry128;
@@ -31,9 +30,6 @@ enum Ring {
     Wide(IoUring<Entry128, cqueue::Entry>),
 }
 
-/// One completion: key and result.
-pub(crate) type Reaped = (u32, i32);
-
 pub(crate) struct Uring {
     ring: Ring,
     /// Entries that the kernel would not take yet.
@@ -54,35 +50,37 @@ fn user_data(key: u32, generation: u32) -> u64 {
 }
 
 impl Uring {
-    /// A ring with room for `config.entries` submissions per loop turn, and the descriptor with
-    /// which other threads end its sleep.
-    pub(crate) fn new(config: &Config) -> io::Result<(Self, Arc<OwnedFd>)> {
+    /// A ring with room for `config.entries` submissions per loop turn; other threads end its sleep
+    /// by `kick`.
+    pub(crate) fn new(config: &Config, kick: Arc<OwnedFd>) -> io::Result<Self> {
         let entries = config.entries.next_power_of_two().clamp(8, 32_768);
-        let ring = if config.sqe128 {
-            Ring::Wide(build(IoUring::builder(), entries)?)
+        let ring = if config.sqe128 && setup::has_wide_entries() {
+            Ring::Wide(setup::build(IoUring::builder(), entries)?)
         } else {
-            Ring::Normal(build(IoUring::builder(), entries)?)
+            Ring::Normal(setup::build(IoUring::builder(), entries)?)
         };
         if config.blocking_max > 0 {
             // For regular files; of the other kind stays what there is.
             let mut most = [config.blocking_max, 0];
-            match &ring {
-                Ring::Normal(ring) => ring.submitter().register_iowq_max_workers(&mut most)?,
-                Ring::Wide(ring) => ring.submitter().register_iowq_max_workers(&mut most)?,
-            }
+            let told = match &ring {
+                Ring::Normal(ring) => ring.submitter().register_iowq_max_workers(&mut most),
+                Ring::Wide(ring) => ring.submitter().register_iowq_max_workers(&mut most),
+            };
+            // Linux before 5.15 has its own bound only.
+            told.or_else(|error| match error.raw_os_error() {
+                Some(libc::EINVAL) => Ok(()),
+                _ => Err(error),
+            })?;
         }
-        let flags = rustix::event::EventfdFlags::CLOEXEC;
-        let kick = Arc::new(rustix::event::eventfd(0, flags)?);
-        let uring = Self {
+        Ok(Self {
             ring,
             backlog: VecDeque::new(),
-            kick: Arc::clone(&kick),
+            kick,
             kick_count: Box::new(0),
             kick_armed: false,
             is_closing: false,
             submissions: Vec::new(),
-        };
-        Ok((uring, kick))
+        })
     }
 
     /// Queues the operation in `slot`.
@@ -260,40 +258,4 @@ pub(crate) fn tolerate(result: io::Result<usize>) -> io::Result<()> {
             _ => Err(error),
         },
     }
-}
-
-pub(crate) fn build<S: squeue::EntryMarker>(
-    mut builder: io_uring::Builder<S, cqueue::Entry>,
-    entries: u32,
-) -> io::Result<IoUring<S, cqueue::Entry>> {
-    builder
-        .dontfork()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_coop_taskrun()
-        .setup_taskrun_flag()
-        .setup_submit_all()
-        .setup_clamp()
-        .setup_cqsize((entries * 4).min(65_536));
-    builder.build(entries).map_err(|error| {
-        let advice = match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => {
-                "io_uring is disabled by sysctl or a seccomp filter; try \
-                 'sysctl -w kernel.io_uring_disabled=0', or allow io_uring_setup in the container"
-            }
-            Some(libc::ENOSYS) => "this kernel has no io_uring; Linux 6.1 or later is needed",
-            Some(libc::EINVAL) => "this kernel's io_uring is too old; Linux 6.1 or later is needed",
-            Some(libc::ENOMEM) => {
-                "not enough locked memory; raise 'ulimit -l' or use fewer entries"
-            }
-            _ => return error,
-        };
-        io::Error::new(error.kind(), format!("cannot make an io_uring: {error}: {advice}"))
-    })
-}
-
-/// Ends the sleep of a reactor, from any thread.
-pub(crate) fn kick(fd: &OwnedFd) {
-    // An eventfd that is full already wakes its reader anyway.
-    let _ = rustix::io::write(fd, &1_u64.to_le_bytes());
 }

@@ -1,10 +1,11 @@
 //! What the kernel is given addresses of: kept in the operation's slot.
 
+use crate::chunk::{Chunk, Segment};
 use std::mem::{size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// Most pieces of memory in one system call (`UIO_MAXIOV`).
-pub(crate) const VECTORS_MAX: usize = 1024;
+const VECTORS_MAX: usize = 1024;
 
 /// Memory that an entry points to, beside the operation's own buffers.
 pub(crate) struct Arguments {
@@ -23,6 +24,29 @@ impl Default for Arguments {
 }
 
 impl Arguments {
+    /// Names the memory of segments.
+    pub(crate) fn set_segments(&mut self, segments: &[Segment]) {
+        self.vectors.clear();
+        self.vectors.extend(segments.iter().take(VECTORS_MAX).map(Segment::as_iovec));
+    }
+
+    /// Names the memory of chunks without their first `skip` bytes.
+    pub(crate) fn set_chunks(&mut self, chunks: &[Chunk], mut skip: usize) {
+        self.vectors.clear();
+        for chunk in chunks {
+            let here = skip.min(chunk.len());
+            skip -= here;
+            if here == chunk.len() {
+                continue;
+            }
+            if self.vectors.len() == VECTORS_MAX {
+                return;
+            }
+            let iov_base = chunk.as_ptr().wrapping_add(here).cast_mut().cast();
+            self.vectors.push(libc::iovec { iov_base, iov_len: chunk.len() - here });
+        }
+    }
+
     /// Points the message header at the vectors.
     pub(crate) fn set_message(&mut self) {
         self.message.msg_iov = self.vectors.as_mut_ptr();
