@@ -5,6 +5,7 @@
 
 mod cp;
 mod down;
+pub(crate) mod engine;
 mod eval;
 mod gc;
 mod list;
@@ -25,7 +26,11 @@ use std::process::ExitCode;
 /// Weaves a job's NVMe SSDs into one shared file system, and measures storage.
 #[derive(Debug, Parser)]
 #[command(name = "tsumugi", version, propagate_version = true)]
+#[command(after_help = "\
+`tsumugi --version --verbose` also names the engine of this machine's reactors, and why.")]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    engine: engine::EngineArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -81,6 +86,7 @@ fn start_log() {
 /// Runs a command.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     start_log();
+    cli.engine.insist()?;
     match cli.command {
         Command::Cp(args) => cp::run(&args),
         Command::Down(args) => down::run(&args),
@@ -99,6 +105,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Up(args) => up::run(&args),
     }
 }
+
+pub(crate) use engine::print_version;
 
 /// The exit code that an error stands for.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitCode {

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let result = commands::union::run_by_name(std::env::args_os())
+        .or_else(|| commands::print_version(std::env::args_os()))
         .unwrap_or_else(|| commands::run(commands::Cli::parse()));
     let code = match result {
         Ok(code) => code,

@@ -71,6 +71,7 @@ fn print(status: &Status) {
     if let Some(meta) = &status.meta {
         let address = meta.address.map_or("-".into(), |address| address.to_string());
         println!("metadata service {address}: {}", life(meta.state, meta.pid));
+        print_engine(meta.engine.as_deref(), meta.engine_reason.as_deref(), "  ");
     }
     if let Some(note) = &status.note {
         println!("  {note}");
@@ -125,6 +126,13 @@ fn print_node(node: &NodeStatus) {
     if let Some(transport) = &node.transport {
         let reason = node.transport_reason.as_deref().unwrap_or("-");
         println!("      FUSE transport {transport}: {reason}");
+    }
+    print_engine(node.engine.as_deref(), node.engine_reason.as_deref(), "      ");
+}
+
+fn print_engine(engine: Option<&str>, reason: Option<&str>, indent: &str) {
+    if let Some(engine) = engine {
+        println!("{indent}engine {engine}: {}", reason.unwrap_or("-"));
     }
 }
 

@@ -264,6 +264,7 @@ impl UpArgs {
             device_dir: self.device_dir.as_ref().map(std::path::absolute).transpose()?,
             keep_devices: self.keep_devices,
             transport: if self.fuse_uring { "uring" } else { self.transport.name() }.into(),
+            engine: super::engine::insisted(),
             poll_us: self.poll_us,
             insecure: self.insecure,
             owner: self.owner()?,

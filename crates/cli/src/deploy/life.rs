@@ -37,6 +37,12 @@ pub(crate) struct Life {
     /// Why so.
     #[serde(default)]
     pub(crate) transport_reason: Option<String>,
+    /// What its reactors run on: `io_uring` or `epoll`.
+    #[serde(default)]
+    pub(crate) engine: Option<String>,
+    /// Why so.
+    #[serde(default)]
+    pub(crate) engine_reason: Option<String>,
 }
 
 /// The file, held by this process until it is dropped.
@@ -82,7 +88,15 @@ impl Held {
             }
         };
         let process = Process::current().context("cannot find this process in /proc")?;
-        let life = Life { process, address: None, transport: None, transport_reason: None };
+        let engine = ring::engine::choice()?;
+        let life = Life {
+            process,
+            address: None,
+            transport: None,
+            transport_reason: None,
+            engine: Some(engine.kind.name().into()),
+            engine_reason: Some(engine.reason.clone()),
+        };
         let mut held = Held { path: path.into(), file, life };
         held.write()?;
         Ok(held)
@@ -143,6 +157,14 @@ impl Holder {
         match read(&file) {
             Some(life) if life.process.is_alive() => Holder::Service(life),
             _ => Holder::Unknown,
+        }
+    }
+
+    /// What the holder tells of itself.
+    pub(crate) fn told(self) -> Option<Life> {
+        match self {
+            Holder::Service(life) => Some(life),
+            Holder::Nobody | Holder::Unknown => None,
         }
     }
 

@@ -26,6 +26,9 @@ pub(crate) struct Plan {
     pub(crate) keep_devices: bool,
     /// How FUSE requests travel: `auto`, `device` or `uring`.
     pub(crate) transport: String,
+    /// The engine that its processes must use, if one was asked for.
+    #[serde(default)]
+    pub(crate) engine: Option<String>,
     /// Microseconds to spin before sleeping.
     pub(crate) poll_us: u32,
     /// Listening beyond loopback is allowed.

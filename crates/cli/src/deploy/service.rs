@@ -6,6 +6,7 @@
 use super::job::JobDir;
 use super::process::{DIRECTORY, MARK, Process};
 use super::stop::Stop;
+use crate::commands::engine::insisted;
 use anyhow::{Context, bail};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -35,10 +36,12 @@ pub(crate) struct Service {
 
 impl Service {
     /// Starts this program with other arguments, in a process group of its own, so that Ctrl-C
-    /// reaches `up` alone and things end in order.
+    /// reaches `up` alone and things end in order. An engine is what the job insists on, unless this
+    /// process does on another.
     pub(crate) fn start(
         dir: &JobDir,
         id: &str,
+        engine: Option<&str>,
         name: &str,
         arguments: &[&std::ffi::OsStr],
     ) -> anyhow::Result<Service> {
@@ -51,7 +54,11 @@ impl Service {
         let before = output.metadata().context("cannot look at the log")?.len() as usize;
         // Whatever its file is called by now, and wherever this user could not find it.
         let program = Path::new("/proc/self/exe");
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        if let (Some(engine), None) = (engine, insisted()) {
+            command.env(ring::engine::choice::VARIABLE, engine);
+        }
+        let child = command
             .arg0("tsumugi")
             .args(arguments)
             .env(MARK, id)

@@ -40,7 +40,7 @@ pub(crate) fn start_meta(
         arguments.push("--insecure".into());
     }
     let arguments: Vec<&OsStr> = arguments.iter().map(OsString::as_os_str).collect();
-    let service = Service::start(dir, &state.id, "meta", &arguments)?;
+    let service = Service::start(dir, &state.id, state.engine.as_deref(), "meta", &arguments)?;
     meta.process = Some(service.process);
     state.write(dir)?;
     Ok(service)
@@ -68,7 +68,8 @@ pub(crate) fn await_meta(
 pub(crate) fn start_node(dir: &JobDir, state: &mut State, index: usize) -> anyhow::Result<Service> {
     let name = state.nodes[index].name.clone();
     let file = dir.join(&format!("{name}.toml"));
-    let service = Service::start(dir, &state.id, &name, &["node".as_ref(), file.as_ref()])?;
+    let engine = state.engine.as_deref();
+    let service = Service::start(dir, &state.id, engine, &name, &["node".as_ref(), file.as_ref()])?;
     state.nodes[index].process = Some(service.process);
     state.write(dir)?;
     Ok(service)

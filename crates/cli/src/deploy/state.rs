@@ -61,6 +61,9 @@ pub(crate) struct State {
     /// It asked for FUSE over `io_uring` on this machine.
     #[serde(default)]
     pub(crate) fuse_uring: bool,
+    /// The engine that its processes must use, if one was asked for.
+    #[serde(default)]
+    pub(crate) engine: Option<String>,
 }
 
 /// The metadata service.
@@ -135,6 +138,7 @@ impl State {
             dir: dir.path().into(),
             owner: None,
             fuse_uring: false,
+            engine: None,
         })
     }
 
@@ -143,6 +147,7 @@ impl State {
         let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
         state.owner.clone_from(&plan.owner);
         state.fuse_uring = plan.fuse_uring;
+        state.engine.clone_from(&plan.engine);
         let namespace = |name: &str| plan.has_fabric.then(|| dir.join("netns").join(name));
         state.meta = plan.meta.as_ref().map(|_| MetaState {
             address: None,

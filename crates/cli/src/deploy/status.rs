@@ -84,6 +84,12 @@ pub(crate) struct MetaStatus {
     pub(crate) state: Life,
     /// Where it listens.
     pub(crate) address: Option<SocketAddr>,
+    /// What its reactors run on: `io_uring` or `epoll`.
+    #[serde(default)]
+    pub(crate) engine: Option<String>,
+    /// Why so.
+    #[serde(default)]
+    pub(crate) engine_reason: Option<String>,
     /// Network namespace of its sockets.
     pub(crate) namespace: Option<PathBuf>,
     /// Calls answered since its start.
@@ -126,6 +132,12 @@ pub(crate) struct NodeStatus {
     /// Why so.
     #[serde(default)]
     pub(crate) transport_reason: Option<String>,
+    /// What its reactors run on: `io_uring` or `epoll`.
+    #[serde(default)]
+    pub(crate) engine: Option<String>,
+    /// Why so.
+    #[serde(default)]
+    pub(crate) engine_reason: Option<String>,
     /// Where its target listens.
     pub(crate) target: Option<SocketAddr>,
     /// Network namespace of its sockets.
@@ -232,7 +244,10 @@ impl Status {
         if let Some(meta) = &state.meta {
             let living = state.living_meta();
             let pid = living.or(meta.process).map(|process| process.pid);
+            let told = Holder::of(&state.meta_life()).told();
             status.meta = Some(MetaStatus {
+                engine: told.as_ref().and_then(|life| life.engine.clone()),
+                engine_reason: told.and_then(|life| life.engine_reason),
                 pid,
                 alive: living.is_some(),
                 state: Life::new(pid, living.is_some()),
@@ -335,6 +350,8 @@ impl NodeStatus {
             mount_state: Condition::Unknown,
             transport: None,
             transport_reason: None,
+            engine: None,
+            engine_reason: None,
             target: None,
             namespace: None,
             device: None,
@@ -349,10 +366,7 @@ fn nodes(state: &State) -> Vec<NodeStatus> {
         let pid = living.or(node.process).map(|process| process.pid);
         let mount_state = mounts::condition(&node.mount, MOUNT_WITHIN);
         // A node that was started again by hand tells more than the state.
-        let told = match Holder::of(&state.node_life(node)) {
-            Holder::Service(life) => Some(life),
-            Holder::Nobody | Holder::Unknown => None,
-        };
+        let told = Holder::of(&state.node_life(node)).told();
         let transport = told.as_ref().and_then(|life| life.transport.clone());
         let reason = told.as_ref().and_then(|life| life.transport_reason.clone());
         nodes.push(NodeStatus {
@@ -366,6 +380,8 @@ fn nodes(state: &State) -> Vec<NodeStatus> {
             mount_state,
             transport: transport.or_else(|| node.transport.clone()),
             transport_reason: reason.or_else(|| node.transport_reason.clone()),
+            engine: told.as_ref().and_then(|life| life.engine.clone()),
+            engine_reason: told.as_ref().and_then(|life| life.engine_reason.clone()),
             target: told.and_then(|life| life.address).or(node.target),
             namespace: node.namespace.clone(),
             device: node.device.clone(),

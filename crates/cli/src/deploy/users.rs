@@ -71,6 +71,9 @@ impl User {
         if let Some(log) = std::env::var_os("TSUMUGI_LOG") {
             command.env("TSUMUGI_LOG", log);
         }
+        if let Some(engine) = crate::commands::engine::insisted() {
+            command.env(ring::engine::choice::VARIABLE, engine);
+        }
         command.uid(self.uid).gid(self.gid).current_dir("/").stdin(Stdio::null());
         command.output().with_context(|| format!("cannot run this program as {}", self.name))
     }
