@@ -96,6 +96,10 @@ pub(crate) async fn probe(device: &Handle) -> Result<(), String> {
         Err(Some(libc::EINVAL)) => {
             Err("the runtime has no 128-byte submission entries (ring::Config::sqe128)".into())
         }
+        Err(Some(libc::EOPNOTSUPP)) => {
+            Err("the reactor's engine is epoll, not io_uring (tsumugi --version --verbose: why)"
+                .into())
+        }
         Err(Some(errno)) => Err(format!(
             "the kernel refuses io_uring commands: {}",
             io::Error::from_raw_os_error(errno)

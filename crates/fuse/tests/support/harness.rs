@@ -35,6 +35,11 @@ pub fn transports() -> Vec<TransportChoice> {
         return Vec::new();
     }
     let mut transports = vec![TransportChoice::Device];
+    let engine = ring::engine::choice().expect("a reactor can be made");
+    if engine.kind == ring::engine::Kind::Epoll {
+        eprintln!("skipped with io_uring: the engine is {engine}");
+        return transports;
+    }
     match fuse::enable_uring() {
         Ok(()) => transports.push(TransportChoice::IoUring),
         Err(reason) => eprintln!("skipped with io_uring: {reason}"),
