@@ -65,6 +65,10 @@ system: ## the tests of the whole system: real mounts, processes, network namesp
 test-kernel: build ## target and host against the Linux kernel's, long form
 	tests/kernel/run --long $(TSUMUGI)
 
+.PHONY: test-kernels
+test-kernels: build ## a pool, a target and a union on the kernels of several Debian releases (5.10, 6.1, 6.12)
+	tests/kernel/run --kernels $(TSUMUGI)
+
 proof-kernel: ## prove the kernel tests with the kernel at both ends
 	tests/kernel/run --proof
 

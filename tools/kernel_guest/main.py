@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .debian import DebianError
 from .image import cache_directory, open_image, say
+from .kernels import with_kernel
 from .machine import GuestError, Machine, Timeout, free_port, make_disk, write_job
 
 TIMED_OUT, FAILED = 124, 125
@@ -78,6 +79,8 @@ def arguments():
                      help="for all, --then included (default 300)")
     run.add_argument("--memory", metavar="SIZE", default="1G", help="(default 1G)")
     run.add_argument("--cpus", metavar="N", type=int, default=1, help="(default 1)")
+    run.add_argument("--kernel", metavar="SUITE", help="the kernel of another release of Debian: bullseye "
+                     "(5.10), bookworm (6.1)")
     run.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto",
                      help="auto takes KVM where the processor backs it, else emulation")
     run.add_argument("-v", "--verbose", action="store_true", help="show QEMU's command line")
@@ -91,6 +94,8 @@ def run(options):
     if not options.script.is_file():
         raise GuestError(f"{options.script} is not a file")
     image = open_image(cache_directory())
+    if options.kernel:
+        image = with_kernel(image, cache_directory(), options.kernel)
     forwards = [(host or free_port(), guest) for host, guest in options.forward]
     with tempfile.TemporaryDirectory(prefix="kernel-guest-") as scratch:
         scratch = Path(scratch)

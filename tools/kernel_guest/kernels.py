@@ -1,0 +1,92 @@
+"""Kernels of other Debian releases, for the same guest.
+
+Only the kernel and its modules are fetched; they are packed into an archive that follows the image's own
+initial RAM disk, which kernels unpack one after the other. Each is kept in the cache beside the image.
+"""
+import fcntl
+import os
+import shutil
+import subprocess
+
+from . import debian
+from .image import pack, say
+
+PACKAGE = "linux-image-cloud-amd64"
+
+
+class OtherKernel:
+    """An image with another kernel, in the directory `top`."""
+
+    def __init__(self, image, top):
+        self.image = image
+        self.tree = image.tree
+        self.initrd = top / "initrd"
+        self.kernel, = top.glob("vmlinuz-*")
+        self.release = self.kernel.name.partition("-")[2]
+
+    def run(self, *words):
+        """As the image's."""
+        return self.image.run(*words)
+
+
+def with_kernel(image, top, suite):
+    """The image with a suite's kernel, made when it is missing in the cache `top`."""
+    place = top / "kernels" / f"{suite}-{image.initrd.parent.name}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with open(place.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            part = place.parent / "part"
+            shutil.rmtree(part, ignore_errors=True)
+            make(image, part, suite)
+            part.rename(place)
+    return OtherKernel(image, place)
+
+
+def make(image, top, suite):
+    """Makes what a guest with a suite's kernel boots from in the new directory `top`."""
+    say(f"fetching the kernel of Debian {suite} (60 MB)")
+    debian.prepare(top / "apt")
+    sources = top / "apt/sources.list"
+    # What is said of a suite expires, its packages do not.
+    sources.write_text(sources.read_text().replace(f" {debian.SUITE} ", f" {suite} ")
+                       .replace("[", "[check-valid-until=no "))
+    debian.apt(top / "apt", "update")
+    debian.apt(top / "apt", "--download-only", "install", PACKAGE)
+    debs = sorted((top / "apt/cache/archives").glob("linux-image-*.deb"))
+    tree = top / "tree"
+    debian.unpack(debs, tree)
+    shutil.rmtree(top / "apt")
+    kernel, = tree.glob("boot/vmlinuz-*")
+    kernel.rename(top / kernel.name)
+
+    say("making its RAM disk")
+    guest = top / "guest"
+    (guest / "usr/lib").mkdir(parents=True)
+    # Before bookworm, packages have them outside of usr.
+    modules, = {path.resolve() for path in tree.glob("**/lib/modules")}
+    modules.rename(guest / "usr/lib/modules")
+    (guest / "lib").symlink_to("usr/lib")
+    release = kernel.name.partition("-")[2]
+    subprocess.run(image.run(image.tree / "usr/sbin/depmod", "-b", guest, release), check=True)
+    # The packer is the guest's own busybox.
+    (guest / "usr/bin").mkdir()
+    shutil.copy2(busybox(image, top), guest / "usr/bin/busybox")
+    pack(guest, top / "modules")
+    with open(top / "initrd", "wb") as out:
+        for archive in (image.initrd, top / "modules"):
+            with open(archive, "rb") as part:
+                shutil.copyfileobj(part, out)
+            # Archives begin at multiples of four bytes.
+            out.write(bytes(-out.tell() % 4))
+    os.remove(top / "modules")
+    for rest in (guest, tree):
+        shutil.rmtree(rest)
+
+
+def busybox(image, top):
+    """The guest's busybox: the image's tree has it where its packages put it."""
+    found = sorted(image.tree.glob("usr/bin/busybox"))
+    if not found:
+        raise debian.DebianError(f"no busybox in {image.tree}; kept in {top}")
+    return found[0]
