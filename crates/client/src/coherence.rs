@@ -430,10 +430,14 @@ impl Client {
         };
         inode.begin_recall(recall.rights, recall.stamp);
         let is_data = recall.rights.intersects(Rights::WRITE | Rights::SIZE);
+        // Data does not matter to who is only shown the inode, nor does a commit of it.
+        let is_shown = recall.rights.contains(Rights::SOLE)
+            && !is_data
+            && !inode.dirty.borrow().deferral.is_empty();
         let is_idle = inode.dirty.borrow().is_clean() && inode.names_held.count() == 0;
         let is_read = recall.rights.contains(Rights::READ);
         let taken = if is_read { inode.lent.take_all(inode.id) } else { None };
-        if inode.lease_reads.count() == 0 && taken.is_none() && (!is_data || is_idle) {
+        if inode.lease_reads.count() == 0 && taken.is_none() && !is_shown && (!is_data || is_idle) {
             self.end_recall(reply, &inode, recall);
             return;
         }
@@ -449,6 +453,9 @@ impl Client {
                 inode.names_held.wait_zero().await;
                 // A failure stays with the inode and is told at close or fsync.
                 let _ = self.commit(&inode, false).await;
+            }
+            if is_shown {
+                let _ = self.publish_attributes(&inode).await;
             }
             self.end_recall(reply, &inode, &recall);
         });
@@ -503,7 +510,8 @@ impl Client {
         let Some(inode) = self.inodes.borrow_mut().remove(&id) else { return };
         let state = inode.state.borrow();
         if !state.rights.is_empty() {
-            let rights = state.rights | Rights::OPEN;
+            // The service may count more than an answer that was lost told of.
+            let rights = state.rights | Rights::OPEN | Rights::SOLE;
             self.returns.borrow_mut().push(Return { inode: id, rights, stamp: state.stamp });
         }
     }

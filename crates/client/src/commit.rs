@@ -87,7 +87,29 @@ impl Client {
         Ok(())
     }
 
-    /// Commits the next of the runs `asked` for, from `from` on.
+    /// Publishes changes of attributes that wait for a commit, as another session is to see the inode. The
+    /// data, and a commit that waits for it, may have to wait for a device; this does not.
+    pub(crate) async fn publish_attributes(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+    ) -> Result<(), Errno> {
+        if ring::mutant!("deferred-kept-at-recall") {
+            return Ok(());
+        }
+        let late = ring::mutant!("shown-after-data");
+        let _lock = if late { Some(inode.commit_lock.acquire(1).await) } else { None };
+        let result = self.commit_part(inode, &[], Cursor::default(), false).await;
+        let mut dirty = inode.dirty.borrow_mut();
+        if dirty.is_clean() {
+            self.dirty_inodes.borrow_mut().remove(&inode.id);
+        }
+        if let Err(errno) = result {
+            dirty.failures.note(errno);
+        }
+        result.map(drop)
+    }
+
+    /// Commits the next of the runs `asked` for, from `from` on. An earlier call is answered before.
     async fn commit_part(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
@@ -95,11 +117,12 @@ impl Client {
         from: Cursor,
         durable: bool,
     ) -> Result<Part, Errno> {
+        let _lock = inode.part_lock.acquire(1).await;
         let (runs, next, call, named) = {
             let mut dirty = inode.dirty.borrow_mut();
             let (runs, next) = dirty.committable(asked, from, RUNS_PER_COMMIT_MAX);
             let mtime = dirty.take_mtime();
-            if runs.is_empty() && mtime.is_none() {
+            if runs.is_empty() && mtime.is_none() && !dirty.deferral.is_waiting() {
                 return Ok(Part::Nothing);
             }
             let mut extents = Vec::with_capacity(runs.len());
@@ -115,6 +138,7 @@ impl Client {
                 extents: ExtentList(extents),
                 mtime,
                 kill_privileges: std::mem::take(&mut dirty.kill_privileges),
+                attributes: dirty.deferral.send(),
                 // The answer says so of all that was committed before.
                 durable: durable && next.is_none(),
             });
@@ -122,7 +146,9 @@ impl Client {
         };
         let generation = inode.state.borrow().generation;
         let answer = self.session.call_or_know(call).await;
+        inode.end_sole();
         let mut dirty = inode.dirty.borrow_mut();
+        dirty.deferral.answered();
         dirty.committed(&runs);
         match answer {
             Ok(Answer::Attr(attr) | Answer::NotDurable(attr)) => {

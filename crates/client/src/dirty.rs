@@ -8,6 +8,7 @@
 
 mod named;
 
+use crate::deferred::Deferral;
 use crate::extent_map::{ExtentMap, Place, Run};
 use crate::failures::Failures;
 use crate::reservation::{Blocks, Reservation};
@@ -125,6 +126,8 @@ pub(crate) struct Dirty {
     mtime: Option<Timestamp>,
     /// A write was by another than root: suid and sgid go.
     pub(crate) kill_privileges: bool,
+    /// Changes of attributes that come after it.
+    pub(crate) deferral: Deferral,
     /// What failed of it.
     pub(crate) failures: Failures,
 }
@@ -132,7 +135,10 @@ pub(crate) struct Dirty {
 impl Dirty {
     /// Whether everything is committed.
     pub(crate) fn is_clean(&self) -> bool {
-        self.runs.is_empty() && self.fills.is_empty() && self.mtime.is_none()
+        self.runs.is_empty()
+            && self.fills.is_empty()
+            && self.mtime.is_none()
+            && self.deferral.is_empty()
     }
 
     /// One past the last uncommitted byte.
@@ -145,9 +151,11 @@ impl Dirty {
         self.mtime
     }
 
-    /// Takes note of a write's time.
-    pub(crate) fn touch(&mut self, now: Timestamp) {
+    /// Takes note of a write's time, and whether it takes privileges away.
+    pub(crate) fn touch(&mut self, now: Timestamp, kills_privileges: bool) {
         self.mtime = Some(now);
+        self.kill_privileges |= kills_privileges;
+        self.deferral.written(kills_privileges);
     }
 
     /// Takes the time to be committed.
@@ -498,6 +506,7 @@ impl Dirty {
     pub(crate) fn forget_runs(&mut self) {
         self.runs.clear();
         self.mtime = None;
+        self.deferral.clear();
     }
 
     /// Drops what lies past a new size.
@@ -515,6 +524,7 @@ impl Dirty {
         }
         self.runs.clear();
         self.mtime = None;
+        self.deferral.clear();
         self.fills.clear();
     }
 }

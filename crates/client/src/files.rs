@@ -146,7 +146,7 @@ impl Client {
     ) -> Result<(Handle, Attr), Errno> {
         let mut rights = Rights::READ | Rights::OPEN;
         if mode.write {
-            rights |= Rights::WRITE;
+            rights |= Rights::WRITE | Rights::SOLE;
         }
         let attr = self.create_with(parent, name, Creation::File, setting, rights).await?;
         let inode = self.inode(attr.inode);
@@ -212,6 +212,7 @@ impl Client {
     /// As [`Client::flush`]; the open has ended all the same.
     pub async fn release(self: &Rc<Self>, handle: &Handle) -> Result<(), Errno> {
         let result = self.flush(handle).await;
+        self.end_sole(&handle.inode);
         self.end_open(&handle.inode);
         result
     }

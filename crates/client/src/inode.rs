@@ -39,6 +39,8 @@ pub(crate) struct Inode {
     pub(crate) written: Notify,
     /// Held while dirty data is committed.
     pub(crate) commit_lock: Semaphore,
+    /// Held while one call of a commit is under way, not while data goes to its device.
+    pub(crate) part_lock: Semaphore,
     /// Changes of this client under way that must be alone with the data: nothing is written to it
     /// meanwhile.
     pub(crate) changes: WaitGroup,
@@ -128,6 +130,7 @@ impl Inode {
             lease_reads: WaitGroup::new(),
             written: Notify::new(),
             commit_lock: Semaphore::new(1),
+            part_lock: Semaphore::new(1),
             changes: WaitGroup::new(),
             append_lock: Semaphore::new(1),
             names_held: WaitGroup::new(),
@@ -149,6 +152,7 @@ impl Inode {
     pub(crate) fn local_attr(&self, mut attr: Attr) -> Attr {
         let dirty = self.dirty.borrow();
         if attr.kind == FileKind::File && !dirty.is_clean() {
+            dirty.deferral.show_sent(&mut attr);
             attr.size = attr.size.max(dirty.end());
             if let Some(mtime) = dirty.mtime() {
                 attr.mtime = attr.mtime.max(mtime);
@@ -157,6 +161,7 @@ impl Inode {
             if dirty.kill_privileges {
                 attr.mode = attr.without_privileges();
             }
+            dirty.deferral.show_waiting(&mut attr);
         }
         attr
     }
@@ -255,6 +260,12 @@ impl Inode {
         self.state.borrow().leaving.iter().any(|(_, rights)| rights.intersects(right))
     }
 
+    /// The first commit has ended SOLE.
+    pub(crate) fn end_sole(&self) {
+        let mut state = self.state.borrow_mut();
+        state.rights = state.rights - Rights::SOLE;
+    }
+
     /// Last part of a recall: all that was done under the rights is committed, or has failed.
     pub(crate) fn end_recall(&self, stamp: LeaseStamp) {
         self.state.borrow_mut().leaving.retain(|(recall, _)| *recall != stamp);
@@ -265,7 +276,7 @@ impl Inode {
         let state = self.state.borrow();
         let leaving = state.leaving.iter().filter(|_| !ring::mutant!("leaving-not-reclaimed"));
         let leaving = leaving.fold(Rights::NONE, |all, (_, rights)| all | *rights);
-        let rights = (state.rights | leaving) & (Rights::WRITE | Rights::SIZE);
+        let rights = (state.rights | leaving) & (Rights::WRITE | Rights::SIZE | Rights::SOLE);
         if state.is_open() { rights | Rights::OPEN } else { rights }
     }
 

@@ -23,6 +23,7 @@
 mod client;
 mod coherence;
 mod commit;
+mod deferred;
 mod devices;
 mod dirty;
 mod entries;

@@ -184,13 +184,16 @@ impl Client {
         changes: AttrChanges,
     ) -> Result<Attr, Errno> {
         let inode = self.inode(id);
+        if let Some(attr) = self.defer(&inode, &changes) {
+            return Ok(attr);
+        }
         // Times of uncommitted writes must not come after, and overwrite, what is set now, nor may the
         // suid and sgid that they clear.
-        let (clean, kills) = {
+        let (clean, kills, waits) = {
             let dirty = inode.dirty.borrow();
-            (dirty.is_clean(), dirty.kill_privileges)
+            (dirty.is_clean(), dirty.kill_privileges, !dirty.deferral.is_empty())
         };
-        let is_before = changes.mtime.is_some() || changes.layout.is_some();
+        let is_before = changes.mtime.is_some() || changes.layout.is_some() || waits;
         if !clean && (is_before || kills && changes.mode.is_some()) {
             self.commit(&inode, false).await?;
         }

@@ -295,8 +295,7 @@ impl Client {
             inode.id
         );
         let mut dirty = inode.dirty.borrow_mut();
-        dirty.touch(Timestamp(ring::time::system_time() as i64));
-        dirty.kill_privileges |= kill_privileges;
+        dirty.touch(Timestamp(ring::time::system_time() as i64), kill_privileges);
         let mut full = Vec::new();
         if bytes.len() >= ADOPT_BYTES {
             let length = bytes.len() as u64;

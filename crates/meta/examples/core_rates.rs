@@ -121,6 +121,7 @@ impl Bench {
             extents: ExtentList(extents.collect()),
             mtime: Some(Timestamp(2)),
             kill_privileges: false,
+            attributes: None,
             durable: false,
         });
         self.call(&call).map(|_| ())

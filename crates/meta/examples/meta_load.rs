@@ -189,6 +189,7 @@ impl Load {
             extents: ExtentList(vec![Extent { offset, length: 4096, place }]),
             mtime: None,
             kill_privileges: false,
+            attributes: None,
             durable: false,
         });
         self.call(slot, call).await.map(drop)

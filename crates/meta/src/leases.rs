@@ -8,7 +8,7 @@
 //!
 //! Why nothing waits in a circle: a recall of READ waits for local reads only. A recall of WRITE or
 //! SIZE waits for commits, and a commit waits for recalls of READ, or of a SIZE right whose holder's
-//! own commits wait for recalls of READ only. Therefore READ is always recalled by a message of its
+//! own commits wait for recalls of READ only; SOLE is as WRITE. Therefore READ is always recalled by a message of its
 //! own, never together with WRITE or SIZE. Acquirers wait for *earlier* bars only.
 //!
 //! Most inodes have one holder, and few are being recalled at any time: holders are kept in place,
@@ -17,6 +17,7 @@
 mod ask;
 mod grant;
 mod resume;
+mod sole;
 #[cfg(test)]
 mod tests;
 
@@ -185,6 +186,8 @@ pub struct Leases {
     next_order: u64,
     holders: HashMap<InodeId, Holders>,
     sessions: HashMap<SessionId, Held>,
+    /// Who holds SOLE, by inode.
+    soles: HashMap<InodeId, SessionId>,
     busy: HashMap<InodeId, Busy>,
     asks: HashMap<AskId, Open>,
     waiting: HashMap<CallId, Waiting>,
@@ -203,6 +206,7 @@ impl Leases {
             next_order: 0,
             holders: HashMap::new(),
             sessions: HashMap::new(),
+            soles: HashMap::new(),
             busy: HashMap::new(),
             asks: HashMap::new(),
             waiting: HashMap::new(),

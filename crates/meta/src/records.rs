@@ -15,7 +15,7 @@ use protocol::client::Response;
 use protocol::space::DeviceInfo;
 use protocol::{
     AllocationId, Attr, DeviceId, Epoch, ExtentList, FILE_SIZE_MAX_BYTES, FileKind, FreeEpoch,
-    HostId, InodeId,
+    HostId, InodeId, SessionId,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -129,10 +129,13 @@ pub(crate) struct Inode {
     /// The last flush epoch in which unflushed data of it was committed; 0 if all of it is known to
     /// be durable.
     pub(crate) flush_epoch: u64,
+    /// The session that made it and may keep changes of its attributes back: nobody else has seen it,
+    /// and no commit has come.
+    pub(crate) sole: Option<SessionId>,
 }
 
 impl Record for Inode {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 }
 
 impl Inode {

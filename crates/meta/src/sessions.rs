@@ -145,6 +145,11 @@ impl Sessions {
         !self.grace.is_empty()
     }
 
+    /// Whether the session has yet to reclaim.
+    pub(crate) fn is_expected(&self, id: SessionId) -> bool {
+        self.grace.contains(&id)
+    }
+
     /// The session has reclaimed; whether that ended the grace.
     pub(crate) fn reclaimed(&mut self, id: SessionId) -> bool {
         let was_in_grace = self.in_grace();

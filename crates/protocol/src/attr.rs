@@ -116,12 +116,18 @@ impl Attr {
     /// (elsewhere it does not give any).
     #[must_use]
     pub fn without_privileges(&self) -> u16 {
-        const SUID: u16 = 0o4000;
-        const SGID: u16 = 0o2000;
-        const GROUP_EXECUTE: u16 = 0o0010;
-        let gone = if self.mode & GROUP_EXECUTE == 0 { SUID } else { SUID | SGID };
-        self.mode & !gone
+        without_privileges(self.mode)
     }
+}
+
+/// As [`Attr::without_privileges`], of any mode.
+#[must_use]
+pub fn without_privileges(mode: u16) -> u16 {
+    const SUID: u16 = 0o4000;
+    const SGID: u16 = 0o2000;
+    const GROUP_EXECUTE: u16 = 0o0010;
+    let gone = if mode & GROUP_EXECUTE == 0 { SUID } else { SUID | SGID };
+    mode & !gone
 }
 
 /// How a file's data is spread over the pool's devices.
@@ -163,4 +169,21 @@ pub struct AttrChanges {
     pub layout: Option<Layout>,
     /// Clear suid, and sgid where the group may execute, as a write by another than root does.
     pub kill_privileges: bool,
+}
+
+impl AttrChanges {
+    /// Whether the owner or the group is to change.
+    pub fn is_chown(&self) -> bool {
+        self.uid.is_some() || self.gid.is_some()
+    }
+}
+
+/// Changes of attributes that were made before the commit that brings them (see
+/// [`crate::Rights::SOLE`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deferred {
+    /// The changes, made after all that the commit says of the file's data. Neither size nor layout.
+    pub changes: AttrChanges,
+    /// When the last of them was made.
+    pub ctime: Timestamp,
 }

@@ -24,6 +24,10 @@ impl Rights {
     pub const SIZE: Rights = Rights(4);
     /// Not a right but a fact: the session has the inode open, so an unlink must keep it.
     pub const OPEN: Rights = Rights(8);
+    /// To let changes of its attributes wait for its next commit: no other session has seen the inode
+    /// since this one made it. Granted with its creation alone, to a file that is created open for
+    /// writing, and ended by the first commit.
+    pub const SOLE: Rights = Rights(16);
 
     /// Whether all of `other` are in this set.
     pub fn contains(self, other: Rights) -> bool {

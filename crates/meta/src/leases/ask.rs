@@ -10,7 +10,8 @@ use protocol::{InodeId, Rights, SessionId};
 use smallvec::SmallVec;
 
 /// What is recalled by one message: never READ together with rights that wait for commits.
-const CLASSES: [Rights; 2] = [Rights::READ, Rights(Rights::WRITE.0 | Rights::SIZE.0)];
+const CLASSES: [Rights; 2] =
+    [Rights::READ, Rights(Rights::WRITE.0 | Rights::SIZE.0 | Rights::SOLE.0)];
 
 impl Leases {
     /// Whether `call` of `session` may be executed now; else everything is asked and barred that
@@ -315,6 +316,7 @@ impl Leases {
             "{holder:?} keeps over {} what it gave back: {open:?}",
             open.inode
         );
+        self.note_sole(open.session, open.inode);
         self.drop_if_empty(open.session, open.inode);
     }
 

@@ -4,6 +4,9 @@ use super::{CallId, EVICTION_LOOK_MAX, EVICTIONS_MAX, Holder, Leases};
 use protocol::lease::{Grant, Return};
 use protocol::{InodeId, Rights, SessionId};
 
+/// Inodes that SOLE is held over, at most: each call that shows attributes walks them.
+const SOLES_MAX: usize = 1024;
+
 /// SIZE over an inode has one holder: two would append at the same place.
 pub(super) fn assert_one_size(inode: InodeId, holders: &[Holder]) {
     let sizes = holders.iter().filter(|holder| holder.rights.contains(Rights::SIZE)).count();
@@ -16,14 +19,19 @@ impl Leases {
     /// session's SIZE, is left out.
     pub fn grant(&mut self, session: SessionId, inode: InodeId, rights: Rights) -> Option<Grant> {
         let mut granted = Rights::NONE;
-        for right in [Rights::READ, Rights::WRITE, Rights::SIZE, Rights::OPEN] {
-            if rights.contains(right) && self.may_grant(session, inode, right) {
+        for right in [Rights::READ, Rights::WRITE, Rights::SIZE, Rights::OPEN, Rights::SOLE] {
+            let has_room = right != Rights::SOLE || self.soles.len() < SOLES_MAX;
+            if rights.contains(right) && has_room && self.may_grant(session, inode, right) {
                 granted |= right;
             }
         }
         if granted.is_empty() {
             return None;
         }
+        assert!(
+            !granted.contains(Rights::READ) || !self.is_sole(session, inode),
+            "{session} is shown {inode}, of which another session keeps changes back"
+        );
         // What is being recalled is on its way back: it is not told as held, unless granted anew.
         // Nor is READ while a call bars it: what this answer carries must not be cached.
         let mut leaving = self.leaving(session, inode, granted);
@@ -55,7 +63,11 @@ impl Leases {
         if granted.contains(Rights::SIZE) {
             assert_one_size(inode, holders);
         }
-        if held.by_stamp.len() > self.holdings_max {
+        let is_many = held.by_stamp.len() > self.holdings_max;
+        if granted.contains(Rights::SOLE) {
+            self.note_sole(session, inode);
+        }
+        if is_many {
             self.make_room(session);
         }
         Some(Grant { inode, rights, stamp })
@@ -73,6 +85,10 @@ impl Leases {
         };
         match right {
             Rights::READ => !is_full(),
+            Rights::SOLE => self
+                .holders
+                .get(&inode)
+                .is_none_or(|holders| holders.iter().all(|h| h.session == session)),
             Rights::SIZE => self.holders.get(&inode).is_none_or(|holders| {
                 let others = || holders.iter().filter(|h| h.session != session);
                 ring::mutant!("size-shared") || !others().any(|h| h.rights.contains(Rights::SIZE))
@@ -130,6 +146,7 @@ impl Leases {
         let had_open = holder.rights.contains(Rights::OPEN);
         holder.rights = holder.rights - back.rights;
         let has_open = holder.rights.contains(Rights::OPEN);
+        self.note_sole(session, back.inode);
         self.drop_if_empty(session, back.inode);
         had_open && !has_open
     }
@@ -154,6 +171,7 @@ impl Leases {
     /// be given up with [`Leases::done`].
     pub fn end_session(&mut self, session: SessionId) {
         let held = self.sessions.remove(&session).unwrap_or_default();
+        self.soles.retain(|_, holder| *holder != session);
         for inode in held.by_stamp.into_values() {
             if let Some(holders) = self.holders.get_mut(&inode) {
                 let before = holders.len();

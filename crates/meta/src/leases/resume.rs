@@ -6,7 +6,8 @@ use protocol::{InodeId, Rights, SessionId};
 use std::collections::HashSet;
 
 /// What a session may reclaim.
-const RECLAIMABLE: Rights = Rights(Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0);
+const RECLAIMABLE: Rights =
+    Rights(Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0 | Rights::SOLE.0);
 
 impl Leases {
     /// The session goes on over a new connection. It has dropped all that it cached, so its READ
@@ -36,7 +37,7 @@ impl Leases {
         let rights = rights & RECLAIMABLE;
         let had = self.rights(session, inode);
         let mut kept = had & rights;
-        for right in [Rights::WRITE, Rights::SIZE, Rights::OPEN] {
+        for right in [Rights::WRITE, Rights::SIZE, Rights::OPEN, Rights::SOLE] {
             let is_free =
                 self.may_grant(session, inode, right) || ring::mutant!("reclaimed-from-others");
             if rights.contains(right) && is_free {
@@ -60,6 +61,7 @@ impl Leases {
         assert!(other.is_none(), "{stamp:?} is of grants over {inode} and {other:?}");
         super::grant::assert_one_size(inode, holders);
         held.reclaiming.get_or_insert_default().insert(inode);
+        self.note_sole(session, inode);
         Some(Grant { inode, rights: kept, stamp })
     }
 
@@ -116,6 +118,7 @@ impl Leases {
         if let Some(holder) = holders.iter_mut().find(|h| h.session == session) {
             holder.rights = holder.rights & rights;
         }
+        self.note_sole(session, inode);
         self.drop_if_empty(session, inode);
     }
 

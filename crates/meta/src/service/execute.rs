@@ -130,6 +130,9 @@ impl Shared {
             };
             self.core.borrow_mut().execute(&context, call)
         };
+        if let (Call::Change(ChangeCall::Commit { inode, .. }), Ok(_)) = (call, &outcome) {
+            self.leases.borrow_mut().end_sole(work.session.id, *inode);
+        }
         // Others' bars stand, its own do not.
         self.leases.borrow_mut().done(work.id);
         assert!(

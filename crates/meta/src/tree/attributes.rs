@@ -5,7 +5,7 @@ use super::base::Effect;
 use super::transaction::{Context, Transaction};
 use crate::records::{Inode, Key, Xattr, key_tail};
 use crate::store::{Direction, Error, Scan};
-use protocol::attr::AttrChanges;
+use protocol::attr::{AttrChanges, Deferred};
 use protocol::client::{Answer, Name, XattrMode};
 use protocol::{
     CAPABILITY_XATTR, Errno, FILE_SIZE_MAX_BYTES, FileKind, InodeId, Layout, Rights,
@@ -45,6 +45,8 @@ impl Transaction<'_> {
         rights: Rights,
     ) -> Result<Outcome, Error> {
         let inode = self.inode(id)?;
+        // It comes with the creation only.
+        let rights = rights - Rights::SOLE;
         let writes = rights.intersects(Rights::WRITE | Rights::SIZE);
         match inode.attr.kind {
             // Its holder alone adds names.
@@ -70,18 +72,11 @@ impl Transaction<'_> {
     ) -> Result<Outcome, Error> {
         let mut inode = self.inode(id)?;
         check_changes(&inode, changes)?;
-        let is_chown = changes.uid.is_some() || changes.gid.is_some();
-        let is_directory = inode.attr.kind == FileKind::Directory;
-        if changes.kill_privileges || (is_chown && !is_directory) {
-            self.kill_privileges(&mut inode)?;
-        }
+        self.change_owner_and_mode(&mut inode, changes)?;
         if changes.size.is_some() {
             self.drop_capability(&mut inode)?;
         }
         let attr = &mut inode.attr;
-        attr.mode = changes.mode.unwrap_or(attr.mode);
-        attr.uid = changes.uid.unwrap_or(attr.uid);
-        attr.gid = changes.gid.unwrap_or(attr.gid);
         attr.layout = changes.layout.unwrap_or(attr.layout);
         if let Some(size) = changes.size {
             self.resize(&mut inode, size)?;
@@ -93,6 +88,41 @@ impl Transaction<'_> {
         inode.attr.mtime = changes.mtime.unwrap_or(inode.attr.mtime);
         self.put_inode(&inode)?;
         Ok(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ))
+    }
+
+    fn change_owner_and_mode(
+        &mut self,
+        inode: &mut Inode,
+        changes: &AttrChanges,
+    ) -> Result<(), Error> {
+        let is_directory = inode.attr.kind == FileKind::Directory;
+        if changes.kill_privileges || (changes.is_chown() && !is_directory) {
+            self.kill_privileges(inode)?;
+        }
+        let attr = &mut inode.attr;
+        attr.mode = changes.mode.unwrap_or(attr.mode);
+        attr.uid = changes.uid.unwrap_or(attr.uid);
+        attr.gid = changes.gid.unwrap_or(attr.gid);
+        Ok(())
+    }
+
+    /// Makes the changes that have waited for a commit.
+    pub(crate) fn set_deferred(
+        &mut self,
+        inode: &mut Inode,
+        deferred: &Deferred,
+    ) -> Result<(), Error> {
+        let changes = &deferred.changes;
+        if changes.size.is_some() || changes.layout.is_some() {
+            return Err(Errno::EINVAL.into());
+        }
+        check_changes(inode, changes)?;
+        self.change_owner_and_mode(inode, changes)?;
+        let attr = &mut inode.attr;
+        attr.atime = changes.atime.unwrap_or(attr.atime);
+        attr.mtime = changes.mtime.unwrap_or(attr.mtime);
+        attr.ctime = attr.ctime.max(deferred.ctime);
+        Ok(())
     }
 
     /// Sets a file's size. What is cut off is gone for readers at once: if that are more extents

@@ -5,7 +5,9 @@ use super::rename::Rename;
 use super::transaction::Transaction;
 use crate::records::Inode;
 use crate::store::Error;
-use protocol::client::{Call, ChangeCall, FallocateMode, Name, OpenTold, RenameMode, SessionCall};
+use protocol::client::{
+    Answer, Call, ChangeCall, FallocateMode, Name, OpenTold, ReadCall, RenameMode, SessionCall,
+};
 use protocol::{Errno, Extent, FileKind, InodeId, Rights, SessionId};
 
 /// What is to be asked of those who hold something.
@@ -32,7 +34,9 @@ pub struct Conflict {
 /// Truncation-like calls end all caching and writing of an inode.
 const READ_WRITE_SIZE: Rights = Rights(Rights::READ.0 | Rights::WRITE.0 | Rights::SIZE.0);
 
+/// Who must not go on with what it knows has to say first what it has kept back.
 fn recall(inode: InodeId, rights: Rights) -> Conflict {
+    let rights = if rights.contains(Rights::READ) { rights | Rights::SOLE } else { rights };
     Conflict { inode, kind: ConflictKind::Recall(rights) }
 }
 
@@ -70,7 +74,7 @@ fn session_conflicts(call: &SessionCall) -> Vec<Conflict> {
         SessionCall::Acquire { inode, rights }
             if rights.intersects(Rights::SIZE) && !ring::mutant!("size-shared") =>
         {
-            vec![recall(*inode, Rights::SIZE)]
+            vec![recall(*inode, Rights::SIZE | Rights::SOLE)]
         }
         SessionCall::Acquire { inode, rights }
             if rights.intersects(Rights::WRITE) && ring::mutant!("write-recalls-read") =>
@@ -82,8 +86,8 @@ fn session_conflicts(call: &SessionCall) -> Vec<Conflict> {
         {
             vec![recall(*inode, Rights::WRITE)]
         }
-        SessionCall::Acquire { .. }
-        | SessionCall::Start { .. }
+        SessionCall::Acquire { inode, .. } => vec![recall(*inode, Rights::SOLE)],
+        SessionCall::Start { .. }
         | SessionCall::Reclaim { .. }
         | SessionCall::Heartbeat { .. }
         | SessionCall::Pulse { .. }
@@ -116,9 +120,38 @@ impl Transaction<'_> {
     fn conflicts(&self, call: &Call) -> Result<Vec<Conflict>, Error> {
         match call {
             Call::Session(call) => Ok(session_conflicts(call)),
-            Call::Read(_) => Ok(Vec::new()),
+            Call::Read(_) if ring::mutant!("reads-spare-sole") => Ok(Vec::new()),
+            Call::Read(call) => {
+                let shown = self.shown_by(call)?;
+                Ok(shown.into_iter().map(|inode| recall(inode, Rights::SOLE)).collect())
+            }
             Call::Change(call) => self.change_conflicts(call),
         }
+    }
+
+    /// The inodes of which a call shows attributes or extended attributes.
+    pub(super) fn shown_by(&self, call: &ReadCall) -> Result<Vec<InodeId>, Error> {
+        Ok(match call {
+            ReadCall::Lookup { parent, name } => {
+                let dentry = self.dentry(*parent, name)?;
+                dentry.map(|dentry| dentry.inode).into_iter().collect()
+            }
+            ReadCall::ReadDir { inode, after, count_max } => {
+                let outcome = self.read_directory(*inode, *after, *count_max)?;
+                match outcome.answer {
+                    Answer::Entries { entries, .. } => {
+                        entries.iter().map(|entry| entry.attr.inode).collect()
+                    }
+                    _ => Vec::new(),
+                }
+            }
+            ReadCall::GetAttr(inode)
+            | ReadCall::GetXattr { inode, .. }
+            | ReadCall::ListXattr(inode)
+            | ReadCall::ReadExtents { inode, .. } => vec![*inode],
+            // A symbolic link is no file.
+            ReadCall::PoolUse | ReadCall::ReadLink(_) | ReadCall::TestLock(_) => Vec::new(),
+        })
     }
 
     fn change_conflicts(&self, call: &ChangeCall) -> Result<Vec<Conflict>, Error> {
@@ -152,9 +185,10 @@ impl Transaction<'_> {
                 let (parent, new_parent, mode) = (*parent, *new_parent, *mode);
                 self.rename_conflicts(Rename { parent, name, new_parent, new_name, mode }, *told)?
             }
-            ChangeCall::Commit { inode, generation, extents, .. } => {
+            ChangeCall::Commit { inode, generation, extents, attributes, .. } => {
                 let file = self.inode(*inode)?;
-                if *generation != file.attr.generation || ring::mutant!("commit-uninformed") {
+                let is_late = *generation != file.attr.generation;
+                if is_late && attributes.is_none() || ring::mutant!("commit-uninformed") {
                     return Ok(Vec::new());
                 }
                 let end = extents.0.iter().map(Extent::end).max().unwrap_or(0);

@@ -11,7 +11,7 @@ use crate::space::FIRST_FLUSH_EPOCH;
 use crate::store::overlay::Overlay;
 use crate::store::{Error, Indexed, Store, Syncer};
 use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
-use protocol::{Errno, FileKind, FreeEpoch, InodeId, Layout, Rights, Timestamp};
+use protocol::{Errno, FileKind, FreeEpoch, InodeId, Layout, Rights, SessionId, Timestamp};
 use uuid::Uuid;
 
 /// Finished transactions are committed in the middle of a long call when they are this large.
@@ -372,9 +372,7 @@ impl Transaction<'_> {
             ChangeCall::RemoveXattr { inode, name } => self.remove_xattr(context, *inode, name),
             ChangeCall::Create { parent, name, creation, mode, uid, gid, rights } => {
                 let owner = (*mode, *uid, *gid);
-                let outcome = self.create(context, *parent, name, creation, owner)?;
-                let Answer::Entry(attr) = outcome.answer else { return Ok(outcome) };
-                Ok(outcome.granting(attr.inode, *rights))
+                self.create(context, *parent, name, creation, owner, *rights)
             }
             ChangeCall::Link { inode, parent, name } => self.link(context, *inode, *parent, name),
             ChangeCall::Unlink { parent, name, .. } => {
@@ -392,6 +390,7 @@ impl Transaction<'_> {
                 extents,
                 mtime,
                 kill_privileges,
+                attributes,
                 durable: _,
             } => {
                 let commit = Commit {
@@ -401,6 +400,7 @@ impl Transaction<'_> {
                     extents: &extents.0,
                     mtime: *mtime,
                     kill_privileges: *kill_privileges,
+                    attributes: attributes.as_ref(),
                 };
                 self.commit_data(context, commit)
             }
@@ -434,4 +434,13 @@ impl Core {
     /// Rights that a regular file's last name takes with it.
     pub(super) const ALL: Rights =
         Rights(Rights::READ.0 | Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0);
+
+    /// The sessions that may keep back changes of what a reading call shows: as stored, since a restart
+    /// nobody may have said so.
+    pub fn soles_shown(&self, call: &ReadCall) -> Vec<SessionId> {
+        let transaction = Transaction::begin(&self.base);
+        let shown = transaction.shown_by(call).unwrap_or_default();
+        let sole = |id: InodeId| transaction.inode(id).ok().and_then(|inode| inode.sole);
+        shown.into_iter().filter_map(sole).collect()
+    }
 }

@@ -8,6 +8,7 @@ use super::transaction::{Context, STEP_RECORDS, Transaction};
 use crate::records::Inode;
 use crate::space::live::Live;
 use crate::store::Error;
+use protocol::attr::Deferred;
 use protocol::client::{Answer, FallocateMode};
 use protocol::extent::{EXTENT_MAX_BYTES, EXTENTS_PER_MESSAGE_MAX};
 use protocol::space::NewAllocation;
@@ -30,6 +31,7 @@ pub(crate) struct Commit<'a> {
     pub(crate) extents: &'a [Extent],
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) kill_privileges: bool,
+    pub(crate) attributes: Option<&'a Deferred>,
 }
 
 /// The end of a range of a file; EINVAL if it is empty, EFBIG if it is too far.
@@ -98,7 +100,7 @@ impl Transaction<'_> {
             return Err(Errno::EINVAL.into());
         }
         if commit.generation < inode.attr.generation && !ring::mutant!("late-commit-executed") {
-            return Ok(Outcome::of(Answer::Attr(inode.attr)).granting(id, Rights::READ));
+            return self.commit_late(inode, commit.attributes);
         }
         let new = self.check_commit(context, commit)?;
         if commit.kill_privileges {
@@ -126,9 +128,40 @@ impl Transaction<'_> {
         if commit.kill_privileges {
             inode.attr.ctime = inode.attr.ctime.max(context.now);
         }
+        self.settle_deferred(&mut inode, commit.attributes)?;
         inode.attr.version = inode.attr.version.saturating_add(1);
         self.put_inode(&inode)?;
         Ok(Outcome::of(Answer::Attr(inode.attr)).touching(id).granting(id, Rights::READ))
+    }
+
+    /// A commit that a truncation has overtaken: of it only changes of attributes count.
+    fn commit_late(
+        &mut self,
+        mut inode: Inode,
+        attributes: Option<&Deferred>,
+    ) -> Result<Outcome, Error> {
+        let id = inode.attr.inode;
+        let outcome = Outcome::of(Answer::Attr(inode.attr)).granting(id, Rights::READ);
+        if attributes.is_none() && inode.sole.is_none() {
+            return Ok(outcome);
+        }
+        self.settle_deferred(&mut inode, attributes)?;
+        inode.attr.version = inode.attr.version.saturating_add(1);
+        self.put_inode(&inode)?;
+        Ok(Outcome { answer: Answer::Attr(inode.attr), ..outcome }.touching(id))
+    }
+
+    /// Makes the changes that have waited for this commit: none waits from now on.
+    fn settle_deferred(
+        &mut self,
+        inode: &mut Inode,
+        attributes: Option<&Deferred>,
+    ) -> Result<(), Error> {
+        inode.sole = None;
+        match attributes {
+            Some(deferred) => self.set_deferred(inode, deferred),
+            None => Ok(()),
+        }
     }
 
     /// Checks all that a commit says, takes the blocks that it names for the first time out of the session's

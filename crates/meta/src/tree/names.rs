@@ -82,6 +82,7 @@ impl NewInode {
             truncating: None,
             is_dead: false,
             flush_epoch: 0,
+            sole: None,
         }
     }
 }
@@ -217,6 +218,7 @@ impl Transaction<'_> {
         name: &Name,
         creation: &Creation,
         owner: (u16, u32, u32),
+        rights: Rights,
     ) -> Result<Outcome, Error> {
         check_name(name)?;
         let mut directory = self.living_directory(parent)?;
@@ -228,7 +230,10 @@ impl Transaction<'_> {
         if new.kind == FileKind::Directory {
             directory.gain_link()?;
         }
-        let inode = self.new_inode(new, context.now);
+        let mut inode = self.new_inode(new, context.now);
+        let is_sole = rights.contains(Rights::WRITE | Rights::OPEN | Rights::SOLE)
+            && inode.attr.kind == FileKind::File;
+        inode.sole = is_sole.then_some(context.session);
         self.put_inode(&inode)?;
         self.add_entry(&mut directory, name, inode.attr.inode)?;
         directory.modify(context.now);
@@ -237,7 +242,8 @@ impl Transaction<'_> {
             .changing(directory.attr)
             .touching(inode.attr.inode)
             .granting(parent, Rights::READ)
-            .granting(inode.attr.inode, Rights::READ))
+            .granting(inode.attr.inode, Rights::READ)
+            .granting(inode.attr.inode, if is_sole { rights } else { rights - Rights::SOLE }))
     }
 
     /// `Link`.

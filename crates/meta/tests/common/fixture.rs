@@ -61,6 +61,7 @@ pub(crate) fn commit(
         extents: ExtentList(extents),
         mtime: None,
         kill_privileges: false,
+        attributes: None,
         durable: false,
     })
 }

@@ -404,6 +404,7 @@ impl Driver {
             extents: ExtentList(extents.clone()),
             mtime: Some(Timestamp(self.time)),
             kill_privileges: false,
+            attributes: None,
             durable: false,
         });
         let answer = self.call(&call);

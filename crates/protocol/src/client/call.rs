@@ -4,7 +4,7 @@
 //! call has a kind, and does not compile before each `match` on that kind has decided about it.
 
 use super::{Creation, FallocateMode, Name, OpenTold, RenameMode, XattrMode};
-use crate::attr::{AttrChanges, Timestamp};
+use crate::attr::{AttrChanges, Deferred, Timestamp};
 use crate::errno::Errno;
 use crate::extent::ExtentList;
 use crate::ids::{DeviceId, FreeEpoch, Generation, HostId, InodeId, SessionId};
@@ -330,6 +330,8 @@ pub enum ChangeCall {
         mtime: Option<Timestamp>,
         /// Clear suid, sgid and file capabilities, as a write by another than root does.
         kill_privileges: bool,
+        /// Changes of attributes that have waited for this commit, also one of a late generation.
+        attributes: Option<Deferred>,
         /// Survives power loss when answered (fsync).
         durable: bool,
     },
