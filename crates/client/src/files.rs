@@ -13,6 +13,10 @@ use protocol::lease::Return;
 use protocol::{Attr, Errno, FILE_SIZE_MAX_BYTES, FileKind, InodeId, Rights};
 use std::rc::Rc;
 
+/// Up to so many bytes are copied by reading and writing them: a call to the service that takes rights
+/// from all writers costs more.
+pub const COPIED_HERE_BYTES: u64 = 64 << 10;
+
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenMode {
@@ -303,6 +307,33 @@ impl Client {
         self.commit(inode, false).await?;
         // The service takes these rights from everybody: they come back with the next write.
         self.session.call(call).await
+    }
+
+    /// Copies a range of one file to another, as far as the source reaches. Answers the bytes. A little is
+    /// read and written here, and goes with the next commit; of more the service shares the blocks.
+    ///
+    /// # Errors
+    /// As [`Client::copy_range`], and those of reading and writing.
+    pub async fn copy(
+        self: &Rc<Self>,
+        source: (InodeId, u64),
+        destination: (&Handle, u64),
+        length: u64,
+    ) -> Result<u64, Errno> {
+        let (to, at) = destination;
+        let available = self.attr(source.0).await?.size.saturating_sub(source.1);
+        let is_small = length.min(available) <= COPIED_HERE_BYTES;
+        if !is_small || source.0 == to.inode() {
+            return self.copy_range(source, (to.inode(), at), length).await;
+        }
+        let length = length.min(available) as usize;
+        let mut copied = 0;
+        for chunk in self.read(source.0, source.1, length, None).await? {
+            let bytes = chunk.len() as u64;
+            self.write_at(to, at + copied, chunk, false).await?;
+            copied += bytes;
+        }
+        Ok(copied)
     }
 
     /// Shares a range of one file with another, as far as the source reaches. Answers the bytes.

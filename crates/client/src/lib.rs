@@ -46,7 +46,7 @@ mod write;
 pub use client::{Client, ClientConfig, ClientCounts};
 pub use coherence::Change;
 pub use devices::{DeviceUse, LocalDevices};
-pub use files::{Handle, OpenMode, SeekTo};
+pub use files::{COPIED_HERE_BYTES, Handle, OpenMode, SeekTo};
 pub use holds::{NamesHeld, Pin};
 pub use lent::{Lending, LentCounts, LentName};
 pub use names::{Listing, Renamed, Setting};

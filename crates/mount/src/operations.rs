@@ -343,8 +343,9 @@ impl Server {
         if copy.length > 0 && copy.offset_in < self.client.attr(source).await?.size {
             self.clear_privileges(destination, (request.uid, request.gid)).await?;
         }
-        let (from, to) = ((source, copy.offset_in), (destination, copy.offset_out));
-        let copied = self.client.copy_range(from, to, copy.length).await;
+        let file = self.file(copy.handle_out)?;
+        let (from, to) = ((source, copy.offset_in), (&*file, copy.offset_out));
+        let copied = self.client.copy(from, to, copy.length).await;
         self.client.changed_here([destination].into_iter());
         Ok(Response::Copied(copied?))
     }

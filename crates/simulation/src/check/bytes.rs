@@ -210,10 +210,30 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether bytes are of an append that may be anywhere.
+    /// The file, and those of which it may have copies.
+    fn with_sources(&self, file: FileKey) -> BTreeSet<FileKey> {
+        let mut files = BTreeSet::from([file]);
+        for _ in 0..COPY_DEPTH_MAX {
+            let copies = files.iter().flat_map(|file| &self.changes[*file]);
+            let sources: Vec<FileKey> = copies
+                .filter_map(|change| match change.effect {
+                    Effect::Copy { source, .. } => Some(source),
+                    Effect::Write { .. }
+                    | Effect::Truncate { .. }
+                    | Effect::Punch { .. }
+                    | Effect::Extend { .. } => None,
+                })
+                .collect();
+            files.extend(sources);
+        }
+        files
+    }
+
+    /// Whether bytes are of an append that may be anywhere, in this file or where it was copied from.
     fn is_unplaced(&self, file: FileKey, found: &[u8]) -> bool {
         let looked = &found[..found.len().min(8)];
-        let unplaced = self.history.unplaced.iter().filter(|(other, ..)| *other == file);
+        let files = self.with_sources(file);
+        let unplaced = self.history.unplaced.iter().filter(|(other, ..)| files.contains(other));
         let is_of = |stamp, length| {
             (0..length).any(|at| pattern::agreeing(stamp, at, looked) == looked.len())
         };
@@ -246,7 +266,7 @@ impl Checker<'_> {
 /// When a copy looked at its source.
 fn of_copy(change: &Change) -> View {
     let life = &change.life;
-    let end = life.applied.or(life.latest).unwrap_or(u64::MAX);
+    let end = life.returned.or(life.latest).unwrap_or(u64::MAX);
     View { start: life.start, end, own: Some((life.actor, life.session)) }
 }
 

@@ -348,7 +348,15 @@ impl Worker {
         if result.is_err() {
             self.history().lost(source, self.actor);
         }
-        self.end_change("copy", index, &result);
+        let is_committed = matches!(result, Ok(copied) if copied > client::COPIED_HERE_BYTES);
+        if is_committed || result.is_err() {
+            return self.end_change("copy", index, &result);
+        }
+        // A little is copied as by reading and writing: the close commits it.
+        self.answered("copy", &result);
+        let mut history = self.history();
+        let tick = history.tick();
+        history.changes[index].life.returned = Some(tick);
     }
 
     fn begin_change(&self, what: &'static str, open: &Open, effect: Effect) -> usize {
