@@ -68,9 +68,12 @@ impl Copier {
     pub(crate) fn copy(&mut self, task: &Task, tally: &Tally) -> anyhow::Result<()> {
         let kind = task.data.file_type();
         let unfinished = Unfinished::beside(&task.target);
+        let pair = Pair { source: task.source.clone(), target: unfinished.0.clone() };
         if kind.is_file() {
-            self.copy_data(task, &unfinished.0, tally)?;
-        } else if kind.is_symlink() {
+            self.copy_data(task, &pair, tally)?;
+            return unfinished.finish(&task.target);
+        }
+        if kind.is_symlink() {
             let text = std::fs::read_link(&task.source).context("cannot read the link")?;
             std::os::unix::fs::symlink(text, &unfinished.0).context("cannot make a link")?;
         } else if kind.is_fifo() {
@@ -79,12 +82,14 @@ impl Copier {
         } else {
             bail!("is a socket or device, which is not copied");
         }
-        let pair = Pair { source: task.source.clone(), target: unfinished.0.clone() };
         set_attributes(&pair, &task.data, self.xattrs)?;
         unfinished.finish(&task.target)
     }
 
-    fn copy_data(&mut self, task: &Task, path: &Path, tally: &Tally) -> anyhow::Result<()> {
+    /// Copies data and attributes. These are set while the file is open: on file systems that bring
+    /// changes to a server they then go with its data.
+    fn copy_data(&mut self, task: &Task, pair: &Pair, tally: &Tally) -> anyhow::Result<()> {
+        let path = &*pair.target;
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let source = options.open(&task.source).context("cannot open it")?;
@@ -95,6 +100,7 @@ impl Copier {
             .open(path)
             .with_context(|| format!("cannot make a file in {}", parent(&task.target)))?;
         let digest = self.transfer(&source, Some(&target), Some(tally))?;
+        set_attributes(pair, &task.data, self.xattrs)?;
         if !self.checksum {
             // Writes may fail late, at the latest at close, whose result the standard library
             // drops. Without reading back, only a sync tells.
