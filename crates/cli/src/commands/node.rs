@@ -8,7 +8,7 @@ use crate::deploy::life::Held;
 use crate::deploy::mounts::{self, Condition};
 use crate::signals;
 use ::node::{Mounter, Node, NodeConfig, Ready, Transport};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use ring::Runtime;
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// How long a mount that is in the way may take to show whether it lives.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
+/// How long the kernel may take to end the mount of a process that was killed.
+const MOUNT_END_WITHIN: Duration = Duration::from_secs(20);
 /// How long to wait for the helper at the end. It has nothing left to do then.
 const HELPER_WAIT: Duration = Duration::from_secs(5);
 
@@ -203,11 +205,23 @@ fn preparation(path: &Path, all: u64) -> ProgressBar {
 }
 
 /// Takes away the mount that a killed predecessor left; nothing that lives is touched.
+///
+/// The kernel ends the mount of a killed process some time after the process: until then the mount
+/// does not answer, so this waits for that.
 fn remove_dead_mount(path: &Path) -> anyhow::Result<()> {
-    if mounts::condition(path, LOOK_WITHIN) == Condition::Dead {
-        mounts::take_down(path)?;
+    let deadline = Instant::now() + MOUNT_END_WITHIN;
+    loop {
+        match mounts::condition(path, LOOK_WITHIN) {
+            Condition::Dead => return mounts::take_down(path).map(drop),
+            Condition::Silent if Instant::now() < deadline => {}
+            Condition::Silent => bail!(
+                "{} is a mount that does not answer: end the process that serves it, or take the \
+                 mount away by `umount -l`",
+                path.display()
+            ),
+            Condition::Mounted | Condition::NotMounted | Condition::Unknown => return Ok(()),
+        }
     }
-    Ok(())
 }
 
 fn show_ready(ready: &Ready, held: Option<&mut Held>) {
