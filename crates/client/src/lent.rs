@@ -238,8 +238,12 @@ impl Client {
         let committed = inode.committed_attr();
         let is_known = committed == Some(*attr) && inode.dirty.borrow().is_clean()
             || committed.is_some() && ring::mutant!("dirty-lent");
+        // An answer that tells of a change, as of a file's new mode, may overtake a later notice. Answers to changes
+        // of names carry no attributes of the directory, and it is asked for before each of them.
         let is_still = |at: Instant| at.elapsed() < ON_ITS_WAY;
-        let is_lent = is_known && !inode.lent.changed_here.get().is_some_and(is_still);
+        let is_unsettled =
+            attr.kind != FileKind::Directory && inode.lent.changed_here.get().is_some_and(is_still);
+        let is_lent = is_known && !is_unsettled;
         let Some(until) = self.lend_until(self.lending.get().attributes).filter(|_| is_lent) else {
             return Duration::ZERO;
         };
@@ -328,7 +332,9 @@ impl Client {
     pub fn changed_here(self: &Rc<Self>, changed: impl Iterator<Item = InodeId>) {
         for id in changed {
             let taken = self.known_inode(id).and_then(|inode| inode.lent.changed_here(id));
-            let Some(taken) = taken else { continue };
+            let Some(taken) = taken.filter(|_| !ring::mutant!("own-change-untold")) else {
+                continue;
+            };
             let (client, under_way) = (Rc::clone(self), self.own_taking_back.enter());
             ring::spawn(async move {
                 client.take_back(taken).await;
@@ -368,7 +374,9 @@ impl Client {
         let mut pause = RETRY.0;
         while now() < until && self.is_lending() {
             let (answer, mut answered) = ring::mailbox::channel(1);
-            changes(Change::Attributes(id, answer));
+            let attr = self.known_inode(id).and_then(|inode| inode.committed_attr());
+            let is_directory = attr.is_some_and(|attr| attr.kind == FileKind::Directory);
+            changes(Change::Attributes { inode: id, is_directory, known: answer });
             match timeout_at(until, answered.recv()).await {
                 Ok(Some(true)) => return,
                 // It is not known, or not yet.

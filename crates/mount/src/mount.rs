@@ -155,7 +155,7 @@ fn notice_threads(session: &Session) -> Result<Notices, FuseError> {
         let failed = |source| FuseError::Transport { action: "start a thread", source };
         thread.map(drop).map_err(failed)?;
     }
-    Ok(notices)
+    Ok(notices.drop_at_once(session.notifier()))
 }
 
 /// Drops all names of the mount, unless that would detach what is mounted below it.

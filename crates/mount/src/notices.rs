@@ -7,11 +7,13 @@
 //! | --- | --- | --- |
 //! | [`PageQueue`] | pages of a file | reads and writes of them |
 //! | [`NameQueue`] | names of a directory | the directory's lock, which creates, removals and renames hold |
-//! | [`PromptQueue`] | attributes; all names at once | nothing |
+//! | [`PromptQueue`] | attributes; all names at once | nothing of its own |
+//!
+//! Attributes of directories need no queue: each create and removal drops those of its directory.
 
 use crate::nodes::Numbers;
 use client::{Change, LentName};
-use fuse::{FuseError, Name, NodeId};
+use fuse::{FuseError, Name, NodeId, Notifier};
 use ring::mailbox::{Receiver, Sender, channel};
 
 /// Changes that may wait in a queue. Of pages more are dropped: the kernel then keeps those of a file that
@@ -35,6 +37,8 @@ pub struct Notices {
     pages: Sender<OfPages>,
     names: Sender<OfNames>,
     prompt: Sender<Prompt>,
+    /// What has the kernel drop attributes of directories without a queue.
+    at_once: Option<Notifier>,
     pub(crate) numbers: Numbers,
 }
 
@@ -55,11 +59,20 @@ pub fn notices() -> (Notices, PageQueue, NameQueue, PromptQueue) {
     let (pages, of_pages) = channel(NOTICES_MAX);
     let (names, of_names) = channel(NOTICES_MAX);
     let (prompt, of_prompt) = channel(NOTICES_MAX);
-    let notices = Notices { pages, names, prompt, numbers: Numbers::default() };
+    let notices = Notices { pages, names, prompt, at_once: None, numbers: Numbers::default() };
     (notices, PageQueue(of_pages), NameQueue(of_names), PromptQueue(of_prompt))
 }
 
 impl Notices {
+    /// Has the kernel drop attributes of directories at once, on the thread that serves requests.
+    ///
+    /// The kernel takes no lock for that, and waits for nothing but an inode that is being freed at that moment
+    /// (`ilookup5`). Freeing waits for writes of its pages, which that thread would have to answer. A directory has
+    /// none; whether a file has is not known here.
+    pub(crate) fn drop_at_once(self, notifier: Notifier) -> Notices {
+        Notices { at_once: Some(notifier), ..self }
+    }
+
     /// Returns what the client calls with each change ([`client::ClientConfig::changes`]).
     pub fn changes(&self) -> Box<dyn Fn(Change)> {
         let notices = self.clone();
@@ -74,9 +87,12 @@ impl Notices {
             Change::Pages(inode, done) => {
                 self.pages.try_send((NodeId(inode.0), Some(done))).is_ok()
             }
-            Change::Attributes(inode, known) => {
-                self.prompt.try_send(Prompt::Attributes(numbers(inode), known)).is_ok()
-            }
+            Change::Attributes { inode, is_directory, known } => match &self.at_once {
+                Some(notifier) if is_directory => {
+                    known.try_send(drop_at_once(notifier, &numbers(inode))).is_ok()
+                }
+                _ => self.prompt.try_send(Prompt::Attributes(numbers(inode), known)).is_ok(),
+            },
             Change::Names(inode, names, done) => {
                 self.names.try_send((numbers(inode), names, done)).is_ok()
             }
@@ -86,6 +102,17 @@ impl Notices {
             tracing::debug!("too many changes for the kernel to be told");
         }
     }
+}
+
+/// Has the kernel drop the attributes of a directory; answers whether it knows all numbers of it.
+fn drop_at_once(notifier: &Notifier, nodes: &[NodeId]) -> bool {
+    let dropped = |node: &NodeId| {
+        notifier.drop_attributes(*node).unwrap_or_else(|error| {
+            tracing::debug!(node = node.0, %error, "the kernel was not told");
+            false
+        })
+    };
+    nodes.iter().filter(|node| !dropped(node)).count() == 0
 }
 
 impl PageQueue {

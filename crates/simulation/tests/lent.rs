@@ -60,7 +60,7 @@ impl Cache {
                 let _ = done.try_send(());
                 return;
             }
-            Change::Attributes(inode, _) => Told::Attributes(*inode),
+            Change::Attributes { inode, .. } => Told::Attributes(*inode),
             Change::Names(inode, names, _) => {
                 let names = names.iter().map(|lent| (lent.name.clone(), lent.expires_only));
                 Told::Names(*inode, names.collect())
@@ -73,7 +73,7 @@ impl Cache {
             return std::mem::forget(change);
         }
         match change {
-            Change::Attributes(_, answer) => {
+            Change::Attributes { known: answer, .. } => {
                 let unknown = self.unknown.get();
                 self.unknown.set(unknown.saturating_sub(1));
                 answer.try_send(unknown == 0).unwrap();
@@ -215,6 +215,29 @@ fn what_a_cache_has_forgotten_is_gone() {
         scene.cache.unknown.set(u32::MAX);
         scene.on(0, async move |client| client.forget(attr.inode, 1)).await;
         assert!(scene.change(attr).await < PROMPT);
+    });
+}
+
+/// Goal: a directory stays lent while this client changes names in it, and the cache drops its older attributes:
+/// an answer on its way may carry them.
+#[test]
+fn own_changes_of_a_directory_are_told() {
+    play(async |scene| {
+        scene
+            .on(0, async |client| {
+                let before = client.attr(ROOT).await.unwrap();
+                assert!(!client.lend_attributes(&before).is_zero());
+                client.make(ROOT, b"a", Creation::File, SETTING).await.unwrap();
+                client.own_changes_told().await;
+                assert!(
+                    client.lend_attributes(&before).is_zero(),
+                    "they are older than the change"
+                );
+                let after = client.attr(ROOT).await.unwrap();
+                assert!(!client.lend_attributes(&after).is_zero());
+            })
+            .await;
+        assert_eq!(scene.cache.told(), [Told::Attributes(ROOT)]);
     });
 }
 
