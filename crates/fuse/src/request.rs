@@ -6,6 +6,7 @@
 
 mod decode;
 mod extensions;
+mod opcode_name;
 
 use ring::{Chunk, RegionSlice};
 

@@ -10,6 +10,7 @@
 //! `/dev/fuse`; the simulation connects them to a model of the kernel.
 
 mod convert;
+mod counts;
 mod directories;
 mod locks;
 mod mount;

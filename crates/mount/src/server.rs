@@ -4,6 +4,7 @@
 //! a model of the kernel.
 
 use crate::convert::errno;
+use crate::counts::RequestCounts;
 use crate::nodes::Nodes;
 use crate::notices::Notices;
 use crate::walks::Walks;
@@ -41,6 +42,7 @@ pub struct Server {
     /// its release tells.
     pub(crate) posix_owners: RefCell<BTreeMap<(protocol::InodeId, u64), Vec<FileHandle>>>,
     pub(crate) walks: Walks,
+    pub(crate) requests: RequestCounts,
 }
 
 impl std::fmt::Debug for Server {
@@ -65,6 +67,7 @@ impl Server {
             agreed: RefCell::new(Some(agreed)),
             posix_owners: RefCell::default(),
             walks: Walks::default(),
+            requests: RequestCounts::default(),
         })
     }
 }
@@ -114,6 +117,7 @@ impl FileSystem for Server {
     }
 
     async fn handle(self: Rc<Self>, request: Request) -> Response {
+        self.requests.add(&request);
         let answer = Rc::clone(&self).answer_walk(request).await;
         self.client.own_changes_told().await;
         match answer {

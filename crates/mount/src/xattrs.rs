@@ -1,5 +1,6 @@
 //! Extended attributes, and those by which layouts are shown and set.
 
+use crate::counts::MountCounts;
 use crate::server::Server;
 use fuse::Response;
 use protocol::attr::{AttrChanges, Layout};
@@ -31,7 +32,8 @@ impl Server {
         let value = if name == LAYOUT_XATTR {
             render(self.client.attr(id).await?.layout).into_bytes()
         } else if id == InodeId::ROOT && name == COUNTS_XATTR {
-            serde_json::to_vec(&self.client.counts()).map_err(|_| Errno::EIO)?
+            let counts = MountCounts { client: self.client.counts(), requests: &self.requests };
+            serde_json::to_vec(&counts).map_err(|_| Errno::EIO)?
         } else {
             self.client.xattr(id, name).await?
         };
