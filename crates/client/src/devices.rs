@@ -161,10 +161,11 @@ impl Devices {
         }
     }
 
-    /// Drops all ways: they were of a session that is lost.
+    /// Drops all ways, and what was found of contact: they were of a session that is lost.
     pub(crate) fn forget_connections(&self) {
         for device in self.known.borrow().values() {
             device.way.take();
+            device.contact.begin_anew();
         }
     }
 

@@ -124,6 +124,30 @@ fn a_node_that_is_cut_off_from_all_fails_at_once_and_comes_back() {
     });
 }
 
+/// Goal: a client that was away itself, so that its own deadlines passed and its session ended, reads at once
+/// when it has another session: it has learned nothing about the node.
+#[test]
+fn a_client_that_was_away_itself_finds_no_node_out_of_reach() {
+    play(2, async |stage| {
+        let inodes = written(&stage, &[b"a", b"b"]).await;
+        assert_eq!(read(&stage, inodes[0]).await.0, Ok(()));
+        stage.network.cut(&stage.nodes[0], &stage.nodes[1]);
+        fail(&stage, &inodes).await;
+        stage.network.cut(&stage.meta, &stage.nodes[1]);
+        let session = async |client: Rc<Client>| client.session_id();
+        let before = stage.on(1, session).await;
+        sleep(Duration::from_mins(2)).await;
+        stage.network.heal(&stage.nodes[0], &stage.nodes[1]);
+        stage.network.heal(&stage.meta, &stage.nodes[1]);
+        while stage.on(1, session).await == before {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let (result, took) = read(&stage, inodes[1]).await;
+        assert_eq!(result, Ok(()));
+        assert!(took < AT_ONCE, "a read took {took:?} though the node is back");
+    });
+}
+
 /// Goal: writes go to a device that answers, and an fsync of what cannot be made durable fails at once.
 #[test]
 fn writes_go_elsewhere_while_a_node_is_out_of_reach() {

@@ -3,7 +3,8 @@
 //! A command to a node that has died waits for its deadline, as a connection may break and come back. But
 //! only the first one waits: from then on the device is *out of contact*, and what is asked of it fails at
 //! once. A probe in the background connects to it and reads a block, at most once in [`PROBE_PAUSE`], until
-//! that succeeds. The log names the node once, and each file of which something could not be read.
+//! that succeeds, the service says that the device is back, or this client has another session: a process
+//! that was stopped itself finds its own deadlines passed, which says nothing of others. The log names the node once, and each file of which something could not be read.
 
 use super::PoolDevice;
 use crate::client::Client;
@@ -32,14 +33,22 @@ pub(super) struct Contact {
     is_probed: Cell<bool>,
     /// The files that were named since it was lost.
     named: RefCell<BTreeSet<InodeId>>,
-    /// Notified when the device may have become reachable: a probe that waits begins anew.
-    pub(super) renewed: Notify,
+    /// Notified when contact begins anew: a probe that waits is for nothing.
+    renewed: Notify,
 }
 
 impl Contact {
     /// Returns whether the device is out of contact.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost.get()
+    }
+
+    /// Forgets what was found: the device is back, has moved, or this client begins another session. The next
+    /// command waits for its own deadline.
+    pub(super) fn begin_anew(&self) {
+        self.is_lost.set(false);
+        self.named.borrow_mut().clear();
+        self.renewed.notify();
     }
 
     /// Fails if the device is out of contact.
@@ -84,10 +93,13 @@ impl Client {
             if self.session.life.is_alive() {
                 let renewed = pin!(pool_device.contact.renewed.notified());
                 let answered = pin!(self.answers(&pool_device));
-                if let ring::Either::First(true) = ring::race(answered, renewed).await {
-                    pool_device.regain_contact();
-                    break;
+                match ring::race(answered, renewed).await {
+                    ring::Either::First(true) => pool_device.regain_contact(),
+                    ring::Either::First(false) => sleep(PROBE_PAUSE).await,
+                    // If it is lost again by now, that is what to look at.
+                    ring::Either::Second(()) => {}
                 }
+                continue;
             }
             sleep(PROBE_PAUSE).await;
         }

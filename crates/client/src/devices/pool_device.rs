@@ -85,7 +85,7 @@ impl PoolDevice {
             self.way.take();
         }
         if has_moved || info.online && !old.online {
-            self.contact.renewed.notify();
+            self.contact.begin_anew();
         }
         if is_reborn {
             let (after, to) = self.lost.get();
