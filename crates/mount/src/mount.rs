@@ -102,6 +102,8 @@ pub fn session_options(transport: TransportChoice) -> SessionOptions {
             | Capabilities::FLOCK_LOCKS
             | Capabilities::DO_READDIRPLUS
             | Capabilities::READDIRPLUS_AUTO
+            // A symbolic link's target never changes, and its inode number is never used again.
+            | Capabilities::CACHE_SYMLINKS
             | Capabilities::EXPLICIT_INVAL_DATA
             | Capabilities::DIRECT_IO_ALLOW_MMAP
             | Capabilities::NO_EXPORT_SUPPORT,
