@@ -14,7 +14,7 @@ use protocol::lease::{Grant, Recall, Recalled, Return};
 use protocol::space::DeviceInfo;
 use protocol::{Attr, Errno, FileKind, FreeEpoch, InodeId, LeaseStamp, Rights};
 use ring::mailbox::Sender;
-use ring::time::{now, sleep};
+use ring::time::{now, sleep, timeout_at};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
@@ -44,6 +44,9 @@ pub enum Change {
 
 /// How long a demand for space waits for reads to end.
 const READS_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long commits may take that make space free.
+const COMMIT_PATIENCE: Duration = Duration::from_millis(500);
 
 impl Handler for Client {
     fn answered(self: Rc<Self>, call: &Call, response: &Response, is_awaited: bool) {
@@ -480,6 +483,9 @@ impl Client {
 
     /// Space is short: what is leased and unused goes back, and reads are waited for.
     async fn reclaim(self: Rc<Self>, reply: PushReply, free_epoch: FreeEpoch) {
+        if !ring::mutant!("dirty-kept-in-full-pool") {
+            self.commit_for_space().await;
+        }
         // Files that were deleted while open, and are closed since, hold space too.
         self.give_back().await;
         self.return_unused_space().await;
@@ -491,6 +497,24 @@ impl Client {
             sleep(Duration::from_millis(1)).await;
         }
         answer(reply, &PushAnswer::Ended(self.session.life.ended_through()));
+    }
+
+    /// Commits what is dirty: the blocks that it replaces come free. Not for long, as a commit may wait for
+    /// a device, or for this very space.
+    async fn commit_for_space(self: &Rc<Self>) {
+        let dirty: Vec<Rc<Inode>> = self.dirty_inodes.borrow().values().cloned().collect();
+        let commit = |inode: Rc<Inode>| {
+            let client = Rc::clone(self);
+            // A failure stays with the inode and is told at close or fsync.
+            ring::spawn(async move { client.commit(&inode, false).await })
+        };
+        let committing: Vec<_> = dirty.into_iter().map(commit).collect();
+        let deadline = now() + COMMIT_PATIENCE;
+        for commit in committing {
+            if timeout_at(deadline, commit).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// The user of the library has forgotten `count` of its references to an inode.

@@ -24,6 +24,9 @@ use protocol::space::{BlockRange, DeviceInfo, FIRST_GRANT_BYTES, PoolUse, SEGMEN
 use protocol::{DeviceId, Errno, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+/// Free runs of so many bytes are leased before shorter ones: a command for each costs little then.
+const RUN_BYTES: u64 = 64 << 10;
+
 /// How many blocks of a device are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUse {
@@ -46,6 +49,15 @@ impl DeviceUse {
     }
 }
 
+/// Free blocks of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FreeIn {
+    /// Those in runs that a device writes at nearly its full speed.
+    pub(crate) in_runs: u64,
+    /// All.
+    pub(crate) blocks: u64,
+}
+
 /// A device and the index of its segments.
 #[derive(Debug)]
 pub(crate) struct DeviceSpace {
@@ -54,9 +66,9 @@ pub(crate) struct DeviceSpace {
     /// Segments below this have a record.
     touched: u64,
     /// Free blocks of each touched segment that has any.
-    free_of: BTreeMap<u64, u64>,
-    /// The same, ordered by free blocks.
-    by_free: BTreeSet<(u64, u64)>,
+    free_of: BTreeMap<u64, FreeIn>,
+    /// The same, ordered by free blocks in runs of [`DeviceSpace::run_blocks`], then by all free blocks.
+    by_free: BTreeSet<(FreeIn, u64)>,
     usage: DeviceUse,
 }
 
@@ -89,6 +101,16 @@ impl DeviceSpace {
             && !self.info.is_volatile
             && !self.durability.awaits(epoch)
             && !self.durability.is_lost(epoch)
+    }
+
+    /// Blocks of a run that a device writes at nearly its full speed.
+    pub(crate) fn run_blocks(&self) -> u64 {
+        (RUN_BYTES / u64::from(self.info.block_size)).max(1)
+    }
+
+    /// What is free in a segment.
+    pub(crate) fn free_in(&self, free: &Ranges) -> FreeIn {
+        FreeIn { in_runs: free.blocks_in_runs(self.run_blocks()), blocks: free.blocks() }
     }
 
     /// Blocks of a segment (the last one may be shorter).
@@ -148,18 +170,21 @@ impl DeviceSpace {
     /// Free blocks of a segment.
     fn segment_free(&self, index: u64) -> u64 {
         match self.free_of.get(&index) {
-            Some(free) => *free,
+            Some(free) => free.blocks,
             None if index >= self.touched => self.segment_range(index).count,
             None => 0,
         }
     }
 
-    fn set_segment_free(&mut self, index: u64, blocks: u64) {
+    fn set_segment_free(&mut self, index: u64, free: FreeIn) {
         let whole = self.segment_range(index).count;
-        let old = self.segment_free(index);
+        let (old, blocks) = (self.segment_free(index), free.blocks);
         assert!(
-            index < self.segment_count() && blocks <= whole && old <= self.usage.free,
-            "segment {index} of {} has {blocks} of {whole} blocks free, after {old}: {:?}",
+            index < self.segment_count()
+                && free.in_runs <= blocks
+                && blocks <= whole
+                && old <= self.usage.free,
+            "segment {index} of {} has {free:?} of {whole} blocks free, after {old}: {:?}",
             self.info.device,
             self.usage
         );
@@ -169,16 +194,13 @@ impl DeviceSpace {
             "segment {index} of {} is touched out of turn",
             self.info.device
         );
-        let was_indexed = self.by_free.remove(&(old, index));
-        assert_eq!(
-            was_indexed,
-            self.free_of.remove(&index).is_some(),
-            "segment {index} of {} is in one index of two",
-            self.info.device
-        );
+        if let Some(before) = self.free_of.remove(&index) {
+            let was_indexed = self.by_free.remove(&(before, index));
+            assert!(was_indexed, "segment {index} of {} is in one index of two", self.info.device);
+        }
         if blocks > 0 {
-            self.by_free.insert((blocks, index));
-            self.free_of.insert(index, blocks);
+            self.by_free.insert((free, index));
+            self.free_of.insert(index, free);
         }
         self.touched = self.touched.max(index + 1);
         self.usage.free = self.usage.free - old + blocks;
@@ -189,7 +211,7 @@ impl DeviceSpace {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SpaceEffect {
     /// A segment has so many free blocks now.
-    SegmentFree { device: DeviceId, index: u64, blocks: u64 },
+    SegmentFree { device: DeviceId, index: u64, free: FreeIn },
     /// A session's lease in a segment has so many blocks now.
     Lease { session: SessionId, device: DeviceId, index: u64, blocks: u64 },
     /// So many blocks began to rest.
@@ -249,8 +271,8 @@ impl SpaceIndex {
                     "the device has no such segment, or one before it is missing",
                 ));
             }
-            let blocks = segment.free.blocks();
-            index.apply(SpaceEffect::SegmentFree { device, index: index_of, blocks });
+            let free = index.devices[&device].free_in(&segment.free);
+            index.apply(SpaceEffect::SegmentFree { device, index: index_of, free });
             Ok(())
         })?;
         layers.each(&Key::SpaceLease(SessionId(0), DeviceId(0), 0).prefix(0), |key, value| {
@@ -292,10 +314,10 @@ impl SpaceIndex {
         let (mut segments, mut leases) = (BTreeMap::new(), BTreeMap::new());
         for effect in effects {
             match *effect {
-                SpaceEffect::SegmentFree { device, index, blocks } => {
+                SpaceEffect::SegmentFree { device, index, free } => {
                     let before = || self.devices.get(&device).map_or(0, |d| d.segment_free(index));
-                    let old = segments.insert((device, index), blocks).unwrap_or_else(before);
-                    changes.entry(device).or_default()[0] += blocks as i64 - old as i64;
+                    let old = segments.insert((device, index), free.blocks).unwrap_or_else(before);
+                    changes.entry(device).or_default()[0] += free.blocks as i64 - old as i64;
                 }
                 SpaceEffect::Lease { session, device, index, blocks } => {
                     let key = (session, device, index);
@@ -332,9 +354,9 @@ impl SpaceIndex {
     /// Takes over what a finished transaction changed.
     pub(crate) fn apply(&mut self, effect: SpaceEffect) {
         match effect {
-            SpaceEffect::SegmentFree { device, index, blocks } => {
+            SpaceEffect::SegmentFree { device, index, free } => {
                 if let Some(device) = self.devices.get_mut(&device) {
-                    device.set_segment_free(index, blocks);
+                    device.set_segment_free(index, free);
                 }
             }
             SpaceEffect::Lease { session, device, index, blocks } => {
@@ -441,6 +463,8 @@ impl SpaceIndex {
             let in_use = device.usage.allocated();
             total.total_bytes += device.info.blocks * block_size;
             total.free_bytes += (device.info.blocks - in_use) * block_size;
+            total.reserved_bytes += device.usage.leased * block_size;
+            total.dead_bytes += device.usage.resting * block_size;
         }
         total
     }

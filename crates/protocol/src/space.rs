@@ -93,8 +93,12 @@ pub struct NewAllocation {
 pub struct PoolUse {
     /// Bytes of all devices.
     pub total_bytes: u64,
-    /// Bytes in no live allocation (resting ones count as free).
+    /// Bytes of blocks that are not live; reserved and dead ones count as free.
     pub free_bytes: u64,
+    /// Bytes that are leased to sessions and not written to any file yet.
+    pub reserved_bytes: u64,
+    /// Bytes of dead blocks that may still be read, and rest until that has ended.
+    pub dead_bytes: u64,
     /// Inodes in use.
     pub inodes: u64,
 }

@@ -86,10 +86,13 @@ fn print(status: &Status) {
     print_devices(status);
     if let Some(space) = &status.space {
         println!(
-            "space {} free of {}, {} inodes",
+            "space {} free of {}, {} inodes ({} live, {} dead, {} reserved)",
             human(space.free_bytes),
             human(space.total_bytes),
-            space.inodes
+            space.inodes,
+            human(space.live_bytes),
+            human(space.dead_bytes),
+            human(space.reserved_bytes)
         );
     }
     for session in &status.sessions {

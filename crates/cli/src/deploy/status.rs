@@ -197,8 +197,17 @@ pub(crate) struct SessionStatus {
 pub(crate) struct Space {
     /// Of all devices.
     pub(crate) total_bytes: u64,
-    /// Not allocated.
+    /// Not live: free, reserved or dead.
     pub(crate) free_bytes: u64,
+    /// In blocks that hold data of files.
+    #[serde(default)]
+    pub(crate) live_bytes: u64,
+    /// In blocks that hold data no more, and rest until nothing reads them.
+    #[serde(default)]
+    pub(crate) dead_bytes: u64,
+    /// Set aside for writers.
+    #[serde(default)]
+    pub(crate) reserved_bytes: u64,
     /// In use.
     pub(crate) inodes: u64,
 }
@@ -282,6 +291,9 @@ impl Status {
         self.space = answer.map(|answer| Space {
             total_bytes: answer.f_blocks * answer.f_frsize,
             free_bytes: answer.f_bfree * answer.f_frsize,
+            live_bytes: answer.f_blocks.saturating_sub(answer.f_bfree) * answer.f_frsize,
+            dead_bytes: 0,
+            reserved_bytes: 0,
             inodes: answer.f_files.saturating_sub(answer.f_ffree),
         });
     }
@@ -320,6 +332,9 @@ impl Status {
         self.space = Some(Space {
             total_bytes: pool_use.total_bytes,
             free_bytes: pool_use.free_bytes,
+            live_bytes: pool_use.total_bytes.saturating_sub(pool_use.free_bytes),
+            dead_bytes: pool_use.dead_bytes,
+            reserved_bytes: pool_use.reserved_bytes,
             inodes: pool_use.inodes,
         });
         self.files_hit.extend(pool.files_hit.into_iter().map(|(path, device)| FileHit {

@@ -29,7 +29,7 @@ pub(super) struct Rounds {
 impl Shared {
     /// `LeaseSpace`.
     pub(super) fn lease_space(self: &Rc<Self>, work: &Rc<Work>) -> Executed {
-        let response = self.execute_in_core(work, &work.request.call);
+        let response = self.try_lease(work);
         if response.result != Err(Errno::ENOSPC) || ring::mutant!("space-not-asked-for") {
             return Executed::Answer(response);
         }
@@ -50,6 +50,16 @@ impl Shared {
             shared.finish(&work, response);
         });
         Executed::Later
+    }
+
+    /// Leases what is free. What is granted after a round may be dirty by the next call, over blocks that a
+    /// commit frees: that round says nothing of these.
+    fn try_lease(&self, work: &Rc<Work>) -> Response {
+        let response = self.execute_in_core(work, &work.request.call);
+        if response.result.is_ok() && !ring::mutant!("round-outlives-grant") {
+            self.space.ended.set(None);
+        }
+        response
     }
 
     /// Tries again after a round, and after further ones while sessions that did not answer may
@@ -78,7 +88,7 @@ impl Shared {
             if ring::mutant!("space-not-tried-again") {
                 return super::outbox::refusal(Errno::ENOSPC);
             }
-            let response = self.execute_in_core(work, &work.request.call);
+            let response = self.try_lease(work);
             complete += u32::from(self.space.ended.get().is_some());
             let is_final = complete == 2 || now() >= deadline;
             if response.result != Err(Errno::ENOSPC) || is_final {

@@ -65,13 +65,13 @@ impl Transaction<'_> {
         index: u64,
         segment: &Segment,
     ) -> Result<(), Error> {
-        let blocks = segment.free.blocks();
-        let space = self.base.space.devices.get(&device);
+        let space = self.device(device)?;
         assert!(
-            space.is_none_or(|space| space.holds(index, &segment.free)),
+            space.holds(index, &segment.free),
             "segment {index} of {device} would have free blocks of others: {segment:?}"
         );
-        self.space_effect(SpaceEffect::SegmentFree { device, index, blocks });
+        let free = space.free_in(&segment.free);
+        self.space_effect(SpaceEffect::SegmentFree { device, index, free });
         self.put(&Key::Segment(device, index), segment)
     }
 
@@ -137,10 +137,18 @@ impl Transaction<'_> {
         let is_scarce = device.usage.free < device.usage.blocks / SCARCE_PARTS;
         let bytes = if is_scarce { wanted_bytes.clamp(FIRST_GRANT_BYTES, grown) } else { grown };
         let mut left = (bytes / block_size).max(1);
-        // Partly used segments first, those with the most room; then one that nobody used yet.
-        let used = device.by_free.iter().rev().map(|(_, index)| *index);
+        // Partly used segments first, those with the most room in long runs; then one that nobody used yet.
+        // Short runs only where there is nothing else: what is written to them is read in as many pieces.
+        let used = device.by_free.iter().rev();
+        let in_runs =
+            used.clone().take_while(|(free, _)| free.in_runs > 0).map(|(_, index)| *index);
         let fresh = device.touched..device.segment_count();
-        let segments: Vec<u64> = used.chain(fresh).take(GRANT_SEGMENTS_MAX).collect();
+        let mut segments: Vec<u64> = in_runs.chain(fresh).take(GRANT_SEGMENTS_MAX).collect();
+        let mut run_min = device.run_blocks();
+        if segments.is_empty() {
+            segments = used.map(|(_, index)| *index).take(GRANT_SEGMENTS_MAX).collect();
+            run_min = 1;
+        }
         let incarnation = device.info.incarnation;
         let mut free = super::Ranges::default();
         for index in segments {
@@ -150,7 +158,7 @@ impl Transaction<'_> {
             }
             let mut segment = self.segment(self.device(id)?, index)?;
             let mut lease = self.lease(session, id, index)?.unwrap_or_default();
-            for range in segment.free.take(left, room) {
+            for range in segment.free.take(left, room, run_min) {
                 left -= range.count;
                 if !lease.free.insert(range) || !free.insert(range) {
                     return Err(contradiction(&Key::Segment(id, index), "free and leased"));

@@ -121,11 +121,17 @@ impl Ranges {
         assert!(is_normal && near.iter().all(|range| range.count > 0), "block ranges {near:?}");
     }
 
-    /// Takes up to `blocks` blocks from the front, in at most `ranges_max` ranges.
-    pub(crate) fn take(&mut self, blocks: u64, ranges_max: usize) -> Vec<BlockRange> {
+    /// How many blocks it has in ranges of at least so many.
+    pub(crate) fn blocks_in_runs(&self, run_min: u64) -> u64 {
+        self.0.iter().map(|range| range.count).filter(|count| *count >= run_min).sum()
+    }
+
+    /// Takes up to `blocks` blocks from the front, in at most `ranges_max` ranges, of ranges that have at
+    /// least `run_min`.
+    pub(crate) fn take(&mut self, blocks: u64, ranges_max: usize, run_min: u64) -> Vec<BlockRange> {
         let mut taken = Vec::new();
         let mut left = blocks;
-        for range in &mut self.0 {
+        for range in self.0.iter_mut().filter(|range| range.count >= run_min) {
             if left == 0 || taken.len() == ranges_max {
                 break;
             }
@@ -176,7 +182,10 @@ mod tests {
                         }
                     }
                     _ => {
-                        for taken in ranges.take(count, 2) {
+                        let runs = ranges.blocks_in_runs(3);
+                        let taken = ranges.take(count, 2, 3);
+                        prop_assert!(taken.is_empty() == (runs == 0));
+                        for taken in taken {
                             for block in taken.start..taken.end() {
                                 prop_assert!(model.remove(&block));
                             }

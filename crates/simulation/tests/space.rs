@@ -1,0 +1,78 @@
+//! Scenes of a pool that is nearly full: the rules of Space in docs/protocol.md.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod stage;
+
+use client::Client;
+use protocol::InodeId;
+use stage::gate::Gate;
+use stage::{BLOCK_BYTES, DEVICE_BYTES, SETTING, Stage, WRITE, bytes_of, filled, play_on_one};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Blocks of the file: five of eight of the pool.
+const BLOCKS: u64 = DEVICE_BYTES / BLOCK_BYTES as u64 * 5 / 8;
+
+/// Plays on one node, which has the only device.
+fn play<F: Future<Output = ()>>(scene: impl FnOnce(Rc<Stage>) -> F) {
+    let device = Arc::new(Gate::new(DEVICE_BYTES, BLOCK_BYTES));
+    play_on_one(device, 1, |_| None, |stage| scene(Rc::new(stage)));
+}
+
+fn block(byte: u8) -> ring::Chunk {
+    filled(byte, BLOCK_BYTES as usize)
+}
+
+fn place(index: u64) -> u64 {
+    index * u64::from(BLOCK_BYTES)
+}
+
+/// Goal: a file that is overwritten block by block in any order holds no more than its blocks: writes find
+/// space where what they replace is dead (P3), though it is not all that was written together.
+#[test]
+fn space_of_overwritten_blocks_is_found_again() {
+    play(async |stage| {
+        let overwrite = async |client: Rc<Client>| {
+            let (mut handle, attr) =
+                client.create(InodeId::ROOT, b"a", SETTING, WRITE).await.unwrap();
+            for index in 0..BLOCKS {
+                client.write(&handle, place(index), block(0), false).await.unwrap();
+            }
+            client.release(&handle).await.unwrap();
+            for index in 0..4 * BLOCKS {
+                if index % 16 == 0 {
+                    handle = client.open(attr.inode, WRITE).await.unwrap().0;
+                }
+                let (round, at) = (index / BLOCKS + 1, place(index * 277 % BLOCKS));
+                client.write(&handle, at, block(round as u8), false).await.unwrap();
+                if index % 16 == 15 {
+                    client.release(&handle).await.unwrap();
+                }
+            }
+            attr.inode
+        };
+        let inode = stage.on(0, overwrite).await;
+        let read = async move |client: Rc<Client>| bytes_of(&client, inode, 0..place(BLOCKS)).await;
+        assert!(stage.on(0, read).await.unwrap().iter().all(|byte| *byte == 4));
+    });
+}
+
+/// Goal: a write in a full pool waits until what its own client has written is committed, and the blocks
+/// that this replaces are free (P4); it does not fail.
+#[test]
+fn a_full_pool_has_what_is_dirty_committed() {
+    play(async |stage| {
+        let overwrite = async |client: Rc<Client>| {
+            let (handle, _) = client.create(InodeId::ROOT, b"a", SETTING, WRITE).await.unwrap();
+            for round in 0..4 {
+                for index in 0..BLOCKS / 16 {
+                    let bytes = filled(round, 16 * BLOCK_BYTES as usize);
+                    client.write(&handle, place(16 * index), bytes, false).await.unwrap();
+                }
+            }
+            client.release(&handle).await.unwrap();
+        };
+        stage.on(0, overwrite).await;
+    });
+}
