@@ -259,19 +259,17 @@ impl Dirty {
         gathering.map(|(&id, _)| id).collect()
     }
 
-    /// Bytes that fit into what the gathering fill of a device has reserved already.
-    pub(crate) fn slack_bytes(&self, device: DeviceId, block_size: u32) -> usize {
-        let Some((id, _)) = self.gathering(device, block_size) else { return 0 };
-        let fill = &self.fills[&id];
-        let blocks = fill.reservation.as_ref().map_or(0, |held| held.blocks.get());
-        let reserved = blocks as usize * block_size as usize;
-        reserved.saturating_sub(fill.used as usize)
-    }
-
-    /// Sets blocks aside for a fill.
-    pub(crate) fn add_reserved(&mut self, id: FillId, blocks: Blocks) {
-        if let Some(held) = self.fills.get_mut(&id).and_then(|fill| fill.reservation.as_mut()) {
+    /// Adds blocks to those of a gathering fill, and gives back what it does not need of them.
+    pub(crate) fn keep_needed(&mut self, id: FillId, blocks: Blocks) {
+        let Some(fill) = self.fills.get_mut(&id) else { return };
+        let needed = if ring::mutant!("last-block-given-back") {
+            u64::from(fill.used / fill.block_size)
+        } else {
+            u64::from(fill.used.div_ceil(fill.block_size))
+        };
+        if let Some(held) = &mut fill.reservation {
             held.add_blocks(blocks);
+            drop(held.spare(needed));
         }
     }
 
@@ -298,10 +296,11 @@ impl Dirty {
         assert!(
             reservation.blocks.device() == device
                 && bytes.len().is_multiple_of(block_size as usize)
-                && (used as usize..used as usize + block_size as usize).contains(&bytes.len()),
-            "{id:?} of {device} with {used} bytes is padded to {}, with blocks of {}",
+                && (used as usize..used as usize + block_size as usize).contains(&bytes.len())
+                && reservation.blocks.get() * u64::from(block_size) >= bytes.len() as u64,
+            "{id:?} of {device} with {used} bytes is padded to {}, with blocks {:?}",
             bytes.len(),
-            reservation.blocks.device()
+            reservation.blocks
         );
         Some(Sealed { id, device, block_size, bytes, reservation })
     }

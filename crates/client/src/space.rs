@@ -85,7 +85,7 @@ impl Space {
     }
 
     /// Turns reserved blocks into an allocation of at most `blocks`, as long as the free runs allow.
-    /// Returns `None` if nothing is free: a write that used up another's slack has too few set aside.
+    /// Returns `None` if nothing is free: the device has another incarnation by now.
     pub(crate) fn allocate(
         &mut self,
         reserved: &mut Blocks,

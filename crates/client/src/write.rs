@@ -101,7 +101,7 @@ impl Client {
         kill_privileges: bool,
     ) -> Result<u64, Errno> {
         let _lock = inode.append_lock.acquire(1).await;
-        let plan = self.reserve(inode, bytes.len(), None).await?;
+        let plan = self.reserve(bytes.len(), None).await?;
         let size = if ring::mutant!("append-without-size") { Rights::NONE } else { Rights::SIZE };
         let rights = Rights::WRITE | size;
         let rounds = self.rounds();
@@ -154,7 +154,7 @@ impl Client {
         }
         let layout = self.layout(inode).await?;
         if layout.stripe_count == 0 || bytes.len() <= 1 {
-            let plan = self.reserve(inode, bytes.len(), None).await?;
+            let plan = self.reserve(bytes.len(), None).await?;
             // WRITE may have been recalled while space was sought.
             self.admit(inode, Rights::WRITE).await?;
             self.may_place(session)?;
@@ -168,7 +168,7 @@ impl Client {
             let left = (stripe - at % stripe) as usize;
             let part = done..(done + left).min(bytes.len());
             let device = self.devices.of_stripe(at / stripe, layout.stripe_count, inode.id);
-            let plan = self.reserve(inode, part.len(), device).await?;
+            let plan = self.reserve(part.len(), device).await?;
             self.admit(inode, Rights::WRITE).await?;
             self.may_place(session)?;
             done = part.end;
@@ -186,7 +186,6 @@ impl Client {
     /// room.
     async fn reserve(
         self: &Rc<Self>,
-        inode: &Rc<Inode>,
         length: usize,
         wanted: Option<DeviceId>,
     ) -> Result<Plan, Errno> {
@@ -202,7 +201,7 @@ impl Client {
             let changed = self.devices.changed.notified();
             let mut last = Errno::EIO;
             for device in self.devices.preferred(wanted) {
-                match self.reserve_on(inode, length, device).await {
+                match self.reserve_on(length, device).await {
                     Ok((block_size, blocks)) => {
                         return Ok(Plan {
                             block_size,
@@ -227,7 +226,6 @@ impl Client {
     /// would grant the same blocks for ever.
     async fn reserve_on(
         self: &Rc<Self>,
-        inode: &Rc<Inode>,
         length: usize,
         mut device: DeviceId,
     ) -> Result<(u32, Blocks), Errno> {
@@ -236,13 +234,14 @@ impl Client {
         loop {
             let info = self.devices.usable(device).ok_or(Errno::EIO)?;
             let block_size = info.block_size;
-            // Bytes that join a fill use up what is left of its last block first.
-            let slack = if length < ADOPT_BYTES {
-                inode.dirty.borrow().slack_bytes(device, block_size)
+            // All, though bytes that join a fill use up what is left of its last block first: another write
+            // may have used that by then. A fill that lacks a block would ask for it while it is written
+            // out, and those who free blocks may wait for that.
+            let blocks = if ring::mutant!("last-block-uncounted") {
+                length / block_size as usize
             } else {
-                0
-            };
-            let blocks = length.saturating_sub(slack).div_ceil(block_size as usize) as u64;
+                length.div_ceil(block_size as usize)
+            } as u64;
             hoard.retain(|held| held.device() != device);
             if let Some(reserved) = self.space.borrow().reserve(device, blocks) {
                 return Ok((block_size, reserved));
@@ -426,13 +425,8 @@ fn gather(dirty: &mut Dirty, offset: u64, bytes: &Chunk, plan: Plan, full: &mut 
     }
     assert_eq!(reservation.bytes(), 0, "memory is left of a write at {offset} on {device}");
     let spare = reservation.spare(0);
-    match dirty.gathering(device, block_size) {
-        Some((id, _)) => dirty.add_reserved(id, spare),
-        None => {
-            if let Some(sealed) = full.last_mut() {
-                sealed.reservation.add_blocks(spare);
-            }
-        }
+    if let Some((id, _)) = dirty.gathering(device, block_size) {
+        dirty.keep_needed(id, spare);
     }
 }
 

@@ -76,3 +76,34 @@ fn a_full_pool_has_what_is_dirty_committed() {
         stage.on(0, overwrite).await;
     });
 }
+
+/// Goal: writes that are gathered together set aside all blocks that their bytes need (P8), however they share
+/// them, and no more: a pool of as many blocks takes them.
+#[test]
+fn fills_have_all_blocks_that_they_need() {
+    play(async |stage| {
+        let write = async |client: Rc<Client>| {
+            let (handle, attr) = client.create(InodeId::ROOT, b"a", SETTING, WRITE).await.unwrap();
+            let handle = Rc::new(handle);
+            let step = u64::from(BLOCK_BYTES) * 3 / 4;
+            let count = DEVICE_BYTES * 7 / 8 / step;
+            for start in (0..count).step_by(7) {
+                let write = |at: u64| {
+                    let (client, handle) = (Rc::clone(&client), Rc::clone(&handle));
+                    let bytes = filled(at as u8, step as usize);
+                    ring::spawn(async move { client.write(&handle, at * step, bytes, false).await })
+                };
+                let writes: Vec<_> = (start..count.min(start + 7)).map(write).collect();
+                for write in writes {
+                    write.await.unwrap().unwrap();
+                }
+            }
+            client.release(&handle).await.unwrap();
+            let bytes = bytes_of(&client, attr.inode, 0..count * step).await.unwrap();
+            for (at, part) in (0..).zip(bytes.chunks(step as usize)) {
+                assert!(part.iter().all(|byte| *byte == at as u8), "write {at}");
+            }
+        };
+        stage.on(0, write).await;
+    });
+}

@@ -1,16 +1,22 @@
 //! How uncommitted data goes out in parts.
 
 use super::*;
-use crate::reservation::Memory;
+use crate::reservation::{Memory, Reserved};
 use protocol::{AllocationId, Incarnation};
 use ring::local::Semaphore;
 
 const DEVICE: DeviceId = DeviceId(1);
 
+thread_local! {
+    /// What a test has set aside.
+    static RESERVED: Reserved = Reserved::default();
+}
+
 fn reservation(bytes: usize) -> Reservation {
     let budget = Semaphore::new(bytes);
     let permit = budget.try_acquire(bytes).unwrap();
-    Reservation::new(Memory::acquired(&budget, permit, bytes), Blocks::none(DEVICE))
+    let blocks = RESERVED.with(|reserved| reserved.take(DEVICE, bytes.div_ceil(4096) as u64));
+    Reservation::new(Memory::acquired(&budget, permit, bytes), blocks)
 }
 
 fn begin(dirty: &mut Dirty) -> FillId {
