@@ -12,7 +12,7 @@ use protocol::client::{
 };
 use protocol::lease::{Grant, Recall, Recalled, Return};
 use protocol::space::DeviceInfo;
-use protocol::{Attr, Errno, FileKind, FreeEpoch, InodeId, LeaseStamp, Rights};
+use protocol::{Attr, Errno, FreeEpoch, InodeId, LeaseStamp, Rights};
 use ring::mailbox::Sender;
 use ring::time::{now, sleep, timeout_at};
 use std::collections::HashSet;
@@ -159,14 +159,6 @@ impl Client {
         drop(dirty);
         // Commits that wait for the fills go on, and find nothing.
         inode.written.notify();
-    }
-
-    /// Without READ nobody tells of changes: the kernel's pages of the inode are dropped.
-    fn tell_kernel(&self, inode: &Inode) {
-        let has_pages = inode.state.borrow_mut().kernel_data_version.take().is_some();
-        if has_pages && let Some(changes) = &self.changes {
-            changes(Change::Inode(inode.id));
-        }
     }
 
     /// A grant tells of an open that has ended here, and whose return it has overtaken, or of one that
@@ -407,7 +399,14 @@ impl Client {
             || ring::mutant!("commit-keeps-extents");
         inode.note_attr(attr, alone);
         if alone {
-            inode.state.borrow_mut().overlay_extents(extents);
+            let mut state = inode.state.borrow_mut();
+            state.overlay_extents(extents);
+            // What was written through the kernel's pages is in them.
+            let has_all = before.map(|old| old.data_version) == state.kernel_data_version
+                || ring::mutant!("pages-kept-over-others");
+            if has_all && state.kernel_data_version.is_some() && !inode.pages.is_passed_by.get() {
+                state.kernel_data_version = Some(attr.data_version);
+            }
         }
     }
 
@@ -446,8 +445,10 @@ impl Client {
         let is_idle = inode.dirty.borrow().is_clean() && inode.names_held.count() == 0;
         let is_read = recall.rights.contains(Rights::READ);
         let taken = if is_read { inode.lent.take_all(inode.id) } else { None };
-        if inode.lease_reads.count() == 0 && taken.is_none() && !is_shown && (!is_data || is_idle) {
-            self.end_recall(reply, &inode, recall);
+        let has_pages = is_read && inode.pages.are_stale() && inode.state.borrow().is_open();
+        let is_quiet = inode.lease_reads.count() == 0 && taken.is_none() && !has_pages;
+        if is_quiet && !is_shown && (!is_data || is_idle) {
+            self.end_recall(reply, &inode, recall, false);
             return;
         }
         let recall = recall.clone();
@@ -466,18 +467,21 @@ impl Client {
             if is_shown {
                 let _ = self.publish_attributes(&inode).await;
             }
-            self.end_recall(reply, &inode, &recall);
+            let mut is_dropped = false;
+            if has_pages && !ring::mutant!("recall-before-pages") {
+                is_dropped = self.drop_stale_pages(&inode).await;
+            }
+            self.end_recall(reply, &inode, &recall, is_dropped);
         });
     }
 
-    fn end_recall(&self, reply: PushReply, inode: &Rc<Inode>, recall: &Recall) {
+    /// Answers a recall. The kernel hears of it, unless it has dropped its pages just before.
+    fn end_recall(&self, reply: PushReply, inode: &Rc<Inode>, recall: &Recall, is_dropped: bool) {
         inode.end_recall(recall.stamp);
         let recalled = Recalled { inode: inode.id, kept: inode.kept() };
         answer(reply, &PushAnswer::Recalled(recalled));
-        if recall.rights.contains(Rights::READ)
-            && let Some(changes) = &self.changes
-        {
-            changes(Change::Inode(inode.id));
+        if recall.rights.contains(Rights::READ) && (!is_dropped || inode.pages.are_stale()) {
+            self.tell_of_pages(inode);
         }
     }
 
@@ -544,16 +548,6 @@ impl Client {
             let rights = state.rights | Rights::OPEN | Rights::SOLE;
             self.returns.borrow_mut().push(Return { inode: id, rights, stamp: state.stamp });
         }
-    }
-
-    /// Whether the kernel may keep the pages it has of a file that is opened read-only now.
-    pub fn keeps_cache(&self, attr: &Attr) -> bool {
-        if attr.kind != FileKind::File {
-            return false;
-        }
-        let inode = self.inode(attr.inode);
-        let mut state = inode.state.borrow_mut();
-        state.kernel_data_version.replace(attr.data_version) == Some(attr.data_version)
     }
 }
 

@@ -178,6 +178,7 @@ impl Client {
                     drop(dirty);
                     inode.state.borrow_mut().forget_data();
                 }
+                self.tell_kernel(inode);
                 Err(told_as(failure.errno))
             }
         }

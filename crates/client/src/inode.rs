@@ -10,7 +10,9 @@ use crate::dirty::Dirty;
 use crate::entries::{Entries, Known};
 use crate::extent_map::{ExtentMap, RangeSet, Run};
 use crate::failures::Told;
+use crate::habit::Balance;
 use crate::lent::Lent;
+use crate::pages::Pages;
 use crate::read::Ahead;
 use crate::session::SessionStamp;
 use protocol::client::Name;
@@ -50,31 +52,8 @@ pub(crate) struct Inode {
     pub(crate) names_held: WaitGroup,
     /// What a cache outside of this client may use of it.
     pub(crate) lent: Lent,
-}
-
-/// What the kernel's page cache may have of an inode.
-#[derive(Debug, Default)]
-pub(crate) struct Pages {
-    /// Something was read since pages were last marked stale.
-    is_filled: Cell<bool>,
-    /// Counts the times that pages may have become stale.
-    pub(crate) stale: Cell<u64>,
-    /// All pages that were stale by this count are dropped.
-    pub(crate) dropped: Cell<u64>,
-}
-
-impl Pages {
-    /// Bytes are read that the kernel may keep.
-    pub(crate) fn fill(&self) {
-        self.is_filled.set(true);
-    }
-
-    /// Others may change the data from now on, without a word.
-    pub(crate) fn expire(&self) {
-        if self.is_filled.replace(false) {
-            self.stale.set(self.stale.get() + 1);
-        }
-    }
+    /// How it is used.
+    pub(crate) uses: Balance,
 }
 
 /// What is known.
@@ -135,6 +114,7 @@ impl Inode {
             append_lock: Semaphore::new(1),
             names_held: WaitGroup::new(),
             lent: Lent::default(),
+            uses: Balance::default(),
         }
     }
 

@@ -162,6 +162,11 @@ impl Lent {
         Some(Taken { inode, attributes, names, until, youngest })
     }
 
+    /// Whether a cache has the attributes, as they are.
+    pub(crate) fn has_attributes(&self) -> bool {
+        self.attributes_until.get().is_some_and(|until| until > now())
+    }
+
     /// This client has changed the attributes. An answer that is on its way to the cache may carry older ones,
     /// which the cache takes if it does not count its own change as one (a create in a directory).
     fn changed_here(&self, inode: InodeId) -> Option<Taken> {

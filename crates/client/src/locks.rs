@@ -8,15 +8,10 @@
 //! ([`Client::freshen`]).
 
 use crate::client::Client;
-use crate::coherence::Change;
 use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::lock::{Lock, LockFamily, LockOwner};
 use protocol::{Errno, InodeId};
 use std::rc::Rc;
-use std::time::Duration;
-
-/// Pause before the kernel is asked again to drop pages.
-const RETRY: Duration = Duration::from_millis(5);
 
 impl Client {
     /// Takes a lock; with `wait`, when it is free.
@@ -40,28 +35,6 @@ impl Client {
         if let Some(inode) = self.known_inode(id) {
             let _ = self.commit(&inode, false).await;
         }
-    }
-
-    /// Waits until the kernel has dropped pages that it may have of an inode, and that others may have
-    /// changed since.
-    async fn freshen(self: &Rc<Self>, id: InodeId) {
-        let Some(inode) = self.known_inode(id) else { return };
-        let stale = inode.pages.stale.get();
-        if inode.pages.dropped.get() >= stale || ring::mutant!("lock-unvalidated") {
-            return;
-        }
-        let Some(changes) = &self.changes else { return };
-        let rounds = self.rounds();
-        loop {
-            let (done, mut dropped) = ring::mailbox::channel(1);
-            changes(Change::Pages(id, done));
-            // Nothing comes where too much waits to be dropped, or nothing is mounted any more.
-            if dropped.recv().await.is_some() || rounds.begin().is_err() {
-                break;
-            }
-            ring::time::sleep(RETRY).await;
-        }
-        inode.pages.dropped.set(inode.pages.dropped.get().max(stale));
     }
 
     /// Ends this owner's wait for a lock.

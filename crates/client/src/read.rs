@@ -93,7 +93,7 @@ impl Client {
         loop {
             rounds.begin()?;
             self.session.life.alive().await?;
-            inode.pages.fill();
+            inode.pages.note_read();
             let validity = self.validity();
             let last_commit = inode.last_commit.get();
             let held = self.hold_extents(&inode, offset, length as u64).await?;
@@ -121,6 +121,9 @@ impl Client {
                 // No recall says when these bytes become old.
                 inode.pages.fill();
                 inode.pages.expire();
+                if inode.pages.have_writers() {
+                    self.tell_of_pages(&inode);
+                }
             }
             let is_same = validity.losses == self.devices.losses();
             if self.still_holds(&validity) || is_same && chunks.is_err() {

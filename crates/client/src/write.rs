@@ -343,6 +343,8 @@ impl Client {
             Err(errno) => {
                 tracing::error!(inode = inode.id.0, device = sealed.device.0, %errno, "write-out failed");
                 dirty.lose(sealed.id, errno);
+                // The kernel may have them.
+                self.tell_kernel(&inode);
                 (SmallVec::new(), 0)
             }
         };

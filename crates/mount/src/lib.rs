@@ -3,8 +3,8 @@
 //! Names, attributes and listings are cached in the client, under rights that the metadata service recalls.
 //! The kernel is lent them for a few seconds (`entry_valid`, `attr_valid`, `FOPEN_CACHE_DIR`); what others
 //! change is taken back before the client answers a recall (`client::lent` has the rules). The kernel also
-//! caches pages of files opened read-only, kept from one open to the next as long as the data has the same
-//! version.
+//! caches pages, kept from one open to the next as long as the data has the same version; which writers go
+//! through them is chosen in `writers`.
 //!
 //! [`Server`] answers requests and [`notices`] carries what the kernel has to drop. [`Mount`] connects both to
 //! `/dev/fuse`; the simulation connects them to a model of the kernel.
@@ -20,6 +20,7 @@ mod operations;
 mod privileges;
 mod server;
 mod walks;
+mod writers;
 mod xattrs;
 
 pub use mount::{Mount, MountSettings, READ_BYTES_MAX, serve_mounter, session_options};

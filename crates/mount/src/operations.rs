@@ -2,6 +2,7 @@
 
 use crate::convert::{attributes, changes, setting};
 use crate::server::{Server, UNSUPPORTED};
+use crate::writers::Way;
 use client::{NamesHeld, OpenMode, SeekTo};
 use fuse::{
     CopyFileRange, Creation, Entry, Extensions, FileHandle, FileSystemStatistics, Name, NodeId,
@@ -15,6 +16,9 @@ use std::time::Duration;
 
 /// Unit in which `statfs` counts, in bytes.
 const FRAGMENT_BYTES: u64 = 4096;
+
+/// Who writes and reads so little at once wants pages.
+const SMALL_READ_BYTES: usize = 16 << 10;
 
 type Answer = Result<Response, Errno>;
 
@@ -203,6 +207,9 @@ impl Server {
 
     async fn read(&self, id: InodeId, read: Read) -> Answer {
         let (size, room) = (read.size as usize, read.destination.as_ref());
+        if size <= SMALL_READ_BYTES && self.file_and_way(read.handle)?.1.is_some() {
+            self.client.note_use(id, size);
+        }
         if read.flags & libc::O_DIRECT.cast_unsigned() != 0 {
             self.client.look_ahead(id, read.offset, size);
         }
@@ -257,22 +264,30 @@ impl Server {
             self.client.truncate(id, changes).await?;
         }
         let (handle, attr) = self.client.open(id, mode).await?;
-        Ok(self.opened(handle, &attr))
+        Ok(self.opened(handle, &attr, flags))
     }
 
-    /// A file open for writing bypasses the kernel's cache; one opened read-only uses it, and keeps
-    /// what it has if the data is still the same. With `O_DIRECT` the kernel passes it by all the
-    /// same, and sends the requests of one read at once; `DIRECT_IO` would have it send one after
-    /// the other.
-    fn opened(&self, handle: client::Handle, attr: &Attr) -> Opened {
-        let flags = if handle.mode.write {
+    /// A file opened read-only uses the kernel's pages, one open for writing does on one of its ways
+    /// ([`crate::writers`]); it keeps those that there are if the data is still the same. With `O_DIRECT` the
+    /// kernel passes them by all the same, and sends the requests of one read at once; `DIRECT_IO` would have
+    /// it send one after the other.
+    fn opened(&self, handle: client::Handle, attr: &Attr, flags: u32) -> Opened {
+        let id = handle.inode();
+        let habit = self.client.habit(id);
+        let knows_end = self.client.kernel_knows_end(id);
+        let size = knows_end.then_some(attr.size);
+        let way = handle.mode.write.then(|| self.writers.enter(id, flags, size, habit));
+        let flags = if way.is_none() && !knows_end && self.client.is_written_through_pages(id) {
+            OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE
+        } else if way == Some(Way::Past) {
+            self.client.opened_past_pages(id);
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
         } else if self.client.keeps_cache(attr) || ring::mutant!("pages-always-kept") {
             OpenFlags::KEEP_CACHE
         } else {
             OpenFlags::default()
         };
-        Opened { handle: self.keep_file(handle), flags, backing: None }
+        Opened { handle: self.keep_file(handle, way), flags, backing: None }
     }
 
     /// Makes and opens a file; `held` are the names of the directory, if they are.
@@ -295,12 +310,12 @@ impl Server {
         match created {
             Ok((handle, attr)) => {
                 let entry = self.new_entry(request.node, name, &attr);
-                Ok((entry, self.opened(handle, &attr)))
+                Ok((entry, self.opened(handle, &attr, flags)))
             }
             Err(Errno::EEXIST) if ring::mutant!("lost-create-opens-other") => {
                 let won = self.client.lookup(parent, name).await?.inode;
                 let (handle, attr) = self.client.open(won, mode).await?;
-                Ok((self.new_entry(request.node, name, &attr), self.opened(handle, &attr)))
+                Ok((self.new_entry(request.node, name, &attr), self.opened(handle, &attr, flags)))
             }
             // Another node was faster. What it made is not opened here, as the kernel checks nothing
             // after a CREATE: it walks the path again (crate::walks).
@@ -313,14 +328,24 @@ impl Server {
         if write.kill_suid_sgid && !write.data.is_empty() {
             self.clear_of_stranger(id, gid).await?;
         }
-        let file = self.file(write.handle)?;
+        let came = ring::time::now();
+        let (file, way) = self.file_and_way(write.handle)?;
         let length = write.data.len();
         let bytes = write.data;
+        self.client.note_use(id, length);
         if write.is_from_cache {
             // Pages of a shared mapping go where they are, whatever the file was opened with.
             self.client.write_at(&file, write.offset, bytes, write.kill_suid_sgid).await?;
+            return Ok(Response::Written(length as u32));
+        }
+        let is_direct = write.flags & libc::O_DIRECT.cast_unsigned() != 0;
+        let passes_by = is_direct || way != Some(Way::Through);
+        let passing = passes_by.then(|| self.client.pass_pages_by(id));
+        self.client.write(&file, write.offset, bytes, write.kill_suid_sgid).await?;
+        if passing.is_some() {
+            self.client.written_past(id).await;
         } else {
-            self.client.write(&file, write.offset, bytes, write.kill_suid_sgid).await?;
+            self.client.written_through(id, came).await;
         }
         Ok(Response::Written(length as u32))
     }

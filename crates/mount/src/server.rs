@@ -8,9 +8,10 @@ use crate::counts::RequestCounts;
 use crate::nodes::Nodes;
 use crate::notices::Notices;
 use crate::walks::Walks;
+use crate::writers::{AllWriters, Way};
 use client::{Client, Handle, Lending, Listing, Pin};
 use fuse::{Errno, FileHandle, FileSystem, Negotiated, NodeId, Request, Response};
-use ring::local::OneshotSender;
+use ring::local::{InFlight, OneshotSender};
 use slab::Slab;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,11 +30,22 @@ pub(crate) struct OpenDirectory {
     _pin: Pin,
 }
 
+/// An open file.
+#[derive(Debug)]
+struct OpenFile {
+    handle: Rc<Handle>,
+    /// Of a writer.
+    way: Option<Way>,
+    /// The client knows who writes through the kernel's pages.
+    _through: Option<InFlight>,
+}
+
 /// The FUSE file system of one client.
 pub struct Server {
     pub(crate) client: Rc<Client>,
     pub(crate) nodes: RefCell<Nodes>,
-    files: RefCell<Slab<Rc<Handle>>>,
+    files: RefCell<Slab<OpenFile>>,
+    pub(crate) writers: AllWriters,
     directories: RefCell<Slab<Rc<RefCell<OpenDirectory>>>>,
     /// Gets what was agreed with the kernel, once.
     agreed: RefCell<Option<OneshotSender<Negotiated>>>,
@@ -63,6 +75,7 @@ impl Server {
             client,
             nodes: RefCell::new(Nodes::new(notices.numbers.clone())),
             files: RefCell::default(),
+            writers: AllWriters::default(),
             directories: RefCell::default(),
             agreed: RefCell::new(Some(agreed)),
             posix_owners: RefCell::default(),
@@ -81,6 +94,8 @@ pub struct Kept {
     pub nodes: usize,
     /// Open files.
     pub files: usize,
+    /// Files that are open for writing.
+    pub written: usize,
     /// Open directories.
     pub directories: usize,
     /// Owners of POSIX locks.
@@ -95,6 +110,7 @@ impl Server {
             references: self.client.references(),
             nodes: self.nodes.borrow().len(),
             files: self.files.borrow().len(),
+            written: self.writers.len(),
             directories: self.directories.borrow().len(),
             lock_owners: self.posix_owners.borrow().len(),
         }
@@ -185,21 +201,39 @@ impl Server {
         })
     }
 
-    /// Keeps an open file; answers its handle.
-    pub(crate) fn keep_file(&self, handle: Handle) -> FileHandle {
-        FileHandle(self.files.borrow_mut().insert(Rc::new(handle)) as u64)
+    /// Keeps an open file, with the way of a writer; answers its handle.
+    pub(crate) fn keep_file(&self, handle: Handle, way: Option<Way>) -> FileHandle {
+        let through =
+            (way == Some(Way::Through)).then(|| self.client.writes_through_pages(handle.inode()));
+        let file = OpenFile { handle: Rc::new(handle), way, _through: through };
+        FileHandle(self.files.borrow_mut().insert(file) as u64)
     }
 
     /// An open file.
     pub(crate) fn file(&self, handle: FileHandle) -> Result<Rc<Handle>, protocol::Errno> {
         let files = self.files.borrow();
-        files.get(handle.0 as usize).cloned().ok_or(protocol::Errno::EBADF)
+        let file = files.get(handle.0 as usize).ok_or(protocol::Errno::EBADF)?;
+        Ok(Rc::clone(&file.handle))
+    }
+
+    /// An open file, and the way that its writer goes.
+    pub(crate) fn file_and_way(
+        &self,
+        handle: FileHandle,
+    ) -> Result<(Rc<Handle>, Option<Way>), protocol::Errno> {
+        let files = self.files.borrow();
+        let file = files.get(handle.0 as usize).ok_or(protocol::Errno::EBADF)?;
+        Ok((Rc::clone(&file.handle), file.way))
     }
 
     /// Takes an open file out.
     pub(crate) fn take_file(&self, handle: FileHandle) -> Result<Rc<Handle>, protocol::Errno> {
-        let mut files = self.files.borrow_mut();
-        files.try_remove(handle.0 as usize).ok_or(protocol::Errno::EBADF)
+        let file = self.files.borrow_mut().try_remove(handle.0 as usize);
+        let file = file.ok_or(protocol::Errno::EBADF)?;
+        if let Some(way) = file.way {
+            self.writers.leave(file.handle.inode(), way);
+        }
+        Ok(file.handle)
     }
 
     /// Keeps an open directory.

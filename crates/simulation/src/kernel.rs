@@ -11,6 +11,7 @@ mod files;
 mod inode;
 mod names;
 mod pages;
+mod through;
 mod walk;
 
 use crate::random::Random;

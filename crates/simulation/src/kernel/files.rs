@@ -6,10 +6,8 @@ use super::walk::{Looking, Path, name, twice};
 use super::{Answer, Caller, Kernel};
 use fuse::{
     Creation, Extensions, FileHandle, LockOwner, OpenFlags, Opened, Operation, Release, Response,
-    Write,
 };
 use protocol::Errno;
-use ring::{Buffer, Chunk};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -184,6 +182,8 @@ impl Kernel {
         is_created: bool,
     ) -> Rc<OpenFile> {
         self.files.set(self.files.get() + 1);
+        let is_direct = opened.flags.contains(OpenFlags::DIRECT_IO);
+        inode.cached_opens.set(inode.cached_opens.get() + u32::from(!is_direct));
         Rc::new(OpenFile {
             inode: Rc::clone(inode),
             handle: opened.handle,
@@ -216,6 +216,8 @@ impl Kernel {
         let lock_owner = LockOwner(u64::from(caller.0));
         let operation = Operation::Flush { handle: file.handle, lock_owner };
         let flushed = self.request(caller, file.inode.node, operation).await;
+        let opens = &file.inode.cached_opens;
+        opens.set(opens.get() - u32::from(!file.is_direct()));
         let owner = LockOwner(file.number << 32);
         let release = Release {
             handle: file.handle,
@@ -321,34 +323,25 @@ impl Kernel {
         offset: u64,
         bytes: &[u8],
     ) -> Answer<()> {
-        assert!(file.is_direct(), "the model has no writes through the page cache");
+        if !file.is_direct() {
+            return self.write_through(caller, file, offset, bytes).await;
+        }
         let inode = &file.inode;
         let length = bytes.len() as u64;
         let is_parallel = file.treatment.contains(OpenFlags::PARALLEL_DIRECT_WRITES);
         let extends = file.is_appending() || offset + length > inode.size();
-        let _lock =
-            if is_parallel && !extends { inode.lock_shared().await } else { inode.lock().await };
+        let _lock = if is_parallel && !extends && inode.cached_opens.get() == 0 {
+            inode.lock_shared().await
+        } else {
+            inode.lock().await
+        };
         let offset = if file.is_appending() { inode.size() } else { offset };
         inode.drop_range(offset, length).await;
         let step = self.negotiated.max_write_bytes as usize;
         let mut at = offset;
         for piece in bytes.chunks(step) {
-            let data = Chunk::from(Buffer::copy_from(piece));
-            let write = Write {
-                handle: file.handle,
-                offset: at,
-                data,
-                lock_owner: None,
-                flags: file.flags,
-                is_from_cache: false,
-                kill_suid_sgid: false,
-            };
-            let answer = self.request(caller, inode.node, Operation::Write(write)).await?;
-            let Response::Written(count) = answer else {
-                panic!("WRITE is answered with {answer:?}")
-            };
-            assert_eq!(count as usize, piece.len(), "a short write");
-            at += u64::from(count);
+            self.write_once(caller, file, at, piece).await?;
+            at += piece.len() as u64;
         }
         inode.change_version(self.next_version());
         inode.expire_attributes();

@@ -58,6 +58,10 @@ pub(crate) struct Inode {
     /// `i_rwsem`.
     lock: Semaphore,
     pub(super) pages: RefCell<BTreeMap<u64, Page>>,
+    /// A write that makes the file longer is under way: no answer changes the size.
+    pub(super) is_size_unstable: Cell<bool>,
+    /// Open files that use pages: no writes past them at the same time.
+    pub(super) cached_opens: Cell<u32>,
     /// Notified when pages were read.
     pub(super) filled: Notify,
     /// Of a directory: where it has a name.
@@ -75,6 +79,8 @@ impl Inode {
             lookups: Cell::new(0),
             lock: Semaphore::new(SHARED_MAX),
             pages: RefCell::default(),
+            is_size_unstable: Cell::default(),
+            cached_opens: Cell::default(),
             filled: Notify::new(),
             place: RefCell::default(),
             wants_plus: Cell::new(false),

@@ -35,7 +35,7 @@ impl Inode {
     }
 
     /// Waits until nobody reads into a page.
-    async fn unlocked(&self, index: u64) {
+    pub(super) async fn unlocked(&self, index: u64) {
         while matches!(self.pages.borrow().get(&index), Some(Page::Filling)) {
             self.filled.notified().await;
         }
@@ -155,7 +155,8 @@ impl Kernel {
         // A short answer says where the end is, unless the size changed meanwhile.
         let length = bytes.len() as u64;
         let end = first * PAGE + length;
-        if length < count * PAGE && version >= inode.version() && end < inode.size() {
+        let is_newest = version >= inode.version() && !inode.is_size_unstable.get();
+        if length < count * PAGE && is_newest && end < inode.size() {
             inode.change_version(self.next_version());
             inode.set_size(end);
         }

@@ -213,7 +213,7 @@ impl Kernel {
         valid: Duration,
         version: u64,
     ) {
-        if version != 0 && inode.version() > version {
+        if version != 0 && (inode.version() > version || inode.is_size_unstable.get()) {
             return;
         }
         let before = inode.set(attributes, valid, self.next_version());

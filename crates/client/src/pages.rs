@@ -1,0 +1,235 @@
+//! What the kernel's page cache may have of an inode, and how it is made to drop that.
+//!
+//! The kernel keeps pages of bytes that were read, and of bytes that were written through it. They hold as
+//! long as this client holds READ; when that is recalled they are dropped before the recall is answered, if
+//! that is possible soon: the kernel waits for pages that are being read or written ([`PATIENCE`]).
+
+use crate::client::Client;
+use crate::coherence::Change;
+use crate::inode::Inode;
+use protocol::{Attr, FileKind, InodeId, Rights};
+use ring::local::{InFlight, WaitGroup};
+use ring::time::{Instant, now, sleep, timeout};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a recall waits for pages to be dropped: longer than that takes where nothing stands in the way.
+/// (What does may wait for the very call that recalls.)
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Pause before the kernel is asked again to drop pages.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// A request that the kernel has sent has arrived after so long.
+const ON_ITS_WAY: Duration = Duration::from_millis(100);
+
+/// What the kernel's page cache may have of an inode.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    /// Something was read or written since pages were last marked stale.
+    is_filled: Cell<bool>,
+    /// Counts the times that pages may have become stale.
+    stale: Cell<u64>,
+    /// All pages that were stale by this count are dropped.
+    dropped: Cell<u64>,
+    /// When the kernel was last told to drop pages.
+    told: Cell<Option<Instant>>,
+    /// When something was last read that the kernel may keep.
+    read: Cell<Option<Instant>>,
+    /// Something was written past the cache since the kernel dropped all pages.
+    pub(crate) is_passed_by: Cell<bool>,
+    /// Writes past the cache that are under way.
+    passing: WaitGroup,
+    /// Who has the file open to write it through the cache.
+    writers: WaitGroup,
+    /// Others may have changed the file since these opened it.
+    is_shared: Cell<bool>,
+}
+
+impl Pages {
+    /// Bytes are read or written that the kernel may keep.
+    pub(crate) fn fill(&self) {
+        self.is_filled.set(true);
+    }
+
+    /// Bytes are read that the kernel may keep.
+    pub(crate) fn note_read(&self) {
+        self.read.set(Some(now()));
+        self.fill();
+    }
+
+    /// Others may change the data from now on, without a word.
+    pub(crate) fn expire(&self) {
+        if self.have_writers() && !ring::mutant!("sharing-unnoticed") {
+            self.is_shared.set(true);
+        }
+        self.mark_stale();
+    }
+
+    fn mark_stale(&self) {
+        if self.is_filled.replace(false) {
+            self.stale.set(self.stale.get() + 1);
+        }
+    }
+
+    /// Whether the kernel may have pages that are stale.
+    pub(crate) fn are_stale(&self) -> bool {
+        self.dropped.get() < self.stale.get()
+    }
+
+    /// Whether somebody has the file open to write it through the cache.
+    pub(crate) fn have_writers(&self) -> bool {
+        self.writers.count() > 0
+    }
+
+    /// Whether a page may have been read anew, without its bytes, while a write through the cache, which came
+    /// then, was on its way: it was dropped after the kernel had written to it.
+    fn may_lack_write(&self, came: Instant) -> bool {
+        let is_near = |told: &Instant| *told + ON_ITS_WAY > came;
+        let Some(told) = self.told.get().filter(is_near) else { return false };
+        self.read.get().is_some_and(|read| read >= told)
+    }
+}
+
+impl Client {
+    /// Without READ nobody tells of changes: the kernel's pages of the inode are dropped.
+    pub(crate) fn tell_kernel(&self, inode: &Inode) {
+        if ring::mutant!("lost-data-in-pages") {
+            return;
+        }
+        let has_pages = {
+            let mut state = inode.state.borrow_mut();
+            state.kernel_data_version.take().is_some() || state.is_open()
+        };
+        if has_pages {
+            self.tell_of_pages(inode);
+        }
+    }
+
+    /// Has the kernel drop its pages, without waiting for it.
+    pub(crate) fn tell_of_pages(&self, inode: &Inode) {
+        inode.pages.told.set(Some(now()));
+        if let Some(changes) = &self.changes {
+            changes(Change::Inode(inode.id));
+        }
+    }
+
+    /// Before a recall of READ is answered: the kernel drops its pages, unless something stands in the way.
+    /// Answers whether it has.
+    pub(crate) async fn drop_stale_pages(&self, inode: &Inode) -> bool {
+        let stale = inode.pages.stale.get();
+        let Some(changes) = self.changes.as_ref().filter(|_| inode.pages.are_stale()) else {
+            return false;
+        };
+        inode.pages.told.set(Some(now()));
+        let (done, mut dropped) = ring::mailbox::channel(1);
+        changes(Change::Pages(inode.id, done));
+        let is_dropped = matches!(timeout(PATIENCE, dropped.recv()).await, Ok(Some(())));
+        if is_dropped {
+            inode.pages.dropped.set(inode.pages.dropped.get().max(stale));
+        }
+        is_dropped
+    }
+
+    /// Waits until the kernel has dropped pages that it may have of an inode, and that others may have
+    /// changed since.
+    pub(crate) async fn freshen(self: &Rc<Self>, id: InodeId) {
+        let Some(inode) = self.known_inode(id) else { return };
+        if !inode.pages.are_stale() || ring::mutant!("lock-unvalidated") {
+            return;
+        }
+        let stale = inode.pages.stale.get();
+        let Some(changes) = &self.changes else { return };
+        let rounds = self.rounds();
+        loop {
+            inode.pages.told.set(Some(now()));
+            let (done, mut dropped) = ring::mailbox::channel(1);
+            changes(Change::Pages(id, done));
+            // Nothing comes where too much waits to be dropped, or nothing is mounted any more.
+            if dropped.recv().await.is_some() || rounds.begin().is_err() {
+                break;
+            }
+            sleep(RETRY).await;
+        }
+        inode.pages.dropped.set(inode.pages.dropped.get().max(stale));
+    }
+
+    /// Whether the kernel may keep the pages it has of a file that is opened now, to be used through them.
+    pub fn keeps_cache(&self, attr: &Attr) -> bool {
+        if attr.kind != FileKind::File {
+            return false;
+        }
+        let inode = self.inode(attr.inode);
+        let before = inode.state.borrow_mut().kernel_data_version.replace(attr.data_version);
+        // What was written past the pages is in the next version only when it is committed.
+        let is_kept = before == Some(attr.data_version) && !inode.pages.is_passed_by.get();
+        if !is_kept {
+            // A page that is read now does not have what is not taken in yet.
+            let is_passing = inode.pages.passing.count() > 0 && !ring::mutant!("passing-forgotten");
+            inode.pages.is_passed_by.set(is_passing);
+            inode.pages.told.set(Some(now()));
+        }
+        is_kept
+    }
+
+    /// A file is opened to be written through the kernel's pages, until what this answers is dropped.
+    pub fn writes_through_pages(&self, id: InodeId) -> InFlight {
+        self.inode(id).pages.writers.enter()
+    }
+
+    /// A file is opened past the kernel's pages, which has the kernel drop them.
+    pub fn opened_past_pages(&self, id: InodeId) {
+        self.inode(id).pages.told.set(Some(now()));
+    }
+
+    /// Whether a file is open to be written through the kernel's pages.
+    pub fn is_written_through_pages(&self, id: InodeId) -> bool {
+        self.known_inode(id).is_some_and(|inode| inode.pages.have_writers())
+    }
+
+    /// Whether the kernel knows where a file ends that it uses through its pages. While a write is under way
+    /// that goes further, it takes no size from answers.
+    pub fn kernel_knows_end(&self, id: InodeId) -> bool {
+        let Some(inode) = self.known_inode(id) else { return false };
+        let is_told = inode.state.borrow().rights.contains(Rights::READ);
+        if inode.pages.have_writers() {
+            return is_told && !inode.pages.is_shared.get();
+        }
+        inode.pages.is_shared.set(false);
+        is_told && (inode.lent.has_attributes() || ring::mutant!("end-assumed"))
+    }
+
+    /// A write past the kernel's pages is done. Who uses them may have read some without it.
+    pub async fn written_past(&self, id: InodeId) {
+        let inode = self.inode(id);
+        if inode.pages.have_writers() && !ring::mutant!("passed-pages-left") {
+            inode.pages.mark_stale();
+            self.drop_stale_pages(&inode).await;
+            inode.pages.fill();
+        }
+    }
+
+    /// Bytes are written past the kernel's pages, until what this answers is dropped.
+    pub fn pass_pages_by(&self, id: InodeId) -> InFlight {
+        let inode = self.inode(id);
+        inode.pages.is_passed_by.set(!ring::mutant!("passed-pages-kept"));
+        inode.pages.passing.enter()
+    }
+
+    /// A write through the kernel's pages, which had its bytes before it came here, is done.
+    pub async fn written_through(&self, id: InodeId, came: Instant) {
+        let inode = self.inode(id);
+        if !ring::mutant!("written-pages-forgotten") {
+            inode.pages.fill();
+        }
+        if inode.pages.may_lack_write(came) && !ring::mutant!("overtaking-read-kept") {
+            inode.pages.mark_stale();
+            if !self.drop_stale_pages(&inode).await {
+                inode.state.borrow_mut().kernel_data_version = None;
+            }
+            // Others may have been written to meanwhile.
+            inode.pages.fill();
+        }
+    }
+}
