@@ -26,6 +26,10 @@ pub use mounter::{Mounter, serve_mounter};
 pub use mountinfo::has_mounts_below;
 pub use options::MountOptions;
 
+/// How far the kernel reads ahead of who reads through its pages, where we may say so; else it is 128 KiB
+/// (`VM_READAHEAD_PAGES`), which INIT can only make less.
+const READ_AHEAD_BYTES: u32 = 1 << 20;
+
 /// How long dropping a session waits for unmount before leaving it to a thread.
 const UNMOUNT_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -181,6 +185,22 @@ impl Unmounter {
     /// The connection's number under `/sys/fs/fuse/connections`.
     pub fn connection_number(&self) -> Option<u32> {
         self.connection
+    }
+
+    /// Has the kernel read further ahead than it does by itself: for root, when the mount is served.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn widen_read_ahead(&self) -> Result<(), String> {
+        if let Some(mounter) = &self.mounter {
+            return mounter.widen();
+        }
+        let Some(connection) = self.connection else {
+            return Err("the connection's number is not known".into());
+        };
+        let path = format!("/sys/class/bdi/0:{connection}/read_ahead_kb");
+        let window = (READ_AHEAD_BYTES >> 10).to_string();
+        fs::write(&path, window).map_err(|error| format!("{path}: {error}"))
     }
 
     /// Detaches the mount: names below it are gone at once, the session ends when the last file is

@@ -124,6 +124,9 @@ impl Mounting {
             Either::Second(Err(_)) => return Err(never_served(end.await)),
             Either::First(served) => return Err(never_served(served)),
         };
+        if let Err(error) = unmounter.widen_read_ahead() {
+            tracing::info!(error, "the kernel reads ahead of its pages by 128 KiB");
+        }
         let (unmounted, gone) = mailbox::channel(1);
         if progress.send(Progress::Mounted(Served { unmounter, unmounted, agreed })).await.is_err()
         {

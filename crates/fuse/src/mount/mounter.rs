@@ -3,8 +3,9 @@
 //! Landlock forbids a confined process, and all that it starts, every change of mounts. So a helper
 //! is started before the confinement and does the mounting: [`serve_mounter`] is its whole life, a
 //! [`Mounter`] the other side. The helper knows mount point and options from its start; over the
-//! socket (`SOCK_SEQPACKET`) come only the orders to mount, answered with the open device, and to
-//! unmount. So whoever takes over the confined process gets this one mount from it and nothing else.
+//! socket (`SOCK_SEQPACKET`) come only the orders to mount, answered with the open device, to have the
+//! kernel read further ahead there, and to unmount. So whoever takes over the confined process gets this
+//! one mount from it and nothing else.
 //!
 //! The helper ends when the other side closes its socket. What is mounted then stays: a process that
 //! died leaves a mount whose users get `ENOTCONN`, instead of an empty directory that they would
@@ -27,6 +28,7 @@ use crate::error::FuseError;
 /// Orders.
 const MOUNT: u8 = b'm';
 const UNMOUNT: u8 = b'u';
+const WIDEN: u8 = b'w';
 
 /// First bytes of answers; the words of an error follow the second.
 const DONE: u8 = 0;
@@ -67,6 +69,10 @@ impl Mounter {
     pub(super) fn mount(&self) -> Result<OwnedFd, FuseError> {
         let device = self.order(MOUNT).map_err(FuseError::Mounter)?;
         device.ok_or_else(|| FuseError::Mounter("the helper did not pass the device".into()))
+    }
+
+    pub(super) fn widen(&self) -> Result<(), String> {
+        self.order(WIDEN).map(drop)
     }
 
     pub(super) fn unmount(&self) -> Result<(), String> {
@@ -113,6 +119,10 @@ pub fn serve_mounter(socket: &OwnedFd, path: &Path, options: &MountOptions) -> i
                 }
                 result.map(|()| None).map_err(|error| error.to_string())
             }
+            [WIDEN] => match &mounted {
+                Some(mounted) => mounted.widen_read_ahead().map(|()| None),
+                None => Err("nothing is mounted".to_owned()),
+            },
             _ => Err(format!("{order:?} is no order")),
         };
         // The helper must not keep the device: the connection lives as long as anybody has it open.
@@ -191,6 +201,16 @@ mod tests {
         let mut init = [0; 8192];
         let len = rustix::io::read(&device, &mut init).expect("INIT arrives");
         assert!(len >= 40 + 16, "{len} bytes");
+        match mount.unmounter().widen_read_ahead() {
+            Ok(()) => {
+                let number = mount.connection_number().expect("a number");
+                let path = format!("/sys/class/bdi/0:{number}/read_ahead_kb");
+                let set = std::fs::read_to_string(path).expect("readable");
+                assert_eq!(set.trim(), (super::super::READ_AHEAD_BYTES >> 10).to_string());
+            }
+            // Only root may.
+            Err(error) => assert!(!rustix::process::geteuid().is_root(), "{error}"),
+        }
         let again = mounter.mount().expect_err("mounted already").to_string();
         assert!(again.contains("already"), "{again}");
         mount.unmounter().unmount().expect("unmounted");
