@@ -4,7 +4,7 @@ use crate::coherence::Change;
 use crate::devices::{DeviceUse, Devices, LocalDevices};
 use crate::inode::Inode;
 use crate::lent::{Lending, LentCounts};
-use crate::read::Memory;
+use crate::read::{AheadCounts, Memory};
 use crate::removals::Removals;
 use crate::session::{CallCounts, Session, SessionConfig};
 use crate::space::Space;
@@ -52,6 +52,9 @@ pub struct ClientCounts {
     /// What was lent to the kernel.
     #[serde(flatten)]
     pub lent: LentCounts,
+    /// What was read ahead.
+    #[serde(flatten)]
+    pub ahead: AheadCounts,
 }
 
 /// A session with the file system.
@@ -166,6 +169,7 @@ impl Client {
             meta: self.session.counts(),
             devices: self.devices.counts(),
             lent: self.lent_counts(),
+            ahead: self.read_ahead.counts(),
         }
     }
 

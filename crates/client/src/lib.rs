@@ -53,4 +53,5 @@ pub use habit::Habit;
 pub use holds::{NamesHeld, Pin};
 pub use lent::{Lending, LentCounts, LentName};
 pub use names::{Listing, Renamed, Setting};
+pub use read::AheadCounts;
 pub use session::{CallCounts, SessionConfig};

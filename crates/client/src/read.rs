@@ -16,6 +16,7 @@ use crate::extent_map::Run;
 use crate::inode::Inode;
 use crate::session::{ReadGuard, SessionStamp};
 use crate::space::Allocated;
+pub use ahead::AheadCounts;
 pub(crate) use ahead::{Ahead, Memory};
 use command::{Command, Fetched};
 use protocol::client::{Answer, Call, ReadCall};

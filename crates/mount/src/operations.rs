@@ -210,9 +210,7 @@ impl Server {
         if size <= SMALL_READ_BYTES && self.file_and_way(read.handle)?.1.is_some() {
             self.client.note_use(id, size);
         }
-        if read.flags & libc::O_DIRECT.cast_unsigned() != 0 {
-            self.client.look_ahead(id, read.offset, size);
-        }
+        self.client.look_ahead(id, read.offset, size);
         let chunks = self.client.read(id, read.offset, size, room).await?;
         Ok(Response::Data(chunks.into_iter().collect()))
     }

@@ -1,8 +1,10 @@
-//! Reading ahead of a reader that goes through a file past the kernel's cache.
+//! Reading ahead of a reader that goes through a file.
 //!
-//! The kernel reads ahead for its page cache, but not for `O_DIRECT`, where the device would rest
-//! while an answer is copied and its reader comes back. So what follows is read into memory while a
-//! reader has its answer, in pieces, up to a window that grows with what was read in order.
+//! The kernel reads ahead for its page cache, but by 128 KiB where nobody raises that, not for records with
+//! gaps between them, and not for `O_DIRECT`. The device would rest while an answer is copied and its reader
+//! comes back. So what follows is read into memory while a reader has its answer, in pieces, up to a window
+//! that grows with what was read in order. Pieces are large, so that records that lie one after the other on a
+//! device, though not in the file, are one command.
 //!
 //! A piece belongs to the committed extents that it was read by: it exists only while this client
 //! caches them under READ, and whatever drops or changes those drops it ([`State`]). A recall of READ
@@ -34,6 +36,10 @@ const PIECES_PER_WINDOW: u64 = 2;
 
 /// How far requests that were sent together may overtake each other.
 const STRAY_BYTES_MAX: u64 = 1 << 20;
+
+/// Who leaves out so many times what it reads, each time, still goes through the file in order: to read
+/// what lies between is faster than a command for each record.
+const GAP_RECORDS: u64 = 3;
 
 /// Most bytes of order that count: so many strays end it.
 const STREAK_BYTES_MAX: u64 = 8 << 20;
@@ -81,11 +87,35 @@ struct Piece {
 pub(crate) struct Memory {
     /// Bytes of all pieces.
     kept: Cell<u64>,
+    /// Bytes that were read ahead so far.
+    read: Cell<u64>,
+    /// Those of them that a reader has asked for.
+    used: Cell<u64>,
     /// Rooms of pieces that are gone; answers may still be sent from some.
     rooms: RefCell<Vec<Region>>,
 }
 
+/// What was counted of reading ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct AheadCounts {
+    /// Bytes that are kept now.
+    pub ahead_kept_bytes: u64,
+    /// Bytes that were read ahead.
+    pub ahead_read_bytes: u64,
+    /// Bytes that readers got of those; the others were dropped.
+    pub ahead_used_bytes: u64,
+}
+
 impl Memory {
+    /// What was counted so far.
+    pub(crate) fn counts(&self) -> AheadCounts {
+        AheadCounts {
+            ahead_kept_bytes: self.kept.get(),
+            ahead_read_bytes: self.read.get(),
+            ahead_used_bytes: self.used.get(),
+        }
+    }
+
     /// Memory for a piece of so many bytes, unless ordinary memory is as good.
     fn room(&self, length: u64) -> Option<Region> {
         if !(ROOM_PIECE_BYTES_MIN..=ROOM_BYTES as u64).contains(&length) {
@@ -125,13 +155,17 @@ impl Drop for Piece {
 impl Ahead {
     /// Forgets what was read ahead: the extents that it was read by are not known to hold any more.
     pub(crate) fn clear(&mut self) {
+        if ring::mutant!("ahead-kept") {
+            return;
+        }
         self.pieces.clear();
     }
 
     /// Takes note of a read; answers what is to be read ahead now, in pieces.
     fn note(&mut self, read: &Range<u64>) -> Vec<Range<u64>> {
         let length = read.end - read.start;
-        if read.start != self.next {
+        let gap = read.start.checked_sub(self.next);
+        if gap.is_none_or(|gap| gap > GAP_RECORDS * length || gap > 0 && self.next == 0) {
             self.note_stray(read);
             return Vec::new();
         }
@@ -225,8 +259,8 @@ fn cut(chunks: &[Fetched], range: Range<usize>) -> Vec<Chunk> {
 }
 
 impl Client {
-    /// Tells that a reader is about to read a range past any cache: if it goes through the file in
-    /// order, what follows is read into memory meanwhile, for [`Client::read`] to find.
+    /// Tells that a reader is about to read a range: if it goes through the file in order, what follows is
+    /// read into memory meanwhile, for [`Client::read`] to find.
     pub fn look_ahead(self: &Rc<Self>, id: InodeId, offset: u64, length: usize) {
         let inode = self.inode(id);
         let read = offset..offset.saturating_add(length as u64).min(FILE_SIZE_MAX_BYTES);
@@ -250,6 +284,7 @@ impl Client {
         }
         let Ok((parts, _)) = self.plan(inode, range.clone(), &held.runs) else { return };
         self.read_ahead.kept.set(kept);
+        self.read_ahead.read.set(self.read_ahead.read.get() + length);
         let room = self.read_ahead.room(length);
         let place: Option<RegionSlice> = room.as_ref().map(|room| room.range(0, room.len()));
         let piece = Rc::new(Piece {
@@ -277,7 +312,7 @@ impl Client {
 
     /// What was read ahead of a range, if all of it was. The caller holds the range's extents.
     pub(super) async fn take_ahead(&self, inode: &Inode, range: &Range<u64>) -> Option<Vec<Chunk>> {
-        if !inode.dirty.borrow().is_clean() {
+        if !inode.dirty.borrow().is_clean() && !ring::mutant!("ahead-over-dirty") {
             inode.state.borrow_mut().ahead.clear();
             return None;
         }
@@ -286,6 +321,8 @@ impl Client {
         for piece in pieces {
             chunks.extend(piece.part(range).await?);
         }
+        let used = &self.read_ahead.used;
+        used.set(used.get() + (range.end - range.start));
         Some(chunks)
     }
 }
@@ -335,6 +372,25 @@ mod tests {
         assert!(end <= 64 * 256 * KIB + WINDOW_BYTES_MAX);
         let follow = |pair: (&Rc<Piece>, &Rc<Piece>)| pair.0.range.end == pair.1.range.start;
         assert!(ahead.pieces.iter().zip(ahead.pieces.iter().skip(1)).all(follow));
+    }
+
+    /// Goal: records with gaps between them are an order too, and what is read ahead covers the gaps; records
+    /// that are far apart are none.
+    #[test]
+    fn a_reader_of_records_is_preceded() {
+        let record = |stride: u64, index: u64| index * stride..index * stride + 47_008;
+        let mut ahead = Ahead::default();
+        let mut covered = 0;
+        for index in 0..100 {
+            for range in ahead.note(&record(94_016, index)) {
+                assert!(covered == 0 || range.start == covered, "each byte once, and all");
+                covered = range.end;
+                ahead.pieces.push_back(piece(range, &[]));
+            }
+        }
+        assert!(covered > 100 * 94_016 + WINDOW_BYTES_MAX / 2);
+        let mut far = Ahead::default();
+        assert!((0..100).all(|index| far.note(&record(20 * 47_008, index)).is_empty()));
     }
 
     /// Goal: who reads here and there gets nothing read ahead, and nothing is kept for them.
