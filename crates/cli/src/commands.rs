@@ -8,11 +8,14 @@ mod down;
 pub(crate) mod engine;
 mod eval;
 mod gc;
+mod keep;
 mod list;
 mod meta;
 mod node;
 mod nvme;
+mod renew;
 mod restart;
+mod run;
 mod status;
 mod stripe;
 mod target;
@@ -45,6 +48,9 @@ enum Command {
     Eval(eval::EvalArgs),
     /// Remove what is left of jobs whose processes are gone, as after a reboot.
     Gc(gc::GcArgs),
+    /// Look after a job's part on this machine; `up` starts this.
+    #[command(hide = true)]
+    Keep(keep::KeepArgs),
     /// List the jobs on this machine, those included that a reboot or a crash left.
     List(list::ListArgs),
     /// Run a metadata service.
@@ -56,8 +62,12 @@ enum Command {
     Node(node::NodeArgs),
     /// Use NVMe over TCP targets: discover, list, read, write, measure.
     Nvme(Box<nvme::NvmeArgs>),
+    /// Renew a job's lease: it is still wanted.
+    Renew(renew::RenewArgs),
     /// Start again what has died of a job: nodes, the metadata service.
     Restart(restart::RestartArgs),
+    /// Make a job's file system, run a command on it, and take it down again.
+    Run(Box<run::RunArgs>),
     /// Show a job's nodes, space and health.
     Status(status::StatusArgs),
     /// Show or set how files are laid out over the devices.
@@ -92,12 +102,15 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Down(args) => down::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Gc(args) => gc::run(&args),
+        Command::Keep(args) => keep::run(&args),
         Command::List(args) => list::run(&args),
         Command::Meta(args) => meta::run(&args),
         Command::MountHelper(args) => node::serve_mounts(&args),
         Command::Node(args) => node::run(&args),
         Command::Nvme(args) => nvme::run(*args),
+        Command::Renew(args) => renew::run(&args),
         Command::Restart(args) => restart::run(&args),
+        Command::Run(args) => run::run(*args),
         Command::Status(args) => status::run(&args),
         Command::Stripe(args) => stripe::run(&args),
         Command::Target(args) => target::run(&args),

@@ -10,6 +10,8 @@
 //! started by hand is known as well. No path of a stranger is followed ([`place`]), and what another user
 //! wrote is acted on with that user's rights only ([`users`]).
 //!
+//! A job's keeper ([`keeper`]) starts again what dies, and takes the job down when its owner is gone.
+//!
 //! One executor ([`machine`]) does the work of one machine. `up --local` calls it directly;
 //! `up --nodes` talks to one executor per host over ssh ([`remote`]), line by line.
 
@@ -22,6 +24,8 @@ pub(crate) mod fuse_uring;
 pub(crate) mod gc;
 pub(crate) mod hosts;
 pub(crate) mod job;
+pub(crate) mod keeper;
+pub(crate) mod lease;
 pub(crate) mod life;
 pub(crate) mod machine;
 pub(crate) mod mounts;

@@ -9,7 +9,7 @@ use crate::deploy::mounts::Condition;
 use crate::deploy::output::{print_json, relay};
 use crate::deploy::remote;
 use crate::deploy::size::human;
-use crate::deploy::status::{Life, NodeStatus, Status};
+use crate::deploy::status::{KeeperStatus, Life, NodeStatus, Status};
 use crate::deploy::users;
 use anyhow::bail;
 use clap::Args;
@@ -71,6 +71,7 @@ fn print(status: &Status) {
     if let Some(meta) = &status.meta {
         let address = meta.address.map_or("-".into(), |address| address.to_string());
         println!("metadata service {address}: {}", life(meta.state, meta.pid));
+        println!("  store {}", meta.store.display());
         print_engine(meta.engine.as_deref(), meta.engine_reason.as_deref(), "  ");
     }
     if let Some(note) = &status.note {
@@ -95,6 +96,9 @@ fn print(status: &Status) {
             human(space.reserved_bytes)
         );
     }
+    if let Some(keeper) = &status.keeper {
+        print_keeper(keeper);
+    }
     for session in &status.sessions {
         println!(
             "session {} on {}, silent for {} ms",
@@ -103,6 +107,25 @@ fn print(status: &Status) {
     }
     for file in &status.files_hit {
         println!("file hit: {} (device {})", file.path, file.device);
+    }
+}
+
+fn print_keeper(keeper: &KeeperStatus) {
+    let life = if keeper.alive { "alive" } else { "DEAD" };
+    let dead =
+        if keeper.restarts_dead { "starts again what dies" } else { "leaves dead what dies" };
+    println!("keeper {life} (process {}), {dead}", keeper.pid);
+    if let Some(owner) = keeper.owner_pid {
+        println!("  the job goes when process {owner} ends");
+    }
+    if let Some(left) = keeper.lease_left_seconds {
+        println!("  the job goes in {left} s unless its lease is renewed");
+    }
+    for death in &keeper.record.restarts {
+        println!("  started again: {}: {}", death.part, death.cause);
+    }
+    for death in &keeper.record.given_up {
+        println!("  STAYS DEAD after three deaths in a minute: {}: {}", death.part, death.cause);
     }
 }
 

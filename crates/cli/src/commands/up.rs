@@ -6,6 +6,7 @@ use crate::deploy::job::{JobArgs, JobDir};
 use crate::deploy::machine::{Machine, ReadyNode};
 use crate::deploy::output::print_json;
 use crate::deploy::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
+use crate::deploy::process::Process;
 use crate::deploy::remote;
 use crate::deploy::size;
 use crate::deploy::stop::{Stop, Stopped};
@@ -24,6 +25,9 @@ use std::time::{Duration, Instant};
 /// Time to undo what was made when something fails.
 const UNDO_WITHIN: Duration = Duration::from_secs(20);
 
+/// Shortest lease.
+const LEASE_MIN: Duration = Duration::from_secs(1);
+
 /// Make a job's file system out of its nodes' SSDs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -33,6 +37,8 @@ Examples:
     tsumugi up --nodes ./hosts.txt --insecure --job big one host per line, see below
     tsumugi up --local 1 --job $SLURM_JOB_ID --owner $SLURM_JOB_USER
                                                         as root for a user, as in a Slurm prolog
+    tsumugi up --local 2 --owner-pid $$                 gone when this shell is
+    tsumugi up --local 2 --lease 1h                     gone unless `tsumugi renew` runs every hour
 
 Each line of a file of nodes: HOST [name=NAME] [address=IP] [device=PATH] [mount=DIR] [dir=DIR]
     HOST     what ssh calls it       name     what the pool calls it (default: HOST)
@@ -43,7 +49,8 @@ Each line of a file of nodes: HOST [name=NAME] [address=IP] [device=PATH] [mount
 Empty lines and what follows a # are ignored.
 
 The metadata service runs on the first node. Whatever fails or is interrupted is undone. What dies
-later is started again by `tsumugi restart`; `tsumugi list` shows all jobs of this machine.
+later is started again at once, unless it dies three times in a minute; `tsumugi status` says why.
+`tsumugi list` shows all jobs of this machine, `tsumugi run` makes one for a single command.
 
 Exit codes:
     0    all nodes are ready
@@ -91,6 +98,16 @@ pub(crate) struct UpArgs {
     /// Make the pool for this user, who alone can use it (root only)
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
+    /// Take the job down when this process of this machine has ended
+    #[arg(long, value_name = "PID", conflicts_with = "lease",
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) owner_pid: Option<i32>,
+    /// Take the job down when `tsumugi renew` was not run for so long
+    #[arg(long, value_name = "TIME", value_parser = parse_lease)]
+    lease: Option<Duration>,
+    /// Leave dead what dies, until `tsumugi restart`
+    #[arg(long)]
+    no_restart: bool,
     /// Microseconds to spin for work before sleeping
     #[arg(long, value_name = "N", default_value_t = 0)]
     poll_us: u32,
@@ -151,11 +168,7 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<ExitCode> {
     if args.agent {
         return Ok(remote::serve(&dir, &stop));
     }
-    let result = match &args.nodes {
-        Some(nodes) => remote::up(args, &dir, nodes, &stop),
-        None => up_local(args, &dir, &stop),
-    };
-    match result {
+    match make(args, &dir, &stop) {
         Ok(outcome) => report(args, &dir, &outcome),
         Err(error) => {
             if !error.is::<Stopped>() {
@@ -164,6 +177,14 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<ExitCode> {
             eprintln!("tsumugi: {error}; undone");
             Ok(ExitCode::from(130))
         }
+    }
+}
+
+/// Makes a job on this machine or on others.
+pub(crate) fn make(args: &UpArgs, dir: &JobDir, stop: &Stop) -> anyhow::Result<Outcome> {
+    match &args.nodes {
+        Some(nodes) => remote::up(args, dir, nodes, stop),
+        None => up_local(args, dir, stop),
     }
 }
 
@@ -269,6 +290,9 @@ impl UpArgs {
             insecure: self.insecure,
             owner: self.owner()?,
             fuse_uring: self.fuse_uring,
+            is_kept: !self.no_restart,
+            owner_process: self.owner_process()?,
+            lease_seconds: self.lease.map(|lasts| lasts.as_secs()),
         })
     }
 
@@ -276,6 +300,15 @@ impl UpArgs {
     fn owner(&self) -> anyhow::Result<Option<User>> {
         let owner = self.owner.as_deref().map(User::find).transpose()?;
         Ok(owner.filter(|owner| !owner.is_current()))
+    }
+
+    /// The process whose end is that of the job.
+    fn owner_process(&self) -> anyhow::Result<Option<Process>> {
+        let find = |pid| {
+            let process = Process::of(pid).ok().filter(Process::is_alive);
+            process.with_context(|| format!("--owner-pid: there is no process {pid}"))
+        };
+        self.owner_pid.map(find).transpose()
     }
 
     /// A node's device when nothing is said of it in particular.
@@ -295,6 +328,15 @@ impl UpArgs {
     pub(crate) fn bar(&self) -> ProgressBar {
         if self.json { ProgressBar::hidden() } else { preparation() }
     }
+}
+
+/// A lease: whole seconds, as clocks of shells and schedulers have them.
+fn parse_lease(text: &str) -> Result<Duration, String> {
+    let lasts = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if lasts < LEASE_MIN {
+        return Err(format!("a lease lasts at least {LEASE_MIN:?}"));
+    }
+    Ok(lasts)
 }
 
 impl Transport {

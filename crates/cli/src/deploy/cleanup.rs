@@ -8,8 +8,8 @@
 use super::job::JobDir;
 use super::life::Holder;
 use super::process::{self, Process};
-use super::state::{NodeState, State};
-use super::{fabric, files, fuse_uring, mounts, record};
+use super::state::{MetaState, NodeState, State};
+use super::{fabric, files, fuse_uring, keeper, mounts, record};
 use crate::print::words;
 use anyhow::bail;
 use rustix::process::Signal;
@@ -70,6 +70,8 @@ pub(crate) fn clean(dir: &JobDir, deadline: Instant, is_own: bool) -> anyhow::Re
     {
         stop_builder(state, deadline, &mut report);
     }
+    // Before what it would start again is ended.
+    state.iter().for_each(keeper::stop);
     let Some(_lock) = dir.lock_until(deadline)? else {
         if !dir.path().exists() {
             return Ok(report);
@@ -253,6 +255,12 @@ fn remove_files(state: &State, report: &mut Report) {
             let removed = files::remove_unused(device);
             report.note(removed);
         }
+    }
+    if let Some(store) = state.meta.as_ref().and_then(MetaState::directory)
+        && store.exists()
+    {
+        let removed = files::remove_tree(store);
+        report.note(removed);
     }
     for directory in state.directories.iter().rev() {
         // In use by others, or the job's own, which goes last.

@@ -8,7 +8,7 @@ use super::cleanup::{self, Report};
 use super::find::{self, Condition, Job};
 use super::job::JobDir;
 use super::mounts;
-use super::state::State;
+use super::state::{MetaState, State};
 use crate::print::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -121,7 +121,12 @@ fn items(job: &Job) -> Vec<String> {
                 items.push(named("backing file", path));
             }
         }
-        let outside = |path: &&PathBuf| path.exists() && !path.starts_with(&job.path);
+        let store =
+            state.meta.as_ref().and_then(MetaState::directory).filter(|store| store.exists());
+        items.extend(store.map(|store| named("metadata store", store)));
+        let outside = |path: &&PathBuf| {
+            path.exists() && !path.starts_with(&job.path) && store != Some(path.as_path())
+        };
         items.extend(state.directories.iter().filter(outside).map(|p| named("directory", p)));
     }
     if job.path.exists() {

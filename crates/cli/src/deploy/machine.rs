@@ -10,10 +10,10 @@ use super::place::{self, Trust};
 use super::plan::{DevicePlan, NodePlan, Plan};
 use super::prepare::{self, Backing};
 use super::service::Service;
-use super::state::State;
+use super::state::{MetaState, State};
 use super::stop::Stop;
 use super::users::User;
-use super::{fabric, fuse_uring, record, services};
+use super::{fabric, fuse_uring, keeper, lease, record, services};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, Permissions};
@@ -84,7 +84,7 @@ impl Machine {
             refuse_exposure(&plan)?;
         }
         dir.refuse_existing()?;
-        let state = State::of_plan(dir, &plan)?;
+        let mut state = State::of_plan(dir, &plan)?;
         check(&plan, &state)?;
         dir.create()?;
         let Some(lock) = dir.try_lock()? else {
@@ -96,6 +96,8 @@ impl Machine {
             open_to(dir, owner)?;
         }
         write_private(&dir.join("secret"), &plan.secret)?;
+        keeper::start(dir, &mut state)?;
+        state.write(dir)?;
         Ok(Machine { dir: dir.clone(), plan, state, stop, services: Vec::new(), _lock: lock })
     }
 
@@ -126,7 +128,7 @@ impl Machine {
     /// Writes the nodes' devices into the state; returns the backing files, each with its node.
     fn name_devices(&mut self) -> Vec<(usize, Backing)> {
         let mut files = Vec::new();
-        let device_dir = device_dir(&self.plan);
+        let device_dir = self.plan.device_dir();
         for (index, node) in self.plan.nodes.iter().enumerate() {
             let state = &mut self.state.nodes[index];
             match &node.device {
@@ -150,8 +152,10 @@ impl Machine {
         let mounts = self.state.nodes.iter().map(|node| (node.mount.clone(), mount_mode));
         let mut wanted: Vec<_> = mounts.collect();
         if has_files {
-            wanted.push((device_dir(&self.plan), 0o700));
+            wanted.push((self.plan.device_dir(), 0o700));
         }
+        let store = self.state.meta.as_ref().and_then(MetaState::directory);
+        wanted.extend(store.map(|store| (store.to_path_buf(), 0o700)));
         self.state.directories = wanted
             .iter()
             .flat_map(|(path, _)| path.ancestors())
@@ -261,16 +265,12 @@ impl Machine {
     /// Everything is up: from now on only `down` ends it.
     pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
         self.stop.check()?;
+        if let Some(lasts) = self.state.lease() {
+            lease::renew(&self.dir, lasts)?;
+        }
         self.state.is_ready = true;
         self.state.write(&self.dir)
     }
-}
-
-/// Where this machine's backing files are made.
-fn device_dir(plan: &Plan) -> PathBuf {
-    let chosen = plan.device_dir.clone();
-    // Not in the job's directory, which may well be in memory.
-    chosen.unwrap_or_else(|| format!("/var/tmp/tsumugi-{}", plan.id).into())
 }
 
 /// Refuses what cannot work, before anything is made.
@@ -292,8 +292,9 @@ fn check(plan: &Plan, state: &State) -> anyhow::Result<()> {
                 .with_context(|| format!("cannot use the device {}", path.display()))?;
         }
     }
-    if plan.nodes.iter().any(|node| matches!(node.device, DevicePlan::File { .. })) {
-        let directory = device_dir(plan);
+    let has_files = plan.nodes.iter().any(|node| matches!(node.device, DevicePlan::File { .. }));
+    if has_files || plan.meta.is_some() {
+        let directory = plan.device_dir();
         place::require_directory(&directory)?;
         place::check(&directory, Trust::Chosen)?;
     }

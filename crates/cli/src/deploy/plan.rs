@@ -1,6 +1,7 @@
 //! What one machine is to do for a job. `up` makes a plan per machine; [`super::machine`] carries it
 //! out, here or at the other end of ssh.
 
+use super::process::Process;
 use super::users::User;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -37,6 +38,20 @@ pub(crate) struct Plan {
     pub(crate) owner: Option<User>,
     /// Switch FUSE over `io_uring` on for the machine, or fail.
     pub(crate) fuse_uring: bool,
+    /// Start again what dies.
+    pub(crate) is_kept: bool,
+    /// The process of this machine whose end is that of the job.
+    pub(crate) owner_process: Option<Process>,
+    /// How long a lease lasts that is not renewed.
+    pub(crate) lease_seconds: Option<u64>,
+}
+
+impl Plan {
+    /// Where this machine's backing files and the metadata store are made: not in the job's directory, which may
+    /// well be in memory.
+    pub(crate) fn device_dir(&self) -> PathBuf {
+        self.device_dir.clone().unwrap_or_else(|| format!("/var/tmp/tsumugi-{}", self.id).into())
+    }
 }
 
 /// The metadata service.

@@ -51,7 +51,8 @@ impl Process {
         self.open().is_some_and(|handle| pidfd_send_signal(handle, signal).is_ok())
     }
 
-    fn open(&self) -> Option<OwnedFd> {
+    /// A handle of it, readable once it has ended; none if it has.
+    pub(super) fn open(&self) -> Option<OwnedFd> {
         let handle = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
         // Checked after opening: from here the handle means this process and no later one.
         self.is_alive().then_some(handle)

@@ -13,11 +13,11 @@ use super::hosts::{self, Host, Spot};
 use super::job::JobDir;
 use super::machine::ReadyNode;
 use super::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
-use super::record;
 use super::restart::META;
 use super::state::{HostState, State};
 use super::status::{NodeStatus, Status};
 use super::stop::Stop;
+use super::{keeper, lease, record};
 use crate::commands::up::{Outcome, UpArgs, show};
 use crate::print::words;
 use anyhow::{Context, bail};
@@ -43,6 +43,9 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(30);
 /// How long writing backing files may take without an answer.
 const PREPARE_WITHIN: Duration = Duration::from_hours(1);
 
+/// The lease of the machines of a job that has an owning process, which this machine renews.
+const OWNED_LEASE: Duration = Duration::from_mins(15);
+
 /// Time to undo what was made when something fails.
 const UNDO_WITHIN: Duration = Duration::from_secs(20);
 
@@ -53,14 +56,25 @@ pub(crate) struct Restarted {
     pub(crate) restarted: Vec<String>,
 }
 
+/// What `renew --json` prints.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Renewed {
+    /// Machines whose leases were not renewed, and why.
+    pub(crate) left: Vec<String>,
+}
+
 /// Brings a job up on machines reached by ssh.
 pub(crate) fn up(args: &UpArgs, dir: &JobDir, nodes: &str, stop: &Stop) -> anyhow::Result<Outcome> {
     let hosts = hosts::read(nodes)?;
-    let plan = args.bare_plan(Vec::new())?;
+    let mut plan = args.bare_plan(Vec::new())?;
+    // Should this machine die, nobody else knows of the owning process.
+    let is_owned = plan.owner_process.is_some();
+    plan.lease_seconds = plan.lease_seconds.or(is_owned.then_some(OWNED_LEASE.as_secs()));
     if let Some(address) = hosts.iter().find_map(Host::known_address) {
         refuse_address(args, address)?;
     }
     let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
+    (state.owner_process, state.lease_seconds) = (plan.owner_process, plan.lease_seconds);
     for host in &hosts {
         state.hosts.push(HostState {
             host: host.ssh_name.clone(),
@@ -78,7 +92,12 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, nodes: &str, stop: &Stop) -> anyho
         };
         state.write(dir)?;
         record::write_or_say(&state);
+        keeper::start(dir, &mut state)?;
+        state.write(dir)?;
         let outcome = converse(args, &state, &hosts, &plan, dir, stop, &mut reached)?;
+        if let Some(lasts) = state.lease() {
+            lease::renew(dir, lasts)?;
+        }
         state.is_ready = true;
         state.write(dir)?;
         Ok(outcome)
@@ -135,7 +154,7 @@ fn plans(
         let meta = (index == 0).then(|| MetaPlan { listen: SocketAddr::from((address, 0)) });
         // Hosts may be one machine: each part's processes have a mark of their own.
         let id = format!("{}.{}", base.id, host.name);
-        Ok(Plan { id, meta, nodes: vec![node], ..base.clone() })
+        Ok(Plan { id, meta, nodes: vec![node], owner_process: None, ..base.clone() })
     };
     hosts.iter().zip(addresses).enumerate().map(plan).collect()
 }
@@ -264,6 +283,38 @@ impl HostState {
 /// A word that no shell takes apart.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Renews a job's lease here and on its machines, for as long as it was made for or `lasts`. Returns what
+/// could not be renewed.
+pub(crate) fn renew(dir: &JobDir, lasts: Option<Duration>) -> anyhow::Result<Vec<String>> {
+    let state = State::read(dir)?;
+    let state = state.with_context(|| format!("there is no job {}", dir.job()))?;
+    let Some(lasts) = lasts.or(state.lease()) else {
+        bail!("job {} has no lease: it was made without --lease", dir.job());
+    };
+    lease::renew(dir, lasts)?;
+    let lasts = format!("{}ms", lasts.as_millis());
+    let arguments = ["renew", "--json", "--lease", &lasts];
+    let renew_at = |host: &HostState| ask::<Renewed>(&mut host.command(dir.job(), &arguments));
+    let answers = std::thread::scope(|scope| {
+        let asked: Vec<_> =
+            state.hosts.iter().map(|host| scope.spawn(move || renew_at(host))).collect();
+        let joined = asked.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")))
+        });
+        joined.collect::<Vec<_>>()
+    });
+    let mut left = Vec::new();
+    for (host, answer) in state.hosts.iter().zip(answers) {
+        match answer {
+            Ok(there) => {
+                left.extend(there.left.iter().map(|left| format!("{}: {left}", host.host)));
+            }
+            Err(error) => left.push(format!("{}: {}", host.host, words(&error))),
+        }
+    }
+    Ok(left)
 }
 
 /// Takes a job down here and on its machines: the one with the metadata service last.
@@ -397,6 +448,19 @@ fn merge(status: &mut Status, host: &HostState, there: Status) {
         status.sessions = there.sessions;
         status.space = there.space;
         status.files_hit = there.files_hit;
+    }
+    if let Some(mut keeper) = there.keeper {
+        let record = &mut keeper.record;
+        for death in record.restarts.iter_mut().chain(&mut record.given_up) {
+            death.part = format!("{}: {}", host.host, death.part);
+        }
+        match &mut status.keeper {
+            Some(own) => {
+                own.record.restarts.append(&mut record.restarts);
+                own.record.given_up.append(&mut record.given_up);
+            }
+            None => status.keeper = Some(keeper),
+        }
     }
     status.trouble = status.trouble.take().or(there.trouble);
     status.note = status.note.take().or(there.note);

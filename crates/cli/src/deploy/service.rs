@@ -114,6 +114,15 @@ impl Service {
     }
 }
 
+/// The last error that a log's end tells of.
+pub(crate) fn last_error(log: &Path) -> Option<String> {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(TAIL_BYTES)..]).into_owned();
+    let is_error =
+        |line: &&str| ["ERROR", "panicked at", "tsumugi: "].iter().any(|mark| line.contains(mark));
+    text.lines().rfind(is_error).map(|line| line.trim().into())
+}
+
 /// The last lines of a log, indented.
 pub(crate) fn tail(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();

@@ -28,7 +28,7 @@ pub(crate) fn start_meta(
         arguments.extend([OsString::from(name), value.to_owned()]);
     };
     option("--listen", listen.to_string().as_ref());
-    option("--store", dir.join("meta").as_ref());
+    option("--store", meta.store.as_ref());
     option("--secret", dir.join("secret").as_ref());
     if let Some(namespace) = &meta.namespace {
         option("--network-namespace", namespace.as_ref());

@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Layout of the file.
 const VERSION: u32 = 1;
@@ -64,6 +65,18 @@ pub(crate) struct State {
     /// The engine that its processes must use, if one was asked for.
     #[serde(default)]
     pub(crate) engine: Option<String>,
+    /// What dies is started again.
+    #[serde(default)]
+    pub(crate) is_kept: bool,
+    /// The process whose end is that of the job.
+    #[serde(default)]
+    pub(crate) owner_process: Option<Process>,
+    /// How long a lease lasts that is not renewed.
+    #[serde(default)]
+    pub(crate) lease_seconds: Option<u64>,
+    /// The keeper's process.
+    #[serde(default)]
+    pub(crate) keeper: Option<Process>,
 }
 
 /// The metadata service.
@@ -75,6 +88,19 @@ pub(crate) struct MetaState {
     pub(crate) process: Option<Process>,
     /// Network namespace of its sockets.
     pub(crate) namespace: Option<PathBuf>,
+    /// Its store, on a disk: alone in a directory, with the file by which it shows that it lives.
+    #[serde(default)]
+    pub(crate) store: PathBuf,
+}
+
+impl MetaState {
+    /// What is removed with the job, but for the job's own directory.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        let named = |path: &&Path| {
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().contains(&b'@'))
+        };
+        self.store.parent().filter(named)
+    }
 }
 
 /// A node.
@@ -139,6 +165,10 @@ impl State {
             owner: None,
             fuse_uring: false,
             engine: None,
+            is_kept: false,
+            owner_process: None,
+            lease_seconds: None,
+            keeper: None,
         })
     }
 
@@ -148,11 +178,17 @@ impl State {
         state.owner.clone_from(&plan.owner);
         state.fuse_uring = plan.fuse_uring;
         state.engine.clone_from(&plan.engine);
+        state.is_kept = plan.is_kept;
+        state.owner_process = plan.owner_process;
+        state.lease_seconds = plan.lease_seconds;
         let namespace = |name: &str| plan.has_fabric.then(|| dir.join("netns").join(name));
+        // The identifier tells it from what an earlier job of this name may have left.
+        let store = plan.device_dir().join(format!("{}@meta-{}", dir.job(), plan.id)).join("store");
         state.meta = plan.meta.as_ref().map(|_| MetaState {
             address: None,
             process: None,
             namespace: namespace("meta"),
+            store,
         });
         for node in &plan.nodes {
             state.nodes.push(NodeState {
@@ -184,7 +220,14 @@ impl State {
     /// Reads the file; `None` if there is none.
     pub(crate) fn read(dir: &JobDir) -> anyhow::Result<Option<State>> {
         let state = read_file(&dir.join(FILE))?;
-        Ok(state.map(|state| State { dir: dir.path().into(), ..state }))
+        Ok(state.map(|mut state| {
+            // Earlier versions wrote no place down.
+            if let Some(meta) = state.meta.as_mut().filter(|meta| meta.store.as_os_str().is_empty())
+            {
+                meta.store = dir.join("meta");
+            }
+            State { dir: dir.path().into(), ..state }
+        }))
     }
 
     /// Reads the file, or else the copy of a job that root made for this user; and whether it was the
@@ -197,9 +240,16 @@ impl State {
         }
     }
 
+    /// How long the job's lease lasts, if it has one.
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        self.lease_seconds.map(Duration::from_secs)
+    }
+
     /// The file by which the metadata service shows that it lives.
     pub(crate) fn meta_life(&self) -> PathBuf {
-        self.dir.join("meta.pid")
+        let store =
+            self.meta.as_ref().map_or_else(|| self.dir.join("meta"), |meta| meta.store.clone());
+        store.with_added_extension("pid")
     }
 
     /// The file by which a node shows that it lives.

@@ -2,6 +2,8 @@
 
 use super::admin;
 use super::job::JobDir;
+use super::keeper::KeeperRecord;
+use super::lease;
 use super::life::Holder;
 use super::mounts::{self, Condition};
 use super::state::State;
@@ -62,6 +64,9 @@ pub(crate) struct Status {
     pub(crate) trouble: Option<String>,
     /// Nodes.
     pub(crate) nodes: Vec<NodeStatus>,
+    /// What looks after the job on this machine, if anything does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) keeper: Option<KeeperStatus>,
     /// Devices, with the targets' own counts since their start.
     pub(crate) devices: Vec<DeviceStatus>,
     /// Sessions.
@@ -70,6 +75,24 @@ pub(crate) struct Status {
     pub(crate) space: Option<Space>,
     /// Files that have data on devices that are offline (at most 1000).
     pub(crate) files_hit: Vec<FileHit>,
+}
+
+/// What looks after a job on a machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeeperStatus {
+    /// Its process.
+    pub(crate) pid: i32,
+    /// It runs.
+    pub(crate) alive: bool,
+    /// What dies is started again.
+    pub(crate) restarts_dead: bool,
+    /// The process whose end is that of the job.
+    pub(crate) owner_pid: Option<i32>,
+    /// How long the lease lasts if it is not renewed.
+    pub(crate) lease_left_seconds: Option<u64>,
+    /// What was started again, and what died too often and stays dead.
+    #[serde(flatten)]
+    pub(crate) record: KeeperRecord,
 }
 
 /// The metadata service.
@@ -92,6 +115,9 @@ pub(crate) struct MetaStatus {
     pub(crate) engine_reason: Option<String>,
     /// Network namespace of its sockets.
     pub(crate) namespace: Option<PathBuf>,
+    /// Its store.
+    #[serde(default)]
+    pub(crate) store: PathBuf,
     /// Calls answered since its start.
     pub(crate) calls: u64,
     /// Recalls and invalidations sent.
@@ -245,6 +271,7 @@ impl Status {
             note: None,
             trouble: None,
             nodes: nodes(&state),
+            keeper: if is_own { keeper(dir, &state)? } else { None },
             devices: Vec::new(),
             sessions: Vec::new(),
             space: None,
@@ -262,6 +289,7 @@ impl Status {
                 state: Life::new(pid, living.is_some()),
                 address: meta.address,
                 namespace: meta.namespace.clone(),
+                store: meta.store.clone(),
                 calls: 0,
                 recalls: 0,
                 transactions: 0,
@@ -372,6 +400,19 @@ impl NodeStatus {
             device: None,
         }
     }
+}
+
+fn keeper(dir: &JobDir, state: &State) -> anyhow::Result<Option<KeeperStatus>> {
+    let Some(process) = state.keeper else { return Ok(None) };
+    let lease_left = if state.lease().is_some() { lease::left(dir)? } else { None };
+    Ok(Some(KeeperStatus {
+        pid: process.pid,
+        alive: state.living(Some(process)).is_some(),
+        restarts_dead: state.is_kept,
+        owner_pid: state.owner_process.map(|owner| owner.pid),
+        lease_left_seconds: lease_left.map(|left| left.as_secs()),
+        record: KeeperRecord::read(dir)?,
+    }))
 }
 
 fn nodes(state: &State) -> Vec<NodeStatus> {

@@ -34,6 +34,11 @@ impl Stop {
         }
     }
 
+    /// Forgets signals that came so far: they were for somebody else.
+    pub(crate) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
     /// Tells all who look to stop, as if by a signal.
     pub(crate) fn request(&self) {
         self.0.store(SIGTERM.cast_unsigned() as usize, Ordering::Relaxed);

@@ -1,0 +1,48 @@
+//! `tsumugi renew`: says that a job is still wanted.
+
+use crate::deploy::job::JobArgs;
+use crate::deploy::output::print_json;
+use crate::deploy::remote;
+use clap::Args;
+use serde_json::json;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Renew a job's lease: it is still wanted.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+    tsumugi up --local 2 --lease 1h        a job that goes when its lease lapses
+    tsumugi renew                          it lasts another hour
+    tsumugi renew --lease 10m              it lasts ten minutes from now
+
+Exit codes:
+    0  the lease is renewed on all machines of the job
+    1  there is no such job, it has no lease, or some machine could not be reached, which is named
+    2  wrong usage")]
+pub(crate) struct RenewArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// How long it lasts from now on (default: what `up --lease` said)
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    lease: Option<Duration>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `tsumugi renew`.
+pub(crate) fn run(args: &RenewArgs) -> anyhow::Result<ExitCode> {
+    crate::confine::keep_files_private();
+    let dir = args.job.dir()?;
+    let left = remote::renew(&dir, args.lease)?;
+    if args.json {
+        print_json(&json!({ "job": dir.job(), "left": left }))?;
+    } else if left.is_empty() {
+        println!("job {}: the lease is renewed", dir.job());
+    }
+    for left in &left {
+        eprintln!("tsumugi: not renewed: {left}");
+    }
+    Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,268 @@
+//! `tsumugi run`: a job's file system for one command.
+
+use super::up::{self, UpArgs};
+use crate::deploy::job::JobDir;
+use crate::deploy::process::Process;
+use crate::deploy::remote;
+use crate::deploy::stop::{Stop, Stopped};
+use crate::print::words;
+use crate::staging::{self, Options, Tally};
+use anyhow::{Context, bail};
+use clap::Args;
+use rustix::process::Signal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+/// Time for nodes to commit and end before they are killed.
+const DOWN_WITHIN: Duration = Duration::from_secs(30);
+/// Threads that stage.
+const THREADS: usize = 8;
+
+/// What failed was not the command.
+const OWN_FAILURE: u8 = 125;
+/// The command cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
+/// There is no such command.
+const NOT_FOUND: u8 = 127;
+/// Added to the number of the signal that has killed the command.
+const SIGNALLED: i32 = 128;
+
+/// Make a job's file system, run a command on it, and take it down again.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    up: UpArgs,
+    /// Copy SRC to DST in the file system first; may be repeated
+    #[arg(long, value_name = "SRC:DST", value_parser = parse_staging)]
+    stage_in: Vec<Staging>,
+    /// Copy SRC of the file system to DST afterwards, if the command succeeds; may be repeated
+    #[arg(long, value_name = "SRC:DST", value_parser = parse_staging)]
+    stage_out: Vec<Staging>,
+    /// Stage out even if the command fails or is ended by a signal
+    #[arg(long, requires = "stage_out")]
+    stage_out_always: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What `--help` shows after the options.
+const HELP: &str = "\
+Examples:
+    tsumugi run --local 2 -- sh -c 'cd $TSUMUGI_MOUNT && make -j8'
+    tsumugi run --nodes node1,node2 --insecure --stage-in inputs:/ --stage-out results:. -- ./job
+
+The command finds the job's name in $TSUMUGI_JOB and the mount of the first node in $TSUMUGI_MOUNT.
+Paths in the file system are relative to that mount. Signals go to the command. However this ends,
+kill -9 included, the file system is taken down.
+
+Exit codes: that of the command, 128 and its number if a signal has killed it, and
+    125  the file system could not be made, or staging failed, or something is left, which is named
+    126  the command cannot be executed
+    127  there is no such command
+    130  stopped by Ctrl-C or a signal before the command began
+    2    wrong usage";
+
+/// What is copied where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Staging {
+    from: PathBuf,
+    to: PathBuf,
+}
+
+fn parse_staging(text: &str) -> Result<Staging, String> {
+    match text.split_once(':') {
+        Some((from, to)) if !from.is_empty() && !to.is_empty() => {
+            Ok(Staging { from: from.into(), to: to.into() })
+        }
+        _ => Err("it takes two paths with a colon between them".into()),
+    }
+}
+
+/// How it went.
+struct Ended {
+    code: u8,
+    is_success: bool,
+}
+
+/// Runs `tsumugi run`.
+pub(crate) fn run(mut args: RunArgs) -> anyhow::Result<ExitCode> {
+    crate::confine::keep_files_private();
+    args.up.owner_pid = Some(std::process::id().cast_signed());
+    if args.up.job.job.is_none() {
+        args.up.job.job = Some(format!("run-{}", std::process::id()));
+    }
+    let stop = Stop::on_signals()?;
+    let code = match drive(&args, &stop) {
+        Ok(code) => code,
+        Err(error) if error.is::<Stopped>() => {
+            eprintln!("tsumugi: {error}; undone");
+            130
+        }
+        Err(error) => {
+            eprintln!("tsumugi: {}", words(&error));
+            OWN_FAILURE
+        }
+    };
+    Ok(ExitCode::from(code))
+}
+
+fn drive(args: &RunArgs, stop: &Stop) -> anyhow::Result<u8> {
+    let dir = args.up.job.dir()?;
+    let outcome = up::make(&args.up, &dir, stop)?;
+    let first = outcome.nodes.first().context("the job has no nodes")?;
+    eprintln!(
+        "tsumugi: job {}: {} nodes ready in {:.2} s, mount {}",
+        dir.job(),
+        outcome.nodes.len(),
+        outcome.ready.as_secs_f64(),
+        first.mount.display()
+    );
+    let result = with_job(args, &dir, &first.mount, stop);
+    let is_gone = take_down(&dir);
+    match result {
+        Ok(ended) if ended.is_success && !is_gone => Ok(OWN_FAILURE),
+        Ok(ended) => Ok(ended.code),
+        Err(error) => Err(error),
+    }
+}
+
+fn with_job(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::Result<Ended> {
+    for staging in &args.stage_in {
+        stage(&staging.from, &inside(mount, &staging.to), stop)?;
+    }
+    let ended = execute(args, dir, mount, stop)?;
+    if ended.is_success || args.stage_out_always {
+        for staging in &args.stage_out {
+            stage(&inside(mount, &staging.from), &staging.to, stop)?;
+        }
+    }
+    Ok(ended)
+}
+
+/// A path of the file system, whether it begins with a slash or not.
+fn inside(mount: &Path, path: &Path) -> PathBuf {
+    mount.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn stage(from: &Path, to: &Path, stop: &Stop) -> anyhow::Result<()> {
+    let pairs = staging::pairs(&[from.to_path_buf()], to)?;
+    let options = Options { threads: THREADS, checksum: false, recursive: true, xattrs: true };
+    let tally = Tally::default();
+    staging::copy(&pairs, &options, &tally, stop);
+    stop.check()?;
+    let summary = tally.summary();
+    for failure in &summary.errors {
+        eprintln!("tsumugi: {}: {}", failure.path, failure.error);
+    }
+    if summary.failures > 0 {
+        bail!("{} of {} could not be copied to {}", summary.failures, from.display(), to.display());
+    }
+    Ok(())
+}
+
+/// Runs the command, and hands signals on to it.
+fn execute(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::Result<Ended> {
+    stop.check()?;
+    let (program, arguments) = args.command.split_first().context("there is no command")?;
+    let all = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+    let mut signals =
+        signal_hook::iterator::Signals::new(all).context("cannot watch for signals")?;
+    let mut command = Command::new(program);
+    command.args(arguments).env("TSUMUGI_JOB", dir.job()).env("TSUMUGI_MOUNT", mount);
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            eprintln!("tsumugi: cannot run {}: {error}", program.display());
+            let is_absent = error.kind() == io::ErrorKind::NotFound;
+            let code = if is_absent { NOT_FOUND } else { NOT_EXECUTABLE };
+            return Ok(Ended { code, is_success: false });
+        }
+    };
+    let handle = signals.handle();
+    let process =
+        Process::of(child.id().cast_signed()).context("cannot find the command in /proc")?;
+    let status = std::thread::scope(|scope| {
+        scope.spawn(move || signals.forever().for_each(|signal| hand_on(signal, process)));
+        let status = wait(&mut child);
+        handle.close();
+        status
+    });
+    // What came meanwhile was for the command.
+    stop.forget();
+    let status = status.context("cannot wait for the command")?;
+    Ok(Ended { code: code_of(status), is_success: status.success() })
+}
+
+/// A terminal sends its signals to the command by itself, as it is of the same process group.
+fn hand_on(signal: i32, process: Process) {
+    let is_terminals = matches!(signal, SIGINT | SIGQUIT) && is_in_foreground();
+    if !is_terminals && let Some(signal) = Signal::from_named_raw(signal) {
+        process.signal(signal);
+    }
+}
+
+/// Whether a terminal sends its signals to this process group (`proc_pid_stat(5)`, fields 5 and 8).
+fn is_in_foreground() -> bool {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let mut fields = fields.split_ascii_whitespace().skip(2);
+    let (group, foreground) = (fields.next(), fields.nth(2));
+    group.is_some() && group == foreground
+}
+
+fn wait(child: &mut Child) -> io::Result<ExitStatus> {
+    loop {
+        match child.wait() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| SIGNALLED + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(OWN_FAILURE)
+}
+
+/// Takes the job down; returns whether nothing is left.
+fn take_down(dir: &JobDir) -> bool {
+    match remote::down(dir, DOWN_WITHIN) {
+        Ok(report) => {
+            for name in &report.killed {
+                eprintln!("tsumugi: killed {name}");
+            }
+            for left in &report.left {
+                eprintln!("tsumugi: left behind: {left}");
+            }
+            report.left.is_empty()
+        }
+        Err(error) => {
+            eprintln!("tsumugi: left behind {}: {}", dir.path().display(), words(&error));
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: two paths are taken apart at the first colon, and paths inside stay inside the mount.
+    #[test]
+    fn staging_names_two_paths() {
+        let staging = parse_staging("in:/a:b").unwrap();
+        assert_eq!((staging.from, staging.to), ("in".into(), "/a:b".into()));
+        for bad in ["", "a", ":b", "a:"] {
+            assert!(parse_staging(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(inside(Path::new("/m"), Path::new("/a/b")), Path::new("/m/a/b"));
+        assert_eq!(inside(Path::new("/m"), Path::new("a")), Path::new("/m/a"));
+    }
+}

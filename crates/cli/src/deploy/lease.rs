@@ -1,0 +1,74 @@
+//! The lease of a job: who owns it says from time to time that it is still wanted.
+//!
+//! Until when it lasts is in a file of the job's directory, as time since the machine's boot, suspended time
+//! included. A job does not survive a reboot, so that no other clock is needed.
+
+use super::job::JobDir;
+use super::place;
+use anyhow::Context;
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+const FILE: &str = "lease";
+/// Longest content.
+const BYTES_MAX: u64 = 64;
+
+/// Makes the lease last for so long from now on.
+///
+/// # Errors
+/// If its file cannot be written.
+pub(crate) fn renew(dir: &JobDir, lasts: Duration) -> anyhow::Result<()> {
+    let until = ring::time::boot_time().saturating_add(lasts.as_nanos() as u64);
+    let (path, beside) = (dir.join(FILE), dir.join("lease.new"));
+    let result = (|| {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let opened =
+            rustix::fs::open(&beside, flags | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600))?;
+        File::from(opened).write_all(until.to_string().as_bytes())?;
+        std::fs::rename(&beside, &path)
+    })();
+    result.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// How long the lease lasts from now on; nothing once it has lapsed, `None` if it was never written.
+///
+/// # Errors
+/// If its file cannot be read, or says something else.
+pub(crate) fn left(dir: &JobDir) -> anyhow::Result<Option<Duration>> {
+    let path = dir.join(FILE);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut text = String::new();
+    let opened = rustix::fs::open(&path, flags, Mode::empty()).map_err(io::Error::from);
+    match opened.and_then(|file| File::from(file).take(BYTES_MAX).read_to_string(&mut text)) {
+        Ok(_) => {}
+        Err(error) if place::is_absent(&error) => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", path.display()));
+        }
+    }
+    let until: u64 = text.parse().with_context(|| format!("{} is not a lease", path.display()))?;
+    Ok(Some(Duration::from_nanos(until.saturating_sub(ring::time::boot_time()))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a lease lasts as long as it was renewed for; none, and rubbish, are no lapsed lease.
+    #[test]
+    fn a_lease_lasts_as_long_as_renewed() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = JobDir::new(Some("j"), Some(base.path())).unwrap();
+        dir.create().unwrap();
+        assert_eq!(left(&dir).unwrap(), None);
+        renew(&dir, Duration::from_mins(1)).unwrap();
+        let first = left(&dir).unwrap().unwrap();
+        assert!(first > Duration::from_secs(50) && first <= Duration::from_mins(1), "{first:?}");
+        renew(&dir, Duration::ZERO).unwrap();
+        assert_eq!(left(&dir).unwrap(), Some(Duration::ZERO));
+        std::fs::write(dir.join(FILE), "never").unwrap();
+        assert!(left(&dir).is_err());
+    }
+}
