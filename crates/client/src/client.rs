@@ -15,7 +15,7 @@ use protocol::{Errno, InodeId, Rights, SessionId};
 use ring::local::{Semaphore, WaitGroup};
 use ring::time::{Instant, now, sleep};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// Bytes of written data that may wait in memory for their devices.
@@ -33,6 +33,9 @@ pub struct ClientConfig {
     /// Called with changes that others made, for whoever caches outside of this client (the
     /// kernel); always after the recall that told of it was answered.
     pub changes: Option<Box<dyn Fn(Change)>>,
+    /// Data of files that are no longer than this travels in commits and lies with the service; at most
+    /// [`protocol::inline::INLINE_MAX_BYTES`], 0 for none.
+    pub inline_bytes: u64,
 }
 
 impl std::fmt::Debug for ClientConfig {
@@ -68,6 +71,10 @@ pub struct Client {
     /// Inodes that have uncommitted data.
     pub(crate) dirty_inodes: RefCell<BTreeMap<InodeId, Rc<Inode>>>,
     pub(crate) changes: Option<Box<dyn Fn(Change)>>,
+    /// See [`ClientConfig::inline_bytes`].
+    pub(crate) inline_bytes: u64,
+    /// Inodes of which inline bytes are cached, the oldest first; some more than once.
+    pub(crate) heads: RefCell<VecDeque<InodeId>>,
     /// Rights of forgotten inodes, to be given back together.
     pub(crate) returns: RefCell<Vec<Return>>,
     /// Open handles.
@@ -109,6 +116,8 @@ impl Client {
             dirty_budget: Semaphore::new(DIRTY_BYTES_MAX),
             dirty_inodes: RefCell::default(),
             changes: config.changes,
+            inline_bytes: config.inline_bytes.min(protocol::inline::INLINE_MAX_BYTES),
+            heads: RefCell::default(),
             returns: RefCell::default(),
             open_files: Cell::new(0),
             removals: Removals::default(),

@@ -10,6 +10,7 @@ use crate::session::{Handler, PushReply};
 use protocol::client::{
     Answer, Call, ChangeCall, Creation, Name, Push, PushAnswer, ReadCall, Response, SessionCall,
 };
+use protocol::inline::{INLINE_MAX_BYTES, InlineRun};
 use protocol::lease::{Grant, Recall, Recalled, Return};
 use protocol::space::DeviceInfo;
 use protocol::{Attr, Errno, FreeEpoch, InodeId, LeaseStamp, Rights};
@@ -234,14 +235,21 @@ impl Client {
             },
             ReadCall::ReadDir { inode, .. } => self.note_listing(*inode, answer, fresh),
             ReadCall::ReadExtents { offset, .. } => {
-                let Answer::Extents { extents, covered_to, attr, free_epoch } = answer else {
+                let Answer::Extents { extents, covered_to, inline, attr, free_epoch } = answer
+                else {
                     return;
                 };
                 self.session.note_epoch(*free_epoch);
                 self.note(attr, fresh, false);
                 if fresh.contains(&attr.inode) || ring::mutant!("uncovered-extents-cached") {
                     let inode = self.inode(attr.inode);
-                    inode.state.borrow_mut().set_extents(*offset, *covered_to, &extents.0);
+                    let mut state = inode.state.borrow_mut();
+                    state.set_extents(*offset, *covered_to, &extents.0);
+                    if *offset < INLINE_MAX_BYTES {
+                        state.set_head(&inline.0);
+                        drop(state);
+                        self.note_head(&inode);
+                    }
                 }
             }
             ReadCall::GetAttr(_) => self.note_attr(answer, fresh),
@@ -255,8 +263,10 @@ impl Client {
 
     fn note_change(&self, call: &ChangeCall, answer: &Answer, fresh: &HashSet<InodeId>) {
         match call {
-            ChangeCall::Commit { inode, extents, .. } => match answer {
-                Answer::Attr(attr) => self.note_commit(*inode, &extents.0, attr, fresh),
+            ChangeCall::Commit { inode, extents, inline, .. } => match answer {
+                Answer::Attr(attr) => {
+                    self.note_commit(*inode, (&extents.0, inline), attr, fresh);
+                }
                 Answer::NotDurable(attr) => {
                     // What was committed may be lost: those who read it ask.
                     self.note(attr, &HashSet::new(), false);
@@ -382,7 +392,7 @@ impl Client {
     fn note_commit(
         &self,
         inode: InodeId,
-        extents: &[protocol::Extent],
+        (extents, inline): (&[protocol::Extent], &[InlineRun]),
         attr: &Attr,
         fresh: &HashSet<InodeId>,
     ) {
@@ -401,12 +411,15 @@ impl Client {
         if alone {
             let mut state = inode.state.borrow_mut();
             state.overlay_extents(extents);
+            state.overlay_inline(inline);
             // What was written through the kernel's pages is in them.
             let has_all = before.map(|old| old.data_version) == state.kernel_data_version
                 || ring::mutant!("pages-kept-over-others");
             if has_all && state.kernel_data_version.is_some() && !inode.pages.is_passed_by.get() {
                 state.kernel_data_version = Some(attr.data_version);
             }
+            drop(state);
+            self.note_head(&inode);
         }
     }
 

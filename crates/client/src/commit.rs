@@ -5,11 +5,12 @@
 //! close or fsync; what a commit that failed has named is lost, and a failed flush is never tried again.
 
 use crate::client::Client;
-use crate::dirty::{At, Cursor, Fill, FillState, RUNS_PER_COMMIT_MAX};
+use crate::dirty::{At, Cursor, Fill, FillState, Named, RUNS_PER_COMMIT_MAX};
 use crate::extent_map::Run;
 use crate::inode::Inode;
 use protocol::client::{Answer, Call, ChangeCall, SessionCall};
-use protocol::{Errno, ExtentList};
+use protocol::inline::InlineRun;
+use protocol::{Errno, Extent, ExtentList};
 use std::rc::Rc;
 
 /// What a part of a commit was.
@@ -18,6 +19,15 @@ enum Part {
     Nothing,
     /// One after which there may be more from here on, if anything.
     Done(Option<Cursor>),
+}
+
+/// The data that a commit makes part of the file.
+#[derive(Default)]
+struct Cargo {
+    runs: Vec<Run<At>>,
+    extents: Vec<Extent>,
+    named: Named,
+    inline: Vec<InlineRun>,
 }
 
 impl Client {
@@ -53,6 +63,9 @@ impl Client {
     }
 
     async fn commit_runs(self: &Rc<Self>, inode: &Rc<Inode>, durable: bool) -> Result<(), Errno> {
+        if let Some(result) = self.commit_inline(inode, durable).await {
+            return result;
+        }
         self.write_out_inode(inode);
         // What is dirty now, also where it is overwritten while it goes to its device: others would
         // see neither the old bytes nor the new, which a later commit brings.
@@ -87,6 +100,20 @@ impl Client {
         Ok(())
     }
 
+    /// Commits what is dirty of a small file with its bytes. `None` if it goes to devices.
+    async fn commit_inline(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        durable: bool,
+    ) -> Option<Result<(), Errno>> {
+        let _lock = inode.part_lock.acquire(1).await;
+        let (runs, inline) = self.small_runs(inode)?;
+        let cargo = Cargo { runs, inline, ..Cargo::default() };
+        let result = self.send_commit(inode, cargo, durable).await;
+        inode.dirty.borrow_mut().drop_gathered();
+        Some(result)
+    }
+
     /// Publishes changes of attributes that wait for a commit, as another session is to see the inode. The
     /// data, and a commit that waits for it, may have to wait for a device; this does not.
     pub(crate) async fn publish_attributes(
@@ -118,11 +145,11 @@ impl Client {
         durable: bool,
     ) -> Result<Part, Errno> {
         let _lock = inode.part_lock.acquire(1).await;
-        let (runs, next, call, named) = {
+        let (cargo, next) = {
             let mut dirty = inode.dirty.borrow_mut();
             let (runs, next) = dirty.committable(asked, from, RUNS_PER_COMMIT_MAX);
-            let mtime = dirty.take_mtime();
-            if runs.is_empty() && mtime.is_none() && !dirty.deferral.is_waiting() {
+            let is_timed = dirty.mtime().is_some() || dirty.deferral.is_waiting();
+            if runs.is_empty() && !is_timed {
                 return Ok(Part::Nothing);
             }
             let mut extents = Vec::with_capacity(runs.len());
@@ -131,20 +158,36 @@ impl Client {
             }
             let is_flushed = |device, number| self.is_flushed(device, number);
             let named = dirty.name(&runs, is_flushed);
-            let call = Call::Change(ChangeCall::Commit {
+            (Cargo { runs, extents, named, inline: Vec::new() }, next)
+        };
+        // The answer says so of all that was committed before.
+        let durable = durable && next.is_none();
+        self.send_commit(inode, cargo, durable).await.map(|()| Part::Done(next))
+    }
+
+    /// Sends a commit, and takes note of what came of it. The caller holds the lock of parts.
+    async fn send_commit(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        cargo: Cargo,
+        durable: bool,
+    ) -> Result<(), Errno> {
+        let Cargo { runs, extents, named, inline } = cargo;
+        let generation = inode.state.borrow().generation;
+        let call = {
+            let mut dirty = inode.dirty.borrow_mut();
+            Call::Change(ChangeCall::Commit {
                 inode: inode.id,
-                generation: inode.state.borrow().generation,
+                generation,
                 allocations: named.allocations.clone(),
                 extents: ExtentList(extents),
-                mtime,
+                inline,
+                mtime: dirty.take_mtime(),
                 kill_privileges: std::mem::take(&mut dirty.kill_privileges),
                 attributes: dirty.deferral.send(),
-                // The answer says so of all that was committed before.
-                durable: durable && next.is_none(),
-            });
-            (runs, next, call, named)
+                durable,
+            })
         };
-        let generation = inode.state.borrow().generation;
         let answer = self.session.call_or_know(call).await;
         inode.end_sole();
         let mut dirty = inode.dirty.borrow_mut();
@@ -163,7 +206,7 @@ impl Client {
                 {
                     Err(Errno::EIO)
                 } else {
-                    Ok(Part::Done(next))
+                    Ok(())
                 }
             }
             Ok(_) => Err(Errno::EPROTO),

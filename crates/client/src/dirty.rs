@@ -7,6 +7,9 @@
 //! is kept in `runs`; what a later write covers is simply not committed.
 
 mod named;
+mod small;
+
+pub(crate) use named::Named;
 
 use crate::deferred::Deferral;
 use crate::extent_map::{ExtentMap, Place, Run};

@@ -5,7 +5,7 @@ use crate::failures::Told;
 use crate::holds::{NamesHeld, Pin};
 use crate::inode::Inode;
 use crate::names::Setting;
-use crate::read::Ahead;
+use crate::read::{Ahead, Asked};
 use crate::session::SessionStamp;
 use protocol::attr::AttrChanges;
 use protocol::client::{Answer, Call, ChangeCall, Creation, FallocateMode, SessionCall};
@@ -324,9 +324,13 @@ impl Client {
         let available = self.attr(source.0).await?.size.saturating_sub(source.1);
         let is_small = length.min(available) <= COPIED_HERE_BYTES;
         if !is_small || source.0 == to.inode() {
-            return self.copy_range(source, (to.inode(), at), length).await;
+            match self.copy_range(source, (to.inode(), at), length).await {
+                // The first bytes of the source lie with the service, and cannot be shared.
+                Err(Errno::EXDEV) => {}
+                copied => return copied,
+            }
         }
-        let length = length.min(available) as usize;
+        let length = length.min(available).min(COPIED_HERE_BYTES) as usize;
         let mut copied = 0;
         for chunk in self.read(source.0, source.1, length, None).await? {
             let bytes = chunk.len() as u64;
@@ -358,9 +362,10 @@ impl Client {
             destination_offset: destination.1,
             length,
         });
-        match self.alone(&to, call).await? {
-            Answer::Copied { length, .. } => Ok(length),
-            _ => Err(Errno::EPROTO),
+        match self.alone(&to, call).await {
+            Ok(Answer::Copied { length, .. }) => Ok(length),
+            Ok(_) => Err(Errno::EPROTO),
+            Err(errno) => Err(errno),
         }
     }
 
@@ -377,15 +382,21 @@ impl Client {
         }
         loop {
             let length = FILE_SIZE_MAX_BYTES - at;
-            let (extents, covered_to, attr) = self.ask_extents(&inode, at, length).await?;
+            let Asked { extents, covered_to, inline, attr } =
+                self.ask_extents(&inode, at, length).await?;
             if at >= attr.size {
                 return Err(Errno::ENXIO);
             }
-            for extent in &extents {
+            let inline_end = inline.len() as u64;
+            let mut data: Vec<_> = extents.iter().map(|e| (e.offset, e.end())).collect();
+            if at < inline_end {
+                data.insert(0, (0, inline_end));
+            }
+            for (start, end) in data {
                 match to {
-                    SeekTo::Data => return Ok(extent.offset.max(offset)),
-                    SeekTo::Hole if extent.offset > at => return Ok(at),
-                    SeekTo::Hole => at = at.max(extent.end()),
+                    SeekTo::Data => return Ok(start.max(offset)),
+                    SeekTo::Hole if start > at => return Ok(at),
+                    SeekTo::Hole => at = at.max(end),
                 }
             }
             if to == SeekTo::Hole && at < covered_to.min(attr.size) {

@@ -6,6 +6,8 @@
 //! than a recall that was already answered. Stamps decide where an answer was overtaken: what it
 //! carries is cached only if no later recall or invalidation of the inode has been seen.
 
+mod head;
+
 use crate::dirty::Dirty;
 use crate::entries::{Entries, Known};
 use crate::extent_map::{ExtentMap, RangeSet, Run};
@@ -70,6 +72,8 @@ pub(crate) struct State {
     pub(crate) generation: Generation,
     /// Committed extents, valid under READ, complete within `known`.
     extents: ExtentMap<Place>,
+    /// What the service has of the file's first bytes, valid as `extents`: it counts where none is.
+    head: Rc<[u8]>,
     known: RangeSet,
     /// What was read ahead by these extents.
     pub(crate) ahead: Ahead,
@@ -323,6 +327,7 @@ impl State {
     pub(crate) fn forget_extents(&mut self) {
         self.ahead.clear();
         self.extents.clear();
+        self.head = Rc::default();
         self.known.clear();
     }
 

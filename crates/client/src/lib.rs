@@ -32,6 +32,7 @@ mod failures;
 mod files;
 mod habit;
 mod holds;
+mod inline;
 mod inode;
 mod lent;
 mod locks;

@@ -67,8 +67,19 @@ struct Validity {
 struct Held {
     size: u64,
     runs: Vec<Run<Place>>,
+    /// The file's first bytes where no run is.
+    head: Rc<[u8]>,
     _epoch: ReadGuard,
     _lease: Option<InFlight>,
+}
+
+/// What the service says of a range of a file.
+pub(crate) struct Asked {
+    pub(crate) extents: Vec<Extent>,
+    /// They are complete up to here.
+    pub(crate) covered_to: u64,
+    pub(crate) inline: Vec<u8>,
+    pub(crate) attr: Attr,
 }
 
 impl Client {
@@ -110,7 +121,7 @@ impl Client {
             let chunks = if let Some(chunks) = self.take_ahead(&inode, &(offset..end)).await {
                 Ok(chunks)
             } else {
-                let (parts, _fills) = self.plan(&inode, offset..end, &held.runs)?;
+                let (parts, _fills) = self.plan(&inode, offset..end, &held)?;
                 self.carry_out(parts, room).await
             };
             if chunks.is_err() {
@@ -157,7 +168,7 @@ impl Client {
         let (attr, runs) = state.extents(offset, end)?;
         let epoch = self.session.life.hold();
         let lease = Some(inode.lease_reads.enter());
-        Some(Held { size: attr.size, runs, _epoch: epoch, _lease: lease })
+        Some(Held { size: attr.size, runs, head: state.head(), _epoch: epoch, _lease: lease })
     }
 
     /// Committed extents of a range, held until the read ends.
@@ -173,11 +184,16 @@ impl Client {
         }
         let mut at = offset;
         let mut runs = Vec::new();
+        let mut head: Rc<[u8]> = Rc::default();
         // Held from before the first answer, so from an epoch no later than any of them.
         let epoch = self.session.life.hold();
         loop {
             let wanted = (end - at).max(AHEAD_BYTES);
-            let (extents, covered_to, attr) = self.ask_extents(inode, at, wanted).await?;
+            let Asked { extents, covered_to, inline, attr } =
+                self.ask_extents(inode, at, wanted).await?;
+            if !inline.is_empty() {
+                head = inline.into();
+            }
             runs.extend(extents.iter().filter_map(|extent| {
                 let extent = extent.clip(at, end.min(covered_to))?;
                 let length = u64::from(extent.length);
@@ -191,7 +207,7 @@ impl Client {
                     .rights
                     .contains(Rights::READ)
                     .then(|| inode.lease_reads.enter());
-                return Ok(Held { size: attr.size, runs, _epoch: epoch, _lease: lease });
+                return Ok(Held { size: attr.size, runs, head, _epoch: epoch, _lease: lease });
             }
         }
     }
@@ -202,12 +218,12 @@ impl Client {
         inode: &Inode,
         offset: u64,
         length: u64,
-    ) -> Result<(Vec<Extent>, u64, Attr), Errno> {
+    ) -> Result<Asked, Errno> {
         let length = length.min(FILE_SIZE_MAX_BYTES - offset);
         let call = Call::Read(ReadCall::ReadExtents { inode: inode.id, offset, length });
         match self.session.call(call).await? {
-            Answer::Extents { extents, covered_to, attr, .. } if covered_to > offset => {
-                Ok((extents.0, covered_to, attr))
+            Answer::Extents { extents, covered_to, inline, attr, .. } if covered_to > offset => {
+                Ok(Asked { extents: extents.0, covered_to, inline: inline.0, attr })
             }
             _ => Err(Errno::EPROTO),
         }
@@ -219,7 +235,7 @@ impl Client {
         &self,
         inode: &Inode,
         range: Range<u64>,
-        committed: &[Run<Place>],
+        committed: &Held,
     ) -> Result<(Vec<Part>, Vec<Rc<()>>), Errno> {
         let (mut parts, mut fills) = (Vec::new(), Vec::new());
         let mut at = range.start;
@@ -258,22 +274,19 @@ impl Client {
     fn plan_committed(
         &self,
         range: Range<u64>,
-        committed: &[Run<Place>],
+        committed: &Held,
         parts: &mut Vec<Part>,
     ) -> Result<(), Errno> {
         let mut at = range.start;
-        let first = committed.partition_point(|run| run.end() <= range.start);
-        for run in &committed[first..] {
+        let runs = &committed.runs;
+        let first = runs.partition_point(|run| run.end() <= range.start);
+        for run in &runs[first..] {
             let Some(run) = run.clip(at, range.end) else { break };
-            if run.offset > at {
-                parts.push(Part::Hole(run.offset - at));
-            }
+            push_rest(parts, at..run.offset, &committed.head);
             parts.push(self.device_part(&run.place, run.length)?);
             at = run.end();
         }
-        if at < range.end {
-            parts.push(Part::Hole(range.end - at));
-        }
+        push_rest(parts, at..range.end, &committed.head);
         Ok(())
     }
 
@@ -345,6 +358,20 @@ impl Client {
         }
         let length = (range.end - range.start) as usize;
         self.read_device(*device, range.start, length).await.map(Fetched::Own)
+    }
+}
+
+/// What no extent covers: inline bytes, then zeros.
+fn push_rest(parts: &mut Vec<Part>, range: Range<u64>, head: &[u8]) {
+    let mut at = range.start;
+    let inline_end = range.end.min(head.len() as u64);
+    if at < inline_end {
+        let bytes = &head[at as usize..inline_end as usize];
+        parts.push(Part::Memory(Buffer::copy_from(bytes).freeze()));
+        at = inline_end;
+    }
+    if at < range.end {
+        parts.push(Part::Hole(range.end - at));
     }
 }
 

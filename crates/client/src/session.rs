@@ -87,6 +87,8 @@ pub(crate) struct Session {
     pub(crate) life: Life,
     identity: Cell<Identity>,
     closed: Cell<bool>,
+    /// Whether the service takes inline data, as it said last.
+    pub(crate) takes_inline: Cell<bool>,
     /// What is being taken back since the connection was lost: the service counts it as dropped once the
     /// session goes on.
     pub(crate) taking_back: WaitGroup,
@@ -143,6 +145,7 @@ impl Session {
                 epoch: Epoch(0),
                 file_system: uuid::Uuid::nil(),
             }),
+            takes_inline: Cell::new(true),
             closed: Cell::new(false),
             taking_back: WaitGroup::new(),
             ending: Cell::new(false),
@@ -464,7 +467,10 @@ impl Session {
             let ended_through = self.life.ended_through();
             let call = self.call(Call::Session(SessionCall::Heartbeat { ended_through }));
             match ring::time::timeout(self.times().self_stop, Box::pin(call)).await {
-                Ok(Ok(Answer::Alive { free_epoch })) => self.life.heard(sent, free_epoch),
+                Ok(Ok(Answer::Alive { free_epoch, takes_inline })) => {
+                    self.life.heard(sent, free_epoch);
+                    self.takes_inline.set(takes_inline || ring::mutant!("inline-limit-ignored"));
+                }
                 Ok(Err(Errno::ESTALE)) if !self.closed.get() && !self.ending.get() => {
                     self.drop_link("the service says that the session has ended");
                 }

@@ -121,6 +121,7 @@ impl Bench {
             extents: ExtentList(extents.collect()),
             mtime: Some(Timestamp(2)),
             kill_privileges: false,
+            inline: Vec::new(),
             attributes: None,
             durable: false,
         });

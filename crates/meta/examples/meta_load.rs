@@ -189,6 +189,7 @@ impl Load {
             extents: ExtentList(vec![Extent { offset, length: 4096, place }]),
             mtime: None,
             kill_privileges: false,
+            inline: Vec::new(),
             attributes: None,
             durable: false,
         });

@@ -12,6 +12,7 @@ use crate::space::{Durability, FIRST_FLUSH_EPOCH, Ranges};
 use crate::store::Error;
 use crate::tree::FIRST_COOKIE;
 use protocol::client::Response;
+use protocol::inline::{Bytes, INLINE_MAX_BYTES, checksum};
 use protocol::space::DeviceInfo;
 use protocol::{
     AllocationId, Attr, DeviceId, Epoch, ExtentList, FILE_SIZE_MAX_BYTES, FileKind, FreeEpoch,
@@ -132,10 +133,12 @@ pub(crate) struct Inode {
     /// The session that made it and may keep changes of its attributes back: nobody else has seen it,
     /// and no commit has come.
     pub(crate) sole: Option<SessionId>,
+    /// Bytes of its data that lie in the store.
+    pub(crate) inline: u32,
 }
 
 impl Record for Inode {
-    const VERSION: u8 = 3;
+    const VERSION: u8 = 4;
 }
 
 impl Inode {
@@ -152,6 +155,9 @@ impl Inode {
             (is_directory && nlink == 1, "it is a directory with one link"),
             (is_file && size > FILE_SIZE_MAX_BYTES, "its size is too large"),
             (allocated_bytes > FILE_SIZE_MAX_BYTES, "it has more extents than a file has bytes"),
+            (u64::from(self.inline) > allocated_bytes, "it has more inline bytes than bytes"),
+            (u64::from(self.inline) > INLINE_MAX_BYTES, "it has too many inline bytes"),
+            (u64::from(self.inline) > size, "it has inline bytes past its end"),
             (!is_file && allocated_bytes > 0, "it is no file and has extents"),
             (is_link == self.target.is_empty(), "a target does not go with its type"),
             (is_link && size != self.target.len() as u64, "its size is not that of its target"),
@@ -210,6 +216,30 @@ pub(crate) struct Xattr {
 }
 
 impl Record for Xattr {}
+
+/// The data of a file that lies in the store: its first bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Inline {
+    /// The bytes.
+    pub(crate) bytes: Bytes,
+    /// Their CRC-32C.
+    pub(crate) checksum: u32,
+}
+
+impl Record for Inline {}
+
+impl Inline {
+    /// Bytes, with their checksum.
+    pub(crate) fn of(bytes: Vec<u8>) -> Inline {
+        let checksum = checksum(&bytes);
+        Inline { bytes: Bytes(bytes), checksum }
+    }
+
+    /// Whether the bytes are those that were stored.
+    pub(crate) fn is_whole(&self) -> bool {
+        checksum(&self.bytes.0) == self.checksum || ring::mutant!("inline-unchecked")
+    }
+}
 
 /// The extents of a part of a file: from the key's offset to `end`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

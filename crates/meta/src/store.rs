@@ -164,6 +164,11 @@ pub trait Store: Send {
         true
     }
 
+    /// Whether data of files may be stored, too: false once three quarters of the file system are in use.
+    fn has_plenty(&self) -> bool {
+        true
+    }
+
     /// Whether commits were missing when the store was opened, and were given up: what was acknowledged
     /// may not be there.
     fn has_lost(&self) -> bool {

@@ -165,6 +165,7 @@ impl Mounting {
             },
             local: self.local.clone().devices(),
             changes: Some(mount.changes()),
+            inline_bytes: protocol::inline::INLINE_MAX_BYTES,
         }
     }
 }

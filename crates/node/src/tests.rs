@@ -125,7 +125,12 @@ fn stalled(meta: SocketAddr, times: Times, stall: Duration) -> ring::thread::Joi
             times,
             sockets: SocketOptions::default(),
         };
-        let config = ClientConfig { session, local: Box::new(|_, _, _| None), changes: None };
+        let config = ClientConfig {
+            session,
+            local: Box::new(|_, _, _| None),
+            changes: None,
+            inline_bytes: 0,
+        };
         let client = Client::start(config).await.unwrap();
         let before = client.session_id();
         std::thread::sleep(stall);

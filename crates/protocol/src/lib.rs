@@ -23,6 +23,7 @@ pub mod errno;
 pub mod extent;
 pub mod frame;
 pub mod ids;
+pub mod inline;
 pub mod lease;
 pub mod lock;
 pub mod space;

@@ -282,7 +282,7 @@ impl Client {
         if length == 0 || kept > KEPT_BYTES_MAX {
             return;
         }
-        let Ok((parts, _)) = self.plan(inode, range.clone(), &held.runs) else { return };
+        let Ok((parts, _)) = self.plan(inode, range.clone(), &held) else { return };
         self.read_ahead.kept.set(kept);
         self.read_ahead.read.set(self.read_ahead.read.get() + length);
         let room = self.read_ahead.room(length);

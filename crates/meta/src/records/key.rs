@@ -25,6 +25,8 @@ pub(crate) enum Key<'a> {
     Xattr(InodeId, &'a [u8]),
     /// A file's extents from this byte on.
     Extents(InodeId, u64),
+    /// A file's inline bytes.
+    Inline(InodeId),
     /// The live blocks of a chunk of a device.
     Blocks(DeviceId, u64),
     /// A segment of a device.
@@ -59,6 +61,7 @@ pub(crate) mod tag {
     pub(crate) const COOKIE: u8 = 0x12;
     pub(crate) const XATTR: u8 = 0x13;
     pub(crate) const EXTENTS: u8 = 0x14;
+    pub(crate) const INLINE: u8 = 0x15;
     pub(crate) const DEAD: u8 = 0x18;
     pub(crate) const TRUNCATING: u8 = 0x19;
     // 0x20 was that of allocations, which were freed as wholes.
@@ -100,6 +103,7 @@ impl Key<'_> {
             Key::Cookie(inode, cookie) => (tag::COOKIE, two(inode.0, cookie), &[]),
             Key::Xattr(inode, name) => (tag::XATTR, one(inode.0), name),
             Key::Extents(inode, start) => (tag::EXTENTS, two(inode.0, start), &[]),
+            Key::Inline(inode) => (tag::INLINE, one(inode.0), &[]),
             Key::Blocks(device, chunk) => (tag::BLOCKS, two(u64::from(device.0), chunk), &[]),
             Key::Segment(device, index) => (tag::SEGMENT, two(u64::from(device.0), index), &[]),
             Key::SpaceLease(session, device, index) => {

@@ -120,7 +120,9 @@ impl Shared {
             return refusal(Errno::EAGAIN);
         }
         session.last_heartbeat.set(ring::time::now());
-        answer(Answer::Alive { free_epoch: self.core.borrow().free_epoch() })
+        let core = self.core.borrow();
+        let (free_epoch, takes_inline) = (core.free_epoch(), core.takes_inline());
+        answer(Answer::Alive { free_epoch, takes_inline })
     }
 
     /// A new session, or the one to go on with, and whether it is that.

@@ -84,8 +84,9 @@ impl Shared {
                 session.last_heartbeat.set(ring::time::now());
                 self.core.borrow_mut().ended_through(session.id, *ended_through);
                 self.reclaim_wanted.notify();
-                let free_epoch = self.core.borrow().free_epoch();
-                Executed::Answer(answer(Answer::Alive { free_epoch }))
+                let core = self.core.borrow();
+                let (free_epoch, takes_inline) = (core.free_epoch(), core.takes_inline());
+                Executed::Answer(answer(Answer::Alive { free_epoch, takes_inline }))
             }
             SessionCall::End => self.end_at_its_wish(work),
             SessionCall::Devices => {

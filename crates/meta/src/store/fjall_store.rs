@@ -376,6 +376,10 @@ impl Store for FjallStore {
         })
     }
 
+    fn has_plenty(&self) -> bool {
+        self.room.has_plenty()
+    }
+
     fn has_lost(&self) -> bool {
         self.has_lost
     }

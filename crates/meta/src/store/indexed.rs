@@ -179,6 +179,10 @@ impl Store for Indexed {
         self.store.has_room()
     }
 
+    fn has_plenty(&self) -> bool {
+        self.store.has_plenty()
+    }
+
     fn has_lost(&self) -> bool {
         self.store.has_lost()
     }

@@ -38,6 +38,8 @@ pub enum StoreFault {
 #[derive(Debug, Default)]
 struct Content {
     fault: Option<StoreFault>,
+    /// There is no room for data of files.
+    is_scarce: bool,
     /// Commits and syncs that have failed.
     failures: u64,
     synced: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -93,6 +95,11 @@ impl MemoryStore {
     /// Lets it fail from now on, or not any more.
     pub fn set_fault(&self, fault: Option<StoreFault>) {
         self.lock().fault = fault;
+    }
+
+    /// Says that there is no room for data of files, or that there is.
+    pub fn set_scarce(&self, is_scarce: bool) {
+        self.lock().is_scarce = is_scarce;
     }
 
     /// How many commits and syncs have failed.
@@ -157,6 +164,11 @@ impl Store for MemoryStore {
 
     fn has_room(&mut self) -> bool {
         self.lock().fault != Some(StoreFault::Full)
+    }
+
+    fn has_plenty(&self) -> bool {
+        let content = self.lock();
+        !content.is_scarce && content.fault != Some(StoreFault::Full)
     }
 }
 

@@ -19,6 +19,9 @@ const RESERVE_BYTES_MAX: u64 = 16 << 20;
 /// The part of a file system that each of the two may be.
 const PARTS: u64 = 16;
 
+/// The part of a file system that has to be free for data of files.
+const PLENTY_PARTS: u64 = 4;
+
 /// The file system is not looked at more often than this.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -135,6 +138,11 @@ impl Room {
             }
             _ => {}
         }
+    }
+
+    /// Whether at least a part of the file system is free.
+    pub(super) fn has_plenty(&self) -> bool {
+        space(&self.directory).is_ok_and(|space| space.free >= space.all / PLENTY_PARTS)
     }
 
     /// Whether little is free, whatever was last seen.

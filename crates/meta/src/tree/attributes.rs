@@ -136,6 +136,7 @@ impl Transaction<'_> {
         if size < inode.attr.size && !ring::mutant!("generation-stands") {
             inode.next_generation();
         }
+        self.clear_inline(inode, std::iter::once(size..u64::MAX))?;
         inode.attr.size = size;
         let id = inode.attr.inode;
         if !ring::mutant!("truncation-leaves-extents") && !self.cut(inode, size)? {

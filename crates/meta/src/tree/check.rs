@@ -5,8 +5,8 @@
 
 use super::core::Core;
 use crate::records::{
-    CookieEntry, Counters, Dentry, ExtentPage, Inode, Key, Record, Resting, Segment, SpaceLease,
-    Xattr, decode, key_number, key_tail,
+    CookieEntry, Counters, Dentry, ExtentPage, Inline, Inode, Key, Record, Resting, Segment,
+    SpaceLease, Xattr, decode, key_number, key_tail,
 };
 use crate::space::live::{CHUNK_BLOCKS, Chunk, ChunkId, blocks_of, chunks_of};
 use crate::store::Error;
@@ -41,6 +41,7 @@ impl Core {
         })?;
         self.check_names(&mut check)?;
         self.check_extents(&mut check)?;
+        self.check_inline(&mut check)?;
         self.check_xattrs(&mut check)?;
         self.check_live(&mut check)?;
         self.check_space(&mut check)?;
@@ -120,6 +121,30 @@ impl Core {
             }
             Ok(())
         })
+    }
+
+    fn check_inline(&self, check: &mut Check) -> Result<(), Error> {
+        let mut counts: BTreeMap<InodeId, u32> = BTreeMap::new();
+        self.each(&Key::Inline(InodeId(0)), |key, inline: Inline| {
+            let id = InodeId(key_number(key, 0)?);
+            let length = inline.bytes.0.len();
+            if !inline.is_whole() {
+                check.problem(format!("{id} has inline data without its checksum"));
+            }
+            *check.held_bytes.entry(id).or_default() += length as u64;
+            counts.insert(id, length as u32);
+            Ok(())
+        })?;
+        for (id, inode) in &check.inodes {
+            let count = counts.remove(id).unwrap_or(0);
+            if count != inode.inline {
+                check.problems.push(format!("{id} has {count} inline bytes, not {}", inode.inline));
+            }
+        }
+        if !counts.is_empty() {
+            check.problem("inline bytes of no inode".to_owned());
+        }
+        Ok(())
     }
 
     fn check_xattrs(&self, check: &mut Check) -> Result<(), Error> {

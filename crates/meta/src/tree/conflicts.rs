@@ -8,6 +8,7 @@ use crate::store::Error;
 use protocol::client::{
     Answer, Call, ChangeCall, FallocateMode, Name, OpenTold, ReadCall, RenameMode, SessionCall,
 };
+use protocol::inline::InlineRun;
 use protocol::{Errno, Extent, FileKind, InodeId, Rights, SessionId};
 
 /// What is to be asked of those who hold something.
@@ -185,13 +186,14 @@ impl Transaction<'_> {
                 let (parent, new_parent, mode) = (*parent, *new_parent, *mode);
                 self.rename_conflicts(Rename { parent, name, new_parent, new_name, mode }, *told)?
             }
-            ChangeCall::Commit { inode, generation, extents, attributes, .. } => {
+            ChangeCall::Commit { inode, generation, extents, inline, attributes, .. } => {
                 let file = self.inode(*inode)?;
                 let is_late = *generation != file.attr.generation;
                 if is_late && attributes.is_none() || ring::mutant!("commit-uninformed") {
                     return Ok(Vec::new());
                 }
-                let end = extents.0.iter().map(Extent::end).max().unwrap_or(0);
+                let ends = extents.0.iter().map(Extent::end);
+                let end = ends.chain(inline.iter().map(InlineRun::end)).max().unwrap_or(0);
                 let grows = end > file.attr.size && !ring::mutant!("growth-spares-size");
                 vec![recall(*inode, if grows { Rights::READ | Rights::SIZE } else { Rights::READ })]
             }

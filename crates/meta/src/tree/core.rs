@@ -251,6 +251,11 @@ impl Core {
         self.base.layers.store.has_room()
     }
 
+    /// Whether clients may leave data of small files to the store.
+    pub fn takes_inline(&self) -> bool {
+        self.base.layers.store.has_plenty() || ring::mutant!("inline-on-full-disk")
+    }
+
     /// Transactions finished since the core was opened.
     pub fn transactions(&self) -> u64 {
         self.transactions
@@ -388,6 +393,7 @@ impl Transaction<'_> {
                 generation,
                 allocations,
                 extents,
+                inline,
                 mtime,
                 kill_privileges,
                 attributes,
@@ -398,6 +404,7 @@ impl Transaction<'_> {
                     generation: *generation,
                     allocations,
                     extents: &extents.0,
+                    inline,
                     mtime: *mtime,
                     kill_privileges: *kill_privileges,
                     attributes: attributes.as_ref(),

@@ -11,6 +11,7 @@ use crate::store::Error;
 use protocol::attr::Deferred;
 use protocol::client::{Answer, FallocateMode};
 use protocol::extent::{EXTENT_MAX_BYTES, EXTENTS_PER_MESSAGE_MAX};
+use protocol::inline::{Bytes, INLINE_MAX_BYTES, InlineRun};
 use protocol::space::NewAllocation;
 use protocol::{
     Errno, Extent, ExtentList, FILE_SIZE_MAX_BYTES, Generation, InodeId, Rights, Timestamp,
@@ -29,6 +30,7 @@ pub(crate) struct Commit<'a> {
     pub(crate) generation: Generation,
     pub(crate) allocations: &'a [NewAllocation],
     pub(crate) extents: &'a [Extent],
+    pub(crate) inline: &'a [InlineRun],
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) kill_privileges: bool,
     pub(crate) attributes: Option<&'a Deferred>,
@@ -67,7 +69,9 @@ impl Transaction<'_> {
         }
         let end = offset.saturating_add(length).min(FILE_SIZE_MAX_BYTES);
         let mut extents = Vec::new();
-        let mut at = offset;
+        // Most small files have none, and nothing is looked for.
+        let has_extents = inode.attr.allocated_bytes > u64::from(inode.inline);
+        let mut at = if has_extents { offset } else { FILE_SIZE_MAX_BYTES };
         while at < end && extents.len() < EXTENTS_PER_ANSWER {
             match self.page_before(id, at)? {
                 Some((_, page)) if page.end > at => {
@@ -79,9 +83,12 @@ impl Transaction<'_> {
             }
         }
         self.mark_lost(&mut extents)?;
+        let has_inline = offset < INLINE_MAX_BYTES;
+        let inline = if has_inline { self.inline_bytes(&inode)? } else { Bytes::default() };
         let answer = Answer::Extents {
             extents: ExtentList(extents),
             covered_to: at,
+            inline,
             attr: inode.attr,
             free_epoch: self.counters.free_epoch,
         };
@@ -102,10 +109,11 @@ impl Transaction<'_> {
         if commit.generation < inode.attr.generation && !ring::mutant!("late-commit-executed") {
             return self.commit_late(inode, commit.attributes);
         }
+        let has_data = !commit.extents.is_empty() || !commit.inline.is_empty();
         let new = self.check_commit(context, commit)?;
         if commit.kill_privileges {
             self.kill_privileges(&mut inode)?;
-        } else if !commit.extents.is_empty() {
+        } else if has_data {
             self.drop_capability(&mut inode)?;
         }
         let newest = new.newest_epoch();
@@ -115,9 +123,15 @@ impl Transaction<'_> {
         let mut references = References::of_commit(new);
         self.edit_extents(&mut inode, &flatten(commit.extents), &mut references)?;
         self.settle_references(references)?;
-        let end = commit.extents.iter().map(Extent::end).max().unwrap_or(0);
+        if !ring::mutant!("extents-over-inline") {
+            let ranges = commit.extents.iter().map(|extent| extent.offset..extent.end());
+            self.clear_inline(&mut inode, ranges)?;
+        }
+        self.write_inline(&mut inode, commit.inline)?;
+        let ends = commit.extents.iter().map(Extent::end);
+        let end = ends.chain(commit.inline.iter().map(InlineRun::end)).max().unwrap_or(0);
         inode.attr.size = inode.attr.size.max(end);
-        if !commit.extents.is_empty() {
+        if has_data {
             inode.attr.data_version = inode.attr.data_version.saturating_add(1);
         }
         // The time of the write, not of the commit: closing a file must not change its times.
@@ -176,6 +190,10 @@ impl Transaction<'_> {
         {
             return Err(Errno::E2BIG.into());
         }
+        // Which of both would count?
+        if !commit.inline.is_empty() && !commit.extents.is_empty() {
+            return Err(Errno::EINVAL.into());
+        }
         // Also finds allocations that overlap each other: the second one is leased no more.
         self.take_allocations(context.session, commit.allocations)?;
         let mut new = NewBlocks::default();
@@ -218,6 +236,9 @@ impl Transaction<'_> {
             FallocateMode::Zero { keep_size } => keep_size,
         };
         if !matches!(mode, FallocateMode::Allocate { .. }) {
+            if !ring::mutant!("punch-spares-inline") {
+                self.clear_inline(&mut inode, std::iter::once(offset..end))?;
+            }
             let is_done = self.clear_step(&mut inode, offset, end)?;
             if !is_done {
                 inode.modify(context.now);
@@ -302,11 +323,16 @@ impl Transaction<'_> {
         if source_id == destination_id && !is_apart {
             return Err(Errno::EINVAL.into());
         }
+        if source_offset < u64::from(source.inline) {
+            // Bytes that lie here cannot be shared: the caller copies them.
+            return Err(Errno::EXDEV.into());
+        }
         let (edits, end) =
             self.copied_edits(source_id, source_offset, destination_offset, length)?;
         let mut references = References::default();
         self.edit_extents(&mut destination, &edits, &mut references)?;
         self.settle_references(references)?;
+        self.clear_inline(&mut destination, edits.iter().map(|edit| edit.start..edit.end))?;
         let length = end - source_offset;
         destination.attr.size = destination.attr.size.max(destination_offset + length);
         if !ring::mutant!("copy-forgets-epoch") {

@@ -159,7 +159,7 @@ impl Transaction<'_> {
 
     /// The page that speaks for an offset; an empty one, not stored, in a gap.
     fn page_at(&self, inode: &Inode, offset: u64) -> Result<(u64, ExtentPage), Error> {
-        if inode.attr.allocated_bytes == 0 {
+        if inode.attr.allocated_bytes == u64::from(inode.inline) {
             let end = FILE_SIZE_MAX_BYTES;
             return Ok((0, ExtentPage { end, extents: ExtentList::default() }));
         }
@@ -259,7 +259,8 @@ impl Transaction<'_> {
         let mut references = References::default();
         let mut to = inode.truncating.map_or(FILE_SIZE_MAX_BYTES, |truncation| truncation.to);
         let mut touched = 0;
-        while from < to && inode.attr.allocated_bytes > 0 && touched < STEP_RECORDS {
+        let inline = u64::from(inode.inline);
+        while from < to && inode.attr.allocated_bytes > inline && touched < STEP_RECORDS {
             let Some((start, page)) = self.page_before(id, to - 1)? else {
                 to = from;
                 break;
@@ -274,7 +275,7 @@ impl Transaction<'_> {
             to = start;
         }
         self.settle_references(references)?;
-        let is_done = to <= from || inode.attr.allocated_bytes == 0;
+        let is_done = to <= from || inode.attr.allocated_bytes == inline;
         assert!(
             is_done || touched >= STEP_RECORDS,
             "a truncation of {id} to {from} ended at {to}, after {touched} records"

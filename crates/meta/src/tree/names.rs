@@ -83,6 +83,7 @@ impl NewInode {
             is_dead: false,
             flush_epoch: 0,
             sole: None,
+            inline: 0,
         }
     }
 }

@@ -16,6 +16,7 @@ impl Transaction<'_> {
             self.effect(Effect::Gone(id));
             return Ok(());
         };
+        self.clear_inline(&mut inode, std::iter::once(0..u64::MAX))?;
         if !self.cut(&mut inode, 0)? {
             return self.put_inode(&inode);
         }

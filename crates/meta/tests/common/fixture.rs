@@ -61,6 +61,7 @@ pub(crate) fn commit(
         extents: ExtentList(extents),
         mtime: None,
         kill_privileges: false,
+        inline: Vec::new(),
         attributes: None,
         durable: false,
     })

@@ -1,7 +1,7 @@
 //! Gives random calls to the core and to the model and compares.
 
 use super::steps::Step;
-use super::tree::{Byte, Model};
+use super::tree::{Byte, INLINE, Model};
 use meta::store::{CrashPoint, MemoryStore};
 use meta::tree::{Boot, Context, Core};
 use proptest::sample::Index;
@@ -10,6 +10,7 @@ use protocol::client::{
     Answer, Call, ChangeCall, Creation, FallocateMode, Name, OpenTold, ReadCall, RenameMode,
     SessionCall, XattrMode,
 };
+use protocol::inline::InlineRun;
 use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
 use protocol::{
     AllocationId, Attr, DeviceId, Errno, Extent, ExtentList, FreeEpoch, HostId, Incarnation,
@@ -276,6 +277,9 @@ impl Driver {
     fn run_data(&mut self, step: &Step) {
         match step {
             Step::Commit(index, parts, count) => self.commit(*index, parts, *count),
+            Step::Inline(index, offset, length, value) => {
+                self.commit_inline(*index, *offset, *length, *value);
+            }
             Step::Truncate(index, size) => {
                 let inode = self.any_file(*index);
                 let changes = AttrChanges { size: Some(*size), ..AttrChanges::default() };
@@ -404,6 +408,7 @@ impl Driver {
             extents: ExtentList(extents.clone()),
             mtime: Some(Timestamp(self.time)),
             kill_privileges: false,
+            inline: Vec::new(),
             attributes: None,
             durable: false,
         });
@@ -436,6 +441,27 @@ impl Driver {
             let leased: u64 = free.map(|(_, range)| range.count).sum();
             assert_eq!((usage.allocated(), usage.leased, usage.resting), (live, leased, 0));
         }
+    }
+
+    fn commit_inline(&mut self, index: Index, offset: u32, length: u32, value: u8) {
+        let inode = self.any_file(index);
+        let run =
+            InlineRun { offset, bytes: protocol::inline::Bytes(vec![value; length as usize]) };
+        let call = Call::Change(ChangeCall::Commit {
+            inode,
+            generation: self.core.attr(inode).map(|attr| attr.generation).unwrap_or_default(),
+            allocations: Vec::new(),
+            extents: ExtentList::default(),
+            inline: vec![run],
+            mtime: None,
+            kill_privileges: false,
+            attributes: None,
+            durable: false,
+        });
+        let answer = self.call(&call);
+        let (offset, length) = (offset as usize, length as usize);
+        let wanted = self.state.model.commit_inline(inode, offset, length, value);
+        assert_eq!(answer.map(|_| ()), wanted);
     }
 
     /// Compares the whole tree.
@@ -509,9 +535,13 @@ impl Driver {
                 offset: at,
                 length: attr.size - at,
             });
-            let Ok(Answer::Extents { extents, covered_to, .. }) = self.call(&call) else {
+            let Ok(Answer::Extents { extents, covered_to, inline, .. }) = self.call(&call) else {
                 panic!()
             };
+            assert!(inline.0.len() as u64 <= attr.size);
+            for (place, byte) in inline.0.iter().enumerate().skip(at as usize) {
+                bytes[place] = (*byte > 0).then_some((INLINE, u32::from(*byte)));
+            }
             for extent in extents.0 {
                 assert!(extent.end() <= attr.size);
                 for i in 0..extent.length {

@@ -19,6 +19,7 @@ pub(crate) enum Step {
     Open(Index),
     Close(Index),
     Commit(Index, Vec<(u64, u32, u32)>, u8),
+    Inline(Index, u32, u32, u8),
     Truncate(Index, u64),
     Fallocate(Index, u64, u64, u8),
     Copy(Index, u64, Index, u64, u64),
@@ -53,6 +54,8 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         2 => index().prop_map(Step::Open),
         1 => index().prop_map(Step::Close),
         8 => (index(), extents(), 1u8..4).prop_map(|(i, e, n)| Step::Commit(i, e, n)),
+        4 => (index(), 0..FILE as u32, 1u32..2000, 1u8..=255)
+            .prop_map(|(i, o, l, v)| Step::Inline(i, o, l, v)),
         2 => (index(), 0..FILE).prop_map(|(i, s)| Step::Truncate(i, s)),
         2 => (index(), 0..FILE, 1..FILE, 0u8..5).prop_map(|(i, o, l, m)| Step::Fallocate(i, o, l, m)),
         3 => (index(), 0..FILE, index(), 0..FILE, 0..FILE)

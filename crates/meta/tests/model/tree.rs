@@ -1,11 +1,14 @@
 //! The reference model: what the file system is to be, written for clearness only.
 
 use protocol::client::{Creation, FallocateMode, Name, RenameMode};
-use protocol::{AllocationId, Errno, Extent, InodeId};
+use protocol::{AllocationId, DeviceId, Errno, Extent, InodeId};
 use std::collections::BTreeMap;
 
 /// Where a byte is: allocation and offset in it.
 pub(crate) type Byte = Option<(AllocationId, u32)>;
+
+/// In place of an allocation: the byte, which is the number beside it, lies in the store.
+pub(crate) const INLINE: AllocationId = AllocationId { device: DeviceId::LOST, block: u64::MAX };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
@@ -13,6 +16,8 @@ pub(crate) struct Node {
     pub(crate) parent: InodeId,
     pub(crate) entries: BTreeMap<Name, InodeId>,
     pub(crate) bytes: Vec<Byte>,
+    /// The first bytes that lie in the store, of which later extents may cover some.
+    pub(crate) inline: Vec<u8>,
     pub(crate) xattrs: BTreeMap<Name, Vec<u8>>,
     pub(crate) nlink: u32,
     pub(crate) is_open: bool,
@@ -31,6 +36,7 @@ impl Node {
             parent,
             entries: BTreeMap::new(),
             bytes: Vec::new(),
+            inline: Vec::new(),
             xattrs: BTreeMap::new(),
             nlink,
             is_open: false,
@@ -41,9 +47,21 @@ impl Node {
         self.creation == Creation::Directory
     }
 
-    /// Bytes that hold data.
+    /// Bytes that hold data; those in the store count as such whether they hold any or not.
     pub(crate) fn held(&self) -> u64 {
-        self.bytes.iter().flatten().count() as u64
+        let extents = self.bytes.iter().flatten().filter(|byte| byte.0 != INLINE);
+        extents.count() as u64 + self.inline.len() as u64
+    }
+
+    /// Clears a range of what lies in the store.
+    fn clear_inline(&mut self, start: usize, end: usize) {
+        if start < self.inline.len() {
+            let end = end.min(self.inline.len());
+            self.inline[start..end].fill(0);
+            while self.inline.last() == Some(&0) {
+                self.inline.pop();
+            }
+        }
     }
 }
 
@@ -240,6 +258,7 @@ impl Model {
             if node.bytes.len() < end {
                 node.bytes.resize(end, None);
             }
+            node.clear_inline(extent.offset as usize, end);
             for i in 0..extent.length {
                 let byte = (extent.place.allocation, extent.place.at + i);
                 node.bytes[extent.offset as usize + i as usize] = Some(byte);
@@ -248,8 +267,31 @@ impl Model {
         Ok(())
     }
 
+    /// Inline data of a value that is not 0.
+    pub(crate) fn commit_inline(
+        &mut self,
+        id: InodeId,
+        offset: usize,
+        length: usize,
+        value: u8,
+    ) -> Result<(), Errno> {
+        let node = self.file(id)?;
+        let end = offset + length;
+        if node.bytes.len() < end {
+            node.bytes.resize(end, None);
+        }
+        node.bytes[offset..end].fill(Some((INLINE, u32::from(value))));
+        if node.inline.len() < end {
+            node.inline.resize(end, 0);
+        }
+        node.inline[offset..end].fill(value);
+        Ok(())
+    }
+
     pub(crate) fn truncate(&mut self, id: InodeId, size: usize) -> Result<(), Errno> {
-        self.file(id)?.bytes.resize(size, None);
+        let node = self.file(id)?;
+        node.bytes.resize(size, None);
+        node.clear_inline(size, usize::MAX);
         Ok(())
     }
 
@@ -270,6 +312,7 @@ impl Model {
         if clears && start < node.bytes.len() {
             let to = end.min(node.bytes.len());
             node.bytes[start..to].fill(None);
+            node.clear_inline(start, end);
         }
         if !keeps && node.bytes.len() < end {
             node.bytes.resize(end, None);
@@ -284,6 +327,7 @@ impl Model {
         length: usize,
     ) -> Result<usize, Errno> {
         let bytes = self.file(source)?.bytes.clone();
+        let is_inline = from < self.file(source)?.inline.len();
         let node = self.file(destination)?;
         let length = length.min(bytes.len().saturating_sub(from));
         if length == 0 {
@@ -292,10 +336,14 @@ impl Model {
         if source == destination && from.abs_diff(to) < length {
             return Err(Errno::EINVAL);
         }
+        if is_inline {
+            return Err(Errno::EXDEV);
+        }
         if node.bytes.len() < to + length {
             node.bytes.resize(to + length, None);
         }
         node.bytes[to..to + length].copy_from_slice(&bytes[from..from + length]);
+        node.clear_inline(to, to + length);
         Ok(length)
     }
 }

@@ -356,6 +356,7 @@ pub(crate) fn commit(
         extents: ExtentList(vec![Extent { offset, length, place: Place { allocation, at: 0 } }]),
         mtime: None,
         kill_privileges: false,
+        inline: Vec::new(),
         attributes: None,
         durable: false,
     })

@@ -5,6 +5,7 @@ use crate::attr::Attr;
 use crate::errno::Errno;
 use crate::extent::ExtentList;
 use crate::ids::{Epoch, FreeEpoch, Incarnation, InodeId, SessionId};
+use crate::inline::Bytes;
 use crate::lease::Grant;
 use crate::lock::Lock;
 use crate::space::{DeviceInfo, PoolUse, SpaceGrant};
@@ -59,6 +60,8 @@ pub enum Answer {
         /// The present free epoch: once the client has ended all reads that began before this
         /// answer came, it says so in a later heartbeat.
         free_epoch: FreeEpoch,
+        /// Whether commits may carry inline data from now on.
+        takes_inline: bool,
     },
     /// The pool's devices.
     Devices(Vec<DeviceInfo>),
@@ -106,6 +109,9 @@ pub enum Answer {
         extents: ExtentList,
         /// The list is complete from the asked offset up to here (at least one byte further).
         covered_to: u64,
+        /// What the metadata service has of the file, from its first byte on: it counts where no extent
+        /// is. Given if the asked offset is below [`crate::inline::INLINE_MAX_BYTES`].
+        inline: Bytes,
         /// Attributes under which they hold.
         attr: Attr,
         /// The free epoch under which they hold.

@@ -8,6 +8,7 @@ use crate::attr::{AttrChanges, Deferred, Timestamp};
 use crate::errno::Errno;
 use crate::extent::ExtentList;
 use crate::ids::{DeviceId, FreeEpoch, Generation, HostId, InodeId, SessionId};
+use crate::inline::InlineRun;
 use crate::lease::{Return, Rights};
 use crate::lock::{Lock, LockFamily, LockOwner};
 use crate::space::{BlockRange, NewAllocation};
@@ -326,6 +327,8 @@ pub enum ChangeCall {
         allocations: Vec<NewAllocation>,
         /// The extents, in the order in which they overwrite each other.
         extents: ExtentList,
+        /// Data that the metadata service is to keep, ascending and apart; then no extents.
+        inline: Vec<InlineRun>,
         /// When the data was written.
         mtime: Option<Timestamp>,
         /// Clear suid, sgid and file capabilities, as a write by another than root does.

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -61,6 +62,10 @@ pub(crate) async fn start_node(
 /// What a client is to tell of changes by others.
 pub(crate) type Changes = Box<dyn Fn(Change)>;
 
+/// What clients keep with the service of small files; nothing, unless a test says otherwise: most look at
+/// what becomes of data on devices.
+pub(crate) static INLINE_BYTES: AtomicU64 = AtomicU64::new(0);
+
 /// Starts a node with these devices; answers its client.
 pub(crate) async fn start_node_with(
     simulation: &(Node, Node),
@@ -99,6 +104,7 @@ pub(crate) async fn start_node_with(
             },
             local: exports.local().devices(),
             changes,
+            inline_bytes: INLINE_BYTES.load(Ordering::Relaxed),
         };
         *up.borrow_mut() = Some(Client::start(config).await.unwrap());
         std::future::pending::<()>().await;
