@@ -412,6 +412,14 @@ impl History {
         self.lose_recent();
     }
 
+    /// The metadata service starts again after a loss of power. Until now clients answered from what they had
+    /// cached, so what the service forgot shows from here on at the earliest.
+    pub(crate) fn meta_has_power(&mut self) {
+        let at = self.tick();
+        let paths = self.losses.last().map(|loss| loss.paths.clone());
+        self.losses.extend(paths.map(|paths| Loss { at, paths }));
+    }
+
     /// A device lost what was not flushed.
     pub(crate) fn node_lost_power(&mut self) {
         self.lose_recent();

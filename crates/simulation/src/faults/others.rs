@@ -85,6 +85,7 @@ pub(super) async fn befall(
             cluster.kill_meta(Some(random));
             shared.history.borrow_mut().meta_lost_power();
             last(shared, lasting / 4).await;
+            shared.history.borrow_mut().meta_has_power();
             cluster.start_meta();
         }
         // Of the network, or of a node's process: the caller's. Disks are slow by phases all the time.
