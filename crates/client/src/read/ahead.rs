@@ -416,7 +416,7 @@ mod tests {
         let kept = ahead.pieces.len();
         read(&mut ahead, &[20, 21, 22]);
         assert!(ahead.pieces.len() >= kept);
-        read(&mut ahead, &[21, 23, 21, 23, 21, 23, 21, 23]);
+        read(&mut ahead, &[21, 23].repeat((STREAK_BYTES_MAX / MIB) as usize));
         assert!(ahead.streak < MIB && ahead.pieces.is_empty());
     }
 
