@@ -59,7 +59,7 @@ Examples:
     tsumugi run --nodes node1,node2 --insecure --stage-in inputs:/ --stage-out results:. -- ./job
 
 The command finds the job's name in $TSUMUGI_JOB and the mount of the first node in $TSUMUGI_MOUNT.
-Paths in the file system are relative to that mount. Signals go to the command. However this ends,
+Paths in the file system are relative to that mount. Without --job it is called run-PID. Signals go to the command. However this ends,
 kill -9 included, the file system is taken down.
 
 Exit codes: that of the command, 128 and its number if a signal has killed it, and
