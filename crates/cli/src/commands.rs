@@ -125,3 +125,55 @@ pub(crate) use engine::print_version;
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitCode {
     nvme::exit_code_of(error).unwrap_or(ExitCode::FAILURE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::{Command, CommandFactory, Parser};
+
+    /// Commands whose own option has a global option's name, but another type: clap panics when it parses.
+    fn clashes(command: &Command, global: &[clap::Arg], found: &mut Vec<String>) {
+        for argument in command.get_arguments().filter(|argument| !argument.is_global_set()) {
+            let clash = global.iter().any(|other| {
+                let is_same = other.get_id() == argument.get_id();
+                let is_namesake =
+                    other.get_long() == argument.get_long() && other.get_long().is_some();
+                let types = (other.get_value_parser(), argument.get_value_parser());
+                is_namesake && !is_same || is_same && types.0.type_id() != types.1.type_id()
+            });
+            if clash {
+                found.push(format!("{} {}", command.get_name(), argument.get_id()));
+            }
+        }
+        for sub in command.get_subcommands() {
+            clashes(sub, global, found);
+        }
+    }
+
+    #[test]
+    fn no_option_is_hidden_by_a_global_one() {
+        let command = Cli::command();
+        command.clone().debug_assert();
+        let global: Vec<_> =
+            command.get_arguments().filter(|argument| argument.is_global_set()).cloned().collect();
+        assert!(!global.is_empty(), "the program has a global option");
+        let mut found = Vec::new();
+        clashes(&command, &global, &mut found);
+        assert_eq!(found, [""; 0]);
+    }
+
+    #[test]
+    fn attach_takes_engines_of_both_kinds() {
+        let attach = ["nvme", "attach", "-a", "127.0.0.1", "-n", "nqn.2026-01.io.tsumugi:a"];
+        for engine in ["auto", "kernel", "own", "io_uring", "epoll"] {
+            let words = ["tsumugi"].into_iter().chain(attach).chain(["--engine", engine]);
+            Cli::try_parse_from(words).unwrap();
+        }
+        let before = ["tsumugi", "--engine", "epoll"].into_iter().chain(attach);
+        let kind = Cli::try_parse_from(before).unwrap().engine.reactor();
+        assert_eq!(kind, Some(ring::engine::Kind::Epoll));
+        let without = Cli::try_parse_from(["tsumugi"].into_iter().chain(attach)).unwrap();
+        assert_eq!(without.engine.reactor(), None);
+        assert!(Cli::try_parse_from(["tsumugi", "list", "--engine", "kernel"]).is_err());
+    }
+}

@@ -1,24 +1,73 @@
 //! Which engine the reactors of this process run on: the option that insists on one, and what is told.
+//!
+//! Two questions share the name `--engine`. Every command takes the engine of its reactors. A command that
+//! can have the kernel do its work takes the kernel as well. Both options therefore have one type, since
+//! clap hands the value of a global option through all commands.
 
 use anyhow::Context;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser};
 use ring::engine::choice::VARIABLE;
 use ring::engine::{Choice, Kind, choice, insist};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// What does the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// The kernel where it can, else our own code.
+    Auto,
+    /// The kernel's NVMe-oF code.
+    Kernel,
+    /// Our own code, on any reactor.
+    Own,
+    /// Our own code, with its reactors on this engine.
+    Reactor(Kind),
+}
+
+impl Engine {
+    fn from_name(name: &str) -> Result<Self, String> {
+        Ok(match name {
+            "auto" => Self::Auto,
+            "kernel" => Self::Kernel,
+            "own" => Self::Own,
+            reactor => Self::Reactor(reactor.parse()?),
+        })
+    }
+
+    /// Takes the engines of reactors only.
+    fn reactors() -> impl TypedValueParser<Value = Self> {
+        PossibleValuesParser::new(Kind::ALL.map(Kind::name)).try_map(|name| Self::from_name(&name))
+    }
+
+    /// Takes all of them: for commands that the kernel can do.
+    pub(crate) fn all() -> impl TypedValueParser<Value = Self> {
+        let names = ["auto", "kernel", "own"].into_iter().chain(Kind::ALL.map(Kind::name));
+        PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(|name| Self::from_name(&name))
+    }
+}
+
 /// Options of every command.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    /// Use this engine, or fail: `io_uring` or epoll. Without it, `io_uring` if it can be had
+    /// Use this engine, or fail. Without it, `io_uring` if it can be had
     #[arg(long, global = true, value_name = "ENGINE", help_heading = "Global options")]
-    engine: Option<Kind>,
+    #[arg(value_parser = Engine::reactors())]
+    engine: Option<Engine>,
 }
 
 impl EngineArgs {
+    /// The engine of reactors that was asked for.
+    pub(crate) fn reactor(&self) -> Option<Kind> {
+        match self.engine? {
+            Engine::Reactor(kind) => Some(kind),
+            Engine::Auto | Engine::Kernel | Engine::Own => None,
+        }
+    }
+
     /// Has this process, and all that it starts, use the engine that was asked for.
     pub(crate) fn insist(&self) -> anyhow::Result<()> {
-        let Some(kind) = self.engine else { return Ok(()) };
+        let Some(kind) = self.reactor() else { return Ok(()) };
         insist(kind).context("cannot choose the engine")?;
         choice().map(drop).map_err(Into::into)
     }

@@ -12,9 +12,10 @@ mod kernel;
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
 use super::foreign::OutputArgs;
+use crate::commands::engine::Engine;
 use crate::one_file::unmount_on_signals;
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use export::Export;
 use fuse::{MountOptions, Session, SessionOptions};
 use kernel::Attached;
@@ -32,17 +33,6 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// How often it is looked whether the kernel's controller is there still.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Whose host it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Engine {
-    /// The kernel's where it can be had, else ours
-    Auto,
-    /// The kernel's: a block device
-    Kernel,
-    /// Ours: a file through FUSE
-    Own,
-}
-
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AttachArgs {
     #[command(flatten)]
@@ -52,8 +42,10 @@ pub(crate) struct AttachArgs {
     /// Directory to mount at, if it is our host; the file in it is called `namespace`
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
-    /// Whose host; the kernel's needs root, and opens no sockets in other network namespaces
-    #[arg(long, value_enum, default_value_t = Engine::Auto)]
+    /// Whose host: the kernel's makes a block device, needs root, and opens no sockets in other network
+    /// namespaces; our own makes a file through FUSE, on any reactor or on the one that is named; auto is
+    /// the kernel's where it can be had
+    #[arg(long, default_value = "auto", value_parser = Engine::all())]
     engine: Engine,
     /// Allow writing, confirmed by a name of the namespace (UUID, NGUID, EUI64) or the controller's
     /// serial number [default: read-only]
@@ -66,7 +58,7 @@ pub(crate) struct AttachArgs {
 /// Attaches until SIGINT, SIGTERM or umount.
 pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<()> {
     args.output.is_json()?;
-    if args.engine == Engine::Own {
+    if matches!(args.engine, Engine::Own | Engine::Reactor(_)) {
         return run_own(args, "");
     }
     match (kernel_check(args), args.engine) {
