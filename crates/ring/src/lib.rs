@@ -22,6 +22,7 @@ mod executor;
 pub mod file;
 mod file_queue;
 mod handle;
+pub mod ioctl;
 pub mod local;
 pub mod mailbox;
 pub mod mutants;

@@ -399,8 +399,8 @@ impl Epoll {
 
 fn timespec(time: Duration) -> libc::timespec {
     // Longer than 68 years is for ever.
-    let seconds = time.as_secs().min(i32::MAX as u64) as libc::time_t;
-    libc::timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() }
+    let seconds = i32::try_from(time.as_secs()).unwrap_or(i32::MAX);
+    libc::timespec { tv_sec: seconds.into(), tv_nsec: time.subsec_nanos().into() }
 }
 
 /// Makes a descriptor non-blocking, once.

@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// Most bytes of a handle (`MAX_HANDLE_SZ`).
 const HANDLE_BYTES_MAX: usize = 128;
 /// `_IOR(0x15, 0, struct fsuuid2)` of linux/fs.h: a length and 16 bytes.
-const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
+const FS_IOC_GETFSUUID: libc::Ioctl = crate::ioctl::command(0x8011_1500);
 
 /// `_IOWR('f', 134, struct fsverity_digest)` of linux/fsverity.h.
-const FS_IOC_MEASURE_VERITY: libc::c_ulong = 0xc004_6686;
+const FS_IOC_MEASURE_VERITY: libc::Ioctl = crate::ioctl::command(0xc004_6686);
 /// Longest digest (`FS_VERITY_MAX_DIGEST_SIZE`).
 const VERITY_BYTES_MAX: usize = 64;
 

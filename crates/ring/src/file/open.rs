@@ -9,9 +9,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
 /// `BLKGETSIZE64` of linux/fs.h.
-const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+const BLKGETSIZE64: libc::Ioctl = crate::ioctl::command(0x8008_1272);
 /// `BLKSSZGET` of linux/fs.h.
-const BLKSSZGET: libc::c_ulong = 0x1268;
+const BLKSSZGET: libc::Ioctl = crate::ioctl::command(0x1268);
 /// What `O_DIRECT` needs where the kernel does not say.
 const DIRECT_ALIGNMENT_DEFAULT: u32 = 4096;
 /// Logical block size of simulated files.
@@ -92,7 +92,7 @@ pub(super) fn memory_alignment(handle: &Handle) -> io::Result<u32> {
 /// `argument` must be what `request` writes to.
 unsafe fn ioctl(
     fd: BorrowedFd<'_>,
-    request: libc::c_ulong,
+    request: libc::Ioctl,
     argument: *mut libc::c_void,
 ) -> io::Result<()> {
     // SAFETY: by the caller's promise.
