@@ -5,6 +5,8 @@ SHELL := /bin/bash
 DATA ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 TSUMUGI := $(TARGET_DIR)/release/tsumugi
+# Where `make dist` puts what it makes (default: dist).
+DIST ?=
 # Seconds per fuzz target, and number of seeds of the simulation.
 FUZZ_SECONDS ?= 60
 SIM_SEEDS ?= 2000
@@ -25,6 +27,15 @@ build: ## build the program, optimised
 demo: build ## three nodes on this machine, one file system, checked (DATA=DIR for an input tree)
 	@TSUMUGI=$(TSUMUGI) DATA="$(DATA)" tools/demo
 	@TSUMUGI=$(TSUMUGI) tools/demo-eval
+
+.PHONY: dist
+dist: ## what is installed: a static program, a .deb, a container image, sums (DIST=DIR, default: dist)
+	@tools/require musl || tools/require --install
+	rustup target add x86_64-unknown-linux-musl
+	tools/dist $(DIST)
+
+test-dist: dist ## try it in a clean Debian root and in Podman (TWICE=1: make it twice, compare the bytes)
+	tests/dist $(DIST)
 
 test: ## all that has to pass before a change goes in, with a table of times at the end
 	@tools/run-steps \

@@ -10,6 +10,7 @@ mod eval;
 mod gc;
 mod keep;
 mod list;
+mod manual;
 mod meta;
 mod node;
 mod nvme;
@@ -53,6 +54,9 @@ enum Command {
     Keep(keep::KeepArgs),
     /// List the jobs on this machine, those included that a reboot or a crash left.
     List(list::ListArgs),
+    /// Write man pages and shell completions, for packages.
+    #[command(hide = true)]
+    Manual(manual::ManualArgs),
     /// Run a metadata service.
     Meta(meta::MetaArgs),
     /// Mount and unmount for a node, which starts this before it confines itself.
@@ -104,6 +108,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Gc(args) => gc::run(&args),
         Command::Keep(args) => keep::run(&args),
         Command::List(args) => list::run(&args),
+        Command::Manual(args) => manual::run(&args),
         Command::Meta(args) => meta::run(&args),
         Command::MountHelper(args) => node::serve_mounts(&args),
         Command::Node(args) => node::run(&args),

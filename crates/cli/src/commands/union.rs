@@ -136,7 +136,10 @@ pub(crate) fn run_by_name(
 ) -> Option<anyhow::Result<ExitCode>> {
     let called = PathBuf::from(args.next()?);
     match called.file_name()?.as_bytes() {
-        b"tsumugi-union" | b"mount.fuse.tsumugi-union" | b"fuse-overlayfs" => {
+        b"tsumugi-union"
+        | b"mount.fuse.tsumugi-union"
+        | b"mount.fuse.tsumugi"
+        | b"fuse-overlayfs" => {
             super::start_log();
             let args = [OsString::from("tsumugi-union")].into_iter().chain(args);
             Some(mount(&MountProgram::parse_from(args).mount))
