@@ -2,7 +2,6 @@
 
 mod admission;
 pub mod leases;
-pub mod locks;
 pub mod service;
 mod sessions;
 

@@ -335,14 +335,13 @@ pub(crate) struct SlotRecord {
 
 impl Record for SlotRecord {}
 
-/// The locks of one owner on one inode.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DurableLocks {
-    /// The locks.
-    pub(crate) locks: Vec<protocol::lock::Lock>,
-}
+/// A lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DurableLock(pub(crate) protocol::lock::Lock);
 
-impl Record for DurableLocks {}
+impl Record for DurableLock {
+    const VERSION: u8 = 2;
+}
 
 /// Something whose key says all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

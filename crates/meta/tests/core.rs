@@ -99,7 +99,9 @@ fn locks_live_as_long_as_their_session() {
     };
     let session = fixture.session;
     let locks = [lock(0), lock(10)];
-    fixture.core.set_locks(session, InodeId::ROOT, (family, owner), &locks).unwrap();
+    let changes = [(0, Some(locks[0])), (5, Some(lock(5))), (10, Some(locks[1]))];
+    fixture.core.change_locks(session, InodeId::ROOT, (family, owner), &changes).unwrap();
+    fixture.core.change_locks(session, InodeId::ROOT, (family, owner), &[(5, None)]).unwrap();
     fixture.core.flush().unwrap();
     fixture.reopen(CrashPoint::Process);
     assert_eq!(fixture.core.locks().unwrap(), locks.map(|lock| (session, lock)));

@@ -298,6 +298,9 @@ fn locks_wait_across_sessions() {
         assert!(!waits.is_done());
         let test = b.call(Call::Read(ReadCall::TestLock(lock(f, 2, family)))).await;
         assert!(matches!(test, Ok(Answer::Lock(Some(_)))));
+        let empty = Lock { start: 9, last: 8, ..lock(f, 2, family) };
+        let test = b.call(Call::Read(ReadCall::TestLock(empty))).await;
+        assert_eq!(test, Err(Errno::EINVAL), "an empty range");
         a.call(Call::Session(SessionCall::End)).await.unwrap();
         waits.done().await.unwrap();
     });

@@ -22,7 +22,7 @@ pub enum LockMode {
 }
 
 /// A lock's owner within its session (FUSE's `lock_owner`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LockOwner(pub u64);
 
 /// A lock, wished for or held.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Crates in which bugs are planted: those that the simulation runs, and that of unions.
-const CRATES: [&str; 8] = ["client", "host", "meta", "mount", "node", "rpc", "target", "union"];
+const CRATES: [&str; 9] =
+    ["client", "host", "locks", "meta", "mount", "node", "rpc", "target", "union"];
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -41,8 +41,8 @@ pub(crate) enum Key<'a> {
     Session(SessionId),
     /// A session's slot.
     Slot(SessionId, u16),
-    /// A lock owner's locks on an inode.
-    Locks(SessionId, InodeId, LockFamily, LockOwner),
+    /// A lock that an owner holds on an inode, by its first byte.
+    Lock(SessionId, InodeId, LockFamily, LockOwner, u64),
     /// A session has an inode open that has no name.
     OpenOrphan(InodeId, SessionId),
     /// An inode that is to be freed.
@@ -72,7 +72,7 @@ pub(crate) mod tag {
     pub(crate) const BLOCKS: u8 = 0x25;
     pub(crate) const SESSION: u8 = 0x30;
     pub(crate) const SLOT: u8 = 0x31;
-    pub(crate) const LOCKS: u8 = 0x32;
+    pub(crate) const LOCK: u8 = 0x32;
     pub(crate) const OPEN_ORPHAN: u8 = 0x33;
 }
 
@@ -92,12 +92,12 @@ impl Key<'_> {
         bytes
     }
 
-    fn parts(&self) -> (u8, [Option<u64>; 4], &[u8]) {
-        let one = |a: u64| [Some(a), None, None, None];
-        let two = |a: u64, b: u64| [Some(a), Some(b), None, None];
+    fn parts(&self) -> (u8, [Option<u64>; 5], &[u8]) {
+        let one = |a: u64| [Some(a), None, None, None, None];
+        let two = |a: u64, b: u64| [Some(a), Some(b), None, None, None];
         match *self {
-            Key::Counters => (tag::COUNTERS, [None; 4], &[]),
-            Key::Stamps => (tag::STAMPS, [None; 4], &[]),
+            Key::Counters => (tag::COUNTERS, [None; 5], &[]),
+            Key::Stamps => (tag::STAMPS, [None; 5], &[]),
             Key::Inode(inode) => (tag::INODE, one(inode.0), &[]),
             Key::Dentry(inode, name) => (tag::DENTRY, one(inode.0), name),
             Key::Cookie(inode, cookie) => (tag::COOKIE, two(inode.0, cookie), &[]),
@@ -107,20 +107,21 @@ impl Key<'_> {
             Key::Blocks(device, chunk) => (tag::BLOCKS, two(u64::from(device.0), chunk), &[]),
             Key::Segment(device, index) => (tag::SEGMENT, two(u64::from(device.0), index), &[]),
             Key::SpaceLease(session, device, index) => {
-                let numbers = [Some(session.0), Some(u64::from(device.0)), Some(index), None];
+                let numbers = [Some(session.0), Some(u64::from(device.0)), Some(index), None, None];
                 (tag::SPACE_LEASE, numbers, &[])
             }
             Key::Resting(epoch) => (tag::RESTING, one(epoch.0), &[]),
             Key::Device(device) => (tag::DEVICE, one(u64::from(device.0)), &[]),
             Key::Session(session) => (tag::SESSION, one(session.0), &[]),
             Key::Slot(session, slot) => (tag::SLOT, two(session.0, u64::from(slot)), &[]),
-            Key::Locks(session, inode, family, owner) => {
+            Key::Lock(session, inode, family, owner, start) => {
                 let family = match family {
                     LockFamily::Flock => 0,
                     LockFamily::Posix => 1,
                 };
-                let numbers = [Some(session.0), Some(inode.0), Some(family), Some(owner.0)];
-                (tag::LOCKS, numbers, &[])
+                let numbers =
+                    [Some(session.0), Some(inode.0), Some(family), Some(owner.0), Some(start)];
+                (tag::LOCK, numbers, &[])
             }
             Key::OpenOrphan(inode, session) => (tag::OPEN_ORPHAN, two(inode.0, session.0), &[]),
             Key::Dead(inode) => (tag::DEAD, one(inode.0), &[]),

@@ -34,6 +34,9 @@ impl Shared {
         match call {
             Call::Session(call) => self.execute_session(work, call),
             Call::Read(read) => match read {
+                ReadCall::TestLock(lock) if lock.start > lock.last => {
+                    Executed::Answer(refusal(Errno::EINVAL))
+                }
                 ReadCall::TestLock(lock) => {
                     let found = self.locks.borrow().test(work.session.id, lock);
                     Executed::Answer(answer(Answer::Lock(found)))

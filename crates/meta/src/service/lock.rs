@@ -5,7 +5,7 @@ use super::execute::{Executed, answer};
 use super::outbox::refusal;
 use super::shared::Shared;
 use crate::leases::CallId;
-use crate::locks::{WaitId, Wish};
+use locks::{WaitId, Wish};
 use protocol::client::{Answer, Response};
 use protocol::lock::{Lock, LockFamily, LockOwner};
 use protocol::{Errno, InodeId, SessionId};
@@ -85,13 +85,15 @@ impl Shared {
 
     fn store_locks(&self, session: SessionId, lock: Lock) -> Option<Errno> {
         let place = (lock.inode, lock.family);
-        let held = self.locks.borrow().held(session, place, lock.owner);
+        let changes = self.locks.borrow().changes(session, place, lock.owner);
         let owner = (lock.family, lock.owner);
-        let stored = self.core.borrow_mut().set_locks(session, lock.inode, owner, &held);
-        stored.err().map(|error| {
+        let stored = self.core.borrow_mut().change_locks(session, lock.inode, owner, &changes);
+        if let Err(error) = stored {
             tracing::error!(%error, session = session.0, "cannot store locks");
-            error.to_errno()
-        })
+            return Some(error.to_errno());
+        }
+        self.locks.borrow_mut().stored(session, place, lock.owner);
+        None
     }
 
     /// `Unlock`.

@@ -3,7 +3,7 @@
 use super::base::Effect;
 use super::core::Core;
 use super::transaction::{Transaction, contradiction};
-use crate::records::{Device, DurableLocks, Key, SessionRecord, SlotRecord, decode, key_number};
+use crate::records::{Device, DurableLock, Key, SessionRecord, SlotRecord, decode, key_number};
 use crate::space::{DeviceUse, is_sound};
 use crate::store::{Direction, Error, Scan};
 use protocol::client::{Response, SLOTS_PER_SESSION, Slot};
@@ -15,6 +15,9 @@ use uuid::Uuid;
 /// Most lock owners that a session's end looks at in one scan.
 const LOCKS_PER_SCAN: usize = 1024;
 
+/// Most locks that one transaction changes.
+const LOCKS_PER_TRANSACTION: usize = 64;
+
 /// What a slot says of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotState {
@@ -24,13 +27,14 @@ pub enum SlotState {
     Repeated(Box<Response>),
 }
 
-/// Locks of one owner on one inode.
+/// A lock of an owner on an inode, by its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Holder {
     session: SessionId,
     inode: InodeId,
     family: LockFamily,
     owner: LockOwner,
+    start: u64,
 }
 
 impl Transaction<'_> {
@@ -291,30 +295,39 @@ impl Core {
         })
     }
 
-    /// Replaces what an owner holds on an inode by these locks (none: it holds nothing more). All
-    /// of them must be of that inode, family and owner.
-    pub fn set_locks(
+    /// Changes what an owner holds on an inode: by first byte, a lock that begins there or nothing. All of them
+    /// must be of that inode, family and owner.
+    pub fn change_locks(
         &mut self,
         session: SessionId,
         inode: InodeId,
         (family, owner): (LockFamily, LockOwner),
-        locks: &[Lock],
+        changes: &[(u64, Option<Lock>)],
     ) -> Result<(), Error> {
-        assert!(
-            locks.iter().all(|lock| {
+        let is_sound = |(start, lock): &(u64, Option<Lock>)| {
+            lock.is_none_or(|lock| {
                 (lock.inode, lock.family, lock.owner) == (inode, family, owner)
+                    && lock.start == *start
                     && lock.start <= lock.last
-            }),
-            "{session} stores locks of {owner:?} on {inode} that are another's: {locks:?}"
+            })
+        };
+        assert!(
+            changes.iter().all(is_sound),
+            "{session} stores locks of {owner:?} on {inode} that are another's: {changes:?}"
         );
-        let key = Holder { session, inode, family, owner }.key();
-        self.transact(|transaction| {
-            if locks.is_empty() {
-                transaction.remove(&key);
-                return Ok(());
-            }
-            transaction.put(&key, &DurableLocks { locks: locks.to_vec() })
-        })
+        for part in changes.chunks(LOCKS_PER_TRANSACTION) {
+            self.transact(|transaction| {
+                for (start, lock) in part {
+                    let holder = Holder { session, inode, family, owner, start: *start };
+                    match lock {
+                        Some(lock) => transaction.put(&holder.key(), &DurableLock(*lock))?,
+                        None => transaction.remove(&holder.key()),
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// All locks that are held.
@@ -322,8 +335,8 @@ impl Core {
         let mut found = Vec::new();
         self.base.layers.each(&Holder::prefix(None), |key, value| {
             let session = SessionId(key_number(key, 0)?);
-            let record: DurableLocks = decode(key, value)?;
-            found.extend(record.locks.into_iter().map(|lock| (session, lock)));
+            let record: DurableLock = decode(key, value)?;
+            found.push((session, record.0));
             Ok(())
         })?;
         Ok(found)
@@ -340,6 +353,7 @@ impl Core {
                     _ => LockFamily::Posix,
                 },
                 owner: LockOwner(key_number(key, 3)?),
+                start: key_number(key, 4)?,
             });
             Ok(())
         })?;
@@ -421,12 +435,12 @@ impl Core {
 
 impl Holder {
     fn key(&self) -> Key<'static> {
-        Key::Locks(self.session, self.inode, self.family, self.owner)
+        Key::Lock(self.session, self.inode, self.family, self.owner, self.start)
     }
 
     fn prefix(session: Option<SessionId>) -> Vec<u8> {
         let any = session.unwrap_or(SessionId(0));
-        Key::Locks(any, InodeId(0), LockFamily::Flock, LockOwner(0))
+        Key::Lock(any, InodeId(0), LockFamily::Flock, LockOwner(0), 0)
             .prefix(usize::from(session.is_some()))
     }
 }

@@ -1,4 +1,4 @@
-//! Advisory locks of all sessions: `flock(2)` and POSIX record locks.
+//! Advisory locks: `flock(2)` and POSIX record locks, of all sessions or of one.
 //!
 //! A state machine without I/O. Locks of the two families do not see each other, as on Linux. An
 //! owner's own locks never stand against it: POSIX locks of one owner are split, merged and changed
@@ -12,6 +12,7 @@ mod tests;
 
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::{InodeId, SessionId};
+use ranges::Holdings;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Lock ranges that one session may hold; more are refused.
@@ -25,10 +26,15 @@ const CIRCLE_MAX: usize = 4096;
 pub struct WaitId(pub u64);
 
 /// Who holds or wants a lock: an owner is known within its session only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Party {
     session: SessionId,
     owner: LockOwner,
+}
+
+impl Party {
+    const FIRST: Party = Party { session: SessionId(0), owner: LockOwner(0) };
+    const LAST: Party = Party { session: SessionId(u64::MAX), owner: LockOwner(u64::MAX) };
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +67,7 @@ pub enum Wish {
 
 #[derive(Debug, Default)]
 struct Queue {
-    held: Vec<Held>,
+    held: Holdings,
     waits: VecDeque<Wait>,
 }
 
@@ -77,14 +83,6 @@ pub struct LockTable {
 
 fn overlap(a: &Lock, b: &Lock) -> bool {
     a.start <= b.last && b.start <= a.last
-}
-
-/// Whether a held lock stands against another party's wish.
-fn stands_against(held: &Held, party: Party, wish: &Lock) -> bool {
-    held.party != party
-        && !ring::mutant!("locks-exclude-nobody")
-        && overlap(&held.lock, wish)
-        && (held.lock.mode == LockMode::Exclusive || wish.mode == LockMode::Exclusive)
 }
 
 /// A `flock` is of the whole file.
@@ -104,9 +102,8 @@ impl LockTable {
             return Wish::TooMany;
         }
         let queue = self.places.entry((lock.inode, lock.family)).or_default();
-        if !queue.held.iter().any(|held| stands_against(held, party, &lock)) {
+        if queue.held.against(party, &lock).next().is_none() {
             self.hold(party, lock);
-            self.assert_apart((lock.inode, lock.family), party);
             // A weaker mode may let others in.
             self.serve((lock.inode, lock.family));
             return Wish::Granted;
@@ -167,26 +164,32 @@ impl LockTable {
         self.tidy(place);
     }
 
-    /// The first lock that stands against a wish.
+    /// The first lock that stands against a wish. The range must not be empty.
     pub fn test(&self, session: SessionId, lock: &Lock) -> Option<Lock> {
         let lock = whole(*lock);
         let party = Party { session, owner: lock.owner };
         let queue = self.places.get(&(lock.inode, lock.family))?;
-        let against = queue.held.iter().filter(|held| stands_against(held, party, &lock));
-        against.map(|held| held.lock).min_by_key(|lock| lock.start)
+        queue.held.against(party, &lock).map(|held| held.lock).min_by_key(|lock| lock.start)
     }
 
-    /// All that an owner holds on an inode, to be stored.
-    pub fn held(
+    /// What an owner holds on an inode, where that is not stored yet: by first byte, nothing where none begins
+    /// any more.
+    pub fn changes(
         &self,
         session: SessionId,
         place: (InodeId, LockFamily),
         owner: LockOwner,
-    ) -> Vec<Lock> {
+    ) -> Vec<(u64, Option<Lock>)> {
         let party = Party { session, owner };
-        let Some(queue) = self.places.get(&place) else { return Vec::new() };
-        let mine = queue.held.iter().filter(|held| held.party == party);
-        mine.map(|held| held.lock).collect()
+        self.places.get(&place).map_or_else(Vec::new, |queue| queue.held.changes(party))
+    }
+
+    /// What an owner holds on an inode is stored.
+    pub fn stored(&mut self, session: SessionId, place: (InodeId, LockFamily), owner: LockOwner) {
+        if let Some(queue) = self.places.get_mut(&place) {
+            queue.held.stored(Party { session, owner });
+        }
+        self.tidy(place);
     }
 
     /// A lock that was stored.
@@ -196,7 +199,11 @@ impl LockTable {
         if lock.start > lock.last {
             return false;
         }
-        self.hold(Party { session, owner: lock.owner }, lock);
+        let party = Party { session, owner: lock.owner };
+        self.hold(party, lock);
+        if let Some(queue) = self.places.get_mut(&(lock.inode, lock.family)) {
+            queue.held.stored(party);
+        }
         true
     }
 
@@ -206,7 +213,7 @@ impl LockTable {
         let places: Vec<Place> = self.places.keys().copied().collect();
         for place in places {
             if let Some(queue) = self.places.get_mut(&place) {
-                queue.held.retain(|held| held.party.session != session);
+                queue.held.end_session(session);
                 queue.waits.retain(|wait| wait.party.session != session);
             }
             self.serve(place);
@@ -228,19 +235,15 @@ impl LockTable {
         let mut at = 0;
         while let Some(queue) = self.places.get_mut(&place) {
             let Some(wait) = queue.waits.get(at).copied() else { break };
-            if queue.held.iter().any(|held| stands_against(held, wait.party, &wait.lock)) {
+            if queue.held.against(wait.party, &wait.lock).next().is_some() {
                 at += 1;
                 continue;
             }
             let weakens = wait.lock.mode == LockMode::Shared
-                && queue.held.iter().any(|held| {
-                    let is_own = held.party == wait.party && overlap(&held.lock, &wait.lock);
-                    is_own && held.lock.mode == LockMode::Exclusive
-                });
+                && queue.held.holds_exclusive(wait.party, &wait.lock);
             let served = queue.waits.remove(at).map(|wait| wait.id);
             assert_eq!(served, Some(wait.id), "another wait at {place:?} is served");
             self.hold(wait.party, wait.lock);
-            self.assert_apart(place, wait.party);
             self.granted.push(wait.id);
             if weakens {
                 // What stood against those before it may be gone.
@@ -250,20 +253,44 @@ impl LockTable {
         self.tidy(place);
     }
 
-    /// A party's locks of one inode do not overlap after a grant. Only debug builds look, as each grant
-    /// would compare all of them with each other.
-    fn assert_apart(&self, place: Place, party: Party) {
-        let Some(queue) = self.places.get(&place) else { return };
-        let own = || queue.held.iter().filter(|held| held.party == party);
-        debug_assert!(
-            own().all(|a| own().all(|b| std::ptr::eq(a, b) || !overlap(&a.lock, &b.lock))),
-            "{party:?} holds locks at {place:?} that overlap: {:?}",
-            queue.held
+    /// Lays a lock over what a party holds.
+    fn hold(&mut self, party: Party, lock: Lock) {
+        let queue = self.places.entry((lock.inode, lock.family)).or_default();
+        let before = queue.held.count(party);
+        queue.held.hold(party, lock);
+        let after = queue.held.count(party);
+        self.recount(party, before, after);
+    }
+
+    /// Takes a range out of what a party holds.
+    fn release(&mut self, party: Party, cut: &Lock) {
+        let Some(queue) = self.places.get_mut(&(cut.inode, cut.family)) else { return };
+        let before = queue.held.count(party);
+        queue.held.release(party, cut);
+        let after = queue.held.count(party);
+        assert!(
+            after <= before + 1,
+            "{before} locks of {party:?} became {after} by the release of {cut:?}"
         );
+        self.recount(party, before, after);
+    }
+
+    fn recount(&mut self, party: Party, before: usize, after: usize) {
+        let count = self.counts.entry(party.session).or_default();
+        assert!(
+            *count + after >= before,
+            "{party:?} has {count} locks, and of those on one inode {before} became {after}"
+        );
+        *count = *count + after - before;
+        if *count == 0 {
+            self.counts.remove(&party.session);
+        }
     }
 
     fn tidy(&mut self, place: Place) {
-        let is_empty = |queue: &Queue| queue.held.is_empty() && queue.waits.is_empty();
+        let is_empty = |queue: &Queue| {
+            queue.held.is_empty() && queue.held.is_stored() && queue.waits.is_empty()
+        };
         if self.places.get(&place).is_some_and(is_empty) {
             self.places.remove(&place);
         }
@@ -293,7 +320,6 @@ impl LockTable {
 
     fn standing_against(&self, party: Party, lock: &Lock) -> Vec<Party> {
         let Some(queue) = self.places.get(&(lock.inode, lock.family)) else { return Vec::new() };
-        let against = queue.held.iter().filter(|held| stands_against(held, party, lock));
-        against.map(|held| held.party).collect()
+        queue.held.against(party, lock).map(|held| held.party).collect()
     }
 }

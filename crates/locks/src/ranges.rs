@@ -1,0 +1,160 @@
+//! What is held on one inode: locks by party and first byte, so that a change costs no more where many are held.
+
+use super::{Held, Party, overlap};
+use protocol::SessionId;
+use protocol::lock::{Lock, LockMode};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Locks that are apart, by their first byte.
+type Apart<T> = BTreeMap<u64, T>;
+
+/// All that is held at one place.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    parties: HashMap<Party, Apart<Lock>>,
+    /// The exclusive ones among them: they are apart, whoever holds them.
+    exclusive: BTreeMap<(u64, Party), Lock>,
+    /// Where a party's locks begin that are not stored as they are, or have begun.
+    changed: HashMap<Party, BTreeSet<u64>>,
+}
+
+/// What is left of `old` when `cut`'s range is taken out.
+fn without(old: Lock, cut: &Lock) -> impl Iterator<Item = Lock> {
+    let left = (old.start < cut.start).then(|| Lock { last: cut.start - 1, ..old });
+    let right = (cut.last < old.last).then(|| Lock { start: cut.last + 1, ..old });
+    left.into_iter().chain(right)
+}
+
+/// Those of a party's locks that overlap a range.
+fn overlapping<'a>(locks: &'a Apart<Lock>, range: &'a Lock) -> impl Iterator<Item = &'a Lock> {
+    let before = locks.range(..range.start).next_back().map(|(_, lock)| lock);
+    let within = locks.range(range.start..=range.last).map(|(_, lock)| lock);
+    before.into_iter().filter(|lock| overlap(lock, range)).chain(within)
+}
+
+impl Holdings {
+    pub(super) fn is_empty(&self) -> bool {
+        self.parties.is_empty()
+    }
+
+    /// Whether nothing has changed since it was stored.
+    pub(super) fn is_stored(&self) -> bool {
+        self.changed.is_empty()
+    }
+
+    /// How many locks a party holds.
+    pub(super) fn count(&self, party: Party) -> usize {
+        self.parties.get(&party).map_or(0, BTreeMap::len)
+    }
+
+    /// How many locks are held.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.parties.values().map(BTreeMap::len).sum()
+    }
+
+    /// Locks of others that stand against a party's wish.
+    pub(super) fn against<'a>(
+        &'a self,
+        party: Party,
+        wish: &'a Lock,
+    ) -> impl Iterator<Item = Held> + 'a {
+        let first = (wish.start, Party::FIRST);
+        let before = self.exclusive.range(..first).next_back();
+        let within = self.exclusive.range(first..=(wish.last, Party::LAST));
+        let exclusive = before.into_iter().chain(within);
+        let exclusive = exclusive.map(|((_, party), lock)| Held { party: *party, lock: *lock });
+        let is_exclusive = wish.mode == LockMode::Exclusive;
+        // Who holds nothing but exclusive locks is looked at in vain: those are few, or one.
+        let others = self.parties.iter().filter(move |(other, _)| is_exclusive && **other != party);
+        let shared = others.flat_map(move |(other, locks)| {
+            let shared = overlapping(locks, wish).filter(|lock| lock.mode == LockMode::Shared);
+            shared.map(move |lock| Held { party: *other, lock: *lock })
+        });
+        exclusive
+            .chain(shared)
+            .filter(move |held| held.party != party && overlap(&held.lock, wish))
+            .filter(|_| !ring::mutant!("locks-exclude-nobody"))
+    }
+
+    /// Whether a party holds an exclusive lock in a range.
+    pub(super) fn holds_exclusive(&self, party: Party, range: &Lock) -> bool {
+        let Some(locks) = self.parties.get(&party) else { return false };
+        overlapping(locks, range).any(|lock| lock.mode == LockMode::Exclusive)
+    }
+
+    /// Takes a range out of what a party holds.
+    pub(super) fn release(&mut self, party: Party, cut: &Lock) {
+        let Some(locks) = self.parties.get(&party) else { return };
+        let found: Vec<Lock> = overlapping(locks, cut).copied().collect();
+        for lock in found {
+            self.remove(party, lock.start);
+            without(lock, cut).for_each(|left| self.insert(party, left));
+        }
+    }
+
+    /// Lays a lock over what a party holds, merging it with neighbours of its mode.
+    pub(super) fn hold(&mut self, party: Party, lock: Lock) {
+        assert!(lock.start <= lock.last, "{party:?} would hold {lock:?}");
+        self.release(party, &lock);
+        let mut merged = lock;
+        let locks = self.parties.entry(party).or_default();
+        let before = locks.range(..lock.start).next_back().map(|(_, lock)| *lock);
+        let after = lock.last.checked_add(1).and_then(|next| locks.get(&next).copied());
+        let before = before.filter(|before| before.last.checked_add(1) == Some(lock.start));
+        for neighbour in before.into_iter().chain(after).filter(|other| other.mode == lock.mode) {
+            merged.start = merged.start.min(neighbour.start);
+            merged.last = merged.last.max(neighbour.last);
+            self.remove(party, neighbour.start);
+        }
+        self.insert(party, merged);
+        self.assert_apart(party, &merged);
+    }
+
+    /// All that a session holds goes, and is forgotten.
+    pub(super) fn end_session(&mut self, session: SessionId) {
+        self.parties.retain(|party, _| party.session != session);
+        self.exclusive.retain(|(_, party), _| party.session != session);
+        self.changed.retain(|party, _| party.session != session);
+    }
+
+    /// What a party holds where that has changed since it was stored: by first byte, nothing where none begins
+    /// any more.
+    pub(super) fn changes(&self, party: Party) -> Vec<(u64, Option<Lock>)> {
+        let locks = self.parties.get(&party);
+        let changed = self.changed.get(&party).into_iter().flatten();
+        changed.map(|start| (*start, locks.and_then(|locks| locks.get(start).copied()))).collect()
+    }
+
+    /// All that a party holds is stored.
+    pub(super) fn stored(&mut self, party: Party) {
+        self.changed.remove(&party);
+    }
+
+    fn insert(&mut self, party: Party, lock: Lock) {
+        if lock.mode == LockMode::Exclusive {
+            self.exclusive.insert((lock.start, party), lock);
+        }
+        let old = self.parties.entry(party).or_default().insert(lock.start, lock);
+        assert!(old.is_none(), "{party:?} holds {old:?} where {lock:?} begins");
+        self.changed.entry(party).or_default().insert(lock.start);
+    }
+
+    fn remove(&mut self, party: Party, start: u64) {
+        let Some(locks) = self.parties.get_mut(&party) else { return };
+        let old = locks.remove(&start);
+        assert!(old.is_some(), "{party:?} holds nothing that begins at {start}");
+        if locks.is_empty() {
+            self.parties.remove(&party);
+        }
+        self.exclusive.remove(&(start, party));
+        self.changed.entry(party).or_default().insert(start);
+    }
+
+    /// A party's locks do not overlap: the one that was laid over them and its neighbours.
+    fn assert_apart(&self, party: Party, lock: &Lock) {
+        let Some(locks) = self.parties.get(&party) else { return };
+        let count = overlapping(locks, lock).count();
+        assert!(count == 1, "{party:?} holds {count} locks in the range of {lock:?}");
+    }
+}
