@@ -8,6 +8,7 @@ use crate::read::{AheadCounts, Memory};
 use crate::removals::Removals;
 use crate::session::{CallCounts, Session, SessionConfig};
 use crate::space::Space;
+use locks::LockTable;
 use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::lease::Return;
 use protocol::space::PoolUse;
@@ -15,7 +16,7 @@ use protocol::{Errno, InodeId, Rights, SessionId};
 use ring::local::{Semaphore, WaitGroup};
 use ring::time::{Instant, now, sleep};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// Bytes of written data that may wait in memory for their devices.
@@ -80,6 +81,10 @@ pub struct Client {
     /// Open handles.
     pub(crate) open_files: Cell<usize>,
     pub(crate) removals: Removals,
+    /// The locks that this client decides about itself.
+    pub(crate) own_locks: RefCell<LockTable>,
+    /// The inodes that they are of.
+    pub(crate) locked_inodes: RefCell<BTreeSet<InodeId>>,
     /// Commits that have ended: numbers the last one.
     pub(crate) commits: Cell<u64>,
     /// Whole directories that were fetched: numbers the next one.
@@ -121,6 +126,8 @@ impl Client {
             returns: RefCell::default(),
             open_files: Cell::new(0),
             removals: Removals::default(),
+            own_locks: RefCell::default(),
+            locked_inodes: RefCell::default(),
             commits: Cell::new(0),
             listings: Cell::new(0),
             lending: Cell::default(),
@@ -226,6 +233,7 @@ impl Client {
                 // A failure stays with the inode and is told at close or fsync.
                 let _ = self.commit(&inode, false).await;
             }
+            self.return_idle_locks();
             self.give_back().await;
             self.evict();
         }

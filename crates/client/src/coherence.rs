@@ -58,6 +58,7 @@ impl Handler for Client {
                 fresh.insert(grant.inode);
             }
         }
+        self.note_locks(call, response);
         for attr in response.changed.iter().filter(|_| !ring::mutant!("own-change-unnoted")) {
             self.note(attr, &fresh, false);
         }
@@ -130,6 +131,7 @@ impl Handler for Client {
             self.tell_kernel(inode);
         }
         self.dirty_inodes.borrow_mut().clear();
+        self.lose_locks();
         self.devices.forget_connections();
     }
 
@@ -222,7 +224,8 @@ impl Client {
             | SessionCall::Admit(_)
             | SessionCall::GiveBack(_)
             | SessionCall::Sync(_)
-            | SessionCall::CancelLock { .. } => {}
+            | SessionCall::CancelLock { .. }
+            | SessionCall::ReportLocks { .. } => {}
         }
     }
 
@@ -450,6 +453,7 @@ impl Client {
             return;
         };
         inode.begin_recall(recall.rights, recall.stamp);
+        let has_locks = recall.rights.contains(Rights::LOCKS) && self.begin_report(&inode);
         let is_data = recall.rights.intersects(Rights::WRITE | Rights::SIZE);
         // Data does not matter to who is only shown the inode, nor does a commit of it.
         let is_shown = recall.rights.contains(Rights::SOLE)
@@ -460,7 +464,7 @@ impl Client {
         let taken = if is_read { inode.lent.take_all(inode.id) } else { None };
         let has_pages = is_read && inode.pages.are_stale() && inode.state.borrow().is_open();
         let is_quiet = inode.lease_reads.count() == 0 && taken.is_none() && !has_pages;
-        if is_quiet && !is_shown && (!is_data || is_idle) {
+        if is_quiet && !is_shown && !has_locks && (!is_data || is_idle) {
             self.end_recall(reply, &inode, recall, false);
             return;
         }
@@ -476,6 +480,9 @@ impl Client {
                 inode.names_held.wait_zero().await;
                 // A failure stays with the inode and is told at close or fsync.
                 let _ = self.commit(&inode, false).await;
+            }
+            if has_locks && !ring::mutant!("recall-before-report") {
+                self.report_locks(&inode).await;
             }
             if is_shown {
                 let _ = self.publish_attributes(&inode).await;

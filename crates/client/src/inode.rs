@@ -14,6 +14,7 @@ use crate::extent_map::{ExtentMap, RangeSet, Run};
 use crate::failures::Told;
 use crate::habit::Balance;
 use crate::lent::Lent;
+use crate::locks::OwnLocks;
 use crate::pages::Pages;
 use crate::read::Ahead;
 use crate::session::SessionStamp;
@@ -37,6 +38,8 @@ pub(crate) struct Inode {
     pub(crate) pages: Pages,
     /// A lock on it was granted in this session.
     pub(crate) was_locked: Cell<bool>,
+    /// Who decides about its locks.
+    pub(crate) locks: OwnLocks,
     /// Reads under READ that are under way: a recall waits for them.
     pub(crate) lease_reads: WaitGroup,
     /// Notified when a fill has been written out.
@@ -110,6 +113,7 @@ impl Inode {
             last_commit: Cell::new(0),
             pages: Pages::default(),
             was_locked: Cell::new(false),
+            locks: OwnLocks::default(),
             lease_reads: WaitGroup::new(),
             written: Notify::new(),
             commit_lock: Semaphore::new(1),
@@ -244,6 +248,18 @@ impl Inode {
         self.state.borrow().leaving.iter().any(|(_, rights)| rights.intersects(right))
     }
 
+    /// The locks were reported: the service decides about them again.
+    pub(crate) fn end_locks(&self) {
+        self.drop_locks_right();
+        self.locks.end();
+    }
+
+    /// This client decides about locks no more.
+    pub(crate) fn drop_locks_right(&self) {
+        let mut state = self.state.borrow_mut();
+        state.rights = state.rights - Rights::LOCKS;
+    }
+
     /// The first commit has ended SOLE.
     pub(crate) fn end_sole(&self) {
         let mut state = self.state.borrow_mut();
@@ -260,7 +276,10 @@ impl Inode {
         let state = self.state.borrow();
         let leaving = state.leaving.iter().filter(|_| !ring::mutant!("leaving-not-reclaimed"));
         let leaving = leaving.fold(Rights::NONE, |all, (_, rights)| all | *rights);
-        let rights = (state.rights | leaving) & (Rights::WRITE | Rights::SIZE | Rights::SOLE);
+        let mut rights = (state.rights | leaving) & (Rights::WRITE | Rights::SIZE | Rights::SOLE);
+        if self.locks.are_own() && !ring::mutant!("locks-not-reclaimed") {
+            rights |= Rights::LOCKS;
+        }
         if state.is_open() { rights | Rights::OPEN } else { rights }
     }
 
@@ -283,7 +302,8 @@ impl Inode {
     /// Whether this client has no use for the inode any more.
     pub(crate) fn is_unused(&self) -> bool {
         let state = self.state.borrow();
-        !state.is_open() && state.references == 0 && self.dirty.borrow().is_clean()
+        let is_clean = self.dirty.borrow().is_clean() && !self.locks.are_own();
+        !state.is_open() && state.references == 0 && is_clean
     }
 
     /// The session was lost with all rights.
@@ -291,6 +311,7 @@ impl Inode {
         let mut state = self.state.borrow_mut();
         state.rights = Rights::NONE;
         state.may_be_told = false;
+        self.locks.end();
         state.leaving.clear();
         state.stamp = LeaseStamp(0);
         state.drop_read();

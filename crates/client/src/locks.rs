@@ -1,13 +1,21 @@
-//! Advisory locks across nodes: all of them are kept by the metadata service.
+//! Advisory locks across nodes.
+//!
+//! The metadata service keeps them, or, where this client alone uses an inode's locks, it has granted
+//! LOCKS: then this client decides about them itself ([`own`]).
 //!
 //! Locks are points of synchronisation. What was written to a file through any handle of this client is
 //! committed before a lock on it is released, weakened or taken. After a grant nothing is read that is
 //! older than it: what this client caches is valid under READ, whose recall was answered before a commit
-//! of another session was carried out, and the stream delivers that recall before the grant. The
-//! kernel's pages are dropped after a recall was answered, so a grant waits until they are
+//! of another session was carried out, and the stream delivers that recall before the grant, and before
+//! LOCKS. The kernel's pages are dropped after a recall was answered, so a grant waits until they are
 //! ([`Client::freshen`]).
 
+mod own;
+
 use crate::client::Client;
+use crate::inode::Inode;
+use locks::Wish;
+pub(crate) use own::OwnLocks;
 use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::lock::{Lock, LockFamily, LockOwner};
 use protocol::{Errno, InodeId};
@@ -17,27 +25,51 @@ impl Client {
     /// Takes a lock; with `wait`, when it is free.
     ///
     /// # Errors
-    /// EAGAIN if it is not free, EDEADLK, EINTR after [`Client::cancel_lock`], ENOLCK, those of a
-    /// call.
+    /// EAGAIN if it is not free, EDEADLK, EINTR after [`Client::cancel_lock`], ENOLCK, EINVAL for an empty
+    /// range, those of a call.
     pub async fn lock(self: &Rc<Self>, lock: Lock, wait: bool) -> Result<(), Errno> {
-        if !ring::mutant!("downgrade-unpublished") {
-            self.publish(lock.inode).await;
+        if lock.start > lock.last {
+            return Err(Errno::EINVAL);
         }
-        self.session.call(Call::Change(ChangeCall::SetLock { lock, wait })).await?;
-        self.inode(lock.inode).was_locked.set(!ring::mutant!("lock-forgotten-with-session"));
+        let inode = self.inode(lock.inode);
+        if !ring::mutant!("downgrade-unpublished") {
+            self.publish(&inode).await;
+        }
+        while self.decides_locks(&inode).await? {
+            match self.set_own(&inode, lock) {
+                Wish::Granted => {
+                    self.freshen(lock.inode).await;
+                    return Ok(());
+                }
+                Wish::Conflict if wait && ring::mutant!("own-wait-polled") => {
+                    ring::time::sleep(std::time::Duration::from_millis(10)).await;
+                }
+                Wish::Conflict if wait && !ring::mutant!("own-wait-refused") => {
+                    // All waits are the service's: it knows of circles, over all sessions.
+                    if self.begin_report(&inode) {
+                        self.report_locks(&inode).await;
+                    }
+                }
+                Wish::Conflict => return Err(Errno::EAGAIN),
+                Wish::TooMany => return Err(Errno::ENOLCK),
+                Wish::Waits | Wish::Deadlock => unreachable!("nobody waits here"),
+            }
+        }
+        self.call_lock(&inode, ChangeCall::SetLock { lock, wait }).await?;
+        inode.was_locked.set(!ring::mutant!("lock-forgotten-with-session"));
         self.freshen(lock.inode).await;
         Ok(())
     }
 
     /// Commits what was written to an inode. A failure stays with the inode and shows at the next fsync or
     /// close of each handle: it keeps no lock held.
-    async fn publish(self: &Rc<Self>, id: InodeId) {
-        if let Some(inode) = self.known_inode(id) {
-            let _ = self.commit(&inode, false).await;
+    async fn publish(self: &Rc<Self>, inode: &Rc<Inode>) {
+        if !inode.dirty.borrow().is_clean() {
+            let _ = Box::pin(self.commit(inode, false)).await;
         }
     }
 
-    /// Ends this owner's wait for a lock.
+    /// Ends this owner's wait for a lock, if it waits at the service by now.
     ///
     /// # Errors
     /// Those of a call.
@@ -56,19 +88,34 @@ impl Client {
     /// Releases the range of a lock, after what was written to the file is committed.
     ///
     /// # Errors
-    /// Those of a call.
+    /// EINVAL for an empty range, those of a call.
     pub async fn unlock(self: &Rc<Self>, lock: Lock) -> Result<(), Errno> {
-        if !ring::mutant!("unlock-unpublished") {
-            self.publish(lock.inode).await;
+        if lock.start > lock.last {
+            return Err(Errno::EINVAL);
         }
-        self.session.call(Call::Change(ChangeCall::Unlock(lock))).await.map(drop)
+        let inode = self.inode(lock.inode);
+        if !ring::mutant!("unlock-unpublished") {
+            self.publish(&inode).await;
+        }
+        if self.decides_locks(&inode).await? {
+            self.unlock_own(&inode, lock);
+            return Ok(());
+        }
+        self.call_lock(&inode, ChangeCall::Unlock(lock)).await
     }
 
     /// The first lock of somebody else that conflicts with this one.
     ///
     /// # Errors
-    /// Those of a call.
+    /// EINVAL for an empty range, those of a call.
     pub async fn test_lock(self: &Rc<Self>, lock: Lock) -> Result<Option<Lock>, Errno> {
+        if lock.start > lock.last {
+            return Err(Errno::EINVAL);
+        }
+        let inode = self.inode(lock.inode);
+        if self.decides_locks(&inode).await? {
+            return Ok(self.test_own(&lock));
+        }
         match self.session.call(Call::Read(ReadCall::TestLock(lock))).await? {
             Answer::Lock(lock) => Ok(lock),
             _ => Err(Errno::EPROTO),

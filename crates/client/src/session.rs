@@ -276,6 +276,9 @@ impl Session {
         let slot = guard.as_ref().map(SlotGuard::slot);
         // Blocks that a change frees rest until reads from before its answer have ended.
         let _epoch = call.traits().may_free.then(|| self.life.hold());
+        // Another session's locks are not those that are reported.
+        let is_bound =
+            slot.is_some() || matches!(call, Call::Session(SessionCall::ReportLocks { .. }));
         let request = Rc::new(Request { slot, call });
         loop {
             let is_lost =
@@ -286,7 +289,7 @@ impl Session {
                 Failure { errno, is_refusal }
             })?;
             let is_lost = if ring::mutant!("session-noted-early") { was_lost } else { is_lost() };
-            if slot.is_some() && is_lost && !ring::mutant!("repeated-in-next-session") {
+            if is_bound && is_lost && !ring::mutant!("repeated-in-next-session") {
                 // Nobody knows whether the lost session carried it out.
                 return Err(Failure { errno: Errno::EIO, is_refusal: false });
             }

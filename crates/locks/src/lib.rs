@@ -6,6 +6,7 @@
 //! granted now is queued; whenever something is released, the queue is gone through in the order of
 //! arrival. A POSIX wait that would close a circle of waiting owners is refused.
 
+mod inodes;
 mod ranges;
 #[cfg(test)]
 mod tests;

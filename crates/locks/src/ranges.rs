@@ -2,7 +2,7 @@
 
 use super::{Held, Party, overlap};
 use protocol::SessionId;
-use protocol::lock::{Lock, LockMode};
+use protocol::lock::{Lock, LockMode, LockOwner};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Locks that are apart, by their first byte.
@@ -48,9 +48,24 @@ impl Holdings {
     }
 
     /// How many locks are held.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.parties.values().map(BTreeMap::len).sum()
+    }
+
+    /// Who holds something.
+    pub(super) fn parties(&self) -> impl ExactSizeIterator<Item = &Party> {
+        self.parties.keys()
+    }
+
+    /// All that a session holds.
+    pub(super) fn of_session(&self, session: SessionId) -> impl Iterator<Item = Lock> + '_ {
+        let own = self.parties.iter().filter(move |(party, _)| party.session == session);
+        own.flat_map(|(_, locks)| locks.values().copied())
+    }
+
+    /// The owners of a session whose locks are not stored as they are.
+    pub(super) fn unstored(&self, session: SessionId) -> impl Iterator<Item = LockOwner> + '_ {
+        self.changed.keys().filter(move |party| party.session == session).map(|party| party.owner)
     }
 
     /// Locks of others that stand against a party's wish.

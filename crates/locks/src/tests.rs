@@ -229,3 +229,35 @@ proptest! {
         }
     }
 }
+
+/// Goal: what a session holds on an inode goes to another table and back as it is, of both families, and only
+/// if it is alone there.
+#[test]
+fn all_of_a_session_goes_together() {
+    let flock = Lock { family: LockFamily::Flock, ..lock(3, 0, u64::MAX, SHARED) };
+    let held = [flock, lock(1, 0, 4, EXCLUSIVE), lock(2, 8, 9, SHARED)];
+    let mut table = LockTable::default();
+    for lock in held {
+        assert_eq!(table.set(S, lock, None), Wish::Granted);
+    }
+    let alone = |table: &LockTable| {
+        let mut alone = table.alone(S, InodeId(5), 3)?;
+        alone.sort_by_key(|lock| (lock.start, lock.last != u64::MAX));
+        Some(alone)
+    };
+    assert_eq!(alone(&table), Some(held.to_vec()));
+    assert_eq!(table.alone(S, InodeId(5), 2), None, "they are too many");
+    let mut other = LockTable::default();
+    assert!(held.iter().all(|lock| other.report(S, *lock)));
+    assert!(!other.report(S, lock(7, 2, 2, SHARED)), "another owner's stands against it");
+    assert!(!other.report(S, lock(7, 7, 6, SHARED)), "it is empty");
+    assert_eq!(alone(&other), Some(held.to_vec()));
+    assert_eq!(other.unstored(S, InodeId(5)).len(), 3);
+    assert_eq!(table.set(S, lock(4, 0, 0, SHARED), Some(WaitId(1))), Wish::Waits);
+    assert_eq!(alone(&table), None, "somebody waits");
+    table.clear(S, InodeId(5));
+    assert_eq!(table.take_granted(), [WaitId(1)], "who waited gets what is free");
+    assert_eq!(table.set(SessionId(2), lock(4, 8, 8, SHARED), None), Wish::Granted);
+    assert_eq!(alone(&table), None, "another session holds one");
+    assert!(table.is_shared(S, InodeId(5)) && !other.is_shared(S, InodeId(5)));
+}

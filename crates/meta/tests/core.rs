@@ -329,7 +329,7 @@ fn conflicts_are_those_of_the_table() {
     let parent = InodeId::ROOT;
     // What recalls READ asks for what its maker keeps back of the file, too.
     let read = Rights::READ | Rights::SOLE;
-    let all = read | Rights::WRITE | Rights::SIZE | Rights::OPEN;
+    let all = read | Rights::WRITE | Rights::SIZE | Rights::OPEN | Rights::LOCKS;
     let unlink =
         Call::Change(ChangeCall::Unlink { parent, name: b"a".to_vec(), told: OpenTold::OfAny });
     let rights = |fixture: &Fixture, call: &Call| {
@@ -338,6 +338,14 @@ fn conflicts_are_those_of_the_table() {
         of.map(|conflict| conflict.kind).collect::<Vec<_>>()
     };
     assert_eq!(rights(&fixture, &unlink), [ConflictKind::Recall(all)]);
+    let (family, owner, mode) = (LockFamily::Posix, LockOwner(1), LockMode::Shared);
+    let lock = Lock { inode, family, owner, start: 0, last: 9, mode, pid: 1 };
+    for call in [
+        Call::Change(ChangeCall::SetLock { lock, wait: false }),
+        Call::Read(ReadCall::TestLock(lock)),
+    ] {
+        assert_eq!(rights(&fixture, &call), [ConflictKind::Recall(Rights::LOCKS)]);
+    }
     fixture.call(&Call::Change(ChangeCall::Link { inode, parent, name: b"b".to_vec() })).unwrap();
     assert_eq!(rights(&fixture, &unlink), [ConflictKind::Recall(read)]);
     let found = fixture.core.conflicts(fixture.session, &unlink).unwrap();

@@ -5,8 +5,13 @@ use fuse::{LockKind, LockRequest, Request, Response};
 use protocol::lock::{Lock, LockFamily, LockMode, LockOwner};
 use protocol::{Errno, InodeId};
 use ring::Either;
+use ring::time::sleep;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// Pause before a wait is cancelled again.
+const CANCEL_RETRY: Duration = Duration::from_millis(100);
 
 /// The end of the file in FUSE's locks.
 const END: u64 = i64::MAX as u64;
@@ -96,10 +101,14 @@ impl Server {
         let cancelled = pin!(request.cancellation.cancelled());
         match ring::race(locking.as_mut(), cancelled).await {
             Either::First(result) => result,
-            Either::Second(()) => {
+            Either::Second(()) => loop {
                 self.client.cancel_lock(lock.inode, lock.family, lock.owner).await?;
-                locking.await
-            }
+                // It may not have waited yet: what was written is published before, and locks reported.
+                match ring::race(locking.as_mut(), pin!(sleep(CANCEL_RETRY))).await {
+                    Either::First(result) => return result,
+                    Either::Second(()) => {}
+                }
+            },
         }
     }
 

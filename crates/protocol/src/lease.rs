@@ -28,6 +28,9 @@ impl Rights {
     /// since this one made it. Granted with its creation alone, to a file that is created open for
     /// writing, and ended by the first commit.
     pub const SOLE: Rights = Rights(16);
+    /// To decide about the inode's file locks: no other session holds or awaits one. Granted with a lock,
+    /// by [`crate::client::Answer::Locks`]; one session at most.
+    pub const LOCKS: Rights = Rights(32);
 
     /// Whether all of `other` are in this set.
     pub fn contains(self, other: Rights) -> bool {

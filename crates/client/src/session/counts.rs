@@ -57,7 +57,7 @@ fn session_kind(call: &SessionCall) -> &'static str {
         SessionCall::Acquire { .. } => "acquire",
         SessionCall::GiveBack(_) => "give_back",
         SessionCall::Sync(_) => "sync",
-        SessionCall::CancelLock { .. } => "lock",
+        SessionCall::CancelLock { .. } | SessionCall::ReportLocks { .. } => "lock",
         SessionCall::Start { .. }
         | SessionCall::Reclaim { .. }
         | SessionCall::Pulse { .. }

@@ -9,9 +9,10 @@ use protocol::lease::Recall;
 use protocol::{InodeId, Rights, SessionId};
 use smallvec::SmallVec;
 
-/// What is recalled by one message: never READ together with rights that wait for commits.
-const CLASSES: [Rights; 2] =
-    [Rights::READ, Rights(Rights::WRITE.0 | Rights::SIZE.0 | Rights::SOLE.0)];
+/// What is recalled by one message: never READ together with rights that wait for commits. What waits for
+/// a report of locks waits for neither.
+const CLASSES: [Rights; 3] =
+    [Rights::READ, Rights(Rights::WRITE.0 | Rights::SIZE.0 | Rights::SOLE.0), Rights::LOCKS];
 
 impl Leases {
     /// Whether `call` of `session` may be executed now; else everything is asked and barred that

@@ -7,11 +7,18 @@ use protocol::{InodeId, Rights, SessionId};
 /// Inodes that SOLE is held over, at most: each call that shows attributes walks them.
 const SOLES_MAX: usize = 1024;
 
-/// SIZE over an inode has one holder: two would append at the same place.
-pub(super) fn assert_one_size(inode: InodeId, holders: &[Holder]) {
-    let sizes = holders.iter().filter(|holder| holder.rights.contains(Rights::SIZE)).count();
-    assert!(sizes <= 1, "{sizes} sessions hold SIZE over {inode}: {holders:?}");
+/// SIZE over an inode has one holder: two would append at the same place. LOCKS too: two would grant the
+/// same lock.
+pub(super) fn assert_one_holder(inode: InodeId, holders: &[Holder]) {
+    for right in [Rights::SIZE, Rights::LOCKS] {
+        let count = holders.iter().filter(|holder| holder.rights.contains(right)).count();
+        assert!(count <= 1, "{count} sessions hold {right:?} over {inode}: {holders:?}");
+    }
 }
+
+/// All rights, to be granted one by one.
+const EACH: [Rights; 6] =
+    [Rights::READ, Rights::WRITE, Rights::SIZE, Rights::OPEN, Rights::SOLE, Rights::LOCKS];
 
 impl Leases {
     /// Grants what may be granted of `rights` and tells all that the session holds then; `None` if
@@ -19,7 +26,7 @@ impl Leases {
     /// session's SIZE, is left out.
     pub fn grant(&mut self, session: SessionId, inode: InodeId, rights: Rights) -> Option<Grant> {
         let mut granted = Rights::NONE;
-        for right in [Rights::READ, Rights::WRITE, Rights::SIZE, Rights::OPEN, Rights::SOLE] {
+        for right in EACH {
             let has_room = right != Rights::SOLE || self.soles.len() < SOLES_MAX;
             if rights.contains(right) && has_room && self.may_grant(session, inode, right) {
                 granted |= right;
@@ -60,8 +67,8 @@ impl Leases {
             !rights.intersects(leaving),
             "{session} is told of {rights:?} over {inode}, of which {leaving:?} leave"
         );
-        if granted.contains(Rights::SIZE) {
-            assert_one_size(inode, holders);
+        if granted.intersects(Rights::SIZE | Rights::LOCKS) {
+            assert_one_holder(inode, holders);
         }
         let is_many = held.by_stamp.len() > self.holdings_max;
         if granted.contains(Rights::SOLE) {
@@ -93,8 +100,28 @@ impl Leases {
                 let others = || holders.iter().filter(|h| h.session != session);
                 ring::mutant!("size-shared") || !others().any(|h| h.rights.contains(Rights::SIZE))
             }),
+            Rights::LOCKS => self.holders.get(&inode).is_none_or(|holders| {
+                let mut others = holders.iter().filter(|h| h.session != session);
+                !others.any(|h| h.rights.contains(Rights::LOCKS))
+            }),
             _ => true,
         }
+    }
+
+    /// The session has reported what it did under LOCKS over the inode, and does not hold it any more. That it
+    /// has the inode open it may have kept to itself while it held that.
+    pub fn end_locks(&mut self, session: SessionId, inode: InodeId, is_open: bool) {
+        let holder = self
+            .holders
+            .get_mut(&inode)
+            .and_then(|all| all.iter_mut().find(|holder| holder.session == session));
+        if let Some(holder) = holder {
+            holder.rights = holder.rights - Rights::LOCKS;
+            if is_open {
+                holder.rights |= Rights::OPEN;
+            }
+        }
+        self.drop_if_empty(session, inode);
     }
 
     /// What of the session's rights is being recalled. Of recalls that only make room, what is

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 /// What a session may reclaim.
 const RECLAIMABLE: Rights =
-    Rights(Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0 | Rights::SOLE.0);
+    Rights(Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0 | Rights::SOLE.0 | Rights::LOCKS.0);
 
 impl Leases {
     /// The session goes on over a new connection. It has dropped all that it cached, so its READ
@@ -37,7 +37,7 @@ impl Leases {
         let rights = rights & RECLAIMABLE;
         let had = self.rights(session, inode);
         let mut kept = had & rights;
-        for right in [Rights::WRITE, Rights::SIZE, Rights::OPEN, Rights::SOLE] {
+        for right in [Rights::WRITE, Rights::SIZE, Rights::OPEN, Rights::SOLE, Rights::LOCKS] {
             let is_free =
                 self.may_grant(session, inode, right) || ring::mutant!("reclaimed-from-others");
             if rights.contains(right) && is_free {
@@ -59,7 +59,7 @@ impl Leases {
         }
         let other = held.by_stamp.insert(stamp, inode);
         assert!(other.is_none(), "{stamp:?} is of grants over {inode} and {other:?}");
-        super::grant::assert_one_size(inode, holders);
+        super::grant::assert_one_holder(inode, holders);
         held.reclaiming.get_or_insert_default().insert(inode);
         self.note_sole(session, inode);
         Some(Grant { inode, rights: kept, stamp })

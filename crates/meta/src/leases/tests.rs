@@ -400,3 +400,31 @@ fn what_is_anothers_is_not_reclaimed() {
     assert_eq!(grant.rights, OPEN);
     assert_eq!(leases.rights(session(1), I), SIZE | OPEN);
 }
+
+/// Goal: LOCKS has one holder. It is recalled by a message of its own, and ends with the report, which says
+/// whether the inode is open; the answer to the recall comes later.
+#[test]
+fn locks_end_with_their_report() {
+    let locks = Rights::LOCKS;
+    let mut leases = table();
+    leases.grant(session(1), I, locks).unwrap();
+    assert!(leases.grant(session(2), I, locks).is_none(), "it has two holders");
+    leases.grant(session(1), I, READ).unwrap();
+    leases.clear(CallId(1), session(2), &[Demand::Give(I, READ | WRITE | locks)], &[]);
+    let asks = leases.take_outbox();
+    assert_eq!(asks.len(), 2, "LOCKS by a message of its own: {asks:?}");
+    leases.end_locks(session(1), I, true);
+    assert_eq!(leases.rights(session(1), I), READ | OPEN);
+    assert!(leases.grant(session(1), I, locks).is_none(), "the other call bars it");
+    for ask in asks {
+        leases.answered(ask.id, OPEN);
+    }
+    assert_eq!(leases.take_ready(), vec![CallId(1)]);
+    leases.done(CallId(1));
+    assert_eq!(leases.rights(session(1), I), OPEN);
+    leases.grant(session(2), I, locks).unwrap();
+    leases.resume(session(2));
+    assert!(leases.reclaim(session(1), I, locks).is_none(), "it is another's");
+    leases.end_reclaim(session(2));
+    assert_eq!(leases.rights(session(2), I), Rights::NONE, "it was not reclaimed");
+}

@@ -177,7 +177,9 @@ impl Shared {
             if self.core.borrow().attr(*inode).is_err() {
                 continue;
             }
-            let grant = self.leases.borrow_mut().reclaim(session.id, *inode, *rights);
+            let is_shared = self.locks.borrow().is_shared(session.id, *inode);
+            let rights = if is_shared { *rights - Rights::LOCKS } else { *rights };
+            let grant = self.leases.borrow_mut().reclaim(session.id, *inode, rights);
             if grant.is_some_and(|grant| grant.rights.contains(Rights::OPEN)) {
                 self.note_open(session.id, *inode);
             }

@@ -112,6 +112,13 @@ impl Shared {
                 self.cancel_lock(session.id, *inode, *family, *owner);
                 done()
             }
+            SessionCall::ReportLocks { inode, locks, is_first, is_last, is_open } => {
+                let response = self.report_locks(session, *inode, locks, *is_first);
+                if *is_last && matches!(response.result, Ok(_) | Err(Errno::EINVAL)) {
+                    self.leases.borrow_mut().end_locks(session.id, *inode, *is_open);
+                }
+                Executed::Answer(response)
+            }
         }
     }
 

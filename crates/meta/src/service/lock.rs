@@ -1,5 +1,7 @@
 //! File locks: the table's answers as answers to calls, and their storing.
 
+mod right;
+
 use super::call::Work;
 use super::execute::{Executed, answer};
 use super::outbox::refusal;
@@ -9,6 +11,7 @@ use locks::{WaitId, Wish};
 use protocol::client::{Answer, Response};
 use protocol::lock::{Lock, LockFamily, LockOwner};
 use protocol::{Errno, InodeId, SessionId};
+pub(super) use right::Contention;
 use std::rc::Rc;
 
 /// Waits for locks that one session may have; more are refused ENOLCK.
@@ -30,11 +33,18 @@ impl Shared {
         let id = wait.then_some(WaitId(work.id.0));
         let wish = self.locks.borrow_mut().set(session.id, lock, id);
         match wish {
-            Wish::Granted => Executed::Answer(self.lock_held(session.id, lock)),
-            Wish::Conflict => Executed::Answer(refusal(Errno::EAGAIN)),
+            Wish::Granted => {
+                let response = self.lock_held(session.id, lock);
+                Executed::Answer(self.with_right(work, lock.inode, response))
+            }
+            Wish::Conflict => {
+                self.lock_contention.note(lock.inode);
+                Executed::Answer(refusal(Errno::EAGAIN))
+            }
             Wish::Deadlock => Executed::Answer(refusal(Errno::EDEADLK)),
             Wish::TooMany => Executed::Answer(refusal(Errno::ENOLCK)),
             Wish::Waits => {
+                self.lock_contention.note(lock.inode);
                 session.lock_waits.set(session.lock_waits.get() + 1);
                 self.store_locks(session.id, lock);
                 self.leases.borrow_mut().done(work.id);
@@ -84,15 +94,24 @@ impl Shared {
     }
 
     fn store_locks(&self, session: SessionId, lock: Lock) -> Option<Errno> {
-        let place = (lock.inode, lock.family);
-        let changes = self.locks.borrow().changes(session, place, lock.owner);
-        let owner = (lock.family, lock.owner);
-        let stored = self.core.borrow_mut().change_locks(session, lock.inode, owner, &changes);
+        self.store_owner(session, lock.inode, (lock.family, lock.owner))
+    }
+
+    /// Stores what has changed of an owner's locks on an inode.
+    fn store_owner(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+        owner: (LockFamily, LockOwner),
+    ) -> Option<Errno> {
+        let place = (inode, owner.0);
+        let changes = self.locks.borrow().changes(session, place, owner.1);
+        let stored = self.core.borrow_mut().change_locks(session, inode, owner, &changes);
         if let Err(error) = stored {
             tracing::error!(%error, session = session.0, "cannot store locks");
             return Some(error.to_errno());
         }
-        self.locks.borrow_mut().stored(session, place, lock.owner);
+        self.locks.borrow_mut().stored(session, place, owner.1);
         None
     }
 

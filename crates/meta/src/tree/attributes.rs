@@ -45,8 +45,8 @@ impl Transaction<'_> {
         rights: Rights,
     ) -> Result<Outcome, Error> {
         let inode = self.inode(id)?;
-        // It comes with the creation only.
-        let rights = rights - Rights::SOLE;
+        // One comes with the creation only, the other with a lock.
+        let rights = rights - (Rights::SOLE | Rights::LOCKS);
         let writes = rights.intersects(Rights::WRITE | Rights::SIZE);
         match inode.attr.kind {
             // Its holder alone adds names.

@@ -97,7 +97,8 @@ fn session_conflicts(call: &SessionCall) -> Vec<Conflict> {
         | SessionCall::Admit(_)
         | SessionCall::GiveBack(_)
         | SessionCall::Sync(_)
-        | SessionCall::CancelLock { .. } => Vec::new(),
+        | SessionCall::CancelLock { .. }
+        | SessionCall::ReportLocks { .. } => Vec::new(),
     }
 }
 
@@ -121,6 +122,10 @@ impl Transaction<'_> {
     fn conflicts(&self, call: &Call) -> Result<Vec<Conflict>, Error> {
         match call {
             Call::Session(call) => Ok(session_conflicts(call)),
+            // Who decides about locks knows which there are.
+            Call::Read(ReadCall::TestLock(lock)) if !ring::mutant!("test-spares-locks") => {
+                Ok(vec![recall(lock.inode, Rights::LOCKS)])
+            }
             Call::Read(_) if ring::mutant!("reads-spare-sole") => Ok(Vec::new()),
             Call::Read(call) => {
                 let shown = self.shown_by(call)?;
@@ -218,7 +223,11 @@ impl Transaction<'_> {
                 }
                 conflicts
             }
-            // Space and locks are nobody's cache.
+            ChangeCall::SetLock { lock, .. } if !ring::mutant!("lock-spares-locks") => {
+                vec![recall(lock.inode, Rights::LOCKS)]
+            }
+            // Space is nobody's cache. While another session decides about locks, this one has none to
+            // give back.
             ChangeCall::LeaseSpace { .. }
             | ChangeCall::ReturnSpace { .. }
             | ChangeCall::SetLock { .. }

@@ -342,7 +342,8 @@ impl Transaction<'_> {
             | SessionCall::Admit(_)
             | SessionCall::GiveBack(_)
             | SessionCall::Sync(_)
-            | SessionCall::CancelLock { .. } => Err(Errno::EPROTO.into()),
+            | SessionCall::CancelLock { .. }
+            | SessionCall::ReportLocks { .. } => Err(Errno::EPROTO.into()),
         }
     }
 
@@ -439,8 +440,9 @@ impl Transaction<'_> {
 
 impl Core {
     /// Rights that a regular file's last name takes with it.
-    pub(super) const ALL: Rights =
-        Rights(Rights::READ.0 | Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0);
+    pub(super) const ALL: Rights = Rights(
+        Rights::READ.0 | Rights::WRITE.0 | Rights::SIZE.0 | Rights::OPEN.0 | Rights::LOCKS.0,
+    );
 
     /// The sessions that may keep back changes of what a reading call shows: as stored, since a restart
     /// nobody may have said so.

@@ -128,6 +128,9 @@ pub enum Answer {
     Space(SpaceGrant),
     /// A conflicting lock, if there is one.
     Lock(Option<Lock>),
+    /// The lock is held. These are all locks that the session holds on the inode; if LOCKS is granted with
+    /// the answer, the session decides about them from now on.
+    Locks(Vec<Lock>),
     /// A durable commit was carried out, and others see it, but its data or what was committed before
     /// cannot be made durable: attributes as it left them. (An error says that nothing was done.)
     NotDurable(Attr),

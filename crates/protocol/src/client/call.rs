@@ -131,7 +131,7 @@ pub enum SessionCall {
     /// After a resumed [`SessionCall::Start`]: what the client holds; all other rights it has dropped. May
     /// come in several parts, the last with `done` → [`Answer::Done`].
     Reclaim {
-        /// WRITE, SIZE and OPEN it wants to keep.
+        /// WRITE, SIZE, OPEN, SOLE and LOCKS it wants to keep.
         held: Vec<(InodeId, Rights)>,
         /// No further part comes.
         done: bool,
@@ -179,6 +179,21 @@ pub enum SessionCall {
         family: LockFamily,
         /// The owner.
         owner: LockOwner,
+    },
+    /// The locks that the session holds on an inode, in parts; the last part gives
+    /// [`Rights::LOCKS`] back → [`Answer::Done`], or ESTALE if the session does not hold that right. They
+    /// replace those that the service knew of.
+    ReportLocks {
+        /// The inode.
+        inode: InodeId,
+        /// Some of the locks.
+        locks: Vec<Lock>,
+        /// The first part.
+        is_first: bool,
+        /// No further part comes.
+        is_last: bool,
+        /// The session has the inode open, as the answer to a recall says.
+        is_open: bool,
     },
 }
 
@@ -377,7 +392,7 @@ pub enum ChangeCall {
         /// The blocks.
         free: Vec<BlockRange>,
     },
-    /// Takes a lock → [`Answer::Done`]; EAGAIN if it conflicts and `wait` is false. With `wait` the
+    /// Takes a lock → [`Answer::Done`] or [`Answer::Locks`]; EAGAIN if it conflicts and `wait` is false. With `wait` the
     /// answer comes when the lock is held, or EINTR after [`SessionCall::CancelLock`], or EDEADLK.
     SetLock {
         /// The lock.

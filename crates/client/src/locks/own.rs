@@ -1,0 +1,291 @@
+//! Locks that this client decides about itself, under LOCKS.
+//!
+//! The right comes with all locks that the session holds on the inode, in the answer to one of its locks. It
+//! is of use only if no other lock call of this client about the inode was under way then: what the service
+//! does for one that came later would be missing here. Nobody waits under the right, as only the service sees
+//! circles of waits over several inodes and sessions: before a wait the locks are reported, and the right
+//! with them. They are reported too when the right is recalled, and when the file is not open any more.
+
+use crate::client::Client;
+use crate::inode::Inode;
+use crate::session::Failure;
+use locks::Wish;
+use protocol::client::{Answer, Call, ChangeCall, Response, SessionCall};
+use protocol::lock::Lock;
+use protocol::{Errno, InodeId, Rights, SessionId};
+use ring::local::{Notify, Semaphore};
+use ring::time::sleep;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// All owners here are of one session.
+const OWN: SessionId = SessionId(0);
+
+/// Locks in one part of a report.
+const REPORT_PART: usize = 4096;
+
+/// Pause before a report is tried again that the service could not store.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Who decides about an inode's locks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Decider {
+    /// The service.
+    #[default]
+    Service,
+    /// This client.
+    Here {
+        /// The service has other locks stored.
+        is_changed: bool,
+    },
+    /// The service, as soon as it has the report.
+    Reporting,
+}
+
+/// Who decides about an inode's locks, and what is under way.
+#[derive(Debug)]
+pub(crate) struct OwnLocks {
+    decider: Cell<Decider>,
+    /// Notified when a report has ended.
+    reported: Notify,
+    /// Held by who reports.
+    turn: Semaphore,
+    /// Lock calls under way, with those that nobody waits for any more.
+    calls: Cell<u32>,
+}
+
+impl Default for OwnLocks {
+    fn default() -> OwnLocks {
+        OwnLocks {
+            decider: Cell::default(),
+            reported: Notify::new(),
+            turn: Semaphore::new(1),
+            calls: Cell::new(0),
+        }
+    }
+}
+
+impl OwnLocks {
+    /// Whether the service may not know which locks there are.
+    pub(crate) fn are_own(&self) -> bool {
+        self.decider.get() != Decider::Service
+    }
+
+    /// The service decides.
+    pub(crate) fn end(&self) {
+        self.decider.set(Decider::Service);
+        self.reported.notify();
+    }
+}
+
+/// This client has changed locks of an inode itself.
+fn note_change(inode: &Inode) {
+    let rights = inode.state.borrow().rights;
+    assert!(
+        rights.contains(Rights::LOCKS),
+        "locks of {} are decided about under {rights:?}",
+        inode.id
+    );
+    let is_changed = !ring::mutant!("own-locks-unreported");
+    inode.locks.decider.set(Decider::Here { is_changed });
+}
+
+impl Client {
+    /// Whether this client decides about an inode's locks now. Waits while a report is under way.
+    ///
+    /// # Errors
+    /// ETIMEDOUT without contact to the service for long.
+    pub(super) async fn decides_locks(&self, inode: &Inode) -> Result<bool, Errno> {
+        loop {
+            match inode.locks.decider.get() {
+                Decider::Service => return Ok(false),
+                Decider::Here { .. } if !inode.state.borrow().rights.contains(Rights::LOCKS) => {
+                    tracing::error!(inode = inode.id.0, "the service has taken locks away");
+                    self.forget_own_locks(inode);
+                }
+                Decider::Here { .. } if self.session.life.is_alive() => return Ok(true),
+                Decider::Here { .. } if ring::mutant!("locks-without-contact") => return Ok(true),
+                Decider::Here { .. } => self.session.life.alive().await?,
+                Decider::Reporting => inode.locks.reported.notified().await,
+            }
+        }
+    }
+
+    /// Grants itself a lock, if nothing stands against it.
+    pub(super) fn set_own(&self, inode: &Inode, lock: Lock) -> Wish {
+        let mut locks = self.own_locks.borrow_mut();
+        let wish = locks.set(OWN, lock, None);
+        if wish == Wish::Granted {
+            locks.stored(OWN, (lock.inode, lock.family), lock.owner);
+            drop(locks);
+            note_change(inode);
+        }
+        wish
+    }
+
+    /// Releases a range.
+    pub(super) fn unlock_own(&self, inode: &Inode, lock: Lock) {
+        let mut locks = self.own_locks.borrow_mut();
+        locks.unlock(OWN, lock);
+        locks.stored(OWN, (lock.inode, lock.family), lock.owner);
+        drop(locks);
+        note_change(inode);
+    }
+
+    /// The first of this client's locks that stands against one.
+    pub(super) fn test_own(&self, lock: &Lock) -> Option<Lock> {
+        self.own_locks.borrow().test(OWN, lock)
+    }
+
+    /// Makes a call that changes locks of an inode.
+    pub(super) async fn call_lock(
+        self: &Rc<Self>,
+        inode: &Inode,
+        call: ChangeCall,
+    ) -> Result<(), Errno> {
+        let calls = &inode.locks.calls;
+        calls.set(calls.get() + 1);
+        let result = self.session.call_or_know(Call::Change(call)).await;
+        // One that was given up may be carried out yet: from now on the service decides.
+        let is_over = |failure: &Failure| failure.is_refusal || failure.errno != Errno::ETIMEDOUT;
+        if result.as_ref().err().is_none_or(is_over) {
+            assert!(calls.get() > 0, "a lock call about {} has ended uncounted", inode.id);
+            calls.set(calls.get() - 1);
+        }
+        result.map(drop).map_err(|failure| failure.errno)
+    }
+
+    /// Takes note, in the order of the stream, of who decides about locks after an answer.
+    pub(crate) fn note_locks(&self, call: &Call, response: &Response) {
+        match (call, &response.result) {
+            (Call::Change(ChangeCall::SetLock { lock, .. }), Ok(Answer::Locks(held))) => {
+                let is_granted = |grant: &protocol::lease::Grant| {
+                    grant.inode == lock.inode && grant.rights.contains(Rights::LOCKS)
+                };
+                if response.grants.iter().any(is_granted) {
+                    self.take_locks(&self.inode(lock.inode), held);
+                }
+            }
+            (Call::Session(SessionCall::ReportLocks { inode, is_last: true, .. }), result) => {
+                let Some(inode) = self.known_inode(*inode) else { return };
+                // What the service cannot store it asks for again.
+                if matches!(result, Ok(_) | Err(Errno::ESTALE | Errno::EINVAL)) {
+                    self.forget_own_locks(&inode);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// LOCKS was granted, with all locks that the session holds.
+    fn take_locks(&self, inode: &Inode, held: &[Lock]) {
+        let is_granted = inode.state.borrow().rights.contains(Rights::LOCKS);
+        if inode.locks.calls.get() != 1 && !ring::mutant!("locks-taken-beside-calls")
+            || !is_granted
+            || inode.locks.are_own()
+        {
+            return;
+        }
+        let mut locks = self.own_locks.borrow_mut();
+        locks.clear(OWN, inode.id);
+        let is_sound = held.iter().all(|lock| lock.inode == inode.id && locks.report(OWN, *lock));
+        for (family, owner) in locks.unstored(OWN, inode.id) {
+            locks.stored(OWN, (inode.id, family), owner);
+        }
+        if is_sound {
+            drop(locks);
+            self.locked_inodes.borrow_mut().insert(inode.id);
+            inode.locks.decider.set(Decider::Here { is_changed: false });
+        } else {
+            tracing::error!(inode = inode.id.0, "the service grants locks that exclude each other");
+            locks.clear(OWN, inode.id);
+        }
+    }
+
+    fn forget_own_locks(&self, inode: &Inode) {
+        inode.end_locks();
+        let mut locks = self.own_locks.borrow_mut();
+        locks.clear(OWN, inode.id);
+        for (family, owner) in locks.unstored(OWN, inode.id) {
+            locks.stored(OWN, (inode.id, family), owner);
+        }
+        self.locked_inodes.borrow_mut().remove(&inode.id);
+    }
+
+    /// The session is lost with all its locks.
+    pub(crate) fn lose_locks(&self) {
+        self.own_locks.borrow_mut().end_session(OWN);
+        self.locked_inodes.borrow_mut().clear();
+    }
+
+    /// This client stops deciding about an inode's locks. Returns whether a report has to follow.
+    pub(crate) fn begin_report(&self, inode: &Inode) -> bool {
+        match inode.locks.decider.get() {
+            Decider::Service => false,
+            Decider::Here { is_changed: false } if inode.is_leaving(Rights::LOCKS) => {
+                // The service has them all.
+                self.forget_own_locks(inode);
+                false
+            }
+            Decider::Here { .. } => {
+                inode.locks.decider.set(Decider::Reporting);
+                // Who opens the file from now on has to tell of that if nothing else is held.
+                inode.drop_locks_right();
+                true
+            }
+            Decider::Reporting => true,
+        }
+    }
+
+    /// Reports an inode's locks, and gives LOCKS back with the last of them. Completes when the service has
+    /// them, or the session is lost.
+    pub(crate) async fn report_locks(self: &Rc<Self>, inode: &Inode) {
+        let _turn = inode.locks.turn.acquire(1).await;
+        while inode.locks.decider.get() == Decider::Reporting {
+            let held = self.own_locks.borrow().held(OWN, inode.id);
+            let mut parts = held.chunks(REPORT_PART).peekable();
+            let mut is_first = true;
+            loop {
+                let locks = parts.next().unwrap_or_default().to_vec();
+                let is_last = parts.peek().is_none();
+                let (id, is_open) = (inode.id, inode.state.borrow().is_open());
+                let call =
+                    SessionCall::ReportLocks { inode: id, locks, is_first, is_last, is_open };
+                is_first = false;
+                if let Err(error) = self.session.call(Call::Session(call)).await {
+                    tracing::warn!(inode = inode.id.0, %error, "the locks could not be reported");
+                    break;
+                }
+                if is_last {
+                    break;
+                }
+            }
+            if self.session.is_closed() {
+                // The locks have ended with the session; who waits is told.
+                inode.locks.end();
+                return;
+            }
+            if inode.locks.decider.get() == Decider::Reporting {
+                sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Gives back what this client decides about locks of files that are not open any more.
+    pub(crate) fn return_idle_locks(self: &Rc<Self>) {
+        let inodes: Vec<InodeId> = self.locked_inodes.borrow().iter().copied().collect();
+        let inodes = inodes.into_iter().filter_map(|id| self.known_inode(id));
+        let is_idle = |inode: &Rc<Inode>| !inode.state.borrow().is_open();
+        for inode in inodes.filter(is_idle).collect::<Vec<_>>() {
+            if inode.locks.decider.get() == Decider::Reporting || !self.begin_report(&inode) {
+                continue;
+            }
+            let client = Rc::clone(self);
+            ring::spawn(async move {
+                client.report_locks(&inode).await;
+                client.drop_if_idle(&inode);
+            });
+        }
+    }
+}
