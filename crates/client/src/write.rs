@@ -88,7 +88,7 @@ impl Client {
         if !handle.mode.sync {
             return Ok(());
         }
-        let result = self.commit(&handle.inode, true).await;
+        let result = Box::pin(self.commit(&handle.inode, true)).await;
         handle.inode.tell(&handle.told).and(result)
     }
 

@@ -37,66 +37,82 @@ fn open_mode(flags: u32) -> OpenMode {
 
 impl Server {
     /// Answers a request. This is the only list of operations: what an operation needs is handed on in parts.
+    /// A future is copied as a whole when it begins: those of operations that are not the most frequent ones are
+    /// boxed, so that they do not make the others long.
     pub(crate) async fn answer(self: &Rc<Self>, request: Request) -> Answer {
         let id = self.inode(request.node);
         let client = &self.client;
         match request.operation {
-            Operation::Lookup { ref name } => self.lookup(&request, name).await,
+            Operation::Lookup { ref name } => Box::pin(self.lookup(&request, name)).await,
             Operation::ReadLink => Ok(Response::bytes(&client.read_link(id).await?)),
             Operation::Symlink { ref name, ref target, .. } => {
                 let creation =
                     Creation { mode: 0o777, umask: 0, extensions: Extensions::default() };
-                self.make(&request, name, &creation, Make::Symlink(target.to_vec())).await
+                Box::pin(self.make(&request, name, &creation, Make::Symlink(target.to_vec()))).await
             }
             Operation::MakeDirectory { ref name, ref creation } => {
-                self.make(&request, name, creation, Make::Directory).await
+                Box::pin(self.make(&request, name, creation, Make::Directory)).await
             }
             Operation::MakeNode { ref name, ref creation, rdev } => {
-                self.make(&request, name, creation, node_kind(creation.mode, rdev)?).await
+                let kind = node_kind(creation.mode, rdev)?;
+                Box::pin(self.make(&request, name, creation, kind)).await
             }
-            Operation::Unlink { name } => done(client.unlink(id, name.as_bytes()).await),
-            Operation::RemoveDirectory { name } => done(client.rmdir(id, name.as_bytes()).await),
-            Operation::Link { inode, new_name } => self.link(request.node, inode, &new_name).await,
+            Operation::Unlink { name } => done(Box::pin(client.unlink(id, name.as_bytes())).await),
+            Operation::RemoveDirectory { name } => {
+                done(Box::pin(client.rmdir(id, name.as_bytes())).await)
+            }
+            Operation::Link { inode, new_name } => {
+                Box::pin(self.link(request.node, inode, &new_name)).await
+            }
             Operation::Rename { name, new_parent, new_name, flags } => {
-                self.rename((request.node, &name), (new_parent, &new_name), flags).await
+                Box::pin(self.rename((request.node, &name), (new_parent, &new_name), flags)).await
             }
             Operation::GetAttributes { .. } => self.attributes(id).await,
-            Operation::SetAttributes(ref set) => self.set_attributes(&request, set).await,
-            Operation::StatFs => self.statistics().await,
-            Operation::Fsync { handle, .. } => done(client.fsync_file(&*self.file(handle)?).await),
-            Operation::FsyncDirectory { .. } => done(client.fsync(id).await),
-            Operation::OpenDirectory { .. } => self.open_directory(id).await,
-            Operation::ReadDirectory(read) => self.list(request.node, read, false).await,
-            Operation::ReadDirectoryPlus(read) => self.list(request.node, read, true).await,
+            Operation::SetAttributes(ref set) => Box::pin(self.set_attributes(&request, set)).await,
+            Operation::StatFs => Box::pin(self.statistics()).await,
+            Operation::Fsync { handle, .. } => {
+                done(Box::pin(client.fsync_file(&*self.file(handle)?)).await)
+            }
+            Operation::FsyncDirectory { .. } => done(Box::pin(client.fsync(id)).await),
+            Operation::OpenDirectory { .. } => Box::pin(self.open_directory(id)).await,
+            Operation::ReadDirectory(read) => Box::pin(self.list(request.node, read, false)).await,
+            Operation::ReadDirectoryPlus(read) => {
+                Box::pin(self.list(request.node, read, true)).await
+            }
             Operation::ReleaseDirectory(release) => Ok(self.drop_directory(release.handle)),
-            Operation::GetXattr { name, size } => self.xattr(id, &name, size).await,
-            Operation::ListXattr { size } => self.xattrs(id, size).await,
+            Operation::GetXattr { name, size } => Box::pin(self.xattr(id, &name, size)).await,
+            Operation::ListXattr { size } => Box::pin(self.xattrs(id, size)).await,
             Operation::SetXattr { name, value, flags, .. } => {
-                self.change_here(id, self.set_xattr(id, &name, &value, flags)).await
+                Box::pin(self.change_here(id, self.set_xattr(id, &name, &value, flags))).await
             }
             Operation::RemoveXattr { name } => {
-                self.change_here(id, client.remove_xattr(id, &name)).await
+                Box::pin(self.change_here(id, client.remove_xattr(id, &name))).await
             }
             Operation::GetLock(ref wanted) => self.test_lock(id, wanted).await,
             Operation::SetLock { ref lock, wait } => self.set_lock(&request, lock, wait).await,
             Operation::Open { flags, kill_suid_sgid } => {
-                Ok(Response::Opened(self.open(&request, flags, kill_suid_sgid).await?))
+                let opened = Box::pin(self.open(&request, flags, kill_suid_sgid)).await?;
+                Ok(Response::Opened(opened))
             }
             Operation::Create { ref name, ref creation, flags, .. } => {
-                let (entry, opened) = self.create(&request, name, creation, flags, None).await?;
+                let created = Box::pin(self.create(&request, name, creation, flags, None)).await;
+                let (entry, opened) = created?;
                 Ok(Response::Created(entry, opened))
             }
             Operation::Read(read) => self.read(id, read).await,
             Operation::Write(write) => self.write(id, request.gid, write).await,
-            Operation::Flush { handle, lock_owner } => self.flush(id, handle, lock_owner).await,
-            Operation::Release(release) => self.release(id, release).await,
+            Operation::Flush { handle, lock_owner } => {
+                Box::pin(self.flush(id, handle, lock_owner)).await
+            }
+            Operation::Release(release) => Box::pin(self.release(id, release)).await,
             Operation::Fallocate { offset, length, mode, .. } => {
-                self.fallocate(&request, (offset, length), mode as i32).await
+                Box::pin(self.fallocate(&request, (offset, length), mode as i32)).await
             }
             Operation::Lseek { offset, whence, .. } => {
-                Ok(Response::Offset(client.seek(id, offset, seek_to(whence)?).await?))
+                let to = seek_to(whence)?;
+                Ok(Response::Offset(Box::pin(client.seek(id, offset, to)).await?))
             }
-            Operation::CopyFileRange(ref copy) => self.copy(&request, copy).await,
+            Operation::CopyFileRange(ref copy) => Box::pin(self.copy(&request, copy)).await,
             // The kernel checks permissions by the attributes, and makes do without the others.
             Operation::Access { .. }
             | Operation::Statx(_)
