@@ -76,9 +76,9 @@ class Job:
                       "--device-dir", self.devices]
         self.place = ["--job", name, "--dir", self.base]
 
-    def up(self, *words):
+    def up(self, *words, **options):
         """Brings it up; gives the finished process."""
-        return tsumugi(*self.words, *words)
+        return tsumugi(*self.words, *words, **options)
 
     def start_up(self):
         """Starts `up`."""

@@ -16,6 +16,7 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    deploy::service::drop_inherited();
     let result = commands::union::run_by_name(std::env::args_os())
         .or_else(|| commands::print_version(std::env::args_os()))
         .unwrap_or_else(|| commands::run(commands::Cli::parse()));

@@ -22,6 +22,22 @@ const TAIL_LINES: usize = 12;
 /// Bytes of a log that are looked at from its end for those.
 const TAIL_BYTES: usize = 4096;
 
+/// The commands that outlive the `up` that starts them.
+const SERVICES: [&str; 3] = ["keep", "meta", "node"];
+
+/// Closes what a service of a job has inherited from those who ran `up`: they may wait for the end of a pipe, or hold
+/// a lock by an open file. To be called before anything else.
+pub(crate) fn drop_inherited() {
+    let command = std::env::args_os().nth(1);
+    let is_service = command.is_some_and(|command| SERVICES.iter().any(|name| command == *name));
+    if is_service
+        && std::env::var_os(MARK).is_some()
+        && let Err(error) = ring::close_inherited()
+    {
+        eprintln!("tsumugi: cannot close what was inherited: {error}");
+    }
+}
+
 /// A started program.
 #[derive(Debug)]
 pub(crate) struct Service {
