@@ -3,6 +3,7 @@
 //! Exit codes are part of the interface: 0 done, 1 failed, 2 wrong usage (from clap), and what a
 //! command's own help names beside.
 
+mod agent;
 mod cp;
 mod down;
 pub(crate) mod engine;
@@ -41,6 +42,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a node's part of a job in the foreground, as a task of a Slurm step.
+    Agent(agent::AgentArgs),
     /// Copy files and trees with many threads, in or out.
     Cp(cp::CpArgs),
     /// End a job's file system and remove every trace of it.
@@ -102,6 +105,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     start_log();
     cli.engine.insist()?;
     match cli.command {
+        Command::Agent(args) => agent::run(&args),
         Command::Cp(args) => cp::run(&args),
         Command::Down(args) => down::run(&args),
         Command::Eval(args) => eval::run(&args),

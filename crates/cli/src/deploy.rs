@@ -40,6 +40,7 @@ pub(crate) mod restart;
 pub(crate) mod service;
 pub(crate) mod services;
 pub(crate) mod size;
+pub(crate) mod slurm;
 pub(crate) mod state;
 pub(crate) mod status;
 pub(crate) mod stop;

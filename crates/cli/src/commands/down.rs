@@ -1,5 +1,7 @@
 //! `tsumugi down`: ends a job's file system and removes every trace of it.
 
+mod of_slurm;
+
 use crate::deploy::cleanup::{self, Report};
 use crate::deploy::find::{self, JobName, Place};
 use crate::deploy::job::{FindArgs, JobDir};
@@ -21,6 +23,7 @@ Examples:
     tsumugi down                          the job of this shell, see --job
     tsumugi down --job 4711               root also finds another user's job, and ends it as that user
     tsumugi down --all                    every job of this user on this machine
+    tsumugi down --slurm-job 4711         in an epilog: what Slurm job 4711 has on this machine
 
 Nodes commit what was written and end; what has not ended in time is killed, however it was started.
 Then mounts, network namespaces, backing files and the job's directory go, and what `up` changed on
@@ -37,6 +40,9 @@ pub(crate) struct DownArgs {
     /// End all jobs of the user; those of others are left alone
     #[arg(long, conflicts_with = "job")]
     all: bool,
+    /// End what this machine has of all jobs made in this Slurm job or its prolog, for an epilog; root: of any user
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["job", "all"])]
+    slurm_job: Option<u32>,
     /// Forget the job even if something of it cannot be removed, which is named
     #[arg(long)]
     forget: bool,
@@ -54,6 +60,9 @@ pub(crate) fn run(args: &DownArgs) -> anyhow::Result<ExitCode> {
     users::leave_terminal();
     if args.all {
         return down_all(args);
+    }
+    if let Some(job) = args.slurm_job {
+        return of_slurm::down(args, job);
     }
     let dir = match find::place(&args.find)? {
         Place::Here(dir) => dir,

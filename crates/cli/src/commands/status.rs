@@ -9,6 +9,7 @@ use crate::deploy::mounts::Condition;
 use crate::deploy::output::{print_json, relay};
 use crate::deploy::remote;
 use crate::deploy::size::human;
+use crate::deploy::slurm;
 use crate::deploy::status::{KeeperStatus, Life, NodeStatus, Status};
 use crate::deploy::users;
 use anyhow::bail;
@@ -40,10 +41,28 @@ pub(crate) struct StatusArgs {
     json: bool,
 }
 
+/// Finds the job; on a node of a Slurm job that has only its own part of it, that part.
+fn place(find: &FindArgs) -> anyhow::Result<Place> {
+    let place = find::place(find)?;
+    if let Place::Here(dir) = &place
+        && !dir.path().exists()
+        && let Some(node) = slurm::node_here()
+    {
+        let mut of_node = find.clone();
+        of_node.job.job = Some(format!("{}.{node}", dir.job()));
+        if let Place::Here(part) = find::place(&of_node)?
+            && part.path().exists()
+        {
+            return Ok(Place::Here(part));
+        }
+    }
+    Ok(place)
+}
+
 /// Runs `tsumugi status`.
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     users::leave_terminal();
-    let dir = match find::place(&args.find)? {
+    let dir = match place(&args.find)? {
         Place::Here(dir) => dir,
         Place::Of(user, name) => {
             let mut words: Vec<OsString> = vec!["status".into(), "--job".into(), name.job.into()];
@@ -117,6 +136,9 @@ fn print_keeper(keeper: &KeeperStatus) {
     println!("keeper {life} (process {}), {dead}", keeper.pid);
     if let Some(owner) = keeper.owner_pid {
         println!("  the job goes when process {owner} ends");
+    }
+    if let Some(job) = keeper.owner_slurm_job {
+        println!("  the job goes when Slurm job {job} or its step ends");
     }
     if let Some(left) = keeper.lease_left_seconds {
         println!("  the job goes in {left} s unless its lease is renewed");

@@ -7,8 +7,9 @@ use crate::deploy::machine::{Machine, ReadyNode};
 use crate::deploy::output::print_json;
 use crate::deploy::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
 use crate::deploy::process::Process;
-use crate::deploy::remote;
+use crate::deploy::remote::{self, Way};
 use crate::deploy::size;
+use crate::deploy::slurm::{self, SlurmRun};
 use crate::deploy::stop::{Stop, Stopped};
 use crate::deploy::users::User;
 use crate::print::words;
@@ -37,6 +38,7 @@ Examples:
     tsumugi up --nodes ./hosts.txt --insecure --job big one host per line, see below
     tsumugi up --local 1 --job $SLURM_JOB_ID --owner $SLURM_JOB_USER
                                                         as root for a user, as in a Slurm prolog
+    tsumugi up --slurm --insecure                       the nodes of this Slurm job, gone with it
     tsumugi up --local 2 --owner-pid $$                 gone when this shell is
     tsumugi up --local 2 --lease 1h                     gone unless `tsumugi renew` runs every hour
 
@@ -59,12 +61,15 @@ Exit codes:
     130  stopped by Ctrl-C or a signal; undone")]
 pub(crate) struct UpArgs {
     /// Nodes reached by ssh: a file, or names separated by commas
-    #[arg(long, value_name = "FILE|HOST,...", required_unless_present_any = ["local", "agent"])]
+    #[arg(long, value_name = "FILE|HOST,...", required_unless_present_any = ["local", "agent", "slurm"])]
     nodes: Option<String>,
     /// Start N nodes on this machine
     #[arg(long, value_name = "N", conflicts_with = "nodes",
           value_parser = clap::value_parser!(u16).range(1..=fabric::NODES_MAX as i64))]
     local: Option<u16>,
+    /// Use the nodes of this Slurm allocation, reached by srun; the job ends with the step
+    #[arg(long, conflicts_with_all = ["nodes", "local", "lease", "owner"])]
+    slurm: bool,
     #[command(flatten)]
     pub(crate) job: JobArgs,
     /// Size of each node's backing file
@@ -105,6 +110,9 @@ pub(crate) struct UpArgs {
     /// Take the job down when `tsumugi renew` was not run for so long
     #[arg(long, value_name = "TIME", value_parser = parse_lease)]
     lease: Option<Duration>,
+    /// Take the job down when Slurm reports that this Slurm job has ended, or was requeued
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["owner_pid", "lease", "slurm"])]
+    owner_slurm_job: Option<u32>,
     /// Leave dead what dies, until `tsumugi restart`
     #[arg(long)]
     no_restart: bool,
@@ -183,7 +191,8 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<ExitCode> {
 /// Makes a job on this machine or on others.
 pub(crate) fn make(args: &UpArgs, dir: &JobDir, stop: &Stop) -> anyhow::Result<Outcome> {
     match &args.nodes {
-        Some(nodes) => remote::up(args, dir, nodes, stop),
+        Some(nodes) => remote::up(args, dir, &Way::Ssh(nodes.clone()), stop),
+        None if args.slurm => remote::up(args, dir, &Way::slurm_here()?, stop),
         None => up_local(args, dir, stop),
     }
 }
@@ -293,6 +302,8 @@ impl UpArgs {
             is_kept: !self.no_restart,
             owner_process: self.owner_process()?,
             lease_seconds: self.lease.map(|lasts| lasts.as_secs()),
+            owner_run: self.owner_slurm_job.map(SlurmRun::find).transpose()?,
+            slurm_job: slurm::job_here(),
         })
     }
 

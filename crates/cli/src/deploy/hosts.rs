@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 
-/// A machine that ssh reaches.
+/// A machine that ssh or srun reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Host {
     /// What ssh calls it.
@@ -40,8 +40,18 @@ pub(crate) fn read(text: &str) -> anyhow::Result<Vec<Host>> {
         }
         hosts
     } else {
-        text.split(',').map(|host| parse(host.trim())).collect::<anyhow::Result<_>>()?
+        return list(text);
     };
+    checked(text, hosts)
+}
+
+/// Reads hosts separated by commas.
+pub(crate) fn list(text: &str) -> anyhow::Result<Vec<Host>> {
+    let hosts = text.split(',').map(|host| parse(host.trim())).collect::<anyhow::Result<_>>()?;
+    checked(text, hosts)
+}
+
+fn checked(text: &str, hosts: Vec<Host>) -> anyhow::Result<Vec<Host>> {
     if hosts.is_empty() {
         bail!("{text:?} names no node");
     }

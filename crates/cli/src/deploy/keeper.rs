@@ -1,7 +1,8 @@
 //! The keeper: a process that looks after a job's part on one machine.
 //!
 //! - It starts again what dies: the metadata service and nodes. What dies three times in a minute stays dead.
-//! - It takes the job down when its owner is gone: the owning process has ended, the lease has lapsed, or
+//! - It takes the job down when its owner is gone: the owning process or Slurm job has ended, the lease has
+//!   lapsed, or
 //!   `tsumugi up` has died before it was done. Only such evidence counts: a service that does not answer is
 //!   no reason to remove a backing file.
 //!
@@ -18,6 +19,7 @@ use super::life::Held;
 use super::process::Process;
 use super::remote;
 use super::service::Service;
+use super::slurm::{self, SlurmRun, SlurmStep, Verdict};
 use super::state::State;
 use super::stop::Stop;
 use crate::print::words;
@@ -58,7 +60,9 @@ pub(crate) fn life_file(dir: &JobDir) -> PathBuf {
 /// # Errors
 /// If it cannot be started.
 pub(crate) fn start(dir: &JobDir, state: &mut State) -> anyhow::Result<()> {
-    if !state.is_kept && state.owner_process.is_none() && state.lease().is_none() {
+    let is_step = state.hosts.iter().any(|host| host.run.is_some());
+    let has_owner = state.owner_process.is_some() || state.owner_run.is_some() || is_step;
+    if !state.is_kept && !has_owner && state.lease().is_none() {
         return Ok(());
     }
     let arguments = ["keep".as_ref(), dir.path().as_os_str()];
@@ -98,6 +102,7 @@ pub(crate) fn keep(dir: &JobDir) -> anyhow::Result<ExitCode> {
         id: state.id,
         deaths: Deaths::new(dir),
         renewed: Instant::now(),
+        asked: Instant::now(),
     };
     loop {
         let state = match State::read(dir) {
@@ -125,15 +130,20 @@ struct Keeper {
     deaths: Deaths,
     /// When the leases of other machines were renewed.
     renewed: Instant,
+    /// When Slurm was asked about the job that owns this one.
+    asked: Instant,
 }
 
 impl Keeper {
     /// Why the job is to be taken down, if it is.
-    fn reason_to_end(&self, state: &State) -> anyhow::Result<Option<String>> {
+    fn reason_to_end(&mut self, state: &State) -> anyhow::Result<Option<String>> {
         if let Some(owner) = state.owner_process
             && state.living(Some(owner)).is_none()
         {
             return Ok(Some(format!("its owner, process {}, has ended", owner.pid)));
+        }
+        if let Some(why) = self.ask_slurm(state) {
+            return Ok(Some(why));
         }
         if !state.is_ready && state.living(Some(state.up)).is_none() {
             // It may have become ready, and `up` have ended, since the state was read.
@@ -157,6 +167,28 @@ impl Keeper {
                 lease::renew(&self.dir, lasts).map(|()| None)
             }
         }
+    }
+
+    /// Asks Slurm from time to time about the run that owns the job, and about the step when its `srun` has ended.
+    fn ask_slurm(&mut self, state: &State) -> Option<String> {
+        let run = state.owner_run.as_ref().filter(|_| self.asked.elapsed() >= slurm::ASK_EVERY);
+        let is_silent = |step: &&SlurmStep| {
+            state.living(Some(step.srun)).is_none() && self.asked.elapsed() >= slurm::STEP_EVERY
+        };
+        let step = state.owner_step.as_ref().filter(is_silent);
+        let mut verdicts: Vec<_> = run.map(SlurmRun::ask).into_iter().collect();
+        verdicts.extend(step.map(SlurmStep::ask));
+        if !verdicts.is_empty() {
+            self.asked = Instant::now();
+        }
+        verdicts.into_iter().find_map(|verdict| match verdict {
+            Verdict::Lives | Verdict::Ends => None,
+            Verdict::Over(why) => Some(why),
+            Verdict::Unknown(why) => {
+                tracing::warn!(why, "Slurm does not report whether the job lives");
+                None
+            }
+        })
     }
 
     fn take_down(&self, why: &str) -> ExitCode {
@@ -191,6 +223,7 @@ impl Keeper {
 /// Waits until a process that matters ends, or for a moment.
 fn wait(state: &State) {
     let mut processes: Vec<Process> = state.owner_process.into_iter().collect();
+    processes.extend(state.owner_step.iter().map(|step| step.srun));
     if state.is_ready {
         processes.extend(state.nodes.iter().filter_map(|node| state.living_node(node)));
         processes.extend(state.living_meta());

@@ -101,6 +101,11 @@ impl Machine {
         Ok(Machine { dir: dir.clone(), plan, state, stop, services: Vec::new(), _lock: lock })
     }
 
+    /// The job's identifier on this machine.
+    pub(crate) fn id(&self) -> &str {
+        &self.plan.id
+    }
+
     /// Makes directories and backing files; passes `progress` the bytes done of all.
     pub(crate) fn prepare(&mut self, progress: impl FnMut(u64, u64)) -> anyhow::Result<()> {
         if self.plan.fuse_uring

@@ -2,6 +2,7 @@
 //! out, here or at the other end of ssh.
 
 use super::process::Process;
+use super::slurm::SlurmRun;
 use super::users::User;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -44,6 +45,12 @@ pub(crate) struct Plan {
     pub(crate) owner_process: Option<Process>,
     /// How long a lease lasts that is not renewed.
     pub(crate) lease_seconds: Option<u64>,
+    /// The run of a Slurm job whose end is that of the job.
+    #[serde(default)]
+    pub(crate) owner_run: Option<SlurmRun>,
+    /// The Slurm job in which, or in whose prolog, the job is made.
+    #[serde(default)]
+    pub(crate) slurm_job: Option<u32>,
 }
 
 impl Plan {

@@ -1,4 +1,4 @@
-//! Jobs on machines that ssh reaches.
+//! Jobs on machines that ssh or, in a Slurm allocation, srun reaches.
 //!
 //! `up` starts `tsumugi up --agent` on each, which carries out orders that come as lines of JSON on
 //! its standard input and answers the same way. As long as it has not been told that all is ready, an
@@ -7,6 +7,8 @@
 
 mod agent;
 mod conversation;
+mod host;
+mod step;
 
 use super::cleanup::{self, Report};
 use super::hosts::{self, Host, Spot};
@@ -14,6 +16,7 @@ use super::job::JobDir;
 use super::machine::ReadyNode;
 use super::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
 use super::restart::META;
+use super::slurm::{self, SlurmRun, SlurmStep, Verdict};
 use super::state::{HostState, State};
 use super::status::{NodeStatus, Status};
 use super::stop::Stop;
@@ -22,20 +25,13 @@ use crate::commands::up::{Outcome, UpArgs, show};
 use crate::print::words;
 use anyhow::{Context, bail};
 use conversation::{Conversation, Order, Reply};
+use host::ask;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-pub(crate) use agent::serve;
+pub(crate) use agent::{serve, serve_step};
 
-/// What ssh shall do in any case: never ask, and notice a dead machine.
-const SSH_OPTIONS: [&str; 4] = [
-    "-oBatchMode=yes",
-    "-oConnectTimeout=10",
-    "-oServerAliveInterval=5",
-    "-oServerAliveCountMax=3",
-];
 /// How much longer than an agent's own deadline its answer may take.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long reaching a machine and making directories may take.
@@ -63,18 +59,58 @@ pub(crate) struct Renewed {
     pub(crate) left: Vec<String>,
 }
 
-/// Brings a job up on machines reached by ssh.
-pub(crate) fn up(args: &UpArgs, dir: &JobDir, nodes: &str, stop: &Stop) -> anyhow::Result<Outcome> {
-    let hosts = hosts::read(nodes)?;
+/// How machines are reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// By ssh: a file of nodes, or names separated by commas.
+    Ssh(String),
+    /// By srun, in the allocation of this run.
+    Slurm(SlurmRun),
+}
+
+impl Way {
+    /// By srun, in the allocation that this process is in.
+    pub(crate) fn slurm_here() -> anyhow::Result<Way> {
+        let job =
+            slurm::job_here().context("there is no Slurm job here: SLURM_JOB_ID is not set")?;
+        Ok(Way::Slurm(SlurmRun::find(job)?))
+    }
+
+    fn hosts(&self) -> anyhow::Result<Vec<Host>> {
+        match self {
+            Way::Ssh(nodes) => hosts::read(nodes),
+            Way::Slurm(_) => hosts::list(&slurm::nodes_here()?),
+        }
+    }
+
+    fn run(&self) -> Option<&SlurmRun> {
+        match self {
+            Way::Ssh(_) => None,
+            Way::Slurm(run) => Some(run),
+        }
+    }
+}
+
+/// Brings a job up on machines reached by ssh or srun.
+pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow::Result<Outcome> {
+    let hosts = way.hosts()?;
     let mut plan = args.bare_plan(Vec::new())?;
-    // Should this machine die, nobody else knows of the owning process.
-    let is_owned = plan.owner_process.is_some();
+    // Should this machine die, nobody else knows of the owning process. A step's agents end with it.
+    let is_owned = plan.owner_process.is_some() && way.run().is_none();
     plan.lease_seconds = plan.lease_seconds.or(is_owned.then_some(OWNED_LEASE.as_secs()));
     if let Some(address) = hosts.iter().find_map(Host::known_address) {
         refuse_address(args, address)?;
     }
     let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
     (state.owner_process, state.lease_seconds) = (plan.owner_process, plan.lease_seconds);
+    (state.owner_run, state.slurm_job) = (plan.owner_run.clone(), plan.slurm_job);
+    if let Some(run) = way.run() {
+        let here = slurm::node_here();
+        if !hosts.iter().any(|host| Some(&host.name) == here.as_ref()) {
+            // No agent of the step is here to remove the directory.
+            state.owner_run = Some(run.clone());
+        }
+    }
     for host in &hosts {
         state.hosts.push(HostState {
             host: host.ssh_name.clone(),
@@ -82,6 +118,7 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, nodes: &str, stop: &Stop) -> anyho
             ssh: args.ssh.split_ascii_whitespace().map(String::from).collect(),
             binary: args.remote_binary.clone(),
             base: host.dir.clone().or_else(|| args.job.dir.clone()),
+            run: way.run().cloned(),
         });
     }
     dir.create()?;
@@ -94,7 +131,14 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, nodes: &str, stop: &Stop) -> anyho
         record::write_or_say(&state);
         keeper::start(dir, &mut state)?;
         state.write(dir)?;
-        let outcome = converse(args, &state, &hosts, &plan, dir, stop, &mut reached)?;
+        let machines = launch(&state, dir)?;
+        if let (Some(run), Some(srun)) = (way.run(), machines.first().and_then(Conversation::srun))
+        {
+            let name = SlurmStep::name_of(dir.job());
+            state.owner_step = Some(SlurmStep { srun, job: run.job, name });
+            state.write(dir)?;
+        }
+        let outcome = converse(args, machines, &hosts, &plan, dir, stop, &mut reached)?;
         if let Some(lasts) = state.lease() {
             lease::renew(dir, lasts)?;
         }
@@ -159,10 +203,25 @@ fn plans(
     hosts.iter().zip(addresses).enumerate().map(plan).collect()
 }
 
+/// Starts the agents: each by ssh, or all by one srun.
+fn launch(state: &State, dir: &JobDir) -> anyhow::Result<Vec<Conversation>> {
+    if let Some(run) = state.hosts.first().and_then(|host| host.run.as_ref()) {
+        let names: Vec<_> = state.hosts.iter().map(|host| host.host.clone()).collect();
+        let mut command = host::agents(run, dir.job(), &state.hosts);
+        return step::start(&names, &mut command, &dir.join("srun.log"));
+    }
+    let mut machines = Vec::new();
+    for host in &state.hosts {
+        let mut command = host.command(dir.job(), &["up", "--agent"]);
+        machines.push(Conversation::start(&host.host, &mut command)?);
+    }
+    Ok(machines)
+}
+
 /// Gives the orders, each to all machines at the same time; notes which machines answered at all.
 fn converse(
     args: &UpArgs,
-    state: &State,
+    mut machines: Vec<Conversation>,
     hosts: &[Host],
     base: &Plan,
     dir: &JobDir,
@@ -170,11 +229,6 @@ fn converse(
     reached: &mut [bool],
 ) -> anyhow::Result<Outcome> {
     let start = Instant::now();
-    let mut machines = Vec::new();
-    for host in &state.hosts {
-        let mut command = host.command(dir.job(), &["up", "--agent"]);
-        machines.push(Conversation::start(&host.host, &mut command)?);
-    }
     let spots = look(&mut machines, hosts, stop, reached)?;
     let plans = plans(args, dir, hosts, &hosts::addresses(hosts, &spots)?, base)?;
     for (machine, plan) in machines.iter_mut().zip(&plans) {
@@ -259,30 +313,8 @@ fn start_all(
     for machine in machines.iter_mut() {
         machine.expect_done(deadline(), stop, |_, _| ())?;
     }
+    machines.iter().for_each(Conversation::keep);
     Ok(nodes)
-}
-
-impl HostState {
-    /// The command that runs the program there, for its part of the job.
-    fn command(&self, job: &str, arguments: &[&str]) -> Command {
-        let mut words = self.ssh.iter();
-        let mut command = Command::new(words.next().map_or("ssh", String::as_str));
-        command.args(words).args(SSH_OPTIONS).arg("--").arg(&self.host);
-        // ssh hands the words to a shell there.
-        let mut there = vec![quote(&self.binary)];
-        there.extend(arguments.iter().map(|word| quote(word)));
-        there.extend(["--job".into(), quote(&format!("{job}.{}", self.name))]);
-        if let Some(base) = &self.base {
-            there.extend(["--dir".into(), quote(&base.to_string_lossy())]);
-        }
-        command.arg(there.join(" "));
-        command
-    }
-}
-
-/// A word that no shell takes apart.
-fn quote(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// Renews a job's lease here and on its machines, for as long as it was made for or `lasts`. Returns what
@@ -320,7 +352,13 @@ pub(crate) fn renew(dir: &JobDir, lasts: Option<Duration>) -> anyhow::Result<Vec
 /// Takes a job down here and on its machines: the one with the metadata service last.
 pub(crate) fn down(dir: &JobDir, within: Duration) -> anyhow::Result<Report> {
     let deadline = Instant::now() + within;
-    let hosts = State::read(dir)?.map(|state| state.hosts).unwrap_or_default();
+    let mut hosts = State::read(dir)?.map(|state| state.hosts).unwrap_or_default();
+    if let Some(run) = hosts.first().and_then(|host| host.run.as_ref())
+        && matches!(run.ask(), Verdict::Ends | Verdict::Over(_))
+    {
+        // No step can be started, and the agents were ended with theirs.
+        hosts.clear();
+    }
     let mut all = Report::default();
     let rest = hosts.get(1..).unwrap_or_default();
     let reports = std::thread::scope(|scope| {
@@ -389,19 +427,6 @@ fn down_at(host: &HostState, dir: &JobDir, within: Duration) -> anyhow::Result<R
     let seconds = format!("{}ms", within.as_millis());
     let arguments = ["down", "--json", "--deadline", &seconds];
     ask(&mut host.command(dir.job(), &arguments))
-}
-
-/// Runs a command whose output is JSON, whatever its status.
-fn ask<T: serde::de::DeserializeOwned>(command: &mut Command) -> anyhow::Result<T> {
-    let output = command.stdin(Stdio::null()).output().context("cannot run ssh")?;
-    serde_json::from_slice(&output.stdout).map_err(|_| {
-        let text = String::from_utf8_lossy(&output.stderr);
-        let text = text.trim().trim_start_matches("tsumugi: ");
-        match text {
-            "" => anyhow::anyhow!("no answer ({})", output.status),
-            text => anyhow::anyhow!("{text}"),
-        }
-    })
 }
 
 /// The state of a job, put together from all its machines.

@@ -10,6 +10,7 @@ use super::life::Holder;
 use super::place;
 use super::plan::Plan;
 use super::process::{self, Process};
+use super::slurm::{SlurmRun, SlurmStep};
 use super::users::User;
 use anyhow::{Context, bail};
 use rustix::fs::{Mode, OFlags};
@@ -74,6 +75,15 @@ pub(crate) struct State {
     /// How long a lease lasts that is not renewed.
     #[serde(default)]
     pub(crate) lease_seconds: Option<u64>,
+    /// The run of a Slurm job whose end is that of the job.
+    #[serde(default)]
+    pub(crate) owner_run: Option<SlurmRun>,
+    /// The step whose end is that of the job.
+    #[serde(default)]
+    pub(crate) owner_step: Option<SlurmStep>,
+    /// The Slurm job in which, or in whose prolog, it was made.
+    #[serde(default)]
+    pub(crate) slurm_job: Option<u32>,
     /// The keeper's process.
     #[serde(default)]
     pub(crate) keeper: Option<Process>,
@@ -131,7 +141,7 @@ pub(crate) struct NodeState {
     pub(crate) namespace: Option<PathBuf>,
 }
 
-/// A machine reached by ssh.
+/// A machine reached by ssh or srun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HostState {
     /// What ssh calls it.
@@ -144,6 +154,9 @@ pub(crate) struct HostState {
     pub(crate) binary: String,
     /// The base of the job's directory there, if it was chosen.
     pub(crate) base: Option<PathBuf>,
+    /// The Slurm job by which it is reached, instead of ssh.
+    #[serde(default)]
+    pub(crate) run: Option<SlurmRun>,
 }
 
 impl State {
@@ -168,6 +181,9 @@ impl State {
             is_kept: false,
             owner_process: None,
             lease_seconds: None,
+            owner_run: None,
+            owner_step: None,
+            slurm_job: None,
             keeper: None,
         })
     }
@@ -181,6 +197,8 @@ impl State {
         state.is_kept = plan.is_kept;
         state.owner_process = plan.owner_process;
         state.lease_seconds = plan.lease_seconds;
+        state.owner_run.clone_from(&plan.owner_run);
+        state.slurm_job = plan.slurm_job;
         let namespace = |name: &str| plan.has_fabric.then(|| dir.join("netns").join(name));
         // The identifier tells it from what an earlier job of this name may have left.
         let store = plan.device_dir().join(format!("{}@meta-{}", dir.job(), plan.id)).join("store");

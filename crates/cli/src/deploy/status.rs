@@ -88,6 +88,9 @@ pub(crate) struct KeeperStatus {
     pub(crate) restarts_dead: bool,
     /// The process whose end is that of the job.
     pub(crate) owner_pid: Option<i32>,
+    /// The Slurm job whose end, or the end of whose step, is that of the job.
+    #[serde(default)]
+    pub(crate) owner_slurm_job: Option<u32>,
     /// How long the lease lasts if it is not renewed.
     pub(crate) lease_left_seconds: Option<u64>,
     /// What was started again, and what died too often and stays dead.
@@ -405,11 +408,14 @@ impl NodeStatus {
 fn keeper(dir: &JobDir, state: &State) -> anyhow::Result<Option<KeeperStatus>> {
     let Some(process) = state.keeper else { return Ok(None) };
     let lease_left = if state.lease().is_some() { lease::left(dir)? } else { None };
+    let run = state.owner_run.as_ref().map(|run| run.job);
+    let step = state.owner_step.as_ref().map(|step| step.job);
     Ok(Some(KeeperStatus {
         pid: process.pid,
         alive: state.living(Some(process)).is_some(),
         restarts_dead: state.is_kept,
         owner_pid: state.owner_process.map(|owner| owner.pid),
+        owner_slurm_job: run.or(step),
         lease_left_seconds: lease_left.map(|left| left.as_secs()),
         record: KeeperRecord::read(dir)?,
     }))

@@ -1,10 +1,17 @@
-//! `tsumugi up --agent`: carries out orders on one machine.
+//! `tsumugi up --agent` and `tsumugi agent`: carry out orders on one machine.
+//!
+//! The first, by ssh, ends when all machines are ready. The second stays in the foreground, for launchers as srun
+//! that end what a step leaves behind: it takes its machine's part of the job down when it is told to end.
 
-use super::conversation::{LINE_BYTES_MAX, Order, Reply};
+use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply};
 use crate::commands::up::undo;
+use crate::deploy::cleanup;
 use crate::deploy::hosts::Spot;
 use crate::deploy::job::JobDir;
 use crate::deploy::machine::Machine;
+use crate::deploy::process::Process;
+use crate::deploy::slurm;
+use crate::deploy::state::State;
 use crate::deploy::stop::Stop;
 use anyhow::{Context, bail};
 use std::io::{BufRead, Read, Write};
@@ -21,30 +28,115 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Least time between two tellings of progress.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
+/// How long services may take to end when their step does. Slurm has asked them to end, too, the metadata service
+/// included, so that nodes may wait in vain for it, and what they have not committed goes with the job anyway.
+const DOWN_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long an `up` whose agent ends may take to end, too.
+const UP_WITHIN: Duration = Duration::from_secs(2);
+
+/// The name under which an agent is talked to, if its orders and answers go together with those of others.
+#[derive(Clone, Debug)]
+struct Voice(Option<String>);
+
 /// Carries out orders from standard input until told to finish; undoes all if that never comes.
 pub(crate) fn serve(dir: &JobDir, stop: &Stop) -> ExitCode {
+    match listen(dir, stop, &Voice(None)) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(()) => ExitCode::FAILURE,
+    }
+}
+
+/// As [`serve`], as one task of a step, and stays then: until the job is taken down, or this process is told to end
+/// and takes it down itself. On the machine where `up` runs, this removes the directory of the whole job, too: Slurm
+/// kills what a job's script has left behind, and gives only steps the time to clean up.
+pub(crate) fn serve_step(whole: &JobDir, dir: &JobDir, stop: &Stop, node: &str) -> ExitCode {
+    let Ok(machine) = listen(dir, stop, &Voice(Some(node.into()))) else {
+        end_whole(whole);
+        return ExitCode::FAILURE;
+    };
+    let id = machine.id().to_string();
+    drop(machine);
+    while stop.check().is_ok() {
+        if !is_there(dir, &id) {
+            return ExitCode::SUCCESS;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let is_gone = !is_there(dir, &id) || end(dir);
+    if end_whole(whole) && is_gone { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Takes down the directory of the whole job, if it is here, was made in this Slurm job, and nothing works on it.
+/// Returns whether nothing is left.
+fn end_whole(whole: &JobDir) -> bool {
+    let deadline = Instant::now() + UP_WITHIN;
+    loop {
+        let is_own = |state: &State| {
+            state.slurm_job.is_some()
+                && state.slurm_job == slurm::job_here()
+                && !state.hosts.is_empty()
+                && state.hosts.iter().all(|host| host.run.is_some())
+        };
+        let Some(state) = State::read(whole).ok().flatten().filter(is_own) else { return true };
+        if state.is_ready || state.living(Some(state.up)).is_none() {
+            return end(whole);
+        }
+        // It undoes what it has made as soon as the agents have ended, if it is left the time.
+        if Instant::now() >= deadline {
+            return true;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Whether a directory still is that of the job with this identifier.
+fn is_there(dir: &JobDir, id: &str) -> bool {
+    match State::read(dir) {
+        Ok(state) => state.is_some_and(|state| state.id == id),
+        Err(_) => true,
+    }
+}
+
+/// Takes down what this machine has of a job; returns whether nothing is left.
+fn end(dir: &JobDir) -> bool {
+    match cleanup::clean(dir, Instant::now() + DOWN_WITHIN, false) {
+        Ok(report) => {
+            report.left.iter().for_each(|left| eprintln!("tsumugi: left behind: {left}"));
+            report.left.is_empty()
+        }
+        Err(error) => {
+            let why = crate::print::words(&error);
+            eprintln!("tsumugi: left behind {}: {why}", dir.path().display());
+            false
+        }
+    }
+}
+
+fn listen(dir: &JobDir, stop: &Stop, voice: &Voice) -> Result<Machine, ()> {
     let (sender, orders) = sync_channel(ORDERS_MAX);
     let is_finished = Arc::new(AtomicBool::new(false));
-    let (flag, at_end) = (Arc::clone(&is_finished), stop.clone());
+    let (flag, at_end, heard) = (Arc::clone(&is_finished), stop.clone(), voice.clone());
     std::thread::spawn(move || {
-        read_orders(&sender);
+        heard.read_orders(&sender);
         if !flag.load(Ordering::Relaxed) {
             at_end.request();
         }
     });
     let already = dir.path().exists();
     let mut machine = None;
-    let result = carry_out(dir, stop, &orders, &mut machine, &is_finished);
-    drop(machine);
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+    let result = carry_out(dir, stop, &orders, &mut machine, &is_finished, voice);
+    match (result, machine) {
+        (Ok(()), Some(machine)) => Ok(machine),
+        (result, machine) => {
+            drop(machine);
+            let why = result.err().map_or_else(|| "not begun".into(), |e| crate::print::words(&e));
             // Nobody may be left to hear it.
-            let _ = tell(&Reply::Failed(crate::print::words(&error)));
+            let _ = voice.tell(Reply::Failed(why));
             if !already {
                 undo(dir);
             }
-            ExitCode::FAILURE
+            Err(())
         }
     }
 }
@@ -55,6 +147,7 @@ fn carry_out(
     orders: &Receiver<Order>,
     machine: &mut Option<Machine>,
     is_finished: &AtomicBool,
+    voice: &Voice,
 ) -> anyhow::Result<()> {
     loop {
         stop.check()?;
@@ -64,15 +157,19 @@ fn carry_out(
             Err(RecvTimeoutError::Disconnected) => bail!("the connection ended"),
         };
         if let Order::Look { peers } = &order {
-            tell(&Reply::Spot(Spot::here(peers)))?;
+            voice.tell(Reply::Spot(Spot::here(peers)))?;
             continue;
         }
-        if let Order::Begin(plan) = order {
+        if let Order::Begin(mut plan) = order {
             if machine.is_some() {
                 bail!("begun already");
             }
+            if voice.0.is_some() {
+                // Should it be killed, the keeper takes its part down.
+                plan.owner_process = Some(Process::current().context("cannot look into /proc")?);
+            }
             *machine = Some(Machine::begin(dir, *plan, stop.clone())?);
-            tell(&Reply::Done)?;
+            voice.tell(Reply::Done)?;
             continue;
         }
         let machine = machine.as_mut().context("not begun")?;
@@ -80,14 +177,14 @@ fn carry_out(
             Order::Finish => {
                 machine.finish()?;
                 is_finished.store(true, Ordering::Relaxed);
-                return tell(&Reply::Done);
+                return voice.tell(Reply::Done);
             }
-            order => tell(&step(machine, &order)?)?,
+            order => voice.tell(step(machine, &order, voice)?)?,
         }
     }
 }
 
-fn step(machine: &mut Machine, order: &Order) -> anyhow::Result<Reply> {
+fn step(machine: &mut Machine, order: &Order, voice: &Voice) -> anyhow::Result<Reply> {
     let until = |within_ms: u64| Instant::now() + Duration::from_millis(within_ms);
     match order {
         Order::StartMeta { within_ms } => machine.start_meta(until(*within_ms)).map(Reply::Meta),
@@ -100,7 +197,7 @@ fn step(machine: &mut Machine, order: &Order) -> anyhow::Result<Reply> {
                 if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
                     told = Some(Instant::now());
                     // A lost connection shows at standard input.
-                    let _ = tell(&Reply::Progress { done, all });
+                    let _ = voice.tell(Reply::Progress { done, all });
                 }
             })?;
             Ok(Reply::Done)
@@ -109,24 +206,36 @@ fn step(machine: &mut Machine, order: &Order) -> anyhow::Result<Reply> {
     }
 }
 
-fn tell(reply: &Reply) -> anyhow::Result<()> {
-    let mut line = serde_json::to_vec(reply)?;
-    line.push(b'\n');
-    let mut output = std::io::stdout().lock();
-    output.write_all(&line).and_then(|()| output.flush()).context("the connection ended")
-}
+impl Voice {
+    fn tell(&self, reply: Reply) -> anyhow::Result<()> {
+        let mut line = match &self.0 {
+            Some(node) => serde_json::to_vec(&Addressed { node: node.clone(), content: reply })?,
+            None => serde_json::to_vec(&reply)?,
+        };
+        line.push(b'\n');
+        let mut output = std::io::stdout().lock();
+        output.write_all(&line).and_then(|()| output.flush()).context("the connection ended")
+    }
 
-fn read_orders(sender: &SyncSender<Order>) {
-    let mut input = std::io::stdin().lock();
-    loop {
-        let mut line = String::new();
-        match input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        let Ok(order) = serde_json::from_str(&line) else { return };
-        if sender.send(order).is_err() {
-            return;
+    fn read_orders(&self, sender: &SyncSender<Order>) {
+        let mut input = std::io::stdin().lock();
+        loop {
+            let mut line = String::new();
+            match input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+            let order = match &self.0 {
+                None => serde_json::from_str(&line),
+                Some(node) => match serde_json::from_str::<Addressed<Order>>(&line) {
+                    Ok(order) if order.node != *node => continue,
+                    order => order.map(|order| order.content),
+                },
+            };
+            let Ok(order) = order else { return };
+            if sender.send(order).is_err() {
+                return;
+            }
         }
     }
 }

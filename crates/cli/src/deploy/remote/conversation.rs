@@ -1,8 +1,10 @@
 //! The orders that `up` gives to the agents, and their answers: one line of JSON each.
 
+use super::step::Step;
 use crate::deploy::hosts::Spot;
 use crate::deploy::machine::ReadyNode;
 use crate::deploy::plan::Plan;
+use crate::deploy::process::Process;
 use crate::deploy::stop::Stop;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -10,13 +12,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Longest line either side accepts.
 pub(crate) const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Answers that may wait to be looked at.
-const REPLIES_MAX: usize = 64;
+pub(super) const REPLIES_MAX: usize = 64;
 /// How often the stop flag is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Bytes of an agent's complaints that are kept.
@@ -72,14 +75,34 @@ pub(crate) enum Reply {
     Failed(String),
 }
 
+/// An order for one node of several that get it, or an answer of one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Addressed<T> {
+    /// The node.
+    pub(crate) node: String,
+    /// The order or the answer.
+    pub(crate) content: T,
+}
+
 /// A connection to an agent.
 #[derive(Debug)]
 pub(crate) struct Conversation {
     host: String,
-    child: Child,
-    orders: Option<ChildStdin>,
+    link: Link,
     replies: Receiver<Reply>,
-    complaint: Option<std::thread::JoinHandle<String>>,
+}
+
+/// How an agent is reached.
+#[derive(Debug)]
+pub(super) enum Link {
+    /// By a program of its own.
+    Own {
+        child: Child,
+        orders: Option<ChildStdin>,
+        complaint: Option<std::thread::JoinHandle<String>>,
+    },
+    /// As one of the tasks of a step.
+    Step(Arc<Step>),
 }
 
 impl Conversation {
@@ -101,8 +124,29 @@ impl Conversation {
             let _ = std::io::copy(&mut errors, &mut std::io::sink());
             String::from_utf8_lossy(&text).trim().into()
         });
-        let orders = child.stdin.take();
-        Ok(Conversation { host: host.into(), child, orders, replies, complaint: Some(complaint) })
+        let (orders, complaint) = (child.stdin.take(), Some(complaint));
+        Ok(Conversation::new(host, Link::Own { child, orders, complaint }, replies))
+    }
+
+    /// With an agent that is being started.
+    pub(super) fn new(host: &str, link: Link, replies: Receiver<Reply>) -> Conversation {
+        Conversation { host: host.into(), link, replies }
+    }
+
+    /// The process of `srun`, if the agent is one of the tasks of a step.
+    pub(super) fn srun(&self) -> Option<Process> {
+        match &self.link {
+            Link::Own { .. } => None,
+            Link::Step(step) => step.process(),
+        }
+    }
+
+    /// Notes that the agent was told to stay.
+    pub(crate) fn keep(&self) {
+        match &self.link {
+            Link::Own { .. } => {}
+            Link::Step(step) => step.keep(),
+        }
     }
 
     /// What ssh calls the machine.
@@ -112,13 +156,15 @@ impl Conversation {
 
     /// Gives an order.
     pub(crate) fn order(&mut self, order: &Order) -> anyhow::Result<()> {
-        let mut line = serde_json::to_vec(order)?;
-        line.push(b'\n');
-        let sent = self.orders.as_mut().map(|orders| orders.write_all(&line));
-        match sent {
-            Some(Ok(())) => Ok(()),
-            _ => Err(self.lost()),
-        }
+        let is_sent = match &mut self.link {
+            Link::Own { orders, .. } => {
+                let mut line = serde_json::to_vec(order)?;
+                line.push(b'\n');
+                orders.as_mut().is_some_and(|orders| orders.write_all(&line).is_ok())
+            }
+            Link::Step(step) => step.order(&self.host, order).is_ok(),
+        };
+        if is_sent { Ok(()) } else { Err(self.lost()) }
     }
 
     /// Waits for the answer to the last order.
@@ -137,7 +183,7 @@ impl Conversation {
                 Err(RecvTimeoutError::Disconnected) => return Err(self.lost()),
                 Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
                     bail!(
-                        "{}: no answer in time (is the machine up, and does ssh reach it?)",
+                        "{}: no answer in time (is the machine up, and does ssh or srun reach it?)",
                         self.host
                     );
                 }
@@ -161,10 +207,15 @@ impl Conversation {
 
     /// Why the connection has ended.
     fn lost(&mut self) -> anyhow::Error {
-        self.orders = None;
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let complaint = self.complaint.take().and_then(|thread| thread.join().ok());
+        let complaint = match &mut self.link {
+            Link::Own { child, orders, complaint } => {
+                *orders = None;
+                let _ = child.kill();
+                let _ = child.wait();
+                complaint.take().and_then(|thread| thread.join().ok())
+            }
+            Link::Step(step) => Some(step.complaint()),
+        };
         let why = complaint.filter(|text| !text.is_empty());
         let why = why.unwrap_or_else(|| "the connection ended".into());
         anyhow::anyhow!("{}: {why}", self.host)
@@ -174,9 +225,15 @@ impl Conversation {
 impl Drop for Conversation {
     /// Ends the connection; an agent that was not told to stay undoes what it made.
     fn drop(&mut self) {
-        self.orders = None;
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        match &mut self.link {
+            Link::Own { child, orders, .. } => {
+                *orders = None;
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            // It ends with the last of its conversations.
+            Link::Step(_) => {}
+        }
     }
 }
 

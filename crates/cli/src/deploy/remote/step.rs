@@ -1,0 +1,139 @@
+//! Agents that are the tasks of one Slurm step: `srun` with one task on each node.
+//!
+//! srun copies its standard input to all tasks, and their output to its own. So each order names the node that it
+//! is for, and each answer the node that it comes from. The step goes on when `up` has ended, and with it the
+//! agents, which stay in the foreground: when Slurm ends the step, each agent gets SIGTERM and takes its node's part
+//! of the job down. That the orders end is no evidence that the job is over, so the agents do not mind.
+//!
+//! `scancel` of a step, and an agent or srun that is killed, kill all of the step at once. The keeper beside `up`
+//! then learns from Slurm that the step is over, and runs `tsumugi down` on each node by another step.
+
+use super::conversation::{
+    Addressed, Conversation, LINE_BYTES_MAX, Link, Order, REPLIES_MAX, Reply,
+};
+use crate::deploy::process::Process;
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Time for agents that shall not stay to undo what they have made.
+const UNDO_WITHIN: Duration = Duration::from_secs(20);
+/// How often the end of srun is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Bytes of what srun complains that are shown.
+const COMPLAINT_BYTES_MAX: usize = 4096;
+
+/// A running `srun`.
+#[derive(Debug)]
+pub(super) struct Step {
+    child: Mutex<Child>,
+    orders: Mutex<Option<ChildStdin>>,
+    log: PathBuf,
+    /// The agents stay when `up` has ended.
+    is_kept: AtomicBool,
+}
+
+/// Runs `srun`, and returns a conversation with the agent of each of these nodes.
+pub(super) fn start(
+    hosts: &[String],
+    command: &mut Command,
+    log: &Path,
+) -> anyhow::Result<Vec<Conversation>> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600);
+    let errors = options.open(log).with_context(|| format!("cannot open {}", log.display()))?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+    // Ctrl-C is for `up`, which ends the step when it has seen it.
+    let mut child = command.process_group(0).spawn().context("cannot run srun")?;
+    let output = child.stdout.take().context("srun has no output")?;
+    let orders = Mutex::new(child.stdin.take());
+    let (child, is_kept) = (Mutex::new(child), AtomicBool::new(false));
+    let step = Arc::new(Step { child, orders, log: log.into(), is_kept });
+    let mut senders = BTreeMap::new();
+    let mut conversations = Vec::new();
+    for host in hosts {
+        let (sender, replies) = sync_channel(REPLIES_MAX);
+        senders.insert(host.clone(), sender);
+        conversations.push(Conversation::new(host, Link::Step(Arc::clone(&step)), replies));
+    }
+    std::thread::spawn(move || deal(output, &senders));
+    Ok(conversations)
+}
+
+impl Step {
+    /// Gives an order to one node.
+    pub(super) fn order(&self, host: &str, order: &Order) -> anyhow::Result<()> {
+        let mut line = serde_json::to_vec(&Addressed { node: host.into(), content: order })?;
+        line.push(b'\n');
+        let mut orders = self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        orders
+            .as_mut()
+            .context("the step has ended")?
+            .write_all(&line)
+            .context("the step has ended")
+    }
+
+    /// The process of `srun`.
+    pub(super) fn process(&self) -> Option<Process> {
+        let child = self.child.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Process::of(child.id().cast_signed()).ok()
+    }
+
+    /// Leaves the agents running.
+    pub(super) fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
+    }
+
+    /// What srun has complained about.
+    pub(super) fn complaint(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let end = &text[text.len().saturating_sub(COMPLAINT_BYTES_MAX)..];
+        String::from_utf8_lossy(end).trim().into()
+    }
+}
+
+impl Drop for Step {
+    /// The end of their orders makes agents that have not been told to stay undo what they made, and end.
+    fn drop(&mut self) {
+        *self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+        if self.is_kept.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut child = self.child.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let deadline = Instant::now() + UNDO_WITHIN;
+        while matches!(child.try_wait(), Ok(None)) {
+            if Instant::now() >= deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                return;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// Hands answers to those who wait for them. Other lines come from task prologs.
+fn deal(output: ChildStdout, senders: &BTreeMap<String, SyncSender<Reply>>) {
+    let mut output = BufReader::new(output);
+    loop {
+        let mut line = String::new();
+        match output.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let Ok(answer) = serde_json::from_str::<Addressed<Reply>>(&line) else { continue };
+        if let Some(sender) = senders.get(&answer.node) {
+            // A conversation that is over does not end the others.
+            let _ = sender.send(answer.content);
+        }
+    }
+}
