@@ -122,11 +122,10 @@ fn clean_locked(dir: &JobDir, deadline: Instant, report: &mut Report) -> anyhow:
         clean_parts(state, deadline, report);
     }
     if report.left.is_empty() {
+        // The record first: a keeper may be ended in between, and what is left then is found by its directory.
+        state.iter().for_each(|state| record::remove(&state.id));
         let removed = files::remove_tree(dir.path());
         report.note(removed);
-        if let (Some(state), true) = (state, report.left.is_empty()) {
-            record::remove(&state.id);
-        }
         dir.remove_base();
     }
     Ok(())
