@@ -7,8 +7,8 @@
 PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 # The node whose prolog has made the pool ends it on all nodes: the epilog of another may have come before its prolog's
 # work. What cannot be reached takes itself down when Slurm reports that the job is over.
-[ -d "/run/tsumugi/$SLURM_JOB_ID" ] && tsumugi down --job "$SLURM_JOB_ID" --deadline 20s >&2
-tsumugi down --slurm-job "$SLURM_JOB_ID" --deadline 20s >&2
+[ -d "/run/tsumugi/$SLURM_JOB_ID" ] && tsumugi down --job "$SLURM_JOB_ID" --deadline 10s >&2
+tsumugi down --slurm-job "$SLURM_JOB_ID" --deadline 10s >&2
 status=$?
 # 3: all is gone, but something had to be killed.
 [ $status = 3 ] && status=0

@@ -17,9 +17,10 @@ def began(cluster, job):
 
 def is_gone(cluster, what):
     """Nothing is left of any job."""
+    start = time.monotonic()
     is_idle = cluster.all_idle()
     left = cluster.gone()
-    return check(f"{what}: nothing is left", not left and is_idle, left)
+    return check(f"{what}: nothing is left ({time.monotonic() - start:.1f} s)", not left and is_idle, left)
 
 
 def run(configuration, parts, slow=(), needs=(), **options):

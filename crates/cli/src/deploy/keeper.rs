@@ -40,8 +40,9 @@ pub(crate) use record::KeeperRecord;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The least: what died is not started again in a tight loop.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for nodes to commit and end before they are killed.
-const DOWN_WITHIN: Duration = Duration::from_secs(30);
+/// Time for nodes to end before they are killed. What they commit goes with the job, and the metadata service that they
+/// wait for may have died with the owner.
+const DOWN_WITHIN: Duration = Duration::from_secs(10);
 /// Pause between two tries to take down what could not be removed, and how often.
 const DOWN_AGAIN: (Duration, u32) = (Duration::from_secs(5), 120);
 /// Time for a keeper to end that is told to.
