@@ -45,6 +45,11 @@ impl Client {
         if inode.dirty.borrow().is_clean() && !durable {
             return Ok(());
         }
+        // Boxed, or every request of the mount would carry (and move) the state that this needs.
+        Box::pin(self.commit_dirty(inode, durable)).await
+    }
+
+    async fn commit_dirty(self: &Rc<Self>, inode: &Rc<Inode>, durable: bool) -> Result<(), Errno> {
         let _lock = inode.commit_lock.acquire(1).await;
         let before = inode.dirty.borrow().failures.count();
         let result = self.commit_runs(inode, durable).await;

@@ -326,12 +326,21 @@ impl Client {
         if let Some(room) = room {
             command::place(&mut commands, &parts, room);
         }
+        if commands.is_empty() {
+            return Ok(assemble(&parts, &[], &[]));
+        }
+        // Boxed: a read of what is in memory does not carry the state that devices need.
+        let fetched = Box::pin(self.fetch_all(&commands)).await?;
+        Ok(assemble(&parts, &commands, &fetched))
+    }
+
+    async fn fetch_all(self: &Rc<Self>, commands: &[Command]) -> Result<Vec<Fetched>, Errno> {
         let mut fetched = Vec::with_capacity(commands.len());
-        if let [command] = &commands[..] {
+        if let [command] = commands {
             fetched.push(self.fetch(command).await?);
         } else {
             let mut tasks = Vec::with_capacity(commands.len());
-            for command in &commands {
+            for command in commands {
                 let (client, command) = (Rc::clone(self), command.clone());
                 tasks.push(ring::spawn(async move { client.fetch(&command).await }));
             }
@@ -347,7 +356,7 @@ impl Client {
                 return Err(errno);
             }
         }
-        Ok(assemble(&parts, &commands, &fetched))
+        Ok(fetched)
     }
 
     async fn fetch(self: &Rc<Self>, command: &Command) -> Result<Fetched, Errno> {

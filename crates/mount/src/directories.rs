@@ -55,7 +55,7 @@ impl Server {
             let listing = if let Some(listing) = known {
                 listing
             } else {
-                let listing = Rc::new(self.client.list(id, after).await?);
+                let listing = Rc::new(Box::pin(self.client.list(id, after)).await?);
                 let mut directory = directory.borrow_mut();
                 (directory.listing, directory.after) = (Some(Rc::clone(&listing)), after);
                 listing

@@ -9,6 +9,7 @@
 //! [`Server`] answers requests and [`notices`] carries what the kernel has to drop. [`Mount`] connects both to
 //! `/dev/fuse`; the simulation connects them to a model of the kernel.
 
+mod closes;
 mod convert;
 mod counts;
 mod directories;

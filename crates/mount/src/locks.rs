@@ -77,17 +77,18 @@ impl Server {
     ) -> Result<Response, Errno> {
         let id = self.inode(request.node);
         if wanted.kind == LockKind::Unlock {
-            self.client.unlock(lock(id, wanted)).await?;
+            Box::pin(self.client.unlock(lock(id, wanted))).await?;
             return Ok(Response::Done);
         }
         if !wanted.is_flock {
+            self.closes.note_lock(self.file(wanted.handle)?.mode.write);
             let mut owners = self.posix_owners.borrow_mut();
             let handles = owners.entry((id, wanted.owner.0)).or_default();
             if !handles.contains(&wanted.handle) {
                 handles.push(wanted.handle);
             }
         }
-        self.take(request, lock(id, wanted), wait).await?;
+        Box::pin(self.take(request, lock(id, wanted), wait)).await?;
         Ok(Response::Done)
     }
 
@@ -122,7 +123,7 @@ impl Server {
             return Ok(());
         }
         let family = LockFamily::Posix;
-        self.client.unlock(Lock { family, ..whole_flock(id, owner) }).await
+        Box::pin(self.client.unlock(Lock { family, ..whole_flock(id, owner) })).await
     }
 
     /// An open file has ended: the locks that are its own go.

@@ -5,8 +5,8 @@ use crate::server::{Server, UNSUPPORTED};
 use crate::writers::Way;
 use client::{NamesHeld, OpenMode, SeekTo};
 use fuse::{
-    CopyFileRange, Creation, Entry, Extensions, FileHandle, FileSystemStatistics, Name, NodeId,
-    OpenFlags, Opened, Operation, Read, Release, Request, Response, SetAttributes, Write,
+    CopyFileRange, Creation, Extensions, FileHandle, FileSystemStatistics, Name, NodeId, OpenFlags,
+    Opened, Operation, Read, Release, Request, Response, SetAttributes, Write,
 };
 use protocol::attr::AttrChanges;
 use protocol::client::{Creation as Make, FallocateMode, RenameMode};
@@ -37,82 +37,65 @@ fn open_mode(flags: u32) -> OpenMode {
 
 impl Server {
     /// Answers a request. This is the only list of operations: what an operation needs is handed on in parts.
-    /// A future is copied as a whole when it begins: those of operations that are not the most frequent ones are
-    /// boxed, so that they do not make the others long.
+    /// A future is copied as a whole when it begins, so what is long in one operation is boxed there: it would make
+    /// the others long.
     pub(crate) async fn answer(self: &Rc<Self>, request: Request) -> Answer {
         let id = self.inode(request.node);
         let client = &self.client;
         match request.operation {
-            Operation::Lookup { ref name } => Box::pin(self.lookup(&request, name)).await,
+            Operation::Lookup { ref name } => self.lookup(&request, name).await,
             Operation::ReadLink => Ok(Response::bytes(&client.read_link(id).await?)),
             Operation::Symlink { ref name, ref target, .. } => {
-                let creation =
-                    Creation { mode: 0o777, umask: 0, extensions: Extensions::default() };
-                Box::pin(self.make(&request, name, &creation, Make::Symlink(target.to_vec()))).await
+                self.symlink(&request, name, target).await
             }
             Operation::MakeDirectory { ref name, ref creation } => {
-                Box::pin(self.make(&request, name, creation, Make::Directory)).await
+                self.make(&request, name, creation, Make::Directory).await
             }
             Operation::MakeNode { ref name, ref creation, rdev } => {
-                let kind = node_kind(creation.mode, rdev)?;
-                Box::pin(self.make(&request, name, creation, kind)).await
+                self.make(&request, name, creation, node_kind(creation.mode, rdev)?).await
             }
-            Operation::Unlink { name } => done(Box::pin(client.unlink(id, name.as_bytes())).await),
-            Operation::RemoveDirectory { name } => {
-                done(Box::pin(client.rmdir(id, name.as_bytes())).await)
-            }
-            Operation::Link { inode, new_name } => {
-                Box::pin(self.link(request.node, inode, &new_name)).await
-            }
+            Operation::Unlink { name } => done(client.unlink(id, name.as_bytes()).await),
+            Operation::RemoveDirectory { name } => done(client.rmdir(id, name.as_bytes()).await),
+            Operation::Link { inode, new_name } => self.link(request.node, inode, &new_name).await,
             Operation::Rename { name, new_parent, new_name, flags } => {
-                Box::pin(self.rename((request.node, &name), (new_parent, &new_name), flags)).await
+                self.rename((request.node, &name), (new_parent, &new_name), flags).await
             }
             Operation::GetAttributes { .. } => self.attributes(id).await,
-            Operation::SetAttributes(ref set) => Box::pin(self.set_attributes(&request, set)).await,
-            Operation::StatFs => Box::pin(self.statistics()).await,
-            Operation::Fsync { handle, .. } => {
-                done(Box::pin(client.fsync_file(&*self.file(handle)?)).await)
-            }
-            Operation::FsyncDirectory { .. } => done(Box::pin(client.fsync(id)).await),
-            Operation::OpenDirectory { .. } => Box::pin(self.open_directory(id)).await,
-            Operation::ReadDirectory(read) => Box::pin(self.list(request.node, read, false)).await,
-            Operation::ReadDirectoryPlus(read) => {
-                Box::pin(self.list(request.node, read, true)).await
-            }
+            Operation::SetAttributes(ref set) => self.set_attributes(&request, set).await,
+            Operation::StatFs => self.statistics().await,
+            Operation::Fsync { handle, .. } => done(client.fsync_file(&*self.file(handle)?).await),
+            Operation::FsyncDirectory { .. } => done(client.fsync(id).await),
+            Operation::OpenDirectory { .. } => self.open_directory(id).await,
+            Operation::ReadDirectory(read) => self.list(request.node, read, false).await,
+            Operation::ReadDirectoryPlus(read) => self.list(request.node, read, true).await,
             Operation::ReleaseDirectory(release) => Ok(self.drop_directory(release.handle)),
-            Operation::GetXattr { name, size } => Box::pin(self.xattr(id, &name, size)).await,
-            Operation::ListXattr { size } => Box::pin(self.xattrs(id, size)).await,
+            Operation::GetXattr { name, size } => self.xattr(id, &name, size).await,
+            Operation::ListXattr { size } => self.xattrs(id, size).await,
             Operation::SetXattr { name, value, flags, .. } => {
-                Box::pin(self.change_here(id, self.set_xattr(id, &name, &value, flags))).await
+                self.change_here(id, self.set_xattr(id, &name, &value, flags)).await
             }
             Operation::RemoveXattr { name } => {
-                Box::pin(self.change_here(id, client.remove_xattr(id, &name))).await
+                self.change_here(id, client.remove_xattr(id, &name)).await
             }
             Operation::GetLock(ref wanted) => self.test_lock(id, wanted).await,
             Operation::SetLock { ref lock, wait } => self.set_lock(&request, lock, wait).await,
             Operation::Open { flags, kill_suid_sgid } => {
-                let opened = Box::pin(self.open(&request, flags, kill_suid_sgid)).await?;
-                Ok(Response::Opened(opened))
+                self.open(&request, flags, kill_suid_sgid).await
             }
             Operation::Create { ref name, ref creation, flags, .. } => {
-                let created = Box::pin(self.create(&request, name, creation, flags, None)).await;
-                let (entry, opened) = created?;
-                Ok(Response::Created(entry, opened))
+                Box::pin(self.create(&request, name, creation, flags, None)).await
             }
             Operation::Read(read) => self.read(id, read).await,
             Operation::Write(write) => self.write(id, request.gid, write).await,
-            Operation::Flush { handle, lock_owner } => {
-                Box::pin(self.flush(id, handle, lock_owner)).await
-            }
-            Operation::Release(release) => Box::pin(self.release(id, release)).await,
+            Operation::Flush { handle, lock_owner } => self.flush(id, handle, lock_owner).await,
+            Operation::Release(release) => self.release(id, release).await,
             Operation::Fallocate { offset, length, mode, .. } => {
-                Box::pin(self.fallocate(&request, (offset, length), mode as i32)).await
+                self.fallocate(&request, (offset, length), mode as i32).await
             }
             Operation::Lseek { offset, whence, .. } => {
-                let to = seek_to(whence)?;
-                Ok(Response::Offset(Box::pin(client.seek(id, offset, to)).await?))
+                Ok(Response::Offset(client.seek(id, offset, seek_to(whence)?).await?))
             }
-            Operation::CopyFileRange(ref copy) => Box::pin(self.copy(&request, copy)).await,
+            Operation::CopyFileRange(ref copy) => self.copy(&request, copy).await,
             // The kernel checks permissions by the attributes, and makes do without the others.
             Operation::Access { .. }
             | Operation::Statx(_)
@@ -136,6 +119,11 @@ impl Server {
         }
     }
 
+    async fn symlink(self: &Rc<Self>, request: &Request, name: &Name, target: &[u8]) -> Answer {
+        let creation = Creation { mode: 0o777, umask: 0, extensions: Extensions::default() };
+        self.make(request, name, &creation, Make::Symlink(target.to_vec())).await
+    }
+
     async fn make(
         self: &Rc<Self>,
         request: &Request,
@@ -145,13 +133,14 @@ impl Server {
     ) -> Answer {
         let parent = self.inode(request.node);
         let setting = setting(request, creation);
-        let attr = self.client.make(parent, name.as_bytes(), make, setting).await?;
+        let made = self.client.make(parent, name.as_bytes(), make, setting);
+        let attr = Box::pin(made).await?;
         Ok(Response::Entry(self.new_entry(request.node, name.as_bytes(), &attr)))
     }
 
     async fn link(self: &Rc<Self>, parent: NodeId, linked: NodeId, new_name: &Name) -> Answer {
         let (linked, directory) = (self.inode(linked), self.inode(parent));
-        let attr = self.client.link(linked, directory, new_name.as_bytes()).await?;
+        let attr = Box::pin(self.client.link(linked, directory, new_name.as_bytes())).await?;
         Ok(Response::Entry(self.new_entry(parent, new_name.as_bytes(), &attr)))
     }
 
@@ -164,7 +153,7 @@ impl Server {
         let mode = rename_mode(flags)?;
         let from = (self.inode(parent), name.as_bytes());
         let to = (self.inode(new_parent), new_name.as_bytes());
-        let renamed = self.client.rename(from, to, mode).await?;
+        let renamed = Box::pin(self.client.rename(from, to, mode)).await?;
         let mut nodes = self.nodes.borrow_mut();
         nodes.moved(parent, new_parent, renamed.moved);
         if let Some(other) = renamed.other {
@@ -174,14 +163,18 @@ impl Server {
     }
 
     /// Makes a change of an inode that the kernel does not count as one of its attributes.
-    async fn change_here(
-        &self,
+    fn change_here<'a>(
+        &'a self,
         id: InodeId,
-        change: impl Future<Output = Result<(), Errno>>,
-    ) -> Answer {
-        let changed = change.await;
-        self.client.changed_here([id].into_iter());
-        done(changed)
+        change: impl Future<Output = Result<(), Errno>> + 'a,
+    ) -> impl Future<Output = Answer> + 'a {
+        // Not an argument of the future, which would have room for it twice.
+        let change = Box::pin(change);
+        async move {
+            let changed = change.await;
+            self.client.changed_here([id].into_iter());
+            done(changed)
+        }
     }
 
     async fn attributes(&self, id: InodeId) -> Answer {
@@ -210,12 +203,12 @@ impl Server {
         // The flag comes with every change of the owner or group, root's too.
         let is_roots = request.uid == 0 && changes.size.is_none();
         if changes.kill_privileges && changes.mode.is_none() && !is_roots {
-            self.clear_of_stranger(id, request.gid).await?;
+            Box::pin(self.clear_of_stranger(id, request.gid)).await?;
         }
         let attr = if changes.size.is_some() {
-            self.client.truncate(id, changes).await?
+            Box::pin(self.client.truncate(id, changes)).await?
         } else {
-            self.client.set_attr(id, changes).await?
+            Box::pin(self.client.set_attr(id, changes)).await?
         };
         // An older answer to who only looks may come to the kernel later.
         Ok(attributes_response(&attr, Duration::ZERO))
@@ -259,26 +252,21 @@ impl Server {
         done(self.client.release(&file).await)
     }
 
-    async fn open(
-        self: &Rc<Self>,
-        request: &Request,
-        flags: u32,
-        kill_privileges: bool,
-    ) -> Result<Opened, Errno> {
+    async fn open(self: &Rc<Self>, request: &Request, flags: u32, kill_privileges: bool) -> Answer {
         let id = self.inode(request.node);
         let mode = open_mode(flags);
         let truncates = flags as i32 & libc::O_TRUNC != 0;
         if truncates {
             if kill_privileges {
-                self.clear_of_stranger(id, request.gid).await?;
+                Box::pin(self.clear_of_stranger(id, request.gid)).await?;
             }
             let mtime = Some(crate::convert::now());
             let size = Some(0);
             let changes = AttrChanges { size, mtime, kill_privileges, ..AttrChanges::default() };
-            self.client.truncate(id, changes).await?;
+            Box::pin(self.client.truncate(id, changes)).await?;
         }
         let (handle, attr) = self.client.open(id, mode).await?;
-        Ok(self.opened(handle, &attr, flags))
+        Ok(Response::Opened(self.opened(handle, &attr, flags)))
     }
 
     /// A file opened read-only uses the kernel's pages, one open for writing does on one of its ways
@@ -291,7 +279,7 @@ impl Server {
         let knows_end = self.client.kernel_knows_end(id);
         let size = knows_end.then_some(attr.size);
         let way = handle.mode.write.then(|| self.writers.enter(id, flags, size, habit));
-        let flags = if way.is_none() && !knows_end && self.client.is_written_through_pages(id) {
+        let mut flags = if way.is_none() && !knows_end && self.client.is_written_through_pages(id) {
             OpenFlags::DIRECT_IO | OpenFlags::KEEP_CACHE
         } else if way == Some(Way::Past) {
             self.client.opened_past_pages(id);
@@ -301,6 +289,9 @@ impl Server {
         } else {
             OpenFlags::default()
         };
+        if way.is_none() && self.closes.go_unreported(id, &self.posix_owners.borrow()) {
+            flags |= OpenFlags::NOFLUSH;
+        }
         Opened { handle: self.keep_file(handle, way), flags, backing: None }
     }
 
@@ -312,7 +303,7 @@ impl Server {
         creation: &Creation,
         flags: u32,
         held: Option<NamesHeld>,
-    ) -> Result<(Entry, Opened), Errno> {
+    ) -> Answer {
         let parent = self.inode(request.node);
         let name = name.as_bytes();
         let setting = setting(request, creation);
@@ -324,12 +315,13 @@ impl Server {
         match created {
             Ok((handle, attr)) => {
                 let entry = self.new_entry(request.node, name, &attr);
-                Ok((entry, self.opened(handle, &attr, flags)))
+                Ok(Response::Created(entry, self.opened(handle, &attr, flags)))
             }
             Err(Errno::EEXIST) if ring::mutant!("lost-create-opens-other") => {
                 let won = self.client.lookup(parent, name).await?.inode;
                 let (handle, attr) = self.client.open(won, mode).await?;
-                Ok((self.new_entry(request.node, name, &attr), self.opened(handle, &attr, flags)))
+                let entry = self.new_entry(request.node, name, &attr);
+                Ok(Response::Created(entry, self.opened(handle, &attr, flags)))
             }
             // Another node was faster. What it made is not opened here, as the kernel checks nothing
             // after a CREATE: it walks the path again (crate::walks).
@@ -340,7 +332,7 @@ impl Server {
 
     async fn write(self: &Rc<Self>, id: InodeId, gid: u32, write: Write) -> Answer {
         if write.kill_suid_sgid && !write.data.is_empty() {
-            self.clear_of_stranger(id, gid).await?;
+            Box::pin(self.clear_of_stranger(id, gid)).await?;
         }
         let came = ring::time::now();
         let (file, way) = self.file_and_way(write.handle)?;
@@ -372,7 +364,7 @@ impl Server {
     ) -> Answer {
         let id = self.inode(request.node);
         let mode = fallocate_mode(mode)?;
-        self.clear_privileges(id, (request.uid, request.gid)).await?;
+        Box::pin(self.clear_privileges(id, (request.uid, request.gid))).await?;
         self.change_here(id, self.client.fallocate(id, offset, length, mode)).await
     }
 
@@ -380,11 +372,11 @@ impl Server {
         let source = self.inode(request.node);
         let destination = self.inode(copy.node_out);
         if copy.length > 0 && copy.offset_in < self.client.attr(source).await?.size {
-            self.clear_privileges(destination, (request.uid, request.gid)).await?;
+            Box::pin(self.clear_privileges(destination, (request.uid, request.gid))).await?;
         }
         let file = self.file(copy.handle_out)?;
         let (from, to) = ((source, copy.offset_in), (&*file, copy.offset_out));
-        let copied = self.client.copy(from, to, copy.length).await;
+        let copied = Box::pin(self.client.copy(from, to, copy.length)).await;
         self.client.changed_here([destination].into_iter());
         Ok(Response::Copied(copied?))
     }

@@ -257,11 +257,11 @@ impl Server {
                         return Box::pin(self.answer_walk(request)).await;
                     }
                 }
-                let attr = self.look_up_again(caller, parent, name.as_bytes()).await;
+                let attr = Box::pin(self.look_up_again(caller, parent, name.as_bytes())).await;
                 attr.map(|attr| Response::Entry(self.entry(request.node, name.as_bytes(), &attr)))
             }
-            Step::Look => self.answer(request).await,
-            Step::Act(_) => self.act_after_second(caller, request).await,
+            Step::Look => Box::pin(self.answer(request)).await,
+            Step::Act(_) => Box::pin(self.act_after_second(caller, request)).await,
         };
         if !matches!(answer, Err(Errno::ESTALE)) {
             return answer;
@@ -419,8 +419,7 @@ impl Server {
                     absent.held.directory() == parent && *absent.name == *name.as_bytes()
                 };
                 let held = absent.filter(is_same).map(|absent| absent.held);
-                let (entry, opened) = self.create(&request, name, creation, flags, held).await?;
-                Ok(Response::Created(entry, opened))
+                self.create(&request, name, creation, flags, held).await
             }
             Step::Act(Act::Rename | Act::Link(_) | Act::Other) | Step::Look | Step::Lookup(_) => {
                 drop(absent);

@@ -14,6 +14,9 @@ pub(crate) const LAYOUT_XATTR: &[u8] = b"user.tsumugi.layout";
 /// Shows, on the root directory, what this mount has counted, as JSON.
 const COUNTS_XATTR: &[u8] = b"user.tsumugi.counts";
 
+/// A label of a security module.
+const SELINUX_XATTR: &[u8] = b"security.selinux";
+
 /// Bounds of a stripe, in bytes; it is a multiple of the lower.
 const STRIPE_BYTES_MIN: u32 = 64 << 10;
 const STRIPE_BYTES_MAX: u32 = 1 << 30;
@@ -26,7 +29,7 @@ impl Server {
         name: &[u8],
         size: u32,
     ) -> Result<Response, Errno> {
-        if name.starts_with(b"system.posix_acl_") {
+        if is_unsupported(name) {
             return Err(Errno::EOPNOTSUPP);
         }
         let value = if name == LAYOUT_XATTR {
@@ -58,8 +61,7 @@ impl Server {
         value: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
-        // ACLs would be stored but not enforced: refused instead.
-        if name.starts_with(b"system.") {
+        if name.starts_with(b"system.") || is_unsupported(name) {
             return Err(Errno::EOPNOTSUPP);
         }
         if name == LAYOUT_XATTR {
@@ -75,6 +77,12 @@ impl Server {
         };
         self.client.set_xattr(id, name, value, mode).await
     }
+}
+
+/// Whether an attribute is refused. ACLs and security labels would be stored but not enforced. Programs that
+/// look for them, such as `ls -l`, stop asking about further files of the mount after this answer.
+fn is_unsupported(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_") || name == SELINUX_XATTR
 }
 
 fn render(layout: Layout) -> String {

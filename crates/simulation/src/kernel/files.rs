@@ -208,14 +208,10 @@ impl Kernel {
         }
     }
 
-    /// close(2) of the last descriptor: FLUSH, whose failure the caller sees, then RELEASE, which it does
-    /// not wait for.
+    /// close(2) of the last descriptor: FLUSH, unless the mount wants none, whose failure the caller sees, then
+    /// RELEASE, which it does not wait for.
     pub(crate) async fn close(self: &Rc<Self>, caller: Caller, file: &Rc<OpenFile>) -> Answer<()> {
-        let lock = file.inode.lock().await;
-        drop(lock);
-        let lock_owner = LockOwner(u64::from(caller.0));
-        let operation = Operation::Flush { handle: file.handle, lock_owner };
-        let flushed = self.request(caller, file.inode.node, operation).await;
+        let flushed = self.flush(caller, file).await;
         let opens = &file.inode.cached_opens;
         opens.set(opens.get() - u32::from(!file.is_direct()));
         let owner = LockOwner(file.number << 32);
@@ -226,7 +222,19 @@ impl Kernel {
             flock_unlock: file.has_flock.get().then_some(owner),
         };
         self.request_in_background(file.inode.node, Operation::Release(release), Rc::clone(file));
-        flushed.map(drop)
+        flushed
+    }
+
+    /// `fuse_flush`.
+    async fn flush(self: &Rc<Self>, caller: Caller, file: &Rc<OpenFile>) -> Answer<()> {
+        if file.treatment.contains(OpenFlags::NOFLUSH) {
+            return Ok(());
+        }
+        let lock = file.inode.lock().await;
+        drop(lock);
+        let lock_owner = LockOwner(u64::from(caller.0));
+        let operation = Operation::Flush { handle: file.handle, lock_owner };
+        self.request(caller, file.inode.node, operation).await.map(drop)
     }
 
     /// fsync(2).
