@@ -4,11 +4,13 @@
 //! Each file is written under a name of its own and takes its final name when it is whole (and
 //! verified, if asked), so that an interrupted copy leaves no half file that looks whole. Hard
 //! links come after the files, and directories' modes and times last, as writing into them would
-//! change them again.
+//! change them again. Small files on their way to a Tsumugi mount are made many at a time
+//! ([`together`]).
 
 mod file;
 mod scan;
 mod tally;
+mod together;
 mod xattrs;
 
 #[cfg(test)]
@@ -17,10 +19,11 @@ pub(crate) use tally::Tally;
 
 use crate::deploy::stop::Stop;
 use anyhow::{Context, bail};
-use scan::{Scanned, Task};
+use scan::Scanned;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
+use together::{Group, Made};
 
 /// Tasks that may wait for a worker.
 const TASKS_MAX: usize = 4096;
@@ -87,32 +90,41 @@ fn refuse_inside(source: &Path, target: &Path) -> anyhow::Result<()> {
 /// Copies. Errors of single files are in the tally, and the rest goes on.
 pub(crate) fn copy(pairs: &[Pair], options: &Options, tally: &Tally, stop: &Stop) {
     let (sender, tasks) = sync_channel(TASKS_MAX);
-    let tasks = Mutex::new(tasks);
+    let (tasks, made) = (Mutex::new(tasks), Made::default());
     let scanned = std::thread::scope(|scope| {
         for _ in 0..options.threads.max(1) {
-            scope.spawn(|| work(&tasks, options, tally, stop));
+            scope.spawn(|| work(&tasks, &made, options, tally, stop));
         }
         // Ends the workers by dropping the sender.
         scan::scan(pairs, options, tally, stop, sender)
     });
     if stop.check().is_ok() {
         finish(&scanned, options, tally);
+        made.sync(tally);
     }
 }
 
-fn work(tasks: &Mutex<Receiver<Task>>, options: &Options, tally: &Tally, stop: &Stop) {
+fn work(
+    tasks: &Mutex<Receiver<Group>>,
+    made: &Made,
+    options: &Options,
+    tally: &Tally,
+    stop: &Stop,
+) {
     let mut copier = file::Copier::new(options, stop.clone());
     loop {
-        let task = tasks.lock().ok().and_then(|tasks| tasks.recv().ok());
+        let group = tasks.lock().ok().and_then(|tasks| tasks.recv().ok());
         // After a stop the queue is emptied, so that the scanner never waits for room.
-        let Some(task) = task else { return };
+        let Some(group) = group else { return };
         if stop.check().is_err() {
             continue;
         }
-        match copier.copy(&task, tally) {
-            Ok(()) => tally.file_done(),
-            Err(error) if stop.check().is_ok() => tally.failed(&task.source, &error),
-            Err(_) => {}
+        for task in copier.copy_together(group, made, tally) {
+            match copier.copy(&task, tally) {
+                Ok(()) => tally.file_done(),
+                Err(error) if stop.check().is_ok() => tally.failed(&task.source, &error),
+                Err(_) => break,
+            }
         }
     }
 }

@@ -285,6 +285,13 @@ impl Client {
                     self.note_created(attr.inode, creation);
                 }
             }
+            ChangeCall::CreateFiles { parent, files } => {
+                let Answer::Made(made) = answer else { return };
+                self.names_change(*parent);
+                for (file, attr) in files.iter().zip(made) {
+                    self.note_entry(*parent, &file.name, attr, fresh);
+                }
+            }
             ChangeCall::Link { parent, name, .. } => {
                 let Answer::Entry(attr) = answer else { return };
                 self.names_change(*parent);

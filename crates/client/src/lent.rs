@@ -138,6 +138,14 @@ impl Lent {
         self.taken(inode, names)
     }
 
+    /// Takes back names that this client itself has made without the cache's knowledge.
+    pub(crate) fn take_own_names(&self, inode: InodeId, made: &[Name]) -> Option<Taken> {
+        let mut lent = self.names.borrow_mut();
+        let names: Vec<_> = made.iter().filter_map(|name| lent.remove_entry(name)).collect();
+        drop(lent);
+        (!names.is_empty()).then(|| self.taken(inode, names)).flatten()
+    }
+
     /// Takes everything back.
     pub(crate) fn take_all(&self, inode: InodeId) -> Option<Taken> {
         self.names_change();

@@ -13,6 +13,7 @@
 //! | `inode`, `entries` | what is known of one inode; of a directory's names |
 //! | `lent` | what a cache outside of this client, the kernel, may use, and taking it back |
 //! | `removals` | what may be losing its last name by this client's doing |
+//! | `many` | many small files by one call |
 //! | `names` | lookup, create, link, unlink, rename, listings, attributes |
 //! | `holds` | keeping what a walk has found, or found absent, until its caller acts on it |
 //! | `files` | open, close, truncate, fallocate, copy, seek |
@@ -36,6 +37,7 @@ mod inline;
 mod inode;
 mod lent;
 mod locks;
+mod many;
 mod names;
 mod pages;
 mod read;

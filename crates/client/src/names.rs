@@ -505,7 +505,7 @@ impl Client {
     }
 }
 
-fn check_name(name: &[u8]) -> Result<(), Errno> {
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     if name.len() > protocol::NAME_MAX_BYTES {
         return Err(Errno::ENAMETOOLONG);
     }

@@ -17,6 +17,7 @@ mod core;
 mod data;
 mod durability;
 mod extents;
+mod files;
 mod inline;
 mod names;
 mod reclaim;

@@ -10,6 +10,7 @@ use fuse::{
 };
 use protocol::attr::AttrChanges;
 use protocol::client::{Creation as Make, FallocateMode, RenameMode};
+use protocol::files::FILES_XATTR;
 use protocol::{Attr, Errno, FileKind, InodeId};
 use std::rc::Rc;
 use std::time::Duration;
@@ -71,6 +72,10 @@ impl Server {
             Operation::ReleaseDirectory(release) => Ok(self.drop_directory(release.handle)),
             Operation::GetXattr { name, size } => self.xattr(id, &name, size).await,
             Operation::ListXattr { size } => self.xattrs(id, size).await,
+            Operation::SetXattr { name, value, .. } if *name == *FILES_XATTR.as_bytes() => {
+                let owner = (request.uid, request.gid);
+                done(Box::pin(self.create_files(id, owner, &value)).await)
+            }
             Operation::SetXattr { name, value, flags, .. } => {
                 self.change_here(id, self.set_xattr(id, &name, &value, flags)).await
             }

@@ -17,6 +17,9 @@ const COUNTS_XATTR: &[u8] = b"user.tsumugi.counts";
 /// A label of a security module.
 const SELINUX_XATTR: &[u8] = b"security.selinux";
 
+/// A directory hands its group on.
+const SGID: u16 = 0o2000;
+
 /// Bounds of a stripe, in bytes; it is a multiple of the lower.
 const STRIPE_BYTES_MIN: u32 = 64 << 10;
 const STRIPE_BYTES_MAX: u32 = 1 << 30;
@@ -41,6 +44,25 @@ impl Server {
             self.client.xattr(id, name).await?
         };
         Ok(Response::xattr(&value, size))
+    }
+
+    /// Makes files in a directory. The kernel has checked that the caller may write to it.
+    pub(crate) async fn create_files(
+        self: &Rc<Self>,
+        id: InodeId,
+        (uid, gid): (u32, u32),
+        value: &[u8],
+    ) -> Result<(), Errno> {
+        let mut files = protocol::files::decode(value)?;
+        // Only root gives files away.
+        if uid != 0 {
+            let directory = self.client.attr(id).await?;
+            let gid = if directory.mode & SGID != 0 { directory.gid } else { gid };
+            for file in &mut files {
+                (file.uid, file.gid) = (uid, gid);
+            }
+        }
+        self.client.create_files(id, files).await
     }
 
     /// Lists the names of the extended attributes.

@@ -21,6 +21,7 @@ pub mod client;
 pub mod connection;
 pub mod errno;
 pub mod extent;
+pub mod files;
 pub mod frame;
 pub mod ids;
 pub mod inline;

@@ -13,8 +13,10 @@ use meta::store::{CrashPoint, MemoryStore};
 use node::NodeDevice;
 use protocol::attr::AttrChanges;
 use protocol::client::{Creation, RenameMode};
+use protocol::files::NewFile;
+use protocol::inline::Bytes;
 use protocol::times::{LENT, SELF_STOP};
-use protocol::{Attr, InodeId};
+use protocol::{Attr, InodeId, Timestamp};
 use ring::Buffer;
 use ring::sim::{Network, Node};
 use ring::time::{Instant, now, sleep};
@@ -238,6 +240,29 @@ fn own_changes_of_a_directory_are_told() {
             })
             .await;
         assert_eq!(scene.cache.told(), [Told::Attributes(ROOT)]);
+    });
+}
+
+/// Goal: names that this client makes without the cache's knowledge are dropped where it knows them as absent,
+/// before the call returns; others change nothing of what is lent (D10).
+#[test]
+fn files_made_at_once_are_told_to_the_own_cache() {
+    play(async |scene| {
+        assert!(scene.lend_absent(b"a").await);
+        assert!(scene.lend_absent(b"b").await);
+        let new = |name: &[u8]| NewFile {
+            name: name.to_vec(),
+            mode: 0o600,
+            uid: 0,
+            gid: 0,
+            atime: Timestamp(1),
+            mtime: Timestamp(1),
+            bytes: Bytes::default(),
+        };
+        let files = vec![new(b"a"), new(b"c")];
+        scene.on(0, async |client| client.create_files(ROOT, files).await.unwrap()).await;
+        assert_eq!(scene.cache.told(), [names(&[(b"a", false)])]);
+        assert!(scene.lend_absent(b"d").await, "the directory goes on lending");
     });
 }
 

@@ -6,6 +6,7 @@
 use anyhow::{Context, bail};
 use rustix::mount::{UnmountFlags, unmount};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,14 @@ pub(crate) enum Condition {
 pub(crate) fn all() -> anyhow::Result<Vec<Mount>> {
     let text = std::fs::read("/proc/self/mountinfo").context("cannot read the list of mounts")?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
+}
+
+/// Device numbers (`st_dev`) of the file systems of one type that are mounted here; none if the list of mounts
+/// cannot be read.
+pub(crate) fn devices(kind: &str) -> BTreeSet<u64> {
+    let mounts = all().unwrap_or_default().into_iter().filter(|mount| mount.kind == kind);
+    // FUSE file systems have no block device, and the major number 0.
+    mounts.filter_map(|mount| Some(rustix::fs::makedev(0, mount.minor.parse().ok()?))).collect()
 }
 
 /// A line of mountinfo (proc(5)): `36 35 98:0 /root /path options [tags] - type source options`.

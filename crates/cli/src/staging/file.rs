@@ -19,8 +19,8 @@ static COUNTER: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 pub(crate) struct Copier {
     buffer: Vec<u8>,
-    checksum: bool,
-    xattrs: bool,
+    pub(super) checksum: bool,
+    pub(super) xattrs: bool,
     stop: Stop,
 }
 

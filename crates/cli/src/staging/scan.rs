@@ -1,9 +1,11 @@
 //! Walking the sources: directories are made at once, all else becomes tasks.
 
+use super::together::Group;
 use super::{Options, Pair, Tally};
+use crate::deploy::mounts;
 use crate::deploy::stop::Stop;
 use anyhow::{Context, anyhow};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{DirBuilder, Metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -35,7 +37,13 @@ struct Scan<'a> {
     options: &'a Options,
     tally: &'a Tally,
     stop: &'a Stop,
-    sender: SyncSender<Task>,
+    sender: SyncSender<Group>,
+    /// Small files of one directory that are handed out together.
+    group: Group,
+    /// Device numbers of the Tsumugi mounts here.
+    mounts: BTreeSet<u64>,
+    /// The directory that got the last copy, and the mount that it is on.
+    last: Option<(PathBuf, Option<u64>)>,
     /// Copies of files that have several names.
     firsts: HashMap<(u64, u64), PathBuf>,
     found: Scanned,
@@ -47,12 +55,16 @@ pub(crate) fn scan(
     options: &Options,
     tally: &Tally,
     stop: &Stop,
-    sender: SyncSender<Task>,
+    sender: SyncSender<Group>,
 ) -> Scanned {
-    let firsts = HashMap::new();
-    let mut scan = Scan { options, tally, stop, sender, firsts, found: Scanned::default() };
+    let (group, firsts, found) = (Group::default(), HashMap::new(), Scanned::default());
+    let mounts = mounts::devices("fuse.tsumugi");
+    let mut scan = Scan { options, tally, stop, sender, group, mounts, last: None, firsts, found };
     for pair in pairs {
         scan.walk(pair);
+    }
+    if !scan.group.tasks.is_empty() {
+        let _ = scan.sender.send(scan.group);
     }
     scan.found
 }
@@ -86,12 +98,15 @@ impl Scan<'_> {
         self.found.directories.push((pair.clone(), data));
         let mut children = Vec::new();
         for entry in std::fs::read_dir(&pair.source).context("cannot list it")? {
-            let name = entry.context("cannot list it")?.file_name();
-            children
-                .push(Pair { source: pair.source.join(&name), target: pair.target.join(&name) });
+            let entry = entry.context("cannot list it")?;
+            let name = entry.file_name();
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let (source, target) = (pair.source.join(&name), pair.target.join(&name));
+            children.push((is_directory, Pair { source, target }));
         }
-        children.sort_by(|a, b| b.source.cmp(&a.source));
-        Ok(children)
+        // Files before directories: they may go together.
+        children.sort_by(|a, b| (b.0, &b.1.source).cmp(&(a.0, &a.1.source)));
+        Ok(children.into_iter().map(|(_, child)| child).collect())
     }
 
     fn hand_out(&mut self, pair: &Pair, data: Metadata) {
@@ -107,8 +122,25 @@ impl Scan<'_> {
             self.tally.bytes_found.fetch_add(data.len(), Ordering::Relaxed);
         }
         let (source, target) = (pair.source.clone(), pair.target.clone());
-        // No worker left means that all were stopped.
-        let _ = self.sender.send(Task { source, target, data });
+        let mount = self.mount_of(&target);
+        if let Some(group) = self.group.add(Task { source, target, data }, mount) {
+            // No worker left means that all were stopped.
+            let _ = self.sender.send(group);
+        }
+    }
+
+    /// Returns the Tsumugi mount in which a copy gets its name, if it is one.
+    fn mount_of(&mut self, target: &Path) -> Option<u64> {
+        let directory = target.parent().filter(|_| !self.mounts.is_empty())?;
+        if let Some((last, mount)) = &self.last
+            && last == directory
+        {
+            return *mount;
+        }
+        let device = directory.metadata().ok().map(|data| data.dev());
+        let mount = device.filter(|device| self.mounts.contains(device));
+        self.last = Some((directory.to_path_buf(), mount));
+        mount
     }
 }
 

@@ -36,6 +36,16 @@ pub(crate) fn copy(source: &Path, target: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether a path may have extended attributes that are to be copied.
+pub(crate) fn may_have_any(source: &Path) -> bool {
+    let mut list = [0; 1024];
+    let is_root = rustix::process::geteuid().is_root();
+    match llistxattr(source, &mut list[..]) {
+        Ok(length) => list[..length].split(|byte| *byte == 0).any(|name| is_copied(name, is_root)),
+        Err(error) => !matches!(error, Errno::OPNOTSUPP | Errno::NOSYS),
+    }
+}
+
 fn copy_one(source: &Path, target: &Path, name: &OsStr) -> anyhow::Result<()> {
     let mut value = vec![0; BYTES_MAX];
     let length = match lgetxattr(source, name, &mut value[..]) {

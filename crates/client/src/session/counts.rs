@@ -84,6 +84,7 @@ fn change_kind(call: &ChangeCall) -> &'static str {
     match call {
         ChangeCall::SetAttr { .. } => "set_attr",
         ChangeCall::Create { .. } => "create",
+        ChangeCall::CreateFiles { .. } => "create_files",
         ChangeCall::Link { .. } => "link",
         ChangeCall::Unlink { .. } => "unlink",
         ChangeCall::Rmdir { .. } => "rmdir",

@@ -58,6 +58,7 @@ impl Shared {
                 ChangeCall::Unlock(lock) => self.unlock(work.session.id, *lock),
                 ChangeCall::SetAttr { .. }
                 | ChangeCall::Create { .. }
+                | ChangeCall::CreateFiles { .. }
                 | ChangeCall::Link { .. }
                 | ChangeCall::Unlink { .. }
                 | ChangeCall::Rmdir { .. }

@@ -8,6 +8,7 @@ use crate::store::Error;
 use protocol::client::{
     Answer, Call, ChangeCall, FallocateMode, Name, OpenTold, ReadCall, RenameMode, SessionCall,
 };
+use protocol::files::NewFile;
 use protocol::inline::InlineRun;
 use protocol::{Errno, Extent, FileKind, InodeId, Rights, SessionId};
 
@@ -45,13 +46,13 @@ fn invalidate(inode: InodeId, names: Vec<Name>) -> Conflict {
     Conflict { inode, kind: ConflictKind::Invalidate(names) }
 }
 
-/// What a new entry recalls over its directory.
-fn new_entry(parent: InodeId, name: &Name) -> Vec<Conflict> {
-    let entry = invalidate(parent, vec![name.clone()]);
+/// What new entries recall over their directory.
+fn new_entries(parent: InodeId, names: Vec<Name>) -> Vec<Conflict> {
+    let entries = invalidate(parent, names);
     if ring::mutant!("create-spares-names-held") {
-        return vec![entry];
+        return vec![entries];
     }
-    vec![entry, recall(parent, Rights::SIZE)]
+    vec![entries, recall(parent, Rights::SIZE)]
 }
 
 /// What losing one name, by a call that has told of these opens, recalls over an inode.
@@ -168,18 +169,13 @@ impl Transaction<'_> {
                 let rights = if is_cut { READ_WRITE_SIZE } else { Rights::READ };
                 vec![recall(*inode, rights)]
             }
-            ChangeCall::Create { parent, name, .. } => {
-                self.directory(*parent)?;
-                if self.dentry(*parent, name)?.is_some() || ring::mutant!("create-uninformed") {
-                    return Ok(Vec::new());
-                }
-                new_entry(*parent, name)
-            }
+            ChangeCall::Create { parent, name, .. } => self.create_conflicts(*parent, name)?,
+            ChangeCall::CreateFiles { parent, files } => self.files_conflicts(*parent, files)?,
             ChangeCall::Link { inode, parent, name } => {
                 if self.dentry(*parent, name)?.is_some() || ring::mutant!("link-uninformed") {
                     return Ok(Vec::new());
                 }
-                let mut conflicts = new_entry(*parent, name);
+                let mut conflicts = new_entries(*parent, vec![name.clone()]);
                 conflicts.push(recall(*inode, Rights::READ));
                 conflicts
             }
@@ -233,6 +229,29 @@ impl Transaction<'_> {
             | ChangeCall::SetLock { .. }
             | ChangeCall::Unlock(_) => Vec::new(),
         })
+    }
+
+    fn create_conflicts(&self, parent: InodeId, name: &Name) -> Result<Vec<Conflict>, Error> {
+        self.directory(parent)?;
+        if self.dentry(parent, name)?.is_some() || ring::mutant!("create-uninformed") {
+            return Ok(Vec::new());
+        }
+        Ok(new_entries(parent, vec![name.clone()]))
+    }
+
+    fn files_conflicts(&self, parent: InodeId, files: &[NewFile]) -> Result<Vec<Conflict>, Error> {
+        self.directory(parent)?;
+        let mut names = Vec::with_capacity(files.len());
+        for file in files {
+            if self.dentry(parent, &file.name)?.is_some() {
+                return Ok(Vec::new());
+            }
+            names.push(file.name.clone());
+        }
+        if ring::mutant!("files-uninformed") {
+            names.truncate(1);
+        }
+        Ok(new_entries(parent, names))
     }
 
     /// Of an unlink, with the opens it has told of, or of an rmdir.

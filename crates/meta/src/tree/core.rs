@@ -380,6 +380,7 @@ impl Transaction<'_> {
                 let owner = (*mode, *uid, *gid);
                 self.create(context, *parent, name, creation, owner, *rights)
             }
+            ChangeCall::CreateFiles { parent, files } => self.create_files(context, *parent, files),
             ChangeCall::Link { inode, parent, name } => self.link(context, *inode, *parent, name),
             ChangeCall::Unlink { parent, name, .. } => {
                 self.remove_name(context, *parent, name, false)

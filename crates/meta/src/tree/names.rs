@@ -362,7 +362,7 @@ impl Transaction<'_> {
 }
 
 /// What `Create` is to make in a directory.
-fn describe(
+pub(crate) fn describe(
     directory: &Inode,
     creation: &Creation,
     (mode, uid, gid): (u16, u32, u32),

@@ -134,4 +134,6 @@ pub enum Answer {
     /// A durable commit was carried out, and others see it, but its data or what was committed before
     /// cannot be made durable: attributes as it left them. (An error says that nothing was done.)
     NotDurable(Attr),
+    /// Files that were made, in the order in which they were asked for.
+    Made(Vec<Attr>),
 }

@@ -7,6 +7,7 @@ use super::{Creation, FallocateMode, Name, OpenTold, RenameMode, XattrMode};
 use crate::attr::{AttrChanges, Deferred, Timestamp};
 use crate::errno::Errno;
 use crate::extent::ExtentList;
+use crate::files::NewFile;
 use crate::ids::{DeviceId, FreeEpoch, Generation, HostId, InodeId, SessionId};
 use crate::inline::InlineRun;
 use crate::lease::{Return, Rights};
@@ -101,6 +102,7 @@ impl ChangeCall {
             }
             ChangeCall::SetAttr { .. }
             | ChangeCall::Create { .. }
+            | ChangeCall::CreateFiles { .. }
             | ChangeCall::Link { .. }
             | ChangeCall::Unlink { .. }
             | ChangeCall::Rmdir { .. }
@@ -402,4 +404,11 @@ pub enum ChangeCall {
     },
     /// Releases a range, of all modes → [`Answer::Done`].
     Unlock(Lock),
+    /// Makes whole small files, all of them or none → [`Answer::Made`], or EEXIST.
+    CreateFiles {
+        /// The directory.
+        parent: InodeId,
+        /// The files, 1 to [`crate::files::NEW_FILES_MAX`].
+        files: Vec<NewFile>,
+    },
 }
