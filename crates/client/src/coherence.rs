@@ -10,10 +10,11 @@ use crate::session::{Handler, PushReply};
 use protocol::client::{
     Answer, Call, ChangeCall, Creation, Name, Push, PushAnswer, ReadCall, Response, SessionCall,
 };
+use protocol::files::SmallFile;
 use protocol::inline::{INLINE_MAX_BYTES, InlineRun};
 use protocol::lease::{Grant, Recall, Recalled, Return};
 use protocol::space::DeviceInfo;
-use protocol::{Attr, Errno, FreeEpoch, InodeId, LeaseStamp, Rights};
+use protocol::{Attr, Errno, FILE_SIZE_MAX_BYTES, FreeEpoch, InodeId, LeaseStamp, Rights};
 use ring::mailbox::Sender;
 use ring::time::{now, sleep, timeout_at};
 use std::collections::HashSet;
@@ -255,6 +256,10 @@ impl Client {
                     }
                 }
             }
+            ReadCall::ReadFiles(_) => {
+                let Answer::Files(files) = answer else { return };
+                files.iter().flatten().for_each(|file| self.note_file(file, fresh));
+            }
             ReadCall::GetAttr(_) => self.note_attr(answer, fresh),
             ReadCall::PoolUse
             | ReadCall::ReadLink(_)
@@ -291,6 +296,7 @@ impl Client {
                 for (file, attr) in files.iter().zip(made) {
                     self.note_entry(*parent, &file.name, attr, fresh);
                 }
+                self.note_siblings(made.iter(), fresh);
             }
             ChangeCall::Link { parent, name, .. } => {
                 let Answer::Entry(attr) = answer else { return };
@@ -324,6 +330,20 @@ impl Client {
             | ChangeCall::SetLock { .. }
             | ChangeCall::Unlock(_) => {}
         }
+    }
+
+    /// All of a small file.
+    fn note_file(&self, file: &SmallFile, fresh: &HashSet<InodeId>) {
+        self.note(&file.attr, fresh, false);
+        if !fresh.contains(&file.attr.inode) {
+            return;
+        }
+        let inode = self.inode(file.attr.inode);
+        let mut state = inode.state.borrow_mut();
+        state.set_extents(0, FILE_SIZE_MAX_BYTES, &[]);
+        state.set_head(&file.bytes.0);
+        drop(state);
+        self.note_head(&inode);
     }
 
     fn names_change(&self, directory: InodeId) {
@@ -390,6 +410,7 @@ impl Client {
         for entry in entries {
             self.set_entry(id, &entry.name, Some(entry.attr.inode), fresh);
         }
+        self.note_siblings(entries.iter().map(|entry| &entry.attr), fresh);
         if !fresh.contains(&id)
             && let Some(directory) = self.known_inode(id)
             && let Some(entries) = directory.state.borrow_mut().entries_mut()

@@ -15,6 +15,7 @@ use crate::failures::Told;
 use crate::habit::Balance;
 use crate::lent::Lent;
 use crate::locks::OwnLocks;
+use crate::neighbours::Siblings;
 use crate::pages::Pages;
 use crate::read::Ahead;
 use crate::session::SessionStamp;
@@ -86,6 +87,8 @@ pub(crate) struct State {
     pub(crate) has_no_xattrs: bool,
     /// Target of a symbolic link; never changes.
     pub(crate) target: Option<Rc<[u8]>>,
+    /// The small files beside it, as they were listed, and its place among them.
+    pub(crate) siblings: Option<(Rc<Siblings>, usize)>,
     /// Open handles of this client.
     pub(crate) opens: u32,
     /// A create of it was answered, and its caller has yet to count the open.

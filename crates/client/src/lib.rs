@@ -15,6 +15,7 @@
 //! | `removals` | what may be losing its last name by this client's doing |
 //! | `many` | many small files by one call |
 //! | `names` | lookup, create, link, unlink, rename, listings, attributes |
+//! | `neighbours` | small files that are read before they are asked for |
 //! | `holds` | keeping what a walk has found, or found absent, until its caller acts on it |
 //! | `files` | open, close, truncate, fallocate, copy, seek |
 //! | `dirty`, `write`, `commit` | gathering written bytes, writing them out, committing them |
@@ -39,6 +40,7 @@ mod lent;
 mod locks;
 mod many;
 mod names;
+mod neighbours;
 mod pages;
 mod read;
 mod removals;

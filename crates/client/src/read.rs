@@ -20,6 +20,7 @@ pub use ahead::AheadCounts;
 pub(crate) use ahead::{Ahead, Memory};
 use command::{Command, Fetched};
 use protocol::client::{Answer, Call, ReadCall};
+use protocol::inline::INLINE_MAX_BYTES;
 use protocol::{Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights};
 use ring::local::InFlight;
 use ring::{Buffer, Chunk, RegionSlice, Shared};
@@ -181,6 +182,12 @@ impl Client {
         let end = offset.saturating_add(length);
         if let Some(held) = self.hold_cached(inode, offset, end) {
             return Ok(held);
+        }
+        if offset < INLINE_MAX_BYTES {
+            self.fetch_neighbours(inode).await?;
+            if let Some(held) = self.hold_cached(inode, offset, end) {
+                return Ok(held);
+            }
         }
         let mut at = offset;
         let mut runs = Vec::new();

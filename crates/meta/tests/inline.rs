@@ -8,10 +8,12 @@ mod common;
 
 use common::Fixture;
 use meta::store::{Batch, CrashPoint, Store};
+use meta::tree::{Conflict, ConflictKind};
 use protocol::attr::AttrChanges;
-use protocol::client::{Answer, Call, ChangeCall, OpenTold, ReadCall};
+use protocol::client::{Answer, Call, ChangeCall, Creation, OpenTold, ReadCall};
+use protocol::files::SmallFile;
 use protocol::inline::{Bytes, InlineRun};
-use protocol::{Errno, ExtentList, InodeId};
+use protocol::{Errno, ExtentList, InodeId, Rights};
 
 const TEXT: &[u8] = b"some bytes of a small file";
 
@@ -95,4 +97,50 @@ fn damaged_files_go() {
     while fixture.core.reclaim_step(60).unwrap() {}
     assert_eq!(fixture.core.check().unwrap(), Vec::<String>::new());
     assert!(fixture.core.attr(inode).is_err());
+}
+
+fn read_files(fixture: &mut Fixture, files: &[InodeId]) -> Vec<Option<SmallFile>> {
+    match fixture.call(&Call::Read(ReadCall::ReadFiles(files.to_vec()))) {
+        Ok(Answer::Files(files)) => files,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Goal: small files come together; of what is gone, or may be kept back by its maker, nothing comes along, and
+/// only who wants it has it published (R26).
+#[test]
+fn nothing_that_is_kept_back_comes_along() {
+    let mut fixture = Fixture::new();
+    let files = [fixture.file("a"), fixture.file("b"), InodeId(1 << 40)];
+    write(&mut fixture, files[0], 0, TEXT).unwrap();
+    write(&mut fixture, files[1], 5, TEXT).unwrap();
+    let create = Call::Change(ChangeCall::Create {
+        parent: InodeId::ROOT,
+        name: b"new".to_vec(),
+        creation: Creation::File,
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+        rights: Rights::READ | Rights::WRITE | Rights::OPEN | Rights::SOLE,
+    });
+    let Ok(Answer::Entry(new)) = fixture.call(&create) else { panic!("it is made") };
+    let all = [&files[..], &[new.inode]].concat();
+    let found = read_files(&mut fixture, &all);
+    let bytes = |file: &Option<SmallFile>| file.as_ref().map(|file| file.bytes.0.clone());
+    assert_eq!(bytes(&found[0]), Some(TEXT.to_vec()));
+    assert_eq!(bytes(&found[1]), Some([&[0; 5], TEXT].concat()));
+    assert_eq!((&found[2], &found[3]), (&None, &None), "gone, and kept back");
+    assert_eq!(found[1].as_ref().unwrap().attr, fixture.core.attr(files[1]).unwrap());
+    assert_eq!(bytes(&read_files(&mut fixture, &[new.inode])[0]), Some(Vec::new()));
+    let other = fixture.other_session();
+    let conflicts = |first| {
+        let call = Call::Read(ReadCall::ReadFiles(vec![first, files[1]]));
+        fixture.core.conflicts(other, &call).unwrap()
+    };
+    let kind = ConflictKind::Recall(Rights::SOLE);
+    assert_eq!(conflicts(new.inode), [Conflict { inode: new.inode, kind }]);
+    for wrong in [Vec::new(), vec![files[0]; 129]] {
+        let answer = fixture.call(&Call::Read(ReadCall::ReadFiles(wrong)));
+        assert_eq!(answer, Err(Errno::EINVAL));
+    }
 }

@@ -1,9 +1,9 @@
-//! Whole small files, made many at a time.
+//! Whole small files, made and read many at a time.
 //!
 //! [`encode`] and [`decode`] are for programs that hand such files to a mount, which has them made by
 //! [`crate::client::ChangeCall::CreateFiles`].
 
-use crate::attr::Timestamp;
+use crate::attr::{Attr, Timestamp};
 use crate::client::Name;
 use crate::errno::Errno;
 use crate::inline::Bytes;
@@ -14,6 +14,9 @@ pub const FILES_XATTR: &str = "user.tsumugi.files";
 
 /// Files that one call makes at most.
 pub const NEW_FILES_MAX: usize = 256;
+
+/// Files that one call reads at most.
+pub const READ_FILES_MAX: usize = 128;
 
 /// What the fields of an encoded file take at most beside its name and bytes, in bytes.
 pub const FIELDS_MAX_BYTES: usize = 48;
@@ -34,6 +37,15 @@ pub struct NewFile {
     /// Time of the last change of the data.
     pub mtime: Timestamp,
     /// Its data, at most [`crate::inline::INLINE_MAX_BYTES`].
+    pub bytes: Bytes,
+}
+
+/// All of a small file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SmallFile {
+    /// Its attributes.
+    pub attr: Attr,
+    /// Its data, but for zeros at the end.
     pub bytes: Bytes,
 }
 

@@ -1,4 +1,4 @@
-//! Scenes of small files that are made many at a time: the rule D10 in docs/protocol.md.
+//! Scenes of small files that are made and read many at a time: the rules D10 and R26 in docs/protocol.md.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -111,5 +111,59 @@ fn files_outlive_the_service() {
         };
         stage.on(1, look).await;
         make(&stage, 0, files(4..6)).await.unwrap();
+    });
+}
+
+async fn calls(stage: &Stage, node: usize, kind: &str) -> u64 {
+    let counts = async |client: Rc<Client>| serde_json::to_value(client.counts()).unwrap();
+    stage.on(node, counts).await["meta_calls_by_kind"][kind].as_u64().unwrap_or(0)
+}
+
+/// The files of the root as one node lists them, by their sizes.
+async fn listed(client: &Rc<Client>) -> Vec<InodeId> {
+    let mut entries = client.list(ROOT, 0).await.unwrap().entries;
+    entries.sort_by_key(|entry| entry.attr.size);
+    entries.iter().map(|entry| entry.attr.inode).collect()
+}
+
+/// Reads a file by its number, which is its size and each of its bytes.
+async fn check(client: &Rc<Client>, inodes: &[InodeId], number: usize) {
+    let bytes = bytes_of(client, inodes[number - 1], 0..300).await.unwrap();
+    assert_eq!(bytes, vec![number as u8; number], "file {number}");
+}
+
+/// Goal: who lists a directory and reads its files asks a few times, whatever the order; what others change of
+/// what came along is seen, and so is what the reader itself has written and not committed.
+#[test]
+fn a_directory_is_read_with_a_few_calls() {
+    scene(async |stage| {
+        make(&stage, 0, files(1..200)).await.unwrap();
+        let read = async |client: Rc<Client>| {
+            let inodes = listed(&client).await;
+            let (own, _) = client.open(inodes[99], stage::WRITE).await.unwrap();
+            client.write(&own, 0, stage::filled(7, 50), false).await.unwrap();
+            for number in (1..200).rev().filter(|number| *number != 100) {
+                check(&client, &inodes, number).await;
+            }
+            let bytes = bytes_of(&client, inodes[99], 0..300).await.unwrap();
+            assert_eq!((bytes.len(), &bytes[..50], bytes[50]), (100, &[7; 50][..], 100));
+            client.release(&own).await.unwrap();
+            inodes
+        };
+        let inodes = stage.on(1, read).await;
+        let asked = (calls(&stage, 1, "read_extents").await, calls(&stage, 1, "read_files").await);
+        assert!(asked.0 <= 2 && asked.1 <= 4, "{asked:?}");
+        let changed = inodes.clone();
+        let write = async move |client: Rc<Client>| {
+            let (handle, _) = client.open(changed[149], stage::WRITE).await.unwrap();
+            client.write(&handle, 0, stage::filled(3, 150), false).await.unwrap();
+            client.release(&handle).await.unwrap();
+        };
+        stage.on(0, write).await;
+        let look = async move |client: Rc<Client>| {
+            assert_eq!(bytes_of(&client, inodes[149], 0..300).await.unwrap(), [3; 150]);
+            check(&client, &inodes, 151).await;
+        };
+        stage.on(1, look).await;
     });
 }

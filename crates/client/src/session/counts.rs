@@ -77,6 +77,7 @@ fn read_kind(call: &ReadCall) -> &'static str {
         ReadCall::ListXattr(_) => "list_xattr",
         ReadCall::ReadExtents { .. } => "read_extents",
         ReadCall::TestLock(_) => "lock",
+        ReadCall::ReadFiles(_) => "read_files",
     }
 }
 

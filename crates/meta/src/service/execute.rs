@@ -48,9 +48,8 @@ impl Shared {
                 | ReadCall::ReadLink(_)
                 | ReadCall::GetXattr { .. }
                 | ReadCall::ListXattr(_)
-                | ReadCall::ReadExtents { .. } => {
-                    Executed::Answer(self.execute_in_core(work, call))
-                }
+                | ReadCall::ReadExtents { .. }
+                | ReadCall::ReadFiles(_) => Executed::Answer(self.execute_in_core(work, call)),
             },
             Call::Change(change) => match change {
                 ChangeCall::LeaseSpace { .. } => self.lease_space(work),

@@ -359,6 +359,7 @@ impl Transaction<'_> {
             ReadCall::ReadExtents { inode, offset, length } => {
                 self.read_extents(*inode, *offset, *length)
             }
+            ReadCall::ReadFiles(inodes) => self.read_files(inodes),
             ReadCall::GetXattr { inode, name } => self.get_xattr(*inode, name),
             ReadCall::ListXattr(inode) => self.list_xattr(*inode),
             ReadCall::TestLock(_) => Err(Errno::EPROTO.into()),

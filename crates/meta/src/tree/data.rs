@@ -49,7 +49,7 @@ fn range_end(offset: u64, length: u64) -> Result<u64, Error> {
 
 impl Transaction<'_> {
     /// A regular file.
-    fn file(&self, id: InodeId) -> Result<Inode, Error> {
+    pub(super) fn file(&self, id: InodeId) -> Result<Inode, Error> {
         let inode = self.inode(id)?;
         check_regular(&inode)?;
         Ok(inode)

@@ -4,6 +4,7 @@ use super::Name;
 use crate::attr::Attr;
 use crate::errno::Errno;
 use crate::extent::ExtentList;
+use crate::files::SmallFile;
 use crate::ids::{Epoch, FreeEpoch, Incarnation, InodeId, SessionId};
 use crate::inline::Bytes;
 use crate::lease::Grant;
@@ -134,6 +135,9 @@ pub enum Answer {
     /// A durable commit was carried out, and others see it, but its data or what was committed before
     /// cannot be made durable: attributes as it left them. (An error says that nothing was done.)
     NotDurable(Attr),
+    /// Small files, in the order in which they were asked for: of each nothing if it is not here as a whole, is
+    /// gone, or is better asked for by itself.
+    Files(Vec<Option<SmallFile>>),
     /// Files that were made, in the order in which they were asked for.
     Made(Vec<Attr>),
 }

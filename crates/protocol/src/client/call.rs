@@ -244,6 +244,9 @@ pub enum ReadCall {
     },
     /// The first lock that conflicts with this one → [`Answer::Lock`].
     TestLock(Lock),
+    /// Small files, at most [`crate::files::READ_FILES_MAX`] → [`Answer::Files`]. The first is the one that is
+    /// wanted; the others are likely to be wanted soon.
+    ReadFiles(Vec<InodeId>),
 }
 
 /// Calls that change what is stored. The service executes each of them once and keeps its answer in
