@@ -90,14 +90,16 @@ impl Notifier {
     }
 
     /// Puts bytes into an inode's page cache.
-    pub fn store(&self, node: NodeId, offset: u64, bytes: &[u8]) -> Result<(), FuseError> {
+    /// Answers whether the kernel knows the inode. Waits for pages of that range that are locked, as by READs under
+    /// way: whoever serves the mount may call it for files that are not open.
+    pub fn store(&self, node: NodeId, offset: u64, bytes: &[u8]) -> Result<bool, FuseError> {
         let size = u32::try_from(bytes.len()).map_err(|_| FuseError::Limit {
             name: "bytes to store",
             value: bytes.len() as u64,
             range: "below 4 GiB",
         })?;
         let out = NotifyStoreOut { nodeid: node.0, offset, size, padding: 0 };
-        self.send("store", notify::STORE, &[out.as_bytes(), bytes]).map(drop)
+        self.send("store", notify::STORE, &[out.as_bytes(), bytes])
     }
 
     /// Lets the kernel send again what was received by somebody who will not answer it: each such

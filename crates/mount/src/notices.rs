@@ -38,7 +38,7 @@ pub struct Notices {
     names: Sender<OfNames>,
     prompt: Sender<Prompt>,
     /// What has the kernel drop attributes of directories without a queue.
-    at_once: Option<Notifier>,
+    pub(crate) at_once: Option<Notifier>,
     pub(crate) numbers: Numbers,
 }
 

@@ -21,6 +21,9 @@ const FRAGMENT_BYTES: u64 = 4096;
 /// Who writes and reads so little at once wants pages.
 const SMALL_READ_BYTES: usize = 16 << 10;
 
+/// Reads go past the kernel's pages.
+const O_DIRECT: u32 = libc::O_DIRECT.cast_unsigned();
+
 type Answer = Result<Response, Errno>;
 
 fn attributes_response(attr: &Attr, valid: Duration) -> Response {
@@ -289,7 +292,10 @@ impl Server {
         } else if way == Some(Way::Past) {
             self.client.opened_past_pages(id);
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
-        } else if self.client.keeps_cache(attr) || ring::mutant!("pages-always-kept") {
+        } else if self.client.keeps_cache(attr)
+            || ring::mutant!("pages-always-kept")
+            || way.is_none() && flags & O_DIRECT == 0 && self.fill_pages(attr)
+        {
             OpenFlags::KEEP_CACHE
         } else {
             OpenFlags::default()

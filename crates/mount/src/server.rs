@@ -11,7 +11,7 @@ use crate::notices::Notices;
 use crate::walks::Walks;
 use crate::writers::{AllWriters, Way};
 use client::{Client, Handle, Lending, Listing, Pin};
-use fuse::{Errno, FileHandle, FileSystem, Negotiated, NodeId, Request, Response};
+use fuse::{Errno, FileHandle, FileSystem, Negotiated, NodeId, Notifier, Request, Response};
 use ring::local::{InFlight, OneshotSender};
 use slab::Slab;
 use std::cell::RefCell;
@@ -54,6 +54,8 @@ pub struct Server {
     /// its release tells.
     pub(crate) posix_owners: RefCell<PosixOwners>,
     pub(crate) closes: Closes,
+    /// Puts bytes into the kernel's pages.
+    pages: Option<Notifier>,
     pub(crate) walks: Walks,
     pub(crate) requests: RequestCounts,
 }
@@ -81,6 +83,7 @@ impl Server {
             agreed: RefCell::new(Some(agreed)),
             posix_owners: RefCell::default(),
             closes: Closes::default(),
+            pages: notices.at_once.clone(),
             walks: Walks::default(),
             requests: RequestCounts::default(),
         })
@@ -209,6 +212,17 @@ impl Server {
             (way == Some(Way::Through)).then(|| self.client.writes_through_pages(handle.inode()));
         let file = OpenFile { handle: Rc::new(handle), way, _through: through };
         FileHandle(self.files.borrow_mut().insert(file) as u64)
+    }
+
+    /// Puts all of a small file into the kernel's pages, as it is opened to be read: that takes less time than the
+    /// READ that would follow. Waits for nothing, as nobody else has it open.
+    pub(crate) fn fill_pages(&self, attr: &protocol::Attr) -> bool {
+        let Some(kernel) = &self.pages else { return false };
+        let Some(bytes) = self.client.bytes_for_pages(attr) else { return false };
+        kernel.store(NodeId(attr.inode.0), 0, &bytes).unwrap_or_else(|error| {
+            tracing::debug!(inode = attr.inode.0, %error, "the kernel reads the file itself");
+            false
+        })
     }
 
     /// An open file.

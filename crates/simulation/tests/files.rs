@@ -1,15 +1,22 @@
-//! Scenes of small files that are made and read many at a time: the rules D10 and R26 in docs/protocol.md.
+//! Scenes of small files that are made and read many at a time: the rules D10, R26
+//! and R27 in docs/protocol.md.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod stage;
 
-use client::Client;
+use client::{Change, Client, Lending, OpenMode};
 use protocol::files::NewFile;
 use protocol::inline::{Bytes, INLINE_MAX_BYTES};
+use protocol::times::LENT;
 use protocol::{Errno, InodeId, Timestamp};
-use stage::{INLINE_BYTES, SETTING, Stage, bytes_of, play};
+use stage::gate::Gate;
+use stage::{
+    BLOCK_BYTES, Changes, DEVICE_BYTES, INLINE_BYTES, SETTING, Stage, bytes_of, play, play_on_one,
+};
+use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -165,5 +172,56 @@ fn a_directory_is_read_with_a_few_calls() {
             check(&client, &inodes, 151).await;
         };
         stage.on(1, look).await;
+    });
+}
+
+/// A kernel that drops whatever it is told to, and counts the pages.
+fn kernel(dropped: Rc<Cell<u32>>) -> Changes {
+    Box::new(move |change| match change {
+        Change::Inode(_) => {}
+        Change::Pages(_, done) => {
+            dropped.set(dropped.get() + 1);
+            let _ = done.try_send(());
+        }
+        Change::Attributes { known, .. } => drop(known.try_send(true)),
+        Change::Names(_, _, done) => drop(done.try_send(())),
+        Change::AllNames(done) => drop(done.try_send(true)),
+    })
+}
+
+/// Goal: a small file's bytes go into the kernel's pages at an open if the kernel knows its end, and nobody else
+/// has it open; they are dropped like those that were read (R27).
+#[test]
+fn pages_are_filled_of_files_that_nobody_else_has_open() {
+    INLINE_BYTES.store(INLINE_MAX_BYTES, Ordering::Relaxed);
+    let dropped = Rc::new(Cell::new(0));
+    let counted = Rc::clone(&dropped);
+    let changes = |node| (node == 0).then(|| kernel(Rc::clone(&counted)));
+    let device = Arc::new(Gate::new(DEVICE_BYTES, BLOCK_BYTES));
+    play_on_one(device, 2, changes, async |stage| {
+        let inode = stage.on(1, async |client| stage::make(&client, b"a", 1, 4096).await).await;
+        let read = async move |client: Rc<Client>| {
+            client.set_lending(Lending { attributes: LENT, names: LENT });
+            bytes_of(&client, inode, 0..4096).await.unwrap();
+            let attr = client.attr(inode).await.unwrap();
+            let (first, _) = client.open(inode, OpenMode::default()).await.unwrap();
+            assert_eq!(client.bytes_for_pages(&attr), None, "the kernel was not told of its end");
+            assert!(!client.lend_attributes(&attr).is_zero());
+            assert_eq!(client.bytes_for_pages(&attr), Some(vec![1; 4096]));
+            let (second, _) = client.open(inode, OpenMode::default()).await.unwrap();
+            assert_eq!(client.bytes_for_pages(&attr), None, "it is open already");
+            client.release(&second).await.unwrap();
+            assert!(client.bytes_for_pages(&attr).is_some());
+            (client, attr, first)
+        };
+        let (client, attr, _first) = stage.on(0, read).await;
+        let write = async move |client: Rc<Client>| {
+            let (handle, _) = client.open(inode, stage::WRITE).await.unwrap();
+            client.write(&handle, 0, stage::filled(2, 100), false).await.unwrap();
+            client.release(&handle).await.unwrap();
+        };
+        stage.on(1, write).await;
+        assert_eq!(dropped.get(), 1, "what was put there is there still");
+        assert_eq!(client.bytes_for_pages(&attr), None, "it has changed");
     });
 }
