@@ -56,7 +56,7 @@ impl LockTable {
     }
 
     /// Holds a lock that its session has granted itself, as it alone decided about the inode's. Returns false
-    /// if it cannot have done so, as another stands against it or its range is empty.
+    /// if it cannot have done so, as another stands against it, its range is empty, or they are too many.
     #[must_use]
     pub fn report(&mut self, session: SessionId, lock: Lock) -> bool {
         let lock = super::whole(lock);
@@ -65,7 +65,10 @@ impl LockTable {
         let stands_against = |lock: &Lock| {
             others.is_some_and(|queue| queue.held.against(party, lock).next().is_some())
         };
-        if lock.start > lock.last || stands_against(&lock) {
+        // So many are granted by the service, and so many by the session itself.
+        let count_max = 2 * super::LOCKS_PER_SESSION;
+        let is_many = self.counts.get(&session).is_some_and(|count| *count >= count_max);
+        if lock.start > lock.last || is_many || stands_against(&lock) {
             return false;
         }
         self.hold(party, lock);
