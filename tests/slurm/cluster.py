@@ -39,6 +39,8 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/sshd /run/lock /run/munge
 mount --bind {base}/munge /run/munge
 mount --bind {base}/{name}/var-tmp /var/tmp
+mount -t tmpfs -o mode=755 tmpfs /var/lib
+mkdir /var/lib/tsumugi
 mount --bind {base}/{name}/var-lib-tsumugi /var/lib/tsumugi
 touch {base}/{name}/ready
 exec sleep infinity
@@ -172,10 +174,7 @@ class Cluster:
         call("mknod", "-m", "666", self.base / "fuse", "c", "10", "229")
         (self.base / "bin/tsumugi").touch()
         call("mount", "--bind", TSUMUGI, self.base / "bin/tsumugi")
-        Path("/etc/slurm").mkdir(exist_ok=True)
-        if not Path("/etc/tsumugi").exists():
-            # Only in this mount namespace: /etc itself is covered.
-            self.cover_etc()
+        self.cover_etc()
         for source, place in (("etc-slurm", "/etc/slurm"), ("etc-ssh", "/etc/ssh"), ("etc-hosts", "/etc/hosts"),
                               ("etc-passwd", "/etc/passwd"), ("etc-group", "/etc/group"), ("bin", "/usr/local/bin"),
                               ("root-home", "/root"), ("etc-tsumugi", "/etc/tsumugi"),
@@ -186,10 +185,11 @@ class Cluster:
             self.prepare(self)
 
     def cover_etc(self):
-        """A copy of /etc that has room for more."""
+        """A copy of /etc, in this mount namespace only, that has room for more."""
         copy = self.base / "etc"
         call("cp", "-a", "/etc", copy)
-        (copy / "tsumugi").mkdir()
+        for name in ("slurm", "tsumugi"):
+            (copy / name).mkdir(exist_ok=True)
         call("mount", "--bind", copy, "/etc")
 
     def write(self, name, text, mode=0o644):
@@ -223,7 +223,6 @@ class Cluster:
             (self.base / name / directory).mkdir(parents=True)
         shutil.chown(self.base / name / "state", "slurm")
         (self.base / name / "var-tmp").chmod(0o1777)
-        Path("/var/lib/tsumugi").mkdir(exist_ok=True)
         self.holders[name] = subprocess.Popen(
             ["unshare", "--mount", "--net", "--uts", "--propagation", "private", "sh", "-c",
              MACHINE.format(name=name, base=self.base)], stdin=subprocess.DEVNULL)
