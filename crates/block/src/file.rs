@@ -1,10 +1,11 @@
 //! A device in a regular file or on a block device, past the page cache.
 //!
-//! *One owner*: the file is held under an exclusive lock of its open file description.
+//! *One owner*: the file is held under an exclusive lock of its open file description. A block device is
+//! opened exclusively beside, so that neither is one taken that the system uses, nor mounted later.
 //!
-//! *Written beforehand*: a first write into an unwritten extent costs a journal transaction, so
-//! that [`create`] writes the whole file once. For such a file (`preallocated`) discard does
-//! nothing and says so in the geometry, and zeros are written as data: `FALLOC_FL_ZERO_RANGE` would
+//! *Reserved beforehand*: [`create`] reserves all space, so that a write never lacks it, and writes the
+//! whole file once if asked to, as a first write into an unwritten extent costs a journal transaction. For
+//! such a file (`preallocated`) discard does nothing and says so in the geometry, and zeros are written as data: `FALLOC_FL_ZERO_RANGE` would
 //! turn the extents back into unwritten ones. Other regular files are punched and zeroed by
 //! `fallocate`; so are block devices, where it discards and zeroes on the medium.
 //!
@@ -13,7 +14,7 @@
 
 mod creation;
 
-pub use creation::create;
+pub use creation::{Fill, create};
 
 use crate::device::{Backing, Device, DiscardEffect, Geometry};
 use crate::error::{Access, Error};
@@ -50,7 +51,7 @@ pub struct FileOptions {
     /// `O_DIRECT`, past the page cache. Without it (a file system that cannot), writes linger in
     /// the page cache until a flush.
     pub direct: bool,
-    /// The file was written whole beforehand and must stay so: discard is ignored.
+    /// The file's space was reserved beforehand and must stay so: discard is ignored.
     pub preallocated: bool,
     /// The incarnation, e.g. [`Incarnation::of_boot`].
     pub incarnation: Incarnation,
@@ -84,9 +85,16 @@ impl FileBacking {
         let path = path.as_ref();
         let failed = |action| failed(action, path);
         let open = OpenOptions { direct: options.direct, ..OpenOptions::READ_WRITE };
-        let file = File::open(path, open).map_err(failed("open"))?;
+        let mut file = File::open(path, open).map_err(failed("open"))?;
         lock(&file, path)?;
         let is_block_device = file.is_block_device().map_err(failed("examine"))?;
+        if is_block_device {
+            // The other descriptor's lock has to go first.
+            drop(file);
+            file = File::open(path, OpenOptions { exclusive: true, ..open })
+                .map_err(|source| unless_busy(path, source))?;
+            lock(&file, path)?;
+        }
         let minimum = file.logical_block_size().map_err(failed("examine"))?;
         let default = if is_block_device { minimum } else { BLOCK_SIZE_DEFAULT.max(minimum) };
         let block_size = options.block_size.unwrap_or(default);
@@ -171,6 +179,16 @@ pub(crate) fn lock(file: &File, path: &Path) -> Result<(), Error> {
         io::ErrorKind::WouldBlock => Error::Locked { path: path.into(), source: Arc::new(source) },
         _ => failed("lock", path)(source),
     })
+}
+
+/// A block device that the system has.
+fn unless_busy(path: &Path, source: io::Error) -> Error {
+    if source.raw_os_error() != Some(libc::EBUSY) {
+        return failed("open", path)(source);
+    }
+    let users = "the system has it: a mount, swap, RAID or LVM; see lsblk";
+    let source = Arc::new(io::Error::new(io::ErrorKind::ResourceBusy, users));
+    Error::Locked { path: path.into(), source }
 }
 
 fn is_unsupported(error: &Error) -> bool {

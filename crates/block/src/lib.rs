@@ -22,7 +22,7 @@ pub use device::{Backing, Device, DiscardEffect, Geometry};
 pub use elevator::{Elevator, ElevatorOptions};
 pub use error::{Access, Error};
 pub use fault::{Fault, FaultCounts, FaultPlan};
-pub use file::{FileBacking, FileOptions, create};
+pub use file::{FileBacking, FileOptions, Fill, create};
 pub use future::IoFuture;
 pub use incarnation::Incarnation;
 pub use log::{Event, Log, Survival};

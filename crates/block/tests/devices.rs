@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use block::{
-    Backing, Device, DiscardEffect, Error, Event, Fault, FaultPlan, FileBacking, FileOptions,
+    Backing, Device, DiscardEffect, Error, Event, Fault, FaultPlan, FileBacking, FileOptions, Fill,
     Incarnation, Log, MemoryBacking, Survival, create,
 };
 use proptest::prelude::*;
@@ -245,7 +245,7 @@ fn preallocated_files_stay_whole() {
     let size = 5 << 20;
     run(async {
         let mut steps = Vec::new();
-        create(&path, size, true, |done| steps.push(done)).await.unwrap();
+        create(&path, size, true, Fill::Written, |done| steps.push(done)).await.unwrap();
         assert_eq!((steps.len(), *steps.last().unwrap()), (5, size));
         let allocated = std::fs::metadata(&path).unwrap().blocks();
         assert!(allocated * 512 >= size);
@@ -414,7 +414,7 @@ fn simulated_files_lose_only_what_was_not_flushed() {
         let new_blocks = simulation
             .run(async move {
                 let first = node.spawn(async {
-                    create("/device", SIZE, true, |_| {}).await.unwrap();
+                    create("/device", SIZE, true, Fill::Written, |_| {}).await.unwrap();
                     let device = FileBacking::open("/device", &options(true)).unwrap().attach();
                     let commands =
                         [Command::Write(0, 9, 7), Command::Flush, Command::Discard(0, 9)];

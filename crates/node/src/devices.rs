@@ -2,7 +2,7 @@
 
 use crate::config::{DeviceConfig, NodeConfig};
 use crate::error::NodeError;
-use block::{Backing, FileBacking, FileOptions, Incarnation, MemoryBacking};
+use block::{Backing, FileBacking, FileOptions, Fill, Incarnation, MemoryBacking};
 use nvme::Nsid;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub async fn create_devices(
             && !path.exists()
         {
             let failed = |source| NodeError::Device { path: path.clone(), source };
-            block::create(path, size, true, |done| progress(path, done, size))
+            block::create(path, size, true, Fill::Written, |done| progress(path, done, size))
                 .await
                 .map_err(failed)?;
         }

@@ -30,6 +30,9 @@ pub struct OpenOptions {
     pub create_new: bool,
     /// Emptied.
     pub truncate: bool,
+    /// A block device for ourselves alone: an error (`EBUSY`) while the system uses it, as a mount, swap, RAID
+    /// or LVM, or another process has it so (`O_EXCL`, open(2)). For block devices only.
+    pub exclusive: bool,
     /// `O_DIRECT`: past the page cache; memory, offsets and lengths must be aligned to the logical
     /// block size.
     pub direct: bool,
@@ -43,6 +46,7 @@ impl OpenOptions {
         create: false,
         create_new: false,
         truncate: false,
+        exclusive: false,
         direct: false,
     };
     /// For reading and writing.

@@ -28,7 +28,7 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> io::Result<Handle> {
     };
     flags |= OFlags::CLOEXEC;
     flags.set(OFlags::CREATE, options.create || options.create_new);
-    flags.set(OFlags::EXCL, options.create_new);
+    flags.set(OFlags::EXCL, options.create_new || options.exclusive);
     flags.set(OFlags::TRUNC, options.truncate);
     flags.set(OFlags::DIRECT, options.direct);
     Ok(Handle::from_fd(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?))

@@ -2,7 +2,7 @@
 
 use super::{identity, size};
 use anyhow::{Context, bail};
-use block::{Backing, FileBacking, FileOptions, Incarnation, MemoryBacking};
+use block::{Backing, FileBacking, FileOptions, Fill, Incarnation, MemoryBacking};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use std::os::unix::fs::FileTypeExt;
@@ -187,7 +187,7 @@ async fn create(path: &Path, bytes: u64, is_direct: bool) -> anyhow::Result<()> 
         .with_style(ProgressStyle::with_template(template)?)
         .with_message(path.display().to_string());
     let unfinished = Unfinished(Some(path));
-    block::create(path, bytes, is_direct, |done| bar.set_position(done)).await?;
+    block::create(path, bytes, is_direct, Fill::Written, |done| bar.set_position(done)).await?;
     unfinished.finish();
     bar.finish_and_clear();
     Ok(())
