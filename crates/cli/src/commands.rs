@@ -5,6 +5,7 @@
 
 mod agent;
 mod cp;
+mod doctor;
 mod down;
 pub(crate) mod engine;
 mod eval;
@@ -46,6 +47,8 @@ enum Command {
     Agent(agent::AgentArgs),
     /// Copy files and trees with many threads, in or out.
     Cp(cp::CpArgs),
+    /// Look at machines: what is missing, slow or unsafe for a job, and how to mend it.
+    Doctor(doctor::DoctorArgs),
     /// End a job's file system and remove every trace of it.
     Down(down::DownArgs),
     /// Run experiments on storage, and report what they show.
@@ -107,6 +110,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Agent(args) => agent::run(&args),
         Command::Cp(args) => cp::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Down(args) => down::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Gc(args) => gc::run(&args),

@@ -7,9 +7,11 @@ mod commands;
 mod confine;
 mod deploy;
 mod descriptors;
+mod doctor;
 mod load;
 mod one_file;
 mod signals;
+mod site;
 mod staging;
 
 use clap::Parser;

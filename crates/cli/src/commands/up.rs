@@ -13,6 +13,7 @@ use crate::deploy::slurm::{self, SlurmRun};
 use crate::deploy::stop::{Stop, Stopped};
 use crate::deploy::users::User;
 use crate::print::words;
+use crate::site::Site;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,11 +27,14 @@ use std::time::{Duration, Instant};
 /// Time to undo what was made when something fails.
 const UNDO_WITHIN: Duration = Duration::from_secs(20);
 
+/// Bytes of a backing file where neither an option nor the site says it.
+const SIZE_DEFAULT: u64 = 2 << 30;
+
 /// Shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
 
 /// Make a job's file system out of its nodes' SSDs.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
     tsumugi up --local 3                                three nodes on this machine
@@ -41,12 +45,15 @@ Examples:
     tsumugi up --slurm --insecure                       the nodes of this Slurm job, gone with it
     tsumugi up --local 2 --owner-pid $$                 gone when this shell is
     tsumugi up --local 2 --lease 1h                     gone unless `tsumugi renew` runs every hour
+    tsumugi up --nodes ./hosts.txt --insecure --device '/dev/disk/by-id/nvme-*-part4'
+                                                        on each machine the first that is free
 
 Each line of a file of nodes: HOST [name=NAME] [address=IP] [device=PATH] [mount=DIR] [dir=DIR]
     HOST     what ssh calls it       name     what the pool calls it (default: HOST)
     address  at which the others reach it (default: what HOST resolves to, or its own address on
              its route to the others where that is loopback)
-    device   a block device or file that is there, used as it is; everything on it is lost
+    device   a block device or file that is there, or a directory for a backing file (or a pattern); what
+             is in use is refused, and what carries a file system or the like unless --destroy is given
     mount    where it is mounted     dir      base of the job's directory there
 Empty lines and what follows a # are ignored.
 
@@ -72,12 +79,19 @@ pub(crate) struct UpArgs {
     slurm: bool,
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    /// Size of each node's backing file
-    #[arg(long, value_name = "BYTES", default_value = "2G", value_parser = size::parse)]
-    size: u64,
-    /// Directory for backing files; it has to be on the SSD (default: one in /var/tmp)
+    /// Size of each node's backing file [default: the site's, else 2G]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Directory for backing files; it has to be on the SSD [default: the site's, else one in /var/tmp]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     device_dir: Option<PathBuf>,
+    /// Block device, file or directory for each node's data, or a pattern of some: each node takes the
+    /// first that is free. May be repeated
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["memory", "device_dir"])]
+    device: Vec<String>,
+    /// Use devices although they carry a file system, partitions or the like: all on them is lost
+    #[arg(long)]
+    pub(crate) destroy: bool,
     /// Keep the data in memory instead, so many bytes per node
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     memory: Option<u64>,
@@ -91,6 +105,10 @@ pub(crate) struct UpArgs {
     /// Listen beyond loopback although nothing is encrypted
     #[arg(long)]
     pub(crate) insecure: bool,
+    /// Write backing files once beforehand, instead of only reserving their space: takes as long as the
+    /// SSD needs for them, and makes the first write of each block as fast as later ones
+    #[arg(long, conflicts_with = "memory")]
+    prewrite: bool,
     /// Leave backing files where they are when the job ends
     #[arg(long)]
     keep_devices: bool,
@@ -122,12 +140,12 @@ pub(crate) struct UpArgs {
     /// Give up when nodes are not ready after so long
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub(crate) ready_within: Duration,
-    /// The command that reaches a host
-    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
-    pub(crate) ssh: String,
-    /// The program on the hosts
-    #[arg(long, value_name = "PATH", default_value = "tsumugi")]
-    pub(crate) remote_binary: String,
+    /// The command that reaches a host [default: the site's, else ssh]
+    #[arg(long, value_name = "COMMAND")]
+    ssh: Option<String>,
+    /// The program on the hosts [default: the site's, else tsumugi]
+    #[arg(long, value_name = "PATH")]
+    remote_binary: Option<String>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -190,10 +208,11 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<ExitCode> {
 
 /// Makes a job on this machine or on others.
 pub(crate) fn make(args: &UpArgs, dir: &JobDir, stop: &Stop) -> anyhow::Result<Outcome> {
+    let args = args.clone().with(&Site::read()?);
     match &args.nodes {
-        Some(nodes) => remote::up(args, dir, &Way::Ssh(nodes.clone()), stop),
-        None if args.slurm => remote::up(args, dir, &Way::slurm_here()?, stop),
-        None => up_local(args, dir, stop),
+        Some(nodes) => remote::up(&args, dir, &Way::Ssh(nodes.clone()), stop),
+        None if args.slurm => remote::up(&args, dir, &Way::slurm_here()?, stop),
+        None => up_local(&args, dir, stop),
     }
 }
 
@@ -292,6 +311,7 @@ impl UpArgs {
             nodes,
             has_fabric: false,
             device_dir: self.device_dir.as_ref().map(std::path::absolute).transpose()?,
+            is_prewritten: self.prewrite,
             keep_devices: self.keep_devices,
             transport: if self.fuse_uring { "uring" } else { self.transport.name() }.into(),
             engine: super::engine::insisted(),
@@ -322,12 +342,44 @@ impl UpArgs {
         self.owner_pid.map(find).transpose()
     }
 
+    /// The site's defaults for what is not given.
+    fn with(mut self, site: &Site) -> Self {
+        let defaults = &site.defaults;
+        self.size = self.size.or(defaults.size);
+        self.ssh = self.ssh.or_else(|| defaults.ssh.clone());
+        self.remote_binary = self.remote_binary.or_else(|| defaults.remote_binary.clone());
+        self.prewrite |= defaults.prewrite && self.memory.is_none();
+        self
+    }
+
+    /// Bytes of a backing file.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.unwrap_or(SIZE_DEFAULT)
+    }
+
+    /// The words of the command that reaches a host.
+    pub(crate) fn ssh(&self) -> Vec<String> {
+        let command = self.ssh.as_deref().unwrap_or("ssh");
+        command.split_ascii_whitespace().map(String::from).collect()
+    }
+
+    /// The program on the hosts.
+    pub(crate) fn remote_binary(&self) -> String {
+        self.remote_binary.clone().unwrap_or_else(|| "tsumugi".into())
+    }
+
     /// A node's device when nothing is said of it in particular.
     pub(crate) fn device(&self) -> DevicePlan {
         match self.memory {
             Some(size) => DevicePlan::Memory { size },
-            None => DevicePlan::File { size: self.size },
+            None if self.device.is_empty() => DevicePlan::File { size: self.size() },
+            None => self.existing(self.device.clone()),
         }
+    }
+
+    /// One of these devices.
+    pub(crate) fn existing(&self, patterns: Vec<String>) -> DevicePlan {
+        DevicePlan::Existing { patterns, size: self.size(), destroy: self.destroy }
     }
 
     /// Where mounts are to be.

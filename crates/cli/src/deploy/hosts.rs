@@ -1,5 +1,6 @@
 //! Which machines a job runs on: a file, or names on the command line.
 
+use crate::site::Site;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -15,8 +16,8 @@ pub(crate) struct Host {
     pub(crate) name: String,
     /// At which the others reach it.
     pub(crate) address: Option<IpAddr>,
-    /// A device that is there.
-    pub(crate) device: Option<PathBuf>,
+    /// A device that is there, or a pattern.
+    pub(crate) device: Option<String>,
     /// Where it is mounted.
     pub(crate) mount: Option<PathBuf>,
     /// Base of the job's directory.
@@ -84,7 +85,10 @@ fn parse(line: &str) -> anyhow::Result<Host> {
                 host.address =
                     Some(address.with_context(|| format!("{value:?} is no IP address"))?);
             }
-            "device" => host.device = Some(absolute(value)?),
+            "device" => {
+                absolute(value)?;
+                host.device = Some(value.into());
+            }
             "mount" => host.mount = Some(absolute(value)?),
             "dir" => host.dir = Some(absolute(value)?),
             _ => bail!("{key:?} is not known; name, address, device, mount, dir are"),
@@ -150,22 +154,35 @@ pub(crate) struct Spot {
     pub(crate) machine: String,
     /// At which ssh reached it.
     pub(crate) ssh: Option<IpAddr>,
+    /// Its own address in the site's network for data.
+    #[serde(default)]
+    pub(crate) data: Option<IpAddr>,
     /// Its own addresses on the routes to its peers.
     pub(crate) routes: Vec<IpAddr>,
 }
 
 impl Spot {
     /// This machine's.
-    pub(crate) fn here(peers: &[IpAddr]) -> Spot {
+    ///
+    /// # Errors
+    /// A site's file that cannot be used, or a network for data in which the machine has no address.
+    pub(crate) fn here(peers: &[IpAddr]) -> anyhow::Result<Spot> {
+        let data = match Site::read()?.data_network {
+            Some(subnet) => Some(subnet.own_address().with_context(|| {
+                format!("this machine has no address in the site's data-network, {subnet}")
+            })?),
+            None => None,
+        };
         let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
         // client address, client port, server address, server port: sshd(8)
         let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
         let server = connection.split_ascii_whitespace().nth(2).and_then(|ip| ip.parse().ok());
-        Spot {
+        Ok(Spot {
+            data,
             machine: format!("{} {}", super::process::boot_id(), network.display()),
             ssh: server.filter(|address| is_reachable(*address)),
             routes: peers.iter().filter_map(|peer| source(*peer)).collect(),
-        }
+        })
     }
 }
 
@@ -185,7 +202,8 @@ fn source(peer: IpAddr) -> Option<IpAddr> {
 pub(crate) fn addresses(hosts: &[Host], spots: &[Spot]) -> anyhow::Result<Vec<IpAddr>> {
     let is_one = spots.iter().all(|spot| spot.machine == spots[0].machine);
     let one = |(host, spot): (&Host, &Spot)| {
-        let found = host.known_address().or_else(|| spot.routes.first().copied()).or(spot.ssh);
+        let told = host.address.or(spot.data).or_else(|| host.known_address());
+        let found = told.or_else(|| spot.routes.first().copied()).or(spot.ssh);
         match found {
             Some(address) => Ok(address),
             None if is_one => Ok(Ipv4Addr::LOCALHOST.into()),
@@ -214,7 +232,7 @@ mod tests {
         let hosts = read(file.to_str().unwrap()).unwrap();
         assert_eq!(hosts.len(), 2);
         assert_eq!(hosts[0].known_address(), Some(IpAddr::from([10, 0, 0, 1])));
-        assert_eq!(hosts[0].device.as_deref(), Some(Path::new("/dev/x")));
+        assert_eq!(hosts[0].device.as_deref(), Some("/dev/x"));
         std::fs::write(&file, "h1\nh2 color=red\n").unwrap();
         let error = format!("{:#}", read(file.to_str().unwrap()).unwrap_err());
         assert!(error.contains("hosts:2") && error.contains("color"), "{error}");
@@ -236,7 +254,10 @@ mod tests {
         let mut first = Spot { ssh: Some(ssh), ..spot("a") };
         assert_eq!(addresses(&hosts, &[first.clone(), spot("b")]).unwrap()[0], ssh);
         first.routes.push(route);
-        assert_eq!(addresses(&hosts, &[first, spot("b")]).unwrap()[0], route);
+        assert_eq!(addresses(&hosts, &[first.clone(), spot("b")]).unwrap()[0], route);
+        let data = IpAddr::from([10, 1, 0, 1]);
+        first.data = Some(data);
+        assert_eq!(addresses(&hosts, &[first, spot("b")]).unwrap()[0], data);
         let missing = read("/nonexistent/hosts").unwrap_err();
         assert!(format!("{missing:#}").contains("cannot read /nonexistent/hosts"), "{missing:#}");
     }

@@ -7,13 +7,15 @@ use super::files::{self, Claim};
 use super::job::JobDir;
 use super::mounts::{self, Condition};
 use super::place::{self, Trust};
-use super::plan::{DevicePlan, NodePlan, Plan};
+use super::plan::{NodePlan, Plan};
 use super::prepare::{self, Backing};
 use super::service::Service;
 use super::state::{MetaState, State};
 use super::stop::Stop;
 use super::users::User;
 use super::{fabric, fuse_uring, keeper, lease, record, services};
+use crate::site::devices::{self, Chosen};
+use crate::site::{self, Site};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, Permissions};
@@ -70,6 +72,8 @@ struct DeviceEntry<'a> {
 pub(crate) struct Machine {
     dir: JobDir,
     plan: Plan,
+    /// The nodes' devices, in the plan's order.
+    devices: Vec<Chosen>,
     state: State,
     stop: Stop,
     services: Vec<Service>,
@@ -85,7 +89,11 @@ impl Machine {
         }
         dir.refuse_existing()?;
         let mut state = State::of_plan(dir, &plan)?;
-        check(&plan, &state)?;
+        let site = Site::read()?;
+        site.check_owner(&plan.owner()?)?;
+        let devices = devices::choose(&plan, &site)
+            .with_context(|| format!("no device for a node on {}", site::host_name()))?;
+        check(&plan, &state, &devices)?;
         dir.create()?;
         let Some(lock) = dir.try_lock()? else {
             bail!("another tsumugi works on {}", dir.path().display());
@@ -98,7 +106,8 @@ impl Machine {
         write_private(&dir.join("secret"), &plan.secret)?;
         keeper::start(dir, &mut state)?;
         state.write(dir)?;
-        Ok(Machine { dir: dir.clone(), plan, state, stop, services: Vec::new(), _lock: lock })
+        let dir = dir.clone();
+        Ok(Machine { dir, plan, devices, state, stop, services: Vec::new(), _lock: lock })
     }
 
     /// The job's identifier on this machine.
@@ -114,7 +123,7 @@ impl Machine {
             eprintln!("tsumugi: {change}; `tsumugi down` undoes it");
         }
         let files = self.name_devices();
-        self.make_directories(!files.is_empty())?;
+        self.make_directories(&files)?;
         let mut claims = Vec::new();
         for (index, file) in &files {
             claims.push(Claim::take(&Backing::unfinished(&file.path))?);
@@ -125,7 +134,7 @@ impl Machine {
             record::write_or_say(&self.state);
         }
         let backings: Vec<_> = files.into_iter().map(|(_, file)| file).collect();
-        prepare::prepare(&backings, &self.stop, progress)?;
+        prepare::prepare(&backings, self.plan.fill(), &self.stop, progress)?;
         drop(claims);
         backings.iter().try_for_each(|file| files::remove_part(&Backing::unfinished(&file.path)))
     }
@@ -133,32 +142,30 @@ impl Machine {
     /// Writes the nodes' devices into the state; returns the backing files, each with its node.
     fn name_devices(&mut self) -> Vec<(usize, Backing)> {
         let mut files = Vec::new();
-        let device_dir = self.plan.device_dir();
-        for (index, node) in self.plan.nodes.iter().enumerate() {
+        for (index, (node, device)) in self.plan.nodes.iter().zip(&self.devices).enumerate() {
             let state = &mut self.state.nodes[index];
-            match &node.device {
-                DevicePlan::File { size } => {
+            match device {
+                Chosen::File { directory, size } => {
                     // Neither names of jobs nor of nodes have an @.
                     let name = format!("{}@{}.device", self.dir.job(), node.name);
-                    let path = device_dir.join(name);
+                    let path = directory.join(name);
                     state.device = Some(path.clone());
                     state.part = Some(Backing::unfinished(&path));
                     files.push((index, Backing { path, size: *size }));
                 }
-                DevicePlan::Existing { path } => state.device = Some(path.clone()),
-                DevicePlan::Memory { .. } => {}
+                Chosen::Existing { path } => state.device = Some(path.clone()),
+                Chosen::Memory { .. } => {}
             }
         }
         files
     }
 
-    fn make_directories(&mut self, has_files: bool) -> anyhow::Result<()> {
+    fn make_directories(&mut self, files: &[(usize, Backing)]) -> anyhow::Result<()> {
         let mount_mode = if self.plan.owner.is_some() { 0o711 } else { 0o700 };
         let mounts = self.state.nodes.iter().map(|node| (node.mount.clone(), mount_mode));
         let mut wanted: Vec<_> = mounts.collect();
-        if has_files {
-            wanted.push((self.plan.device_dir(), 0o700));
-        }
+        let above = files.iter().filter_map(|(_, file)| file.path.parent());
+        wanted.extend(above.map(|directory| (directory.to_path_buf(), 0o700)));
         let store = self.state.meta.as_ref().and_then(MetaState::directory);
         wanted.extend(store.map(|store| (store.to_path_buf(), 0o700)));
         self.state.directories = wanted
@@ -246,9 +253,9 @@ impl Machine {
 
     fn write_node_file(&self, index: usize, meta: SocketAddr) -> anyhow::Result<()> {
         let (node, state) = (&self.plan.nodes[index], &self.state.nodes[index]);
-        let size = match node.device {
-            DevicePlan::Memory { size } => Some(size),
-            DevicePlan::File { .. } | DevicePlan::Existing { .. } => None,
+        let size = match self.devices[index] {
+            Chosen::Memory { size } => Some(size),
+            Chosen::File { .. } | Chosen::Existing { .. } => None,
         };
         let file = NodeFile {
             name: &node.name,
@@ -279,7 +286,7 @@ impl Machine {
 }
 
 /// Refuses what cannot work, before anything is made.
-fn check(plan: &Plan, state: &State) -> anyhow::Result<()> {
+fn check(plan: &Plan, state: &State, devices: &[Chosen]) -> anyhow::Result<()> {
     if let Some(owner) = &plan.owner
         && !rustix::process::geteuid().is_root()
         && !owner.is_current()
@@ -288,18 +295,17 @@ fn check(plan: &Plan, state: &State) -> anyhow::Result<()> {
     }
     // What root mounts over must not be another user's to exchange.
     let mount_trust = if rustix::process::geteuid().is_root() { Trust::Own } else { Trust::Chosen };
-    for (plan, node) in plan.nodes.iter().zip(&state.nodes) {
+    for node in &state.nodes {
         check_mount_point(&node.mount)?;
         place::require_directory(&node.mount)?;
         place::check(&node.mount, mount_trust)?;
-        if let DevicePlan::Existing { path } = &plan.device {
-            std::fs::metadata(path)
-                .with_context(|| format!("cannot use the device {}", path.display()))?;
-        }
     }
-    let has_files = plan.nodes.iter().any(|node| matches!(node.device, DevicePlan::File { .. }));
-    if has_files || plan.meta.is_some() {
-        let directory = plan.device_dir();
+    let mut directories: Vec<_> = plan.meta.iter().map(|_| plan.device_dir()).collect();
+    directories.extend(devices.iter().filter_map(|device| match device {
+        Chosen::File { directory, .. } => Some(directory.clone()),
+        Chosen::Existing { .. } | Chosen::Memory { .. } => None,
+    }));
+    for directory in directories {
         place::require_directory(&directory)?;
         place::check(&directory, Trust::Chosen)?;
     }

@@ -4,6 +4,7 @@
 use super::process::Process;
 use super::slurm::SlurmRun;
 use super::users::User;
+use block::Fill;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,6 +25,8 @@ pub(crate) struct Plan {
     pub(crate) has_fabric: bool,
     /// Directory for backing files; a place of the machine's own choice without it.
     pub(crate) device_dir: Option<PathBuf>,
+    /// Write backing files once beforehand.
+    pub(crate) is_prewritten: bool,
     /// Leave backing files where they are when the job ends.
     pub(crate) keep_devices: bool,
     /// How FUSE requests travel: `auto`, `device` or `uring`.
@@ -54,6 +57,17 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// How much of backing files is done beforehand.
+    pub(crate) fn fill(&self) -> Fill {
+        if self.is_prewritten { Fill::Written } else { Fill::Reserved }
+    }
+
+    /// The user whom the pool is for.
+    pub(crate) fn owner(&self) -> anyhow::Result<User> {
+        let found = || User::find(&rustix::process::geteuid().as_raw().to_string());
+        self.owner.clone().map_or_else(found, Ok)
+    }
+
     /// Where this machine's backing files and the metadata store are made: not in the job's directory, which may
     /// well be in memory.
     pub(crate) fn device_dir(&self) -> PathBuf {
@@ -91,10 +105,15 @@ pub(crate) enum DevicePlan {
         /// Bytes.
         size: u64,
     },
-    /// A block device or file that is there; nobody removes it.
+    /// The first of some block devices, files and directories that is free; nobody removes a device or file.
+    /// In a directory a backing file is made.
     Existing {
-        /// Where.
-        path: PathBuf,
+        /// Their patterns.
+        patterns: Vec<String>,
+        /// Bytes of a backing file.
+        size: u64,
+        /// Use what carries something.
+        destroy: bool,
     },
     /// Memory.
     Memory {

@@ -1,10 +1,12 @@
-//! Writing backing files once, so that their first use is not slowed by unwritten extents.
+//! Making backing files. Their space is reserved; on request they are written once as well, so that
+//! their first use is not slowed by unwritten extents.
 //!
-//! A file is written under a name of its own and renamed when it is whole, so that an interrupted
-//! preparation is never taken for a device. Files are written at the same time, one thread each.
+//! A file is made under a name of its own and renamed when it is whole, so that an interrupted
+//! preparation is never taken for a device. Files are made at the same time, one thread each.
 
 use super::stop::{Stop, Stopped};
 use anyhow::{Context, bail};
+use block::Fill;
 use ring::{Either, Runtime};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -36,6 +38,7 @@ impl Backing {
 /// Makes the files that are missing; tells `progress` the bytes done of all.
 pub(crate) fn prepare(
     files: &[Backing],
+    fill: Fill,
     stop: &Stop,
     mut progress: impl FnMut(u64, u64),
 ) -> anyhow::Result<()> {
@@ -59,7 +62,7 @@ pub(crate) fn prepare(
     std::thread::scope(|scope| {
         let started: Vec<_> = missing
             .iter()
-            .map(|file| scope.spawn(|| write(file, &done, [stop, &failed])))
+            .map(|file| scope.spawn(|| make(file, fill, &done, [stop, &failed])))
             .collect();
         while !missing.is_empty() && started.iter().any(|thread| !thread.is_finished()) {
             progress(done.load(Ordering::Relaxed), all);
@@ -79,8 +82,8 @@ pub(crate) fn prepare(
     Ok(())
 }
 
-fn write(file: &Backing, done: &AtomicU64, stops: [&Stop; 2]) -> anyhow::Result<()> {
-    let result = try_write(file, done, stops);
+fn make(file: &Backing, fill: Fill, done: &AtomicU64, stops: [&Stop; 2]) -> anyhow::Result<()> {
+    let result = try_make(file, fill, done, stops);
     if result.is_err() {
         stops[1].request();
         let _ = std::fs::remove_file(Backing::unfinished(&file.path));
@@ -88,7 +91,7 @@ fn write(file: &Backing, done: &AtomicU64, stops: [&Stop; 2]) -> anyhow::Result<
     result.with_context(|| format!("cannot prepare {}", file.path.display()))
 }
 
-fn try_write(file: &Backing, done: &AtomicU64, stops: [&Stop; 2]) -> anyhow::Result<()> {
+fn try_make(file: &Backing, fill: Fill, done: &AtomicU64, stops: [&Stop; 2]) -> anyhow::Result<()> {
     let unfinished = Backing::unfinished(&file.path);
     let mut runtime = Runtime::new(&ring::Config::default())?;
     let mut told = 0;
@@ -107,7 +110,7 @@ fn try_write(file: &Backing, done: &AtomicU64, stops: [&Stop; 2]) -> anyhow::Res
         }
     };
     runtime.block_on(async {
-        let created = std::pin::pin!(block::create(&unfinished, file.size, true, progress));
+        let created = std::pin::pin!(block::create(&unfinished, file.size, true, fill, progress));
         match ring::race(created, std::pin::pin!(stopped)).await {
             Either::First(result) => result.map_err(anyhow::Error::new),
             Either::Second(stopped) => Err(stopped.into()),
@@ -121,6 +124,7 @@ fn try_write(file: &Backing, done: &AtomicU64, stops: [&Stop; 2]) -> anyhow::Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     /// Goal: files are whole when they have their name; a file of another size is not touched; an
     /// interrupted preparation leaves nothing.
@@ -130,7 +134,7 @@ mod tests {
         let file = |name: &str, size| Backing { path: directory.path().join(name), size };
         let files = [file("a", 3 << 20), file("b", 1 << 20)];
         let mut last = 0;
-        prepare(&files, &Stop::default(), |done, all| {
+        prepare(&files, Fill::Written, &Stop::default(), |done, all| {
             assert!(done >= last && done <= all && all == 4 << 20);
             last = done;
         })
@@ -140,10 +144,19 @@ mod tests {
             let data = std::fs::metadata(&file.path).unwrap();
             assert_eq!((data.len(), data.permissions().mode() & 0o777), (file.size, 0o600));
         }
-        assert!(prepare(&[file("a", 1 << 20)], &Stop::default(), |_, _| {}).is_err());
+        assert!(
+            prepare(&[file("a", 1 << 20)], Fill::Written, &Stop::default(), |_, _| {}).is_err()
+        );
+        let reserved = file("d", 2 << 20);
+        prepare(std::slice::from_ref(&reserved), Fill::Reserved, &Stop::default(), |_, _| {})
+            .unwrap();
+        let data = std::fs::metadata(&reserved.path).unwrap();
+        assert!(data.len() == 2 << 20 && data.blocks() * 512 >= 2 << 20, "{data:?}");
+        std::fs::remove_file(&reserved.path).unwrap();
         let stop = Stop::default();
         stop.request();
-        let error = prepare(&[file("c", 64 << 20)], &stop, |_, _| {}).unwrap_err();
+        let long = [file("c", 64 << 20)];
+        let error = prepare(&long, Fill::Written, &stop, |_, _| {}).unwrap_err();
         assert!(error.is::<Stopped>(), "{error:#}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
     }

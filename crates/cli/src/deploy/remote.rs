@@ -14,7 +14,7 @@ use super::cleanup::{self, Report};
 use super::hosts::{self, Host, Spot};
 use super::job::JobDir;
 use super::machine::ReadyNode;
-use super::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
+use super::plan::{MetaPlan, NodePlan, Plan};
 use super::restart::META;
 use super::slurm::{self, SlurmRun, SlurmStep, Verdict};
 use super::state::{HostState, State};
@@ -25,7 +25,7 @@ use crate::commands::up::{Outcome, UpArgs, show};
 use crate::print::words;
 use anyhow::{Context, bail};
 use conversation::{Conversation, Order, Reply};
-use host::ask;
+pub(crate) use host::ask;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -115,8 +115,8 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
         state.hosts.push(HostState {
             host: host.ssh_name.clone(),
             name: host.name.clone(),
-            ssh: args.ssh.split_ascii_whitespace().map(String::from).collect(),
-            binary: args.remote_binary.clone(),
+            ssh: args.ssh(),
+            binary: args.remote_binary(),
             base: host.dir.clone().or_else(|| args.job.dir.clone()),
             run: way.run().cloned(),
         });
@@ -187,7 +187,7 @@ fn plans(
     let default_mount = dir.path().with_file_name(format!("{}.mnt", dir.job()));
     let plan = |(index, (host, &address)): (usize, (&Host, &IpAddr))| {
         refuse_address(args, address)?;
-        let device = host.device.clone().map(|path| DevicePlan::Existing { path });
+        let device = host.device.clone().map(|pattern| args.existing(vec![pattern]));
         let mount = host.mount.clone().or_else(|| mount.clone());
         let node = NodePlan {
             name: host.name.clone(),

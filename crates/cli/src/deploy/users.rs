@@ -54,6 +54,15 @@ impl User {
         User::find(&uid.to_string()).map_or_else(|_| uid.to_string(), |user| user.name)
     }
 
+    /// The names of the user's groups, as far as this machine knows them.
+    pub(crate) fn groups(&self) -> Vec<String> {
+        let mut command = Command::new("id");
+        command.args(["--groups", "--name", "--"]).arg(&self.name).env("LC_ALL", "C");
+        let said = command.stdin(Stdio::null()).output().map(|output| output.stdout);
+        let said = said.unwrap_or_default();
+        String::from_utf8_lossy(&said).split_whitespace().map(String::from).collect()
+    }
+
     /// The user of this process.
     pub(crate) fn is_current(&self) -> bool {
         self.uid == rustix::process::geteuid().as_raw()

@@ -157,7 +157,7 @@ fn carry_out(
             Err(RecvTimeoutError::Disconnected) => bail!("the connection ended"),
         };
         if let Order::Look { peers } = &order {
-            voice.tell(Reply::Spot(Spot::here(peers)))?;
+            voice.tell(Reply::Spot(Spot::here(peers)?))?;
             continue;
         }
         if let Order::Begin(mut plan) = order {

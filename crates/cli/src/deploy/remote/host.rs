@@ -16,24 +16,29 @@ const SSH_OPTIONS: [&str; 4] = [
 impl HostState {
     /// The command that runs the program there, for its part of the job.
     pub(super) fn command(&self, job: &str, arguments: &[&str]) -> Command {
+        let part = format!("{job}.{}", self.name);
+        let base = self.base.as_ref().map(|base| base.to_string_lossy());
+        let mut words = arguments.to_vec();
+        words.extend(["--job", &part]);
+        if let Some(base) = &base {
+            words.extend(["--dir", base]);
+        }
+        self.bare_command(&words)
+    }
+
+    /// The command that runs the program there.
+    pub(crate) fn bare_command(&self, arguments: &[&str]) -> Command {
         if let Some(run) = &self.run {
             let mut command = slurm::srun(run.job, "tsumugi", &[&self.host]);
             command.arg("--").arg(&self.binary).args(arguments);
-            command.arg("--job").arg(format!("{job}.{}", self.name));
-            command.args(self.base.iter().flat_map(|base| [OsStr::new("--dir"), base.as_os_str()]));
             return command;
         }
         let mut words = self.ssh.iter();
         let mut command = Command::new(words.next().map_or("ssh", String::as_str));
         command.args(words).args(SSH_OPTIONS).arg("--").arg(&self.host);
         // ssh hands the words to a shell there.
-        let mut there = vec![quote(&self.binary)];
-        there.extend(arguments.iter().map(|word| quote(word)));
-        there.extend(["--job".into(), quote(&format!("{job}.{}", self.name))]);
-        if let Some(base) = &self.base {
-            there.extend(["--dir".into(), quote(&base.to_string_lossy())]);
-        }
-        command.arg(there.join(" "));
+        let all = [self.binary.as_str()].into_iter().chain(arguments.iter().copied());
+        command.arg(all.map(quote).collect::<Vec<_>>().join(" "));
         command
     }
 }
@@ -44,7 +49,7 @@ fn quote(word: &str) -> String {
 }
 
 /// Runs a command whose output is JSON, whatever its status.
-pub(super) fn ask<T: serde::de::DeserializeOwned>(command: &mut Command) -> anyhow::Result<T> {
+pub(crate) fn ask<T: serde::de::DeserializeOwned>(command: &mut Command) -> anyhow::Result<T> {
     let output = command.stdin(Stdio::null()).output().context("cannot run ssh or srun")?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
         let text = String::from_utf8_lossy(&output.stderr);

@@ -1,0 +1,84 @@
+//! Other machines: each looks at itself; here it is compared what has to be the same.
+
+use super::{Finding, Level, Report};
+use crate::deploy::hosts::{self, Host};
+use crate::deploy::remote::ask;
+use crate::deploy::state::HostState;
+use crate::print::words;
+
+/// Machines that are asked at the same time.
+const ASKED_MAX: usize = 64;
+
+/// Asks all machines, `arguments` being those of the command there; then looks whether they fit together.
+pub(crate) fn of_hosts(hosts: &[Host], reached: &[HostState], arguments: &[&str]) -> Vec<Report> {
+    let mut reports = Vec::new();
+    for some in reached.chunks(ASKED_MAX) {
+        let answers = std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                some.iter().map(|host| scope.spawn(move || of_host(host, arguments))).collect();
+            let joined = asked.into_iter().zip(some).map(|(thread, host)| {
+                thread.join().unwrap_or_else(|_| unreachable_host(host, "a thread panicked"))
+            });
+            joined.collect::<Vec<_>>()
+        });
+        reports.extend(answers);
+    }
+    compare(hosts, &mut reports);
+    reports
+}
+
+fn of_host(host: &HostState, arguments: &[&str]) -> Report {
+    match ask::<Report>(&mut host.bare_command(arguments)) {
+        Ok(report) => Report { host: host.host.clone(), ..report },
+        Err(error) => unreachable_host(host, &words(&error)),
+    }
+}
+
+fn unreachable_host(host: &HostState, why: &str) -> Report {
+    let fix = format!(
+        "see that `{} {} {} --version` works without a password",
+        host.ssh.join(" "),
+        host.host,
+        host.binary
+    );
+    let finding = Finding::bad("program", Level::Missing, why, &fix);
+    Report { host: host.host.clone(), findings: vec![finding], ..Report::default() }
+}
+
+/// Versions and addresses.
+fn compare(hosts: &[Host], reports: &mut [Report]) {
+    let here = env!("CARGO_PKG_VERSION");
+    for report in reports.iter_mut().filter(|report| !report.version.is_empty()) {
+        let found = format!("tsumugi {}", report.version);
+        report.findings.insert(
+            0,
+            if report.version == here {
+                Finding::ok("program", found)
+            } else {
+                let found = format!("{found}, and {here} here");
+                Finding::bad(
+                    "program",
+                    Level::Missing,
+                    found,
+                    "install the same version everywhere",
+                )
+            },
+        );
+    }
+    let spots: Option<Vec<_>> = reports.iter().map(|report| report.spot.clone()).collect();
+    let Some(spots) = spots else { return };
+    match hosts::addresses(hosts, &spots) {
+        Ok(addresses) => {
+            for (report, address) in reports.iter_mut().zip(addresses) {
+                let found = format!("the others reach it at {address}");
+                report.findings.push(Finding::ok("network", found));
+            }
+        }
+        Err(error) => {
+            if let Some(report) = reports.first_mut() {
+                let fix = "name addresses in a file of nodes, or the site's data-network";
+                report.findings.push(Finding::bad("network", Level::Missing, words(&error), fix));
+            }
+        }
+    }
+}

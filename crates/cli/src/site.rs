@@ -1,0 +1,209 @@
+//! What a site gives to jobs: `/etc/tsumugi/site.toml`, read on each machine by itself.
+//!
+//! The file says what is used where nobody says otherwise. It is no lock: who may open a device is up to
+//! the device's permissions.
+
+pub(crate) mod devices;
+mod network;
+
+pub(crate) use network::Subnet;
+
+use crate::deploy::size;
+use crate::deploy::users::User;
+use anyhow::{Context, bail};
+use serde::{Deserialize, Deserializer};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where it is.
+const PATH: &str = "/etc/tsumugi/site.toml";
+/// Names another file.
+pub(crate) const VARIABLE: &str = "TSUMUGI_SITE";
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// A site.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct Site {
+    /// The subnet in which nodes reach one another.
+    pub(crate) data_network: Option<Subnet>,
+    /// What `up` and `run` use for options that are not given.
+    pub(crate) defaults: Defaults,
+    /// What jobs may have.
+    pub(crate) limits: Limits,
+    /// What nodes have; of several entries for a node the first counts.
+    pub(crate) node: Vec<NodeEntry>,
+}
+
+/// Defaults of options.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct Defaults {
+    /// `--size`.
+    #[serde(deserialize_with = "bytes")]
+    pub(crate) size: Option<u64>,
+    /// `--prewrite`.
+    pub(crate) prewrite: bool,
+    /// `--ssh`.
+    pub(crate) ssh: Option<String>,
+    /// `--remote-binary`.
+    pub(crate) remote_binary: Option<String>,
+}
+
+/// Limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct Limits {
+    /// Largest backing file, in bytes.
+    #[serde(deserialize_with = "bytes")]
+    pub(crate) size: Option<u64>,
+    /// Users, and groups with an @ before them, who may make file systems; everybody without it.
+    pub(crate) owners: Option<Vec<String>>,
+}
+
+/// What some nodes have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct NodeEntry {
+    /// Pattern of host names, as of a shell.
+    pub(crate) name: String,
+    /// Patterns of block devices, files and directories: the first that is free is used.
+    pub(crate) devices: Vec<String>,
+    /// Use devices although they carry something.
+    pub(crate) destroy: bool,
+}
+
+impl Site {
+    /// Reads this machine's; what a machine without the file has is the default.
+    ///
+    /// # Errors
+    /// A file that others than root and the user may write, and one that makes no sense.
+    pub(crate) fn read() -> anyhow::Result<Site> {
+        let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+        let path = named.clone().unwrap_or_else(|| PATH.into());
+        if named.is_none() && !path.exists() {
+            return Ok(Site::default());
+        }
+        let data =
+            std::fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let is_trusted = data.uid() == 0 || data.uid() == rustix::process::geteuid().as_raw();
+        if !is_trusted || data.mode() & WRITABLE_BY_OTHERS != 0 {
+            bail!(
+                "{} is not trusted, as others may write it: `chown root` and `chmod 644` it",
+                path.display()
+            );
+        }
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        Site::parse(&text).with_context(|| format!("cannot use {}", path.display()))
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Site> {
+        let site: Site = toml::from_str(text)?;
+        for entry in &site.node {
+            glob::Pattern::new(&entry.name)
+                .with_context(|| format!("node {:?} is no pattern", entry.name))?;
+            if let Some(bad) = entry.devices.iter().find(|pattern| !pattern.starts_with('/')) {
+                bail!("node {:?}: the device {bad:?} is no absolute path", entry.name);
+            }
+        }
+        Ok(site)
+    }
+
+    /// What the machine of this name has, by its whole name or the part before the first dot.
+    pub(crate) fn node(&self, host: &str) -> Option<&NodeEntry> {
+        let short = host.split('.').next().unwrap_or(host);
+        self.node.iter().find(|entry| {
+            glob::Pattern::new(&entry.name)
+                .is_ok_and(|pattern| pattern.matches(host) || pattern.matches(short))
+        })
+    }
+
+    /// Refuses users to whom the site gives no file systems.
+    pub(crate) fn check_owner(&self, owner: &User) -> anyhow::Result<()> {
+        let Some(owners) = &self.limits.owners else { return Ok(()) };
+        let groups = owner.groups();
+        let is_named = |word: &String| match word.strip_prefix('@') {
+            Some(group) => groups.iter().any(|own| own == group),
+            None => *word == owner.name,
+        };
+        if owner.uid == 0 || owners.iter().any(is_named) {
+            return Ok(());
+        }
+        bail!("this site gives no file systems to {}: ask its administrators", owner.name)
+    }
+
+    /// Refuses backing files that are larger than the site allows.
+    pub(crate) fn check_size(&self, bytes: u64) -> anyhow::Result<()> {
+        match self.limits.size {
+            Some(most) if bytes > most => bail!(
+                "{} for each node is more than the {} of this site: choose a smaller --size",
+                size::human(bytes),
+                size::human(most)
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// This machine's name.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Where the file is that [`Site::read`] reads, if there is one.
+pub(crate) fn path() -> Option<PathBuf> {
+    let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
+    named.or_else(|| Path::new(PATH).exists().then(|| PATH.into()))
+}
+
+/// A size as on the command line.
+fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(from)?;
+    size::parse(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a site's file is understood, the first entry of a node counts, and what is wrong is named.
+    #[test]
+    fn sites_are_read() {
+        let site = Site::parse(
+            r#"
+data-network = "10.1.0.0/16"
+[defaults]
+size = "512M"
+[limits]
+size = "1G"
+owners = ["root", "@hpc"]
+[[node]]
+name = "gpu*"
+devices = ["/dev/disk/by-id/nvme-*-part4"]
+[[node]]
+name = "*"
+devices = ["/nvme"]
+"#,
+        )
+        .unwrap();
+        assert_eq!(
+            site.node("gpu7.site.example").unwrap().devices[0],
+            "/dev/disk/by-id/nvme-*-part4"
+        );
+        assert_eq!(site.node("cpu1").unwrap().devices, ["/nvme"]);
+        assert_eq!(site.defaults.size, Some(512 << 20));
+        assert!(site.check_size(1 << 30).is_ok() && site.check_size((1 << 30) + 1).is_err());
+        let nobody = User { uid: 65534, gid: 65534, name: "nobody".into(), home: "/".into() };
+        assert!(site.check_owner(&nobody).unwrap_err().to_string().contains("nobody"));
+        for bad in [
+            "colour = 1",
+            "[defaults]\nsize = \"much\"",
+            "data-network = \"10.0.0.0/40\"",
+            "[[node]]\nname = \"a[\"",
+            "[[node]]\nname = \"a\"\ndevices = [\"sda\"]",
+        ] {
+            assert!(Site::parse(bad).is_err(), "{bad}");
+        }
+    }
+}
