@@ -123,7 +123,9 @@ fn clean_locked(dir: &JobDir, deadline: Instant, report: &mut Report) -> anyhow:
     }
     if report.left.is_empty() {
         // The record first: a keeper may be ended in between, and what is left then is found by its directory.
-        state.iter().for_each(|state| record::remove(&state.id));
+        if let Some(state) = &state {
+            record::remove(&state.id);
+        }
         let removed = files::remove_tree(dir.path());
         report.note(removed);
         dir.remove_base();
