@@ -103,7 +103,9 @@ impl Copier {
             left.extend(tasks);
             return left;
         }
-        directory.iter().for_each(|directory| made.note(mount, directory));
+        if let Some(directory) = &directory {
+            made.note(mount, directory);
+        }
         for (task, file) in tasks.iter().zip(&files) {
             tally.add_bytes(file.bytes.0.len() as u64);
             match self.verify(task, file, tally) {
