@@ -17,6 +17,7 @@
 mod wire;
 
 pub mod async_event;
+pub mod auth;
 pub mod command;
 pub mod completion;
 mod error;

@@ -11,6 +11,7 @@
 #[path = "../../../fuzz/nvme/src/lib.rs"]
 mod fuzz;
 
+use nvme::auth::{Message, Reason};
 use nvme::command::ReadWrite;
 use nvme::fabrics::{Connect, ConnectData};
 use nvme::opcode::NvmOpcode;
@@ -161,5 +162,31 @@ fn no_bytes_break_a_structure() {
             .collect();
         fuzz::structures(&input);
         fuzz::pdu(&input);
+    }
+}
+
+#[test]
+fn no_message_breaks_authentication() {
+    // Goal: mutated messages of authentication decode or fail, and what is understood can be written again.
+    let (hash, value) = ([3; 48], [4; 256]);
+    let messages = [
+        Message::Negotiate { concatenation: 0, hashes: &[1, 2, 3], groups: &[0, 1, 2, 3, 4, 5] },
+        Message::Challenge { hash: 2, group: 1, sequence: 7, challenge: &hash, dh_value: &value },
+        Message::Reply { response: &hash, sequence: 8, challenge: Some(&hash), dh_value: &value },
+        Message::Success1 { hash_bytes: 48, response: Some(&hash) },
+        Message::Success2,
+        Message::Failure1(Reason::FAILED),
+        Message::Failure2(Reason::HASH_UNUSABLE),
+    ];
+    let mut rng = Rng(SEED);
+    let seeds = messages.map(|message| {
+        let bytes = message.encode(0x1234);
+        assert_eq!(Message::decode(&bytes), Ok((0x1234, message)));
+        bytes
+    });
+    for _ in 0..INPUTS / 2 {
+        let mut input = seeds[rng.below(seeds.len())].clone();
+        mutate(&mut rng, &mut input);
+        fuzz::structures(&input);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! They are apart from the fuzz targets so that a plain test can run them too.
 
+use nvme::auth::{Authentication, MESSAGE_BYTES_MAX, Message, is_authentication};
 use nvme::command::{
     Abort, DatasetManagement, DsmRange, Feature, GetLogPage, Identify, ReadWrite, SetFeatures,
 };
@@ -132,6 +133,7 @@ fn check_accumulator(
 
 /// Decodes the bytes as every structure with accessors that could fail.
 pub fn structures(bytes: &[u8]) {
+    authentication(bytes);
     if let Ok(sqe) = SubmissionQueueEntry::from_prefix(bytes) {
         commands(sqe);
     }
@@ -203,5 +205,19 @@ fn commands(sqe: &SubmissionQueueEntry) {
     }
     if let Ok(set) = PropertySet::decode(sqe) {
         assert_eq!(PropertySet::decode(&set.encode()), Ok(set));
+    }
+}
+
+/// Decodes a message of authentication: whatever is understood is bounded, and survives being written again.
+fn authentication(bytes: &[u8]) {
+    if let Ok((transaction, message)) = Message::decode(bytes) {
+        let again = message.encode(transaction);
+        assert!(again.len() <= MESSAGE_BYTES_MAX);
+        assert_eq!(Message::decode(&again), Ok((transaction, message)));
+    }
+    if let Ok(sqe) = SubmissionQueueEntry::from_prefix(bytes)
+        && is_authentication(sqe)
+    {
+        let _ = Authentication::decode(sqe);
     }
 }
