@@ -1,0 +1,243 @@
+//! The controller's side: one queue pair's authentication, for its first transaction and later ones.
+//!
+//! Messages come by [`Controller::receive`] and go by [`Controller::next_message`], as the host's commands
+//! ask. A message that has no place where it comes ends the transaction with a failure; it never does
+//! anything else. What costs time, the exponentiations, is done at most twice in a transaction.
+
+use crate::Policy;
+use crate::group::{Exchange, Group};
+use crate::key::KeyPair;
+use crate::response::{Names, Side, Terms, challenge, sequence};
+use nvme::auth::{Message, Reason};
+use subtle::ConstantTimeEq;
+
+/// How far a transaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// None has begun.
+    Idle,
+    /// The host has to send or fetch a message.
+    Going,
+    /// The host has proved itself, and the controller too if it was asked to.
+    Proved,
+    /// It failed; the host may still fetch the reason.
+    Failed(Reason),
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    /// The host has to fetch the challenge.
+    Challenging(Box<Transaction>),
+    /// The host has the challenge.
+    Challenged(Box<Transaction>),
+    /// The host has to fetch Success1 (this message), and then to answer it if it demanded a proof.
+    Succeeding {
+        transaction: u16,
+        message: Vec<u8>,
+        is_answered: bool,
+    },
+    /// The host has to judge the controller's proof.
+    Judging {
+        transaction: u16,
+    },
+    Proved,
+    /// The host has to fetch the failure, if it has not yet.
+    Failed {
+        transaction: u16,
+        reason: Reason,
+        is_told: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Transaction {
+    terms: Terms,
+    group: Group,
+    exchange: Option<Exchange>,
+    challenge: Vec<u8>,
+    sequence: u32,
+}
+
+/// The authentication of one queue pair.
+#[derive(Debug)]
+pub struct Controller {
+    keys: KeyPair,
+    names: Names,
+    policy: Policy,
+    state: State,
+}
+
+impl Controller {
+    /// Waits for the first message.
+    pub fn new(keys: KeyPair, names: Names, policy: Policy) -> Self {
+        Self { keys, names, policy, state: State::Idle }
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        match &self.state {
+            State::Idle => Progress::Idle,
+            State::Challenging(_)
+            | State::Challenged(_)
+            | State::Succeeding { .. }
+            | State::Judging { .. } => Progress::Going,
+            State::Proved => Progress::Proved,
+            State::Failed { reason, .. } => Progress::Failed(*reason),
+        }
+    }
+
+    /// Takes a message of the host. A transaction that succeeded can be followed by another.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        let Ok((transaction, message)) = Message::decode(bytes) else {
+            let known = self.transaction().unwrap_or_default();
+            return self.fail(known, Reason::INCORRECT_PAYLOAD);
+        };
+        let is_known = self.transaction().is_none_or(|known| known == transaction);
+        let state = std::mem::replace(&mut self.state, State::Idle);
+        let next = match (state, message) {
+            // Once failed, nothing revives it.
+            (failed @ State::Failed { .. }, _) => Ok(failed),
+            (_, _) if !is_known => Err(Reason::INCORRECT_MESSAGE),
+            (State::Idle | State::Proved, Message::Negotiate { concatenation, hashes, groups }) => {
+                self.negotiate(transaction, concatenation, hashes, groups)
+            }
+            (
+                State::Challenged(challenged),
+                Message::Reply { response, sequence, challenge, dh_value },
+            ) => {
+                let challenge = challenge.map(|challenge| (challenge, sequence));
+                self.judge(&challenged, response, challenge, dh_value)
+            }
+            (State::Judging { .. }, Message::Success2) => Ok(State::Proved),
+            (_, Message::Failure2(reason)) => {
+                Ok(State::Failed { transaction, reason, is_told: true })
+            }
+            (_, _) => Err(Reason::INCORRECT_MESSAGE),
+        };
+        match next {
+            Ok(state) => self.state = state,
+            Err(reason) => self.fail(transaction, reason),
+        }
+    }
+
+    /// The message that the host fetches now; [`None`] if there is none for it.
+    pub fn next_message(&mut self) -> Option<Vec<u8>> {
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Challenging(challenging) => {
+                let bytes = challenging.message();
+                self.state = State::Challenged(challenging);
+                Some(bytes)
+            }
+            State::Succeeding { transaction, message, is_answered } => {
+                self.state =
+                    if is_answered { State::Judging { transaction } } else { State::Proved };
+                Some(message)
+            }
+            State::Failed { transaction, reason, is_told: false } => {
+                self.state = State::Failed { transaction, reason, is_told: true };
+                Some(Message::Failure1(reason).encode(transaction))
+            }
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
+    /// The present transaction's number.
+    fn transaction(&self) -> Option<u16> {
+        match &self.state {
+            State::Idle | State::Proved => None,
+            State::Challenging(it) | State::Challenged(it) => Some(it.terms.transaction),
+            State::Succeeding { transaction, .. }
+            | State::Judging { transaction }
+            | State::Failed { transaction, .. } => Some(*transaction),
+        }
+    }
+
+    fn fail(&mut self, transaction: u16, reason: Reason) {
+        if !matches!(self.state, State::Failed { .. }) {
+            self.state = State::Failed { transaction, reason, is_told: false };
+        }
+    }
+
+    fn negotiate(
+        &self,
+        transaction: u16,
+        concatenation: u8,
+        hashes: &[u8],
+        groups: &[u8],
+    ) -> Result<State, Reason> {
+        if concatenation != 0 {
+            return Err(Reason::CONCATENATION_MISMATCH);
+        }
+        let mut ours = self.policy.hashes.iter().copied();
+        let hash = ours.find(|hash| hashes.contains(&hash.id())).ok_or(Reason::HASH_UNUSABLE)?;
+        let mut ours = self.policy.groups.iter().copied();
+        let group =
+            ours.find(|group| groups.contains(&group.id())).ok_or(Reason::GROUP_UNUSABLE)?;
+        Ok(State::Challenging(Box::new(Transaction {
+            terms: Terms { names: self.names.clone(), transaction, hash },
+            group,
+            exchange: group.begin(),
+            challenge: challenge(hash),
+            sequence: sequence(),
+        })))
+    }
+
+    /// Judges the host's response, and makes ours if it demands one.
+    fn judge(
+        &self,
+        challenged: &Transaction,
+        response: &[u8],
+        demand: Option<(&[u8], u32)>,
+        dh_value: &[u8],
+    ) -> Result<State, Reason> {
+        let Transaction { terms, exchange, challenge, sequence, .. } = challenged;
+        if response.len() != terms.hash.bytes() {
+            return Err(Reason::HASH_UNUSABLE);
+        }
+        let shared = match exchange {
+            Some(exchange) => Some(exchange.shared(dh_value).ok_or(Reason::GROUP_UNUSABLE)?),
+            None if dh_value.is_empty() => None,
+            None => return Err(Reason::INCORRECT_PAYLOAD),
+        };
+        let shared = shared.as_ref().map(|shared| shared.as_slice());
+        let expected = terms.response(Side::Host, &self.keys.host, (challenge, *sequence), shared);
+        if !bool::from(expected.ct_eq(response)) {
+            return Err(Reason::FAILED);
+        }
+        let proof = match (demand, &self.keys.controller) {
+            (None, _) => None,
+            (Some(_), None) => return Err(Reason::FAILED),
+            // Our own challenge thrown back, or no number: not what a host does.
+            (Some((c2, s2)), Some(_)) if c2 == challenge.as_slice() || s2 == 0 => {
+                return Err(Reason::FAILED);
+            }
+            (Some(demand), Some(key)) => {
+                Some(terms.response(Side::Controller, key, demand, shared))
+            }
+        };
+        let success = Message::Success1 {
+            hash_bytes: terms.hash.bytes() as u8,
+            response: proof.as_ref().map(|proof| proof.as_slice()),
+        };
+        let transaction = terms.transaction;
+        let (message, is_answered) = (success.encode(transaction), proof.is_some());
+        Ok(State::Succeeding { transaction, message, is_answered })
+    }
+}
+
+impl Transaction {
+    fn message(&self) -> Vec<u8> {
+        let message = Message::Challenge {
+            hash: self.terms.hash.id(),
+            group: self.group.id(),
+            sequence: self.sequence,
+            challenge: &self.challenge,
+            dh_value: self.exchange.as_ref().map_or(&[], Exchange::value),
+        };
+        message.encode(self.terms.transaction)
+    }
+}

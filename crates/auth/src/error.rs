@@ -1,0 +1,53 @@
+//! What can be wrong with a secret, and with an authentication.
+
+use nvme::auth::Reason;
+
+/// Why a text is not a secret. No variant holds any of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// It is not of the form `DHHC-1:0N:BASE64:`.
+    #[error("it is not of the form DHHC-1:0N:BASE64: (N from 0 to 3)")]
+    Form,
+    /// The part in base64 is none.
+    #[error("the part behind DHHC-1:0N: is not base64")]
+    Base64,
+    /// Secrets have 32, 48 or 64 bytes.
+    #[error("a secret has 32, 48 or 64 bytes, this one has {0}")]
+    Length(usize),
+    /// The checksum is another: a character is wrong.
+    #[error("its checksum does not match: a character is wrong")]
+    Checksum,
+}
+
+/// Why an authentication did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The peer gave up, for this reason.
+    #[error("the peer ended it: {0}")]
+    Refused(Reason),
+    /// The peer did what it must not; it has to be told this reason.
+    #[error("{0}")]
+    Unacceptable(Reason),
+    /// The controller was asked for a proof and gave none.
+    #[error("the controller gave no proof though one was demanded")]
+    Unproved,
+}
+
+impl Fault {
+    /// The reason to tell the peer, if it has to be told.
+    pub fn reason(self) -> Option<Reason> {
+        match self {
+            Self::Refused(_) => None,
+            Self::Unacceptable(reason) => Some(reason),
+            Self::Unproved => Some(Reason::FAILED),
+        }
+    }
+}
+
+impl From<Reason> for Fault {
+    fn from(reason: Reason) -> Self {
+        Self::Unacceptable(reason)
+    }
+}

@@ -1,0 +1,125 @@
+//! The host's side of a transaction, as a chain of states that each take the controller's next message.
+
+use crate::Policy;
+use crate::error::Fault;
+use crate::group::{Exchange, Group};
+use crate::hash::Hash;
+use crate::key::KeyPair;
+use crate::response::{Names, Side, Terms, challenge, sequence};
+use nvme::auth::{Message, Reason};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// A host that has sent Negotiate and waits for a challenge.
+#[derive(Debug)]
+pub struct Host {
+    keys: KeyPair,
+    names: Names,
+    policy: Policy,
+    transaction: u16,
+}
+
+/// A host that has answered the challenge and waits for the controller's verdict, and its proof.
+#[derive(Debug)]
+pub struct Answered {
+    transaction: u16,
+    hash: Hash,
+    group: Group,
+    /// The response that the controller owes.
+    expected: Option<Zeroizing<Vec<u8>>>,
+}
+
+impl Host {
+    /// Starts a transaction; the bytes are its first message. No two transactions of a queue pair may
+    /// have the same number.
+    pub fn start(keys: KeyPair, names: Names, policy: Policy, transaction: u16) -> (Self, Vec<u8>) {
+        let hashes: Vec<u8> = policy.hashes.iter().map(|hash| hash.id()).collect();
+        let groups: Vec<u8> = policy.groups.iter().map(|group| group.id()).collect();
+        let negotiate = Message::Negotiate { concatenation: 0, hashes: &hashes, groups: &groups };
+        let bytes = negotiate.encode(transaction);
+        (Self { keys, names, policy, transaction }, bytes)
+    }
+
+    /// Answers the controller's challenge. A host that has the controller's secret challenges it too.
+    ///
+    /// # Errors
+    /// Why the transaction has ended.
+    pub fn challenged(self, bytes: &[u8]) -> Result<(Answered, Vec<u8>), Fault> {
+        let message = self.accept(bytes)?;
+        let Message::Challenge { hash, group, sequence: s1, challenge: c1, dh_value } = message
+        else {
+            return Err(Reason::INCORRECT_MESSAGE.into());
+        };
+        let hash = Hash::from_id(hash).filter(|hash| self.policy.hashes.contains(hash));
+        let hash = hash.filter(|hash| hash.bytes() == c1.len()).ok_or(Reason::HASH_UNUSABLE)?;
+        let group = Group::from_id(group).filter(|group| self.policy.groups.contains(group));
+        let group = group.ok_or(Reason::GROUP_UNUSABLE)?;
+        let exchange = group.begin();
+        let shared = match &exchange {
+            Some(exchange) => Some(exchange.shared(dh_value).ok_or(Reason::GROUP_UNUSABLE)?),
+            None if dh_value.is_empty() => None,
+            None => return Err(Reason::INCORRECT_PAYLOAD.into()),
+        };
+        let shared = shared.as_ref().map(|shared| shared.as_slice());
+        let Self { keys, names, transaction, .. } = self;
+        let terms = Terms { names, transaction, hash };
+        let response = terms.response(Side::Host, &keys.host, (c1, s1), shared);
+        let demand = keys.controller.as_ref().map(|key| {
+            let (c2, s2) = (challenge(hash), sequence());
+            let expected = terms.response(Side::Controller, key, (&c2, s2), shared);
+            (c2, s2, expected)
+        });
+        let reply = Message::Reply {
+            response: &response,
+            sequence: demand.as_ref().map_or(0, |(_, s2, _)| *s2),
+            challenge: demand.as_ref().map(|(c2, _, _)| c2.as_slice()),
+            dh_value: exchange.as_ref().map_or(&[], Exchange::value),
+        };
+        let bytes = reply.encode(transaction);
+        let expected = demand.map(|(_, _, expected)| expected);
+        Ok((Answered { transaction, hash, group, expected }, bytes))
+    }
+
+    fn accept<'a>(&self, bytes: &'a [u8]) -> Result<Message<'a>, Fault> {
+        accept(bytes, self.transaction)
+    }
+}
+
+impl Answered {
+    /// Takes the verdict. The host is authenticated if this succeeds, and the controller if the host has
+    /// its secret; the bytes, if any, are the message that tells it so.
+    ///
+    /// # Errors
+    /// Why the transaction has ended.
+    pub fn judged(self, bytes: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        let Message::Success1 { hash_bytes, response } = accept(bytes, self.transaction)? else {
+            return Err(Reason::INCORRECT_MESSAGE.into());
+        };
+        if usize::from(hash_bytes) != self.hash.bytes() {
+            return Err(Reason::HASH_UNUSABLE.into());
+        }
+        let Some(expected) = &self.expected else { return Ok(None) };
+        let response = response.ok_or(Fault::Unproved)?;
+        if !bool::from(expected.ct_eq(response)) {
+            return Err(Reason::FAILED.into());
+        }
+        Ok(Some(Message::Success2.encode(self.transaction)))
+    }
+
+    /// The hash function and the group that the controller chose.
+    pub fn terms(&self) -> (Hash, Group) {
+        (self.hash, self.group)
+    }
+}
+
+/// Decodes a message of this transaction; a failure ends it.
+fn accept(bytes: &[u8], transaction: u16) -> Result<Message<'_>, Fault> {
+    let (number, message) = Message::decode(bytes).map_err(|_| Reason::INCORRECT_PAYLOAD)?;
+    if let Message::Failure1(reason) = message {
+        return Err(Fault::Refused(reason));
+    }
+    if number != transaction {
+        return Err(Reason::INCORRECT_MESSAGE.into());
+    }
+    Ok(message)
+}

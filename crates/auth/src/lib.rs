@@ -1,0 +1,62 @@
+//! In-band authentication of NVMe (base 8.3.4): DH-HMAC-CHAP, its secrets and both its sides; no I/O.
+//!
+//! A host proves that it knows a secret by answering a challenge with an HMAC, and asks the controller for
+//! the same with another secret if it likes. A Diffie-Hellman exchange can be mixed in, so that recorded
+//! messages are of no use for guessing a weak secret. [`Host`] and [`Controller`] turn messages into
+//! messages; crates `host` and `target` carry them.
+//!
+//! No cryptography is made here: hashes and HMAC, numbers of thousands of bits, base64 and comparison come
+//! from `RustCrypto` and `subtle`. What is secret is exponentiated, decoded and compared in constant time,
+//! and cleared when it is dropped.
+
+mod controller;
+mod error;
+mod group;
+mod hash;
+mod host;
+mod key;
+mod response;
+
+pub use controller::{Controller, Progress};
+pub use error::{Fault, KeyError};
+pub use group::Group;
+pub use hash::Hash;
+pub use host::{Answered, Host};
+pub use key::{Key, KeyPair};
+pub use response::Names;
+
+/// Hash functions and groups that one side is content with, best first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Hash functions.
+    pub hashes: Vec<Hash>,
+    /// Groups.
+    pub groups: Vec<Group>,
+}
+
+impl Policy {
+    /// What a target is content with unless it is set up otherwise: everything but the two largest groups,
+    /// with which strangers could have it compute ten times as long.
+    pub fn of_target() -> Self {
+        let mut policy = Self::default();
+        policy.groups.retain(|group| !matches!(group, Group::Ffdhe6144 | Group::Ffdhe8192));
+        policy
+    }
+}
+
+impl Default for Policy {
+    /// Everything. Groups that cost much more than they give come late, the null group last.
+    fn default() -> Self {
+        Self {
+            hashes: vec![Hash::Sha512, Hash::Sha384, Hash::Sha256],
+            groups: vec![
+                Group::Ffdhe3072,
+                Group::Ffdhe2048,
+                Group::Ffdhe4096,
+                Group::Ffdhe6144,
+                Group::Ffdhe8192,
+                Group::Null,
+            ],
+        }
+    }
+}
