@@ -33,6 +33,10 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// Sessions that are admitted and fenced by an agent cannot be asked for proofs of hosts' keys: a
+    /// host that connects anew would end its earlier controllers before it has proved itself.
+    #[error("hosts cannot be asked for proofs where an agent admits them")]
+    ProofOfAdmitted,
     /// A core's thread could not be started.
     #[error("cannot start the thread of a core: {0}")]
     Thread(io::Error),

@@ -5,15 +5,19 @@
 
 mod connect;
 mod discovery;
+mod proof;
 mod takeover;
 
-pub use connect::{Attached, ConnectFailure, IoQueue, Link};
+pub use connect::{Attached, ConnectFailure, Connected, IoQueue, Link};
+pub use proof::HostProof;
+pub(crate) use proof::Proof;
 pub(crate) use takeover::Ended;
 
 use crate::admission::Admissions;
 use crate::budget::Budget;
 use crate::controller::Association;
 use crate::error::Error;
+use crate::handshakes::Handshakes;
 use crate::limits::Limits;
 use crate::subsystem::{HostAccess, Subsystem};
 use nvme::{ControllerId, Nqn};
@@ -29,6 +33,10 @@ const MODEL_DISCOVERY: &str = "Tsumugi discovery";
 #[derive(Debug, Default)]
 struct Registry {
     subsystems: BTreeMap<Nqn, Arc<Subsystem>>,
+    /// The hosts that have to prove themselves, and how.
+    proofs: BTreeMap<Nqn, HostProof>,
+    /// To the discovery service too.
+    is_discovery_proved: bool,
     listeners: Vec<SocketAddr>,
     controllers: BTreeMap<ControllerId, Arc<Association>>,
     /// Controllers that have ended, but of which I/O may be in flight: as many as connections live.
@@ -43,6 +51,7 @@ pub struct Target {
     limits: Limits,
     admissions: Arc<Admissions>,
     budget: Arc<Budget>,
+    handshakes: Arc<Handshakes>,
     discovery: Arc<Subsystem>,
     /// Number of the last change of the discovery log.
     generation: AtomicU64,
@@ -64,6 +73,7 @@ impl Target {
             budget: Arc::new(Budget::new(limits.data_bytes_total_max)),
             limits,
             admissions,
+            handshakes: Arc::default(),
             discovery: Arc::new(discovery),
             generation: AtomicU64::new(1),
             registry: Mutex::default(),

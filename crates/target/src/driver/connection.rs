@@ -7,6 +7,7 @@
 
 mod admin;
 mod arrival;
+mod door;
 
 pub(super) use arrival::Arrival;
 
@@ -20,6 +21,7 @@ use crate::queue_pair::{Event, LARGE_TRANSFER_BYTES, QueuePair, QueuePairState};
 use crate::signal;
 use crate::target::Target;
 use admin::Connecting;
+use door::{Door, Proving};
 use ring::time::{Instant, Sleep};
 use ring::{Buffer, Chunk, Op, Segment, Segments, Sparse, TcpStream};
 use std::future::poll_fn;
@@ -53,6 +55,8 @@ static REFUSED: Sparse = Sparse::new();
 /// What the connection is.
 enum Role {
     Unconnected,
+    /// Connect has succeeded; the host has to prove itself.
+    Proving(Box<Proving>),
     Admin(Box<Controller>, Lane),
     Io(Box<Executor>),
 }
@@ -73,6 +77,8 @@ pub(super) struct Connection {
     role: Role,
     /// A Connect that waits for the end of the controllers that it replaces.
     connecting: Option<Connecting>,
+    /// The proofs of a host that has to prove itself.
+    door: Option<Box<Door>>,
     /// The threads of which one will serve it, while it is on the listener's reactor.
     outside: Option<Rc<Threads>>,
     /// The receive buffer while no receive is under way; `unread` is what the queue pair has not
@@ -107,6 +113,7 @@ impl Connection {
             registration,
             role: Role::Unconnected,
             connecting: None,
+            door: None,
             outside: None,
             buffer: Some(Buffer::with_capacity(RECEIVE_BYTES_FIRST)),
             unread: 0..0,
@@ -137,7 +144,7 @@ impl Connection {
         self.pair.clear();
         self.receiving = None;
         let _ = self.stream.shutdown(Shutdown::Both).await;
-        if let Role::Admin(..) = self.role {
+        if let Role::Admin(..) | Role::Proving(_) = self.role {
             self.role = Role::Unconnected;
         }
         if let Some(sending) = self.sending.take() {
@@ -263,6 +270,12 @@ impl Connection {
             // Memory may become short meanwhile.
             note(deadline.min(self.now + limits.send_when_short));
         }
+        if let Some(deadline) = self.door.as_ref().and_then(|door| door.deadline()) {
+            if self.now >= deadline {
+                return Err("its host did not prove itself in time");
+            }
+            note(deadline);
+        }
         match &mut self.role {
             Role::Unconnected => {
                 if self.now >= self.handshake_deadline {
@@ -278,7 +291,7 @@ impl Connection {
                     note(deadline);
                 }
             }
-            Role::Io(_) => {}
+            Role::Proving(_) | Role::Io(_) => {}
         }
         Ok(earliest)
     }
@@ -419,8 +432,10 @@ impl Connection {
             if matches!(event, Event::Data(_)) {
                 self.data_since = None;
             }
+            let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
+            let is_for_door = self.is_for_door(self.pair.command(tag));
             match &mut self.role {
-                Role::Io(executor) => {
+                Role::Io(executor) if !is_for_door => {
                     if let Err(refusal) = executor.handle(event, &mut self.pair, now, cx) {
                         if let Some(suppressed) = REFUSED.pass() {
                             tracing::info!(host = %executor.queue().association().host(), %refusal,
@@ -430,7 +445,7 @@ impl Connection {
                         return Err("its host is not admitted any more");
                     }
                 }
-                Role::Unconnected | Role::Admin(..) => self.handle_admin(event)?,
+                _ => self.handle_admin(event)?,
             }
         }
         if self.pair.awaiting_data() == 0 {
@@ -442,7 +457,7 @@ impl Connection {
             match &self.role {
                 Role::Io(executor) => executor.queue().association().note_traffic(),
                 Role::Admin(..) => self.poll_event(),
-                Role::Unconnected => {}
+                Role::Unconnected | Role::Proving(_) => {}
             }
         }
         Ok(is_any)

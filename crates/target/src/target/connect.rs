@@ -1,6 +1,6 @@
 //! Connect (base 6.3): which subsystem and controller a new connection becomes a queue pair of.
 
-use super::Target;
+use super::{Proof, Target};
 use crate::admission::Lane;
 use crate::controller::{Association, Controller};
 use crate::signal::Signal;
@@ -40,6 +40,8 @@ pub struct Link<'a> {
     pub signal: &'a Arc<Signal>,
     /// The connection's own address: where this host reaches the target.
     pub local_address: SocketAddr,
+    /// Where the host is.
+    pub peer_address: SocketAddr,
 }
 
 /// An I/O queue pair's part in its controller; ends with it.
@@ -77,6 +79,21 @@ pub enum Attached {
     Io(IoQueue),
 }
 
+/// A Connect that succeeded.
+#[derive(Debug)]
+pub struct Connected {
+    /// What the connection has become; with a proof, what it becomes when the host has given it.
+    pub attached: Attached,
+    /// Its passage through the admissions.
+    pub lane: Lane,
+    /// The command.
+    pub connect: Connect,
+    /// The command's result.
+    pub result: ConnectResult,
+    /// The proof that the host owes.
+    pub(crate) proof: Option<Proof>,
+}
+
 /// The parameters of a Connect that are well formed.
 pub(super) struct Wanted {
     pub(super) connect: Connect,
@@ -87,8 +104,7 @@ pub(super) struct Wanted {
 }
 
 impl Target {
-    /// Executes Connect for a connection. Returns what it has become, its passage through the
-    /// admissions, the Connect command and its result.
+    /// Executes Connect for a connection.
     ///
     /// # Errors
     /// What the Connect ends with.
@@ -98,7 +114,7 @@ impl Target {
         data: &[u8],
         link: &Link<'_>,
         now: Instant,
-    ) -> Result<(Attached, Lane, Connect, ConnectResult), ConnectFailure> {
+    ) -> Result<Connected, ConnectFailure> {
         let wanted = Wanted::decode(sqe, data)?;
         let subsystem = self.find(&wanted.subsystem_name)?;
         let is_admin = wanted.connect.qid.is_admin();
@@ -112,6 +128,7 @@ impl Target {
             return Err(ConnectInvalid::SQSIZE.into());
         }
         let lane = self.admit(&wanted, &subsystem, link.signal)?;
+        let proof = self.proof_of(&wanted, link.peer_address, now)?;
         let attached = if is_admin {
             Attached::Admin(Box::new(self.new_controller(&wanted, &subsystem, link, now)?))
         } else {
@@ -121,8 +138,12 @@ impl Target {
             Attached::Admin(controller) => controller.association(),
             Attached::Io(queue) => queue.association(),
         };
-        let result = ConnectResult { cntlid: association.id(), ..ConnectResult::default() };
-        Ok((attached, lane, wanted.connect, result))
+        let result = ConnectResult {
+            cntlid: association.id(),
+            is_authentication_required: proof.is_some(),
+            ..ConnectResult::default()
+        };
+        Ok(Connected { attached, lane, connect: wanted.connect, result, proof })
     }
 
     pub(super) fn find(&self, name: &Nqn) -> Result<Arc<Subsystem>, ConnectFailure> {

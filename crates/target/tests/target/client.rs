@@ -41,6 +41,8 @@ pub struct Client {
     pub encoder: Encoder,
     parser: Parser,
     received: Vec<u8>,
+    /// Everything that has ever come.
+    pub log: Vec<u8>,
     next_cid: u16,
     /// Data to be sent when an R2T asks for it.
     outgoing: HashMap<u16, Vec<u8>>,
@@ -86,6 +88,7 @@ impl Client {
             encoder: Encoder::INITIAL,
             parser: Parser::new(config),
             received: Vec::new(),
+            log: Vec::new(),
             next_cid: 0,
             outgoing: HashMap::new(),
             incoming: HashMap::new(),
@@ -274,7 +277,10 @@ impl Client {
             }
             let mut chunk = vec![0; 64 << 10];
             match self.stream.read(&mut chunk) {
-                Ok(n) if n > 0 => self.received.extend_from_slice(&chunk[..n]),
+                Ok(n) if n > 0 => {
+                    self.received.extend_from_slice(&chunk[..n]);
+                    self.log.extend_from_slice(&chunk[..n]);
+                }
                 // A ring that this thread has just dropped may interrupt it.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 _ => return Got::Closed,

@@ -12,6 +12,7 @@ mod features;
 mod hostile;
 mod life;
 mod model;
+mod proof;
 mod reconnect;
 mod server;
 mod transport;

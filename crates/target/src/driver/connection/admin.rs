@@ -4,12 +4,12 @@
 //! flight any more (see [`Target::take_over`]). Meanwhile the connection is served as any other:
 //! its handshake deadline runs, and it ends when the host goes.
 
+use super::door::{Door, Proving};
 use super::{Connection, Role};
 use crate::controller::{Reply, check_in_capsule, transfer_bytes};
-use crate::driver::cores::Kind;
-use crate::driver::execute::Executor;
 use crate::queue_pair::{Event, QueuePair, Tag};
-use crate::target::{Attached, Ended, Link};
+use crate::target::{Connected, Ended, Link};
+use nvme::auth::is_authentication;
 use nvme::command::Abort;
 use nvme::opcode::{AdminOpcode, DataDirection, FabricsType};
 use nvme::{Status, SubmissionQueueEntry};
@@ -31,6 +31,10 @@ impl Connection {
     pub(super) fn handle_admin(&mut self, event: Event) -> Result<(), &'static str> {
         let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
         let sqe = *self.pair.command(tag);
+        if self.is_for_door(&sqe) && !is_authentication(&sqe) {
+            self.pair.complete(tag, Status::AUTHENTICATION_REQUIRED.do_not_retry(), 0);
+            return Ok(());
+        }
         if matches!(event, Event::Command(_)) {
             match wanted_data(&sqe, self.pair.data(tag).len()) {
                 Ok(0) => {}
@@ -46,6 +50,10 @@ impl Connection {
         }
         if self.pair.is_damaged(tag) {
             self.pair.complete(tag, Status::TRANSIENT_TRANSPORT_ERROR, 0);
+            return Ok(());
+        }
+        if self.is_for_door(&sqe) {
+            self.at_door(tag, &sqe);
             return Ok(());
         }
         match &mut self.role {
@@ -103,9 +111,12 @@ impl Connection {
     }
 
     fn finish_connect(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
-        let link =
-            Link { signal: &self.registration.signal, local_address: self.stream.local_addr() };
-        let (attached, lane, connect, result) =
+        let link = Link {
+            signal: &self.registration.signal,
+            local_address: self.stream.local_addr(),
+            peer_address: self.stream.peer_addr(),
+        };
+        let Connected { attached, lane, connect, result, proof } =
             match self.target.connect(sqe, self.pair.data(tag), &link, self.now) {
                 Ok(connected) => connected,
                 Err(failure) => {
@@ -121,18 +132,13 @@ impl Connection {
         let has_flow_control = !connect.is_flow_control_disabled();
         let entries = connect.sq_entries as u16;
         self.pair.set_connected(entries, has_flow_control, connect.qid.is_admin());
-        self.role = match attached {
-            Attached::Admin(controller) => {
-                self.registration.settle(Kind::Admin);
-                Role::Admin(controller, lane)
-            }
-            Attached::Io(queue) => {
-                self.registration.settle(Kind::Io);
-                let executor = Executor::new(queue, lane, &self.limits);
-                self.lent = Some(executor.lend());
-                Role::Io(Box::new(executor))
-            }
-        };
+        if let Some(proof) = proof {
+            let deadline = self.now + self.limits.handshake;
+            self.door = Some(Box::new(Door::new(proof, deadline)));
+            self.role = Role::Proving(Box::new(Proving { attached, lane }));
+        } else {
+            self.become_queue_pair(attached, lane);
+        }
         self.pair.complete(tag, Status::SUCCESS, u64::from(result.to_dword()));
     }
 }

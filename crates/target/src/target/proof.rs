@@ -1,0 +1,75 @@
+//! Which hosts have to prove themselves, and how (base 8.3.4).
+//!
+//! A secret belongs to a host, whichever subsystem it connects to. Discovery asks for it only where that is
+//! wanted: the discovery log names subsystems and addresses to whoever claims a host's name then, but
+//! nvme-cli has no way to prove itself there. A host without a secret is asked for nothing.
+
+use super::Target;
+use super::connect::{ConnectFailure, Wanted};
+use crate::admission::AdmissionMode;
+use crate::error::Error;
+use crate::handshakes::Attempt;
+use auth::{KeyPair, Names, Policy};
+use nvme::{Nqn, Status};
+use ring::time::Instant;
+use std::net::SocketAddr;
+
+/// How a host proves itself.
+#[derive(Clone, Debug)]
+pub struct HostProof {
+    /// Its secret, and ours towards it.
+    pub keys: KeyPair,
+    /// The hash functions and groups that are good enough, best first.
+    pub policy: Policy,
+}
+
+/// A proof that a connection owes.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    /// The controller's side of it.
+    pub(crate) controller: auth::Controller,
+    /// What to tell when it succeeds.
+    pub(crate) attempt: Attempt,
+}
+
+impl Target {
+    /// Has a host prove itself from now on, on each of its queue pairs. Another secret may replace one.
+    ///
+    /// # Errors
+    /// [`Error::ProofOfAdmitted`].
+    pub fn require_proof(&self, host: Nqn, proof: HostProof) -> Result<(), Error> {
+        if *self.admissions.mode() == AdmissionMode::Controlled {
+            return Err(Error::ProofOfAdmitted);
+        }
+        self.registry().proofs.insert(host, proof);
+        Ok(())
+    }
+
+    /// Has hosts with secrets prove themselves to the discovery service as well.
+    pub fn require_proof_for_discovery(&self) {
+        self.registry().is_discovery_proved = true;
+    }
+
+    /// The proof that a host owes before it is let in, if any. A peer that has made too many attempts
+    /// is told to come again.
+    pub(super) fn proof_of(
+        &self,
+        wanted: &Wanted,
+        peer: SocketAddr,
+        now: Instant,
+    ) -> Result<Option<Proof>, ConnectFailure> {
+        let Some(host) = &wanted.host_name else { return Ok(None) };
+        let registry = self.registry();
+        let is_asked = registry.is_discovery_proved || !wanted.subsystem_name.is_discovery();
+        let proof = registry.proofs.get(host).filter(|_| is_asked).cloned();
+        drop(registry);
+        let Some(proof) = proof else { return Ok(None) };
+        let Some(attempt) = self.handshakes.begin(peer.ip(), now) else {
+            // It may be tried again.
+            return Err(ConnectFailure { status: Status::CONNECT_CONTROLLER_BUSY, dword0: 0 });
+        };
+        let names = Names { host: host.clone(), subsystem: wanted.subsystem_name.clone() };
+        let controller = auth::Controller::new(proof.keys, names, proof.policy);
+        Ok(Some(Proof { controller, attempt }))
+    }
+}
