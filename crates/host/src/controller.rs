@@ -7,6 +7,7 @@
 
 mod admin;
 mod establish;
+mod proof;
 mod supervise;
 
 pub use admin::NamespaceIdentity;

@@ -175,6 +175,12 @@ pub enum Error {
     /// What is behind the namespace's identifier is now another namespace.
     #[error("{0} is now another namespace than the one that was opened")]
     NamespaceReplaced(Nsid),
+    /// The target asks for a proof of this host.
+    #[error("the target asks this host for a proof of its identity: give its --dhchap-secret")]
+    SecretNeeded,
+    /// Host and controller did not prove themselves to each other.
+    #[error("authentication failed: {0}")]
+    Authentication(auth::Fault),
     /// The controller was disconnected by its user.
     #[error("the controller was disconnected")]
     Disconnected,
@@ -224,6 +230,7 @@ impl Error {
             {
                 EACCES
             }
+            Self::SecretNeeded | Self::Authentication(_) => EACCES,
             Self::NoSuchNamespace(_) => ENOENT,
             Self::InvalidRequest { .. } | Self::InvalidOption { .. } => EINVAL,
             Self::TooManyWaiters(_) => EBUSY,

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::queue_pair::DEPTH_MAX;
+use auth::{KeyPair, Policy};
 use nvme::{HostId, Nqn};
 use ring::SocketOptions;
 use std::net::SocketAddr;
@@ -54,6 +55,11 @@ pub struct ConnectOptions {
     pub hdr_digest: bool,
     /// Ask for data digests.
     pub data_digest: bool,
+    /// The host's secret, for targets that ask for it, and the controller's, whose proof is demanded then
+    /// (`dhchap_secret`, `dhchap_ctrl_secret`).
+    pub dhchap: Option<KeyPair>,
+    /// Hash functions and groups that are offered for authentication.
+    pub dhchap_policy: Policy,
     /// What becomes of writes whose connection ended.
     pub interrupted_writes: InterruptedWrites,
     /// Network namespace to open sockets in, e.g. `/run/netns/node1`.
@@ -82,6 +88,8 @@ impl ConnectOptions {
             connect_timeout: Duration::from_secs(5),
             hdr_digest: false,
             data_digest: false,
+            dhchap: None,
+            dhchap_policy: Policy::default(),
             interrupted_writes: InterruptedWrites::Resend,
             network_namespace: None,
             socket_buffer_bytes: None,

@@ -1,6 +1,6 @@
 //! Making a link: `ICReq`, Connect, enabling the controller, identifying it, I/O queue pairs.
 
-use super::{ControllerInfo, Inner, Stage};
+use super::{ControllerInfo, Inner, Stage, proof};
 use crate::connection::{Connection, check_outcome};
 use crate::error::{ConnectionEnd, Error};
 use crate::options::ConnectOptions;
@@ -73,7 +73,7 @@ impl Link {
     }
 }
 
-async fn run(
+pub(super) async fn run(
     connection: &Connection,
     command: &'static str,
     sqe: SubmissionQueueEntry,
@@ -179,9 +179,10 @@ async fn connect_queue(
     })?;
     let (cqe, _) = answer.map_err(explain_connect)?;
     let result = ConnectResult::from_dword(cqe.dword0());
-    if result.is_authentication_required || result.is_secure_channel_required {
-        return Err(Error::Unsupported("in-band authentication"));
+    if result.is_secure_channel_required {
+        return Err(Error::Unsupported("secure channel concatenation"));
     }
+    proof::satisfy(connection, options, result.is_authentication_required).await?;
     Ok(result.cntlid)
 }
 
@@ -192,7 +193,7 @@ fn explain_connect(error: Error) -> Error {
     } else if status.is(Status::CONNECT_INVALID_PARAMETERS) {
         ": is the subsystem's NQN right? see `tsumugi nvme discover`"
     } else if status.is(Status::CONNECT_CONTROLLER_BUSY) {
-        ": the target has no controller left"
+        ": the target has no controller left, or too many attempts came without a proof"
     } else {
         ""
     };

@@ -200,7 +200,7 @@ async fn stopped(inner: &Inner) {
 fn is_in_vain(error: &Error) -> bool {
     match error {
         Error::Refused { status, .. } => status.is_do_not_retry(),
-        Error::Unsupported(_) => true,
+        Error::Unsupported(_) | Error::SecretNeeded | Error::Authentication(_) => true,
         _ => false,
     }
 }

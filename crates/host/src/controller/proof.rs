@@ -1,0 +1,111 @@
+//! Proving this host to a controller, and the controller to it: DH-HMAC-CHAP on one queue pair (base 8.3.4).
+
+use super::Controller;
+use super::establish::run;
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::options::ConnectOptions;
+use crate::queue_pair::{Data, Destination};
+use auth::{Fault, Host, Names};
+use nvme::auth::{Authentication, Message};
+use ring::Buffer;
+use ring::time;
+
+/// Room for a message of the controller, as the Linux host has it.
+const MESSAGE_BYTES: usize = 4096;
+
+impl Controller {
+    /// Proves both sides anew on all queue pairs. What is under way goes on meanwhile; a target that finds
+    /// the proof wrong ends the connection.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] without a secret, [`Error::Authentication`], and what commands fail with.
+    pub async fn reauthenticate(&self) -> Result<(), Error> {
+        let options = self.options();
+        if options.dhchap.is_none() {
+            let why = "it is needed to authenticate";
+            return Err(Error::InvalidOption { option: "dhchap_secret", why });
+        }
+        let link = self.link(None).await?;
+        for connection in std::iter::once(&link.admin).chain(&link.io) {
+            prove(connection, options).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Does what a Connect asked for: nothing, or a proof. A host that demands one of the controller does not
+/// go on without it; but what discovery says is a hint, and a subsystem that it leads to proves itself.
+pub(super) async fn satisfy(
+    connection: &Connection,
+    options: &ConnectOptions,
+    is_required: bool,
+) -> Result<(), Error> {
+    let demands = options.dhchap.as_ref().is_some_and(|keys| keys.controller.is_some())
+        && !options.subsystem_nqn.is_discovery();
+    match (&options.dhchap, is_required) {
+        (Some(_), true) => prove(connection, options).await,
+        (None, true) => Err(Error::SecretNeeded),
+        (_, false) if demands => Err(Error::Authentication(Fault::Unproved)),
+        (_, false) => Ok(()),
+    }
+}
+
+/// Carries a transaction out, within the time for connecting.
+async fn prove(connection: &Connection, options: &ConnectOptions) -> Result<(), Error> {
+    let timeout = options.connect_timeout;
+    let what = "authentication";
+    time::timeout(timeout, transact(connection, options)).await.map_err(|_| Error::Timeout {
+        address: options.address,
+        what,
+        timeout,
+    })?
+}
+
+async fn transact(connection: &Connection, options: &ConnectOptions) -> Result<(), Error> {
+    let keys = options.dhchap.clone().ok_or(Error::SecretNeeded)?;
+    let names = Names { host: options.hostnqn.clone(), subsystem: options.subsystem_nqn.clone() };
+    let transaction = ring::random::u64() as u16;
+    let (host, negotiate) = Host::start(keys, names, options.dhchap_policy.clone(), transaction);
+    send(connection, &negotiate).await?;
+    let challenge = receive(connection).await?;
+    let (answered, reply) = match host.challenged(&challenge) {
+        Ok(answered) => answered,
+        Err(fault) => return Err(give_up(connection, transaction, fault).await),
+    };
+    send(connection, &reply).await?;
+    let (hash, group) = answered.terms();
+    let verdict = receive(connection).await?;
+    let last = match answered.judged(&verdict) {
+        Ok(last) => last,
+        Err(fault) => return Err(give_up(connection, transaction, fault).await),
+    };
+    let is_mutual = last.is_some();
+    if let Some(last) = last {
+        send(connection, &last).await?;
+    }
+    tracing::debug!(subsystem = %options.subsystem_nqn, %hash, %group, is_mutual, "authenticated");
+    Ok(())
+}
+
+/// Tells the controller why this host gives up, if it does not know.
+async fn give_up(connection: &Connection, transaction: u16, fault: Fault) -> Error {
+    if let Some(reason) = fault.reason() {
+        // Whether it arrives or not, the connection ends.
+        let _ = send(connection, &Message::Failure2(reason).encode(transaction)).await;
+    }
+    Error::Authentication(fault)
+}
+
+async fn send(connection: &Connection, message: &[u8]) -> Result<(), Error> {
+    let sqe = Authentication { bytes: message.len() as u32 }.send();
+    let data = Data::Write(Buffer::copy_from(message).freeze());
+    run(connection, "Authentication Send", sqe, data).await.map(drop)
+}
+
+async fn receive(connection: &Connection) -> Result<Buffer, Error> {
+    let sqe = Authentication { bytes: MESSAGE_BYTES as u32 }.receive();
+    let data = Data::Read(Destination::whole(Buffer::zeroed(MESSAGE_BYTES)));
+    let (_, data) = run(connection, "Authentication Receive", sqe, data).await?;
+    Ok(data.into_buffer().unwrap_or_else(|| Buffer::zeroed(0)))
+}

@@ -1,0 +1,179 @@
+//! Goal: a target that asks for proofs serves hosts that know their secret, all their queue pairs and
+//! discovery, and nobody else; each side says why it does not go on.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use auth::{Fault, Group, Hash, Key, KeyPair, Policy};
+use block::MemoryBacking;
+use host::{ConnectOptions, Controller, Error, Namespace};
+use nvme::auth::Reason;
+use nvme::{HostId, Nqn, Nsid, Status};
+use ring::{Buffer, Runtime};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use target::{
+    AdmissionMode, Admissions, HostAccess, HostProof, Limits, Server, ServerOptions, Subsystem,
+    Target,
+};
+
+fn nqn(name: &str) -> Nqn {
+    Nqn::new(&format!("nqn.2026-11.test:{name}")).unwrap()
+}
+
+fn run<F: Future>(future: F) -> F::Output {
+    let mut runtime = Runtime::new(&ring::Config::default()).unwrap();
+    runtime.block_on(async {
+        ring::time::timeout(Duration::from_mins(2), future).await.expect("the test hangs")
+    })
+}
+
+fn key() -> Key {
+    Key::generate(Some(Hash::Sha256), 32).unwrap()
+}
+
+fn keys() -> KeyPair {
+    KeyPair { host: key(), controller: Some(key()) }
+}
+
+/// A target for the hosts "keyed", which has to prove itself by these keys, and "plain", which does not.
+fn start(keys: &KeyPair, policy: Policy, cores: usize) -> (Arc<Target>, Server) {
+    let target = Target::new(Limits::default(), Admissions::new(AdmissionMode::AnyHost)).unwrap();
+    let access = HostAccess::List(BTreeSet::from([nqn("keyed"), nqn("plain")]));
+    let subsystem = Subsystem::new(nqn("disk"), "SERIAL", "Test", access);
+    let subsystem = target.add_subsystem(subsystem).unwrap();
+    let backing = Arc::new(MemoryBacking::new(1 << 20, 4096).unwrap());
+    subsystem.add_namespace(target::Namespace::new(Nsid(1), [5; 16], backing, false)).unwrap();
+    target.require_proof(nqn("keyed"), HostProof { keys: keys.clone(), policy }).unwrap();
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let options = ServerOptions { listen, cores, ..ServerOptions::default() };
+    let server = Server::start(&target, &options).unwrap();
+    (target, server)
+}
+
+fn options(server: &Server, host: &str, keys: Option<KeyPair>) -> ConnectOptions {
+    let options = ConnectOptions::new(server.addresses()[0], nqn("disk"));
+    let mut options = options.with_host(HostId([9; 16]), nqn(host));
+    options.dhchap = keys;
+    options.nr_io_queues = 2;
+    options
+}
+
+async fn refusal(options: ConnectOptions) -> Error {
+    Controller::connect(options).await.unwrap_err()
+}
+
+/// Goal: data goes over authenticated queue pairs in each group, on one core and on several, and still
+/// after they have been authenticated again.
+#[test]
+fn keyed_hosts_are_served() {
+    for (index, group) in Group::ALL.into_iter().enumerate() {
+        run(async {
+            let keys = keys();
+            let policy = Policy { hashes: vec![Hash::ALL[index % 3]], groups: vec![group] };
+            let (_target, server) = start(&keys, policy, 1 + index % 2);
+            let mut options = options(&server, "keyed", Some(keys));
+            options.connect_timeout = Duration::from_mins(1);
+            let controller = Controller::connect(options).await.unwrap();
+            let namespace = Namespace::open(&controller, Nsid(1)).await.unwrap();
+            for round in 0..2_u8 {
+                let bytes = Buffer::copy_from(&vec![round + 1; 65_536]);
+                namespace.write(0, bytes.freeze()).await.unwrap();
+                let read = namespace.read(0, Buffer::zeroed(65_536)).await.unwrap();
+                assert!(read.iter().all(|byte| *byte == round + 1));
+                controller.reauthenticate().await.unwrap();
+            }
+            assert_eq!(controller.reconnects(), 0);
+            controller.disconnect().await.unwrap();
+            server.shutdown().await.unwrap();
+        });
+    }
+}
+
+/// Goal: discovery asks hosts with a secret for it where that is wanted, and shows them what is theirs.
+#[test]
+fn discovery_asks_too() {
+    run(async {
+        let keys = keys();
+        let (target, server) = start(&keys, Policy::default(), 1);
+        let of = |host, keys| {
+            let mut options = options(&server, host, keys);
+            options.subsystem_nqn = Nqn::discovery();
+            options
+        };
+        Controller::connect_discovery(of("keyed", None)).await.unwrap();
+        Controller::connect_discovery(of("keyed", Some(keys.clone()))).await.unwrap();
+        target.require_proof_for_discovery();
+        let controller = Controller::connect_discovery(of("keyed", Some(keys))).await.unwrap();
+        let log = controller.discover().await.unwrap();
+        let names = log.entries.iter().filter_map(|entry| entry.subsystem_nqn().ok());
+        assert!(names.into_iter().any(|name| name == nqn("disk")));
+        let error = Controller::connect_discovery(of("keyed", None)).await.unwrap_err();
+        assert!(matches!(error, Error::SecretNeeded), "{error}");
+        Controller::connect_discovery(of("plain", None)).await.unwrap();
+    });
+}
+
+/// Goal: who does not know the secrets is refused, and knows why; others are served meanwhile.
+#[test]
+fn strangers_are_refused() {
+    run(async {
+        let keys = keys();
+        let (target, server) = start(&keys, Policy::default(), 1);
+        let error = refusal(options(&server, "keyed", None)).await;
+        assert!(matches!(error, Error::SecretNeeded), "{error}");
+        let wrong = KeyPair { host: key(), ..keys.clone() };
+        let error = refusal(options(&server, "keyed", Some(wrong))).await;
+        let failed = Fault::Refused(Reason::FAILED);
+        assert!(matches!(error, Error::Authentication(fault) if fault == failed), "{error}");
+        let wrong = KeyPair { controller: Some(key()), ..keys.clone() };
+        let error = refusal(options(&server, "keyed", Some(wrong))).await;
+        let failed = Fault::Unacceptable(Reason::FAILED);
+        assert!(matches!(error, Error::Authentication(fault) if fault == failed), "{error}");
+        assert_eq!(error.to_errno(), 13);
+        // Who demands a proof does not go on without one.
+        let error = refusal(options(&server, "plain", Some(keys.clone()))).await;
+        assert!(matches!(error, Error::Authentication(Fault::Unproved)), "{error}");
+        // A secret alone does no harm where it is not asked for.
+        let one_way = KeyPair { controller: None, ..keys };
+        let mild = Controller::connect(options(&server, "plain", Some(one_way))).await.unwrap();
+        mild.disconnect().await.unwrap();
+        while !target.controllers().is_empty() {
+            ring::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+}
+
+/// Goal: guesses are bounded, and do not keep out who knows the secret once it has proved itself.
+#[test]
+fn guesses_are_bounded() {
+    run(async {
+        let keys = keys();
+        let policy = Policy { hashes: Hash::ALL.to_vec(), groups: vec![Group::Null] };
+        let (_target, server) = start(&keys, policy, 1);
+        let wrong = KeyPair { host: key(), ..keys.clone() };
+        let mut is_busy = false;
+        for _ in 0..64 {
+            let error = refusal(options(&server, "keyed", Some(wrong.clone()))).await;
+            is_busy |= matches!(&error, Error::Refused { status, .. }
+                if status.is(Status::CONNECT_CONTROLLER_BUSY));
+        }
+        assert!(is_busy, "guesses go on");
+        loop {
+            match Controller::connect(options(&server, "keyed", Some(keys.clone()))).await {
+                Ok(_) => break,
+                Err(Error::Refused { .. }) => ring::time::sleep(Duration::from_millis(200)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+}
+
+/// Goal: sessions that an agent admits are not asked for proofs: their earlier controllers would end
+/// before the new one has proved itself.
+#[test]
+fn admitted_sessions_have_no_proofs() {
+    let target =
+        Target::new(Limits::default(), Admissions::new(AdmissionMode::Controlled)).unwrap();
+    let proof = HostProof { keys: keys(), policy: Policy::default() };
+    assert!(target.require_proof(nqn("keyed"), proof).is_err());
+}
