@@ -8,6 +8,7 @@ mod confine;
 mod deploy;
 mod descriptors;
 mod doctor;
+mod keys;
 mod load;
 mod one_file;
 mod signals;

@@ -7,6 +7,7 @@ pub(crate) mod args;
 mod attach;
 mod check;
 mod foreign;
+mod keys;
 mod pattern;
 mod perf;
 mod show;
@@ -75,6 +76,12 @@ enum NvmeCommand {
     IdCtrl(show::IdControllerArgs),
     /// Show Identify Namespace.
     IdNs(show::IdNamespaceArgs),
+    /// Make a key by which a host or a target proves itself (DH-HMAC-CHAP).
+    #[command(after_help = "Example:\n  tsumugi nvme gen-dhchap-key --hmac 1 --output host.key")]
+    GenDhchapKey(keys::GenerateArgs),
+    /// Check that such a key is well formed.
+    #[command(after_help = "Example:\n  tsumugi nvme check-dhchap-key --key host.key")]
+    CheckDhchapKey(keys::CheckKeyArgs),
 }
 
 /// Data that is not what it ought to be.
@@ -99,6 +106,8 @@ pub(crate) fn run(args: NvmeArgs) -> anyhow::Result<ExitCode> {
         NvmeCommand::Perf(args) => perf::run(args),
         NvmeCommand::IdCtrl(args) => block_on(show::id_controller(args)),
         NvmeCommand::IdNs(args) => block_on(show::id_namespace(args)),
+        NvmeCommand::GenDhchapKey(args) => keys::generate(&args),
+        NvmeCommand::CheckDhchapKey(args) => keys::check(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -111,7 +120,13 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Option<ExitCode> {
     }
     let error = error.downcast_ref::<Error>()?;
     let is_connecting = error.is_connection_error()
-        || matches!(error, Error::Refused { command: "Connect", .. } | Error::ControllerLost(_));
+        || matches!(
+            error,
+            Error::Refused { command: "Connect", .. }
+                | Error::ControllerLost(_)
+                | Error::SecretNeeded
+                | Error::Authentication(_)
+        );
     let is_io = matches!(
         error,
         Error::Io { .. }

@@ -5,6 +5,7 @@
 //! (the addresses that were taken, then the namespaces), progress and messages to standard error.
 
 mod config;
+mod hosts;
 mod identity;
 mod namespace;
 mod report;
@@ -14,6 +15,7 @@ use crate::signals::Signals;
 use anyhow::{Context, bail};
 use clap::Args;
 use config::{Settings, SubsystemSettings};
+use hosts::HostSettings;
 use namespace::NamespaceSettings;
 use nvme::{Nqn, Nsid};
 use ring::{Runtime, SocketOptions};
@@ -50,16 +52,23 @@ Examples:
     tsumugi target --listen 10.0.0.7:4420 --insecure --cores 2 --poll-us 50 \\
         --namespace /dev/nvme0n1
 
-  The same from a file:
+  A disk, for a host on another machine that proves itself by a key:
+    tsumugi nvme gen-dhchap-key --output host.key
+    tsumugi target --listen 10.0.0.7:4420 --host HOSTNQN,dhchap-key=host.key \\
+        --namespace /dev/nvme0n1
+
+  From a file:
     tsumugi target target.toml
 
     listen = [\"10.0.0.7:4420\"]
-    insecure = true
     cores = 2
     poll_us = 50
     [[subsystem]]
     [[subsystem.namespace]]
     path = \"/dev/nvme0n1\"
+    [[subsystem.host]]
+    nqn = \"HOSTNQN\"
+    dhchap_key = \"host.key\"
 
 Names: hosts recognise a disk by its subsystem's NQN and its namespace's UUID, and take
 equal names for two paths to the same blocks. Without --nqn and uuid= both are made from this
@@ -91,6 +100,18 @@ pub(crate) struct TargetArgs {
     /// NQN of a host that may connect; may be repeated [default: any]
     #[arg(long, value_name = "NQN")]
     allow_host: Vec<Nqn>,
+    /// A host that may connect; may be repeated
+    #[arg(
+        long,
+        value_name = "HOST",
+        help = "A host that may connect: NQN[,dhchap-key=FILE[,dhchap-ctrl-key=FILE]\
+        [,dhchap-hash=sha256][,dhchap-dhgroup=ffdhe2048]]; with a key it has to prove itself, with a \
+        second one the target proves itself to it if it asks; may be repeated"
+    )]
+    host: Vec<HostSettings>,
+    /// Hosts with keys prove themselves to the discovery service too, for which nvme-cli has no way
+    #[arg(long)]
+    auth_discovery: bool,
     /// Microseconds to spin for work before sleeping; pauses by itself while there is none
     #[arg(long, value_name = "N")]
     poll_us: Option<u64>,
@@ -125,6 +146,7 @@ impl TargetArgs {
         };
         settings.listen.extend(&self.listen);
         settings.insecure |= self.insecure;
+        settings.auth_discovery |= self.auth_discovery;
         settings.cores = self.cores.or(settings.cores);
         settings.poll_us = self.poll_us.or(settings.poll_us);
         settings.data_memory_max = self.data_memory_max.or(settings.data_memory_max);
@@ -137,10 +159,13 @@ impl TargetArgs {
             settings.subsystems.push(SubsystemSettings::new(
                 self.nqn.clone(),
                 &self.allow_host,
+                &self.host,
                 &self.namespace,
             ));
-        } else if self.nqn.is_some() || !self.allow_host.is_empty() {
-            bail!("--nqn and --allow-host are for the namespaces of --namespace: give some");
+        } else if self.nqn.is_some() || !self.allow_host.is_empty() || !self.host.is_empty() {
+            bail!(
+                "--nqn, --allow-host and --host are for the namespaces of --namespace: give some"
+            );
         }
         settings.check()?;
         Ok(settings)
@@ -176,6 +201,13 @@ async fn serve(
         ..defaults
     };
     let target = Target::new(limits, Admissions::new(AdmissionMode::AnyHost))?;
+    let hosts = settings.subsystems.iter().flat_map(|subsystem| &subsystem.hosts);
+    for (host, proof) in hosts::proofs(hosts)? {
+        target.require_proof(host, proof)?;
+    }
+    if settings.auth_discovery {
+        target.require_proof_for_discovery();
+    }
     for subsystem in &settings.subsystems {
         let opened = {
             let opening = std::pin::pin!(open_subsystem(subsystem));
@@ -213,11 +245,9 @@ async fn serve(
 }
 
 async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsystem> {
-    let access = if settings.allow_hosts.is_empty() {
-        HostAccess::Any
-    } else {
-        HostAccess::List(settings.allow_hosts.iter().cloned().collect::<BTreeSet<_>>())
-    };
+    let named = settings.allow_hosts.iter().chain(settings.hosts.iter().map(|host| &host.nqn));
+    let named: BTreeSet<Nqn> = named.cloned().collect();
+    let access = if named.is_empty() { HostAccess::Any } else { HostAccess::List(named) };
     let mut uuids = Vec::new();
     for namespace in &settings.namespaces {
         namespace.prepare().await?;

@@ -1,6 +1,7 @@
 //! Arguments that the commands share.
 
 use super::foreign::ForeignArgs;
+use super::keys::SecretArgs;
 use anyhow::{Context, bail};
 use clap::Args;
 use host::{ConnectOptions, Controller, Namespace};
@@ -68,6 +69,8 @@ pub(crate) struct TargetArgs {
     #[arg(short = 'Q', long, value_name = "N", default_value_t = 128)]
     queue_size: u16,
     #[command(flatten)]
+    secrets: SecretArgs,
+    #[command(flatten)]
     foreign: ForeignArgs,
 }
 
@@ -114,6 +117,7 @@ impl TargetArgs {
         options.connect_timeout = duration("connect-timeout", self.connect_timeout)?;
         options.hdr_digest = self.hdr_digest;
         options.data_digest = self.data_digest;
+        options.dhchap = self.secrets.keys()?;
         options.network_namespace.clone_from(&self.network_namespace);
         options.nr_io_queues = self.nr_io_queues;
         options.queue_size = self.queue_size;

@@ -39,6 +39,10 @@ pub(crate) async fn connect_test(args: CheckArgs) -> anyhow::Result<()> {
         stages.push(Stage { name, duration: now.since(since) });
         since = now;
     };
+    if controller.options().dhchap.is_some() {
+        controller.reauthenticate().await?;
+        done("authenticate again");
+    }
     let nsid = args.namespace.choose(&controller).await?;
     let namespace = Namespace::open(&controller, nsid).await?;
     done("identify namespace");

@@ -2,7 +2,7 @@
 //!
 //! Scripts that were written for nvme-cli give them. One that asks for what is done anyway is taken;
 //! one that asks for what is not there is refused with the reason, for a connection that silently
-//! lacks, say, authentication is worse than none.
+//! lacks, say, encryption is worse than none.
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
@@ -76,10 +76,6 @@ pub(super) struct ForeignArgs {
     host_traddr: Option<String>,
     #[arg(short = 'f', long, hide = true, value_name = "INTERFACE")]
     host_iface: Option<String>,
-    #[arg(short = 'S', long, hide = true, value_name = "SECRET")]
-    dhchap_secret: Option<String>,
-    #[arg(short = 'C', long, hide = true, value_name = "SECRET")]
-    dhchap_ctrl_secret: Option<String>,
     #[arg(long, hide = true)]
     tls: bool,
     #[arg(long, hide = true, value_name = "KEY")]
@@ -110,8 +106,8 @@ impl ForeignArgs {
     /// # Errors
     /// Which option is refused, and why.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        const UNAUTHENTICATED: &str = "this host neither authenticates nor encrypts; keep the \
-            network to yourself, or let the kernel's host connect (nvme-cli)";
+        const UNENCRYPTED: &str = "this host encrypts nothing; keep the network to yourself, or let \
+            the kernel's host connect (nvme-cli)";
         const ROUTED: &str = "the kernel's routes choose the way to the target; to use other \
             routes, give --network-namespace";
         const ALIKE: &str = "all I/O queue pairs are alike: give --nr-io-queues";
@@ -121,12 +117,10 @@ impl ForeignArgs {
         let given = [
             ("--host-traddr", self.host_traddr.is_some(), ROUTED),
             ("--host-iface", self.host_iface.is_some(), ROUTED),
-            ("--dhchap-secret", self.dhchap_secret.is_some(), UNAUTHENTICATED),
-            ("--dhchap-ctrl-secret", self.dhchap_ctrl_secret.is_some(), UNAUTHENTICATED),
-            ("--tls", self.tls, UNAUTHENTICATED),
-            ("--tls-key", self.tls_key.is_some(), UNAUTHENTICATED),
-            ("--keyring", self.keyring.is_some(), UNAUTHENTICATED),
-            ("--concat", self.concat, UNAUTHENTICATED),
+            ("--tls", self.tls, UNENCRYPTED),
+            ("--tls-key", self.tls_key.is_some(), UNENCRYPTED),
+            ("--keyring", self.keyring.is_some(), UNENCRYPTED),
+            ("--concat", self.concat, UNENCRYPTED),
             ("--nr-write-queues", self.nr_write_queues.is_some(), ALIKE),
             ("--nr-poll-queues", self.nr_poll_queues.is_some(), ALIKE),
             ("--tos", self.tos.is_some(), "packets are sent with the system's type of service"),

@@ -1,5 +1,6 @@
 //! What a target shall do, from its configuration file and its flags.
 
+use super::hosts::HostSettings;
 use super::identity;
 use super::namespace::NamespaceSettings;
 use anyhow::{Context, bail};
@@ -18,6 +19,7 @@ const DATA_MEMORY_MIN: u64 = 4 << 20;
 pub(super) struct Settings {
     pub(super) listen: Vec<SocketAddr>,
     pub(super) insecure: bool,
+    pub(super) auth_discovery: bool,
     pub(super) cores: Option<usize>,
     pub(super) poll_us: Option<u64>,
     #[serde(deserialize_with = "super::size::deserialize")]
@@ -34,6 +36,7 @@ impl Default for Settings {
         Self {
             listen: Vec::new(),
             insecure: false,
+            auth_discovery: false,
             cores: None,
             poll_us: None,
             data_memory_max: None,
@@ -55,6 +58,8 @@ pub(super) struct SubsystemSettings {
     model: Option<String>,
     #[serde(default, deserialize_with = "nqns")]
     pub(super) allow_hosts: Vec<Nqn>,
+    #[serde(default, rename = "host")]
+    pub(super) hosts: Vec<HostSettings>,
     #[serde(default, rename = "namespace")]
     pub(super) namespaces: Vec<NamespaceSettings>,
 }
@@ -82,14 +87,17 @@ impl Settings {
             bail!("cores must be at least 1");
         }
         let exposed = self.listen.iter().find(|address| !address.ip().is_loopback());
+        let has_keys = self.subsystems.iter().all(SubsystemSettings::has_keys);
         if let Some(address) = exposed
             && !self.insecure
+            && !has_keys
         {
             bail!(
                 "{address} can be reached from other machines, and hosts are not authenticated: \
                  whoever reaches it can read and overwrite the namespaces, and --allow-host only \
-                 compares a name that any host can claim. Listen on a loopback address, or give \
-                 --insecure if the network is yours alone"
+                 compares a name that any host can claim. Give each host a key with \
+                 --host NQN,dhchap-key=FILE, listen on a loopback address, or give --insecure if \
+                 the network is yours alone"
             );
         }
         Ok(())
@@ -100,6 +108,7 @@ impl SubsystemSettings {
     pub(super) fn new(
         nqn: Option<Nqn>,
         allow_hosts: &[Nqn],
+        hosts: &[HostSettings],
         namespaces: &[NamespaceSettings],
     ) -> Self {
         Self {
@@ -107,8 +116,16 @@ impl SubsystemSettings {
             serial: None,
             model: None,
             allow_hosts: allow_hosts.to_vec(),
+            hosts: hosts.to_vec(),
             namespaces: namespaces.to_vec(),
         }
+    }
+
+    /// Whether nobody may connect who does not prove itself.
+    fn has_keys(&self) -> bool {
+        self.allow_hosts.is_empty()
+            && !self.hosts.is_empty()
+            && self.hosts.iter().all(HostSettings::has_key)
     }
 
     /// The subsystem's name: the one that was given, else one made from its persistent namespaces,
@@ -169,5 +186,12 @@ mod tests {
         assert!(settings.check().unwrap_err().to_string().contains("--insecure"));
         settings.insecure = true;
         settings.check().unwrap();
+        // Hosts that prove themselves are no strangers, unless others may come beside them.
+        let key = "[[subsystem.host]]\nnqn = \"nqn.2026-01.io.tsumugi:h\"\ndhchap_key = \"/k\"\n";
+        let mut settings: Settings = toml::from_str(&format!("{text}{key}")).unwrap();
+        settings.check().unwrap();
+        let keyless = "[[subsystem.host]]\nnqn = \"nqn.2026-01.io.tsumugi:other\"\n";
+        let mut settings: Settings = toml::from_str(&format!("{text}{key}{keyless}")).unwrap();
+        assert!(settings.check().unwrap_err().to_string().contains("dhchap-key"));
     }
 }

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
 
 const FABRICS: &str = "/dev/nvme-fabrics";
 const MODULE: &str = "/sys/module/nvme_tcp";
@@ -75,6 +76,20 @@ fn line(options: &ConnectOptions, cpus: usize) -> String {
     words.join(",")
 }
 
+/// The end of that line, which nobody may see.
+fn secrets(options: &ConnectOptions) -> Zeroizing<String> {
+    let mut words = Zeroizing::new(String::new());
+    if let Some(keys) = &options.dhchap {
+        words.push_str(",dhchap_secret=");
+        words.push_str(&keys.host.to_text());
+        if let Some(controller) = &keys.controller {
+            words.push_str(",dhchap_ctrl_secret=");
+            words.push_str(&controller.to_text());
+        }
+    }
+    words
+}
+
 /// The controller's number in what the kernel answers: `instance=3,cntlid=1`.
 fn instance(answer: &str) -> Option<u32> {
     answer.split(',').find_map(|word| word.trim().strip_prefix("instance=")?.parse().ok())
@@ -89,7 +104,8 @@ pub(super) fn attach(options: &ConnectOptions, nsid: Nsid) -> anyhow::Result<Att
         .write(true)
         .open(FABRICS)
         .with_context(|| format!("cannot open {FABRICS}"))?;
-    fabrics.write_all(line.as_bytes()).with_context(|| {
+    let whole = Zeroizing::new([line.as_str(), secrets(options).as_str()].concat());
+    fabrics.write_all(whole.as_bytes()).with_context(|| {
         format!("the kernel's host does not connect (its log, dmesg, says why); asked: {line}")
     })?;
     let mut answer = String::new();

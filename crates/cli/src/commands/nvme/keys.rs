@@ -1,0 +1,95 @@
+//! `gen-dhchap-key`, `check-dhchap-key`, and the secrets that the other commands take.
+
+use crate::keys::{self, SecretText};
+use anyhow::{Context, bail};
+use auth::{Hash, Key, KeyPair};
+use clap::Args;
+use nvme::Nqn;
+use std::path::PathBuf;
+
+/// Secrets of a connection.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct SecretArgs {
+    /// This host's key (DHHC-1:...) or the file that holds it, for targets that ask for a proof
+    #[arg(short = 'S', long, value_name = "FILE|KEY")]
+    dhchap_secret: Option<SecretText>,
+    /// The target's key or the file that holds it: the target has to prove itself too
+    #[arg(short = 'C', long, value_name = "FILE|KEY")]
+    dhchap_ctrl_secret: Option<SecretText>,
+}
+
+impl SecretArgs {
+    /// The keys, if any are given.
+    ///
+    /// # Errors
+    /// If one cannot be read, or the target's is given alone.
+    pub(super) fn keys(&self) -> anyhow::Result<Option<KeyPair>> {
+        let Some(host) = &self.dhchap_secret else {
+            if self.dhchap_ctrl_secret.is_some() {
+                bail!(
+                    "--dhchap-ctrl-secret: a target proves itself to a host that does: give --dhchap-secret too"
+                );
+            }
+            return Ok(None);
+        };
+        let controller = self.dhchap_ctrl_secret.as_ref();
+        Ok(Some(KeyPair {
+            host: host.key("dhchap-secret")?,
+            controller: controller.map(|key| key.key("dhchap-ctrl-secret")).transpose()?,
+        }))
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    /// Hash function that transforms the key with its owner's NQN: 0 none, 1 SHA-256, 2 SHA-384, 3 SHA-512
+    #[arg(short = 'm', long, value_name = "N", default_value_t = 0)]
+    hmac: u8,
+    /// Bytes of the key: 32, 48 or 64 [default: 32, or those of the hash function]
+    #[arg(short = 'l', long, value_name = "BYTES")]
+    key_length: Option<usize>,
+    /// Taken for compatibility: the key is random whoever it is for
+    #[arg(short = 'n', long, hide = true, value_name = "NQN")]
+    #[allow(dead_code, reason = "it asks for what is done anyway")]
+    nqn: Option<Nqn>,
+    /// Write the key to this new file, of mode 0600 [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckKeyArgs {
+    /// The key, or the file that holds it
+    #[arg(short = 'k', long, value_name = "FILE|KEY")]
+    key: SecretText,
+}
+
+fn hash_of(hmac: u8) -> anyhow::Result<Option<Hash>> {
+    match hmac {
+        0 => Ok(None),
+        id => Hash::from_id(id).map(Some).with_context(|| format!("--hmac {id}: it is 0 to 3")),
+    }
+}
+
+/// Makes a key.
+pub(crate) fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
+    let transform = hash_of(args.hmac)?;
+    let bytes = transform.map_or(32, Hash::bytes);
+    if transform.is_some() && args.key_length.is_some_and(|given| given != bytes) {
+        bail!("--key-length: a key for --hmac {} has {bytes} bytes", args.hmac);
+    }
+    let key = Key::generate(transform, args.key_length.unwrap_or(bytes)).context("--key-length")?;
+    match &args.output {
+        Some(path) => keys::write(path, &key)?,
+        None => println!("{}", key.to_text().as_str()),
+    }
+    Ok(())
+}
+
+/// Says whether a key is well formed, and what it is.
+pub(crate) fn check(args: &CheckKeyArgs) -> anyhow::Result<()> {
+    let key = args.key.key("key")?;
+    let hmac = key.transform().map_or(0, Hash::id);
+    println!("Key is valid (HMAC {hmac}, length {})", key.bytes());
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! Secrets for authentication: read from files that nobody else can read, and written to such.
+//!
+//! No message holds any part of a secret, and nothing is read from a file that others could have read.
+
+use anyhow::{Context, bail, ensure};
+use auth::Key;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::str::FromStr;
+use zeroize::Zeroizing;
+
+/// What secrets begin with.
+const PREFIX: &str = "DHHC-1:";
+/// Most bytes of a file that are read: a secret has 100.
+const FILE_BYTES_MAX: u64 = 4096;
+/// Permissions of others and of the group.
+const OTHERS: u32 = 0o077;
+
+/// A secret, or the file that holds it, as given on the command line.
+#[derive(Clone)]
+pub(crate) struct SecretText(Zeroizing<String>);
+
+impl FromStr for SecretText {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(Zeroizing::new(text.to_owned())))
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretText(..)")
+    }
+}
+
+impl SecretText {
+    /// The secret. Says aloud that one on the command line is no secret on this machine.
+    ///
+    /// # Errors
+    /// If it is none, or its file cannot be used.
+    pub(crate) fn key(&self, option: &str) -> anyhow::Result<Key> {
+        if !self.0.starts_with(PREFIX) {
+            return read(Path::new(self.0.as_str())).with_context(|| format!("--{option}"));
+        }
+        eprintln!(
+            "tsumugi: --{option}: a key on the command line can be read by every user of this \
+             machine: give the file that holds it"
+        );
+        self.0.parse().with_context(|| format!("--{option}: the key cannot be used"))
+    }
+}
+
+/// Reads a secret from a file.
+///
+/// # Errors
+/// If others may read the file, if it cannot be read, or if it holds no secret.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Key> {
+    let shown = path.display();
+    let file = File::open(path).with_context(|| format!("cannot open the key file {shown}"))?;
+    let metadata = file.metadata().with_context(|| format!("cannot examine {shown}"))?;
+    ensure!(metadata.is_file(), "{shown} is no file that could hold a key");
+    let mode = metadata.mode() & 0o7777;
+    if mode & OTHERS != 0 {
+        bail!(
+            "the key file {shown} is open to others (mode {mode:04o}): take a new key if they may \
+             have read it, and run chmod 600 {shown}"
+        );
+    }
+    let owner = metadata.uid();
+    let own = rustix::process::geteuid().as_raw();
+    ensure!(
+        owner == own || owner == 0,
+        "the key file {shown} belongs to user {owner}, who can change it: it has to be yours"
+    );
+    let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize));
+    file.take(FILE_BYTES_MAX)
+        .read_to_string(&mut text)
+        .with_context(|| format!("cannot read the key file {shown}"))?;
+    text.parse().with_context(|| format!("the key file {shown} cannot be used"))
+}
+
+/// Writes a secret to a new file of mode 0600.
+///
+/// # Errors
+/// If the file is there already or cannot be written.
+pub(crate) fn write(path: &Path, key: &Key) -> anyhow::Result<()> {
+    let context = || format!("cannot make the key file {}", path.display());
+    let mut options = OpenOptions::new();
+    let mut file =
+        options.write(true).create_new(true).mode(0o600).open(path).with_context(context)?;
+    writeln!(file, "{}", key.to_text().as_str()).with_context(context)?;
+    file.sync_all().with_context(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Goal: a key comes back from the file that was made for it; a file that others may read, one that
+    /// holds something else, and one that is there already are refused, and nothing of them is shown.
+    #[test]
+    fn key_files_are_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
+        let key = Key::generate(None, 32).unwrap();
+        write(&path, &key).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(read(&path).unwrap() == key);
+        assert!(write(&path, &key).is_err());
+        for mode in [0o640, 0o604, 0o620, 0o602] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let said = format!("{:#}", read(&path).unwrap_err());
+            assert!(said.contains("chmod 600") && !said.contains("DHHC"), "{said}");
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o400)).unwrap();
+        assert!(read(&path).unwrap() == key);
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, "DHHC-1:00:c2VjcmV0:").unwrap();
+        let said = format!("{:#}", read(&path).unwrap_err());
+        assert!(said.contains("32, 48 or 64 bytes") && !said.contains("c2Vj"), "{said}");
+        assert!(read(directory.path()).is_err());
+        let shown = format!("{:?}", "DHHC-1:00:c2VjcmV0:".parse::<SecretText>());
+        assert!(!shown.contains("c2Vj"), "{shown}");
+    }
+}
