@@ -237,6 +237,22 @@ mod tests {
         ConnectOptions::new(address, nqn).with_host(HostId([0x11; 16]), host)
     }
 
+    /// Goal: the kernel gets the keys in its words, and nothing that is shown has them.
+    #[test]
+    fn keys_are_given_and_not_shown() {
+        let mut options = options();
+        assert_eq!(secrets(&options).as_str(), "");
+        let key = auth::Key::generate(None, 32).unwrap();
+        let controller = auth::Key::generate(None, 64).unwrap();
+        let (host, ctrl) = (key.to_text(), controller.to_text());
+        options.dhchap = Some(auth::KeyPair { host: key, controller: Some(controller) });
+        let words =
+            format!(",dhchap_secret={},dhchap_ctrl_secret={}", host.as_str(), ctrl.as_str());
+        assert_eq!(*secrets(&options), words);
+        let shown = format!("{} {options:?}", line(&options, 4));
+        assert!(!shown.contains("DHHC") && !shown.contains(&host[10..20]), "{shown}");
+    }
+
     /// Goal: the kernel is asked for what ours would be asked for, in its words; times are rounded up,
     /// as 0 means something else.
     #[test]
