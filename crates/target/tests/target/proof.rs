@@ -194,7 +194,14 @@ fn conversation(server: &TestServer) -> (Vec<u8>, Vec<u8>) {
     let (cqe, _) = admin.command(Authentication { bytes: 8 }.send(), Some((Way::R2t, &[0; 8])), 0);
     assert!(cqe.status().is(Status::INVALID_OPCODE));
     let mut io = Client::open(server.address);
-    io.connect(&who, &nqn(), (1, id), (16, 4, 0)).unwrap();
+    let connected = io.connect(&who, &nqn(), (1, id), (16, 4, 0)).unwrap();
+    // The answer to the admin queue's Connect follows ICResp (128 bytes): a header of 8 bytes, the controller's
+    // number, and what is asked of the host.
+    let asked = &admin.log[128 + 8 + 2..128 + 8 + 4];
+    assert!(
+        !connected.is_authentication_required && asked == [0, 0],
+        "the host is asked for a proof"
+    );
     let bytes = vec![9; BLOCK as usize];
     for way in [Way::InCapsule, Way::R2t] {
         io.command(rw(NvmOpcode::WRITE, 0, 1), Some((way, &bytes)), 0);
