@@ -5,6 +5,7 @@ use crate::server::Server;
 use fuse::Response;
 use protocol::attr::{AttrChanges, Layout};
 use protocol::client::XattrMode;
+use protocol::files::NewFile;
 use protocol::{Errno, InodeId};
 use std::rc::Rc;
 
@@ -46,21 +47,23 @@ impl Server {
         Ok(Response::xattr(&value, size))
     }
 
-    /// Makes files in a directory. The kernel has checked that the caller may write to it.
+    /// Makes files in a directory. The kernel has checked that the caller may write to the directory, as for any
+    /// extended attribute; a create asks for search permission, too.
     pub(crate) async fn create_files(
         self: &Rc<Self>,
         id: InodeId,
-        (uid, gid): (u32, u32),
+        caller: (u32, u32),
         value: &[u8],
     ) -> Result<(), Errno> {
         let mut files = protocol::files::decode(value)?;
         // Only root gives files away.
-        if uid != 0 {
+        if caller.0 != 0 {
             let directory = self.client.attr(id).await?;
-            let gid = if directory.mode & SGID != 0 { directory.gid } else { gid };
-            for file in &mut files {
-                (file.uid, file.gid) = (uid, gid);
+            if !may_search(directory.mode, directory.uid == caller.0) {
+                return Err(Errno::EOPNOTSUPP);
             }
+            let handed_on = (directory.mode & SGID != 0).then_some(directory.gid);
+            files.iter_mut().for_each(|file| give(file, caller, handed_on));
         }
         self.client.create_files(id, files).await
     }
@@ -98,6 +101,25 @@ impl Server {
             _ => return Err(Errno::EINVAL),
         };
         self.client.set_xattr(id, name, value, mode).await
+    }
+}
+
+/// Whether a user that may write to a directory may search it for certain. A request does not name all groups of
+/// its caller, so either class has to grant both or nothing.
+fn may_search(mode: u16, is_owner: bool) -> bool {
+    let grants_more_than_write = |shift: u16| (mode >> shift) & 0o3 != 0o2;
+    match is_owner {
+        true => mode & 0o100 != 0,
+        false => grants_more_than_write(0) && grants_more_than_write(3),
+    }
+}
+
+/// Makes an ordinary user the owner of a file, as a create would. A directory with sgid hands its group on, which
+/// need not be one of the user's: the file gets no sgid for it then, as in the kernel.
+fn give(file: &mut NewFile, (uid, gid): (u32, u32), handed_on: Option<u32>) {
+    (file.uid, file.gid) = (uid, handed_on.unwrap_or(gid));
+    if file.gid != gid {
+        file.mode &= !SGID;
     }
 }
 
@@ -141,5 +163,35 @@ mod tests {
         for bad in ["", "stripe_size=5", "stripe_count=-2", "colour=red", "stripe_size=0"] {
             assert_eq!(parse(bad.as_bytes()), None, "{bad}");
         }
+    }
+    /// Goal: a user for whom a directory is certainly searchable makes files there, and no other.
+    #[test]
+    fn only_searchable_directories_take_files() {
+        for (mode, is_owner, may) in [
+            (0o755, true, true),
+            (0o677, true, false),
+            (0o770, false, true),
+            (0o777, false, true),
+            (0o722, false, false),
+            (0o772, false, false),
+            (0o727, false, false),
+        ] {
+            assert_eq!(may_search(mode, is_owner), may, "{mode:o}, owner {is_owner}");
+        }
+    }
+
+    /// Goal: an ordinary user owns what is made, and gets no sgid file of a group that may not be the user's.
+    #[test]
+    fn users_give_no_files_away() {
+        let given = |gid, handed_on| {
+            let (name, bytes) = (b"a".to_vec(), protocol::inline::Bytes(Vec::new()));
+            let (atime, mtime) = (protocol::Timestamp(0), protocol::Timestamp(0));
+            let mut file = NewFile { name, mode: 0o6755, uid: 0, gid: 0, atime, mtime, bytes };
+            give(&mut file, (2, gid), handed_on);
+            (file.mode, file.uid, file.gid)
+        };
+        assert_eq!(given(20, None), (0o6755, 2, 20));
+        assert_eq!(given(20, Some(10)), (0o4755, 2, 10));
+        assert_eq!(given(20, Some(20)), (0o6755, 2, 20));
     }
 }

@@ -57,6 +57,23 @@ impl Drop for Unfinished {
     }
 }
 
+/// Opens a regular file, and returns its attributes with it. Another program may have replaced it since it
+/// was listed: this neither follows a symbolic link nor waits for the writer of a FIFO.
+///
+/// # Errors
+/// The file cannot be opened, or it is no regular file any more.
+pub(crate) fn open_source(path: &Path) -> anyhow::Result<(File, Metadata)> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags.bits().cast_signed());
+    let file = options.open(path).context("cannot open it")?;
+    let data = file.metadata().context("cannot read its attributes")?;
+    if !data.is_file() {
+        bail!("another program replaced it by something that is no regular file");
+    }
+    Ok((file, data))
+}
+
 impl Copier {
     /// Tools for one worker.
     pub(crate) fn new(options: &Options, stop: Stop) -> Copier {
@@ -90,17 +107,15 @@ impl Copier {
     /// changes to a server they then go with its data.
     fn copy_data(&mut self, task: &Task, pair: &Pair, tally: &Tally) -> anyhow::Result<()> {
         let path = &*pair.target;
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-        let source = options.open(&task.source).context("cannot open it")?;
+        let (source, data) = open_source(&task.source)?;
         let mut options = OpenOptions::new();
         // Extended attributes are set through the name, and need a file that may be written.
-        options.write(true).create_new(true).mode((task.data.mode() & 0o777) | 0o200);
+        options.write(true).create_new(true).mode((data.mode() & 0o777) | 0o200);
         let target = options
             .open(path)
             .with_context(|| format!("cannot make a file in {}", parent(&task.target)))?;
         let digest = self.transfer(&source, Some(&target), Some(tally))?;
-        set_attributes(pair, &task.data, self.xattrs)?;
+        set_attributes(pair, &data, self.xattrs)?;
         if !self.checksum {
             // Writes may fail late, at the latest at close, whose result the standard library
             // drops. Without reading back, only a sync tells.

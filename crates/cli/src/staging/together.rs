@@ -5,19 +5,19 @@
 //! three calls for each. All files of a group appear, or none. A group that is refused, as when a name is there
 //! already, is copied file by file, which also finds out what is wrong.
 
-use super::file::Copier;
+use super::file::{Copier, open_source};
 use super::scan::Task;
 use super::{Tally, xattrs};
 use anyhow::{Context, anyhow};
 use protocol::files::{FIELDS_MAX_BYTES, FILES_XATTR, NEW_FILES_MAX, NewFile, encode};
 use protocol::inline::{Bytes, INLINE_MAX_BYTES};
 use protocol::{Timestamp, XATTR_VALUE_MAX_BYTES};
-use rustix::fs::{OFlags, XattrFlags, lsetxattr};
+use rustix::fs::{XattrFlags, lsetxattr};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -119,19 +119,17 @@ impl Copier {
     /// Reads a file that can be made in a group; `None` for others, and where something is wrong.
     fn read_small(&self, task: &Task) -> Option<NewFile> {
         let name = task.target.file_name()?.as_bytes().to_vec();
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-        let file = options.open(&task.source).ok()?;
-        let mut bytes = Vec::with_capacity(task.data.len() as usize + 1);
+        let (file, data) = open_source(&task.source).ok()?;
+        let mut bytes = Vec::with_capacity(data.len().min(INLINE_MAX_BYTES) as usize + 1);
         file.take(INLINE_MAX_BYTES + 1).read_to_end(&mut bytes).ok()?;
         let is_plain = !self.xattrs || !xattrs::may_have_any(&task.source);
         (bytes.len() as u64 <= INLINE_MAX_BYTES && is_plain).then(|| NewFile {
             name,
-            mode: (task.data.mode() & 0o7777) as u16,
-            uid: task.data.uid(),
-            gid: task.data.gid(),
-            atime: Timestamp::from_parts(task.data.atime(), task.data.atime_nsec() as u32),
-            mtime: Timestamp::from_parts(task.data.mtime(), task.data.mtime_nsec() as u32),
+            mode: (data.mode() & 0o7777) as u16,
+            uid: data.uid(),
+            gid: data.gid(),
+            atime: Timestamp::from_parts(data.atime(), data.atime_nsec() as u32),
+            mtime: Timestamp::from_parts(data.mtime(), data.mtime_nsec() as u32),
             bytes: Bytes(bytes),
         })
     }
