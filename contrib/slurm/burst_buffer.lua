@@ -3,7 +3,7 @@ burst_buffer.lua: Slurm makes a job's pool, stages its data in and out, and take
 
 slurm.conf has `BurstBufferType=burst_buffer/lua`, and this file is beside it. A job asks for a pool in its script:
 
-    #BB_LUA tsumugi size=10G stage_in=/home/me/input:/ stage_out=/results:/home/me/results
+    #BB_LUA tsumugi size=10G stage_in=/project/input:/ stage_out=/results:/project/results
 
     size=BYTES       of the backing file of each node, as `tsumugi up --size` (default: in /etc/tsumugi/slurm.conf)
     nodes=N          only the first N nodes of the job (default: all)

@@ -1,4 +1,4 @@
-//! What can be wrong with a secret, and with an authentication.
+//! Errors of secrets and of authentications.
 
 use nvme::auth::Reason;
 
@@ -9,13 +9,13 @@ pub enum KeyError {
     /// It is not of the form `DHHC-1:0N:BASE64:`.
     #[error("it is not of the form DHHC-1:0N:BASE64: (N from 0 to 3)")]
     Form,
-    /// The part in base64 is none.
+    /// The part after the prefix is not base64.
     #[error("the part behind DHHC-1:0N: is not base64")]
     Base64,
     /// Secrets have 32, 48 or 64 bytes.
     #[error("a secret has 32, 48 or 64 bytes, this one has {0}")]
     Length(usize),
-    /// The checksum is another: a character is wrong.
+    /// The checksum does not match: a character is wrong.
     #[error("its checksum does not match: a character is wrong")]
     Checksum,
 }
@@ -24,10 +24,10 @@ pub enum KeyError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The peer gave up, for this reason.
+    /// The peer ended the authentication for this reason.
     #[error("the peer ended it: {0}")]
     Refused(Reason),
-    /// The peer did what it must not; it has to be told this reason.
+    /// The peer broke the protocol. We send it this reason before the connection ends.
     #[error("{0}")]
     Unacceptable(Reason),
     /// The controller was asked for a proof and gave none.
@@ -36,7 +36,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The reason to tell the peer, if it has to be told.
+    /// Returns the reason to send to the peer, unless the peer itself ended the authentication.
     pub fn reason(self) -> Option<Reason> {
         match self {
             Self::Refused(_) => None,

@@ -86,8 +86,8 @@ impl Host {
 }
 
 impl Answered {
-    /// Takes the verdict. The host is authenticated if this succeeds, and the controller if the host has
-    /// its secret; the bytes, if any, are the message that tells it so.
+    /// Processes the controller's verdict. On success the host is authenticated; if the host demanded a
+    /// proof, the controller is, too, and the returned bytes are the message that confirms it.
     ///
     /// # Errors
     /// Why the transaction has ended.

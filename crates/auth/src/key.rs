@@ -17,7 +17,7 @@ const PREFIX: &str = "DHHC-1:";
 const LENGTHS: [usize; 3] = [32, 48, 64];
 const CRC_BYTES: usize = 4;
 
-/// A secret. Neither printing nor comparing it tells what it is.
+/// A secret. Its `Debug` form hides the bytes, and comparison takes constant time.
 #[derive(Clone)]
 pub struct Key {
     secret: Zeroizing<Vec<u8>>,
@@ -25,7 +25,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Makes a secret that nobody knows, of the transformation's length; without one of `bytes`.
+    /// Generates a random secret. Its length is the transformation's, or `bytes` without one.
     ///
     /// # Errors
     /// [`KeyError::Length`].
@@ -39,7 +39,7 @@ impl Key {
         Ok(Self { secret, transform })
     }
 
-    /// The secret as text, to be kept where nobody else reads it.
+    /// Returns the secret as text. Store it only in a file that no other user can read.
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut bytes = self.secret.clone();
         bytes.extend_from_slice(&crc(&self.secret));
@@ -48,17 +48,17 @@ impl Key {
         Zeroizing::new(format!("{PREFIX}{id:02}:{}:", base64.as_str()))
     }
 
-    /// The hash function that transforms it, if any does.
+    /// Returns the hash function that transforms the secret, if it has one.
     pub fn transform(&self) -> Option<Hash> {
         self.transform
     }
 
-    /// Bytes of the secret.
+    /// Returns the secret's length in bytes.
     pub fn bytes(&self) -> usize {
         self.secret.len()
     }
 
-    /// What is used as HMAC key by or for the owner of this NQN.
+    /// Returns the HMAC key that the owner of this NQN uses.
     pub(crate) fn of(&self, nqn: &str) -> Zeroizing<Vec<u8>> {
         match self.transform {
             None => self.secret.clone(),

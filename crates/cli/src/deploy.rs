@@ -34,6 +34,7 @@ pub(crate) mod place;
 pub(crate) mod plan;
 pub(crate) mod prepare;
 pub(crate) mod process;
+pub(crate) mod reach;
 pub(crate) mod record;
 pub(crate) mod remote;
 pub(crate) mod restart;

@@ -1,4 +1,4 @@
-//! What of a machine a job would miss: the findings of `tsumugi doctor`, and what belongs to each.
+//! The checks of `tsumugi doctor`: each returns findings, with a fix where a job would run into trouble.
 
 mod machine;
 mod nodes;
@@ -11,15 +11,15 @@ use crate::deploy::hosts::Spot;
 use crate::print::words;
 use serde::{Deserialize, Serialize};
 
-/// How well something is, the worst last.
+/// Severity of a finding, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
-    /// As it should be.
+    /// Nothing to do.
     Ok,
     /// It works, but slowly.
     Slow,
-    /// It works, but others can get at it, or it can be lost.
+    /// It works, but other users can reach the data, or the data can be lost.
     Unsafe,
     /// It does not work.
     Missing,
@@ -37,16 +37,16 @@ impl Level {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Finding {
-    /// What was looked at: `kernel`, `engine`, `fuse` and so on.
+    /// The subject of the check: `kernel`, `engine`, `fuse` and so on.
     pub(crate) what: String,
-    /// How well it is.
+    /// Its severity.
     pub(crate) level: Level,
-    /// What was found.
+    /// The observation.
     pub(crate) found: String,
-    /// What to do about it, where it is not well.
+    /// The fix, unless the level is `ok`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fix: Option<String>,
 }
@@ -61,14 +61,14 @@ impl Finding {
     }
 }
 
-/// What was found on a machine.
+/// All findings of one machine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// The machine's name, or what ssh calls it.
+    /// The machine's name, or its name for ssh.
     pub(crate) host: String,
-    /// The program's version there.
+    /// Version of the program on that machine.
     pub(crate) version: String,
-    /// Its place in the network, if it is known.
+    /// Its addresses in the data network, if they are known.
     #[serde(default)]
     pub(crate) spot: Option<Spot>,
     /// The findings.
@@ -76,13 +76,13 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// The worst of the findings.
+    /// Returns the worst level of all findings.
     pub(crate) fn level(&self) -> Level {
         self.findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
     }
 }
 
-/// Looks at this machine; measures its storage if asked to.
+/// Checks this machine; with `measure`, also measures its storage.
 pub(crate) fn of_machine(place: &Place, measure: bool) -> Report {
     let mut findings = machine::look();
     findings.extend(storage::look(place, measure));

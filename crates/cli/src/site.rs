@@ -1,7 +1,7 @@
-//! What a site gives to jobs: `/etc/tsumugi/site.toml`, read on each machine by itself.
+//! A site's devices, defaults and limits: `/etc/tsumugi/site.toml`. Each machine reads its own file.
 //!
-//! The file says what is used where nobody says otherwise. It is no lock: who may open a device is up to
-//! the device's permissions.
+//! Options on the command line override the defaults. The file grants no access: the permissions of a
+//! device decide which users can open it.
 
 pub(crate) mod devices;
 mod network;
@@ -15,11 +15,13 @@ use serde::{Deserialize, Deserializer};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where it is.
+/// The file's path.
 const PATH: &str = "/etc/tsumugi/site.toml";
-/// Names another file.
+/// The environment variable that names another file.
 pub(crate) const VARIABLE: &str = "TSUMUGI_SITE";
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// Bytes of a backing file if neither an option nor the site sets the size.
+pub(crate) const SIZE_DEFAULT: u64 = 2 << 30;
 
 /// A site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -27,11 +29,11 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub(crate) struct Site {
     /// The subnet in which nodes reach one another.
     pub(crate) data_network: Option<Subnet>,
-    /// What `up` and `run` use for options that are not given.
+    /// Values of options that are missing on the command line.
     pub(crate) defaults: Defaults,
-    /// What jobs may have.
+    /// Limits of each job.
     pub(crate) limits: Limits,
-    /// What nodes have; of several entries for a node the first counts.
+    /// Devices of nodes. The first entry that matches a node counts.
     pub(crate) node: Vec<NodeEntry>,
 }
 
@@ -57,33 +59,29 @@ pub(crate) struct Limits {
     /// Largest backing file, in bytes.
     #[serde(deserialize_with = "bytes")]
     pub(crate) size: Option<u64>,
-    /// Users, and groups with an @ before them, who may make file systems; everybody without it.
+    /// Users, and groups with an @ before them, that may make file systems. Without it every user may.
     pub(crate) owners: Option<Vec<String>>,
 }
 
-/// What some nodes have.
+/// Devices of the nodes whose names match a pattern.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct NodeEntry {
-    /// Pattern of host names, as of a shell.
+    /// Pattern of host names, with the wildcards of a shell.
     pub(crate) name: String,
-    /// Patterns of block devices, files and directories: the first that is free is used.
+    /// Patterns of block devices, files and directories. A node gets the first free one.
     pub(crate) devices: Vec<String>,
-    /// Use devices although they carry something.
+    /// Overwrite devices that carry a file system, partitions or the like.
     pub(crate) destroy: bool,
 }
 
 impl Site {
-    /// Reads this machine's; what a machine without the file has is the default.
+    /// Reads this machine's file. Without a file all settings have their defaults.
     ///
     /// # Errors
-    /// A file that others than root and the user may write, and one that makes no sense.
+    /// Other users than root and the caller can write the file, or its contents are invalid.
     pub(crate) fn read() -> anyhow::Result<Site> {
-        let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
-        let path = named.clone().unwrap_or_else(|| PATH.into());
-        if named.is_none() && !path.exists() {
-            return Ok(Site::default());
-        }
+        let Some(path) = path() else { return Ok(Site::default()) };
         let data =
             std::fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let is_trusted = data.uid() == 0 || data.uid() == rustix::process::geteuid().as_raw();
@@ -110,7 +108,7 @@ impl Site {
         Ok(site)
     }
 
-    /// What the machine of this name has, by its whole name or the part before the first dot.
+    /// Returns the entry of a machine, matched by its whole name or by the part before the first dot.
     pub(crate) fn node(&self, host: &str) -> Option<&NodeEntry> {
         let short = host.split('.').next().unwrap_or(host);
         self.node.iter().find(|entry| {
@@ -119,7 +117,7 @@ impl Site {
         })
     }
 
-    /// Refuses users to whom the site gives no file systems.
+    /// Refuses users that are not among the owners.
     pub(crate) fn check_owner(&self, owner: &User) -> anyhow::Result<()> {
         let Some(owners) = &self.limits.owners else { return Ok(()) };
         let groups = owner.groups();
@@ -130,10 +128,10 @@ impl Site {
         if owner.uid == 0 || owners.iter().any(is_named) {
             return Ok(());
         }
-        bail!("this site gives no file systems to {}: ask its administrators", owner.name)
+        bail!("{} may not make file systems at this site: ask its administrators", owner.name)
     }
 
-    /// Refuses backing files that are larger than the site allows.
+    /// Refuses backing files above the size limit.
     pub(crate) fn check_size(&self, bytes: u64) -> anyhow::Result<()> {
         match self.limits.size {
             Some(most) if bytes > most => bail!(
@@ -146,18 +144,18 @@ impl Site {
     }
 }
 
-/// This machine's name.
+/// Returns this machine's name.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Where the file is that [`Site::read`] reads, if there is one.
+/// Returns the path of the file that [`Site::read`] reads, if there is one.
 pub(crate) fn path() -> Option<PathBuf> {
     let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
     named.or_else(|| Path::new(PATH).exists().then(|| PATH.into()))
 }
 
-/// A size as on the command line.
+/// Parses a size as the command line does.
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(from)?;
     size::parse(&text).map(Some).map_err(serde::de::Error::custom)
@@ -167,7 +165,7 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
 mod tests {
     use super::*;
 
-    /// Goal: a site's file is understood, the first entry of a node counts, and what is wrong is named.
+    /// Goal: a site's file is parsed, the first matching entry counts, and errors name the bad part.
     #[test]
     fn sites_are_read() {
         let site = Site::parse(

@@ -1,31 +1,30 @@
-//! `tsumugi doctor`: what machines lack for a job.
+//! `tsumugi doctor`: checks whether machines are ready for a job.
 
 use crate::deploy::hosts;
 use crate::deploy::output::print_json;
+use crate::deploy::reach::ReachArgs;
 use crate::deploy::size;
 use crate::deploy::state::HostState;
 use crate::doctor::{self, Level, Place, Report};
-use crate::site::Site;
+use crate::site::{SIZE_DEFAULT, Site};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Something is slow or unsafe, nothing is missing.
+/// Exit status: something is slow or unsafe, nothing is missing.
 const WARNED: u8 = 3;
-/// Bytes of a node's backing file, as of `tsumugi up`.
-const SIZE_DEFAULT: u64 = 2 << 30;
 
-/// Look at machines: what is missing, slow or unsafe for a job, and how to mend it.
+/// Check machines for what a job needs: what is missing, slow or unsafe, and the fix
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
     tsumugi doctor                               this machine
-    tsumugi doctor --nodes node1,node2,node3     these, by ssh, and whether they fit together
+    tsumugi doctor --nodes node1,node2,node3     these, over ssh, and whether they match
     tsumugi doctor --device-dir /nvme --size 500G
 
-Looks at kernel, io_uring, FUSE, limits, the site's file, what dead jobs left, and where a node would keep
-its data. Measures that for about a second: writes 64 MiB to a file without a name in a directory, and
-only reads from a device.
+Checks the kernel, io_uring, FUSE, limits, the site's file, leftovers of dead jobs, and the storage of a
+node. Measures the storage for about a second: it writes 64 MiB to an unnamed file in a directory; a
+device it only reads.
 
 Exit codes:
     0  all is well
@@ -33,13 +32,13 @@ Exit codes:
     2  wrong usage
     3  nothing is missing, but something is slow or unsafe")]
 pub(crate) struct DoctorArgs {
-    /// Machines reached by ssh: a file, or names separated by commas, as of `tsumugi up`
+    /// Machines to reach by ssh: a file, or names separated by commas, as for `tsumugi up`
     #[arg(long, value_name = "FILE|HOST,...")]
     nodes: Option<String>,
     /// Directory for backing files [default: the site's devices, else /var/tmp]
     #[arg(long, value_name = "DIR")]
     device_dir: Option<PathBuf>,
-    /// Block device, file or directory, or a pattern of some
+    /// Block device, file or directory, or a pattern that matches some
     #[arg(long, value_name = "PATTERN", conflicts_with = "device_dir")]
     device: Vec<String>,
     /// Size of a node's backing file [default: the site's, else 2G]
@@ -48,12 +47,8 @@ pub(crate) struct DoctorArgs {
     /// Do not measure storage
     #[arg(long)]
     no_measure: bool,
-    /// The command that reaches a host [default: the site's, else ssh]
-    #[arg(long, value_name = "COMMAND")]
-    ssh: Option<String>,
-    /// The program on the hosts [default: the site's, else tsumugi]
-    #[arg(long, value_name = "PATH")]
-    remote_binary: Option<String>,
+    #[command(flatten)]
+    reach: ReachArgs,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -78,9 +73,9 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl DoctorArgs {
-    /// What a node of this machine would be given.
+    /// Returns the storage that a node of this machine would get.
     fn place(&self) -> Place {
-        // A site's file that cannot be used is a finding of its own.
+        // An unusable site file is a finding of its own.
         let size = self.size.or(Site::read().ok().and_then(|site| site.defaults.size));
         Place {
             patterns: self.device.clone(),
@@ -90,20 +85,17 @@ impl DoctorArgs {
     }
 }
 
-/// Asks the machines.
+/// Runs the checks on the machines.
 fn ask(args: &DoctorArgs, nodes: &str) -> anyhow::Result<Vec<Report>> {
     let hosts = hosts::read(nodes)?;
-    let defaults = Site::read()?.defaults;
-    let ssh = args.ssh.clone().or(defaults.ssh).unwrap_or_else(|| "ssh".into());
-    let binary =
-        args.remote_binary.clone().or(defaults.remote_binary).unwrap_or_else(|| "tsumugi".into());
+    let reach = args.reach.clone().with(&Site::read()?.defaults);
     let reached: Vec<_> = hosts
         .iter()
         .map(|host| HostState {
             host: host.ssh_name.clone(),
             name: host.name.clone(),
-            ssh: ssh.split_ascii_whitespace().map(String::from).collect(),
-            binary: binary.clone(),
+            ssh: reach.ssh(),
+            binary: reach.remote_binary(),
             base: None,
             run: None,
         })

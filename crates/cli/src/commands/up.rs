@@ -7,13 +7,14 @@ use crate::deploy::machine::{Machine, ReadyNode};
 use crate::deploy::output::print_json;
 use crate::deploy::plan::{DevicePlan, MetaPlan, NodePlan, Plan};
 use crate::deploy::process::Process;
+use crate::deploy::reach::ReachArgs;
 use crate::deploy::remote::{self, Way};
 use crate::deploy::size;
 use crate::deploy::slurm::{self, SlurmRun};
 use crate::deploy::stop::{Stop, Stopped};
 use crate::deploy::users::User;
 use crate::print::words;
-use crate::site::Site;
+use crate::site::{SIZE_DEFAULT, Site};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -26,9 +27,6 @@ use std::time::{Duration, Instant};
 
 /// Time to undo what was made when something fails.
 const UNDO_WITHIN: Duration = Duration::from_secs(20);
-
-/// Bytes of a backing file where neither an option nor the site says it.
-const SIZE_DEFAULT: u64 = 2 << 30;
 
 /// Shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
@@ -140,12 +138,8 @@ pub(crate) struct UpArgs {
     /// Give up when nodes are not ready after so long
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub(crate) ready_within: Duration,
-    /// The command that reaches a host [default: the site's, else ssh]
-    #[arg(long, value_name = "COMMAND")]
-    ssh: Option<String>,
-    /// The program on the hosts [default: the site's, else tsumugi]
-    #[arg(long, value_name = "PATH")]
-    remote_binary: Option<String>,
+    #[command(flatten)]
+    pub(crate) reach: ReachArgs,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -346,8 +340,7 @@ impl UpArgs {
     fn with(mut self, site: &Site) -> Self {
         let defaults = &site.defaults;
         self.size = self.size.or(defaults.size);
-        self.ssh = self.ssh.or_else(|| defaults.ssh.clone());
-        self.remote_binary = self.remote_binary.or_else(|| defaults.remote_binary.clone());
+        self.reach = self.reach.with(defaults);
         self.prewrite |= defaults.prewrite && self.memory.is_none();
         self
     }
@@ -355,17 +348,6 @@ impl UpArgs {
     /// Bytes of a backing file.
     pub(crate) fn size(&self) -> u64 {
         self.size.unwrap_or(SIZE_DEFAULT)
-    }
-
-    /// The words of the command that reaches a host.
-    pub(crate) fn ssh(&self) -> Vec<String> {
-        let command = self.ssh.as_deref().unwrap_or("ssh");
-        command.split_ascii_whitespace().map(String::from).collect()
-    }
-
-    /// The program on the hosts.
-    pub(crate) fn remote_binary(&self) -> String {
-        self.remote_binary.clone().unwrap_or_else(|| "tsumugi".into())
     }
 
     /// A node's device when nothing is said of it in particular.

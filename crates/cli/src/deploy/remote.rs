@@ -115,8 +115,8 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
         state.hosts.push(HostState {
             host: host.ssh_name.clone(),
             name: host.name.clone(),
-            ssh: args.ssh(),
-            binary: args.remote_binary(),
+            ssh: args.reach.ssh(),
+            binary: args.reach.remote_binary(),
             base: host.dir.clone().or_else(|| args.job.dir.clone()),
             run: way.run().cloned(),
         });

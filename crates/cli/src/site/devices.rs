@@ -1,5 +1,5 @@
-//! Choosing a node's device: block devices, files and directories, by pattern. What is in use or carries
-//! something is refused.
+//! Chooses a node's device among block devices, files and directories that match patterns. Devices that
+//! are in use or carry data are refused.
 
 use super::{Site, host_name};
 use crate::deploy::plan::{DevicePlan, Plan};
@@ -9,35 +9,35 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where `wipefs` of util-linux is; ordinary users do not have the last two in their PATH.
+/// Paths of `wipefs` (util-linux). The PATH of ordinary users often lacks the last two.
 const WIPEFS: [&str; 3] = ["wipefs", "/usr/sbin/wipefs", "/sbin/wipefs"];
 
-/// What a node keeps its data on.
+/// The storage of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Chosen {
-    /// A backing file of so many bytes, made in this directory.
+    /// A backing file that the node creates.
     File {
-        /// Where.
+        /// The directory to create it in.
         directory: PathBuf,
-        /// Bytes.
+        /// Its size in bytes.
         size: u64,
     },
-    /// A block device or file that is there; nobody removes it.
+    /// An existing block device or file. Tsumugi never removes it.
     Existing {
-        /// Where.
+        /// Its path.
         path: PathBuf,
     },
     /// Memory.
     Memory {
-        /// Bytes.
+        /// Its size in bytes.
         size: u64,
     },
 }
 
-/// Chooses the devices of a machine's nodes, each of them another one.
+/// Chooses a different device for each node of a machine.
 ///
 /// # Errors
-/// No device is free: the reasons of all.
+/// No device is free; the error lists the reason for each.
 pub(crate) fn choose(plan: &Plan, site: &Site) -> anyhow::Result<Vec<Chosen>> {
     let given = site.node(&host_name()).filter(|entry| !entry.devices.is_empty());
     let mut taken: Vec<PathBuf> = Vec::new();
@@ -66,7 +66,7 @@ pub(crate) fn choose(plan: &Plan, site: &Site) -> anyhow::Result<Vec<Chosen>> {
     Ok(chosen)
 }
 
-/// The first of what some patterns stand for that can be used.
+/// Returns the first usable path that matches one of the patterns.
 pub(crate) fn first_free(
     patterns: &[String],
     size: u64,
@@ -77,7 +77,7 @@ pub(crate) fn first_free(
     for path in expand(patterns)? {
         match examine(&path, destroy, taken) {
             Ok(true) => return Ok(Chosen::File { directory: path, size }),
-            // What a link by-id stands for now is what is used.
+            // Names by-id are symbolic links: the node gets the device that the link points to now.
             Ok(false) => return Ok(Chosen::Existing { path: std::fs::canonicalize(path)? }),
             Err(reason) => reasons.push(format!("{reason:#}")),
         }
@@ -89,7 +89,7 @@ pub(crate) fn first_free(
     }
 }
 
-/// The paths that patterns stand for, in order; a path without special characters stands for itself.
+/// Returns the paths that match the patterns, in order. A path without wildcards matches itself.
 fn expand(patterns: &[String]) -> anyhow::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for pattern in patterns {
@@ -103,7 +103,7 @@ fn expand(patterns: &[String]) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Whether it is a directory; an error if it cannot be used.
+/// Checks that a path can be used; returns whether it is a directory.
 fn examine(path: &Path, destroy: bool, taken: &[PathBuf]) -> anyhow::Result<bool> {
     let shown = path.display();
     let data = std::fs::metadata(path).with_context(|| format!("cannot use the device {shown}"))?;
@@ -116,7 +116,7 @@ fn examine(path: &Path, destroy: bool, taken: &[PathBuf]) -> anyhow::Result<bool
     }
     let real = std::fs::canonicalize(path).with_context(|| format!("cannot examine {shown}"))?;
     if taken.contains(&real) {
-        bail!("{shown} is another node's");
+        bail!("{shown} is in use by another node");
     }
     if kind.is_block_device() {
         refuse_used(&real).with_context(|| format!("cannot use the device {shown}"))?;
@@ -136,7 +136,7 @@ fn examine(path: &Path, destroy: bool, taken: &[PathBuf]) -> anyhow::Result<bool
     }
 }
 
-/// Refuses a block device that the system or another process has for itself.
+/// Refuses a block device that the kernel or another process holds exclusively.
 fn refuse_used(path: &Path) -> anyhow::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::EXCL;
     match rustix::fs::open(path, flags, Mode::empty()) {
@@ -148,7 +148,7 @@ fn refuse_used(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// What `wipefs` finds: names of file systems, RAID members, partition tables.
+/// Returns the signatures that `wipefs` finds: file systems, RAID members, partition tables.
 fn signatures(path: &Path) -> anyhow::Result<Vec<String>> {
     for program in WIPEFS {
         let mut command = Command::new(program);
@@ -172,8 +172,8 @@ fn signatures(path: &Path) -> anyhow::Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// Goal: of several devices the first free one is used; one with a file system is refused, unless it may be
-    /// destroyed; each node has another one.
+    /// Goal: a node gets the first free device; a device with a file system is refused without `destroy`;
+    /// two nodes never share a device.
     #[test]
     fn the_first_free_device_is_used() {
         let directory = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 //! The first, by ssh, ends when all machines are ready. The second stays in the foreground, for launchers as srun
 //! that end what a step leaves behind: it takes its machine's part of the job down when it is told to end.
 
-use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply};
+use super::conversation::{Addressed, Order, Reply, lines};
 use crate::commands::up::undo;
 use crate::deploy::cleanup;
 use crate::deploy::hosts::Spot;
@@ -14,7 +14,7 @@ use crate::deploy::slurm;
 use crate::deploy::state::State;
 use crate::deploy::stop::Stop;
 use anyhow::{Context, bail};
-use std::io::{BufRead, Read, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -218,13 +218,7 @@ impl Voice {
     }
 
     fn read_orders(&self, sender: &SyncSender<Order>) {
-        let mut input = std::io::stdin().lock();
-        loop {
-            let mut line = String::new();
-            match input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {}
-            }
+        for line in lines(std::io::stdin().lock()) {
             let order = match &self.0 {
                 None => serde_json::from_str(&line),
                 Some(node) => match serde_json::from_str::<Addressed<Order>>(&line) {

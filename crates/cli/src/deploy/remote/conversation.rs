@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Longest line either side accepts.
-pub(crate) const LINE_BYTES_MAX: u64 = 1 << 20;
+const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Answers that may wait to be looked at.
 pub(super) const REPLIES_MAX: usize = 64;
 /// How often the stop flag is looked at.
@@ -237,14 +237,17 @@ impl Drop for Conversation {
     }
 }
 
-fn forward(output: impl Read, sender: &SyncSender<Reply>) {
-    let mut output = BufReader::new(output);
-    loop {
+/// Returns the lines of a stream until its end or an error. No line is longer than [`LINE_BYTES_MAX`].
+pub(super) fn lines(mut from: impl BufRead) -> impl Iterator<Item = String> {
+    std::iter::from_fn(move || {
         let mut line = String::new();
-        match output.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
+        let length = from.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
+        length.is_ok_and(|bytes| bytes > 0).then_some(line)
+    })
+}
+
+fn forward(output: impl Read, sender: &SyncSender<Reply>) {
+    for line in lines(BufReader::new(output)) {
         let reply = serde_json::from_str(&line)
             .unwrap_or_else(|_| Reply::Failed(format!("said {:?}", line.trim())));
         if sender.send(reply).is_err() {

@@ -8,14 +8,12 @@
 //! `scancel` of a step, and an agent or srun that is killed, kill all of the step at once. The keeper beside `up`
 //! then learns from Slurm that the step is over, and runs `tsumugi down` on each node by another step.
 
-use super::conversation::{
-    Addressed, Conversation, LINE_BYTES_MAX, Link, Order, REPLIES_MAX, Reply,
-};
+use super::conversation::{Addressed, Conversation, Link, Order, REPLIES_MAX, Reply, lines};
 use crate::deploy::process::Process;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -123,13 +121,7 @@ impl Drop for Step {
 
 /// Hands answers to those who wait for them. Other lines come from task prologs.
 fn deal(output: ChildStdout, senders: &BTreeMap<String, SyncSender<Reply>>) {
-    let mut output = BufReader::new(output);
-    loop {
-        let mut line = String::new();
-        match output.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
+    for line in lines(BufReader::new(output)) {
         let Ok(answer) = serde_json::from_str::<Addressed<Reply>>(&line) else { continue };
         if let Some(sender) = senders.get(&answer.node) {
             // A conversation that is over does not end the others.

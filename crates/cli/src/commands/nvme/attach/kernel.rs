@@ -76,7 +76,7 @@ fn line(options: &ConnectOptions, cpus: usize) -> String {
     words.join(",")
 }
 
-/// The end of that line, which nobody may see.
+/// The part of that line that holds keys. Messages and logs omit it.
 fn secrets(options: &ConnectOptions) -> Zeroizing<String> {
     let mut words = Zeroizing::new(String::new());
     if let Some(keys) = &options.dhchap {

@@ -1,0 +1,35 @@
+//! Options of commands that reach other machines by ssh.
+
+use crate::site::Defaults;
+use clap::Args;
+
+/// How to reach a host, and the program to run there.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReachArgs {
+    /// The command that reaches a host [default: the site's, else ssh]
+    #[arg(long, value_name = "COMMAND")]
+    ssh: Option<String>,
+    /// The program on the hosts [default: the site's, else tsumugi]
+    #[arg(long, value_name = "PATH")]
+    remote_binary: Option<String>,
+}
+
+impl ReachArgs {
+    /// Fills in the site's defaults for options that are missing on the command line.
+    pub(crate) fn with(mut self, defaults: &Defaults) -> Self {
+        self.ssh = self.ssh.or_else(|| defaults.ssh.clone());
+        self.remote_binary = self.remote_binary.or_else(|| defaults.remote_binary.clone());
+        self
+    }
+
+    /// Returns the words of the command that reaches a host.
+    pub(crate) fn ssh(&self) -> Vec<String> {
+        let command = self.ssh.as_deref().unwrap_or("ssh");
+        command.split_ascii_whitespace().map(String::from).collect()
+    }
+
+    /// Returns the name or path of the program on the hosts.
+    pub(crate) fn remote_binary(&self) -> String {
+        self.remote_binary.clone().unwrap_or_else(|| "tsumugi".into())
+    }
+}
