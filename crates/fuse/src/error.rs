@@ -83,7 +83,7 @@ pub enum FuseError {
         reason: &'static str,
     },
     /// mount(2) refused.
-    #[error("mount(2) at {path} with options \"{options}\": {source}")]
+    #[error("mount(2) at {path} with options \"{options}\": {source}{}", needed_to_mount(source))]
     Mount {
         /// The mount point.
         path: PathBuf,
@@ -165,4 +165,15 @@ pub enum FuseError {
         /// What is allowed.
         range: &'static str,
     },
+}
+
+/// The advice that goes with an error of mount(2); empty for most.
+fn needed_to_mount(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            " (mounting as root needs the capability CAP_SYS_ADMIN: give it to a container with \
+             `--cap-add SYS_ADMIN`)"
+        }
+        _ => "",
+    }
 }

@@ -100,6 +100,7 @@ fn print(jobs: &[Job]) {
             Condition::Starting => "starting",
             Condition::Unfinished => "unfinished",
             Condition::Remote => "remote",
+            Condition::Elsewhere => "elsewhere",
             Condition::Dead => "dead",
         };
         let owner = match made_for(job) {

@@ -65,6 +65,7 @@ pub(crate) fn clean(dir: &JobDir, deadline: Instant, is_own: bool) -> anyhow::Re
         return Ok(report);
     }
     report.was_there = true;
+    state.as_ref().map_or(Ok(()), State::refuse_elsewhere)?;
     if let Some(state) = &state
         && !is_own
     {

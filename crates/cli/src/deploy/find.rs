@@ -29,6 +29,8 @@ pub(crate) enum Condition {
     Unfinished,
     /// Its nodes are on other machines.
     Remote,
+    /// Its processes are in another PID namespace: see [`State::lives_elsewhere`].
+    Elsewhere,
     /// None of its processes is left on this machine: `tsumugi gc` removes the rest.
     Dead,
 }
@@ -88,6 +90,9 @@ fn superseded(mut state: State) -> State {
 }
 
 fn condition(state: &State) -> Condition {
+    if state.lives_elsewhere() {
+        return Condition::Elsewhere;
+    }
     let alive = state.all_living();
     let is_complete = state.meta.is_none() == state.living_meta().is_none()
         && state.nodes.iter().all(|node| state.living_node(node).is_some());

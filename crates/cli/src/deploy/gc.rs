@@ -61,7 +61,10 @@ pub(crate) fn collect(base: Option<&Path>, is_dry: bool, within: Duration) -> Co
                  {0}`",
                 job.name
             )),
-            Condition::Running | Condition::Damaged | Condition::Starting => {}
+            Condition::Running
+            | Condition::Damaged
+            | Condition::Starting
+            | Condition::Elsewhere => {}
         }
     }
     if base.is_none() {

@@ -90,7 +90,7 @@ impl Machine {
         dir.refuse_existing()?;
         let mut state = State::of_plan(dir, &plan)?;
         let site = Site::read()?;
-        site.check_owner(&plan.owner()?)?;
+        site.check_owner(&plan.owner())?;
         let devices = devices::choose(&plan, &site)
             .with_context(|| format!("no device for a node on {}", site::host_name()))?;
         check(&plan, &state, &devices)?;

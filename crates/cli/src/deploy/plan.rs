@@ -63,9 +63,8 @@ impl Plan {
     }
 
     /// The user whom the pool is for.
-    pub(crate) fn owner(&self) -> anyhow::Result<User> {
-        let found = || User::find(&rustix::process::geteuid().as_raw().to_string());
-        self.owner.clone().map_or_else(found, Ok)
+    pub(crate) fn owner(&self) -> User {
+        self.owner.clone().unwrap_or_else(User::current)
     }
 
     /// Where this machine's backing files and the metadata store are made: not in the job's directory, which may

@@ -125,6 +125,12 @@ pub(crate) fn wait_for_end(processes: &[Process], deadline: Instant) -> Vec<Proc
     }
 }
 
+/// Identifies the PID namespace of this process, in which process numbers have their meaning. A container
+/// usually has one of its own. 0 if `/proc` does not show it.
+pub(crate) fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
+}
+
 /// Identifies the machine's present boot; process start times count from it.
 pub(crate) fn boot_id() -> String {
     let text = std::fs::read_to_string(Path::new("/proc/sys/kernel/random/boot_id"));

@@ -57,6 +57,7 @@ pub(crate) fn here(
 }
 
 fn check(state: &State, parts: &[String]) -> anyhow::Result<()> {
+    state.refuse_elsewhere()?;
     if state.boot != process::boot_id() {
         bail!(
             "the machine was restarted since job {} was made: remove it with `tsumugi down`, and \

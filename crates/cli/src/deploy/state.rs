@@ -40,6 +40,9 @@ pub(crate) struct State {
     pub(crate) id: String,
     /// The boot that process start times count from.
     pub(crate) boot: String,
+    /// The PID namespace of its process numbers; 0 if it is not known.
+    #[serde(default)]
+    pub(crate) pid_namespace: u64,
     /// The `tsumugi up` that makes or made it.
     pub(crate) up: Process,
     /// All nodes were ready.
@@ -167,6 +170,7 @@ impl State {
             job: dir.job().into(),
             id: id.into(),
             boot: process::boot_id(),
+            pid_namespace: process::pid_namespace(),
             up: Process::current().context("cannot find this process in /proc")?,
             is_ready: false,
             keep_devices,
@@ -302,6 +306,35 @@ impl State {
             || self.nodes.iter().any(|node| unknown(self.node_life(node)))
     }
 
+    /// Whether the job has living processes in another PID namespace. From here they seem to be dead.
+    pub(crate) fn lives_elsewhere(&self) -> bool {
+        let is_held = |path: PathBuf| Holder::of(&path) != Holder::Nobody;
+        let node_lives = || self.nodes.iter().any(|node| is_held(self.node_life(node)));
+        self.is_of_another_namespace() && (is_held(self.meta_life()) || node_lives())
+    }
+
+    /// Refuses a job that [lives elsewhere](State::lives_elsewhere).
+    ///
+    /// # Errors
+    /// It does.
+    pub(crate) fn refuse_elsewhere(&self) -> anyhow::Result<()> {
+        if self.lives_elsewhere() {
+            bail!(
+                "job {} was started in another PID namespace (a container, or the container's host): run this \
+                 command there",
+                self.job
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether the job was started in another PID namespace, where its process numbers have their meaning.
+    pub(crate) fn is_of_another_namespace(&self) -> bool {
+        let unknown = 0;
+        ![unknown, process::pid_namespace()].contains(&self.pid_namespace)
+            && self.boot == process::boot_id()
+    }
+
     /// All of the job's processes on this machine, those that build it excepted.
     pub(crate) fn all_living(&self) -> Vec<Process> {
         let mut all: Vec<_> = self.nodes.iter().filter_map(|n| self.living_node(n)).collect();
@@ -314,7 +347,8 @@ impl State {
 
     /// A process of the state, if it still runs.
     pub(crate) fn living(&self, process: Option<Process>) -> Option<Process> {
-        process.filter(|process| self.boot == process::boot_id() && process.is_alive())
+        let has_meaning = self.boot == process::boot_id() && !self.is_of_another_namespace();
+        process.filter(|process| has_meaning && process.is_alive())
     }
 }
 

@@ -34,9 +34,11 @@ pub(crate) enum Life {
 }
 
 impl Life {
-    fn new(pid: Option<i32>, is_alive: bool) -> Life {
+    /// Of a process of this state; `pid` if it was ever started.
+    fn new(state: &State, pid: Option<i32>, is_alive: bool) -> Life {
         match (is_alive, pid) {
             (true, _) => Life::Running,
+            (false, Some(_)) if state.is_of_another_namespace() => Life::Unreachable,
             (false, Some(_)) => Life::Dead,
             (false, None) => Life::NotStarted,
         }
@@ -271,7 +273,11 @@ impl Status {
             ready: state.is_ready,
             meta: None,
             owner: state.owner.as_ref().map(|owner| owner.name.clone()),
-            note: None,
+            note: state.is_of_another_namespace().then(|| {
+                "the job's processes are in another PID namespace (a container, or the container's host) and \
+                 cannot be seen from here"
+                    .into()
+            }),
             trouble: None,
             nodes: nodes(&state),
             keeper: if is_own { keeper(dir, &state)? } else { None },
@@ -289,7 +295,7 @@ impl Status {
                 engine_reason: told.and_then(|life| life.engine_reason),
                 pid,
                 alive: living.is_some(),
-                state: Life::new(pid, living.is_some()),
+                state: Life::new(&state, pid, living.is_some()),
                 address: meta.address,
                 namespace: meta.namespace.clone(),
                 store: meta.store.clone(),
@@ -406,7 +412,9 @@ impl NodeStatus {
 }
 
 fn keeper(dir: &JobDir, state: &State) -> anyhow::Result<Option<KeeperStatus>> {
-    let Some(process) = state.keeper else { return Ok(None) };
+    let Some(process) = state.keeper.filter(|_| !state.is_of_another_namespace()) else {
+        return Ok(None);
+    };
     let lease_left = if state.lease().is_some() { lease::left(dir)? } else { None };
     let run = state.owner_run.as_ref().map(|run| run.job);
     let step = state.owner_step.as_ref().map(|step| step.job);
@@ -436,7 +444,7 @@ fn nodes(state: &State) -> Vec<NodeStatus> {
             host: None,
             pid,
             alive: living.is_some(),
-            state: Life::new(pid, living.is_some()),
+            state: Life::new(state, pid, living.is_some()),
             mount: node.mount.clone(),
             mounted: mount_state == Condition::Mounted,
             mount_state,

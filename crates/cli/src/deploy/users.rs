@@ -49,6 +49,17 @@ impl User {
             .with_context(|| format!("there is no user {text} on this machine"))
     }
 
+    /// Returns the user of this process. Containers often have no entry for it: then its number is its name.
+    pub(crate) fn current() -> User {
+        let uid = rustix::process::geteuid().as_raw();
+        User::find(&uid.to_string()).unwrap_or_else(|_| User {
+            uid,
+            gid: rustix::process::getegid().as_raw(),
+            name: uid.to_string(),
+            home: std::env::var_os("HOME").map_or_else(|| "/".into(), PathBuf::from),
+        })
+    }
+
     /// The name of a user's number, or the number.
     pub(crate) fn name_of(uid: u32) -> String {
         User::find(&uid.to_string()).map_or_else(|_| uid.to_string(), |user| user.name)

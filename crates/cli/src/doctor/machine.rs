@@ -103,15 +103,10 @@ fn site_file() -> Finding {
     let (what, path) = ("site", site::path());
     match (Site::read(), path) {
         (Ok(_), None) => Finding::ok(what, "this site says nothing of its own"),
-        (Ok(site), Some(path)) => {
-            let user = User::find(&rustix::process::geteuid().as_raw().to_string());
-            match user.and_then(|user| site.check_owner(&user)) {
-                Ok(()) => Finding::ok(what, path.display().to_string()),
-                Err(error) => {
-                    Finding::bad(what, Level::Missing, words(&error), "be one of its owners")
-                }
-            }
-        }
+        (Ok(site), Some(path)) => match site.check_owner(&User::current()) {
+            Ok(()) => Finding::ok(what, path.display().to_string()),
+            Err(error) => Finding::bad(what, Level::Missing, words(&error), "be one of its owners"),
+        },
         (Err(error), _) => {
             let fix = "correct the file: docs/deployment.md has its form";
             Finding::bad(what, Level::Missing, words(&error), fix)
