@@ -63,7 +63,9 @@ impl Server {
                 return Err(Errno::EOPNOTSUPP);
             }
             let handed_on = (directory.mode & SGID != 0).then_some(directory.gid);
-            files.iter_mut().for_each(|file| give(file, caller, handed_on));
+            for file in &mut files {
+                give(file, caller, handed_on);
+            }
         }
         self.client.create_files(id, files).await
     }
@@ -108,9 +110,10 @@ impl Server {
 /// its caller, so either class has to grant both or nothing.
 fn may_search(mode: u16, is_owner: bool) -> bool {
     let grants_more_than_write = |shift: u16| (mode >> shift) & 0o3 != 0o2;
-    match is_owner {
-        true => mode & 0o100 != 0,
-        false => grants_more_than_write(0) && grants_more_than_write(3),
+    if is_owner {
+        mode & 0o100 != 0
+    } else {
+        grants_more_than_write(0) && grants_more_than_write(3)
     }
 }
 
