@@ -1,0 +1,58 @@
+//! What can be wrong with a key, and with a connection.
+
+/// Why something is no key. No variant holds any of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// It is neither of the forms.
+    #[error(
+        "it is neither a job's key (64 hexadecimal digits) nor IDENTITY and 96 hexadecimal digits"
+    )]
+    Form,
+    /// The library takes secrets of 16 bytes and more; ours have 32 to 64.
+    #[error("a pre-shared key has 32 to 64 bytes, this one has {0}")]
+    Length(usize),
+    /// An identity that is empty or overlong.
+    #[error("the identity of a key has 1 to {max} bytes, this one has {0}", max = crate::IDENTITY_BYTES_MAX)]
+    Identity(usize),
+    /// All bytes are zero, as where a key was forgotten.
+    #[error("the key is all zeros")]
+    Zeros,
+}
+
+/// Why a connection ends. It can not be used after that.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nobody has a key by the name that the peer gave, or the peer offered no key at all.
+    #[error("the peer names no key that is known here: {0}")]
+    Unknown(String),
+    /// The peer does not know the key that it names, or somebody changed its bytes on the way.
+    #[error("the peer's proof that it knows the key {identity} does not hold ({reason})")]
+    Proof {
+        /// The key's identity.
+        identity: String,
+        /// What the library says.
+        reason: &'static str,
+    },
+    /// The handshake failed in another way.
+    #[error("the TLS handshake failed: {0}")]
+    Handshake(&'static str),
+    /// The peer ended the connection with an alert (RFC 8446, 6).
+    #[error("the peer ended the connection with TLS alert {0}")]
+    Alert(u8),
+    /// A record that was changed, injected, repeated or left out.
+    #[error(
+        "a record is not what the peer sent: it was changed, added, repeated or left out ({0})"
+    )]
+    Record(&'static str),
+    /// The stream ended without the peer's farewell: somebody cut it, or the peer died.
+    #[error("the stream ends before the peer has closed it")]
+    Truncated,
+    /// The connection has ended, in order or because of an earlier error.
+    #[error("the TLS connection has ended")]
+    Ended,
+    /// The library itself failed.
+    #[error("the TLS library failed: {0}")]
+    Library(&'static str),
+}

@@ -1,0 +1,97 @@
+//! Pre-shared keys.
+
+use crate::error::KeyError;
+use s2n_tls::enums::PskHmac;
+use std::fmt;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// Longest identity of a key, in bytes: one of NVMe with two NQNs and a digest fits.
+pub const IDENTITY_BYTES_MAX: usize = 1024;
+
+/// Lengths that keys may have, in bytes.
+const KEY_BYTES: std::ops::RangeInclusive<usize> = 32..=64;
+
+/// The hash function that belongs to a key, and decides the cipher suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hash {
+    /// With `TLS_AES_128_GCM_SHA256`.
+    Sha256,
+    /// With `TLS_AES_256_GCM_SHA384`.
+    Sha384,
+}
+
+/// A pre-shared key with its name. Neither printing nor comparing it tells what it is.
+#[derive(Clone)]
+pub struct Psk {
+    identity: Vec<u8>,
+    key: Zeroizing<Vec<u8>>,
+    hash: Hash,
+}
+
+impl Psk {
+    /// A key by a name that travels in the clear.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn new(identity: &[u8], key: Zeroizing<Vec<u8>>, hash: Hash) -> Result<Self, KeyError> {
+        if identity.is_empty() || identity.len() > IDENTITY_BYTES_MAX {
+            return Err(KeyError::Identity(identity.len()));
+        }
+        if !KEY_BYTES.contains(&key.len()) {
+            return Err(KeyError::Length(key.len()));
+        }
+        if key.iter().all(|&byte| byte == 0) {
+            return Err(KeyError::Zeros);
+        }
+        Ok(Self { identity: identity.to_vec(), key, hash })
+    }
+
+    /// The name, as it travels.
+    pub fn identity(&self) -> &[u8] {
+        &self.identity
+    }
+
+    /// The hash function.
+    pub fn hash(&self) -> Hash {
+        self.hash
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The key as the library has it, which clears its copy.
+    pub(crate) fn to_library(&self) -> Result<s2n_tls::psk::Psk, s2n_tls::error::Error> {
+        let mut builder = s2n_tls::psk::Psk::builder()?;
+        builder.set_identity(&self.identity)?.set_secret(&self.key)?.set_hmac(match self.hash {
+            Hash::Sha256 => PskHmac::SHA256,
+            Hash::Sha384 => PskHmac::SHA384,
+        })?;
+        builder.build()
+    }
+}
+
+impl fmt::Debug for Psk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Psk").field("identity", &shown(&self.identity)).finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Psk {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity == other.identity
+            && self.hash == other.hash
+            && bool::from(self.key.ct_eq(&other.key))
+    }
+}
+
+impl Eq for Psk {}
+
+/// An identity as text for people, of a length that a line bears: it may come from a stranger.
+pub(crate) fn shown(identity: &[u8]) -> String {
+    const BYTES_MAX: usize = 128;
+    let cut = &identity[..identity.len().min(BYTES_MAX)];
+    let more = if cut.len() < identity.len() { "…" } else { "" };
+    format!("{}{more}", cut.escape_ascii())
+}
