@@ -6,15 +6,31 @@ use nvme::auth::Reason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// It is not of the form `DHHC-1:0N:BASE64:`.
-    #[error("it is not of the form DHHC-1:0N:BASE64: (N from 0 to 3)")]
-    Form,
+    /// It is not of this form.
+    #[error("it is not of the form {0}")]
+    Form(&'static str),
     /// The part after the prefix is not base64.
-    #[error("the part behind DHHC-1:0N: is not base64")]
+    #[error("the part behind the second colon is not base64")]
     Base64,
-    /// Secrets have 32, 48 or 64 bytes.
-    #[error("a secret has 32, 48 or 64 bytes, this one has {0}")]
-    Length(usize),
+    /// Secrets have other lengths.
+    #[error("a secret has {allowed} bytes, this one has {bytes}")]
+    Length {
+        /// Its length in bytes.
+        bytes: usize,
+        /// The lengths that there are.
+        allowed: &'static str,
+    },
+    /// A hash function of TLS keys goes with one length.
+    #[error("a TLS key for --hmac {hmac} has {bytes} bytes")]
+    LengthOfHash {
+        /// The hash function's number.
+        hmac: u8,
+        /// Bytes of its keys.
+        bytes: usize,
+    },
+    /// The names of host and subsystem are too long for this version of the identity.
+    #[error("the names of host and subsystem are too long for a PSK identity of version 0")]
+    NamesTooLong,
     /// The checksum does not match: a character is wrong.
     #[error("its checksum does not match: a character is wrong")]
     Checksum,

@@ -5,17 +5,19 @@
 
 use crate::error::KeyError;
 use crate::hash::Hash;
-use base64ct::{Base64, Encoding};
-use crc_fast::CrcAlgorithm;
+use crate::interchange::Form;
 use std::fmt;
 use std::str::FromStr;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-const PREFIX: &str = "DHHC-1:";
-/// Lengths of secrets in bytes.
-const LENGTHS: [usize; 3] = [32, 48, 64];
-const CRC_BYTES: usize = 4;
+/// How secrets are written.
+const FORM: Form = Form {
+    prefix: "DHHC-1:",
+    shown: "DHHC-1:0N:BASE64: (N from 0 to 3)",
+    lengths: &[32, 48, 64],
+    lengths_shown: "32, 48 or 64",
+};
 
 /// A secret. Its `Debug` form hides the bytes, and comparison takes constant time.
 #[derive(Clone)]
@@ -31,9 +33,7 @@ impl Key {
     /// [`KeyError::Length`].
     pub fn generate(transform: Option<Hash>, bytes: usize) -> Result<Self, KeyError> {
         let bytes = transform.map_or(bytes, Hash::bytes);
-        if !LENGTHS.contains(&bytes) {
-            return Err(KeyError::Length(bytes));
-        }
+        FORM.check_length(bytes)?;
         let mut secret = Zeroizing::new(vec![0; bytes]);
         ring::random::fill(&mut secret);
         Ok(Self { secret, transform })
@@ -41,11 +41,7 @@ impl Key {
 
     /// Returns the secret as text. Store it only in a file that no other user can read.
     pub fn to_text(&self) -> Zeroizing<String> {
-        let mut bytes = self.secret.clone();
-        bytes.extend_from_slice(&crc(&self.secret));
-        let base64 = Zeroizing::new(Base64::encode_string(&bytes));
-        let id = self.transform.map_or(0, Hash::id);
-        Zeroizing::new(format!("{PREFIX}{id:02}:{}:", base64.as_str()))
+        FORM.write(self.transform.map_or(0, Hash::id), &self.secret)
     }
 
     /// Returns the hash function that transforms the secret, if it has one.
@@ -67,34 +63,15 @@ impl Key {
     }
 }
 
-/// The checksum: CRC-32 as Ethernet has it, little-endian.
-fn crc(secret: &[u8]) -> [u8; CRC_BYTES] {
-    (crc_fast::checksum(CrcAlgorithm::Crc32IsoHdlc, secret) as u32).to_le_bytes()
-}
-
 impl FromStr for Key {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
-        let rest = text.trim().strip_prefix(PREFIX).ok_or(KeyError::Form)?;
-        let (id, base64) = rest.split_once(':').ok_or(KeyError::Form)?;
-        let base64 = base64.strip_suffix(':').ok_or(KeyError::Form)?;
+        let (id, secret) = FORM.read(text)?;
         let transform = match id {
-            "00" => None,
-            "01" => Some(Hash::Sha256),
-            "02" => Some(Hash::Sha384),
-            "03" => Some(Hash::Sha512),
-            _ => return Err(KeyError::Form),
+            0 => None,
+            id => Some(Hash::from_id(id).ok_or(KeyError::Form(FORM.shown))?),
         };
-        let mut secret = Zeroizing::new(Base64::decode_vec(base64).map_err(|_| KeyError::Base64)?);
-        let bytes = secret.len().saturating_sub(CRC_BYTES);
-        if !LENGTHS.contains(&bytes) {
-            return Err(KeyError::Length(bytes));
-        }
-        let sum = secret.split_off(bytes);
-        if !bool::from(crc(&secret)[..].ct_eq(&sum)) {
-            return Err(KeyError::Checksum);
-        }
         Ok(Self { secret, transform })
     }
 }
@@ -147,14 +124,15 @@ mod tests {
     #[test]
     fn damaged_texts_are_refused() {
         let wrong = |text: &str| text.parse::<Key>().unwrap_err();
-        assert_eq!(wrong(""), KeyError::Form);
-        assert_eq!(wrong(&KNOWN.replace("-1:", "-2:")), KeyError::Form);
-        assert_eq!(wrong(&KNOWN.replace(":00:", ":04:")), KeyError::Form);
-        assert_eq!(wrong(KNOWN.trim_end_matches(':')), KeyError::Form);
+        let length = |bytes| KeyError::Length { bytes, allowed: "32, 48 or 64" };
+        assert_eq!(wrong(""), KeyError::Form(FORM.shown));
+        assert_eq!(wrong(&KNOWN.replace("-1:", "-2:")), KeyError::Form(FORM.shown));
+        assert_eq!(wrong(&KNOWN.replace(":00:", ":04:")), KeyError::Form(FORM.shown));
+        assert_eq!(wrong(KNOWN.trim_end_matches(':')), KeyError::Form(FORM.shown));
         assert_eq!(wrong(&KNOWN.replace("AAEC", "AA!C")), KeyError::Base64);
         assert_eq!(wrong(&KNOWN.replace("AAEC", "AAED")), KeyError::Checksum);
-        assert_eq!(wrong("DHHC-1:00:AAEC:"), KeyError::Length(0));
-        assert_eq!(Key::generate(None, 33), Err(KeyError::Length(33)));
+        assert_eq!(wrong("DHHC-1:00:AAEC:"), length(0));
+        assert_eq!(Key::generate(None, 33), Err(length(33)));
         let shown = format!("{:?}", KNOWN.parse::<Key>());
         assert!(!shown.contains("AAEC"), "{shown}");
     }

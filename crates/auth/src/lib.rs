@@ -1,4 +1,5 @@
-//! In-band authentication of NVMe (base 8.3.4): DH-HMAC-CHAP, its secrets and both its sides; no I/O.
+//! In-band authentication of NVMe (base 8.3.4): DH-HMAC-CHAP, its secrets and both its sides; and the keys of
+//! TLS (TCP 3.6.1). No I/O.
 //!
 //! A host proves that it knows a secret by answering a challenge with an HMAC, and asks the controller for
 //! the same with another secret if it likes. A Diffie-Hellman exchange can be mixed in, so that recorded
@@ -14,8 +15,10 @@ mod error;
 mod group;
 mod hash;
 mod host;
+mod interchange;
 mod key;
 mod response;
+mod tls_key;
 
 pub use controller::{Controller, Progress};
 pub use error::{Fault, KeyError};
@@ -24,6 +27,7 @@ pub use hash::Hash;
 pub use host::{Answered, Host};
 pub use key::{Key, KeyPair};
 pub use response::Names;
+pub use tls_key::{Derivation, IdentityVersion, TlsKey, TlsPsk};
 
 /// Hash functions and groups that one side is content with, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
