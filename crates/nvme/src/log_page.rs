@@ -4,8 +4,8 @@ mod discovery;
 mod health;
 
 pub use discovery::{
-    DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader, address_family, subsystem_type,
-    transport_requirements, transport_type,
+    DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader, address_family, security_type,
+    subsystem_type, transport_requirements, transport_type,
 };
 pub use health::{ErrorEntry, FirmwareSlots, SmartHealth};
 

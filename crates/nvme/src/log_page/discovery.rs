@@ -39,6 +39,16 @@ pub mod subsystem_type {
     pub const CURRENT_DISCOVERY: u8 = 3;
 }
 
+/// SECTYPE values, the first byte of TSAS for TCP (TCP figure 5).
+pub mod security_type {
+    /// No security.
+    pub const NONE: u8 = 0;
+    /// TLS 1.2 and older, not used any more.
+    pub const TLS: u8 = 1;
+    /// TLS 1.3.
+    pub const TLS13: u8 = 2;
+}
+
 /// TREQ bits (base figure 295).
 pub mod transport_requirements {
     /// TSC 00b: nothing said on secure channels.
@@ -49,6 +59,8 @@ pub mod transport_requirements {
     pub const SECURE_CHANNEL_NOT_REQUIRED: u8 = 2;
     /// The controller can disable SQ flow control.
     pub const SQ_FLOW_CONTROL_DISABLE: u8 = 1 << 2;
+    /// The bits of TSC.
+    pub const SECURE_CHANNEL_MASK: u8 = 0b11;
 }
 
 wire_struct! {
@@ -94,7 +106,7 @@ wire_struct! {
         pub subnqn: [u8; NQN_FIELD_BYTES],
         /// Transport address, ASCII, padded with spaces.
         pub traddr: [u8; 256],
-        /// Transport specific address subtype; for TCP byte 0 is SECTYPE: 0 none, 2 TLS 1.3.
+        /// Transport specific address subtype; for TCP byte 0 is SECTYPE, see [`security_type`].
         pub tsas: [u8; 256],
     }
 }
@@ -122,6 +134,23 @@ impl DiscoveryEntry {
         put_padded(&mut this.trsvcid, &address.port().to_string());
         put_padded(&mut this.traddr, &address.ip().to_string());
         this
+    }
+
+    /// Says that hosts are let in under TLS 1.3 only.
+    pub fn require_tls(&mut self) {
+        self.treq &= !transport_requirements::SECURE_CHANNEL_MASK;
+        self.treq |= transport_requirements::SECURE_CHANNEL_REQUIRED;
+        self.tsas[0] = security_type::TLS13;
+    }
+
+    /// SECTYPE of a TCP entry.
+    pub fn security_type(&self) -> u8 {
+        self.tsas[0]
+    }
+
+    /// TSC: what is said on secure channels.
+    pub fn secure_channel(&self) -> u8 {
+        self.treq & transport_requirements::SECURE_CHANNEL_MASK
     }
 
     /// Name of the subsystem; fails if the field is no valid name.
