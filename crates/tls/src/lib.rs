@@ -14,6 +14,7 @@ mod job;
 mod key;
 mod server;
 mod session;
+mod stream;
 mod wires;
 
 pub use error::{Error, KeyError};
@@ -21,6 +22,7 @@ pub use job::{Holder, JobKey};
 pub use key::{Hash, IDENTITY_BYTES_MAX, Psk};
 pub use server::{Keys, Server};
 pub use session::{CLOSE_BYTES_MAX, Session, Suite};
+pub use stream::{Idle, Outgoing, Receiving, Secure, Sending, Stream};
 
 #[cfg(test)]
 mod tests;

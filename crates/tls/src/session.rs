@@ -55,6 +55,8 @@ pub struct Session {
     state: State,
     /// The identity of the key that both know, once they do.
     peer: Vec<u8>,
+    /// The identities that the connecting end offers.
+    offered: Vec<Vec<u8>>,
     suite: Option<Suite>,
     is_closed: bool,
 }
@@ -84,12 +86,23 @@ impl Session {
     /// # Errors
     /// [`Error::Library`].
     pub fn client(psk: &Psk) -> Result<Self, Error> {
+        Self::client_of(std::slice::from_ref(psk))
+    }
+
+    /// The same for an end that knows several keys of one peer, best first, of which the peer chooses one.
+    ///
+    /// # Errors
+    /// [`Error::Library`].
+    pub fn client_of(psks: &[Psk]) -> Result<Self, Error> {
         let fail = |error: s2n_tls::error::Error| library(&error);
         let config = configuration()?.build().map_err(fail)?;
         let mut connection = Connection::new_client();
-        connection.append_psk(&psk.to_library().map_err(fail)?).map_err(fail)?;
+        for psk in psks {
+            connection.append_psk(&psk.to_library().map_err(fail)?).map_err(fail)?;
+        }
         let mut session = Self::new(connection, Mode::Client, config)?;
-        session.peer = psk.identity().to_vec();
+        session.offered = psks.iter().map(|psk| psk.identity().to_vec()).collect();
+        session.peer = session.offered.first().cloned().unwrap_or_default();
         session.handshake(&mut &[][..])?;
         Ok(session)
     }
@@ -112,7 +125,15 @@ impl Session {
         connection.set_waker(Some(Waker::noop())).map_err(fail)?;
         let wired = Wired::new(connection)?;
         let state = State::Shaking;
-        Ok(Self { wired, mode, state, peer: Vec::new(), suite: None, is_closed: false })
+        Ok(Self {
+            wired,
+            mode,
+            state,
+            peer: Vec::new(),
+            offered: Vec::new(),
+            suite: None,
+            is_closed: false,
+        })
     }
 
     /// Goes on with the handshake, by what was received. When it answers `true` both know the key, and the rest
@@ -154,7 +175,7 @@ impl Session {
         }
         let mut identity = vec![0; bytes];
         connection.negotiated_psk_identity(&mut identity).map_err(fail)?;
-        if self.mode == Mode::Client && identity != self.peer {
+        if self.mode == Mode::Client && !self.offered.contains(&identity) {
             return Err(Error::Handshake("the peer chose a key that was not offered"));
         }
         if connection.actual_protocol_version().map_err(fail)? != Version::TLS13 {

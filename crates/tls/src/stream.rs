@@ -1,0 +1,474 @@
+//! A TCP connection in the clear or under TLS, for tasks that poll it by hand.
+//!
+//! In the clear it is the connection itself: its operations are those of [`TcpStream`] and nothing is added. Under
+//! TLS plain text is encrypted in pieces of several records, and what comes is decrypted straight into the segments
+//! that the caller gives. The handshake is carried out by whoever polls: the first receive goes through it, and sends
+//! wait for its end.
+
+use crate::error::Error;
+use crate::key::Psk;
+use crate::server::Server;
+use crate::session::Session;
+use ring::{Buffer, Chunk, Op, Segment, Segments, TcpStream};
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+
+/// Plain text of a record, at most.
+const RECORD_BYTES: usize = 16 << 10;
+/// Plain text that is encrypted before some of it is sent: whole records.
+const PIECE_BYTES: usize = 128 << 10;
+/// Room for received bytes at first, as every stranger gets it.
+const RECEIVE_BYTES_FIRST: usize = 4 << 10;
+/// Room for received bytes at most; it doubles when it is filled.
+const RECEIVE_BYTES_MAX: usize = 256 << 10;
+
+/// The first bytes of what a peer under TLS sends: the content type of a record (alert, handshake).
+const FIRST_BYTES: [u8; 2] = [21, 22];
+
+/// A connection.
+#[derive(Debug)]
+pub enum Stream {
+    /// In the clear.
+    Plain(TcpStream),
+    /// Under TLS.
+    Secure(Box<Secure>),
+}
+
+/// A receive under way.
+#[derive(Debug)]
+pub enum Receiving {
+    /// In the clear.
+    Plain(Op<(io::Result<usize>, Segments)>),
+    /// Under TLS: where plain text goes.
+    Secure(Segments),
+}
+
+/// A send under way.
+#[derive(Debug)]
+pub enum Sending {
+    /// In the clear.
+    Plain(Op<(io::Result<()>, Vec<Chunk>)>),
+    /// Under TLS.
+    Secure(Outgoing),
+}
+
+/// Plain text on its way.
+#[derive(Debug)]
+pub struct Outgoing {
+    chunks: Vec<Chunk>,
+    /// The first chunk that is not encrypted as a whole, and how much of it is.
+    index: usize,
+    offset: usize,
+}
+
+/// A connection under TLS.
+#[derive(Debug)]
+pub struct Secure {
+    tcp: TcpStream,
+    session: Session,
+    /// Received bytes, while no receive is under way; the session has not taken `unread`.
+    incoming: Option<Buffer>,
+    unread: Range<usize>,
+    receiving: Option<Op<(io::Result<usize>, Buffer)>>,
+    sending: Option<Op<(io::Result<()>, Vec<Chunk>)>>,
+    /// Plain text of a record that is being gathered.
+    stage: Vec<u8>,
+    /// Memory to use again.
+    spare: Vec<u8>,
+    chunks: Vec<Chunk>,
+    /// Whether something has come.
+    has_begun: bool,
+    /// Why it fails; the peer is told first.
+    failure: Option<Error>,
+    /// A sender that waits for the handshake.
+    sender: Option<Waker>,
+}
+
+/// A connection of which nothing is under way: it can be sent to another thread.
+#[derive(Debug)]
+pub struct Idle(Parts);
+
+#[derive(Debug)]
+enum Parts {
+    Plain(TcpStream),
+    Secure { tcp: TcpStream, session: Box<Session>, incoming: Option<Buffer>, unread: Range<usize> },
+}
+
+impl From<Idle> for Stream {
+    fn from(idle: Idle) -> Self {
+        match idle.0 {
+            Parts::Plain(tcp) => Self::Plain(tcp),
+            Parts::Secure { tcp, session, incoming, unread } => {
+                let idle =
+                    Secure { incoming, unread, has_begun: true, ..Secure::new(tcp, *session) };
+                Self::Secure(Box::new(idle))
+            }
+        }
+    }
+}
+
+impl From<TcpStream> for Stream {
+    fn from(tcp: TcpStream) -> Self {
+        Self::Plain(tcp)
+    }
+}
+
+impl Stream {
+    /// The connecting end, under TLS with one of these keys, best first.
+    ///
+    /// # Errors
+    /// [`Error::Library`].
+    pub fn client(tcp: TcpStream, psks: &[Psk]) -> Result<Self, Error> {
+        Ok(Self::Secure(Box::new(Secure::new(tcp, Session::client_of(psks)?))))
+    }
+
+    /// The accepting end, under TLS.
+    ///
+    /// # Errors
+    /// [`Error::Library`].
+    pub fn server(tcp: TcpStream, server: &Server) -> Result<Self, Error> {
+        Ok(Self::Secure(Box::new(Secure::new(tcp, Session::server(server)?))))
+    }
+
+    /// The TCP connection.
+    pub fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(tcp) => tcp,
+            Self::Secure(secure) => &secure.tcp,
+        }
+    }
+
+    /// The identity of the key that both ends have proved to know; [`None`] before, and in the clear.
+    pub fn identity(&self) -> Option<&[u8]> {
+        match self {
+            Self::Secure(secure) if secure.session.is_open() => Some(secure.session.identity()),
+            Self::Plain(_) | Self::Secure(_) => None,
+        }
+    }
+
+    /// Waits until nothing is being sent, not even for the handshake.
+    ///
+    /// # Errors
+    /// What sending answers.
+    pub fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Secure(secure) => secure.poll_flush(cx),
+        }
+    }
+
+    /// Lets the connection go to another thread, with all that has come; [`None`] if something is under way.
+    pub fn into_idle(self) -> Option<Idle> {
+        let secure = match self {
+            Self::Plain(tcp) => return Some(Idle(Parts::Plain(tcp))),
+            Self::Secure(secure) => *secure,
+        };
+        let Secure { tcp, session, incoming, unread, receiving, sending, .. } = secure;
+        if receiving.is_some() || sending.is_some() {
+            return None;
+        }
+        Some(Idle(Parts::Secure { tcp, session: Box::new(session), incoming, unread }))
+    }
+
+    /// Begins to receive, as [`TcpStream::recv_vectored`] does. One at a time.
+    pub fn receive(&self, segments: Segments) -> Receiving {
+        match self {
+            Self::Plain(tcp) => Receiving::Plain(tcp.recv_vectored(segments)),
+            Self::Secure(_) => Receiving::Secure(segments),
+        }
+    }
+
+    /// Goes on with a receive of this stream. A TLS failure is an [`io::Error`] that holds an [`Error`].
+    pub fn poll_receive(
+        &mut self,
+        receiving: &mut Receiving,
+        cx: &mut Context<'_>,
+    ) -> Poll<(io::Result<usize>, Segments)> {
+        match (self, receiving) {
+            (_, Receiving::Plain(op)) => Pin::new(op).poll(cx),
+            (Self::Secure(secure), Receiving::Secure(segments)) => {
+                let result = ready!(secure.poll_receive(segments, cx));
+                Poll::Ready((result, std::mem::take(segments)))
+            }
+            (Self::Plain(_), Receiving::Secure(_)) => unreachable!("the receive of another stream"),
+        }
+    }
+
+    /// Begins to send, as [`TcpStream::send_vectored`] does. One at a time.
+    pub fn send(&self, chunks: Vec<Chunk>) -> Sending {
+        match self {
+            Self::Plain(tcp) => Sending::Plain(tcp.send_vectored(chunks)),
+            Self::Secure(_) => Sending::Secure(Outgoing { chunks, index: 0, offset: 0 }),
+        }
+    }
+
+    /// Goes on with a send of this stream.
+    pub fn poll_send(
+        &mut self,
+        sending: &mut Sending,
+        cx: &mut Context<'_>,
+    ) -> Poll<(io::Result<()>, Vec<Chunk>)> {
+        match (self, sending) {
+            (_, Sending::Plain(op)) => Pin::new(op).poll(cx),
+            (Self::Secure(secure), Sending::Secure(outgoing)) => {
+                let result = ready!(secure.poll_send(outgoing, cx));
+                outgoing.chunks.clear();
+                Poll::Ready((result, std::mem::take(&mut outgoing.chunks)))
+            }
+            (Self::Plain(_), Sending::Secure(_)) => unreachable!("the send of another stream"),
+        }
+    }
+}
+
+impl Secure {
+    fn new(tcp: TcpStream, session: Session) -> Self {
+        Self {
+            tcp,
+            session,
+            incoming: Some(Buffer::with_capacity(RECEIVE_BYTES_FIRST)),
+            unread: 0..0,
+            receiving: None,
+            sending: None,
+            stage: Vec::new(),
+            spare: Vec::new(),
+            chunks: Vec::new(),
+            has_begun: false,
+            failure: None,
+            sender: None,
+        }
+    }
+
+    /// Notes a failure. The task that polls tells the peer, and then fails.
+    fn fail(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
+        if let Some(sender) = self.sender.take() {
+            sender.wake();
+        }
+    }
+
+    /// Sends what the session has for the peer.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if let Some(op) = &mut self.sending {
+                let (result, chunks) = ready!(Pin::new(op).poll(cx));
+                self.sending = None;
+                self.chunks = chunks;
+                result?;
+            }
+            if self.session.output().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let output = self.session.take_output(std::mem::take(&mut self.spare));
+            let mut chunks = std::mem::take(&mut self.chunks);
+            chunks.push(Chunk::copy_from(&output));
+            self.spare = output;
+            self.sending = Some(self.tcp.send_vectored(chunks));
+        }
+    }
+
+    fn poll_receive(
+        &mut self,
+        segments: &mut Segments,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let flushed = self.poll_flush(cx);
+            if let Some(failure) = &self.failure {
+                let failure = io::Error::other(failure.clone());
+                return flushed.map(|_| Err(failure));
+            }
+            if let Poll::Ready(Err(error)) = flushed {
+                return Poll::Ready(Err(error));
+            }
+            if self.session.is_open() || self.session.has_ended() {
+                let bytes = self.decrypt(segments);
+                if bytes > 0 || (self.session.has_ended() && self.failure.is_none()) {
+                    return Poll::Ready(Ok(bytes));
+                }
+            } else if !self.unread.is_empty() {
+                self.shake();
+            }
+            let has_output = self.sending.is_none() && !self.session.output().is_empty();
+            if has_output || self.failure.is_some() || !self.unread.is_empty() {
+                continue;
+            }
+            match ready!(self.poll_incoming(cx))? {
+                0 => return Poll::Ready(self.end_of_stream()),
+                bytes => self.unread = 0..bytes,
+            }
+        }
+    }
+
+    /// Receives bytes for the session, which has taken all before.
+    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Some(mut buffer) = self.incoming.take() {
+            buffer.clear();
+            let range = 0..buffer.capacity();
+            self.receiving = Some(self.tcp.recv(buffer, range));
+        }
+        let Some(op) = &mut self.receiving else { unreachable!("a buffer is somewhere") };
+        let (result, buffer) = ready!(Pin::new(op).poll(cx));
+        self.receiving = None;
+        let capacity = buffer.capacity();
+        let is_filled = result.as_ref().is_ok_and(|&bytes| bytes == capacity);
+        self.incoming = Some(buffer);
+        if is_filled && capacity < RECEIVE_BYTES_MAX {
+            self.grow(2 * capacity);
+        }
+        Poll::Ready(result)
+    }
+
+    /// Takes a larger buffer, with the bytes that are there.
+    fn grow(&mut self, bytes: usize) {
+        if let Some(old) = self.incoming.take() {
+            let mut buffer = Buffer::with_capacity(bytes);
+            buffer.extend_from_slice(&old);
+            self.incoming = Some(buffer);
+        }
+    }
+
+    /// The peer's bytes are at their end. Nothing is lost by an end without the peer's farewell, which others
+    /// than TLS can cause: a queue pair that ends has its outstanding commands sent again.
+    fn end_of_stream(&mut self) -> io::Result<usize> {
+        let is_open = self.session.is_open();
+        match self.session.end_of_stream() {
+            Err(error) if !is_open => Err(io::Error::other(error)),
+            _ => Ok(0),
+        }
+    }
+
+    /// Goes on with the handshake, by what has come.
+    fn shake(&mut self) {
+        let Some(buffer) = &self.incoming else { return };
+        let mut input = &buffer[self.unread.clone()];
+        // The library would wait for a record of the length that it reads out of something else.
+        if !std::mem::replace(&mut self.has_begun, true) && !FIRST_BYTES.contains(&input[0]) {
+            self.unread = 0..0;
+            return self.fail(Error::Handshake("the peer does not speak TLS"));
+        }
+        let done = self.session.handshake(&mut input);
+        self.unread.start = self.unread.end - input.len();
+        match done {
+            Ok(true) => {
+                if let Some(sender) = self.sender.take() {
+                    sender.wake();
+                }
+            }
+            Ok(false) => {}
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Decrypts what has come into the segments, in order; answers how many bytes that gave. A failure is noted.
+    fn decrypt(&mut self, segments: &mut Segments) -> usize {
+        let mut total = 0;
+        for segment in segments {
+            let room = segment.len();
+            let bytes = match segment {
+                Segment::Buffer(buffer, range) => {
+                    let visible = buffer.len();
+                    buffer.set_len(visible.max(range.end));
+                    let bytes = self.decrypt_into(&mut buffer[range.clone()]);
+                    let covered = if bytes == 0 { 0 } else { range.start + bytes };
+                    buffer.set_len(visible.max(covered));
+                    bytes
+                }
+                Segment::Region(slice) => {
+                    let mut plain = vec![0; room];
+                    let bytes = self.decrypt_into(&mut plain);
+                    slice.range(0, bytes).copy_in(&plain[..bytes]);
+                    bytes
+                }
+            };
+            total += bytes;
+            if bytes < room {
+                break;
+            }
+        }
+        total
+    }
+
+    /// Decrypts until `plain` is full or nothing is left.
+    fn decrypt_into(&mut self, plain: &mut [u8]) -> usize {
+        let empty: &[u8] = &[];
+        let mut input = self.incoming.as_ref().map_or(empty, |buffer| &buffer[self.unread.clone()]);
+        let mut done = 0;
+        while done < plain.len() {
+            match self.session.read_into(&mut input, &mut plain[done..]) {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(error) => {
+                    self.failure.get_or_insert(error);
+                    break;
+                }
+            }
+        }
+        self.unread.start = self.unread.end - input.len();
+        done
+    }
+
+    fn poll_send(&mut self, outgoing: &mut Outgoing, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let flushed = self.poll_flush(cx);
+            if let Some(failure) = &self.failure {
+                return Poll::Ready(Err(io::Error::other(failure.clone())));
+            }
+            ready!(flushed)?;
+            if outgoing.is_done() {
+                return Poll::Ready(Ok(()));
+            }
+            if !self.session.is_open() && !self.session.has_ended() {
+                self.sender = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            if let Err(error) = self.encrypt(outgoing) {
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Encrypts the next piece. Small chunks are gathered, so that a header shares its record with the data behind.
+    fn encrypt(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
+        let Outgoing { chunks, index, offset } = outgoing;
+        let mut room = PIECE_BYTES;
+        while room > 0
+            && let Some(chunk) = chunks.get(*index)
+        {
+            let left = chunk.len() - *offset;
+            let whole = left.min(room) / RECORD_BYTES * RECORD_BYTES;
+            let is_lasting = !matches!(chunk, Chunk::Region(_));
+            let taken = if self.stage.is_empty() && whole > 0 && is_lasting {
+                self.session.write(&chunk.to_bytes()[*offset..*offset + whole])?;
+                whole
+            } else {
+                let start = self.stage.len();
+                let taken = left.min(room).min(RECORD_BYTES - start);
+                self.stage.resize(start + taken, 0);
+                chunk.copy_out(*offset, &mut self.stage[start..]);
+                if self.stage.len() == RECORD_BYTES {
+                    self.session.write(&self.stage)?;
+                    self.stage.clear();
+                }
+                taken
+            };
+            room -= taken;
+            *offset += taken;
+            if *offset == chunk.len() {
+                (*index, *offset) = (*index + 1, 0);
+            }
+        }
+        if !self.stage.is_empty() {
+            self.session.write(&self.stage)?;
+            self.stage.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Outgoing {
+    fn is_done(&self) -> bool {
+        self.index == self.chunks.len()
+    }
+}
