@@ -12,7 +12,7 @@ mod execute;
 pub(crate) use execute::Execute;
 
 use crate::error::{ConnectionEnd, Error};
-use crate::options::ConnectOptions;
+use crate::options::{ConnectOptions, TlsOptions};
 use crate::queue_pair::{Data, Outcome, QueuePair, QueuePairConfig, QueuePairState};
 use nvme::SubmissionQueueEntry;
 use ring::local::Notify;
@@ -23,6 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
+use tls::{Psk, Stream};
 
 /// Most tasks that may wait for a free slot of one queue pair.
 pub(crate) const WAITERS_MAX: usize = 65_536;
@@ -64,6 +65,10 @@ impl Connection {
             .await
             .map_err(|_| Error::Timeout { address, what: "the TCP connection", timeout })?
             .map_err(|error| Error::Connect { address, error: Arc::new(error) })?;
+        let stream = match &options.tls {
+            None => Stream::from(stream),
+            Some(tls) => secure(stream, tls, options)?,
+        };
         let connection = Self::start(stream, options, depth);
         let is_ready = time::timeout_at(deadline, connection.initialized()).await;
         if is_ready.is_err() {
@@ -76,7 +81,7 @@ impl Connection {
         Ok(connection)
     }
 
-    fn start(stream: TcpStream, options: &ConnectOptions, depth: u16) -> Self {
+    fn start(stream: Stream, options: &ConnectOptions, depth: u16) -> Self {
         let pair = QueuePair::new(QueuePairConfig {
             depth,
             has_header_digest: options.hdr_digest,
@@ -158,6 +163,23 @@ impl Connection {
     pub(crate) fn execute_without_deadline(&self, sqe: SubmissionQueueEntry) -> Execute {
         Execute::new(self.clone(), sqe, Data::None, false)
     }
+}
+
+/// The connection under TLS. The handshake comes with the first bytes that are received.
+fn secure(stream: TcpStream, tls: &TlsOptions, options: &ConnectOptions) -> Result<Stream, Error> {
+    let psks: Result<Vec<Psk>, _> = tls
+        .psks(&options.hostnqn, &options.subsystem_nqn)?
+        .into_iter()
+        .map(|psk| {
+            let hash = match psk.hash {
+                auth::Hash::Sha384 => tls::Hash::Sha384,
+                auth::Hash::Sha256 | auth::Hash::Sha512 => tls::Hash::Sha256,
+            };
+            Psk::new(psk.identity.as_bytes(), psk.secret, hash)
+        })
+        .collect();
+    let psks = psks.map_err(ConnectionEnd::TlsKey)?;
+    Ok(Stream::client(stream, &psks).map_err(ConnectionEnd::Tls)?)
 }
 
 impl Inner {

@@ -46,6 +46,15 @@ pub enum ConnectionEnd {
     /// The socket failed.
     #[error("the socket failed: {0}")]
     Socket(Arc<io::Error>),
+    /// TLS failed, most often for want of a common key.
+    #[error(
+        "TLS with the target failed: {0}; does the target expect TLS, with this key for this host \
+         and subsystem?"
+    )]
+    Tls(tls::Error),
+    /// The key cannot be used.
+    #[error("the TLS key cannot be used: {0}")]
+    TlsKey(tls::KeyError),
     /// The target broke the protocol, or said that this host did.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
@@ -187,6 +196,15 @@ pub enum Error {
     /// More tasks wait for a queue slot than this host keeps track of.
     #[error("more than {0} requests wait for the queue pair")]
     TooManyWaiters(usize),
+}
+
+impl From<io::Error> for ConnectionEnd {
+    fn from(error: io::Error) -> Self {
+        match error.get_ref().and_then(|it| it.downcast_ref::<tls::Error>()) {
+            Some(error) => Self::Tls(error.clone()),
+            None => Self::Socket(Arc::new(error)),
+        }
+    }
 }
 
 impl From<ConnectionEnd> for Error {

@@ -19,4 +19,4 @@ pub use controller::{Controller, ControllerEvent, ControllerInfo, NamespaceIdent
 pub use discovery::{DISCOVERY_ENTRIES_MAX, DiscoveryLog};
 pub use error::{ConnectionEnd, Error, ProtocolError};
 pub use namespace::Namespace;
-pub use options::{ConnectOptions, InterruptedWrites};
+pub use options::{ConnectOptions, InterruptedWrites, TlsOptions};

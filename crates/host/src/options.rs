@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::queue_pair::DEPTH_MAX;
-use auth::{KeyPair, Policy};
+use auth::{Derivation, KeyPair, Policy, TlsKey, TlsPsk};
 use nvme::{HostId, Nqn};
 use ring::SocketOptions;
 use std::net::SocketAddr;
@@ -19,6 +19,36 @@ pub enum InterruptedWrites {
     Resend,
     /// Fail it with [`Error::WriteInterrupted`]: the caller sorts out what happened.
     Fail,
+}
+
+/// TLS for connections to a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// The key that host and target share (`tls_key`).
+    pub key: TlsKey,
+    /// Which derivation is meant where a PSK's identity does not show it.
+    pub derivation: Derivation,
+    /// The only identity to offer; [`None`] offers all that the key has for host and subsystem. Targets with
+    /// `GnuTLS` look at the first alone.
+    pub identity: Option<String>,
+}
+
+impl TlsOptions {
+    /// The PSKs to offer for a subsystem, best first.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if the key has no such identity.
+    pub(crate) fn psks(&self, host: &Nqn, subsystem: &Nqn) -> Result<Vec<TlsPsk>, Error> {
+        let mut psks = self.key.psks(host, subsystem, self.derivation);
+        if let Some(wanted) = &self.identity {
+            psks.retain(|psk| psk.identity == *wanted);
+        }
+        if psks.is_empty() {
+            let why = "the key has no such identity for this host and subsystem: see check-tls-key";
+            return Err(Error::InvalidOption { option: "tls_key_identity", why });
+        }
+        Ok(psks)
+    }
 }
 
 /// Options of a connection to a subsystem.
@@ -60,6 +90,8 @@ pub struct ConnectOptions {
     pub dhchap: Option<KeyPair>,
     /// Hash functions and groups that are offered for authentication.
     pub dhchap_policy: Policy,
+    /// Connect under TLS (`tls`, `tls_key`); [`None`] connects in the clear.
+    pub tls: Option<TlsOptions>,
     /// What becomes of writes whose connection ended.
     pub interrupted_writes: InterruptedWrites,
     /// Network namespace to open sockets in, e.g. `/run/netns/node1`.
@@ -90,6 +122,7 @@ impl ConnectOptions {
             data_digest: false,
             dhchap: None,
             dhchap_policy: Policy::default(),
+            tls: None,
             interrupted_writes: InterruptedWrites::Resend,
             network_namespace: None,
             socket_buffer_bytes: None,

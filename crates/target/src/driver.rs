@@ -38,6 +38,7 @@ pub use cores::{Cores, QueuePairs};
 /// Lines that strangers can cause.
 static ACCEPT_FAILED: Sparse = Sparse::new();
 static NO_ROOM: Sparse = Sparse::new();
+static NO_TLS: Sparse = Sparse::new();
 
 /// How a target is run.
 #[derive(Clone, Debug)]
@@ -350,6 +351,15 @@ impl Acceptor {
                 Err(reason) => {
                     if let Some(suppressed) = NO_ROOM.pass() {
                         tracing::warn!(%peer, reason, suppressed, "a connection is refused");
+                    }
+                    continue;
+                }
+            };
+            let stream = match self.target.accepted(stream) {
+                Ok(stream) => stream,
+                Err(error) => {
+                    if let Some(suppressed) = NO_TLS.pass() {
+                        tracing::warn!(%peer, %error, suppressed, "a connection is refused");
                     }
                     continue;
                 }

@@ -37,6 +37,12 @@ pub enum Error {
     /// host that connects anew would end its earlier controllers before it has proved itself.
     #[error("hosts cannot be asked for proofs where an agent admits them")]
     ProofOfAdmitted,
+    /// TLS could not be set up.
+    #[error("TLS cannot be used: {0}")]
+    Tls(tls::Error),
+    /// The identity of a TLS key separates names by spaces.
+    #[error("host {0:?} has a space in its name, and can have no TLS key")]
+    TlsName(Nqn),
     /// A core's thread could not be started.
     #[error("cannot start the thread of a core: {0}")]
     Thread(io::Error),

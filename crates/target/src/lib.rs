@@ -32,4 +32,4 @@ pub use namespace::Namespace;
 pub use queue_pair::{CommandState, Event, QueuePair, QueuePairState, Tag};
 pub use signal::Signal;
 pub use subsystem::{HostAccess, NAMESPACES_MAX, Subsystem};
-pub use target::{Attached, ConnectFailure, Connected, HostProof, IoQueue, Link, Target};
+pub use target::{Attached, ConnectFailure, Connected, HostProof, HostTls, IoQueue, Link, Target};

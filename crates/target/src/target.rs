@@ -7,11 +7,13 @@ mod connect;
 mod discovery;
 mod proof;
 mod takeover;
+mod tls;
 
 pub use connect::{Attached, ConnectFailure, Connected, IoQueue, Link};
 pub use proof::HostProof;
 pub(crate) use proof::Proof;
 pub(crate) use takeover::Ended;
+pub use tls::HostTls;
 
 use crate::admission::Admissions;
 use crate::budget::Budget;
@@ -25,7 +27,7 @@ use ring::time::Instant;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 const MODEL_DISCOVERY: &str = "Tsumugi discovery";
@@ -56,6 +58,9 @@ pub struct Target {
     /// Number of the last change of the discovery log.
     generation: AtomicU64,
     registry: Mutex<Registry>,
+    keyring: Arc<tls::Keyring>,
+    /// Set where hosts have to connect under TLS.
+    tls: OnceLock<::tls::Server>,
     started: Instant,
 }
 
@@ -77,6 +82,8 @@ impl Target {
             discovery: Arc::new(discovery),
             generation: AtomicU64::new(1),
             registry: Mutex::default(),
+            keyring: Arc::default(),
+            tls: OnceLock::new(),
             started: ring::time::now(),
         }))
     }

@@ -4,16 +4,16 @@ use super::Inner;
 use crate::error::{ConnectionEnd, ProtocolError};
 use crate::queue_pair::{DIRECT_BYTES_MIN, QueuePairState};
 use ring::time::{self, Sleep};
-use ring::{Buffer, Chunk, Op, Segment, TcpStream};
+use ring::{Buffer, Chunk, Op, Segment};
 use ring::{Segments, time::Instant};
 use std::future::Future;
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tls::{Receiving, Sending, Stream};
 
 /// Size of the receive buffer.
 const RECEIVE_BUFFER_BYTES: usize = 256 * 1024;
@@ -23,20 +23,17 @@ const TAIL_BYTES: usize = 4096;
 /// How long a terminate request, and the socket's end, may take.
 const CLOSING_TIME_MAX: Duration = Duration::from_secs(1);
 
-type Receive = Op<(io::Result<usize>, Segments)>;
-type Send = Op<(io::Result<()>, Vec<Chunk>)>;
-
 /// See the module's head.
 pub(super) struct Driver {
     inner: Rc<Inner>,
-    stream: TcpStream,
-    receive: Option<Receive>,
+    stream: Stream,
+    receive: Option<Receiving>,
     /// Bytes of the first segment of the receive if that is a command's buffer.
     direct_bytes: Option<usize>,
     receive_buffer: Option<Buffer>,
     /// The last receive ended in or just behind a large payload.
     is_bulk: bool,
-    send: Option<Send>,
+    send: Option<Sending>,
     chunks: Vec<Chunk>,
     tick: Sleep,
     tick_period: Duration,
@@ -58,7 +55,7 @@ enum Shutting {
 }
 
 impl Driver {
-    pub(super) fn new(inner: Rc<Inner>, stream: TcpStream, tick_period: Duration) -> Self {
+    pub(super) fn new(inner: Rc<Inner>, stream: Stream, tick_period: Duration) -> Self {
         Self {
             inner,
             stream,
@@ -91,7 +88,7 @@ impl Driver {
             }
         }
         segments.push(Segment::Buffer(buffer, 0..window_bytes));
-        self.receive = Some(self.stream.recv_vectored(segments));
+        self.receive = Some(self.stream.receive(segments));
     }
 
     /// Handles what came; fails when the connection is over.
@@ -120,7 +117,7 @@ impl Driver {
         }
         self.is_bulk = self.inner.pair.borrow().last_payload_bytes() >= 2 * DIRECT_BYTES_MIN;
         match result {
-            Err(error) => Err(ConnectionEnd::Socket(Arc::new(error))),
+            Err(error) => Err(error.into()),
             Ok(0) => Err(ConnectionEnd::ClosedByTarget),
             Ok(_) => outcome.map_err(ConnectionEnd::Protocol),
         }
@@ -146,7 +143,7 @@ impl Driver {
         let shutdown = if is_polite {
             Shutting::Later
         } else {
-            Shutting::Running(self.stream.shutdown(Shutdown::Both))
+            Shutting::Running(self.stream.tcp().shutdown(Shutdown::Both))
         };
         self.closing = Some(Closing { why, shutdown, deadline });
     }
@@ -156,7 +153,9 @@ impl Driver {
             self.start_receive();
         }
         let Some(receive) = &mut self.receive else { return false };
-        let Poll::Ready((result, segments)) = Pin::new(receive).poll(cx) else { return false };
+        let Poll::Ready((result, segments)) = self.stream.poll_receive(receive, cx) else {
+            return false;
+        };
         self.receive = None;
         let state_before = self.inner.pair.borrow().state();
         let outcome = self.received(result, segments);
@@ -172,11 +171,13 @@ impl Driver {
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> bool {
         if let Some(send) = &mut self.send {
-            let Poll::Ready((result, chunks)) = Pin::new(send).poll(cx) else { return false };
+            let Poll::Ready((result, chunks)) = self.stream.poll_send(send, cx) else {
+                return false;
+            };
             self.send = None;
             self.chunks = chunks;
             if let Err(error) = result {
-                self.begin_closing(ConnectionEnd::Socket(Arc::new(error)));
+                self.begin_closing(error.into());
             }
             return true;
         }
@@ -188,7 +189,7 @@ impl Driver {
         }
         pair.transmit(&mut self.chunks);
         drop(pair);
-        self.send = Some(self.stream.send_vectored(std::mem::take(&mut self.chunks)));
+        self.send = Some(self.stream.send(std::mem::take(&mut self.chunks)));
         true
     }
 
@@ -209,7 +210,7 @@ impl Driver {
         let Some(closing) = &mut self.closing else { return false };
         let is_late = Pin::new(&mut closing.deadline).poll(cx).is_ready();
         if matches!(closing.shutdown, Shutting::Later) && (is_late || !is_sending) {
-            closing.shutdown = Shutting::Running(self.stream.shutdown(Shutdown::Both));
+            closing.shutdown = Shutting::Running(self.stream.tcp().shutdown(Shutdown::Both));
         }
         if let Shutting::Running(shutdown) = &mut closing.shutdown
             && Pin::new(shutdown).poll(cx).is_ready()

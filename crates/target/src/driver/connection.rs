@@ -23,15 +23,15 @@ use crate::target::Target;
 use admin::Connecting;
 use door::{Door, Proving};
 use ring::time::{Instant, Sleep};
-use ring::{Buffer, Chunk, Op, Segment, Segments, Sparse, TcpStream};
+use ring::{Buffer, Chunk, Segment, Segments, Sparse};
 use std::future::poll_fn;
-use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tls::{Receiving, Stream};
 
 /// Size of the receive buffer of an I/O queue pair in bytes.
 const RECEIVE_BYTES: usize = 256 << 10;
@@ -63,7 +63,7 @@ enum Role {
 
 /// A send under way, and what is free when it ends.
 struct Sending {
-    op: Op<(io::Result<()>, Vec<Chunk>)>,
+    op: tls::Sending,
     reserved_bytes: usize,
     started: Instant,
 }
@@ -71,7 +71,7 @@ struct Sending {
 pub(super) struct Connection {
     target: Arc<Target>,
     limits: Limits,
-    stream: TcpStream,
+    stream: Stream,
     registration: Registration,
     pair: QueuePair,
     role: Role,
@@ -85,7 +85,7 @@ pub(super) struct Connection {
     /// used.
     buffer: Option<Buffer>,
     unread: std::ops::Range<usize>,
-    receiving: Option<Op<(io::Result<usize>, Segments)>>,
+    receiving: Option<Receiving>,
     /// Bytes of the payload segment that precedes the receive buffer, 0 without one.
     payload_bytes: usize,
     sending: Option<Sending>,
@@ -102,7 +102,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(target: &Arc<Target>, stream: TcpStream, registration: Registration) -> Self {
+    pub(super) fn new(target: &Arc<Target>, stream: Stream, registration: Registration) -> Self {
         let (limits, now) = (target.limits().clone(), ring::time::now());
         Self {
             target: Arc::clone(target),
@@ -135,7 +135,7 @@ impl Connection {
         if reason == LEAVES {
             return self.leave().await;
         }
-        tracing::debug!(peer = %self.stream.peer_addr(), reason, "a connection ends");
+        tracing::debug!(peer = %self.stream.tcp().peer_addr(), reason, "a connection ends");
         self.close().await;
     }
 
@@ -143,12 +143,12 @@ impl Connection {
     async fn close(mut self) {
         self.pair.clear();
         self.receiving = None;
-        let _ = self.stream.shutdown(Shutdown::Both).await;
+        let _ = self.stream.tcp().shutdown(Shutdown::Both).await;
         if let Role::Admin(..) | Role::Proving(_) = self.role {
             self.role = Role::Unconnected;
         }
-        if let Some(sending) = self.sending.take() {
-            let _ = sending.op.await;
+        if let Some(mut sending) = self.sending.take() {
+            let _ = poll_fn(|cx| self.stream.poll_send(&mut sending.op, cx)).await;
         }
         self.lent = None;
         if let Role::Io(executor) = &mut self.role {
@@ -299,7 +299,7 @@ impl Connection {
     /// Looks at a send under way; true if it has ended.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
         let Some(sending) = &mut self.sending else { return Ok(false) };
-        let Poll::Ready((result, spare)) = Pin::new(&mut sending.op).poll(cx) else {
+        let Poll::Ready((result, spare)) = self.stream.poll_send(&mut sending.op, cx) else {
             return Ok(false);
         };
         let reserved_bytes = sending.reserved_bytes;
@@ -328,7 +328,7 @@ impl Connection {
                 executor.take_lent(lent);
             }
         }
-        let op = self.stream.send_vectored(chunks);
+        let op = self.stream.send(chunks);
         self.sending = Some(Sending { op, reserved_bytes, started: self.now });
         true
     }
@@ -340,7 +340,7 @@ impl Connection {
             return false;
         }
         self.linger_deadline = Some(self.now + LINGER);
-        let stream = self.stream.clone();
+        let stream = self.stream.tcp().clone();
         ring::spawn(async move { stream.shutdown(Shutdown::Write).await });
         true
     }
@@ -354,9 +354,11 @@ impl Connection {
             self.start_receive();
         }
         let Some(op) = &mut self.receiving else { return Ok(false) };
-        let Poll::Ready((result, segments)) = Pin::new(op).poll(cx) else { return Ok(false) };
+        let Poll::Ready((result, segments)) = self.stream.poll_receive(op, cx) else {
+            return Ok(false);
+        };
         self.receiving = None;
-        let bytes = result.map_err(|_| "receiving failed")?;
+        let bytes = result.map_err(|error| self.receive_failed(&error))?;
         let mut segments = segments.into_iter();
         let in_payload = bytes.min(self.payload_bytes);
         if self.payload_bytes > 0 {
@@ -398,7 +400,7 @@ impl Connection {
             end = end.min(start + RECEIVE_SMALL_BYTES);
         }
         segments.push(Segment::Buffer(buffer, start..end));
-        self.receiving = Some(self.stream.recv_vectored(segments));
+        self.receiving = Some(self.stream.receive(segments));
     }
 
     /// Gives the queue pair what has come.

@@ -42,6 +42,8 @@ pub struct Link<'a> {
     pub local_address: SocketAddr,
     /// Where the host is.
     pub peer_address: SocketAddr,
+    /// The identity of the connection's TLS key.
+    pub tls_identity: Option<&'a [u8]>,
 }
 
 /// An I/O queue pair's part in its controller; ends with it.
@@ -116,6 +118,7 @@ impl Target {
         now: Instant,
     ) -> Result<Connected, ConnectFailure> {
         let wanted = Wanted::decode(sqe, data)?;
+        self.check_identity(&wanted, link.tls_identity)?;
         let subsystem = self.find(&wanted.subsystem_name)?;
         let is_admin = wanted.connect.qid.is_admin();
         let entries_max = if is_admin {

@@ -28,6 +28,9 @@ impl Target {
             for &(port, address) in &ports {
                 let mut entry = DiscoveryEntry::tcp(subsystem.nqn(), kind, address, port);
                 entry.treq |= transport_requirements::SQ_FLOW_CONTROL_DISABLE;
+                if self.requires_tls() {
+                    entry.require_tls();
+                }
                 entry.asqsz = U16::new(self.limits.admin_queue_entries_max);
                 if kind == subsystem_type::CURRENT_DISCOVERY {
                     entry.eflags = U16::new(

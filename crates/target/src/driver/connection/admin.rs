@@ -113,15 +113,16 @@ impl Connection {
     fn finish_connect(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
         let link = Link {
             signal: &self.registration.signal,
-            local_address: self.stream.local_addr(),
-            peer_address: self.stream.peer_addr(),
+            local_address: self.stream.tcp().local_addr(),
+            peer_address: self.stream.tcp().peer_addr(),
+            tls_identity: self.stream.identity(),
         };
         let Connected { attached, lane, connect, result, proof } =
             match self.target.connect(sqe, self.pair.data(tag), &link, self.now) {
                 Ok(connected) => connected,
                 Err(failure) => {
                     if let Some(suppressed) = REFUSED.pass() {
-                        tracing::info!(peer = %self.stream.peer_addr(), suppressed,
+                        tracing::info!(peer = %self.stream.tcp().peer_addr(), suppressed,
                             status = failure.status.connect_name().unwrap_or("?"),
                             "a connection is refused");
                     }

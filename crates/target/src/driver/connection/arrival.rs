@@ -7,17 +7,19 @@ use crate::queue_pair::QueuePair;
 use crate::target::Target;
 use nvme::fabrics::Connect;
 use nvme::opcode::FabricsType;
+use ring::Buffer;
 use ring::time::Instant;
-use ring::{Buffer, TcpStream};
+use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use tls::Idle;
 
 /// A connection on its way. Nothing of it is in flight.
 #[derive(Debug)]
 pub(in crate::driver) struct Arrival {
-    stream: TcpStream,
+    stream: Idle,
     registration: Registration,
     pair: QueuePair,
     buffer: Option<Buffer>,
@@ -50,7 +52,7 @@ impl Connection {
     /// Goes on with a connection on its core.
     pub(in crate::driver) fn resume(target: &Arc<Target>, arrival: Arrival) -> Self {
         let Arrival { stream, registration, pair, buffer, unread, handshake_deadline } = arrival;
-        let connection = Self::new(target, stream, registration);
+        let connection = Self::new(target, stream.into(), registration);
         Self { pair, buffer, unread, handshake_deadline, ..connection }
     }
 
@@ -60,15 +62,25 @@ impl Connection {
         debug_assert!(self.receiving.is_none());
         if let Some(sending) = self.sending.take() {
             let (mut op, until) = (sending.op, self.handshake_deadline);
-            match ring::race(&mut op, pin!(ring::time::sleep_until(until))).await {
+            let sent = poll_fn(|cx| self.stream.poll_send(&mut op, cx));
+            match ring::race(pin!(sent), pin!(ring::time::sleep_until(until))).await {
                 ring::Either::First((Ok(()), _)) => self.pair.release(sending.reserved_bytes),
                 // The peer does not take its ICResp, or has gone.
                 _ => return self.close().await,
             }
         }
+        let idle = poll_fn(|cx| self.stream.poll_idle(cx));
+        let until = self.handshake_deadline;
+        match ring::race(pin!(idle), pin!(ring::time::sleep_until(until))).await {
+            ring::Either::First(Ok(())) => {}
+            _ => return self.close().await,
+        }
         let Some(threads) = self.outside.take() else { return };
+        let Some(stream) = self.stream.into_idle() else {
+            unreachable!("nothing is sent or received any more")
+        };
         let arrival = Arrival {
-            stream: self.stream,
+            stream,
             registration: self.registration,
             pair: self.pair,
             buffer: self.buffer,

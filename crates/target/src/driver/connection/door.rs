@@ -25,6 +25,7 @@ const MESSAGE_ROOM_MAX: u32 = 8192;
 
 /// Lines that strangers can cause.
 static UNPROVED: Sparse = Sparse::new();
+static UNENCRYPTED: Sparse = Sparse::new();
 
 /// What a connection becomes when the host has proved itself.
 pub(super) struct Proving {
@@ -89,7 +90,7 @@ impl Connection {
                 let soon = self.now + LINGER;
                 door.deadline = Some(door.deadline.map_or(soon, |deadline| deadline.min(soon)));
                 if let Some(suppressed) = UNPROVED.pass() {
-                    tracing::warn!(peer = %self.stream.peer_addr(), %reason, suppressed,
+                    tracing::warn!(peer = %self.stream.tcp().peer_addr(), %reason, suppressed,
                         "a host has not proved itself");
                 }
             }
@@ -116,6 +117,18 @@ impl Connection {
             }
             role @ (Role::Unconnected | Role::Admin(..) | Role::Io(_)) => self.role = role,
         }
+    }
+
+    /// Notes why nothing more can be received.
+    pub(super) fn receive_failed(&self, error: &std::io::Error) -> &'static str {
+        let Some(error) = error.get_ref().and_then(|it| it.downcast_ref::<tls::Error>()) else {
+            return "receiving failed";
+        };
+        if let Some(suppressed) = UNENCRYPTED.pass() {
+            tracing::warn!(peer = %self.stream.tcp().peer_addr(), %error, suppressed,
+                "a connection fails under TLS");
+        }
+        "TLS failed"
     }
 
     /// The connection is a queue pair from now on.
