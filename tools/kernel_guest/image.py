@@ -24,8 +24,8 @@ from . import debian
 
 HOST_PACKAGES = ("linux-image-cloud-amd64", "qemu-system-x86")
 # dash, because busybox's own shell prefers busybox's programs to the real ones.
-GUEST_PACKAGES = ("btrfs-progs", "busybox-static", "dash", "dmsetup", "e2fsprogs", "fio", "kmod", "mount",
-                  "nvme-cli")
+GUEST_PACKAGES = ("btrfs-progs", "busybox-static", "dash", "dmsetup", "e2fsprogs", "fio", "keyutils", "kmod",
+                  "ktls-utils", "mount", "nvme-cli")
 INIT = Path(__file__).with_name("init")
 LOADER = "usr/lib64/ld-linux-x86-64.so.2"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"

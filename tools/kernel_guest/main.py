@@ -18,8 +18,8 @@ Runs SCRIPT as root under a Debian kernel in QEMU, with its output as this progr
 that needs is fetched from Debian's archive at the first run and kept in a cache; nothing is
 installed on the host, and neither root rights nor KVM are needed.
 
-The guest has busybox, btrfs-progs, dash, dmsetup, e2fsprogs, fio, kmod, mount, nvme-cli and all kernel
-modules. It reaches this machine's loopback address, and nothing else, as 10.0.2.2.
+The guest has busybox, btrfs-progs, dash, dmsetup, e2fsprogs, fio, keyutils, kmod, ktls-utils, mount, nvme-cli
+and all kernel modules. It reaches this machine's loopback address, and nothing else, as 10.0.2.2.
 """
 
 EPILOG = """\

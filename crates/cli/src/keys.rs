@@ -3,7 +3,7 @@
 //! No message holds any part of a secret, and nothing is read from a file that others could have read.
 
 use anyhow::{Context, bail, ensure};
-use auth::Key;
+use auth::{Key, KeyError, TlsKey};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -12,8 +12,31 @@ use std::path::Path;
 use std::str::FromStr;
 use zeroize::Zeroizing;
 
-/// What secrets begin with.
-const PREFIX: &str = "DHHC-1:";
+/// A secret with a form of its own in text.
+pub(crate) trait Secret: FromStr<Err = KeyError> {
+    /// What its text begins with.
+    const PREFIX: &'static str;
+
+    /// Its text.
+    fn text(&self) -> Zeroizing<String>;
+}
+
+impl Secret for Key {
+    const PREFIX: &'static str = "DHHC-1:";
+
+    fn text(&self) -> Zeroizing<String> {
+        self.to_text()
+    }
+}
+
+impl Secret for TlsKey {
+    const PREFIX: &'static str = "NVMeTLSkey-1:";
+
+    fn text(&self) -> Zeroizing<String> {
+        self.to_text()
+    }
+}
+
 /// Most bytes of a file that are read: a secret has 100.
 const FILE_BYTES_MAX: u64 = 4096;
 /// Permissions of others and of the group.
@@ -38,27 +61,46 @@ impl fmt::Debug for SecretText {
 }
 
 impl SecretText {
+    /// What was given.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
     /// The secret. Says aloud that one on the command line is no secret on this machine.
     ///
     /// # Errors
     /// If it is none, or its file cannot be used.
-    pub(crate) fn key(&self, option: &str) -> anyhow::Result<Key> {
-        if !self.0.starts_with(PREFIX) {
+    pub(crate) fn key<K: Secret>(&self, option: &str) -> anyhow::Result<K> {
+        if !self.0.starts_with(K::PREFIX) {
             return read(Path::new(self.0.as_str())).with_context(|| format!("--{option}"));
         }
-        eprintln!(
-            "tsumugi: --{option}: a key on the command line can be read by every user of this \
-             machine: give the file that holds it"
-        );
+        warn_of_argument(option);
         self.0.parse().with_context(|| format!("--{option}: the key cannot be used"))
     }
+}
+
+/// Says that a secret stands on the command line.
+pub(crate) fn warn_of_argument(option: &str) {
+    eprintln!(
+        "tsumugi: --{option}: a key on the command line can be read by every user of this \
+         machine: give the file that holds it"
+    );
 }
 
 /// Reads a secret from a file.
 ///
 /// # Errors
 /// If others may read the file, if it cannot be read, or if it holds no secret.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Key> {
+pub(crate) fn read<K: Secret>(path: &Path) -> anyhow::Result<K> {
+    let text = read_text(path)?;
+    text.parse().with_context(|| format!("the key file {} cannot be used", path.display()))
+}
+
+/// Reads a file that nobody else can read.
+///
+/// # Errors
+/// If others may read the file, or it cannot be read.
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<Zeroizing<String>> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("cannot open the key file {shown}"))?;
     let metadata = file.metadata().with_context(|| format!("cannot examine {shown}"))?;
@@ -80,19 +122,19 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Key> {
     file.take(FILE_BYTES_MAX)
         .read_to_string(&mut text)
         .with_context(|| format!("cannot read the key file {shown}"))?;
-    text.parse().with_context(|| format!("the key file {shown} cannot be used"))
+    Ok(text)
 }
 
 /// Writes a secret to a new file of mode 0600.
 ///
 /// # Errors
 /// If the file is there already or cannot be written.
-pub(crate) fn write(path: &Path, key: &Key) -> anyhow::Result<()> {
+pub(crate) fn write(path: &Path, key: &impl Secret) -> anyhow::Result<()> {
     let context = || format!("cannot make the key file {}", path.display());
     let mut options = OpenOptions::new();
     let mut file =
         options.write(true).create_new(true).mode(0o600).open(path).with_context(context)?;
-    writeln!(file, "{}", key.to_text().as_str()).with_context(context)?;
+    writeln!(file, "{}", key.text().as_str()).with_context(context)?;
     file.sync_all().with_context(context)
 }
 
@@ -111,20 +153,20 @@ mod tests {
         let key = Key::generate(None, 32).unwrap();
         write(&path, &key).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert!(read(&path).unwrap() == key);
+        assert!(read::<Key>(&path).unwrap() == key);
         assert!(write(&path, &key).is_err());
         for mode in [0o640, 0o604, 0o620, 0o602] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            let said = format!("{:#}", read(&path).unwrap_err());
+            let said = format!("{:#}", read::<Key>(&path).unwrap_err());
             assert!(said.contains("chmod 600") && !said.contains("DHHC"), "{said}");
         }
         fs::set_permissions(&path, Permissions::from_mode(0o400)).unwrap();
-        assert!(read(&path).unwrap() == key);
+        assert!(read::<Key>(&path).unwrap() == key);
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         fs::write(&path, "DHHC-1:00:c2VjcmV0:").unwrap();
-        let said = format!("{:#}", read(&path).unwrap_err());
+        let said = format!("{:#}", read::<Key>(&path).unwrap_err());
         assert!(said.contains("32, 48 or 64 bytes") && !said.contains("c2Vj"), "{said}");
-        assert!(read(directory.path()).is_err());
+        assert!(read::<Key>(directory.path()).is_err());
         let shown = format!("{:?}", "DHHC-1:00:c2VjcmV0:".parse::<SecretText>());
         assert!(!shown.contains("c2Vj"), "{shown}");
     }

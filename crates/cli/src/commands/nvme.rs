@@ -11,6 +11,7 @@ mod keys;
 mod pattern;
 mod perf;
 mod show;
+mod tls;
 mod transfer;
 
 use args::{ConnectArgs, NamespaceArgs};
@@ -53,7 +54,8 @@ enum NvmeCommand {
     /// Connect stage by stage with timing, read, and optionally write and verify.
     #[command(after_help = "Examples:\n  \
         tsumugi nvme connect-test -a 10.0.0.7 -n nqn.2026-11.org.example:disk\n  \
-        tsumugi nvme connect-test -a 10.0.0.7 -n nqn.2026-11.org.example:disk --destroy SERIAL")]
+        tsumugi nvme connect-test -a 10.0.0.7 -n nqn.2026-11.org.example:disk --destroy SERIAL\n  \
+        tsumugi nvme connect-test -a 10.0.0.7 -n NQN -q HOSTNQN --tls --tls-key tls.key")]
     ConnectTest(check::CheckArgs),
     /// Show the subsystems and namespaces behind a target.
     #[command(after_help = "Examples:\n  tsumugi nvme list -a 10.0.0.7\n  \
@@ -82,6 +84,14 @@ enum NvmeCommand {
     /// Check that such a key is well formed.
     #[command(after_help = "Example:\n  tsumugi nvme check-dhchap-key --key host.key")]
     CheckDhchapKey(keys::CheckKeyArgs),
+    /// Make a key for TLS between a host and a target.
+    #[command(after_help = "Examples:\n  tsumugi nvme gen-tls-key --hmac 2 --output tls.key\n  \
+        tsumugi nvme gen-tls-key --output tls.key --hostnqn HOSTNQN --subsysnqn NQN --identity 1")]
+    GenTlsKey(tls::GenerateArgs),
+    /// Check that such a key is well formed, or show its identity for a host and a subsystem.
+    #[command(after_help = "Examples:\n  tsumugi nvme check-tls-key --keydata tls.key\n  \
+        tsumugi nvme check-tls-key --keydata tls.key --hostnqn HOSTNQN --subsysnqn NQN --identity 1")]
+    CheckTlsKey(tls::CheckArgs),
 }
 
 /// Data that is not what it ought to be.
@@ -108,6 +118,8 @@ pub(crate) fn run(args: NvmeArgs) -> anyhow::Result<ExitCode> {
         NvmeCommand::IdNs(args) => block_on(show::id_namespace(args)),
         NvmeCommand::GenDhchapKey(args) => keys::generate(&args),
         NvmeCommand::CheckDhchapKey(args) => keys::check(&args),
+        NvmeCommand::GenTlsKey(args) => tls::generate(&args),
+        NvmeCommand::CheckTlsKey(args) => tls::check(&args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

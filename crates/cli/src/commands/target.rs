@@ -57,6 +57,11 @@ Examples:
     tsumugi target --listen 10.0.0.7:4420 --host HOSTNQN,dhchap-key=host.key \\
         --namespace /dev/nvme0n1
 
+  The same under TLS 1.3, so that nobody on the way can read or change anything:
+    tsumugi nvme gen-tls-key --hmac 2 --output tls.key
+    tsumugi target --listen 10.0.0.7:4420 --host HOSTNQN,tls-key=tls.key \\
+        --namespace /dev/nvme0n1
+
   From a file:
     tsumugi target target.toml
 
@@ -69,6 +74,7 @@ Examples:
     [[subsystem.host]]
     nqn = \"HOSTNQN\"
     dhchap_key = \"host.key\"
+    tls_key = \"tls.key\"
 
 Names: hosts recognise a disk by its subsystem's NQN and its namespace's UUID, and take
 equal names for two paths to the same blocks. Without --nqn and uuid= both are made from this
@@ -105,8 +111,10 @@ pub(crate) struct TargetArgs {
         long,
         value_name = "HOST",
         help = "A host that may connect: NQN[,dhchap-key=FILE[,dhchap-ctrl-key=FILE]\
-        [,dhchap-hash=sha256][,dhchap-dhgroup=ffdhe2048]]; with a key it has to prove itself, with a \
-        second one the target proves itself to it if it asks; may be repeated"
+        [,dhchap-hash=sha256][,dhchap-dhgroup=ffdhe2048]][,tls-key=FILE[,tls-compat]]; with a \
+        dhchap-key it has to prove itself, with a second one the target proves itself to it if it asks; \
+        with a tls-key it has to connect under TLS 1.3, as all hosts then, and tls-compat derives from \
+        the key as libnvme did before 1.15; may be repeated"
     )]
     host: Vec<HostSettings>,
     /// Hosts with keys prove themselves to the discovery service too, for which nvme-cli has no way
@@ -202,8 +210,11 @@ async fn serve(
     };
     let target = Target::new(limits, Admissions::new(AdmissionMode::AnyHost))?;
     let hosts = settings.subsystems.iter().flat_map(|subsystem| &subsystem.hosts);
-    for (host, proof) in hosts::proofs(hosts)? {
+    for (host, proof) in hosts::proofs(hosts.clone())? {
         target.require_proof(host, proof)?;
+    }
+    for (host, tls) in hosts::tls(hosts)? {
+        target.require_tls(host, tls)?;
     }
     if settings.auth_discovery {
         target.require_proof_for_discovery();

@@ -2,6 +2,7 @@
 
 use super::foreign::ForeignArgs;
 use super::keys::SecretArgs;
+use super::tls::TlsArgs;
 use anyhow::{Context, bail};
 use clap::Args;
 use host::{ConnectOptions, Controller, Namespace};
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where nvme-cli keeps the host's name and identifier.
-const HOSTNQN_FILE: &str = "/etc/nvme/hostnqn";
+pub(super) const HOSTNQN_FILE: &str = "/etc/nvme/hostnqn";
 const HOSTID_FILE: &str = "/etc/nvme/hostid";
 
 /// How to reach a target.
@@ -71,6 +72,8 @@ pub(crate) struct TargetArgs {
     #[command(flatten)]
     secrets: SecretArgs,
     #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
     foreign: ForeignArgs,
 }
 
@@ -118,6 +121,7 @@ impl TargetArgs {
         options.hdr_digest = self.hdr_digest;
         options.data_digest = self.data_digest;
         options.dhchap = self.secrets.keys()?;
+        options.tls = self.tls.options()?;
         options.network_namespace.clone_from(&self.network_namespace);
         options.nr_io_queues = self.nr_io_queues;
         options.queue_size = self.queue_size;
@@ -165,6 +169,11 @@ impl ConnectArgs {
     /// Whether sockets are to be opened in another network namespace.
     pub(crate) fn has_network_namespace(&self) -> bool {
         self.target.network_namespace.is_some()
+    }
+
+    /// Whether the connection is to be under TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.target.tls.is_given()
     }
 
     /// At least this many commands may be outstanding.

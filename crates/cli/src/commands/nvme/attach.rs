@@ -73,6 +73,9 @@ fn kernel_check(args: &AttachArgs) -> Result<(), String> {
     if args.connect.has_network_namespace() {
         return Err("the kernel's host would reconnect outside of the network namespace".into());
     }
+    if args.connect.has_tls() {
+        return Err("the kernel's host takes TLS keys from its keyring only, see nvme-cli".into());
+    }
     kernel::check()
 }
 

@@ -76,10 +76,6 @@ pub(super) struct ForeignArgs {
     host_traddr: Option<String>,
     #[arg(short = 'f', long, hide = true, value_name = "INTERFACE")]
     host_iface: Option<String>,
-    #[arg(long, hide = true)]
-    tls: bool,
-    #[arg(long, hide = true, value_name = "KEY")]
-    tls_key: Option<String>,
     #[arg(long, hide = true, value_name = "KEYRING")]
     keyring: Option<String>,
     #[arg(long, hide = true)]
@@ -106,8 +102,10 @@ impl ForeignArgs {
     /// # Errors
     /// Which option is refused, and why.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        const UNENCRYPTED: &str = "this host encrypts nothing; keep the network to yourself, or let \
-            the kernel's host connect (nvme-cli)";
+        const KEYRING: &str = "this host does not use the kernel's keyring: give the key with \
+            --tls-key FILE";
+        const CONCAT: &str = "no TLS key comes from an authentication here: give --tls and --tls-key, \
+            and --dhchap-secret beside them if the target asks for both";
         const ROUTED: &str = "the kernel's routes choose the way to the target; to use other \
             routes, give --network-namespace";
         const ALIKE: &str = "all I/O queue pairs are alike: give --nr-io-queues";
@@ -117,10 +115,8 @@ impl ForeignArgs {
         let given = [
             ("--host-traddr", self.host_traddr.is_some(), ROUTED),
             ("--host-iface", self.host_iface.is_some(), ROUTED),
-            ("--tls", self.tls, UNENCRYPTED),
-            ("--tls-key", self.tls_key.is_some(), UNENCRYPTED),
-            ("--keyring", self.keyring.is_some(), UNENCRYPTED),
-            ("--concat", self.concat, UNENCRYPTED),
+            ("--keyring", self.keyring.is_some(), KEYRING),
+            ("--concat", self.concat, CONCAT),
             ("--nr-write-queues", self.nr_write_queues.is_some(), ALIKE),
             ("--nr-poll-queues", self.nr_poll_queues.is_some(), ALIKE),
             ("--tos", self.tos.is_some(), "packets are sent with the system's type of service"),

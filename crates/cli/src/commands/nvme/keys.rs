@@ -88,7 +88,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
 
 /// Says whether a key is well formed, and what it is.
 pub(crate) fn check(args: &CheckKeyArgs) -> anyhow::Result<()> {
-    let key = args.key.key("key")?;
+    let key: Key = args.key.key("key")?;
     let hmac = key.transform().map_or(0, Hash::id);
     println!("Key is valid (HMAC {hmac}, length {})", key.bytes());
     Ok(())

@@ -6,7 +6,9 @@ use super::print_json;
 use clap::Args;
 use host::{Controller, DiscoveryLog};
 use nvme::identify::{IdentifyController, IdentifyNamespace};
-use nvme::log_page::{DiscoveryEntry, subsystem_type, transport_type};
+use nvme::log_page::{
+    DiscoveryEntry, security_type, subsystem_type, transport_requirements, transport_type,
+};
 use nvme::{Nqn, Nsid};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -77,6 +79,26 @@ fn subsystem_type_name(subtype: u8) -> &'static str {
     }
 }
 
+/// SECTYPE as nvme-cli prints it.
+fn security_name(entry: &DiscoveryEntry) -> &'static str {
+    match entry.security_type() {
+        security_type::NONE => "none",
+        security_type::TLS => "tls",
+        security_type::TLS13 => "tls13",
+        _ => "unknown",
+    }
+}
+
+/// TSC as nvme-cli prints it.
+fn requirement_name(entry: &DiscoveryEntry) -> &'static str {
+    match entry.secure_channel() {
+        transport_requirements::SECURE_CHANNEL_NOT_SPECIFIED => "not specified",
+        transport_requirements::SECURE_CHANNEL_REQUIRED => "required",
+        transport_requirements::SECURE_CHANNEL_NOT_REQUIRED => "not required",
+        _ => "unknown",
+    }
+}
+
 fn entry_json(entry: &DiscoveryEntry) -> Value {
     json!({
         "trtype": transport_name(entry.trtype),
@@ -87,6 +109,8 @@ fn entry_json(entry: &DiscoveryEntry) -> Value {
         "portid": entry.portid.get(),
         "cntlid": entry.cntlid.get(),
         "asqsz": entry.asqsz.get(),
+        "treq": requirement_name(entry),
+        "sectype": security_name(entry),
     })
 }
 
@@ -103,7 +127,12 @@ pub(crate) async fn discover(args: DiscoverArgs) -> anyhow::Result<()> {
         let nqn = entry.subsystem_nqn().map_or_else(|error| error.to_string(), |it| it.to_string());
         let subtype = subsystem_type_name(entry.subtype);
         let transport = transport_name(entry.trtype);
-        println!("{nqn}\n    {subtype}, {transport} {} {}", entry.address(), entry.service());
+        let security = match entry.security_type() {
+            security_type::NONE => String::new(),
+            _ => format!(", {} {}", security_name(entry), requirement_name(entry)),
+        };
+        let (address, service) = (entry.address(), entry.service());
+        println!("{nqn}\n    {subtype}, {transport} {address} {service}{security}");
     }
     Ok(())
 }

@@ -86,6 +86,7 @@ impl Settings {
         if self.cores == Some(0) {
             bail!("cores must be at least 1");
         }
+        self.check_tls()?;
         let exposed = self.listen.iter().find(|address| !address.ip().is_loopback());
         let has_keys = self.subsystems.iter().all(SubsystemSettings::has_keys);
         if let Some(address) = exposed
@@ -96,9 +97,41 @@ impl Settings {
                 "{address} can be reached from other machines, and hosts are not authenticated: \
                  whoever reaches it can read and overwrite the namespaces, and --allow-host only \
                  compares a name that any host can claim. Give each host a key with \
-                 --host NQN,dhchap-key=FILE, listen on a loopback address, or give --insecure if \
+                 --host NQN,dhchap-key=FILE or --host NQN,tls-key=FILE, listen on a loopback address, or give --insecure if \
                  the network is yours alone"
             );
+        }
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// Refuses hosts that could never connect: with a TLS key of any host, nothing but TLS is taken.
+    fn check_tls(&self) -> anyhow::Result<()> {
+        let hosts = || self.subsystems.iter().flat_map(|subsystem| &subsystem.hosts);
+        if !hosts().any(HostSettings::has_tls) {
+            return Ok(());
+        }
+        if let Some(host) = hosts().find(|host| !host.has_tls()) {
+            bail!(
+                "host {} has no tls-key though another host has one: a target with TLS keys takes \
+                 nothing but TLS; give it one, or export to it by a second target",
+                host.nqn
+            );
+        }
+        for subsystem in &self.subsystems {
+            if let Some(host) = subsystem.allow_hosts.first() {
+                bail!(
+                    "host {host} could never connect: a target with TLS keys takes nothing but TLS; \
+                     give --host {host},tls-key=FILE instead of --allow-host"
+                );
+            }
+            if subsystem.hosts.is_empty() {
+                bail!(
+                    "a subsystem names no hosts though another has hosts with TLS keys: a target \
+                     with such keys takes nothing but TLS; name the hosts of each subsystem"
+                );
+            }
         }
         Ok(())
     }
@@ -193,5 +226,29 @@ mod tests {
         let keyless = "[[subsystem.host]]\nnqn = \"nqn.2026-01.io.tsumugi:other\"\n";
         let mut settings: Settings = toml::from_str(&format!("{text}{key}{keyless}")).unwrap();
         assert!(settings.check().unwrap_err().to_string().contains("dhchap-key"));
+        let tls = key.replace("dhchap_key", "tls_key");
+        let mut settings: Settings = toml::from_str(&format!("{text}{tls}")).unwrap();
+        settings.check().unwrap();
+    }
+
+    /// Goal: with one host under TLS there is no other that could never connect.
+    #[test]
+    fn tls_is_for_all_or_none() {
+        let text = "[[subsystem]]\n[[subsystem.namespace]]\nmemory = 4194304\n";
+        let host = |name: &str, key: &str| {
+            format!("[[subsystem.host]]\nnqn = \"nqn.2026-01.io.tsumugi:{name}\"\n{key}\n")
+        };
+        let check = |hosts: &str| {
+            let mut settings: Settings = toml::from_str(&format!("{text}{hosts}")).unwrap();
+            settings.check()
+        };
+        let (one, two) = (host("one", "tls_key = \"/k\""), host("two", "tls_key = \"/k\""));
+        check(&format!("{one}{two}")).unwrap();
+        let plain = host("plain", "dhchap_key = \"/k\"");
+        check(&plain).unwrap();
+        for others in [plain, host("keyless", ""), text.to_owned()] {
+            let said = check(&format!("{one}{others}")).unwrap_err().to_string();
+            assert!(said.contains("nothing but TLS"), "{said}");
+        }
     }
 }

@@ -2,13 +2,13 @@
 
 use crate::keys;
 use anyhow::{Context, bail};
-use auth::{Group, Hash, KeyPair, Policy};
+use auth::{Derivation, Group, Hash, KeyPair, Policy, TlsKey};
 use nvme::Nqn;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
-use target::HostProof;
+use target::{HostProof, HostTls};
 
 /// A host that may connect.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -26,6 +26,11 @@ pub(super) struct HostSettings {
     /// The only group that is good enough.
     #[serde(default, deserialize_with = "maybe_parsed")]
     dhchap_dhgroup: Option<Group>,
+    /// The file with the host's key for TLS.
+    tls_key: Option<PathBuf>,
+    /// The host derives from it as libnvme did before 1.15.
+    #[serde(default)]
+    tls_compat: bool,
 }
 
 impl FromStr for HostSettings {
@@ -40,6 +45,8 @@ impl FromStr for HostSettings {
             dhchap_ctrl_key: None,
             dhchap_hash: None,
             dhchap_dhgroup: None,
+            tls_key: None,
+            tls_compat: false,
         };
         for option in parts {
             match option.split_once('=') {
@@ -47,10 +54,13 @@ impl FromStr for HostSettings {
                 Some(("dhchap-ctrl-key", file)) => host.dhchap_ctrl_key = Some(file.into()),
                 Some(("dhchap-hash", hash)) => host.dhchap_hash = Some(hash.parse()?),
                 Some(("dhchap-dhgroup", group)) => host.dhchap_dhgroup = Some(group.parse()?),
+                Some(("tls-key", file)) => host.tls_key = Some(file.into()),
+                None if option == "tls-compat" => host.tls_compat = true,
                 _ => {
                     return Err(format!(
                         "{option:?} is not an option: there are dhchap-key=FILE, \
-                         dhchap-ctrl-key=FILE, dhchap-hash= and dhchap-dhgroup="
+                         dhchap-ctrl-key=FILE, dhchap-hash=, dhchap-dhgroup=, tls-key=FILE and \
+                         tls-compat"
                     ));
                 }
             }
@@ -60,9 +70,26 @@ impl FromStr for HostSettings {
 }
 
 impl HostSettings {
-    /// Whether it has to prove itself.
+    /// Whether it has to prove itself, in whichever way.
     pub(super) fn has_key(&self) -> bool {
-        self.dhchap_key.is_some()
+        self.dhchap_key.is_some() || self.has_tls()
+    }
+
+    /// Whether it connects under TLS.
+    pub(super) fn has_tls(&self) -> bool {
+        self.tls_key.is_some()
+    }
+
+    /// Its key for TLS, if it has one, which is read now.
+    fn tls(&self) -> anyhow::Result<Option<HostTls>> {
+        let Some(file) = &self.tls_key else {
+            if self.tls_compat {
+                bail!("{} has tls-compat, but no tls-key", self.nqn);
+            }
+            return Ok(None);
+        };
+        let derivation = if self.tls_compat { Derivation::Former } else { Derivation::Standard };
+        Ok(Some(HostTls { key: keys::read::<TlsKey>(file)?, derivation }))
     }
 
     /// How it proves itself, if it has to; its keys are read now.
@@ -108,6 +135,23 @@ pub(super) fn proofs<'a>(
         proofs.insert(host.nqn.clone(), proof);
     }
     Ok(proofs)
+}
+
+/// The keys of the hosts of all subsystems for TLS. A host has one key at a target, from which those for its
+/// subsystems are derived.
+pub(super) fn tls<'a>(
+    hosts: impl Iterator<Item = &'a HostSettings>,
+) -> anyhow::Result<BTreeMap<Nqn, HostTls>> {
+    let mut keys: BTreeMap<Nqn, HostTls> = BTreeMap::new();
+    for host in hosts {
+        let tls = host.tls().with_context(|| format!("host {}", host.nqn))?;
+        let Some(tls) = tls else { continue };
+        if keys.get(&host.nqn).is_some_and(|known| *known != tls) {
+            bail!("host {} has two keys for TLS: one is enough", host.nqn);
+        }
+        keys.insert(host.nqn.clone(), tls);
+    }
+    Ok(keys)
 }
 
 fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
@@ -157,11 +201,12 @@ mod tests {
     #[test]
     fn hosts_are_read() {
         let text = "nqn.2026-01.io.tsumugi:h,dhchap-key=/k,dhchap-ctrl-key=/c,dhchap-hash=sha384,\
-                    dhchap-dhgroup=ffdhe2048";
+                    dhchap-dhgroup=ffdhe2048,tls-key=/t,tls-compat";
         let host: HostSettings = text.parse().unwrap();
-        assert!(host.has_key());
+        assert!(host.has_key() && host.has_tls());
         let toml = "nqn = \"nqn.2026-01.io.tsumugi:h\"\ndhchap_key = \"/k\"\ndhchap_ctrl_key = \"/c\"\n\
-                    dhchap_hash = \"hmac(sha384)\"\ndhchap_dhgroup = \"ffdhe2048\"\n";
+                    dhchap_hash = \"hmac(sha384)\"\ndhchap_dhgroup = \"ffdhe2048\"\n\
+                    tls_key = \"/t\"\ntls_compat = true\n";
         assert_eq!(toml::from_str::<HostSettings>(toml).unwrap(), host);
         let plain: HostSettings = "nqn.2026-01.io.tsumugi:h".parse().unwrap();
         assert!(!plain.has_key() && proofs([&plain].into_iter()).unwrap().is_empty());
@@ -176,5 +221,10 @@ mod tests {
         let keyless: HostSettings = "nqn.2026-01.io.tsumugi:h,dhchap-hash=sha256".parse().unwrap();
         assert!(proofs([&keyless].into_iter()).is_err());
         assert!(proofs([&host].into_iter()).is_err(), "there is no such file");
+        assert!(tls([&host].into_iter()).is_err(), "there is no such file");
+        let keyless: HostSettings = "nqn.2026-01.io.tsumugi:h,tls-compat".parse().unwrap();
+        assert!(tls([&keyless].into_iter()).is_err());
+        let encrypted: HostSettings = "nqn.2026-01.io.tsumugi:h,tls-key=/t".parse().unwrap();
+        assert!(encrypted.has_key() && encrypted.has_tls());
     }
 }
