@@ -81,21 +81,24 @@ class Cluster:
     `faster` divides all deadlines (a session's is 20 s), for tests that wait for them. With a
     `network` (see links.py) each node's sockets are in a network namespace of its own. The clients of
     the nodes in `never_stop_themselves` go on without contact, as no real one does. The store and
-    the devices may be in another directory, `disk`.
+    the devices may be in another directory, `disk`. With `plain` the metadata service speaks without
+    TLS, for tests that speak its protocol themselves (wire.py).
     """
 
     def __init__(self, nodes=3, size="256M", directory=None, memory=False, transport="auto",
-                 faster=1, network=None, never_stop_themselves=(), disk=None):
+                 faster=1, network=None, never_stop_themselves=(), disk=None, plain=False):
         self.directory = Path(directory or os.getcwd(), "cluster")
         self.directory.mkdir(mode=0o700)
         self.disk = Path(disk or self.directory)
         self.secret = self.directory / "secret"
         self.secret.write_text(secrets.token_hex(32))
+        self.secret.chmod(0o600)
         self.size = size
         self.memory = memory
         self.transport = transport
         self.faster = faster
         self.network = network
+        self.plain = plain
         self.never_stop_themselves = never_stop_themselves
         self.names = [f"node{number}" for number in range(1, nodes + 1)]
         self.meta = Process(self.directory, "meta", self.meta_arguments(f"{network.meta if network else '127.0.0.1'}:0"),
@@ -107,6 +110,7 @@ class Cluster:
         """Arguments of the metadata service."""
         return ["meta", "--listen", listen, "--store", str(self.disk / "store"),
                 "--secret", str(self.secret), "--faster", str(self.faster),
+                *(["--plain"] if self.plain else []),
                 *(["--insecure"] if self.network else [])]
 
     def mount(self, number):
@@ -133,6 +137,7 @@ class Cluster:
                  f'transport = "{self.transport}"', "allow_other = true",
                  f"faster = {self.faster}",
                  *(self.network.configure(number) if self.network else []),
+                 *(["plain = true"] if self.plain else []),
                  *(["stops_itself = false"] if number in self.never_stop_themselves else []),
                  "[[device]]", f'size = "{self.size}"']
         if not self.memory:

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::str::FromStr;
+use tls::JobKey;
 use zeroize::Zeroizing;
 
 /// A secret with a form of its own in text.
@@ -96,10 +97,17 @@ pub(crate) fn read<K: Secret>(path: &Path) -> anyhow::Result<K> {
     text.parse().with_context(|| format!("the key file {} cannot be used", path.display()))
 }
 
-/// Reads a file that nobody else can read.
+/// Reads the key of a job from a file.
 ///
 /// # Errors
-/// If others may read the file, or it cannot be read.
+/// As [`read`].
+pub(crate) fn read_job(path: &Path) -> anyhow::Result<JobKey> {
+    let text = read_text(path)?;
+    JobKey::from_hex(&text)
+        .with_context(|| format!("the key file {} cannot be used", path.display()))
+}
+
+/// Reads a file that nobody else can read or change.
 pub(crate) fn read_text(path: &Path) -> anyhow::Result<Zeroizing<String>> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("cannot open the key file {shown}"))?;

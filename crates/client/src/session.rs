@@ -12,7 +12,6 @@ mod slots;
 
 pub use counts::CallCounts;
 pub(crate) use life::{Life, ReadGuard, SessionStamp};
-use protocol::auth::Secret;
 use protocol::client::{Answer, Call, ChangeCall, Push, Request, Response, SessionCall};
 use protocol::space::DeviceInfo;
 use protocol::times::Times;
@@ -20,7 +19,7 @@ use protocol::{Epoch, Errno, FreeEpoch, HostId, InodeId, Rights, SessionId};
 use ring::SocketOptions;
 use ring::local::{Notify, WaitGroup, oneshot};
 use ring::time::{now, sleep, timeout_at};
-use rpc::RpcError;
+use rpc::{Credential, RpcError};
 use slots::{SlotGuard, Slots};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -44,8 +43,8 @@ const RECLAIM_PART: usize = 1024;
 pub struct SessionConfig {
     /// Address of the metadata service.
     pub meta: SocketAddr,
-    /// The job's secret.
-    pub secret: Secret,
+    /// What it proves itself with.
+    pub credential: Credential,
     /// The node this client runs on.
     pub node: String,
     /// The times that the pool goes by.
@@ -182,7 +181,7 @@ impl Session {
     pub(crate) async fn start(self: &Rc<Self>, handler: Weak<dyn Handler>) -> Result<(), String> {
         *self.handler.borrow_mut() = handler;
         let link = self.first_link().await.map_err(|error| {
-            format!("cannot start a session with the metadata service at {}: {error}; is it up, and is the secret file that of this job?", self.config.meta)
+            format!("cannot start a session with the metadata service at {}: {error}; is it up, and is the key file that of this job?", self.config.meta)
         })?;
         self.life.contact.serve();
         pulse::start(&self.life.contact, &self.config)
@@ -351,7 +350,7 @@ impl Session {
         self.handler.borrow().upgrade()
     }
 
-    /// Connects, proves the secret, starts or resumes the session, reclaims.
+    /// Connects, proves itself, starts or resumes the session, reclaims.
     async fn connect(self: &Rc<Self>) -> Result<Link, String> {
         if !ring::mutant!("resumed-before-taken-back") {
             self.taking_back.wait_zero().await;
@@ -360,7 +359,7 @@ impl Session {
         let receiver = Rc::new(Receiver { session: Rc::downgrade(self) });
         let limits = rpc::Limits::default();
         let link =
-            Link::connect(config.meta, &config.sockets, &config.secret, limits, receiver).await;
+            Link::connect(config.meta, &config.sockets, &config.credential, limits, receiver).await;
         let link = link.map_err(|error| error.to_string())?;
         let identity = self.identity.get();
         let sent = now();

@@ -4,7 +4,7 @@
 //! clients share another. Each client has a directory and a session of its own, and keeps a number
 //! of calls under way.
 //!
-//! `meta_load [SECONDS] [DEPTH]`
+//! `meta_load [SECONDS] [DEPTH] [plain]`; calls are inside TLS, or without it with `plain`.
 
 use meta::service::{Config, Service, StoreChoice, Times};
 use protocol::auth::Secret;
@@ -20,12 +20,15 @@ use protocol::{
 };
 use ring::SocketOptions;
 use ring::time::{Instant, now};
-use rpc::{Agent, Client, Connection, Connector, Handler, Limits, Reply, RpcError};
+use rpc::{
+    Agent, Client, Connection, Connector, Credential, Guard, Handler, Limits, Reply, RpcError,
+};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
+use tls::{Holder, JobKey};
 
 const SECRET: Secret = Secret([7; 32]);
 
@@ -74,11 +77,15 @@ fn done(response: Result<Response, RpcError>) -> Result<Answer, Failure> {
 }
 
 impl Load {
-    async fn start(address: SocketAddr, number: u64) -> Result<Rc<Load>, Failure> {
+    async fn start(
+        address: SocketAddr,
+        credential: &Credential,
+        number: u64,
+    ) -> Result<Rc<Load>, Failure> {
         let options = SocketOptions::default();
         let handler = Rc::new(Obliging);
         let connection: Connection<Connector<Client>> =
-            Connection::connect(address, &options, &SECRET, Limits::default(), handler).await?;
+            Connection::connect(address, &options, credential, Limits::default(), handler).await?;
         let mut host = [0; 16];
         ring::random::fill(&mut host);
         let call = Call::Session(SessionCall::Start {
@@ -235,11 +242,14 @@ async fn measure(
     Ok(count.get())
 }
 
-async fn register_device(address: SocketAddr) -> Result<Connection<Connector<Agent>>, Failure> {
+async fn register_device(
+    address: SocketAddr,
+    credential: &Credential,
+) -> Result<Connection<Connector<Agent>>, Failure> {
     let options = SocketOptions::default();
     let handler = Rc::new(ObligingAgent);
     let agent: Connection<Connector<Agent>> =
-        Connection::connect(address, &options, &SECRET, Limits::default(), handler).await?;
+        Connection::connect(address, &options, credential, Limits::default(), handler).await?;
     let device = DeviceInfo {
         device: DeviceId(0),
         uuid: uuid::Uuid::from_u128(1),
@@ -261,8 +271,13 @@ async fn register_device(address: SocketAddr) -> Result<Connection<Connector<Age
     Ok(agent)
 }
 
-async fn load(address: SocketAddr, seconds: f64, depth: u16) -> Result<(), Failure> {
-    let agent = register_device(address).await?;
+async fn load(
+    address: SocketAddr,
+    credential: Credential,
+    seconds: f64,
+    depth: u16,
+) -> Result<(), Failure> {
+    let agent = register_device(address, &credential).await?;
     println!(
         "{:>8} {:>6} {:>10} {:>10} {:>10}",
         "clients", "depth", "creates/s", "lookups/s", "commits/s"
@@ -270,7 +285,7 @@ async fn load(address: SocketAddr, seconds: f64, depth: u16) -> Result<(), Failu
     for (count, depth) in [(1, 1), (1, depth), (2, depth), (8, depth)] {
         let mut clients = Vec::new();
         for number in 0..count {
-            clients.push(Load::start(address, number).await?);
+            clients.push(Load::start(address, &credential, number).await?);
         }
         let mut rates = Vec::new();
         for kind in ["creates", "lookups", "commits"] {
@@ -289,12 +304,21 @@ fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let seconds: f64 = arguments.next().map_or(Ok(2.0), |text| text.parse())?;
     let depth: u16 = arguments.next().map_or(Ok(32), |text| text.parse())?;
+    let job = JobKey::generate();
+    let (guard, credential) = match arguments.next().as_deref() {
+        None => {
+            let node = job.of(&Holder::Node("load".into()))?;
+            (Guard::of_job(&job)?, Credential::Tls(node))
+        }
+        Some("plain") => (Guard::Plain(SECRET), Credential::Plain(SECRET)),
+        Some(other) => return Err(format!("{other} is neither empty nor plain").into()),
+    };
     let directory = tempfile::tempdir()?;
     let config = Config {
         listen: "127.0.0.1:0".parse()?,
         network_namespace: None,
         store: StoreChoice::Directory { path: directory.path().to_owned(), accept_loss: false },
-        secret: SECRET,
+        guard,
         root: (0o755, 0, 0),
         boot: None,
         times: Times::default(),
@@ -309,7 +333,7 @@ fn main() -> Result<(), Failure> {
     })?;
     let address = address.recv()?;
     let mut runtime = ring::Runtime::new(&ring::Config::default())?;
-    runtime.block_on(load(address, seconds, depth.clamp(1, 255)))?;
+    runtime.block_on(load(address, credential, seconds, depth.clamp(1, 255)))?;
     drop(stop);
     thread.join()??;
     Ok(())

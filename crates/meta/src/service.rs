@@ -31,9 +31,9 @@ use crate::store::{Error, FjallStore, Opening, Store, boot_id};
 use crate::tree::{Boot, Core};
 use protocol::Timestamp;
 use protocol::admin::MetaCounts;
-use protocol::auth::Secret;
 pub use protocol::times::Times;
 use ring::SocketOptions;
+use rpc::Guard;
 use shared::Shared;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -79,8 +79,8 @@ pub struct Config {
     pub network_namespace: Option<PathBuf>,
     /// Where the store is.
     pub store: StoreChoice,
-    /// The job's secret: whoever does not know it is refused.
-    pub secret: Secret,
+    /// How those that connect are known; all others are refused.
+    pub guard: Guard,
     /// Permission bits, owner and group of the root directory of a new file system.
     pub root: (u16, u32, u32),
     /// The machine's boot identifier; `None` asks the kernel.
@@ -148,7 +148,7 @@ impl Service {
         };
         let (core, opened) = Core::open(store, &boot)?;
         tracing::info!(%address, is_new = opened.is_new, "metadata service is up");
-        let shared = Shared::new(core, config.secret, config.times)?;
+        let shared = Shared::new(core, config.guard, config.times)?;
         shared.run(listener);
         Ok(Service { shared, address })
     }

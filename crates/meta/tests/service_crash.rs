@@ -15,6 +15,7 @@ use protocol::connection::{Event, Limits, Peer};
 use protocol::frame::{self, Kind};
 use protocol::{Errno, FreeEpoch, HostId, InodeId, Rights};
 use ring::{Buffer, Chunk, SocketOptions, TcpStream};
+use rpc::Credential;
 use serde::ser::{Serialize, SerializeTuple, Serializer};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -147,7 +148,9 @@ fn a_killed_service_forgets_nothing() {
 fn a_wrong_secret_is_refused() {
     run(async {
         let service = service(Times::default());
-        let error = dial(service.address(), &Secret([8; 32]), &new_state()).await.unwrap_err();
+        let error = dial(service.address(), &Credential::Plain(Secret([8; 32])), &new_state())
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains("secret"), "{error}");
         TestClient::start(service.address()).await;
     });

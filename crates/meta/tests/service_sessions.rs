@@ -92,7 +92,7 @@ fn pulses_keep_a_session_that_can_be_asked() {
         let service = service(short_times());
         let stalled = TestClient::start_silent(service.address()).await;
         let (session, host) = (stalled.session, stalled.host);
-        let pulses = dial(service.address(), &SECRET, &new_state()).await.unwrap();
+        let pulses = dial(service.address(), &CREDENTIAL, &new_state()).await.unwrap();
         let pulse = async |host| {
             let request =
                 Request { slot: None, call: Call::Session(SessionCall::Pulse { session, host }) };
@@ -339,7 +339,7 @@ fn an_administrator_sees_and_ends() {
         let admin: Connection<Connector<Admin>> = Connection::connect(
             service.address(),
             &SocketOptions::default(),
-            &SECRET,
+            &CREDENTIAL,
             Limits::default(),
             Rc::new(NoPush),
         )

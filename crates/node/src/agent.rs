@@ -8,12 +8,11 @@
 use block::Device;
 use protocol::DeviceId;
 use protocol::agent::{Answer, Beat, Call, DeviceCounts, Push, PushAnswer};
-use protocol::auth::Secret;
 use protocol::space::DeviceInfo;
 use protocol::times::Times;
 use ring::SocketOptions;
 use ring::time::sleep;
-use rpc::{Connector, Limits, Reply};
+use rpc::{Connector, Credential, Limits, Reply};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -37,7 +36,7 @@ const START_TRIES: u32 = 5;
 pub(crate) struct AgentConfig {
     pub(crate) meta: SocketAddr,
     pub(crate) sockets: SocketOptions,
-    pub(crate) secret: Secret,
+    pub(crate) credential: Credential,
     pub(crate) times: Times,
     pub(crate) node: String,
     pub(crate) devices: Vec<DeviceInfo>,
@@ -167,7 +166,7 @@ impl Agent {
         let connection = Connection::connect(
             config.meta,
             &config.sockets,
-            &config.secret,
+            &config.credential,
             Limits::default(),
             pushes,
         )

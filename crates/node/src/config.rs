@@ -3,11 +3,15 @@
 use crate::error::NodeError;
 use protocol::auth::Secret;
 use protocol::times::Times;
+use rpc::Credential;
 use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tls::{Holder, JobKey, KeyError, Psk};
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
 /// How a node is run.
 #[derive(Clone, Debug, Deserialize)]
@@ -17,8 +21,12 @@ pub struct NodeConfig {
     pub name: String,
     /// Address of the metadata service.
     pub meta: SocketAddr,
-    /// File with the job's secret, 64 hexadecimal digits.
+    /// File with the node's key, or with the job's, of which the node's is derived.
     pub secret: PathBuf,
+    /// Speak with the metadata service without TLS, as one that was started with `--plain` does: for tests and
+    /// measurements.
+    #[serde(default)]
+    pub plain: bool,
     /// Network namespace in which sockets are opened (such as `/run/netns/node1`).
     #[serde(default)]
     pub network_namespace: Option<PathBuf>,
@@ -159,23 +167,79 @@ impl NodeConfig {
         Times { self_stop, ..times }
     }
 
-    /// Reads the job's secret.
+    /// Reads what the node proves itself with: its own key, or one that is derived from the job's.
     ///
     /// # Errors
     /// [`NodeError::Read`], [`NodeError::Config`].
-    pub fn read_secret(&self) -> Result<Secret, NodeError> {
-        let text = std::fs::read_to_string(&self.secret)
-            .map_err(|source| NodeError::Read { path: self.secret.clone(), source })?;
-        Secret::from_hex(&text).ok_or_else(|| NodeError::Config {
-            path: self.secret.clone(),
-            reason: "a secret is 64 hexadecimal digits".into(),
-        })
+    pub fn read_credential(&self) -> Result<Credential, NodeError> {
+        let path = &self.secret;
+        let unread = |source| NodeError::Read { path: path.clone(), source };
+        let mode = std::fs::metadata(path).map_err(unread)?.permissions().mode();
+        let text = std::fs::read_to_string(path).map(Zeroizing::new).map_err(unread)?;
+        let wrong = |reason: String| NodeError::Config { path: path.clone(), reason };
+        if mode & 0o077 != 0 {
+            let reason = format!("other users can open it (mode {:04o}): chmod 600", mode & 0o7777);
+            return Err(wrong(reason));
+        }
+        if self.plain {
+            let secret = Secret::from_hex(&text);
+            return secret
+                .map(Credential::Plain)
+                .ok_or_else(|| wrong("a secret is 64 hexadecimal digits".into()));
+        }
+        let psk = match JobKey::from_hex(&text) {
+            Ok(job) => job.of(&Holder::Node(self.name.clone())),
+            Err(_) => Psk::from_line(&text),
+        };
+        let psk = psk.map_err(|error| wrong(error.to_string()))?;
+        match Holder::of(psk.identity()) {
+            Some(Holder::Node(name)) if name == self.name => Ok(Credential::Tls(psk)),
+            Some(holder) => {
+                Err(wrong(format!("the key is that of {holder}, and this is node {}", self.name)))
+            }
+            None => Err(wrong(KeyError::Form.to_string())),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a node's own key and the job's are taken; another node's, a tool's, a damaged one, and a file that is
+    /// open to others are refused, and no message shows any of the key.
+    #[test]
+    fn only_its_own_key_is_taken() {
+        let directory = std::env::temp_dir().join(format!("tsumugi-key-{}", std::process::id()));
+        let path = directory.join("key");
+        std::fs::create_dir_all(&directory).unwrap();
+        let job = JobKey::generate();
+        let config = format!("name='node1'\nmeta='127.0.0.1:1'\nsecret='{}'\n", path.display());
+        let config: NodeConfig = toml::from_str(&config).unwrap();
+        let of = |holder| job.of(&holder).unwrap().to_line();
+        let own = of(Holder::Node("node1".into()));
+        let read = |text: &str, mode: u32| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            config.read_credential()
+        };
+        for text in [own.as_str(), job.to_hex().as_str()] {
+            let Credential::Tls(psk) = read(text, 0o600).unwrap() else { panic!("no TLS") };
+            assert_eq!(psk.to_line().as_str(), own.as_str());
+        }
+        let other = of(Holder::Node("node2".into()));
+        for (text, mode, reason) in [
+            (other.as_str(), 0o600, "node node2"),
+            (of(Holder::Tools).as_str(), 0o600, "tools"),
+            (&own[..own.len() - 2], 0o600, "hexadecimal"),
+            (own.as_str(), 0o640, "chmod 600"),
+        ] {
+            let said = read(text, mode).unwrap_err().to_string();
+            assert!(said.contains(reason), "{said}");
+            assert!(!said.contains(&text[text.len() - 16..]), "{said}");
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 
     /// Goal: sizes are read as people write them, and nothing else is.
     #[test]

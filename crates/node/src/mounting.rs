@@ -6,10 +6,10 @@ use crate::local::Local;
 use client::{Client, ClientConfig, SessionConfig};
 use fuse::{Mounter, Negotiated, TransportChoice, Unmounter};
 use mount::{Mount, MountSettings};
-use protocol::auth::Secret;
 use ring::local::{Canceled, oneshot};
 use ring::mailbox;
 use ring::{Either, SocketOptions};
+use rpc::Credential;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -22,7 +22,7 @@ pub(crate) struct Mounting {
     pub(crate) mountpoint: PathBuf,
     /// Who mounts, if not this process.
     pub(crate) mounter: Option<Arc<Mounter>>,
-    pub(crate) secret: Secret,
+    pub(crate) credential: Credential,
     /// The node's own namespaces.
     pub(crate) local: Local,
 }
@@ -155,7 +155,7 @@ impl Mounting {
         ClientConfig {
             session: SessionConfig {
                 meta: self.config.meta,
-                secret: self.secret.clone(),
+                credential: self.credential.clone(),
                 times: self.config.times(),
                 node: self.config.name.clone(),
                 sockets: SocketOptions {

@@ -8,10 +8,10 @@ use crate::local::Local;
 use crate::mounting::{Mounting, Progress, Served, Unmounted};
 use fuse::{Mounter, Transport};
 use nvme::Nqn;
-use protocol::auth::Secret;
 use protocol::space::{DeviceAddress, DeviceInfo};
 use protocol::{DeviceId, Incarnation};
 use ring::{Either, Either3, SocketOptions, mailbox};
+use rpc::Credential;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -30,8 +30,8 @@ const PORT_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Node {
     /// Its configuration.
     pub config: NodeConfig,
-    /// The job's secret.
-    pub secret: Secret,
+    /// What it proves itself with.
+    pub credential: Credential,
     /// Who mounts, where this process is confined and cannot.
     pub mounter: Option<Arc<Mounter>>,
 }
@@ -137,12 +137,12 @@ impl Exports {
     pub async fn join(
         &self,
         config: &NodeConfig,
-        secret: &Secret,
+        credential: &Credential,
     ) -> Result<ring::JoinHandle<()>, NodeError> {
         let agent_config = AgentConfig {
             meta: config.meta,
             sockets: sockets(config),
-            secret: secret.clone(),
+            credential: credential.clone(),
             times: config.times(),
             node: config.name.clone(),
             devices: self.infos.clone(),
@@ -175,7 +175,7 @@ async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), NodeError> {
     let config = &node.config;
-    let agent = exports.join(config, &node.secret).await?;
+    let agent = exports.join(config, &node.credential).await?;
     let up = Ready {
         target: exports.server.addresses()[0],
         subnqn: exports.subnqn.clone(),
@@ -203,7 +203,7 @@ fn mounting(node: &Node, mountpoint: &Path, exports: &Exports) -> Mounting {
         config: node.config.clone(),
         mountpoint: mountpoint.to_owned(),
         mounter: node.mounter.clone(),
-        secret: node.secret.clone(),
+        credential: node.credential.clone(),
         local: exports.local(),
     }
 }

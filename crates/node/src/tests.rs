@@ -13,13 +13,14 @@ use protocol::times::Times;
 use protocol::{Errno, FreeEpoch, HostId, InodeId, Rights, SessionId};
 use ring::SocketOptions;
 use ring::time::sleep;
-use rpc::{Connection, Connector, Limits, Reply};
+use rpc::{Connection, Connector, Credential, Guard, Limits, Reply};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 pub(crate) const SECRET: Secret = Secret([7; 32]);
+pub(crate) const CREDENTIAL: Credential = Credential::Plain(SECRET);
 
 /// A metadata service on a store in memory.
 pub(crate) fn service(times: Times) -> Service {
@@ -27,7 +28,7 @@ pub(crate) fn service(times: Times) -> Service {
         listen: "127.0.0.1:0".parse().unwrap(),
         network_namespace: None,
         store: StoreChoice::Open(Box::new(MemoryStore::new())),
-        secret: SECRET,
+        guard: Guard::Plain(SECRET),
         root: (0o755, 0, 0),
         boot: Some(uuid::Uuid::from_u128(1)),
         times,
@@ -69,7 +70,7 @@ impl TestClient {
         let (host, is_silent) = (HostId(host), Rc::new(Cell::new(false)));
         let handler = Rc::new(Obliging(Rc::clone(&is_silent)));
         let (options, limits) = (SocketOptions::default(), Limits::default());
-        let link = Connection::connect(meta, &options, &SECRET, limits, handler).await.unwrap();
+        let link = Connection::connect(meta, &options, &CREDENTIAL, limits, handler).await.unwrap();
         let client = TestClient { link, host, is_silent, sequence: Rc::default() };
         client
             .call(Call::Session(SessionCall::Start { node: "node1".into(), host, resume: None }))
@@ -120,7 +121,7 @@ fn stalled(meta: SocketAddr, times: Times, stall: Duration) -> ring::thread::Joi
     ring::thread::spawn("stalled", &ring::Config::default(), move || async move {
         let session = SessionConfig {
             meta,
-            secret: SECRET,
+            credential: CREDENTIAL,
             node: "node1".into(),
             times,
             sockets: SocketOptions::default(),

@@ -1,6 +1,14 @@
-//! Who may speak to the metadata service: those that know the job's secret.
+//! The first messages of a connection: who speaks to the metadata service, and in which version.
 //!
-//! Both sides prove it by HMAC-SHA-256 over both nonces and the role, so that the secret never
+//! Inside TLS, which has proved that both know a key of the job, they are two:
+//!
+//! ```text
+//! connector → Opening { version, role }
+//! meta      → Welcome { version }, or closes
+//! ```
+//!
+//! Where there is no TLS (in the simulation, and where a service was started so by hand) both sides prove that
+//! they know the job's secret by HMAC-SHA-256 over both nonces and the role, so that the secret never
 //! travels and neither side can be made to answer for the other (the labels differ):
 //!
 //! ```text
@@ -62,7 +70,23 @@ pub enum Role {
     Admin,
 }
 
-/// First frame, from the connector.
+/// First frame inside TLS, from the connector.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opening {
+    /// [`crate::VERSION`].
+    pub version: u16,
+    /// What it is. The service looks whether the key of the connection allows it.
+    pub role: Role,
+}
+
+/// Second frame inside TLS, from the metadata service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`crate::VERSION`].
+    pub version: u16,
+}
+
+/// First frame without TLS, from the connector.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`crate::VERSION`].
@@ -73,7 +97,7 @@ pub struct Hello {
     pub nonce: [u8; 32],
 }
 
-/// Second frame, from the metadata service.
+/// Second frame without TLS, from the metadata service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Challenge {
     /// Random, never used before.
@@ -82,7 +106,7 @@ pub struct Challenge {
     pub proof: [u8; 32],
 }
 
-/// Third frame, from the connector: [`prove`] with [`Side::Connector`].
+/// Third frame without TLS, from the connector: [`prove`] with [`Side::Connector`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof(pub [u8; 32]);
 

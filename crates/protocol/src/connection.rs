@@ -12,7 +12,7 @@
 //! Randomness is passed in, and time is left to the owner (who calls [`Peer::forget`] when an answer
 //! is not waited for any more), so that a simulation replays exactly.
 
-use crate::auth::{self, Challenge, Hello, Proof, Role, Secret, Side};
+use crate::auth::{self, Challenge, Hello, Opening, Proof, Role, Secret, Side, Welcome};
 use crate::frame::{self, FrameError, HEADER_BYTES, Kind};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -92,11 +92,15 @@ pub enum Event<'a> {
 #[derive(Debug)]
 enum State {
     /// Accepting end: nothing has come.
-    AwaitHello { nonce: [u8; 32] },
+    AwaitHello { secret: Secret, nonce: [u8; 32] },
     /// Accepting end: the challenge is out.
-    AwaitProof { hello: Hello, nonce: [u8; 32] },
+    AwaitProof { secret: Secret, hello: Hello, nonce: [u8; 32] },
     /// Connecting end: the hello is out.
-    AwaitChallenge { hello: Hello },
+    AwaitChallenge { secret: Secret, hello: Hello },
+    /// Accepting end inside TLS: nothing has come.
+    AwaitOpening,
+    /// Connecting end inside TLS: the opening is out.
+    AwaitWelcome { role: Role },
     /// Calls may be made.
     Ready,
 }
@@ -104,7 +108,6 @@ enum State {
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Peer {
-    secret: Secret,
     limits: Limits,
     state: State,
     /// Bytes received; those before `taken` are used up.
@@ -119,9 +122,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    fn new(secret: Secret, limits: Limits, state: State) -> Peer {
+    fn new(limits: Limits, state: State) -> Peer {
         Peer {
-            secret,
             limits,
             state,
             input: Vec::new(),
@@ -139,15 +141,33 @@ impl Peer {
     /// Never: a hello always fits a frame.
     pub fn connect(secret: Secret, role: Role, nonce: [u8; 32], limits: Limits) -> Peer {
         let hello = Hello { version: crate::VERSION, role, nonce };
-        let state = State::AwaitChallenge { hello: hello.clone() };
-        let mut peer = Peer::new(secret, limits, state);
+        let state = State::AwaitChallenge { secret, hello: hello.clone() };
+        let mut peer = Peer::new(limits, state);
         frame::encode(Kind::Handshake, 0, &hello, &mut peer.output).expect("a hello fits a frame");
         peer
     }
 
     /// The accepting end. `nonce` must be random.
     pub fn accept(secret: Secret, nonce: [u8; 32], limits: Limits) -> Peer {
-        Peer::new(secret, limits, State::AwaitHello { nonce })
+        Peer::new(limits, State::AwaitHello { secret, nonce })
+    }
+
+    /// The connecting end inside TLS, where both have proved already that they know a key; its opening is in the
+    /// output.
+    ///
+    /// # Panics
+    /// Never: an opening always fits a frame.
+    pub fn open(role: Role, limits: Limits) -> Peer {
+        let mut peer = Peer::new(limits, State::AwaitWelcome { role });
+        let opening = Opening { version: crate::VERSION, role };
+        frame::encode(Kind::Handshake, 0, &opening, &mut peer.output)
+            .expect("an opening fits a frame");
+        peer
+    }
+
+    /// The accepting end inside TLS. Whether the peer's key allows the role that it names is the owner's to see.
+    pub fn welcome(limits: Limits) -> Peer {
+        Peer::new(limits, State::AwaitOpening)
     }
 
     /// Whether the handshake is over.
@@ -222,32 +242,42 @@ impl Peer {
     fn handshake(&mut self, body: std::ops::Range<usize>) -> Result<Option<Role>, ConnectionError> {
         let body = &self.input[body];
         let (next, role) = match &self.state {
-            State::AwaitHello { nonce } => {
+            State::AwaitHello { secret, nonce } => {
                 let hello: Hello = frame::decode(body)?;
-                if hello.version != crate::VERSION {
-                    return Err(FrameError::Version(hello.version).into());
-                }
-                let proof = auth::prove(&self.secret, Side::Meta, &hello, nonce);
+                same_version(hello.version)?;
+                let proof = auth::prove(secret, Side::Meta, &hello, nonce);
                 let challenge = Challenge { nonce: *nonce, proof };
                 frame::encode(Kind::Handshake, 0, &challenge, &mut self.output)?;
-                (State::AwaitProof { hello, nonce: *nonce }, None)
+                (State::AwaitProof { secret: secret.clone(), hello, nonce: *nonce }, None)
             }
-            State::AwaitProof { hello, nonce } => {
+            State::AwaitProof { secret, hello, nonce } => {
                 let Proof(proof) = frame::decode(body)?;
-                if !auth::verify(&self.secret, Side::Connector, hello, nonce, &proof) {
+                if !auth::verify(secret, Side::Connector, hello, nonce, &proof) {
                     return Err(ConnectionError::Secret);
                 }
                 (State::Ready, Some(hello.role))
             }
-            State::AwaitChallenge { hello } => {
+            State::AwaitChallenge { secret, hello } => {
                 let challenge: Challenge = frame::decode(body)?;
                 let nonce = &challenge.nonce;
-                if !auth::verify(&self.secret, Side::Meta, hello, nonce, &challenge.proof) {
+                if !auth::verify(secret, Side::Meta, hello, nonce, &challenge.proof) {
                     return Err(ConnectionError::Secret);
                 }
-                let proof = Proof(auth::prove(&self.secret, Side::Connector, hello, nonce));
+                let proof = Proof(auth::prove(secret, Side::Connector, hello, nonce));
                 frame::encode(Kind::Handshake, 0, &proof, &mut self.output)?;
                 (State::Ready, Some(hello.role))
+            }
+            State::AwaitOpening => {
+                let opening: Opening = frame::decode(body)?;
+                same_version(opening.version)?;
+                let welcome = Welcome { version: crate::VERSION };
+                frame::encode(Kind::Handshake, 0, &welcome, &mut self.output)?;
+                (State::Ready, Some(opening.role))
+            }
+            State::AwaitWelcome { role } => {
+                let welcome: Welcome = frame::decode(body)?;
+                same_version(welcome.version)?;
+                (State::Ready, Some(*role))
             }
             State::Ready => return Err(ConnectionError::Unexpected("a second handshake")),
         };
@@ -324,6 +354,10 @@ impl Peer {
         spare.clear();
         std::mem::replace(&mut self.output, spare)
     }
+}
+
+fn same_version(version: u16) -> Result<(), FrameError> {
+    if version == crate::VERSION { Ok(()) } else { Err(FrameError::Version(version)) }
 }
 
 #[cfg(test)]

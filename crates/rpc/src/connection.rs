@@ -1,10 +1,10 @@
 //! A connection after its handshake: calls out, calls in, one reader and one writer task.
 
+use crate::access::Credential;
 use crate::error::RpcError;
 use crate::interface::{Connector, Interface, Side};
 use crate::transport::{self, Transport};
 use crate::unsent::Unsent;
-use protocol::auth::Secret;
 use protocol::connection::{ConnectionError, Event, Limits, Peer};
 use protocol::frame;
 use ring::time::{self, Sleep};
@@ -108,18 +108,18 @@ impl<I: Interface> Connection<Connector<I>> {
     /// done, with `handler`.
     ///
     /// # Errors
-    /// [`RpcError::Connect`], [`RpcError::Refused`], [`RpcError::Protocol`] (with
-    /// [`ConnectionError::Secret`] if the service does not know the secret), or
+    /// [`RpcError::Connect`], [`RpcError::Refused`], [`RpcError::Tls`] or [`RpcError::Protocol`] (with
+    /// [`ConnectionError::Secret`]) if the service does not know the key or the secret, or
     /// [`RpcError::Deadline`].
     pub async fn connect(
         address: SocketAddr,
         options: &SocketOptions,
-        secret: &Secret,
+        credential: &Credential,
         limits: Limits,
         handler: Rc<dyn Handler<Connector<I>>>,
     ) -> Result<Self, RpcError> {
         let (transport, peer) =
-            transport::connect(address, options, secret, I::ROLE, limits).await?;
+            transport::connect(address, options, credential, I::ROLE, limits).await?;
         Ok(Self::start(transport, peer, handler))
     }
 }
@@ -380,14 +380,14 @@ async fn read<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
             Err(error) => break error.to_string(),
         }
         let result;
-        (result, buffer) = transport.receive(buffer).await;
+        let take = |bytes: &[u8]| inner.peer.borrow_mut().receive(bytes);
+        (result, buffer) = transport.receive(buffer, take).await;
         match result {
             Ok(0) => break "the peer closed it".to_owned(),
             Ok(bytes) => {
                 let traffic = inner.traffic.get();
                 let received_bytes = traffic.received_bytes + bytes as u64;
                 inner.traffic.set(Traffic { received_bytes, ..traffic });
-                inner.peer.borrow_mut().receive(&buffer);
             }
             Err(error) => break error.to_string(),
         }

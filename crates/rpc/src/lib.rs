@@ -8,9 +8,13 @@
 //! to run. The writer sends everything that was queued in one loop turn with one send, because the
 //! system call, not the byte, is what costs.
 //!
+//! Inside TLS 1.3 with a key of the job ([`Credential`], [`Guard`]) nobody reads or changes what travels, and the
+//! service knows whose key each connection was made with.
+//!
 //! What a peer can do wrong (broken frames, too many calls, not reading) closes the connection with
 //! a reason; all calls under way then end with [`RpcError::Closed`].
 
+mod access;
 mod connection;
 mod error;
 mod interface;
@@ -18,6 +22,7 @@ mod listener;
 mod transport;
 mod unsent;
 
+pub use access::{Credential, Guard, Standing};
 pub use connection::{Answering, Connection, Handler, Reply, Traffic};
 pub use error::RpcError;
 pub use interface::{Acceptor, Admin, Agent, Client, Connector, Interface, Nothing, Side};

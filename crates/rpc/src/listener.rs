@@ -1,15 +1,17 @@
-//! The accepting end: whoever knocks has to prove within a few seconds that it knows the secret.
+//! The accepting end: whoever knocks has to prove within a few seconds that it knows a key of the job.
 
+use crate::access::{Guard, Standing};
 use crate::connection::{Connection, Handler};
 use crate::error::RpcError;
 use crate::interface::{Acceptor, Interface};
 use crate::transport::{self, Transport};
-use protocol::auth::{Role, Secret};
+use protocol::auth::Role;
 use protocol::connection::{Limits, Peer};
 use ring::{SocketOptions, TcpListener};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use tls::Holder;
 
 /// A listening socket.
 #[derive(Debug)]
@@ -52,23 +54,24 @@ impl Knock {
     /// Carries the handshake out, within 5 s.
     ///
     /// # Errors
-    /// [`RpcError::Protocol`] with the reason, [`RpcError::Deadline`], [`RpcError::Refused`] if the
-    /// peer went away.
+    /// [`RpcError::Tls`], [`RpcError::Role`] and [`RpcError::Protocol`] with the reason,
+    /// [`RpcError::Deadline`], [`RpcError::Refused`] if the peer went away.
     pub async fn authenticate(
         self,
-        secret: &Secret,
+        guard: &Guard,
         limits: Limits,
     ) -> Result<Authenticated, RpcError> {
-        let mut peer = Peer::accept(secret.clone(), transport::nonce(), limits);
-        let role = transport::handshake(&self.0, &mut peer).await?;
-        Ok(Authenticated { role, transport: self.0, peer })
+        let mut transport = self.0;
+        let (role, holder, peer) = transport::accept(&mut transport, guard, limits).await?;
+        Ok(Authenticated { role, holder, transport, peer })
     }
 }
 
-/// A connection whose peer knows the secret, before its first call.
+/// A connection whose peer knows a key of the job, before its first call.
 #[derive(Debug)]
 pub struct Authenticated {
     role: Role,
+    holder: Option<Holder>,
     transport: Transport,
     peer: Peer,
 }
@@ -77,6 +80,11 @@ impl Authenticated {
     /// What the peer is.
     pub fn role(&self) -> Role {
         self.role
+    }
+
+    /// For whom it may speak.
+    pub fn standing(&self) -> Standing {
+        Standing(self.holder.clone())
     }
 
     /// Starts serving it; `I` must be the interface of [`Authenticated::role`].

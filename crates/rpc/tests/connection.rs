@@ -5,13 +5,18 @@ use protocol::auth::Secret;
 use protocol::client::{Answer, Call, Push, PushAnswer, ReadCall, Request, Response};
 use protocol::{FreeEpoch, InodeId};
 use ring::SocketOptions;
-use rpc::{Acceptor, Client, Connection, Connector, Handler, Limits, Listener, Reply, RpcError};
+use rpc::{
+    Acceptor, Client, Connection, Connector, Credential, Guard, Handler, Limits, Listener, Reply,
+    RpcError,
+};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 const SECRET: Secret = Secret([7; 32]);
+const GUARD: Guard = Guard::Plain(SECRET);
+const CREDENTIAL: Credential = Credential::Plain(SECRET);
 
 fn run<T>(test: impl Future<Output = T>) -> T {
     ring::Runtime::new(&ring::Config::default()).unwrap().block_on(test)
@@ -70,23 +75,40 @@ fn listen() -> Listener {
 
 async fn connect(
     address: SocketAddr,
-    secret: &Secret,
+    credential: &Credential,
     handler: &Rc<Notes>,
 ) -> Result<Connection<Connector<Client>>, RpcError> {
     let handler = Rc::clone(handler) as Rc<dyn Handler<Connector<Client>>>;
-    Connection::connect(address, &SocketOptions::default(), secret, Limits::default(), handler)
+    Connection::connect(address, &SocketOptions::default(), credential, Limits::default(), handler)
         .await
 }
 
 /// A connected pair.
 async fn pair(notes: &Rc<Notes>) -> (Connection<Connector<Client>>, Connection<Acceptor<Client>>) {
+    pair_by(GUARD, &CREDENTIAL, notes).await
+}
+
+/// A connected pair inside TLS.
+async fn pair_inside_tls(
+    notes: &Rc<Notes>,
+) -> (Connection<Connector<Client>>, Connection<Acceptor<Client>>) {
+    let job = tls::JobKey::generate();
+    let node = job.of(&tls::Holder::Node("node1".into())).unwrap();
+    pair_by(Guard::of_job(&job).unwrap(), &Credential::Tls(node), notes).await
+}
+
+async fn pair_by(
+    guard: Guard,
+    credential: &Credential,
+    notes: &Rc<Notes>,
+) -> (Connection<Connector<Client>>, Connection<Acceptor<Client>>) {
     let listener = listen();
     let address = listener.local_addr();
     let accepting = ring::spawn(async move {
         let knock = listener.accept().await.unwrap();
-        knock.authenticate(&SECRET, Limits::default()).await.unwrap().start(Rc::new(Service))
+        knock.authenticate(&guard, Limits::default()).await.unwrap().start(Rc::new(Service))
     });
-    let connection = connect(address, &SECRET, notes).await.unwrap();
+    let connection = connect(address, credential, notes).await.unwrap();
     (connection, accepting.await.unwrap())
 }
 
@@ -94,16 +116,20 @@ async fn pair(notes: &Rc<Notes>) -> (Connection<Connector<Client>>, Connection<A
 #[test]
 fn calls_and_pushes_are_answered() {
     run(async {
-        let notes = Rc::new(Notes::default());
-        let (client, service) = pair(&notes).await;
-        let calls: Vec<_> = (0..1000).map(|_| client.call(&request(), None)).collect();
-        let push = service.call(&Push::Reclaim { free_epoch: FreeEpoch(3) }, None);
-        for call in calls {
-            assert_eq!(call.await.unwrap().result, Ok(Answer::Done));
+        for is_tls in [false, true] {
+            let notes = Rc::new(Notes::default());
+            let pair =
+                async { if is_tls { pair_inside_tls(&notes).await } else { pair(&notes).await } };
+            let (client, service) = pair.await;
+            let calls: Vec<_> = (0..1000).map(|_| client.call(&request(), None)).collect();
+            let push = service.call(&Push::Reclaim { free_epoch: FreeEpoch(3) }, None);
+            for call in calls {
+                assert_eq!(call.await.unwrap().result, Ok(Answer::Done));
+            }
+            assert_eq!(push.await.unwrap(), PushAnswer::Done);
+            assert_eq!(client.calls_out(), 0);
+            assert_eq!(notes.0.borrow().len(), 1);
         }
-        assert_eq!(push.await.unwrap(), PushAnswer::Done);
-        assert_eq!(client.calls_out(), 0);
-        assert_eq!(notes.0.borrow().len(), 1);
     });
 }
 
@@ -111,7 +137,7 @@ fn calls_and_pushes_are_answered() {
 #[test]
 fn calls_end_by_deadline_and_by_close() {
     run(async {
-        let (client, service) = pair(&Rc::new(Notes::default())).await;
+        let (client, service) = pair_inside_tls(&Rc::new(Notes::default())).await;
         let silent = Request { slot: None, call: Call::Read(ReadCall::GetAttr(InodeId(99))) };
         let late = client.call(&silent, Some(Duration::from_millis(5))).await;
         assert!(matches!(late, Err(RpcError::Deadline(_))), "{late:?}");
@@ -135,9 +161,11 @@ fn wrong_secret_is_refused() {
         let address = listener.local_addr();
         let accepting = ring::spawn(async move {
             let knock = listener.accept().await.unwrap();
-            knock.authenticate(&SECRET, Limits::default()).await.map(drop)
+            knock.authenticate(&GUARD, Limits::default()).await.map(drop)
         });
-        let error = connect(address, &Secret([8; 32]), &Rc::default()).await.unwrap_err();
+        let error = connect(address, &Credential::Plain(Secret([8; 32])), &Rc::default())
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains("secret"), "{error}");
         assert!(accepting.await.unwrap().is_err());
     });
@@ -154,7 +182,7 @@ fn calls_wait_for_a_peer_that_does_not_read() {
         let service = Rc::new(Long(Rc::clone(&asked)));
         let accepting = ring::spawn(async move {
             let knock = listener.accept().await.unwrap();
-            let peer = knock.authenticate(&SECRET, Limits::default()).await.unwrap();
+            let peer = knock.authenticate(&GUARD, Limits::default()).await.unwrap();
             peer.start::<rpc::Client>(service)
         });
         let (stream, mut peer) = shaken_hands(address).await;
@@ -194,7 +222,7 @@ fn a_peer_that_does_not_read_is_disconnected() {
         let accepting = ring::spawn(async move {
             let knock = listener.accept().await.unwrap();
             let limits = Limits { output_max_bytes: 1 << 20, ..Limits::default() };
-            knock.authenticate(&SECRET, limits).await.unwrap().start(Rc::new(Service))
+            knock.authenticate(&GUARD, limits).await.unwrap().start(Rc::new(Service))
         });
         let _silent = shaken_hands(address).await;
         let service = accepting.await.unwrap();

@@ -14,6 +14,7 @@ use ring::local::oneshot;
 use ring::sim::{Network, Node, Simulation};
 use ring::time::sleep;
 use ring::{Buffer, File, OpenOptions, SocketOptions};
+use rpc::{Credential, Guard};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -90,9 +91,14 @@ pub(crate) struct Counted {
     pub(crate) rewritten_blocks: u64,
 }
 
-/// The job's secret.
-pub(crate) fn secret() -> Secret {
+/// The job's secret. TLS takes its random numbers from its own library, which no seed reaches.
+fn secret() -> Secret {
     Secret::from_hex(&"5a".repeat(32)).expect("64 hexadecimal digits")
+}
+
+/// What clients, agents and tools prove themselves with.
+pub(crate) fn credential() -> Credential {
+    Credential::Plain(secret())
 }
 
 impl Cluster {
@@ -106,6 +112,7 @@ impl Cluster {
                 name: format!("node{index}"),
                 meta: address,
                 secret: PathBuf::new(),
+                plain: true,
                 network_namespace: None,
                 listen: SocketAddr::new(node.address(), 0),
                 mount: None,
@@ -192,7 +199,7 @@ impl Cluster {
                 listen: SocketAddr::new(meta.node.address(), META_PORT),
                 network_namespace: None,
                 store: StoreChoice::Open(Box::new(meta.store.borrow().clone())),
-                secret: secret(),
+                guard: Guard::Plain(secret()),
                 root: (0o755, 0, 0),
                 boot: Some(meta.boot.get()),
                 times: Times::default(),
@@ -303,7 +310,7 @@ impl Machine {
         let exports = Exports::start(&self.config, &devices).await.expect("the target starts");
         *self.namespaces.borrow_mut() = exports.namespaces().to_vec();
         let _agent = loop {
-            match exports.join(&self.config, &secret()).await {
+            match exports.join(&self.config, &credential()).await {
                 Ok(agent) => break agent,
                 Err(_) => sleep(RESTART_PAUSE).await,
             }
@@ -313,7 +320,7 @@ impl Machine {
             let config = ClientConfig {
                 session: SessionConfig {
                     meta: self.config.meta,
-                    secret: secret(),
+                    credential: credential(),
                     times: protocol::times::Times::default(),
                     node: self.config.name.clone(),
                     sockets: SocketOptions::default(),

@@ -105,12 +105,17 @@ impl Operator {
     }
 
     async fn ask(&self, call: Call) -> Result<Answer, RpcError> {
-        let (address, secret) = (self.shared.cluster.meta_address(), cluster::secret());
+        let (address, credential) = (self.shared.cluster.meta_address(), cluster::credential());
         let (options, limits) = (SocketOptions::default(), Limits::default());
         let handler = Rc::new(Silent);
-        let connection =
-            Connection::<Connector<Admin>>::connect(address, &options, &secret, limits, handler)
-                .await?;
+        let connection = Connection::<Connector<Admin>>::connect(
+            address,
+            &options,
+            &credential,
+            limits,
+            handler,
+        )
+        .await?;
         connection.call(&call, Some(DEADLINE)).await
     }
 

@@ -1,6 +1,7 @@
 //! `tsumugi meta`: runs a metadata service with an embedded store, or checks such a store.
 
 use crate::deploy::life::Held;
+use crate::keys;
 use crate::signals;
 use ::meta::service::{Config, ServeError, Service, StoreChoice, Times};
 use anyhow::{Context, bail};
@@ -8,9 +9,9 @@ use clap::{Args, Subcommand};
 use meta::store::{FjallStore, boot_id};
 use protocol::auth::Secret;
 use ring::Runtime;
+use rpc::Guard;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
@@ -73,7 +74,7 @@ struct ServeArgs {
     /// Directory of the store; made if it is missing
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    /// File with the job's secret: 64 hexadecimal digits
+    /// File with the job's key: 64 hexadecimal digits. It has to be closed to other users
     #[arg(long, value_name = "FILE")]
     secret: PathBuf,
     /// Go on although acknowledged commits are missing from the store: what they changed is lost
@@ -82,7 +83,10 @@ struct ServeArgs {
     /// Network namespace for the sockets, e.g. /run/netns/meta
     #[arg(long, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
-    /// Allow listening beyond loopback: the secret is never sent, but data is not encrypted
+    /// Speak without TLS: calls can be read and changed on their way. For tests and measurements
+    #[arg(long, hide = true)]
+    plain: bool,
+    /// With --plain, allow listening beyond loopback
     #[arg(long)]
     insecure: bool,
     /// User and group that own the root directory, which is then closed to others, when the store is
@@ -128,19 +132,15 @@ fn check(store: &Path) -> anyhow::Result<ExitCode> {
 fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     // First of all: from here on no stray signal ends it.
     let mut signals = signals::watch_service()?;
-    if !args.listen.ip().is_loopback() && !args.insecure && args.network_namespace.is_none() {
+    let is_exposed = !args.listen.ip().is_loopback() && args.network_namespace.is_none();
+    if args.plain && is_exposed && !args.insecure {
         bail!(
-            "{} is beyond loopback, and connections are not encrypted yet: add --insecure if the \
-             network is trusted",
+            "{} is beyond loopback, and with --plain nothing is encrypted: leave --plain out, or add \
+             --insecure if the network is trusted",
             args.listen
         );
     }
-    let text = std::fs::read_to_string(&args.secret)
-        .with_context(|| format!("cannot read the secret {}", args.secret.display()))?;
-    let Some(secret) = Secret::from_hex(&text) else {
-        bail!("{} is no secret: 64 hexadecimal digits are needed", args.secret.display());
-    };
-    warn_of_open(&args.secret);
+    let guard = guard(args)?;
     std::fs::create_dir_all(&args.store)
         .with_context(|| format!("cannot make {}", args.store.display()))?;
     let mut held = Held::take(&beside(&args.store))?;
@@ -154,7 +154,7 @@ fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         listen: args.listen,
         network_namespace: args.network_namespace.clone(),
         store: StoreChoice::Directory { path: args.store.clone(), accept_loss: args.accept_loss },
-        secret: secret.clone(),
+        guard: guard.clone(),
         root,
         boot: None,
         times: Times::faster(args.faster),
@@ -190,15 +190,13 @@ async fn start(config: impl Fn() -> Config) -> Result<Service, ServeError> {
     }
 }
 
-/// Says on standard error if other users can read the secret.
-fn warn_of_open(secret: &Path) {
-    let mode = std::fs::metadata(secret).map_or(0, |data| data.permissions().mode());
-    if mode & 0o077 != 0 {
-        let secret = secret.display();
-        eprintln!(
-            "tsumugi: other users of this machine can open the secret {secret}: `chmod 600 {secret}`"
-        );
+/// How those that connect are known.
+fn guard(args: &ServeArgs) -> anyhow::Result<Guard> {
+    if args.plain {
+        let secret = Secret::from_hex(&keys::read_text(&args.secret)?);
+        return Ok(Guard::Plain(secret.context("a secret is 64 hexadecimal digits")?));
     }
+    Ok(Guard::of_job(&keys::read_job(&args.secret)?)?)
 }
 
 /// The file that shows that a store's service lives.

@@ -32,7 +32,7 @@ const HELPER_WAIT: Duration = Duration::from_secs(5);
 Example of a configuration:
     name = \"node1\"
     meta = \"127.0.0.1:7000\"
-    secret = \"/run/tsumugi/job/secret\"
+    secret = \"/run/tsumugi/job/node1.key\"
     listen = \"127.0.0.1:0\"
     mount = \"/mnt/job\"
     [[device]]
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     // What is made on the mount goes by the umask that the kernel gives with each request.
     crate::confine::keep_files_private();
     let config = NodeConfig::read(&args.config)?;
-    let secret = config.read_secret()?;
+    let credential = config.read_credential()?;
     let held = config.pid_file.as_deref().map(Held::take).transpose()?;
     create_devices(&config)?;
     config.mount.as_deref().map(remove_dead_mount).transpose()?;
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let shutdown =
         async move { signals::termination_or(&mut signals, || eprintln!("{state}")).await };
     let mounter = helper.as_ref().map(|helper| Arc::clone(&helper.mounter));
-    let node = Node { config, secret, mounter };
+    let node = Node { config, credential, mounter };
     let mut held = held;
     runtime.block_on(::node::run(&node, |ready| show_ready(ready, held.as_mut()), shutdown))?;
     Ok(ExitCode::SUCCESS)

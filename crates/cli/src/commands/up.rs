@@ -18,12 +18,12 @@ use crate::site::{SIZE_DEFAULT, Site};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use protocol::auth::Secret;
 use serde_json::json;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use tls::{Holder, JobKey};
 
 /// Time to undo what was made when something fails.
 const UNDO_WITHIN: Duration = Duration::from_secs(20);
@@ -277,30 +277,28 @@ impl UpArgs {
             if has_fabric { (address, port) } else { (Ipv4Addr::LOCALHOST, 0) }.into()
         };
         let base = self.mount_base()?;
+        let job = JobKey::generate();
         let node = |index: usize| {
             let name = format!("node{}", index + 1);
-            NodePlan {
+            Ok(NodePlan {
+                key: job.of(&Holder::Node(name.clone()))?.to_line().into(),
                 listen: address(fabric::node_address(index), fabric::TARGET_PORT),
                 mount: base.as_ref().map(|base| base.join(&name)),
                 device: self.device(),
                 name,
-            }
+            })
         };
         let meta = MetaPlan { listen: address(fabric::meta_address(), fabric::META_PORT) };
-        let nodes = (0..count).map(node).collect();
-        Ok(Plan { meta: Some(meta), has_fabric, ..self.bare_plan(nodes)? })
+        let nodes = (0..count).map(node).collect::<anyhow::Result<_>>()?;
+        let secret = Some(job.to_hex().into());
+        Ok(Plan { meta: Some(meta), secret, has_fabric, ..self.bare_plan(nodes)? })
     }
 
-    /// A plan without metadata service, for nodes in the machine's own network; a new identifier
-    /// and a new secret.
+    /// A plan without metadata service, for nodes in the machine's own network; a new identifier.
     pub(crate) fn bare_plan(&self, nodes: Vec<NodePlan>) -> anyhow::Result<Plan> {
-        let (mut secret, mut id) = ([0; 32], [0; 32]);
-        getrandom::fill(&mut secret)
-            .and_then(|()| getrandom::fill(&mut id))
-            .context("no random numbers")?;
         Ok(Plan {
-            id: Secret(id).to_hex()[..16].into(),
-            secret: Secret(secret).to_hex(),
+            id: format!("{:016x}", ring::random::u64()),
+            secret: None,
             meta: None,
             nodes,
             has_fabric: false,

@@ -1,14 +1,15 @@
 //! Asking the metadata service about the pool.
 
 use super::state::MetaState;
-use anyhow::{Context, bail};
+use crate::keys;
+use anyhow::bail;
 use protocol::admin::{Answer, Call};
-use protocol::auth::Secret;
 use ring::{Runtime, SocketOptions};
-use rpc::{Admin, Connection, Connector, Handler, Limits, Nothing, Reply};
+use rpc::{Admin, Connection, Connector, Credential, Handler, Limits, Nothing, Reply};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
+use tls::Holder;
 
 /// How long the whole of it may take.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -33,12 +34,10 @@ impl Handler<Connector<Admin>> for Silent {
     }
 }
 
-/// Asks for the state of the pool.
+/// Asks for the state of the pool, with the tools' key, which is derived from the job's in the file `secret`.
 pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
     let Some(address) = meta.address else { bail!("the metadata service was never ready") };
-    let text = std::fs::read_to_string(secret)
-        .with_context(|| format!("cannot read {}", secret.display()))?;
-    let secret = Secret::from_hex(&text).context("the job's secret is damaged")?;
+    let credential = Credential::Tls(keys::read_job(secret)?.of(&Holder::Tools)?);
     let options =
         SocketOptions { network_namespace: meta.namespace.clone(), ..SocketOptions::default() };
     Runtime::new(&ring::Config::default())?.block_on(async {
@@ -47,7 +46,7 @@ pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
             let connection = Connection::<Connector<Admin>>::connect(
                 address,
                 &options,
-                &secret,
+                &credential,
                 limits,
                 Rc::new(Silent),
             )

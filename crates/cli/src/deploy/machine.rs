@@ -81,7 +81,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Makes the job's directory, takes its lock and writes the first state and the secret. If this
+    /// Makes the job's directory, takes its lock and writes the first state and the keys. If this
     /// fails after the directory was made, the caller still has to clean up.
     pub(crate) fn begin(dir: &JobDir, plan: Plan, stop: Stop) -> anyhow::Result<Machine> {
         if !plan.insecure {
@@ -103,7 +103,12 @@ impl Machine {
         if let Some(owner) = &plan.owner {
             open_to(dir, owner)?;
         }
-        write_private(&dir.join("secret"), &plan.secret)?;
+        if let Some(secret) = &plan.secret {
+            write_private(&dir.join("secret"), secret.as_str())?;
+        }
+        for node in &plan.nodes {
+            write_private(&key_file(dir, &node.name), node.key.as_str())?;
+        }
         keeper::start(dir, &mut state)?;
         state.write(dir)?;
         let dir = dir.clone();
@@ -223,7 +228,7 @@ impl Machine {
             bail!("this machine's plan has no metadata service");
         };
         let (dir, state, stop) = (&self.dir, &mut self.state, &self.stop);
-        let mut service = services::start_meta(dir, state, plan.listen, self.plan.insecure)?;
+        let mut service = services::start_meta(dir, state, plan.listen)?;
         let address = services::await_meta(&mut service, dir, state, deadline, stop)?;
         self.services.push(service);
         Ok(address)
@@ -260,7 +265,7 @@ impl Machine {
         let file = NodeFile {
             name: &node.name,
             meta,
-            secret: &self.dir.join("secret"),
+            secret: &key_file(&self.dir, &node.name),
             network_namespace: state.namespace.as_deref(),
             listen: node.listen,
             mount: &state.mount,
@@ -381,10 +386,9 @@ pub(crate) fn refuse_exposure(plan: &Plan) -> anyhow::Result<()> {
 /// The refusal to listen at an address.
 pub(crate) fn exposed(address: IpAddr) -> anyhow::Error {
     anyhow::anyhow!(
-        "{address} is beyond loopback. The metadata service asks for the job's secret and targets \
-         admit only this job's random host identifiers, but nothing is encrypted, so whoever can \
-         listen on that network could read data and take over a host identifier. If only trusted \
-         machines are on it, add --insecure"
+        "{address} is beyond loopback. The metadata service speaks TLS, but targets admit this job's \
+         random host identifiers and encrypt nothing, so whoever can listen on that network could \
+         read data and take over a host identifier. If only trusted machines are on it, add --insecure"
     )
 }
 
@@ -393,6 +397,11 @@ fn may_allow_other() -> bool {
     rustix::process::geteuid().is_root()
         || std::fs::read_to_string("/etc/fuse.conf")
             .is_ok_and(|text| text.lines().any(|line| line.trim() == "user_allow_other"))
+}
+
+/// The file with a node's key.
+fn key_file(dir: &JobDir, node: &str) -> PathBuf {
+    dir.join(&format!("{node}.key"))
 }
 
 /// Writes a file that only its owner can read.

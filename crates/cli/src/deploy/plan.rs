@@ -5,9 +5,46 @@ use super::process::Process;
 use super::slurm::SlurmRun;
 use super::users::User;
 use block::Fill;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+/// A key as text. It travels on standard input only, and is cleared when it is dropped.
+#[derive(Clone)]
+pub(crate) struct KeyText(Zeroizing<String>);
+
+impl KeyText {
+    /// The text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<Zeroizing<String>> for KeyText {
+    fn from(text: Zeroizing<String>) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyText(..)")
+    }
+}
+
+impl Serialize for KeyText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
+    }
+}
 
 /// A machine's part of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -15,8 +52,8 @@ use std::path::PathBuf;
 pub(crate) struct Plan {
     /// The job's identifier: 16 random hexadecimal digits, the same on all its machines.
     pub(crate) id: String,
-    /// The job's secret, as hexadecimal digits.
-    pub(crate) secret: String,
+    /// The job's key, where the metadata service runs.
+    pub(crate) secret: Option<KeyText>,
     /// The metadata service, if it runs here.
     pub(crate) meta: Option<MetaPlan>,
     /// The nodes of this machine; more than one only with `--local`.
@@ -88,6 +125,8 @@ pub(crate) struct MetaPlan {
 pub(crate) struct NodePlan {
     /// Its name.
     pub(crate) name: String,
+    /// Its key, which nobody else has but the metadata service.
+    pub(crate) key: KeyText,
     /// Where its target listens; port 0 takes a free one.
     pub(crate) listen: SocketAddr,
     /// Where it mounts; below the job's directory without it.

@@ -29,6 +29,7 @@ pub(crate) use host::ask;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
+use tls::{Holder, JobKey};
 
 pub(crate) use agent::{serve, serve_step};
 
@@ -175,7 +176,8 @@ fn refuse_address(args: &UpArgs, address: IpAddr) -> anyhow::Result<()> {
     Err(super::machine::exposed(address))
 }
 
-/// Each machine's plan; the first has the metadata service.
+/// Each machine's plan; the first has the metadata service. The job's new key is forgotten here when the machines
+/// have their parts.
 fn plans(
     args: &UpArgs,
     dir: &JobDir,
@@ -183,6 +185,7 @@ fn plans(
     addresses: &[IpAddr],
     base: &Plan,
 ) -> anyhow::Result<Vec<Plan>> {
+    let job = JobKey::generate();
     let mount = args.mount_base()?;
     let default_mount = dir.path().with_file_name(format!("{}.mnt", dir.job()));
     let plan = |(index, (host, &address)): (usize, (&Host, &IpAddr))| {
@@ -191,6 +194,7 @@ fn plans(
         let mount = host.mount.clone().or_else(|| mount.clone());
         let node = NodePlan {
             name: host.name.clone(),
+            key: job.of(&Holder::Node(host.name.clone()))?.to_line().into(),
             listen: SocketAddr::from((address, 0)),
             mount: Some(mount.unwrap_or_else(|| default_mount.clone())),
             device: device.unwrap_or_else(|| args.device()),
@@ -198,7 +202,8 @@ fn plans(
         let meta = (index == 0).then(|| MetaPlan { listen: SocketAddr::from((address, 0)) });
         // Hosts may be one machine: each part's processes have a mark of their own.
         let id = format!("{}.{}", base.id, host.name);
-        Ok(Plan { id, meta, nodes: vec![node], owner_process: None, ..base.clone() })
+        let secret = meta.is_some().then(|| job.to_hex().into());
+        Ok(Plan { id, secret, meta, nodes: vec![node], owner_process: None, ..base.clone() })
     };
     hosts.iter().zip(addresses).enumerate().map(plan).collect()
 }

@@ -35,8 +35,7 @@ pub(crate) fn here(
     {
         refuse_unseen(META, &state.meta_life())?;
         let address = meta.address.context("the metadata service never had an address")?;
-        let insecure = meta.namespace.is_none() && !address.ip().is_loopback();
-        let mut service = services::start_meta(dir, &mut state, address, insecure)?;
+        let mut service = services::start_meta(dir, &mut state, address)?;
         services::await_meta(&mut service, dir, &mut state, deadline, stop)?;
         started.push(META.into());
     }

@@ -20,7 +20,6 @@ pub(crate) fn start_meta(
     dir: &JobDir,
     state: &mut State,
     listen: SocketAddr,
-    insecure: bool,
 ) -> anyhow::Result<Service> {
     let Some(meta) = &mut state.meta else { bail!("the metadata service runs elsewhere") };
     let mut arguments: Vec<OsString> = vec!["meta".into()];
@@ -35,9 +34,6 @@ pub(crate) fn start_meta(
     }
     if let Some(owner) = &state.owner {
         option("--owner", format!("{}:{}", owner.uid, owner.gid).as_ref());
-    }
-    if insecure {
-        arguments.push("--insecure".into());
     }
     let arguments: Vec<&OsStr> = arguments.iter().map(OsString::as_os_str).collect();
     let service = Service::start(dir, &state.id, state.engine.as_deref(), "meta", &arguments)?;

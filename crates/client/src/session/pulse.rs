@@ -157,7 +157,7 @@ async fn beat(
 async fn connect(config: &SessionConfig) -> Option<Link> {
     let limits = rpc::Limits::default();
     let handler = Rc::new(Unasked);
-    let link = Link::connect(config.meta, &config.sockets, &config.secret, limits, handler);
+    let link = Link::connect(config.meta, &config.sockets, &config.credential, limits, handler);
     timeout(config.times.self_stop, Box::pin(link)).await.ok()?.ok()
 }
 

@@ -1,11 +1,12 @@
 //! Tests of a session against a service of their own.
 
 use super::*;
+use protocol::auth::Secret;
 use protocol::client::PushAnswer;
 use protocol::space::DeviceAddress;
 use protocol::{DeviceId, Incarnation};
 use ring::JoinHandle;
-use rpc::{Acceptor, Limits, Listener};
+use rpc::{Acceptor, Credential, Guard, Limits, Listener};
 
 const SECRET: Secret = Secret([7; 32]);
 
@@ -88,7 +89,8 @@ impl Handler for Told {
 /// Serves whoever comes.
 async fn serve(listener: Listener) {
     while let Ok(knock) = listener.accept().await {
-        let authenticated = knock.authenticate(&SECRET, Limits::default()).await.unwrap();
+        let authenticated =
+            knock.authenticate(&Guard::Plain(SECRET), Limits::default()).await.unwrap();
         let service = Rc::new(Service::default());
         let connection = authenticated.start::<rpc::Client>(Rc::clone(&service) as Rc<_>);
         *service.connection.borrow_mut() = Some(connection);
@@ -107,7 +109,13 @@ where
         let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), &sockets).unwrap();
         let meta = listener.local_addr();
         let server = ring::spawn(serve(listener));
-        let config = SessionConfig { meta, secret: SECRET, node: "node".into(), times, sockets };
+        let config = SessionConfig {
+            meta,
+            credential: Credential::Plain(SECRET),
+            node: "node".into(),
+            times,
+            sockets,
+        };
         let told = Rc::new(Told::default());
         let weak: Weak<dyn Handler> = Rc::downgrade(&(Rc::clone(&told) as Rc<dyn Handler>));
         let session = Session::new(config);

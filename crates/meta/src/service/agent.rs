@@ -10,7 +10,7 @@ use protocol::agent::{Answer, Call, Push, PushAnswer};
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Errno, HostId, client};
 use ring::time::{now, timeout_at};
-use rpc::{Acceptor, Agent, Authenticated, Handler, Reply};
+use rpc::{Acceptor, Agent, Authenticated, Handler, Reply, Standing};
 use std::rc::Rc;
 
 /// Devices that one agent may register.
@@ -21,6 +21,7 @@ type AgentReply = Reply<Acceptor<Agent>>;
 /// One agent's connection.
 struct AgentPeer {
     shared: Rc<Shared>,
+    standing: Standing,
     state: Rc<AgentState>,
 }
 
@@ -39,7 +40,7 @@ impl Handler<Acceptor<Agent>> for AgentPeer {
                 self.shared.agents.count(&counts);
                 send(reply, &Answer::Done);
             }
-            Call::HostDied(host) => self.shared.host_died(host, reply),
+            Call::HostDied(host) => self.shared.host_died(&self.standing, host, reply),
         }
     }
 
@@ -67,6 +68,10 @@ impl AgentPeer {
     fn register(&self, node: &str, devices: &[DeviceInfo], reply: AgentReply) {
         if devices.len() > DEVICES_MAX || node.len() > super::client::NODE_MAX_BYTES {
             return send(reply, &Answer::Refused("too many devices, or too long a name".into()));
+        }
+        if !self.standing.is_node(node) {
+            tracing::warn!(node, "an agent is refused: its key is that of another node");
+            return send(reply, &Answer::Refused("the key is that of another node".into()));
         }
         let mut ids = Vec::new();
         for device in devices {
@@ -109,7 +114,8 @@ impl Shared {
     /// Serves an authenticated agent.
     pub(super) fn serve_agent(self: &Rc<Self>, authenticated: Authenticated) {
         let state = AgentState::new();
-        let peer = AgentPeer { shared: Rc::clone(self), state: Rc::clone(&state) };
+        let (shared, standing) = (Rc::clone(self), authenticated.standing());
+        let peer = AgentPeer { shared, standing, state: Rc::clone(&state) };
         let connection = authenticated.start::<Agent>(Rc::new(peer));
         *state.connection.borrow_mut() = Some(connection);
         self.remember(Rc::new(move |reason| {
@@ -144,9 +150,11 @@ impl Shared {
         }
     }
 
-    fn host_died(self: &Rc<Self>, host: HostId, reply: AgentReply) {
+    fn host_died(self: &Rc<Self>, standing: &Standing, host: HostId, reply: AgentReply) {
         let session = self.sessions.borrow().by_host(host);
-        let Some(session) = session.filter(|_| !ring::mutant!("dead-host-lives")) else {
+        let is_its = |s: &Rc<Session>| standing.is_node(&s.node);
+        let Some(session) = session.filter(is_its).filter(|_| !ring::mutant!("dead-host-lives"))
+        else {
             return send(reply, &Answer::Done);
         };
         // Its kernel goes on with what it was lent.

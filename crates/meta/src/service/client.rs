@@ -6,7 +6,7 @@ use super::shared::Shared;
 use crate::sessions::{ClientConnection, Session};
 use protocol::client::{Answer, Call, Request, Response, SessionCall};
 use protocol::{Errno, HostId, InodeId, Rights, SessionId};
-use rpc::{Acceptor, Authenticated, Client, Handler};
+use rpc::{Acceptor, Authenticated, Client, Handler, Standing};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -19,6 +19,7 @@ pub(super) const NODE_MAX_BYTES: usize = 255;
 /// One client's connection.
 struct ClientPeer {
     shared: Rc<Shared>,
+    standing: Standing,
     connection: RefCell<Option<ClientConnection>>,
     session: RefCell<Option<Rc<Session>>>,
 }
@@ -40,7 +41,7 @@ impl Handler<Acceptor<Client>> for ClientPeer {
                 None,
                 Request { call: Call::Session(SessionCall::Pulse { session, host }), slot: None },
             ) => {
-                let response = self.shared.pulse(session, host);
+                let response = self.shared.pulse(&self.standing, session, host);
                 self.shared.post(Outgoing::Answer(reply, response));
             }
             (Some(session), request) => self.shared.begin(&session, request, reply),
@@ -66,6 +67,10 @@ impl ClientPeer {
     fn start(&self, node: String, host: HostId, resume: Option<SessionId>, reply: ClientReply) {
         if node.len() > NODE_MAX_BYTES {
             return self.shared.post(Outgoing::Answer(reply, refusal(Errno::EINVAL)));
+        }
+        if !self.standing.is_node(&node) {
+            tracing::warn!(node, "a client is refused: its key is that of another node");
+            return self.shared.post(Outgoing::Answer(reply, refusal(Errno::EACCES)));
         }
         let started = self.shared.start_session(node, host, resume);
         let (session, resumed) = match started {
@@ -98,6 +103,7 @@ impl Shared {
     pub(super) fn serve_client(self: &Rc<Self>, authenticated: Authenticated) {
         let peer = Rc::new(ClientPeer {
             shared: Rc::clone(self),
+            standing: authenticated.standing(),
             connection: RefCell::new(None),
             session: RefCell::new(None),
         });
@@ -111,9 +117,10 @@ impl Shared {
     }
 
     /// `Pulse`: the session lives as long as its process does, if it can be asked for its rights.
-    fn pulse(&self, id: SessionId, host: HostId) -> Response {
+    fn pulse(&self, standing: &Standing, id: SessionId, host: HostId) -> Response {
         let session = self.sessions.borrow().get(id);
-        let Some(session) = session.filter(|s| s.is_live() && s.host == host) else {
+        let is_its = |s: &Rc<Session>| s.is_live() && s.host == host && standing.is_node(&s.node);
+        let Some(session) = session.filter(is_its) else {
             return refusal(Errno::ESTALE);
         };
         if session.connection().is_none() && !ring::mutant!("pulse-without-connection") {
@@ -132,10 +139,9 @@ impl Shared {
         host: HostId,
         resume: Option<SessionId>,
     ) -> Result<(Rc<Session>, bool), Errno> {
-        let known = resume.and_then(|id| self.sessions.borrow().get(id));
-        if let Some(session) =
-            known.filter(|s| (s.is_live() || ring::mutant!("ending-resumed")) && s.host == host)
-        {
+        let is_its = |s: &Rc<Session>| s.host == host && s.node == node;
+        let known = resume.and_then(|id| self.sessions.borrow().get(id)).filter(is_its);
+        if let Some(session) = known.filter(|s| s.is_live() || ring::mutant!("ending-resumed")) {
             session.last_heartbeat.set(ring::time::now());
             session.reclaim_by.set(Some(ring::time::now() + self.times.session_deadline));
             self.leases.borrow_mut().resume(session.id);
@@ -145,7 +151,7 @@ impl Shared {
         // A `Start` whose answer was lost: nothing was done in that session yet.
         let by_host = self.sessions.borrow().by_host(host);
         if let Some(session) = by_host {
-            return if session.is_live() && resume.is_none() {
+            return if session.is_live() && resume.is_none() && session.node == node {
                 session.last_heartbeat.set(ring::time::now());
                 Ok((session, false))
             } else {

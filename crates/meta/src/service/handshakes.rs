@@ -1,4 +1,4 @@
-//! Connections that have not proved yet that they know the secret.
+//! Connections that have not proved yet that they know a key of the job.
 
 use ring::JoinHandle;
 use ring::net::{Entered, Entrance, EntranceLimits};
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 /// Connections that may be in their handshake at once.
 const HANDSHAKES_MAX: usize = 128;
 
-/// The handshakes under way. Those that have ended are not counted here: they know the secret.
+/// The handshakes under way. Those that have ended are not counted here: they know one.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     entrance: RefCell<Entrance>,

@@ -12,12 +12,13 @@ use crate::store::Error;
 use crate::tree::Core;
 use locks::LockTable;
 use protocol::admin::MetaCounts;
-use protocol::auth::{Role, Secret};
+use protocol::auth::Role;
 use protocol::client::Push;
 use protocol::connection::Limits;
 use protocol::{InodeId, SessionId};
 use ring::local::Notify;
 use ring::{JoinHandle, Sparse};
+use rpc::Guard;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -38,7 +39,7 @@ type Closer = Rc<dyn Fn(&str) -> bool>;
 
 /// All of the service's state; one thread has it.
 pub(crate) struct Shared {
-    pub(super) secret: Secret,
+    pub(super) guard: Guard,
     pub(super) times: Times,
     pub(super) core: RefCell<Core>,
     pub(super) leases: RefCell<Leases>,
@@ -73,7 +74,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(super) fn new(core: Core, secret: Secret, times: Times) -> Result<Rc<Shared>, ServeError> {
+    pub(super) fn new(core: Core, guard: Guard, times: Times) -> Result<Rc<Shared>, ServeError> {
         let mut sessions = Sessions::default();
         let mut locks = LockTable::default();
         for (session, lock) in core.locks()? {
@@ -90,7 +91,7 @@ impl Shared {
         let stamps_from = core.stamps_from();
         let syncing = Syncing::start(core.syncer()).map_err(ServeError::Thread)?;
         Ok(Rc::new(Shared {
-            secret,
+            guard,
             times,
             core: RefCell::new(core),
             leases: RefCell::new(Leases::new(stamps_from, HOLDINGS_PER_SESSION)),
@@ -153,7 +154,7 @@ impl Shared {
             let Some(id) = handshakes.enter(address.ip()) else { continue };
             let (shared, these) = (Rc::clone(&self), Rc::clone(&handshakes));
             let task = ring::spawn(async move {
-                let result = knock.authenticate(&shared.secret, Limits::default()).await;
+                let result = knock.authenticate(&shared.guard, Limits::default()).await;
                 these.leave(id);
                 match result {
                     Ok(_) if shared.is_stopping.get() => {}

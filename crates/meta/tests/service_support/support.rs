@@ -15,7 +15,9 @@ use protocol::{
     Incarnation, InodeId, Place, Rights, SessionId, agent,
 };
 use ring::SocketOptions;
-use rpc::{Agent, Client, Connection, Connector, Handler, Limits, Reply, RpcError};
+use rpc::{
+    Agent, Client, Connection, Connector, Credential, Guard, Handler, Limits, Reply, RpcError,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -23,6 +25,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 pub(crate) const SECRET: Secret = Secret([7; 32]);
+pub(crate) const CREDENTIAL: Credential = Credential::Plain(SECRET);
 
 /// Runs a test on a ring.
 pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
@@ -49,7 +52,7 @@ pub(crate) fn config(store: StoreChoice, times: Times) -> Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         network_namespace: None,
         store,
-        secret: SECRET,
+        guard: Guard::Plain(SECRET),
         root: (0o755, 0, 0),
         boot: Some(uuid::Uuid::from_u128(1)),
         times,
@@ -120,12 +123,12 @@ struct Slots {
 
 pub(crate) async fn dial(
     address: SocketAddr,
-    secret: &Secret,
+    credential: &Credential,
     state: &Rc<State>,
 ) -> Result<Connection<Connector<Client>>, RpcError> {
     let handler = Rc::new(ClientHandler(Rc::clone(state)));
     let options = SocketOptions::default();
-    Connection::connect(address, &options, secret, Limits::default(), handler).await
+    Connection::connect(address, &options, credential, Limits::default(), handler).await
 }
 
 pub(crate) fn new_state() -> Rc<State> {
@@ -165,7 +168,7 @@ impl TestClient {
         resume: Option<SessionId>,
     ) -> Result<TestClient, Errno> {
         let state = new_state();
-        let connection = dial(address, &SECRET, &state).await.unwrap();
+        let connection = dial(address, &CREDENTIAL, &state).await.unwrap();
         let call = Call::Session(SessionCall::Start { node: "node1".into(), host, resume });
         let request = Request { slot: None, call };
         let response = connection.call(&request, Some(Duration::from_secs(20))).await.unwrap();
@@ -438,7 +441,7 @@ impl TestAgent {
             Rc::new(AgentHandler { log: Rc::clone(&log), answers_fences: answers_fences.clone() });
         let options = SocketOptions::default();
         let connection: Connection<Connector<Agent>> =
-            Connection::connect(address, &options, &SECRET, Limits::default(), handler)
+            Connection::connect(address, &options, &CREDENTIAL, Limits::default(), handler)
                 .await
                 .unwrap();
         let call = agent::Call::Register { node: "node1".into(), devices, beat: beat() };

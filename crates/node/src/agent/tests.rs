@@ -1,7 +1,7 @@
 //! The agent against a real metadata service, with a line between them that can hold messages back.
 
 use super::*;
-use crate::tests::{SECRET, TestClient, service};
+use crate::tests::{CREDENTIAL, TestClient, service};
 use protocol::client::{Call as ClientCall, SessionCall};
 use protocol::space::DeviceAddress;
 use protocol::{InodeId, Rights};
@@ -73,7 +73,7 @@ fn config(line: &Line, times: Times) -> AgentConfig {
     AgentConfig {
         meta: line.address,
         sockets: SocketOptions::default(),
-        secret: SECRET,
+        credential: CREDENTIAL,
         times,
         node: "node1".into(),
         devices: vec![DeviceInfo {

@@ -68,6 +68,32 @@ proptest! {
     }
 }
 
+/// Goal: inside TLS one message each way opens a connection, and nothing is called before.
+#[test]
+fn inside_tls_two_messages_open() {
+    for piece in [1, 99] {
+        let limits = Limits::default();
+        let (mut a, mut b) = (Peer::open(Role::Agent, limits), Peer::welcome(limits));
+        assert_eq!(a.call(&request()), Err(ConnectionError::NotReady));
+        pump(&mut a, &mut b, piece).unwrap();
+        assert!(b.is_ready() && !a.is_ready());
+        pump(&mut b, &mut a, piece).unwrap();
+        let tag = a.call(&request()).unwrap();
+        assert_eq!(pump(&mut a, &mut b, piece), Ok(vec![tag]));
+    }
+    let mut b = Peer::welcome(Limits::default());
+    let mut other = Vec::new();
+    let opening = Opening { version: crate::VERSION + 1, role: Role::Client };
+    frame::encode(Kind::Handshake, 0, &opening, &mut other).unwrap();
+    b.receive(&other);
+    assert_eq!(b.event(), Err(FrameError::Version(crate::VERSION + 1).into()));
+    // The two handshakes are not taken for one another.
+    let mut b = Peer::welcome(Limits::default());
+    let mut plain = Peer::connect(Secret([7; 32]), Role::Client, [1; 32], Limits::default());
+    b.receive(&plain.take_output(Vec::new()));
+    assert!(b.event().is_err() && !b.is_ready());
+}
+
 /// Goal: either side's wrong secret is found out by the other.
 #[test]
 fn wrong_secrets_are_refused() {

@@ -11,6 +11,7 @@ use protocol::auth::Secret;
 use ring::SocketOptions;
 use ring::sim::{Node, Simulation};
 use ring::time::sleep;
+use rpc::{Credential, Guard};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ pub(crate) fn start_meta(node: &Node, store: Box<dyn Store>, boot: u128) {
             listen,
             network_namespace: None,
             store: StoreChoice::Open(store),
-            secret: secret(),
+            guard: Guard::Plain(secret()),
             root: (0o755, 0, 0),
             boot: Some(Uuid::from_u128(boot)),
             times: Times::default(),
@@ -78,6 +79,7 @@ pub(crate) async fn start_node_with(
         name: format!("node{index}"),
         meta: SocketAddr::new(meta.address(), META_PORT),
         secret: PathBuf::new(),
+        plain: true,
         network_namespace: None,
         listen: SocketAddr::new(machine.address(), 0),
         mount: None,
@@ -93,11 +95,11 @@ pub(crate) async fn start_node_with(
     let up = Rc::clone(&started);
     drop(machine.spawn(async move {
         let exports = Exports::start(&config, &devices).await.unwrap();
-        let _agent = exports.join(&config, &secret()).await.unwrap();
+        let _agent = exports.join(&config, &Credential::Plain(secret())).await.unwrap();
         let config = ClientConfig {
             session: SessionConfig {
                 meta: config.meta,
-                secret: secret(),
+                credential: Credential::Plain(secret()),
                 times: protocol::times::Times::default(),
                 node: config.name.clone(),
                 sockets: SocketOptions::default(),

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
 
 /// Orders that may wait.
 const ORDERS_MAX: usize = 8;
@@ -219,6 +220,7 @@ impl Voice {
 
     fn read_orders(&self, sender: &SyncSender<Order>) {
         for line in lines(std::io::stdin().lock()) {
+            let line = Zeroizing::new(line);
             let order = match &self.0 {
                 None => serde_json::from_str(&line),
                 Some(node) => match serde_json::from_str::<Addressed<Order>>(&line) {

@@ -15,6 +15,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
 
 /// Longest line either side accepts.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -158,7 +159,7 @@ impl Conversation {
     pub(crate) fn order(&mut self, order: &Order) -> anyhow::Result<()> {
         let is_sent = match &mut self.link {
             Link::Own { orders, .. } => {
-                let mut line = serde_json::to_vec(order)?;
+                let mut line = Zeroizing::new(serde_json::to_vec(order)?);
                 line.push(b'\n');
                 orders.as_mut().is_some_and(|orders| orders.write_all(&line).is_ok())
             }

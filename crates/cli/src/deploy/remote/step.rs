@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
 
 /// Time for agents that shall not stay to undo what they have made.
 const UNDO_WITHIN: Duration = Duration::from_secs(20);
@@ -70,7 +71,8 @@ pub(super) fn start(
 impl Step {
     /// Gives an order to one node.
     pub(super) fn order(&self, host: &str, order: &Order) -> anyhow::Result<()> {
-        let mut line = serde_json::to_vec(&Addressed { node: host.into(), content: order })?;
+        let addressed = Addressed { node: host.into(), content: order };
+        let mut line = Zeroizing::new(serde_json::to_vec(&addressed)?);
         line.push(b'\n');
         let mut orders = self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         orders
