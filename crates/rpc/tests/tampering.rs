@@ -216,6 +216,27 @@ fn nothing_can_be_changed() {
     }
 }
 
+/// Goal: a call that somebody leaves out is missed when the next one comes, which is not carried out either.
+#[test]
+fn nothing_can_be_left_out() {
+    run(async {
+        let job = JobKey::generate();
+        let (address, service) = serve(Guard::of_job(&job).unwrap());
+        let leaves_out = Rc::new(Cell::new(false));
+        let active = Rc::clone(&leaves_out);
+        let change: Change = Rc::new(move |_, bytes| if active.get() { Vec::new() } else { bytes });
+        let (between, ..) = stand_between(address, change);
+        let client = connect(between, &node(&job)).await.unwrap();
+        leaves_out.set(true);
+        let result = client.call(&request(), Some(Duration::from_millis(50))).await;
+        assert!(matches!(result, Err(RpcError::Deadline(_))), "{result:?}");
+        leaves_out.set(false);
+        let result = client.call(&request(), Some(Duration::from_secs(5))).await;
+        assert!(matches!(result, Err(RpcError::Closed(_))), "{result:?}");
+        assert_eq!(service.calls.get(), 0);
+    });
+}
+
 /// Goal: what a client has sent does nothing when somebody sends it again over a connection of his own.
 #[test]
 fn a_recorded_stream_does_nothing() {
