@@ -7,6 +7,7 @@ use crate::client::Client;
 use crate::inode::Inode;
 use crate::lent::LentName;
 use crate::session::{Handler, PushReply};
+use metrics::{Family, Point};
 use protocol::client::{
     Answer, Call, ChangeCall, Creation, Name, Push, PushAnswer, ReadCall, Response, SessionCall,
 };
@@ -480,6 +481,7 @@ impl Client {
             answer(reply, &PushAnswer::Recalled(recalled));
             return;
         };
+        let counted = metrics::start(Point::new(Family::Return, 0, "rights"), inode.id.0);
         inode.begin_recall(recall.rights, recall.stamp);
         let has_locks = recall.rights.contains(Rights::LOCKS) && self.begin_report(&inode);
         let is_data = recall.rights.intersects(Rights::WRITE | Rights::SIZE);
@@ -494,6 +496,7 @@ impl Client {
         let is_quiet = inode.lease_reads.count() == 0 && taken.is_none() && !has_pages;
         if is_quiet && !is_shown && !has_locks && (!is_data || is_idle) {
             self.end_recall(reply, &inode, recall, false);
+            counted.end(0);
             return;
         }
         let recall = recall.clone();
@@ -520,6 +523,7 @@ impl Client {
                 is_dropped = self.drop_stale_pages(&inode).await;
             }
             self.end_recall(reply, &inode, &recall, is_dropped);
+            counted.end(0);
         });
     }
 

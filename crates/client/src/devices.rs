@@ -12,6 +12,7 @@ use crate::client::Client;
 use crate::session::SessionStamp;
 use block::{Device, IoFuture};
 use contact::is_of_contact;
+use metrics::{Family, Point};
 use pool_device::{PoolDevice, Way};
 use protocol::client::{Answer, Call, SessionCall};
 use protocol::space::DeviceInfo;
@@ -186,6 +187,21 @@ impl Devices {
         counts.collect()
     }
 
+    /// Counts a command on a device from now on.
+    fn count(&self, id: DeviceId, what: &str) -> metrics::Operation {
+        let device = self.known.borrow().get(&id).cloned();
+        let is_local = device.is_some_and(|device| device.is_local.get());
+        let (index, name) = match (what, is_local) {
+            ("a read", true) => (0, "read_local"),
+            ("a read", false) => (1, "read_remote"),
+            ("a write", true) => (2, "write_local"),
+            ("a write", false) => (3, "write_remote"),
+            (_, true) => (4, "flush_local"),
+            (_, false) => (5, "flush_remote"),
+        };
+        metrics::start(Point::new(Family::Client, index, name), u64::from(id.0))
+    }
+
     fn get(&self, device: DeviceId) -> Result<Rc<PoolDevice>, Errno> {
         self.known.borrow().get(&device).cloned().ok_or(Errno::EIO)
     }
@@ -307,7 +323,7 @@ impl Client {
     ) -> Result<Shared, Errno> {
         let session = self.session.life.stamp();
         let read = |device: &dyn Device| device.read(offset, length);
-        let chunk = self.command(id, session, "a read", read).await?;
+        let chunk = self.command(id, session, ("a read", length as u64), read).await?;
         let pool_device = self.devices.get(id)?;
         pool_device.read_bytes.set(pool_device.read_bytes.get() + length as u64);
         Ok(freeze(chunk))
@@ -323,7 +339,7 @@ impl Client {
         let session = self.session.life.stamp();
         let segments = || Segments::from_iter([Segment::Region(room.clone())]);
         let read = |device: &dyn Device| device.read_into(offset, segments());
-        self.command(id, session, "a read", read).await?;
+        self.command(id, session, ("a read", room.len() as u64), read).await?;
         let pool_device = self.devices.get(id)?;
         pool_device.read_bytes.set(pool_device.read_bytes.get() + room.len() as u64);
         Ok(())
@@ -335,20 +351,24 @@ impl Client {
         self: &Rc<Self>,
         id: DeviceId,
         session: SessionStamp,
-        what: &str,
+        (what, bytes): (&str, u64),
         command: impl Fn(&dyn Device) -> IoFuture<T>,
     ) -> Result<T, Errno> {
         let mut tries = 0;
         loop {
             let device = self.reach(id, false).await?;
             self.session.life.check(session)?;
-            let error = match command(&*device).await {
+            let mut counted = self.devices.count(id, what);
+            let error = match counted.during(command(&*device)).await {
                 Ok(done) => {
+                    counted.carried(bytes);
+                    counted.end(0);
                     self.devices.get(id)?.regain_contact();
                     return Ok(done);
                 }
                 Err(error) => error,
             };
+            counted.end(error.to_errno());
             let pool_device = self.devices.get(id)?;
             tries += 1;
             if tries == TRIES_MAX || !pool_device.is_worth_retrying(&device, &error) {
@@ -369,7 +389,7 @@ impl Client {
     ) -> Result<u64, Errno> {
         let length = bytes.len() as u64;
         let write = |device: &dyn Device| device.write(offset, Chunk::Shared(bytes.clone()));
-        self.command(id, session, "a write", write).await?;
+        self.command(id, session, ("a write", length), write).await?;
         let pool_device = self.devices.get(id)?;
         pool_device.written_bytes.set(pool_device.written_bytes.get() + length);
         let number = pool_device.writes.get() + 1;
@@ -406,7 +426,10 @@ impl Client {
             Ok(device) => {
                 let failed =
                     |error| self.failed(&pool_device, "a flush", &error, is_of_contact(&error));
-                device.flush().await.map_err(failed)
+                let counted = self.devices.count(id, "a flush");
+                let flushed = counted.during(device.flush()).await;
+                counted.end(flushed.as_ref().map_or_else(block::Error::to_errno, |()| 0));
+                flushed.map_err(failed)
             }
             Err(errno) => Err(errno),
         };

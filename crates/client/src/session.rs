@@ -12,6 +12,7 @@ mod slots;
 
 pub use counts::CallCounts;
 pub(crate) use life::{Life, ReadGuard, SessionStamp};
+use metrics::{Family, Point};
 use protocol::client::{Answer, Call, ChangeCall, Push, Request, Response, SessionCall};
 use protocol::space::DeviceInfo;
 use protocol::times::Times;
@@ -240,6 +241,15 @@ impl Session {
     /// As [`Session::call`], for callers to whom it matters whether a call that failed was carried
     /// out all the same.
     pub(crate) async fn call_or_know(self: &Rc<Self>, call: Call) -> Result<Answer, Failure> {
+        let kind = call.kind();
+        let point = Point::new(Family::Call, kind.index, kind.name);
+        let counted = metrics::start(point, kind.inode);
+        let answer = self.ask_in_time(call).await;
+        counted.end(answer.as_ref().map_or_else(|failure| failure.errno.raw(), |_| 0));
+        answer
+    }
+
+    async fn ask_in_time(self: &Rc<Self>, call: Call) -> Result<Answer, Failure> {
         let unbounded = matches!(call, Call::Change(ChangeCall::SetLock { wait: true, .. }));
         let deadline =
             now() + if unbounded { Duration::MAX } else { self.times().request_deadline };

@@ -204,6 +204,16 @@ impl Response {
             _ => Self::bytes(value),
         }
     }
+
+    /// Data of a file, or of a value, that the answer carries or has taken.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        match self {
+            Self::Data(chunks) => chunks.iter().map(|chunk| chunk.len() as u64).sum(),
+            Self::Written(bytes) => u64::from(*bytes),
+            Self::Copied(bytes) => *bytes,
+            _ => 0,
+        }
+    }
 }
 
 impl From<Errno> for Response {

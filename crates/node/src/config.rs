@@ -55,6 +55,9 @@ pub struct NodeConfig {
     /// File that shows, locked, that the node lives, and which process it is.
     #[serde(default)]
     pub pid_file: Option<PathBuf>,
+    /// Where Prometheus gets what the node has counted, over HTTP.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
     /// The node's devices.
     #[serde(default, rename = "device")]
     pub devices: Vec<DeviceConfig>,

@@ -7,6 +7,7 @@ use crate::error::NodeError;
 use crate::local::Local;
 use crate::mounting::{Mounting, Progress, Served, Unmounted};
 use fuse::{Mounter, Transport};
+use metrics::Value;
 use nvme::Nqn;
 use protocol::space::{DeviceAddress, DeviceInfo};
 use protocol::{DeviceId, Incarnation};
@@ -15,7 +16,7 @@ use rpc::Credential;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use target::{
     AdmissionMode, Admissions, HostAccess, Limits, Namespace, Server, ServerOptions, Subsystem,
@@ -72,6 +73,7 @@ pub async fn run(
 ) -> Result<(), NodeError> {
     let devices = open_devices(&node.config).await?;
     let exports = Exports::start(&node.config, &devices).await?;
+    exports.show_counts();
     let result = serve(node, &exports, ready, shutdown).await;
     let flushed = exports.server.shutdown().await;
     result?;
@@ -162,10 +164,39 @@ impl Exports {
         }
     }
 
+    /// Shows what the namespaces have counted to those who look at this process.
+    fn show_counts(&self) {
+        let namespaces: Vec<_> = self.namespaces.iter().map(Arc::downgrade).collect();
+        metrics::add_source(Box::new(move || {
+            let living = namespaces.iter().filter_map(Weak::upgrade);
+            living.flat_map(|namespace| values(&namespace)).collect()
+        }));
+    }
+
     /// What the namespaces have counted, in the order of the devices.
     pub fn namespaces(&self) -> &[Arc<Namespace>] {
         &self.namespaces
     }
+}
+
+fn values(namespace: &Namespace) -> Vec<Value> {
+    let counts = namespace.counts();
+    let nsid = namespace.nsid().to_string();
+    let help = "Bytes of the node's own devices, by its own node or by others over NVMe/TCP";
+    let bytes = |access: &str, way: &str, value| {
+        let value = Value::counter("device_bytes", help, value);
+        value.with("namespace", &nsid).with("access", access).with("way", way)
+    };
+    vec![
+        bytes("read", "local", counts.read_local_bytes),
+        bytes("read", "remote", counts.read_remote_bytes),
+        bytes("write", "local", counts.written_local_bytes),
+        bytes("write", "remote", counts.written_remote_bytes),
+        Value::counter("device_commands", "Commands of the node's own devices", counts.commands)
+            .with("namespace", &nsid),
+        Value::counter("device_refused", "Commands of hosts that are not admitted", counts.refused)
+            .with("namespace", &nsid),
+    ]
 }
 
 async fn serve(

@@ -2,10 +2,12 @@
 
 mod answer;
 mod call;
+mod kind;
 mod push;
 
 pub use answer::{Answer, Entry, Response};
 pub use call::{Call, CallTraits, ChangeCall, ReadCall, SessionCall};
+pub use kind::CallKind;
 pub use push::{Push, PushAnswer};
 
 use crate::attr::FileKind;

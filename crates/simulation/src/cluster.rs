@@ -122,6 +122,7 @@ impl Cluster {
                 faster: 1,
                 stops_itself: true,
                 pid_file: None,
+                metrics: None,
                 devices: Vec::new(),
             };
             machines.push(Machine {

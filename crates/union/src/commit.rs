@@ -26,6 +26,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use metrics::{Family, Point};
 use ring::local::{Notify, Permit, Semaphore};
 use ring::time::Instant;
 use rustix::fs::AtFlags;
@@ -39,6 +40,9 @@ use crate::tree::Union;
 
 pub(crate) use dirty::Flusher;
 use marks::Marks;
+
+/// Making copies durable together, and giving them their names.
+const COMMIT: Point = Point::new(Family::Union, 2, "commit_batch");
 
 /// A copy that waits for its data to be durable.
 #[derive(Debug)]
@@ -237,7 +241,9 @@ impl Committer {
             let committer = Rc::clone(self);
             drop(ring::spawn(async move {
                 let (count, begin) = (batch.len(), ring::time::now());
-                committer.commit(batch).await;
+                let counted = metrics::start(COMMIT, 0);
+                counted.during(committer.commit(batch)).await;
+                counted.end(0);
                 committer.history.note(count, ring::time::now() - begin);
                 drop(turn);
             }));

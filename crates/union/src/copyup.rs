@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use metrics::{Family, Point};
 use ring::file::FileHandle;
 use ring::local::Permit;
 use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
@@ -39,6 +40,11 @@ pub(crate) enum Keep {
     First(u64),
 }
 
+/// Making a file one that can be changed.
+const COPY_UP: Point = Point::new(Family::Union, 0, "copy_up");
+/// Copying its data, on a thread beside.
+const COPY: Point = Point::new(Family::Union, 1, "copy_data");
+
 impl Union {
     /// Makes a node one that can be changed, copying it up if it must be.
     pub(crate) async fn make_changeable(
@@ -59,7 +65,9 @@ impl Union {
                 continue;
             }
             state.is_copying.set(true);
-            let result = self.copy_up_file(node, state, keep).await;
+            let counted = metrics::start(COPY_UP, node.inode.get());
+            let result = counted.during(self.copy_up_file(node, state, keep)).await;
+            counted.end(result.map_or_else(Errno::raw_os_error, |()| 0));
             // The copy of one of several links has one name and a number of its own.
             if node.lower_nlink.get() > 1 {
                 self.invalidate_attributes(node);
@@ -236,7 +244,11 @@ impl Union {
         let writes_back = self.options.sync != SyncMode::Volatile;
         let copy = Copy::new(source.file.clone(), length, to, writes_back);
         let run = self.shared.free_run.begin();
-        let copied = self.shared.committer.copier.copy(copy, run).await?;
+        let mut counted = metrics::start(COPY, node.inode.get());
+        let copied = self.shared.committer.copier.copy(copy, run).await;
+        counted.carried(length);
+        counted.end(copied.as_ref().map_or_else(|errno| errno.raw_os_error(), |_| 0));
+        let copied = copied?;
         let placed = self.place_copy(node, state, (&source, &stat), copied, (&name, length, room));
         if placed.is_err() {
             let _ = rustix::fs::unlinkat(&upper.pending, &name, AtFlags::empty());

@@ -9,13 +9,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use metrics::{Family, Point};
 use ring::Handle;
 
 use super::{FileSystem, Negotiated, Session, SessionOptions};
 use crate::abi::{InHeader, RESENT};
 use crate::cancellation::Registry;
 use crate::error::{DecodeError, FuseError};
-use crate::reply::{Encoded, encode, encode_error};
+use crate::reply::{Encoded, Response, encode, encode_error};
 use crate::request::{Decoder, Message, Operation, Request};
 use crate::transport::fetch_error_is_transient;
 use crate::types::{Errno, NodeId, Unique};
@@ -165,7 +166,7 @@ impl<F: FileSystem> Connection<F> {
                 self.requests.interrupt(unique);
                 Incoming::Nothing
             }
-            Ok(Message::Destroy) => Incoming::Answer(encode(crate::Response::Done, header.opcode)),
+            Ok(Message::Destroy) => Incoming::Answer(encode(Response::Done, header.opcode)),
             Err(DecodeError::Unknown { .. }) => Incoming::Answer(encode_error(Errno::NOSYS)),
             Err(error) => {
                 tracing::error!(%error, unique = header.unique, "FUSE request refused");
@@ -182,16 +183,36 @@ impl<F: FileSystem> Connection<F> {
         request: Request,
         when_waiting: impl FnOnce(),
     ) -> Encoded {
+        let counted = count(code, &request);
         let is_write = matches!(request.operation, Operation::Write(_));
         let in_flight = InFlight { connection: self, key: request.cancellation.key(), is_write };
         if is_write {
             self.writes_in_flight.set(self.writes_in_flight.get() + 1);
         }
         let future = Rc::clone(&self.file_system).handle(request);
-        let response = notice_waiting(std::pin::pin!(future), when_waiting).await;
+        let response = notice_waiting(std::pin::pin!(future), &counted, when_waiting).await;
         drop(in_flight);
+        end(counted, &response);
         encode(response, code)
     }
+}
+
+/// Counts a request from now on.
+fn count(code: u32, request: &Request) -> metrics::Operation {
+    let point = Point::new(Family::Fuse, code as u8, request.operation.opcode_name());
+    metrics::start_at(point, request.node.0, request.pid, ring::time::now())
+}
+
+/// Its answer is there.
+fn end(mut counted: metrics::Operation, response: &Response) {
+    let errno = match response {
+        Response::Error(errno) => errno.raw_os_error(),
+        response => {
+            counted.carried(response.data_bytes());
+            0
+        }
+    };
+    counted.end(errno);
 }
 
 /// Takes a request out of the books when it is answered or its task is dropped.
@@ -217,11 +238,14 @@ impl<F> Drop for InFlight<'_, F> {
 /// Runs a future and calls `when_waiting` once if its first poll does not complete it.
 async fn notice_waiting<T>(
     mut future: Pin<&mut impl Future<Output = T>>,
+    counted: &metrics::Operation,
     when_waiting: impl FnOnce(),
 ) -> T {
     let mut when_waiting = Some(when_waiting);
     poll_fn(|context| {
+        let inside = counted.enter();
         let poll = future.as_mut().poll(context);
+        drop(inside);
         if poll.is_pending()
             && let Some(when_waiting) = when_waiting.take()
         {

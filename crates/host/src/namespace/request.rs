@@ -5,6 +5,8 @@ use crate::connection::Connection;
 use crate::error::Error;
 use crate::options::InterruptedWrites;
 use crate::queue_pair::{Data, Outcome};
+use metrics::{Family, Point};
+use nvme::opcode::NvmOpcode;
 use nvme::{Status, SubmissionQueueEntry};
 use ring::time::{self, Instant};
 use std::time::Duration;
@@ -25,6 +27,22 @@ pub(super) struct Request {
     pub(super) is_write: bool,
 }
 
+impl Request {
+    /// What the command is counted as.
+    fn point(&self) -> Point {
+        let opcode = self.sqe.nvm_opcode();
+        let name = match opcode {
+            NvmOpcode::FLUSH => "flush",
+            NvmOpcode::WRITE => "write",
+            NvmOpcode::READ => "read",
+            NvmOpcode::WRITE_ZEROES => "write_zeroes",
+            NvmOpcode::DATASET_MANAGEMENT => "dataset_management",
+            _ => "other",
+        };
+        Point::new(Family::Host, opcode.0, name)
+    }
+}
+
 /// What to do after an attempt.
 enum Next {
     Done(Data),
@@ -36,6 +54,21 @@ enum Next {
 impl Namespace {
     /// Runs a command on queue pair number `lane` (modulo their number) of whichever link is live.
     pub(super) async fn run(
+        &self,
+        request: &Request,
+        data: Data,
+        lane: usize,
+    ) -> Result<Data, Error> {
+        let mut counted = metrics::start(request.point(), u64::from(self.0.nsid.get()));
+        let done = self.run_uncounted(request, data, lane).await;
+        if done.is_ok() {
+            counted.carried(request.blocks * u64::from(self.0.geometry.block_size));
+        }
+        counted.end(done.as_ref().map_or_else(Error::to_errno, |_| 0));
+        done
+    }
+
+    async fn run_uncounted(
         &self,
         request: &Request,
         mut data: Data,

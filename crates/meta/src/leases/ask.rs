@@ -271,6 +271,11 @@ impl Leases {
         }
     }
 
+    /// A session whose answer a call waits for, if it waits for one.
+    pub fn asked_for(&self, call: CallId) -> Option<SessionId> {
+        self.asks.values().find(|open| open.calls.contains(&call)).map(|open| open.session)
+    }
+
     /// The inode that an ask is about, while it is open.
     pub fn asked_of(&self, id: AskId) -> Option<InodeId> {
         self.asks.get(&id).map(|open| open.inode)

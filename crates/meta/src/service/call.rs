@@ -6,6 +6,7 @@ use super::shared::Shared;
 use crate::leases::{CallId, Clearance, Demand};
 use crate::sessions::Session;
 use crate::tree::{Conflict, ConflictKind, SlotState};
+use metrics::{Family, Point};
 use protocol::client::{Answer, Call, ChangeCall, ReadCall, Request, Response, SessionCall};
 use protocol::{Errno, InodeId, Rights, SessionId};
 use ring::local::Notify;
@@ -23,6 +24,8 @@ pub(crate) struct Work {
     pub(super) request: Request,
     /// Where the answer goes: the newest of the connections that asked.
     pub(super) reply: RefCell<Option<ClientReply>>,
+    /// Counts it until it is answered.
+    pub(super) counted: RefCell<Option<metrics::Operation>>,
     /// Told when it may be worth trying again.
     pub(super) wake: Notify,
     pub(super) is_given_up: Cell<bool>,
@@ -99,6 +102,9 @@ impl Shared {
             // It tells of nothing that would have to be stored first, and storing may have to wait.
             return send(reply, &refusal(errno));
         }
+        let kind = request.call.kind();
+        let point = Point::new(Family::Serve, kind.index, kind.name);
+        let counted = metrics::start(point, kind.inode);
         let id = CallId(self.next_call.get());
         self.next_call.set(id.0 + 1);
         let work = Rc::new(Work {
@@ -106,6 +112,7 @@ impl Shared {
             session: Rc::clone(session),
             request,
             reply: RefCell::new(Some(reply)),
+            counted: RefCell::new(Some(counted)),
             wake: Notify::new(),
             is_given_up: Cell::new(false),
             is_lock_granted: Cell::new(false),
@@ -260,7 +267,10 @@ impl Shared {
 
     async fn try_until(self: &Rc<Self>, work: &Rc<Work>, deadline: Instant) {
         loop {
-            if timeout_at(deadline, work.wake.notified()).await.is_err() {
+            let wait = self.count_wait(work);
+            let woken = timeout_at(deadline, work.wake.notified()).await;
+            wait.end(0);
+            if woken.is_err() {
                 tracing::warn!(call = ?work.request.call, "a call waited too long");
                 return self.finish(work, refusal(Errno::ETIMEDOUT));
             }
@@ -276,6 +286,22 @@ impl Shared {
         }
     }
 
+    /// Counts a wait of a call, by its reason.
+    fn count_wait(&self, work: &Work) -> metrics::Operation {
+        let asked = self.leases.borrow().asked_for(work.id);
+        let (index, name) = match asked {
+            Some(_) => (8, "wait_for_rights"),
+            None if self.is_held_by_grace(work.session.id, &work.request.call) => {
+                (9, "wait_for_grace")
+            }
+            None => (10, "wait_for_others"),
+        };
+        let counted = work.counted.borrow();
+        let _inside = counted.as_ref().map(metrics::Operation::enter);
+        let session = asked.map_or(0, |session| session.0);
+        metrics::start(Point::new(Family::Recall, index, name), session)
+    }
+
     /// Keeps a call's answer in its slot, posts it, and lets others go on.
     pub(super) fn finish(self: &Rc<Self>, work: &Rc<Work>, response: Response) {
         self.record(work, &response);
@@ -286,6 +312,9 @@ impl Shared {
             counts.calls += 1;
             counts.late_commits += u64::from(is_late);
         });
+        if let Some(counted) = work.counted.borrow_mut().take() {
+            counted.end(response.result.as_ref().map_or_else(|errno| errno.raw(), |_| 0));
+        }
         let reply = work.reply.borrow_mut().take();
         if let Some(reply) = reply {
             self.post(match work.request.call.traits().made_durable {

@@ -4,6 +4,7 @@ use super::Shared;
 use crate::leases::AskId;
 use crate::sessions::Session;
 use crate::store::Error;
+use metrics::{Family, Point};
 use protocol::client::{Push, PushAnswer, Response};
 use protocol::{Errno, InodeId, Rights};
 use ring::local::oneshot;
@@ -33,6 +34,9 @@ pub(super) enum Outgoing {
     Then(Then),
 }
 
+/// Writing changes to the store, those of a loop turn together.
+const STORE: Point = Point::new(Family::Serve, 128, "store_write");
+
 /// An answer that says only that the call failed.
 pub(super) fn refusal(errno: Errno) -> Response {
     Response { result: Err(errno), grants: Vec::new(), changed: Vec::new() }
@@ -46,6 +50,18 @@ pub(super) fn send(reply: ClientReply, response: &Response) {
             tracing::warn!(%error, "nor can its refusal");
         }
     }
+}
+
+/// What a session is asked.
+fn point_of(push: &Push) -> Point {
+    let (index, name) = match push {
+        Push::Recall(_) => (0, "rights"),
+        Push::Invalidate { .. } => (1, "names"),
+        Push::Lost(_) => (2, "lost_device"),
+        Push::Devices(_) => (3, "devices"),
+        Push::Reclaim { .. } => (4, "space"),
+    };
+    Point::new(Family::Recall, index, name)
 }
 
 impl Shared {
@@ -71,7 +87,11 @@ impl Shared {
     /// Stores what was executed and sends what waited for it.
     pub(super) fn flush(self: &Rc<Self>) {
         let has_changes = self.core.borrow().has_pending();
+        let counted = has_changes.then(|| metrics::start(STORE, 0));
         let flushed = self.core.borrow_mut().flush();
+        if let Some(counted) = counted {
+            counted.end(if flushed.is_ok() { 0 } else { Errno::EIO.raw() });
+        }
         let outbox = std::mem::take(&mut *self.outbox.borrow_mut());
         if let Err(Error::Full(_)) = flushed {
             // Nothing of it may be sent before it is stored.
@@ -113,12 +133,14 @@ impl Shared {
     fn send_ask(self: &Rc<Self>, session: Rc<Session>, id: AskId, push: &Push) {
         let Some(connection) = session.connection() else { return };
         self.count(|counts| counts.recalls += 1);
+        let counted = metrics::start(point_of(push), session.id.0);
         let (asker, answered) = oneshot();
         let (shared, asked) = (Rc::clone(self), Rc::clone(&session));
         // In the order of the stream: the session may give back at once what it says here it keeps,
         // and that must not come first.
         connection.call_then(push, move |answer| {
             let _ = asker.send(());
+            counted.end(if answer.is_ok() { 0 } else { Errno::EIO.raw() });
             shared.take_answer(&asked, id, answer);
         });
         let shared = Rc::clone(self);

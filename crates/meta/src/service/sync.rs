@@ -20,6 +20,9 @@ const REST: Duration = Duration::from_millis(2);
 /// While syncs are wanted all the time it is remembered so often.
 const REMEMBER_EVERY: Duration = Duration::from_millis(20);
 
+/// Making the store durable.
+const SYNC: metrics::Point = metrics::Point::new(metrics::Family::Serve, 129, "store_sync");
+
 /// The way to the sync thread, and who waits.
 pub(super) struct Syncing {
     requests: Sender<()>,
@@ -38,7 +41,10 @@ impl Syncing {
             let mut remembered = now();
             let mut wanted = incoming.recv().await;
             while wanted.is_some() {
-                if outgoing.send(syncer.sync()).await.is_err() {
+                let counted = metrics::start(SYNC, 0);
+                let synced = syncer.sync();
+                counted.end(if synced.is_ok() { 0 } else { protocol::Errno::EIO.raw() });
+                if outgoing.send(synced).await.is_err() {
                     return;
                 }
                 // Answers do not wait for this, and the next sync mostly need not either.

@@ -88,6 +88,7 @@ pub(crate) async fn start_node_with(
         poll_us: 0,
         stops_itself: true,
         pid_file: None,
+        metrics: None,
         faster: 1,
         devices: Vec::new(),
     };

@@ -135,7 +135,7 @@ impl Connection {
         if reason == LEAVES {
             return self.leave().await;
         }
-        tracing::debug!(peer = %self.stream.tcp().peer_addr(), reason, "a connection ends");
+        tracing::info!(peer = %self.stream.tcp().peer_addr(), reason, "a connection ends");
         self.close().await;
     }
 

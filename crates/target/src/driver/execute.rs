@@ -65,6 +65,8 @@ struct Pending {
     open: usize,
     plan: Plan,
     work: Work,
+    /// When its connection's turn began in which it was begun.
+    started: Moment,
 }
 
 /// What came of a device's work.
@@ -252,7 +254,7 @@ impl Executor {
         };
         let data = pair.take_data(tag);
         let work = self.start(open, plan, data);
-        let mut pending = Pending { tag, permit, open, plan, work };
+        let mut pending = Pending { tag, permit, open, plan, work, started: now };
         self.pace.spend(COMMAND_BYTES);
         match pending.poll(cx) {
             Poll::Ready(outcome) => {
@@ -362,7 +364,9 @@ impl Executor {
     }
 
     fn finish(&mut self, pair: &mut QueuePair, pending: Pending, outcome: Outcome) {
-        let Pending { tag, permit, open, plan, .. } = pending;
+        let Pending { tag, permit, open, plan, started, .. } = pending;
+        let nsid = self.open.get(open).map_or(0, |open| u64::from(open.namespace.nsid().get()));
+        plan.count(nsid, started, matches!(outcome, Outcome::Failed(_)));
         let all = if open == ALL { 0..self.open.len() } else { open..open + 1 };
         for index in all {
             self.note(index, |tally| tally.note(&plan, &outcome));

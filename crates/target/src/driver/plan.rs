@@ -1,11 +1,17 @@
 //! What an I/O command asks for, checked against the namespace before anything is moved (NVM 3.3).
 
+use crate::admission::Moment;
 use crate::controller::transfer_bytes;
 use crate::limits::Limits;
 use crate::namespace::Namespace;
+use metrics::{Family, Point};
 use nvme::command::{DatasetManagement, DsmRange, ReadWrite};
 use nvme::opcode::{FabricsType, NvmOpcode};
 use nvme::{Nsid, Status, SubmissionQueueEntry};
+use ring::time::Instant;
+
+/// How a failed command is counted, whatever its status.
+const EIO: i32 = 5;
 
 /// A range of a namespace in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +43,26 @@ pub(crate) enum Plan {
 }
 
 impl Plan {
+    /// Counts a command that has ended.
+    pub(crate) fn count(&self, nsid: u64, started: Moment, has_failed: bool) {
+        let (bytes, errno) = if has_failed { (0, EIO) } else { (self.buffer_bytes() as u64, 0) };
+        let started = Instant::from_ns(started.as_ns());
+        metrics::record(self.point(), nsid, started, bytes, errno);
+    }
+
+    /// What the command is counted as.
+    fn point(&self) -> Point {
+        let (index, name) = match self {
+            Self::Read(_) => (0, "read"),
+            Self::Write { .. } => (1, "write"),
+            Self::WriteZeroes { .. } => (2, "write_zeroes"),
+            Self::Compare(_) => (3, "compare"),
+            Self::Manage { .. } => (4, "dataset_management"),
+            Self::Flush => (5, "flush"),
+        };
+        Point::new(Family::Target, index, name)
+    }
+
     /// Bytes that the host has to send.
     pub(crate) fn data_bytes_in(&self) -> u32 {
         match self {

@@ -1,0 +1,30 @@
+//! Counts and times of every operation of this process: what has been done, what runs, what was slow, and why.
+//!
+//! An [`Operation`] is started where work begins and is dropped where it ends; that costs two readings of the clock.
+//! Each thread writes to memory of its own, which no other thread writes, so no cache line moves between CPUs; a
+//! reader adds the threads up ([`snapshot`]). Latencies go to buckets whose width is a quarter of a power of two.
+//!
+//! An operation that starts while another one is polled on the same thread ([`Operation::during`]) is a *wait* of
+//! that one. This is how a slow operation knows its reason: the longest of its waits.
+//!
+//! Nothing here does I/O: who asks for a [`snapshot`] or a trace ([`trace::Tracer`]) is elsewhere.
+
+mod cells;
+mod family;
+mod histogram;
+mod operation;
+mod slots;
+mod slow;
+mod snapshot;
+mod thread;
+pub mod trace;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+pub use family::{Family, Point};
+pub use histogram::Histogram;
+pub use operation::{Operation, record, start, start_at};
+pub use snapshot::{Counts, Running, Slow, Snapshot, Wait, snapshot};
+pub use values::{Source, Value, add_source};

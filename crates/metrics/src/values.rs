@@ -1,0 +1,54 @@
+//! Numbers that are kept elsewhere, and read when somebody looks.
+
+use serde::{Deserialize, Serialize};
+use std::sync::{Mutex, PoisonError};
+
+/// A number with its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Value {
+    /// Its name, without the prefix of this program.
+    pub name: String,
+    /// What it is, for people.
+    pub help: String,
+    /// It only grows.
+    pub is_counter: bool,
+    /// Names and values of its labels.
+    pub labels: Vec<(String, String)>,
+    /// The number.
+    pub value: u64,
+}
+
+impl Value {
+    /// A number that only grows.
+    pub fn counter(name: &str, help: &str, value: u64) -> Value {
+        Value { name: name.into(), help: help.into(), is_counter: true, labels: Vec::new(), value }
+    }
+
+    /// A number that goes up and down.
+    pub fn gauge(name: &str, help: &str, value: u64) -> Value {
+        Value { is_counter: false, ..Value::counter(name, help, value) }
+    }
+
+    /// With a label.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<String>) -> Value {
+        self.labels.push((name.into(), value.into()));
+        self
+    }
+}
+
+/// Reads numbers. It runs on the thread of one who looks, and must not wait.
+pub type Source = Box<dyn Fn() -> Vec<Value> + Send>;
+
+static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
+
+/// Adds a source, for the life of the process.
+pub fn add_source(source: Source) {
+    SOURCES.lock().unwrap_or_else(PoisonError::into_inner).push(source);
+}
+
+/// The numbers of all sources.
+pub(crate) fn read() -> Vec<Value> {
+    let sources = SOURCES.lock().unwrap_or_else(PoisonError::into_inner);
+    sources.iter().flat_map(|source| source()).collect()
+}
