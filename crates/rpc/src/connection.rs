@@ -389,11 +389,23 @@ async fn read<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
                 let received_bytes = traffic.received_bytes + bytes as u64;
                 inner.traffic.set(Traffic { received_bytes, ..traffic });
             }
-            Err(error) => break error.to_string(),
+            Err(error) => break ended_with(&inner, "receiving", &error),
         }
     };
-    tracing::debug!(address = %inner.address, reason, "connection ends");
+    tracing::info!(address = %inner.address, reason, "connection ends");
     inner.close(&reason);
+}
+
+/// Logs an error that ends a connection; returns it in words.
+fn ended_with<S: Side>(inner: &Inner<S>, action: &str, error: &RpcError) -> String {
+    let errno = match error {
+        RpcError::Io(error) => error.raw_os_error().unwrap_or_default(),
+        _ => 0,
+    };
+    if inner.reason.borrow().is_none() {
+        tracing::warn!(address = %inner.address, errno, %error, "connection ends: {action} failed");
+    }
+    error.to_string()
 }
 
 /// Hands on all that was received, as the peer reads what it gets; `false` if the connection was closed
@@ -430,7 +442,7 @@ async fn write<S: Side>(inner: Rc<Inner<S>>, transport: Rc<Transport>) {
         inner.sending_bytes.set(0);
         inner.count_unsent();
         if let Err(error) = sent {
-            inner.close(&error.to_string());
+            inner.close(&ended_with(&inner, "sending", &error));
             return;
         }
         let traffic = inner.traffic.get();
