@@ -9,6 +9,7 @@ mod doctor;
 mod down;
 pub(crate) mod engine;
 mod eval;
+mod exporter;
 mod gc;
 mod keep;
 mod list;
@@ -19,9 +20,12 @@ mod nvme;
 mod renew;
 mod restart;
 mod run;
+mod stats;
 mod status;
 mod stripe;
 mod target;
+mod top;
+mod trace;
 pub(crate) mod union;
 pub(crate) mod up;
 
@@ -33,7 +37,13 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(name = "tsumugi", version, propagate_version = true)]
 #[command(after_help = "\
-`tsumugi --version --verbose` also names the engine of this machine's reactors, and why.")]
+`tsumugi --version --verbose` also names the engine of this machine's reactors, and why.
+
+Environment:
+    TSUMUGI_JOB     the job that commands mean
+    TSUMUGI_ENGINE  the engine to insist on, as --engine
+    TSUMUGI_LOG     what is logged: error, warn (default), info, debug or trace, or of parts as in
+                    warn,operation=trace, which logs each operation; `up` passes it on to all nodes")]
 pub(crate) struct Cli {
     #[command(flatten)]
     engine: engine::EngineArgs,
@@ -53,6 +63,8 @@ enum Command {
     Down(down::DownArgs),
     /// Run experiments on storage, and report what they show.
     Eval(eval::EvalArgs),
+    /// Serve counts and latencies of all jobs on this machine to Prometheus.
+    Exporter(exporter::ExporterArgs),
     /// Remove what is left of jobs whose processes are gone, as after a reboot.
     Gc(gc::GcArgs),
     /// Look after a job's part on this machine; `up` starts this.
@@ -78,12 +90,18 @@ enum Command {
     Restart(restart::RestartArgs),
     /// Make a job's file system, run a command on it, and take it down again.
     Run(Box<run::RunArgs>),
+    /// Show counts and latencies of a mount's operations.
+    Stats(stats::StatsArgs),
     /// Show a job's nodes, space and health.
     Status(status::StatusArgs),
     /// Show or set how files are laid out over the devices.
     Stripe(stripe::StripeArgs),
     /// Export namespaces over NVMe/TCP.
     Target(target::TargetArgs),
+    /// Show what a job's nodes do: operations, latencies, local and remote bytes, and waits.
+    Top(top::TopArgs),
+    /// Show operations as they happen, with their times.
+    Trace(trace::TraceArgs),
     /// Mount a union of directories, compatible with overlayfs and fuse-overlayfs.
     Union(union::UnionArgs),
     /// Make a job's file system out of its nodes' SSDs.
@@ -93,14 +111,22 @@ enum Command {
 /// The default of `TSUMUGI_LOG`. The painter of charts would warn of each line and band without an extent.
 const LOG: &str = "warn,tiny_skia=error,usvg=error";
 
+/// The variable that says what is logged.
+const LOG_VARIABLE: &str = "TSUMUGI_LOG";
+
 /// Sends what is logged to the error output.
 fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TSUMUGI_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOG));
+    let wanted = std::env::var(LOG_VARIABLE).ok().filter(|wanted| !wanted.is_empty());
+    let filter = wanted.as_deref().unwrap_or(LOG).parse().unwrap_or_else(|error| {
+        eprintln!("tsumugi: {LOG_VARIABLE} is not understood ({error}): {LOG} is logged instead");
+        tracing_subscriber::EnvFilter::new(LOG)
+    });
     // A line that standard error does not take is lost: saying so there would panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     // Files and pipes get no colour codes.
-    log.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).init();
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let has_colours = !is_plain && std::io::stderr().is_terminal();
+    log.with_ansi(has_colours).with_writer(std::io::stderr).init();
 }
 
 /// Runs a command.
@@ -113,6 +139,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Down(args) => down::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Exporter(args) => exporter::run(&args),
         Command::Gc(args) => gc::run(&args),
         Command::Keep(args) => keep::run(&args),
         Command::List(args) => list::run(&args),
@@ -124,9 +151,12 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Renew(args) => renew::run(&args),
         Command::Restart(args) => restart::run(&args),
         Command::Run(args) => run::run(*args),
+        Command::Stats(args) => stats::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Stripe(args) => stripe::run(&args),
         Command::Target(args) => target::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Union(args) => union::run(args),
         Command::Up(args) => up::run(&args),
     }

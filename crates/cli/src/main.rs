@@ -10,6 +10,7 @@ mod descriptors;
 mod doctor;
 mod keys;
 mod load;
+mod observe;
 mod one_file;
 mod signals;
 mod site;

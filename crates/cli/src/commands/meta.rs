@@ -2,6 +2,7 @@
 
 use crate::deploy::life::Held;
 use crate::keys;
+use crate::observe::server::Listeners;
 use crate::signals;
 use ::meta::service::{Config, ServeError, Service, StoreChoice, Times};
 use anyhow::{Context, bail};
@@ -93,6 +94,12 @@ struct ServeArgs {
     /// made (default: those of this process, with mode 755)
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
+    /// Socket at which `tsumugi stats` and `tsumugi trace` ask, for this user alone
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Address at which Prometheus gets counts and latencies, over HTTP
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
     /// Microseconds to spin for work before sleeping
     #[arg(long, value_name = "N", default_value_t = 0)]
     poll_us: u64,
@@ -144,7 +151,9 @@ fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&args.store)
         .with_context(|| format!("cannot make {}", args.store.display()))?;
     let mut held = Held::take(&beside(&args.store))?;
+    let listeners = Listeners::new(args.socket.as_deref(), args.metrics)?;
     confine(args)?;
+    listeners.serve(&job(args), "meta")?;
     let poll = Duration::from_micros(args.poll_us);
     crate::descriptors::raise_limit();
     let mut runtime = Runtime::new(&ring::Config { poll, ..ring::Config::default() })?;
@@ -175,6 +184,12 @@ fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The name of the job whose directory the socket is in.
+fn job(args: &ServeArgs) -> String {
+    let directory = args.socket.as_deref().and_then(Path::parent).and_then(Path::file_name);
+    directory.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 /// Starts the service; waits for an address that the kernel still holds for one that was killed.

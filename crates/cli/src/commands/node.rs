@@ -6,6 +6,7 @@
 
 use crate::deploy::life::Held;
 use crate::deploy::mounts::{self, Condition};
+use crate::observe::server::Listeners;
 use crate::signals;
 use ::node::{Mounter, Node, NodeConfig, Ready, Transport};
 use anyhow::{Context, bail};
@@ -76,6 +77,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let held = config.pid_file.as_deref().map(Held::take).transpose()?;
     create_devices(&config)?;
     config.mount.as_deref().map(remove_dead_mount).transpose()?;
+    let listeners = listeners(&config)?;
     // Before the confinement, which would bind it too; and before anything is open.
     let helper = config.mount.as_ref().map(|_| Helper::start(&args.config)).transpose()?;
     // Held open: a rule is for an inode, and /proc makes a new one when it has forgotten the old.
@@ -83,6 +85,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     confine(&config)?;
     args.try_open.iter().for_each(|path| try_open(path));
     crate::descriptors::raise_limit();
+    listeners.serve(&job(&config), &config.name)?;
     let mut runtime = runtime(&config)?;
     let state = format!("tsumugi: node {} runs as process {}", config.name, std::process::id());
     let shutdown =
@@ -92,6 +95,19 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let mut held = held;
     runtime.block_on(::node::run(&node, |ready| show_ready(ready, held.as_mut()), shutdown))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where it answers about itself: beside the file that shows that it lives, in the job's directory.
+fn listeners(config: &NodeConfig) -> anyhow::Result<Listeners> {
+    let own = config.pid_file.as_ref().map(|path| path.with_extension("sock"));
+    Listeners::new(own.as_deref(), config.metrics)
+}
+
+/// The name of its job: that of the job's directory.
+fn job(config: &NodeConfig) -> String {
+    let directory = config.pid_file.as_deref().and_then(Path::parent);
+    let name = directory.and_then(Path::file_name);
+    name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 fn runtime(config: &NodeConfig) -> anyhow::Result<Runtime> {

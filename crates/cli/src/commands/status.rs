@@ -12,10 +12,16 @@ use crate::deploy::size::human;
 use crate::deploy::slurm;
 use crate::deploy::status::{KeeperStatus, Life, NodeStatus, Status};
 use crate::deploy::users;
+use crate::observe::show;
 use anyhow::bail;
 use clap::Args;
 use std::ffi::OsString;
 use std::process::ExitCode;
+
+/// Slow operations that are shown.
+const SLOW_MAX: usize = 5;
+/// Operations that have run for longer are shown.
+const LONG_NS: u64 = 1_000_000_000;
 
 /// Show a job's nodes, space and health.
 #[derive(Debug, Args)]
@@ -118,6 +124,7 @@ fn print(status: &Status) {
     if let Some(keeper) = &status.keeper {
         print_keeper(keeper);
     }
+    print_slow(status);
     for session in &status.sessions {
         println!(
             "session {} on {}, silent for {} ms",
@@ -148,6 +155,29 @@ fn print_keeper(keeper: &KeeperStatus) {
     }
     for death in &keeper.record.given_up {
         println!("  STAYS DEAD after three deaths in a minute: {}: {}", death.part, death.cause);
+    }
+}
+
+/// The slowest operations of the last minute, of all processes, and what runs for long.
+fn print_slow(status: &Status) {
+    let nodes = status.nodes.iter().map(|node| (node.name.as_str(), node.activity.as_ref()));
+    let meta = status.meta.iter().map(|meta| ("meta", meta.activity.as_ref()));
+    let parts: Vec<_> =
+        nodes.chain(meta).filter_map(|(name, activity)| Some((name, activity?))).collect();
+    let mut slow: Vec<_> =
+        parts.iter().flat_map(|(name, it)| it.slow.iter().map(move |one| (name, one))).collect();
+    slow.sort_by_key(|(_, one)| std::cmp::Reverse(one.ns));
+    if !slow.is_empty() {
+        println!("slowest operations of the last minute");
+    }
+    for (name, one) in slow.iter().take(SLOW_MAX) {
+        println!("  {name:8} {}", show::slow(one));
+    }
+    for (name, activity) in &parts {
+        let long = activity.running.iter().filter(|one| !one.is_inner && one.ns >= LONG_NS);
+        for one in long.take(SLOW_MAX) {
+            println!("  {name:8} runs: {}", show::running(one));
+        }
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) fn start_meta(
     state: &mut State,
     listen: SocketAddr,
 ) -> anyhow::Result<Service> {
+    let socket = state.meta_socket();
     let Some(meta) = &mut state.meta else { bail!("the metadata service runs elsewhere") };
     let mut arguments: Vec<OsString> = vec!["meta".into()];
     let mut option = |name: &str, value: &OsStr| {
@@ -29,6 +30,7 @@ pub(crate) fn start_meta(
     option("--listen", listen.to_string().as_ref());
     option("--store", meta.store.as_ref());
     option("--secret", dir.join("secret").as_ref());
+    option("--socket", socket.as_ref());
     if let Some(namespace) = &meta.namespace {
         option("--network-namespace", namespace.as_ref());
     }

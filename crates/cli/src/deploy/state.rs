@@ -274,6 +274,16 @@ impl State {
         store.with_added_extension("pid")
     }
 
+    /// The socket at which a node answers about itself.
+    pub(crate) fn node_socket(&self, node: &str) -> PathBuf {
+        self.dir.join(format!("{node}.sock"))
+    }
+
+    /// The socket at which the metadata service does.
+    pub(crate) fn meta_socket(&self) -> PathBuf {
+        self.dir.join("meta-service.sock")
+    }
+
     /// The file by which a node shows that it lives.
     pub(crate) fn node_life(&self, node: &NodeState) -> PathBuf {
         self.dir.join(format!("{}.pid", node.name))

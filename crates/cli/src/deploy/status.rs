@@ -7,8 +7,10 @@ use super::lease;
 use super::life::Holder;
 use super::mounts::{self, Condition};
 use super::state::State;
+use crate::observe::ask;
 use crate::print::words;
 use anyhow::bail;
+use metrics::Snapshot;
 use protocol::admin::Answer;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -133,6 +135,9 @@ pub(crate) struct MetaStatus {
     pub(crate) syncs: u64,
     /// Sessions fenced.
     pub(crate) fenced: u64,
+    /// What it has done and does, if it was asked for and answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) activity: Option<Snapshot>,
 }
 
 /// A node.
@@ -175,6 +180,9 @@ pub(crate) struct NodeStatus {
     pub(crate) namespace: Option<PathBuf>,
     /// Its backing file or device.
     pub(crate) device: Option<PathBuf>,
+    /// What it has done and does, if it was asked for and answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) activity: Option<Snapshot>,
 }
 
 /// A device.
@@ -304,6 +312,7 @@ impl Status {
                 transactions: 0,
                 syncs: 0,
                 fenced: 0,
+                activity: living.and_then(|_| ask::snapshot(&state.meta_socket()).ok()),
             });
             if !is_own {
                 status.note = Some("devices and sessions are shown to root only".into());
@@ -407,6 +416,7 @@ impl NodeStatus {
             target: None,
             namespace: None,
             device: None,
+            activity: None,
         }
     }
 }
@@ -455,6 +465,7 @@ fn nodes(state: &State) -> Vec<NodeStatus> {
             target: told.and_then(|life| life.address).or(node.target),
             namespace: node.namespace.clone(),
             device: node.device.clone(),
+            activity: living.and_then(|_| ask::snapshot(&state.node_socket(&node.name)).ok()),
         });
     }
     nodes

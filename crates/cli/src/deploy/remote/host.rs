@@ -37,7 +37,10 @@ impl HostState {
         let mut command = Command::new(words.next().map_or("ssh", String::as_str));
         command.args(words).args(SSH_OPTIONS).arg("--").arg(&self.host);
         // ssh hands the words to a shell there.
-        let all = [self.binary.as_str()].into_iter().chain(arguments.iter().copied());
+        // srun passes the environment on, ssh does not.
+        let log = std::env::var("TSUMUGI_LOG").map(|log| format!("TSUMUGI_LOG={log}"));
+        let set = log.iter().flat_map(|log| ["env", log.as_str()]);
+        let all = set.chain([self.binary.as_str()]).chain(arguments.iter().copied());
         command.arg(all.map(quote).collect::<Vec<_>>().join(" "));
         command
     }

@@ -1,0 +1,84 @@
+//! `tsumugi exporter`: what Prometheus gets of all jobs of this machine.
+
+use crate::deploy::find;
+use crate::deploy::state::State;
+use crate::observe::text::{self, Part};
+use crate::observe::{ask, server};
+use anyhow::{Context, bail};
+use clap::Args;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Serve counts and latencies of all jobs on this machine to Prometheus.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+    tsumugi exporter                              at http://127.0.0.1:9464/metrics
+    tsumugi exporter --job 4711 --listen 127.0.0.1:9500
+    tsumugi exporter --once                       print the text instead
+
+It asks each node and metadata service of the jobs of this user (root: of all users) on this machine each time that
+Prometheus asks. Labels name the job and its part. contrib/grafana has a board for it, docs/observability.md what
+the names mean.
+
+It runs until a signal ends it.
+
+Exit codes:
+    0  printed
+    1  it cannot listen there
+    2  wrong usage")]
+pub(crate) struct ExporterArgs {
+    /// Where to listen
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9464")]
+    listen: SocketAddr,
+    /// Allow listening beyond loopback: whoever reaches the port can read counts and names of jobs and nodes
+    #[arg(long)]
+    insecure: bool,
+    /// Serve this job alone
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// Print the text once, and end
+    #[arg(long)]
+    once: bool,
+}
+
+/// Runs `tsumugi exporter`.
+pub(crate) fn run(args: &ExporterArgs) -> anyhow::Result<ExitCode> {
+    if args.once {
+        print!("{}", render(args.job.as_deref()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !args.listen.ip().is_loopback() && !args.insecure {
+        bail!(
+            "{} is beyond loopback: add --insecure if all who reach it may read counts and names of jobs and nodes",
+            args.listen
+        );
+    }
+    let listener = TcpListener::bind(args.listen)
+        .with_context(|| format!("cannot listen at {}", args.listen))?;
+    println!("listening on {}", listener.local_addr().context("the listener has no address")?);
+    let job = args.job.clone();
+    server::serve_text(&listener, move || render(job.as_deref()))
+}
+
+/// The text of all services that answer.
+fn render(job: Option<&str>) -> String {
+    let mut jobs = find::own(None).0;
+    if rustix::process::geteuid().is_root() {
+        jobs.extend(find::of_others());
+    }
+    let wanted = jobs.into_iter().filter(|found| job.is_none_or(|job| found.name == job));
+    let parts: Vec<_> = wanted.filter_map(|found| found.state).flat_map(|it| of_job(&it)).collect();
+    text::of(parts)
+}
+
+fn of_job(state: &State) -> Vec<Part> {
+    let nodes = state.nodes.iter().map(|node| (node.name.clone(), state.node_socket(&node.name)));
+    let meta = state.meta.iter().map(|_| ("meta".to_owned(), state.meta_socket()));
+    let answer = |(name, socket): (String, PathBuf)| {
+        let snapshot = ask::snapshot(&socket).ok()?;
+        Some(Part { job: state.job.clone(), name, snapshot })
+    };
+    nodes.chain(meta).filter_map(answer).collect()
+}

@@ -1,0 +1,121 @@
+//! `tsumugi stats`: what a mount, or another service of a job, has done, with latencies.
+
+use crate::observe::{ask, show};
+use clap::Args;
+use metrics::{Counts, Snapshot};
+use serde_json::json;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Show counts and latencies of a mount's operations.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+    tsumugi stats /mnt/job                       all since the mount's process started
+    tsumugi stats /mnt/job --interval 1          rates of each second, until Ctrl-C
+    tsumugi stats /mnt/job --interval 1 --count 5 --json
+    tsumugi stats /mnt/job --prometheus          Prometheus' text form
+    tsumugi stats /run/tsumugi/4711/meta-service.sock   the metadata service of job 4711
+
+Families of operations: fuse (requests of the kernel), client (data on devices, near and far), call (calls
+to the metadata service), return (rights given back), target and host (NVMe commands); of the metadata service
+serve (calls) and recall (rights taken back). A latency is shown as the end of its bucket, at most a quarter
+above. What each name means is in docs/observability.md.
+
+Exit codes:
+    0  shown
+    1  the mount's process does not answer, or there is no such mount
+    2  wrong usage")]
+pub(crate) struct StatsArgs {
+    /// A path in a mount, or a service's socket
+    #[arg(value_name = "MNT")]
+    place: PathBuf,
+    /// Show what is done in each so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    interval: Option<Duration>,
+    /// End after so many intervals
+    #[arg(long, value_name = "N", requires = "interval")]
+    count: Option<u64>,
+    /// Print JSON, an object a line
+    #[arg(long, conflicts_with = "prometheus")]
+    json: bool,
+    /// Print the text that Prometheus gets
+    #[arg(long, conflicts_with = "interval")]
+    prometheus: bool,
+}
+
+/// Reads a number of seconds, at least a hundredth.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    if !(0.01..=86400.0).contains(&seconds) {
+        return Err(format!("{text} seconds: 0.01 to 86400 can be had"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// The socket that a path means: itself, or that of the mount it is in.
+pub(crate) fn socket(place: &Path) -> anyhow::Result<PathBuf> {
+    // A mount that does not answer must not be asked.
+    let is_named_so = place.extension().is_some_and(|extension| extension == "sock");
+    if is_named_so && place.metadata().is_ok_and(|data| data.file_type().is_socket()) {
+        return Ok(place.into());
+    }
+    ask::socket_of_mount(place)
+}
+
+/// Runs `tsumugi stats`.
+pub(crate) fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
+    let socket = socket(&args.place)?;
+    if args.prometheus {
+        print!("{}", ask::prometheus(&socket)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut before = ask::snapshot(&socket)?;
+    let Some(interval) = args.interval else {
+        print(args, &before, before.operations.clone(), None)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut left = args.count.unwrap_or(u64::MAX);
+    while left > 0 {
+        left -= 1;
+        std::thread::sleep(interval);
+        let now = ask::snapshot(&socket)?;
+        let over = Duration::from_nanos(now.at_ns.saturating_sub(before.at_ns));
+        print(args, &now, now.operations_since(&before), Some(over))?;
+        before = now;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(
+    args: &StatsArgs,
+    now: &Snapshot,
+    operations: Vec<Counts>,
+    over: Option<Duration>,
+) -> anyhow::Result<()> {
+    let operations = show::sorted(operations);
+    if args.json {
+        let operations: Vec<_> = operations.iter().map(as_json).collect();
+        let value = json!({ "at_ns": now.at_ns, "seconds": over.map(|over| over.as_secs_f64()),
+            "operations": operations, "running": now.running, "slow": now.slow, "values": now.values });
+        println!("{}", serde_json::to_string(&value)?);
+        return Ok(());
+    }
+    println!("{}", show::head(over.is_some()));
+    for one in &operations {
+        println!("{}", show::line(one, over));
+    }
+    println!("");
+    Ok(())
+}
+
+/// An operation for programs, with quantiles instead of buckets.
+pub(crate) fn as_json(one: &Counts) -> serde_json::Value {
+    let count = one.count();
+    let quantile = |share| one.latencies.quantile_ns(share);
+    json!({ "family": one.family, "name": one.name, "count": count, "errors": one.errors,
+        "bytes": one.bytes, "sum_ns": one.sum_ns, "mean_ns": one.sum_ns / count.max(1),
+        "p50_ns": quantile(0.5), "p99_ns": quantile(0.99), "max_ns": quantile(1.0) })
+}

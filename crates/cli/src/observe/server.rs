@@ -1,0 +1,216 @@
+//! What a service answers about itself: HTTP/1.1, GET alone, one request a connection, all of it bounded.
+//!
+//! It runs on threads of its own, which sleep while nobody asks: a service whose own threads are stuck still shows in
+//! what. `/metrics` is for Prometheus; `/snapshot` and `/trace` are for the commands of this program, and only at the
+//! socket in the job's directory: they name processes and inodes.
+
+use super::socket;
+use super::text::{self, Part};
+use anyhow::Context;
+use metrics::trace::Tracer;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Connections at a time, of all listeners.
+const CONNECTIONS_MAX: usize = 16;
+/// Most bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// Most header lines of a request.
+const HEADERS_MAX: usize = 64;
+/// How long a read or a write may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pause after a failed accept, as when descriptors are short.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often a trace hands on what has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Listeners, made before a process confines itself.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    own: Option<UnixListener>,
+    open: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// Listens at a socket, and at a TCP address for Prometheus, as asked.
+    ///
+    /// # Errors
+    /// If that cannot be had.
+    pub(crate) fn new(own: Option<&Path>, open: Option<SocketAddr>) -> anyhow::Result<Listeners> {
+        let own = own.map(socket::listen).transpose()?;
+        let open = open.map(|address| {
+            TcpListener::bind(address)
+                .with_context(|| format!("cannot listen at {address} for Prometheus"))
+        });
+        Ok(Listeners { own, open: open.transpose()? })
+    }
+
+    /// Answers for the life of the process. `part` names it among those of its job.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub(crate) fn serve(self, job: &str, part: &str) -> anyhow::Result<()> {
+        let (job, name) = (job.to_owned(), part.to_owned());
+        let text = move || {
+            let (job, name) = (job.clone(), name.clone());
+            text::of(vec![Part { job, name, snapshot: metrics::snapshot() }])
+        };
+        let shared = Shared::new(text);
+        if let Some(listener) = self.own {
+            let accept = move || listener.accept().map(|(stream, _)| stream);
+            start(&shared, accept, |stream: &UnixStream, shared| {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                answer(stream, shared, true)
+            })?;
+        }
+        if let Some(listener) = self.open {
+            let accept = move || listener.accept().map(|(stream, _)| stream);
+            start(&shared, accept, answer_others)?;
+        }
+        Ok(())
+    }
+}
+
+/// Answers `/metrics` with a text, on this thread.
+pub(crate) fn serve_text(
+    listener: &TcpListener,
+    text: impl Fn() -> String + Send + Sync + 'static,
+) -> ! {
+    let accept = || listener.accept().map(|(stream, _)| stream);
+    accept_all(&Shared::new(text), accept, answer_others)
+}
+
+fn answer_others(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    answer(stream, shared, false)
+}
+
+struct Shared {
+    /// What Prometheus gets.
+    text: Box<dyn Fn() -> String + Send + Sync>,
+    connections: AtomicUsize,
+}
+
+impl Shared {
+    fn new(text: impl Fn() -> String + Send + Sync + 'static) -> Arc<Shared> {
+        Arc::new(Shared { text: Box::new(text), connections: AtomicUsize::new(0) })
+    }
+}
+
+/// Starts a thread that accepts; each connection has one of its own.
+fn start<S: Send + 'static>(
+    shared: &Arc<Shared>,
+    accept: impl Fn() -> io::Result<S> + Send + 'static,
+    work: fn(&S, &Shared) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new()
+        .name("metrics".into())
+        .spawn(move || accept_all(&shared, accept, work))
+        .map(drop)
+        .context("cannot start the thread that answers about this process")
+}
+
+fn accept_all<S: Send + 'static>(
+    shared: &Arc<Shared>,
+    accept: impl Fn() -> io::Result<S>,
+    work: fn(&S, &Shared) -> io::Result<()>,
+) -> ! {
+    loop {
+        let Ok(stream) = accept() else {
+            std::thread::sleep(PAUSE);
+            continue;
+        };
+        // Beyond that, they are closed without an answer.
+        if shared.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let own = Arc::clone(shared);
+        let one = move || {
+            // Who went away needs no answer.
+            let _ = work(&stream, &own);
+            own.connections.fetch_sub(1, Ordering::Relaxed);
+        };
+        if std::thread::Builder::new().name("metrics".into()).spawn(one).is_err() {
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Reads a request and answers it.
+fn answer<S>(stream: &S, shared: &Shared, is_own: bool) -> io::Result<()>
+where
+    for<'a> &'a S: Read + Write,
+{
+    let mut stream = stream;
+    let Some(path) = requested(&mut stream)? else {
+        return whole(&mut stream, "400 Bad Request", "text/plain", "only GET is answered\n");
+    };
+    match path.as_str() {
+        "/metrics" => {
+            let text = (shared.text)();
+            whole(&mut stream, "200 OK", text::CONTENT_TYPE, &text)
+        }
+        "/snapshot" if is_own => {
+            let text = serde_json::to_string(&metrics::snapshot())?;
+            whole(&mut stream, "200 OK", "application/json", &text)
+        }
+        "/trace" if is_own => trace(&mut stream),
+        _ => whole(&mut stream, "404 Not Found", "text/plain", "try /metrics\n"),
+    }
+}
+
+/// Reads a request's head; answers its path, or nothing if it is no GET.
+fn requested(stream: &mut impl Read) -> io::Result<Option<String>> {
+    let mut head = Vec::new();
+    let mut part = [0; 1024];
+    loop {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(&head) {
+            Ok(httparse::Status::Complete(_)) if request.method == Some("GET") => {
+                let path = request.path.unwrap_or_default();
+                return Ok(Some(path.split('?').next().unwrap_or_default().to_owned()));
+            }
+            Ok(httparse::Status::Partial) if head.len() < HEAD_BYTES_MAX => {}
+            _ => return Ok(None),
+        }
+        match stream.read(&mut part)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            bytes => head.extend_from_slice(&part[..bytes]),
+        }
+    }
+}
+
+fn whole(stream: &mut impl Write, status: &str, kind: &str, text: &str) -> io::Result<()> {
+    let bytes = text.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(text.as_bytes())
+}
+
+/// Sends operations as they end, a look a line, until the other side goes away.
+fn trace(stream: &mut impl Write) -> io::Result<()> {
+    let Some(tracer) = Tracer::begin() else {
+        return whole(stream, "409 Conflict", "text/plain", "another trace is running\n");
+    };
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nConnection: close\r\n\r\n";
+    stream.write_all(head.as_bytes())?;
+    loop {
+        std::thread::sleep(LOOK_EVERY);
+        // An empty one too: only a write shows whether the other side is still there.
+        let mut line = serde_json::to_vec(&tracer.look())?;
+        line.push(b'\n');
+        stream.write_all(&line)?;
+    }
+}

@@ -1,0 +1,82 @@
+//! Unix sockets by name, however long their path is: the kernel takes 107 bytes, and jobs may have longer directories.
+
+use anyhow::Context;
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// The directory of a socket, open, and the socket's path by way of that.
+fn short(path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    let mut short = OsString::from(format!("/proc/self/fd/{}/", directory.as_raw_fd()));
+    short.push(name);
+    Ok((directory, short.into()))
+}
+
+/// Listens at a path that only this user can open, in place of what an earlier process left there.
+///
+/// # Errors
+/// If something else is there, or the socket cannot be made.
+pub(crate) fn listen(path: &Path) -> anyhow::Result<UnixListener> {
+    let is_socket = |data: std::fs::Metadata| data.file_type().is_socket();
+    if std::fs::symlink_metadata(path).is_ok_and(is_socket) {
+        std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    let bind = || {
+        let (_directory, short) = short(path)?;
+        let listener = UnixListener::bind(&short)?;
+        // The umask has kept others out so far.
+        std::fs::set_permissions(&short, std::fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    };
+    bind().map_err(|error: io::Error| {
+        anyhow::Error::new(error).context(format!("cannot listen at {}", path.display()))
+    })
+}
+
+/// Connects.
+///
+/// # Errors
+/// Those of connect(2).
+pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
+    let (_directory, short) = short(path)?;
+    UnixStream::connect(short)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    /// Goal: long paths work, only the owner can open the socket, and a later process takes the place of a dead one,
+    /// but not that of another file.
+    #[test]
+    fn sockets_have_any_path() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = base.path().join("d".repeat(200));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join("node1.sock");
+        drop(listen(&path).unwrap());
+        assert!(connect(&path).is_err());
+        let listener = listen(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let mut asking = connect(&path).unwrap();
+        asking.write_all(b"x").unwrap();
+        let mut byte = [0];
+        listener.accept().unwrap().0.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"x");
+        let file = directory.join("file");
+        std::fs::write(&file, "kept").unwrap();
+        assert!(listen(&file).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"kept");
+    }
+}
