@@ -27,6 +27,7 @@ pub(crate) mod job;
 pub(crate) mod keeper;
 pub(crate) mod lease;
 pub(crate) mod life;
+pub(crate) mod logs;
 pub(crate) mod machine;
 pub(crate) mod mounts;
 pub(crate) mod output;

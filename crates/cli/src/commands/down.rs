@@ -5,6 +5,7 @@ mod of_slurm;
 use crate::deploy::cleanup::{self, Report};
 use crate::deploy::find::{self, JobName, Place};
 use crate::deploy::job::{FindArgs, JobDir};
+use crate::deploy::logs::Logs;
 use crate::deploy::output::{print_json, relay};
 use crate::deploy::remote;
 use crate::deploy::users::{self, User};
@@ -13,6 +14,7 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ use std::time::{Duration, Instant};
 Examples:
     tsumugi down                          the job of this shell, see --job
     tsumugi down --job 4711               root also finds another user's job, and ends it as that user
+    tsumugi down --keep-logs ./logs       keep what its services have logged
     tsumugi down --all                    every job of this user on this machine
     tsumugi down --slurm-job 4711         in an epilog: what Slurm job 4711 has on this machine
 
@@ -49,6 +52,10 @@ pub(crate) struct DownArgs {
     /// Kill what has not ended after so long
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     deadline: Duration,
+    /// Keep the logs of all that ran for the job in this directory, as JOB.PART.log; on other machines of the job
+    /// those of their own in a directory of this name there
+    #[arg(long, value_name = "DIR", conflicts_with = "slurm_job")]
+    keep_logs: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -116,7 +123,15 @@ fn down_all(args: &DownArgs) -> anyhow::Result<ExitCode> {
 
 fn down(args: &DownArgs, dir: &JobDir) -> anyhow::Result<(Report, Value)> {
     let start = Instant::now();
-    let mut report = remote::down(dir, args.deadline)?;
+    let to = args.keep_logs.as_deref().map(std::path::absolute).transpose()?;
+    let logs = to.as_ref().map(|_| Logs::open(dir)).transpose()?;
+    let mut report = remote::down(dir, args.deadline, to.as_deref())?;
+    if let (Some(logs), Some(to)) = (logs, &to) {
+        let count = logs.keep(dir.job(), to)?;
+        if count > 0 && !args.json {
+            println!("kept {count} logs in {}", to.display());
+        }
+    }
     let left = report.left.clone();
     if args.forget && !left.is_empty() {
         cleanup::forget(dir)?;
@@ -171,6 +186,9 @@ impl DownArgs {
                 "--dir".into(),
                 base.clone().into_os_string(),
             ]),
+        }
+        if let Some(to) = self.keep_logs.as_deref().and_then(|to| std::path::absolute(to).ok()) {
+            words.extend(["--keep-logs".into(), to.into_os_string()]);
         }
         for (is_set, option) in [(self.json, "--json"), (self.forget, "--forget")] {
             words.extend(is_set.then(|| option.into()));

@@ -233,7 +233,7 @@ fn code_of(status: ExitStatus) -> u8 {
 
 /// Takes the job down; returns whether nothing is left.
 fn take_down(dir: &JobDir) -> bool {
-    match remote::down(dir, DOWN_WITHIN) {
+    match remote::down(dir, DOWN_WITHIN, None) {
         Ok(report) => {
             for name in &report.killed {
                 eprintln!("tsumugi: killed {name}");

@@ -195,7 +195,7 @@ impl Keeper {
     fn take_down(&self, why: &str) -> ExitCode {
         tracing::warn!(job = self.dir.job(), why, "the job is taken down");
         for _ in 0..DOWN_AGAIN.1 {
-            match remote::down(&self.dir, DOWN_WITHIN) {
+            match remote::down(&self.dir, DOWN_WITHIN, None) {
                 Ok(report) if report.left.is_empty() => return ExitCode::SUCCESS,
                 Ok(report) => tracing::error!(left = ?report.left, "something is left"),
                 Err(error) => tracing::error!(error = words(&error), "it is not gone"),

@@ -28,6 +28,7 @@ use conversation::{Conversation, Order, Reply};
 pub(crate) use host::ask;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tls::{Holder, JobKey};
 
@@ -158,7 +159,7 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
 
 /// The agents undo on their own once their connections are gone; asking again makes sure.
 fn undo_all(dir: &JobDir, state: &State) {
-    let undone = state.write(dir).and_then(|()| down(dir, UNDO_WITHIN));
+    let undone = state.write(dir).and_then(|()| down(dir, UNDO_WITHIN, None));
     match undone {
         Ok(report) if report.left.is_empty() => {}
         Ok(report) => {
@@ -355,7 +356,8 @@ pub(crate) fn renew(dir: &JobDir, lasts: Option<Duration>) -> anyhow::Result<Vec
 }
 
 /// Takes a job down here and on its machines: the one with the metadata service last.
-pub(crate) fn down(dir: &JobDir, within: Duration) -> anyhow::Result<Report> {
+/// Each keeps its logs in `logs`, if that is named.
+pub(crate) fn down(dir: &JobDir, within: Duration, logs: Option<&Path>) -> anyhow::Result<Report> {
     let deadline = Instant::now() + within;
     let mut hosts = State::read(dir)?.map(|state| state.hosts).unwrap_or_default();
     if let Some(run) = hosts.first().and_then(|host| host.run.as_ref())
@@ -368,13 +370,13 @@ pub(crate) fn down(dir: &JobDir, within: Duration) -> anyhow::Result<Report> {
     let rest = hosts.get(1..).unwrap_or_default();
     let reports = std::thread::scope(|scope| {
         let asked: Vec<_> =
-            rest.iter().map(|host| scope.spawn(|| down_at(host, dir, within))).collect();
+            rest.iter().map(|host| scope.spawn(|| down_at(host, dir, within, logs))).collect();
         let joined = asked.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")))
         });
         joined.collect::<Vec<_>>()
     });
-    let first = hosts.first().map(|host| down_at(host, dir, within));
+    let first = hosts.first().map(|host| down_at(host, dir, within, logs));
     for (host, report) in hosts
         .iter()
         .skip(1)
@@ -428,9 +430,16 @@ pub(crate) fn restart(
     Ok(started)
 }
 
-fn down_at(host: &HostState, dir: &JobDir, within: Duration) -> anyhow::Result<Report> {
+fn down_at(
+    host: &HostState,
+    dir: &JobDir,
+    within: Duration,
+    logs: Option<&Path>,
+) -> anyhow::Result<Report> {
     let seconds = format!("{}ms", within.as_millis());
-    let arguments = ["down", "--json", "--deadline", &seconds];
+    let mut arguments = vec!["down", "--json", "--deadline", &seconds];
+    let logs = logs.map(Path::to_string_lossy);
+    arguments.extend(logs.iter().flat_map(|logs| ["--keep-logs", logs]));
     ask(&mut host.command(dir.job(), &arguments))
 }
 
