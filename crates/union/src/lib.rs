@@ -38,8 +38,8 @@ pub use mount::{UnionMount, sync_mount};
 pub use offline::{PartialFile, complete_partial_files, options_of_upper, partial_files};
 pub use ops::IOCTL_SYNC;
 pub use options::{
-    FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, OwnerXattr, RedirectMode, SyncMode,
-    XattrClass,
+    FillMode, IdRange, LOWER_LAYERS_MAX, OptionError, Options, OwnerXattr, Pass, RedirectMode,
+    SyncMode, XattrClass,
 };
 pub use serve::{Command, Ending, HandOver, hand_over, run_keeper, run_server};
 pub use status::{IOCTL_STATUS, mount_status};

@@ -17,7 +17,7 @@ use crate::commit::{self, Inherited, Sign};
 use crate::error::UnionError;
 use crate::layers::Layers;
 use crate::ops::IOCTL_SYNC;
-use crate::options::{FillMode, Options, SyncMode};
+use crate::options::{FillMode, Options, Pass, SyncMode};
 use crate::partial::{Recovered, Store};
 use crate::record;
 use crate::sys::{self, Stat};
@@ -90,6 +90,7 @@ impl UnionMount {
     pub(crate) async fn run_as<F: FileSystem>(&self, around: Rc<F>) -> Result<(), UnionError> {
         self.union.passthrough.register_with(self.session.backings(), self.session.notifier());
         self.union.inherited.set_clean(false);
+        let _ = self.union.unmounter.set(self.session.unmounter());
         self.union.start_filling();
         self.union.start_flushing();
         let served = self.session.run(around).await;
@@ -288,7 +289,9 @@ fn session_options(options: &Options, transport: TransportChoice) -> SessionOpti
         capabilities |= Capabilities::WRITEBACK_CACHE;
     }
     // Only root can have backing files, and the kernel does not gather writes besides.
-    let may_pass = rustix::process::geteuid().is_root() && !options.writeback;
+    let may_pass = rustix::process::geteuid().is_root()
+        && !options.writeback
+        && options.passthrough != Pass::Off;
     if may_pass {
         capabilities |= Capabilities::PASSTHROUGH;
     }

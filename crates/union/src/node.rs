@@ -67,6 +67,9 @@ pub(crate) struct DirectoryState {
     pub(crate) has_new_names: Cell<bool>,
     /// How many are just making such names durable.
     pub(crate) names_syncing: Cell<u32>,
+    /// Parts, counted as above, that are known to hold no whiteouts by name: they have been listed since. The
+    /// union makes none, and nothing else changes its layers.
+    pub(crate) plain: RefCell<SmallVec<[u16; 2]>>,
     /// Whether the upper part is known to bear the mark that origins of other inodes lie in it.
     pub(crate) is_impure: Cell<bool>,
 }
@@ -173,6 +176,23 @@ impl Node {
         }
     }
 
+    /// Notes that a part of a directory holds no whiteouts by name.
+    pub(crate) fn note_plain(&self, part: usize) {
+        if let (Some(state), Ok(part)) = (self.directory(), u16::try_from(part))
+            && !self.is_plain(usize::from(part))
+        {
+            state.plain.borrow_mut().push(part);
+        }
+    }
+
+    /// Whether a part of a directory is known to hold no whiteouts by name.
+    pub(crate) fn is_plain(&self, part: usize) -> bool {
+        let is_it = |state: &DirectoryState| {
+            state.plain.borrow().iter().any(|&plain| usize::from(plain) == part)
+        };
+        self.directory().is_some_and(is_it)
+    }
+
     /// What it has as a regular file.
     pub(crate) fn file(&self) -> Option<&FileState> {
         match &self.state {
@@ -235,6 +255,7 @@ impl Node {
         *self.place.borrow_mut() = place;
         if let Some(state) = self.directory() {
             state.parts.borrow_mut().clear();
+            state.plain.borrow_mut().clear();
         }
     }
 

@@ -10,6 +10,7 @@ mod rename;
 mod xattrs;
 
 pub use inodes::IOCTL_SYNC;
+pub(crate) use xattrs::has_labels;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -44,6 +45,10 @@ impl FileSystem for Union {
         self.passthrough.agree(negotiated.capabilities.contains(Capabilities::PASSTHROUGH));
         let is_told = negotiated.capabilities.contains(Capabilities::HANDLE_KILLPRIV_V2);
         self.is_told_of_privileges.set(is_told);
+        let widened = self.unmounter.get().map_or(Ok(()), fuse::Unmounter::widen_read_ahead);
+        if let Err(error) = widened {
+            tracing::debug!(error, "the kernel reads ahead of its pages by 128 KiB");
+        }
     }
 
     async fn handle(self: Rc<Self>, request: Request) -> Response {

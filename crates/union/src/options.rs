@@ -72,6 +72,19 @@ pub struct IdRange {
     pub count: u32,
 }
 
+/// Which files of lower layers the kernel reads itself ([`crate::passthrough`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pass {
+    /// None.
+    Off,
+    /// Those that somebody may execute; all of a union without an upper layer.
+    #[default]
+    Programs,
+    /// All: a handle that is open for reading goes on reading the lower file after a copy-up, as on the kernel's
+    /// overlayfs.
+    Lower,
+}
+
 /// When what was not copied up yet is filled from the lower file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FillMode {
@@ -125,6 +138,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Let the kernel gather writes.
     pub writeback: bool,
+    /// Which files of lower layers the kernel reads itself.
+    pub passthrough: Pass,
     /// Mount read-only.
     pub read_only: bool,
     /// Ignore suid bits.
@@ -177,6 +192,7 @@ impl Default for Options {
             no_acl: false,
             timeout: Duration::from_hours(24),
             writeback: false,
+            passthrough: Pass::default(),
             read_only: false,
             no_suid: false,
             no_devices: false,

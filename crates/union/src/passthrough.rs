@@ -3,9 +3,9 @@
 //! The kernel wants all handles of an inode to be open in one way: to one backing file, or served by
 //! us and cached. So a file is *passed* from an open for reading that finds no served handle until
 //! the last such handle is closed. What is passed are lower files that somebody may execute: programs
-//! and libraries, which are mapped, and whose memory all unions of a lower layer then share. Not the
-//! others: a passed handle goes on reading the lower file when the file is copied up, and who follows a
-//! growing log must not. Never what is written, partial or waiting, whose bytes are not in one file.
+//! and libraries, which are mapped, and whose memory all unions of a lower layer then share. The others are passed
+//! only where nothing is copied up, or where an option asks for it: a passed handle goes on reading the lower file
+//! when the file is copied up, and a reader that follows a growing log must not. Never what is written, partial or waiting, whose bytes are not in one file.
 //!
 //! When a passed file is copied up, its node gets a new number. Old handles and mappings go on with
 //! the lower file, as those of the kernel's overlayfs that are mapped do. Who opens it by the old
@@ -23,6 +23,7 @@ use rustix::io::Errno;
 
 use crate::files::Backing;
 use crate::node::{Node, Place};
+use crate::options::Pass;
 use crate::sys::{self, Stat};
 use crate::tree::Union;
 
@@ -145,8 +146,10 @@ impl Union {
         if !is_lower || !self.passthrough.is_agreed.get() {
             return None;
         }
+        // Nothing is ever copied up of a union without an upper layer.
+        let takes_all = self.options.passthrough == Pass::Lower || self.options.upper.is_none();
         let stat = backing.with(|fd| self.shown_stat(node, fd, sys::stat_at(fd, b"")?));
-        stat.ok().filter(|stat| stat.mode & EXECUTABLE != 0)
+        stat.ok().filter(|stat| takes_all || stat.mode & EXECUTABLE != 0)
     }
 
     /// A file was copied up: who has it passed keeps what was there, under the old number.

@@ -152,10 +152,7 @@ pub(crate) fn xattr(object: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Vec<u8
         }
         other => other,
     };
-    found.or_else(|errno| match errno {
-        Errno::NODATA | Errno::OPNOTSUPP => Ok(None),
-        errno => Err(errno),
-    })
+    or_none(found)
 }
 
 /// The names of an object's extended attributes.
@@ -167,11 +164,44 @@ pub(crate) fn xattr_names(object: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno>
         }
         other => other,
     };
-    let list = match list {
-        Ok(list) => list.unwrap_or_default(),
-        Err(Errno::OPNOTSUPP) => Vec::new(),
-        Err(errno) => return Err(errno),
-    };
+    names_of_list(list)
+}
+
+/// As [`xattr_names`], of a name in a directory, not following a symbolic link: one call, where opening the name
+/// first would take four.
+pub(crate) fn xattr_names_at(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<Vec<Vec<u8>>, Errno> {
+    let path = proc_path_of(directory, name);
+    names_of_list(read_growing(|buffer| rustix::fs::llistxattr(&path[..], buffer)))
+}
+
+/// As [`xattr`], of a name in a directory, not following a symbolic link.
+pub(crate) fn xattr_at(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    attribute: &[u8],
+) -> Result<Option<Vec<u8>>, Errno> {
+    let path = proc_path_of(directory, name);
+    or_none(read_growing(|buffer| rustix::fs::lgetxattr(&path[..], attribute, buffer)))
+}
+
+/// The name by which the kernel knows a name in a directory that we have open.
+fn proc_path_of(directory: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
+    [proc_path(directory).as_bytes(), b"/", name].concat()
+}
+
+/// Takes an attribute that is not there, or cannot be, for none.
+fn or_none(value: Result<Option<Vec<u8>>, Errno>) -> Result<Option<Vec<u8>>, Errno> {
+    match value {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        other => other,
+    }
+}
+
+fn names_of_list(list: Result<Option<Vec<u8>>, Errno>) -> Result<Vec<Vec<u8>>, Errno> {
+    let list = or_none(list)?.unwrap_or_default();
     let names = list.split(|&byte| byte == 0).filter(|name| !name.is_empty());
     Ok(names.map(<[u8]>::to_vec).collect())
 }

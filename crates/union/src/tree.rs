@@ -143,6 +143,10 @@ pub(crate) struct Union {
     pub(crate) accepted: RefCell<HashSet<Vec<u8>>>,
     /// Whether the kernel's requests say which opens take privileges (Linux 5.11).
     pub(crate) is_told_of_privileges: Cell<bool>,
+    /// Whether the kernel enforces labels of `SELinux`.
+    pub(crate) has_labels: bool,
+    /// What takes the mount away, once it is served.
+    pub(crate) unmounter: std::cell::OnceCell<fuse::Unmounter>,
     /// Partial copies; none without an upper layer.
     pub(crate) store: Option<Rc<Store>>,
     /// What survives the server, if there is somebody to keep it.
@@ -191,6 +195,8 @@ impl Union {
             is_told_of_privileges: Cell::new(true),
             store,
             book: std::cell::OnceCell::new(),
+            has_labels: crate::ops::has_labels(),
+            unmounter: std::cell::OnceCell::new(),
             last_error: crate::status::LastError::default(),
             next_node: Cell::new(fuse::NodeId::ROOT.0 + 1),
             next_work_name: Cell::new(0),

@@ -20,7 +20,13 @@ impl Union {
     pub(super) fn open_directory(&self) -> Response {
         let listing = Rc::new(RefCell::new(Listing::default()));
         let handle = FileHandle(self.listings.borrow_mut().insert(listing) as u64);
-        Response::Opened(Opened { handle, flags: OpenFlags::default(), backing: None })
+        // Names change through this mount only, so that a listing that is cached stays true.
+        let flags = if self.options.timeout.is_zero() {
+            OpenFlags::default()
+        } else {
+            OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE
+        };
+        Response::Opened(Opened { handle, flags, backing: None })
     }
 
     pub(super) fn release_directory(&self, handle: FileHandle) -> Answer {

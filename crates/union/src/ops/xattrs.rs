@@ -17,14 +17,26 @@ use crate::tree::Union;
 /// Access control lists.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
+/// A label of `SELinux`, and what is there where the kernel enforces labels.
+const SELINUX: (&[u8], &str) = (b"security.selinux", "/sys/fs/selinux/enforce");
+
+/// Whether the kernel enforces labels of `SELinux`.
+pub(crate) fn has_labels() -> bool {
+    std::path::Path::new(SELINUX.1).exists()
+}
+
 impl Union {
     pub(super) fn xattr(&self, node: &Rc<Node>, name: &[u8], size: u32) -> Answer {
         self.check_acl(name)?;
         let object = self.object(node)?;
         let names = self.xattr_names_of(node);
         let stored = names.stored(name).ok_or(Errno::NODATA)?;
-        let value = sys::xattr(object.as_fd(), &stored)?;
-        Ok(Response::xattr(&value.ok_or(Errno::NODATA)?, size))
+        match sys::xattr(object.as_fd(), &stored)? {
+            Some(value) => Ok(Response::xattr(&value, size)),
+            // `ls -l` stops asking for the labels of other files after this answer.
+            None if name == SELINUX.0 && !self.has_labels => Err(Errno::OPNOTSUPP),
+            None => Err(Errno::NODATA),
+        }
     }
 
     pub(super) fn xattrs(&self, node: &Rc<Node>, size: u32) -> Answer {

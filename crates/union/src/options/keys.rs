@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{
-    FillMode, IdRange, OptionError, Options, OwnerXattr, RedirectMode, SyncMode, XattrClass, split,
+    FillMode, IdRange, OptionError, Options, OwnerXattr, Pass, RedirectMode, SyncMode, XattrClass,
+    split,
 };
 
 /// Options that need no doing: the defaults, what fstab keeps for itself, and what FUSE has anyway.
@@ -233,6 +234,14 @@ fn set_own(options: &mut Options, key: &str, value: &str) -> Result<(), OptionEr
                 "keep" => FillMode::Keep,
                 "unmount" => FillMode::Unmount,
                 _ => return Err(bad(key, value, "background, keep or unmount")),
+            }
+        }
+        "passthrough" => {
+            options.passthrough = match value {
+                "off" => Pass::Off,
+                "programs" => Pass::Programs,
+                "lower" => Pass::Lower,
+                _ => return Err(bad(key, value, "off, programs or lower")),
             }
         }
         "fill_rate" => options.fill_rate_bytes = size(key, value)?,

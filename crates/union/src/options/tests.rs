@@ -28,6 +28,9 @@ fn the_strings_of_real_callers_are_read() {
     assert!(options.owner_xattr == Some(OwnerXattr::Containers) && options.no_devices);
     assert!(parse("lowerdir=/a,writeback=1").unwrap().writeback);
     assert!(!parse("lowerdir=/a,writeback,writeback=0").unwrap().writeback);
+    assert_eq!(parse("lowerdir=/a").unwrap().passthrough, Pass::Programs);
+    assert_eq!(parse("lowerdir=/a,passthrough=lower").unwrap().passthrough, Pass::Lower);
+    assert!(parse("lowerdir=/a,passthrough=all").is_err());
 }
 
 /// Goal: what is not known, or cannot be done, is refused by name.

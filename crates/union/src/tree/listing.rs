@@ -77,6 +77,9 @@ impl Union {
                     names.push(ListedName { name, inode, kind });
                 }
             }
+            if hidden.is_empty() {
+                node.note_plain(index);
+            }
             // They hide what is below, not what lies beside them.
             seen.extend(hidden);
         }

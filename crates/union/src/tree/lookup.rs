@@ -113,6 +113,8 @@ struct LookAt {
     path: Rc<[u8]>,
     /// Whether whiteouts there may be attributes.
     in_marked: bool,
+    /// Whether the directory is known to hold no whiteouts by name.
+    in_plain: bool,
 }
 
 impl Union {
@@ -208,7 +210,7 @@ impl Union {
         };
         let Some(directory) = self.part(parent, 0)? else { return not_in_upper() };
         let Some(stat) = sys::find_at(directory.as_fd(), name)? else {
-            let is_hidden = is_hidden_by_name(directory.as_fd(), name)?;
+            let is_hidden = is_hidden_by_name(directory.as_fd(), name, parent.is_plain(0))?;
             return if is_hidden { Ok(None) } else { not_in_upper() };
         };
         if self.is_whiteout(directory.as_fd(), name, &stat, true)? {
@@ -223,7 +225,10 @@ impl Union {
             _ => None,
         };
         let goes_on = match stat.kind() {
-            libc::S_IFDIR => !marks.is_opaque && !is_hidden_by_name(directory.as_fd(), name)?,
+            libc::S_IFDIR => {
+                let in_plain = parent.is_plain(0);
+                !marks.is_opaque && !is_hidden_by_name(directory.as_fd(), name, in_plain)?
+            }
             _ if marks.is_metacopy => true,
             _ => match origin {
                 Some((_, original)) => {
@@ -296,7 +301,8 @@ impl Union {
                     let Some(directory) = self.part(parent, index)? else { return Ok(()) };
                     let path = join(&part.path, name);
                     let in_marked = part.holds_whiteouts;
-                    Some(LookAt { directory, name: name.clone(), path, in_marked })
+                    let in_plain = parent.is_plain(index);
+                    Some(LookAt { directory, name: name.clone(), path, in_marked, in_plain })
                 }
                 Next::Path(path) => self.at_path(layer, path)?,
             };
@@ -320,7 +326,7 @@ impl Union {
     ) -> Result<bool, Errno> {
         let (directory, name) = (place.directory.as_fd(), &*place.name);
         let Some(stat) = sys::find_at(directory, name)? else {
-            return Ok(!is_hidden_by_name(directory, name)?);
+            return Ok(!is_hidden_by_name(directory, name, place.in_plain)?);
         };
         let top = search.upper.or(search.lower_stat);
         let is_other_kind = top.is_some_and(|top| top.kind() != stat.kind());
@@ -341,7 +347,7 @@ impl Union {
         search.lower_stat.get_or_insert(stat);
         search.lacks_data = seeks_data && marks.is_metacopy;
         let goes_on = if stat.is_directory() {
-            !marks.is_opaque && !is_hidden_by_name(directory, name)?
+            !marks.is_opaque && !is_hidden_by_name(directory, name, place.in_plain)?
         } else {
             search.lacks_data
         };
@@ -376,6 +382,7 @@ impl Union {
                 name: name.into(),
                 path: path.into(),
                 in_marked: false,
+                in_plain: false,
             })),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(errno) => Err(errno),
@@ -413,23 +420,21 @@ impl Union {
         if !stat.is_directory() && !stat.is_regular() && !in_upper {
             return Ok(marks);
         }
-        let object = sys::open_below(directory, name, OFlags::PATH | OFlags::NOFOLLOW)?;
-        let object = object.as_fd();
         if stat.is_directory() {
-            marks.is_opaque = sys::find_at(object, NAMED_OPAQUE)?.is_some();
+            marks.is_opaque = sys::find_at(directory, &join(name, NAMED_OPAQUE))?.is_some();
         }
-        for attribute in sys::xattr_names(object)? {
+        for attribute in sys::xattr_names_at(directory, name)? {
+            let value =
+                || sys::xattr_at(directory, name, &attribute).map(Option::unwrap_or_default);
             if Prefix::is_foreign_opaque(&attribute) {
-                marks.is_opaque |= sys::xattr(object, &attribute)?.as_deref() == Some(b"y");
+                marks.is_opaque |= value()? == b"y";
             }
             if owners.is_some_and(|form| attribute == form.attribute())
                 && (stat.is_directory() || stat.is_regular())
             {
-                let value = sys::xattr(object, &attribute)?.unwrap_or_default();
-                marks.owner = Some(StatOverride::parse(&value).ok_or(Errno::INVAL)?);
+                marks.owner = Some(StatOverride::parse(&value()?).ok_or(Errno::INVAL)?);
             }
             let Some(own) = self.layers.prefix.own(&attribute) else { continue };
-            let value = || sys::xattr(object, &attribute).map(Option::unwrap_or_default);
             match own {
                 suffix::OPAQUE => match Opaque::parse(&value()?) {
                     Opaque::Yes => marks.is_opaque = true,
@@ -454,7 +459,14 @@ impl Union {
 }
 
 /// Whether a file beside a name hides what lower layers have under it.
-fn is_hidden_by_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
+fn is_hidden_by_name(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    in_plain: bool,
+) -> Result<bool, Errno> {
+    if in_plain {
+        return Ok(false);
+    }
     match sys::find_at(directory, &whiteout_of(name)) {
         // A name too long for its whiteout has none.
         Err(Errno::NAMETOOLONG) => Ok(false),
