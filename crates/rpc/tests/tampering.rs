@@ -6,8 +6,8 @@ use protocol::connection::Peer;
 use protocol::{InodeId, auth::Role};
 use ring::{Buffer, Chunk, SocketOptions, TcpListener, TcpStream};
 use rpc::{
-    Acceptor, Client, Connection, Connector, Credential, Guard, Handler, Limits, Listener, Reply,
-    RpcError,
+    Acceptor, Admin, Client, Connection, Connector, Credential, Guard, Handler, Limits, Listener,
+    Reply, RpcError,
 };
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -297,6 +297,31 @@ fn wrong_keys_are_refused() {
         let client = connect(address, &Credential::Tls(right)).await.unwrap();
         client.call(&request(), None).await.unwrap();
         assert_eq!(service.calls.get(), 1);
+    });
+}
+
+impl Handler<Connector<Admin>> for Silent {
+    fn called(&self, push: rpc::Nothing, _reply: Reply<Connector<Admin>>) {
+        match push {}
+    }
+}
+
+/// Goal: a node's key does not make its holder a tool.
+#[test]
+fn a_node_is_no_tool() {
+    run(async {
+        let job = JobKey::generate();
+        let (address, service) = serve(Guard::of_job(&job).unwrap());
+        let (options, limits) = (SocketOptions::default(), Limits::default());
+        let (credential, handler) = (node(&job), Rc::new(Silent));
+        let tool: Result<Connection<Connector<Admin>>, _> =
+            Connection::connect(address, &options, &credential, limits, handler).await;
+        assert!(matches!(tool, Err(RpcError::Refused)), "{tool:?}");
+        while service.refused.borrow().is_empty() {
+            ring::yield_now().await;
+        }
+        let told = service.refused.borrow()[0].clone();
+        assert!(told.contains("wants to be Admin"), "{told}");
     });
 }
 

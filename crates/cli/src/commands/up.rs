@@ -100,7 +100,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_enum, default_value_t, value_name = "WHEN",
           num_args = 0..=1, default_missing_value = "always")]
     netns: Netns,
-    /// Listen beyond loopback although nothing is encrypted
+    /// Listen beyond loopback although data between nodes is not encrypted
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Write backing files once beforehand, instead of only reserving their space: takes as long as the
