@@ -143,28 +143,17 @@ pub(crate) fn reopen(object: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, E
 }
 
 /// An extended attribute of an object; `None` if it has none of this name or cannot have any.
+///
+/// By its name in /proc, as most objects are open with `O_PATH`, which fgetxattr(2) refuses.
 pub(crate) fn xattr(object: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
-    let found = match read_growing(|buffer| rustix::fs::fgetxattr(object, name, buffer)) {
-        // `O_PATH`
-        Err(Errno::BADF) => {
-            let path = proc_path(object);
-            read_growing(|buffer| rustix::fs::getxattr(&path, name, buffer))
-        }
-        other => other,
-    };
-    or_none(found)
+    let path = proc_path(object);
+    or_none(read_growing(|buffer| rustix::fs::getxattr(&path, name, buffer)))
 }
 
 /// The names of an object's extended attributes.
 pub(crate) fn xattr_names(object: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
-    let list = match read_growing(|buffer| rustix::fs::flistxattr(object, buffer)) {
-        Err(Errno::BADF) => {
-            let path = proc_path(object);
-            read_growing(|buffer| rustix::fs::listxattr(&path, buffer))
-        }
-        other => other,
-    };
-    names_of_list(list)
+    let path = proc_path(object);
+    names_of_list(read_growing(|buffer| rustix::fs::listxattr(&path, buffer)))
 }
 
 /// As [`xattr_names`], of a name in a directory, not following a symbolic link: one call, where opening the name

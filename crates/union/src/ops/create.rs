@@ -148,6 +148,8 @@ impl Union {
         let node = self.make_node(stat.kind(), self.shown_inode_of(&stat), Place::Upper);
         let node = Rc::new(node);
         node.add_link(parent, name);
+        // A directory that is made has no names yet, so none of whiteouts.
+        node.note_plain(0);
         Ok((node, stat, backing))
     }
 

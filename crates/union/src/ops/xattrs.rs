@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::Answer;
 use crate::copyup::Keep;
-use crate::node::Node;
+use crate::node::{Node, Place};
 use crate::privileges::{CAPABILITY, Caller};
 use crate::sys;
 use crate::tree::Union;
@@ -28,15 +28,23 @@ pub(crate) fn has_labels() -> bool {
 impl Union {
     pub(super) fn xattr(&self, node: &Rc<Node>, name: &[u8], size: u32) -> Answer {
         self.check_acl(name)?;
-        let object = self.object(node)?;
         let names = self.xattr_names_of(node);
         let stored = names.stored(name).ok_or(Errno::NODATA)?;
-        match sys::xattr(object.as_fd(), &stored)? {
+        match self.stored_xattr(node, &stored)? {
             Some(value) => Ok(Response::xattr(&value, size)),
             // `ls -l` stops asking for the labels of other files after this answer.
             None if name == SELINUX.0 && !self.has_labels => Err(Errno::OPNOTSUPP),
             None => Err(Errno::NODATA),
         }
+    }
+
+    /// An extended attribute by the name that it has on disk. The kernel asks for capabilities at the first write and at
+    /// the first change of the owner of each file, so an upper file is not opened for it.
+    fn stored_xattr(&self, node: &Rc<Node>, stored: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+        if matches!(*node.place.borrow(), Place::Upper) && !node.is_directory() {
+            return self.at_upper(node, |directory, name| sys::xattr_at(directory, name, stored));
+        }
+        sys::xattr(self.object(node)?.as_fd(), stored)
     }
 
     pub(super) fn xattrs(&self, node: &Rc<Node>, size: u32) -> Answer {
