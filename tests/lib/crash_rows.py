@@ -1,4 +1,4 @@
-"""One crash for each row of the table "What is durable before what" of docs/union.md.
+"""One crash for each row of the table "What is durable before what" of docs/union-durability.md.
 
 A row does something through a union, lets another file be synced (which flushes the journal of partial
 copies and nothing else), and says what may be there after a loss of power: a list of states, each of
