@@ -19,7 +19,8 @@ use crate::messages::Language;
 use crate::plan::Plan;
 use crate::run::Ending;
 use crate::statistics::{
-    ALPHA, Evidence, Inconclusive, Interval, Stake, Verdict, judge, median, median_interval,
+    ALPHA, Evidence, Inconclusive, Interval, Stake, Verdict, judge, marked_label, median,
+    median_interval,
 };
 use crate::store::{Run, Store};
 use shape::Tests;
@@ -50,7 +51,7 @@ pub struct Row {
 impl Row {
     /// The verdict for people, marked where the interval shows another.
     pub fn label(&self, language: Language) -> String {
-        self.evidence.label(self.verdict, language)
+        marked_label(&self.evidence, self.verdict, language)
     }
 
     /// Whether there is anything to judge.

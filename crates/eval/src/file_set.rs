@@ -2,7 +2,7 @@
 
 use crate::engine::Stop;
 use crate::error::Error;
-use crate::random::Random;
+use crate::statistics::random::Random;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};

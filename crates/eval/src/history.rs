@@ -19,7 +19,7 @@ use crate::messages::{Language, Message};
 use crate::plan::Plan;
 use crate::shape::Shape;
 use crate::statistics::{
-    ALPHA, Inconclusive, Interval, Verdict, between_interval, mean, welch_interval,
+    ALPHA, Inconclusive, Interval, Label, Verdict, between_interval, mean, welch_interval,
 };
 use crate::store::Store;
 use serde::Serialize;

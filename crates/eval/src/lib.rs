@@ -20,7 +20,6 @@ pub mod messages;
 pub mod own;
 pub mod plan;
 pub mod process;
-pub mod random;
 pub mod report;
 pub mod run;
 pub mod safety;

@@ -12,7 +12,7 @@ use crate::experiment::{
     Experiment, Level, LevelKind, Mode, QueuePolicy, Scheme, Storage, Workload,
 };
 use crate::messages::{Language, Message};
-use crate::random::Random;
+use crate::statistics::random::Random;
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;

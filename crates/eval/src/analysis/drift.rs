@@ -121,7 +121,7 @@ fn line(points: &[(f64, f64)], confidence: f64) -> Option<Drift> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::statistics::random::Random;
 
     /// Goal: a known slope is found, also through noise (95 of 100 intervals hold it), and none where
     /// there is none; few rounds say nothing.

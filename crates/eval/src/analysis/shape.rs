@@ -241,7 +241,7 @@ fn correlation(ratios: &[f64]) -> Option<Test> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::statistics::random::Random;
 
     /// Pairs of unrelated ratios, in random order, after random conditions.
     fn pairs(random: &mut Random, n: u32, ratio: impl Fn(&Pair) -> f64) -> Vec<Pair> {

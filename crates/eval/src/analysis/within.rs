@@ -138,7 +138,7 @@ fn cliff(series: &[f64]) -> Option<(usize, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::statistics::random::Random;
 
     fn runs(change: impl Fn(usize) -> f64) -> Within {
         let mut within = Within::default();

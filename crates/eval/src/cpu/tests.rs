@@ -2,7 +2,7 @@
 
 use super::Counting::{Precise, Ticks, Unknown};
 use super::*;
-use crate::random::Random;
+use crate::statistics::random::Random;
 
 const STAT: &str = "cpu  100 10 50 1000 5 0 20 7 0 0\n\
                     cpu0 60 5 30 490 2 0 15 7 0 0\n\

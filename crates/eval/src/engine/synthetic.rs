@@ -10,8 +10,8 @@
 use super::{Engine, Outcome, SERIES_INTERVAL, Stop, Work};
 use crate::error::Error;
 use crate::experiment::{LevelKind, Metric, Synthetic};
-use crate::random::Random;
 use crate::statistics::mean;
+use crate::statistics::random::Random;
 
 const PEAK_BYTES_PER_S: f64 = 2e9;
 const HALF_BYTES: f64 = 65_536.0;

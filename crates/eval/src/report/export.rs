@@ -2,6 +2,8 @@
 
 use super::Report;
 use crate::error::Error;
+use crate::messages::Language;
+use crate::statistics::Label;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -89,8 +91,8 @@ pub(super) fn value(report: &Report) -> Value {
                         row.evidence.interval_alone.map(|it| it.map(f64::exp)),
                     "n": row.evidence.n,
                     "log_ratios": row.ratios,
-                    "verdict": row.verdict.to_string(),
-                    "verdict_alone": row.evidence.alone.to_string(),
+                    "verdict": row.verdict.label(Language::English),
+                    "verdict_alone": row.evidence.alone.label(Language::English),
                     "judged_together": row.evidence.judged_together,
                     "is_held_back": row.is_held_back(),
                     "withheld": report.flaws_json(row),

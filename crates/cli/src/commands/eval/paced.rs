@@ -10,7 +10,7 @@
 use crate::one_file::{OneFile, unmount_on_signals};
 use anyhow::Context;
 use clap::Args;
-use eval::random::Random;
+use eval::statistics::random::Random;
 use fuse::{
     FileSystem, MountOptions, Negotiated, Operation, Request, Response, Session, SessionOptions,
 };

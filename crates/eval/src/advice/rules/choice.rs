@@ -72,7 +72,7 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::statistics::random::Random;
 
     /// Goal: a chain has one answer, a cycle none, two that were never compared are both named, and what
     /// depends on the cell is not advised.

@@ -9,7 +9,7 @@ use crate::advice::{Confidence, Facts, Finding};
 use crate::experiment::Metric;
 use crate::guard::Mark;
 use crate::messages::Message;
-use crate::statistics::{ALPHA, Line, Verdict, judge, median, median_interval, t_interval};
+use crate::statistics::{ALPHA, Label, Line, Verdict, judge, median, median_interval, t_interval};
 use crate::store::Run;
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};

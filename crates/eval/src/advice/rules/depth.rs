@@ -7,7 +7,9 @@ use super::whole_percent;
 use crate::advice::{Basis, Confidence, Facts, Finding};
 use crate::experiment::Metric;
 use crate::messages::Message;
-use crate::statistics::{Usl, Verdict, judge as judge_ratios, median, median_interval};
+use crate::statistics::{
+    Usl, Verdict, judge as judge_ratios, marked_label, median, median_interval,
+};
 use crate::units;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -333,7 +335,7 @@ fn pairs(facts: &Facts<'_>) -> Vec<Pair> {
                     ("change", &units::percent(evidence.mean)),
                     ("interval", &interval),
                     ("n", &evidence.n),
-                    ("verdict", &evidence.label(verdict, facts.language)),
+                    ("verdict", &marked_label(&evidence, verdict, facts.language)),
                     ("cpu", &cpu_said),
                 ],
             );

@@ -9,7 +9,9 @@ use crate::advice::{Basis, Confidence, Facts, Finding};
 use crate::analysis::Row;
 use crate::experiment::Metric;
 use crate::messages::Message;
-use crate::statistics::{ALPHA, Evidence, Interval, Usl, Verdict, median, t_interval};
+use crate::statistics::{
+    ALPHA, Evidence, Interval, Usl, Verdict, marked_label, median, t_interval,
+};
 use crate::units;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -222,7 +224,7 @@ fn line(
             ("change", &units::percent(it.mean)),
             ("interval", &units::interval_behind(it.interval)),
             ("n", &it.n),
-            ("verdict", &it.label(verdict, facts.language)),
+            ("verdict", &marked_label(it, verdict, facts.language)),
             ("cpu", &cpu),
         ],
     )

@@ -10,8 +10,8 @@ use crate::crowd::{Base, CONTAINER_QUANTILES, Meeting, Patience, Progress, Seat,
 use crate::engine::Stop;
 use crate::error::Error;
 use crate::process;
-use crate::random::Random;
 use crate::statistics::quantile;
+use crate::statistics::random::Random;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -5,7 +5,7 @@
 //! removed files are used again, as FFSB does.
 
 use super::FfsbError;
-use crate::random::Random;
+use crate::statistics::random::Random;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};

@@ -8,7 +8,7 @@ use super::FfsbError;
 use super::files::Files;
 use super::profile::{FileSystem, Profile};
 use super::worker::Worker;
-use crate::random::Random;
+use crate::statistics::random::Random;
 use rustix::fs::Mode;
 use std::fs::{self, File};
 use std::io::Write;

@@ -6,7 +6,7 @@ use super::fileset::Set;
 use super::profile::Profile;
 use super::worker::Worker;
 use crate::clock::now_ns;
-use crate::random::Random;
+use crate::statistics::random::Random;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -6,7 +6,7 @@ use super::files::{Files, Held};
 use super::fileset::{Set, fill, size};
 use super::operation::{Call, Operation};
 use super::profile::{Access, Profile, ThreadGroup};
-use crate::random::Random;
+use crate::statistics::random::Random;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;

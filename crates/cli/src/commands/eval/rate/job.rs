@@ -149,7 +149,8 @@ async fn load(job: Job) -> anyhow::Result<JobResult> {
     rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS))?;
     let timer_slack_ns = rustix::thread::current_timer_slack()?;
     let load = Arc::clone(&job.load);
-    let mut random = eval::random::Random::new(load::seed_of_job(load.args.seed, job.index.into()));
+    let mut random =
+        eval::statistics::random::Random::new(load::seed_of_job(load.args.seed, job.index.into()));
     let mut payload = Buffer::zeroed(load.args.bs as usize);
     for chunk in payload.chunks_exact_mut(8) {
         chunk.copy_from_slice(&random.next_u64().to_le_bytes());

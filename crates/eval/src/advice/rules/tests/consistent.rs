@@ -1,7 +1,7 @@
 //! Advice never contradicts itself, and is never strong on too little, whatever was measured.
 
 use super::*;
-use crate::random::Random;
+use crate::statistics::random::Random;
 use crate::test_support::{head, plan};
 use std::fmt::Write as _;
 

@@ -86,7 +86,7 @@ pub(super) fn planted(
         run(&Planted {
             cell: work.cell,
             condition: &work.condition.id,
-            noise: (noise * crate::random::Random::of(9, part).normal()).exp(),
+            noise: (noise * crate::statistics::random::Random::of(9, part).normal()).exp(),
         })
     });
     card(&advised(&plan, &store), id)

@@ -3,7 +3,7 @@
 use super::*;
 use crate::experiment::Metric;
 use crate::history::Results;
-use crate::random::Random;
+use crate::statistics::random::Random;
 use crate::test_support::{TEXT, plan};
 
 /// A run with so much noise, slower by `shift`, with this tail.

@@ -62,7 +62,7 @@ impl LookRule {
 mod tests {
     use super::*;
     use crate::random::Random;
-    use crate::statistics::{ALPHA, Stake, verdict_of};
+    use crate::{ALPHA, Stake, verdict_of};
 
     /// How often looking again and again at data without a difference ends in "different"; neighbouring rounds
     /// resemble each other a little, as those of real devices do.

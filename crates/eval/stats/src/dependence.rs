@@ -148,7 +148,7 @@ fn part(values: &[f64], rho: f64, prior: f64) -> Part {
 mod tests {
     use super::*;
     use crate::random::Random;
-    use crate::statistics::t_interval;
+    use crate::t_interval;
 
     fn wandering(trial: u64, n: usize, rho: f64) -> Vec<f64> {
         let mut random = Random::of(41, trial);

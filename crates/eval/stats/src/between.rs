@@ -43,7 +43,7 @@ fn within(past: &[&Vec<f64>], new: &[f64]) -> Option<(f64, f64)> {
 mod tests {
     use super::*;
     use crate::random::Random;
-    use crate::statistics::welch_interval;
+    use crate::welch_interval;
 
     fn day(random: &mut Random, between: f64, runs: usize) -> Vec<f64> {
         let shift = between * random.normal();

@@ -20,13 +20,12 @@
 //! side. If it does not, the difference hangs on a few outliers and the answer is *inconclusive*.
 
 use super::{Belief, Interval, deviation, mean, median, median_interval, student};
-use crate::messages::{Language, Message};
 use serde::Serialize;
 
 /// The error that a report may make: 5 %.
 pub const ALPHA: f64 = 0.05;
-/// More rounds than this nobody runs; the answer is "more than that".
-const ROUNDS_NEEDED_MAX: u32 = 1000;
+/// The largest number of further rounds that [`Inconclusive::NeedsMore`] names.
+pub const ROUNDS_NEEDED_MAX: u32 = 1000;
 
 /// What paired log-ratios say before anything is decided.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -72,16 +71,6 @@ impl Evidence {
             | (Verdict::Inconclusive(NeedsMore(_)), Verdict::Inconclusive(NeedsMore(_))) => false,
             (alone, verdict) => alone != verdict,
         }
-    }
-
-    /// The verdict for people, marked († of so many) where it alone would have another.
-    pub fn label(&self, verdict: Verdict, language: Language) -> String {
-        let mark = if self.is_held_back(verdict) {
-            language.say(Message::HeldBackMark, &[("all", &self.judged_together)])
-        } else {
-            String::new()
-        };
-        verdict.label(language) + &mark
     }
 }
 
@@ -134,19 +123,6 @@ pub enum Withheld {
 }
 
 impl Withheld {
-    /// For people.
-    pub fn message(self) -> Message {
-        match self {
-            Self::Trend => Message::WithheldTrend,
-            Self::Step => Message::WithheldStep,
-            Self::Order => Message::WithheldOrder,
-            Self::CarryOver => Message::WithheldCarryOver,
-            Self::Autocorrelated => Message::WithheldAutocorrelated,
-            Self::Cliff => Message::WithheldCliff,
-            Self::Stalls => Message::WithheldStalls,
-        }
-    }
-
     /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -170,35 +146,6 @@ impl Verdict {
     /// Whether a difference was found.
     pub fn is_different(self) -> bool {
         matches!(self, Self::DifferentMatters | Self::DifferentSmall)
-    }
-}
-
-impl Verdict {
-    /// For people.
-    pub fn label(self, language: Language) -> String {
-        match self {
-            Self::Equivalent => language.text(Message::Equivalent).into(),
-            Self::DifferentMatters => language.text(Message::DifferentMatters).into(),
-            Self::DifferentSmall => language.text(Message::DifferentSmall).into(),
-            Self::Inconclusive(Inconclusive::NeedsMore(Some(more))) => {
-                language.say(Message::NeedsMore, &[("more", &more)])
-            }
-            Self::Inconclusive(Inconclusive::NeedsMore(None)) => {
-                language.say(Message::NeedsMany, &[("most", &ROUNDS_NEEDED_MAX)])
-            }
-            Self::Inconclusive(Inconclusive::Outliers) => language.text(Message::Outliers).into(),
-            Self::Inconclusive(Inconclusive::NoData) => language.text(Message::NoData).into(),
-            Self::Inconclusive(Inconclusive::NotDue(rounds)) => {
-                language.say(Message::NotDue, &[("rounds", &rounds)])
-            }
-            Self::Inconclusive(Inconclusive::Withheld(why)) => language.text(why.message()).into(),
-        }
-    }
-}
-
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(&self.label(Language::English))
     }
 }
 
