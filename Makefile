@@ -54,7 +54,8 @@ test: ## all that has to pass before a change goes in, with a table of times at 
 fmt: ## check the formatting
 	cargo fmt --all --check
 
-lint: ## clippy, and the compiler's warnings, as errors
+lint: ## clippy and the compiler's warnings as errors; links and messages of the docs
+	tools/check-docs
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 deny: ## check crates for licences, duplicates and sources
