@@ -64,6 +64,11 @@ deny: ## check crates for licences, duplicates and sources
 unit: ## the tests of all crates
 	cargo test --workspace --locked
 
+.PHONY: reference
+reference: ## write docs/commands.md from the definitions of the commands
+	cargo run --locked --quiet --package tsumugi -- manual $(TARGET_DIR)/manual
+	cp $(TARGET_DIR)/manual/commands.md docs/commands.md
+
 .PHONY: memory miri
 memory: ## the unsafe code of crate ring under Miri (where it is installed) and the thread sanitizer
 	tools/memory-check

@@ -37,13 +37,18 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(name = "tsumugi", version, propagate_version = true)]
 #[command(after_help = "\
-`tsumugi --version --verbose` also names the engine of this machine's reactors, and why.
+`tsumugi --version --verbose` also prints the I/O engine of this machine and the reason for it. `tsumugi \
+COMMAND --help` has examples and exit codes.
+
+Examples:
+    tsumugi up --local 3
+    tsumugi run --local 2 -- sh -c 'cd $TSUMUGI_MOUNT && make -j8'
 
 Environment:
-    TSUMUGI_JOB     the job that commands mean
-    TSUMUGI_ENGINE  the engine to insist on, as --engine
-    TSUMUGI_LOG     what is logged: error, warn (default), info, debug or trace, or of parts as in
-                    warn,operation=trace, which logs each operation; `up` passes it on to all nodes")]
+    TSUMUGI_JOB     the job that commands use without --job
+    TSUMUGI_ENGINE  the required engine, as --engine
+    TSUMUGI_LOG     what is logged: error, warn (default), info, debug or trace, or levels by part, as \
+in warn,operation=trace, which logs each operation; `up` passes it to all nodes")]
 pub(crate) struct Cli {
     #[command(flatten)]
     engine: engine::EngineArgs,
@@ -57,20 +62,20 @@ enum Command {
     Agent(agent::AgentArgs),
     /// Copy files and trees with many threads, in or out.
     Cp(cp::CpArgs),
-    /// Look at machines: what is missing, slow or unsafe for a job, and how to mend it.
+    /// Check machines: what is missing, slow or unsafe for a job, and how to fix it.
     Doctor(doctor::DoctorArgs),
     /// End a job's file system and remove every trace of it.
     Down(down::DownArgs),
-    /// Run experiments on storage, and report what they show.
+    /// Run experiments on storage and report the results.
     Eval(eval::EvalArgs),
     /// Serve counts and latencies of all jobs on this machine to Prometheus.
     Exporter(exporter::ExporterArgs),
-    /// Remove what is left of jobs whose processes are gone, as after a reboot.
+    /// Remove what dead jobs left, for example after a reboot.
     Gc(gc::GcArgs),
-    /// Look after a job's part on this machine; `up` starts this.
+    /// Watch a job's part on this machine; `up` starts this.
     #[command(hide = true)]
     Keep(keep::KeepArgs),
-    /// List the jobs on this machine, those included that a reboot or a crash left.
+    /// List the jobs on this machine, including those that a reboot or crash left.
     List(list::ListArgs),
     /// Write man pages and shell completions, for packages.
     #[command(hide = true)]
@@ -84,11 +89,11 @@ enum Command {
     Node(node::NodeArgs),
     /// Use NVMe over TCP targets: discover, list, read, write, measure.
     Nvme(Box<nvme::NvmeArgs>),
-    /// Renew a job's lease: it is still wanted.
+    /// Renew a job's lease.
     Renew(renew::RenewArgs),
-    /// Start again what has died of a job: nodes, the metadata service.
+    /// Start a job's dead processes again: nodes, the metadata service.
     Restart(restart::RestartArgs),
-    /// Make a job's file system, run a command on it, and take it down again.
+    /// Create a job's file system, run a command on it, and take it down again.
     Run(Box<run::RunArgs>),
     /// Show counts and latencies of a mount's operations.
     Stats(stats::StatsArgs),
@@ -98,13 +103,13 @@ enum Command {
     Stripe(stripe::StripeArgs),
     /// Export namespaces over NVMe/TCP.
     Target(target::TargetArgs),
-    /// Show what a job's nodes do: operations, latencies, local and remote bytes, and waits.
+    /// Show the activity of a job's nodes: operations, latencies, local and remote bytes, waits.
     Top(top::TopArgs),
-    /// Show operations as they happen, with their times.
+    /// Show operations as they end, with their times.
     Trace(trace::TraceArgs),
     /// Mount a union of directories, compatible with overlayfs and fuse-overlayfs.
     Union(union::UnionArgs),
-    /// Make a job's file system out of its nodes' SSDs.
+    /// Create a job's file system from its nodes' SSDs.
     Up(Box<up::UpArgs>),
 }
 

@@ -11,22 +11,22 @@ use std::process::ExitCode;
 /// Run a node's part of a job in the foreground, as a task of a Slurm step.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`tsumugi up --slurm` starts this on all nodes of an allocation, as one step:
-
+Example (`tsumugi up --slurm` starts this on all nodes of an allocation, as one step):
     srun --overlap --ntasks-per-node=1 tsumugi agent --job NAME
 
-It carries out the orders that `up` writes to its standard input, and stays when all nodes are ready. It
-ends when the job is taken down. SIGTERM, which Slurm sends when the step or its job ends, makes it take
-its node's part down first: processes, mount, backing files, directories. That its input ends, or that
-nothing reaches it any more, does not.
+It executes the orders that `up` writes to its standard input, and stays in the foreground after all \
+nodes are ready. It ends when the job is taken down. On SIGTERM, which Slurm sends when the step or its \
+job ends, it first removes its node's part: processes, mount, backing files, directories. The end of its \
+input, or a lost network, does not end it.
 
 Exit codes:
     0  nothing of the job is left on this node
-    1  the job could not be made, or something is left, which is named")]
+    1  the job could not be created, or something is left; it is named
+    2  wrong usage")]
 pub(crate) struct AgentArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// What the job calls this node (default: `$SLURMD_NODENAME`)
+    /// The node's name in the job [default: `$SLURMD_NODENAME`]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
 }

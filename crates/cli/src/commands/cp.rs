@@ -19,32 +19,33 @@ Examples:
     tsumugi cp -r --checksum inputs /mnt/job/           stage in
     tsumugi cp -r --checksum /mnt/job/results .         stage out
 
-Modes, times, symbolic and hard links, holes, extended attributes (user.*; as root trusted.* and
-capabilities too) and, as root, owners are kept; access control lists are not. A file takes its name when it is whole, so an interrupted copy leaves no half file under it.
+Keeps modes, times, symbolic and hard links, holes, extended attributes (user.*; as root also trusted.* \
+and capabilities) and, as root, owners. Does not keep access control lists. A file gets its name when it \
+is complete, so an interrupted copy leaves no partial file under it.
 
 Exit codes:
-    0    all was copied
+    0    everything was copied
     1    something could not be copied; it is named
     2    wrong usage
     130  stopped by Ctrl-C or a signal")]
 pub(crate) struct CpArgs {
-    /// What to copy
+    /// Files and directories to copy
     #[arg(value_name = "SRC", required = true)]
     sources: Vec<PathBuf>,
-    /// Where to: into it if it is a directory, else as it
+    /// Destination: a directory to copy into, otherwise the new name
     #[arg(value_name = "DST")]
     target: PathBuf,
-    /// Copy directories with all that is in them
+    /// Copy directories with their content
     #[arg(short, long)]
     recursive: bool,
-    /// Threads that copy
+    /// Number of copying threads
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Read the copies back and compare their BLAKE3 digests with what was read from the source
+    /// Read each copy back and compare its BLAKE3 digest with that of the source
     #[arg(long)]
     checksum: bool,
-    /// Leave extended attributes out
+    /// Do not copy extended attributes
     #[arg(long)]
     no_xattrs: bool,
     /// Print the result as JSON

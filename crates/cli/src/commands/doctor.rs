@@ -18,12 +18,12 @@ const WARNED: u8 = 3;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-    tsumugi doctor                               this machine
-    tsumugi doctor --nodes node1,node2,node3     these, over ssh, and whether they match
+    tsumugi doctor                               check this machine
+    tsumugi doctor --nodes node1,node2,node3     check these by ssh, and compare them
     tsumugi doctor --device-dir /nvme --size 500G
 
-Checks the kernel, io_uring, FUSE, limits, the site's file, leftovers of dead jobs, and the storage of a
-node. Measures the storage for about a second: it writes 64 MiB to an unnamed file in a directory; a
+Checks the kernel, io_uring, FUSE, limits, the site's file, leftovers of dead jobs, and a node's \
+storage. Measures the storage for about a second: in a directory it writes 64 MiB to an unnamed file, a \
 device it only reads.
 
 Exit codes:

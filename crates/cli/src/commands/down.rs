@@ -22,38 +22,39 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-    tsumugi down                          the job of this shell, see --job
+    tsumugi down                          end the job of this shell, see --job
     tsumugi down --job 4711               root also finds another user's job, and ends it as that user
-    tsumugi down --keep-logs ./logs       keep what its services have logged
-    tsumugi down --all                    every job of this user on this machine
-    tsumugi down --slurm-job 4711         in an epilog: what Slurm job 4711 has on this machine
+    tsumugi down --keep-logs ./logs       keep the logs of its services
+    tsumugi down --all                    end every job of this user on this machine
+    tsumugi down --slurm-job 4711         in an epilog: end this machine's part of the jobs made in \
+Slurm job 4711
 
-Nodes commit what was written and end; what has not ended in time is killed, however it was started.
-Then mounts, network namespaces, backing files and the job's directory go, and what `up` changed on
-the machine is changed back. May be repeated, and works after any crash, and after a reboot.
+Nodes commit their data and end. Processes that have not ended in time are killed. Then the command \
+removes mounts, network namespaces, backing files and the job's directory, and reverts the changes that \
+`up` made to the machine. It can be repeated, and works after any crash and after a reboot.
 
 Exit codes:
-    0  the job is gone (or there was none)
-    1  something is left, a process or a file; it is named, and `tsumugi down` can be repeated
+    0  the job is gone (or did not exist)
+    1  a process or file is left; it is named, and `tsumugi down` can be repeated
     2  wrong usage
-    3  the job is gone, but something had to be killed: what it had not committed is lost")]
+    3  the job is gone, but a process had to be killed: its uncommitted data is lost")]
 pub(crate) struct DownArgs {
     #[command(flatten)]
     find: FindArgs,
-    /// End all jobs of the user; those of others are left alone
+    /// End all jobs of the user, and no others
     #[arg(long, conflicts_with = "job")]
     all: bool,
-    /// End what this machine has of all jobs made in this Slurm job or its prolog, for an epilog; root: of any user
+    /// End this machine's part of all jobs made in this Slurm job or its prolog, for an epilog; as root, of any user
     #[arg(long, value_name = "JOB", conflicts_with_all = ["job", "all"])]
     slurm_job: Option<u32>,
-    /// Forget the job even if something of it cannot be removed, which is named
+    /// Forget the job even if a part of it cannot be removed; that part is named
     #[arg(long)]
     forget: bool,
-    /// Kill what has not ended after so long
+    /// Kill processes that have not ended after this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     deadline: Duration,
-    /// Keep the logs of all that ran for the job in this directory, as JOB.PART.log; on other machines of the job
-    /// those of their own in a directory of this name there
+    /// Keep the logs of the job's processes in this directory, as JOB.PART.log; other machines of the job keep
+    /// theirs in a directory of this name
     #[arg(long, value_name = "DIR", conflicts_with = "slurm_job")]
     keep_logs: Option<PathBuf>,
     /// Print the result as JSON

@@ -50,7 +50,7 @@ impl Engine {
 /// Options of every command.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    /// Use this engine, or fail. Without it, `io_uring` if it can be had
+    /// Require this engine, or fail [default: `io_uring` if the machine allows it]
     #[arg(long, global = true, value_name = "ENGINE", help_heading = "Global options")]
     #[arg(value_parser = Engine::reactors())]
     engine: Option<Engine>,

@@ -37,6 +37,11 @@ const DATABASE: &str = "results.sqlite";
 
 /// Arguments of `tsumugi eval`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tsumugi eval plan --quick experiments/nvmeof-container.toml
+  tsumugi eval run --quick experiments/nvmeof-container.toml
+  tsumugi eval compare nvmeof-container-quick")]
 pub(crate) struct EvalArgs {
     #[command(subcommand)]
     command: EvalCommand,
@@ -44,7 +49,7 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, Subcommand)]
 enum EvalCommand {
-    /// Run an FFSB profile, of version 5 or 6, as it is: alone, or in many containers at once.
+    /// Run an unchanged FFSB profile of version 5 or 6, alone or in many containers at once.
     #[command(after_help = "\
 Examples:
   tsumugi eval ffsb profile
@@ -52,15 +57,15 @@ Examples:
   tsumugi eval ffsb --containers 16 --directory /scratch profile
   tsumugi eval ffsb --containers 4 --runtime podman --directory /scratch profile
 
-Files are made in new directories below the profile's locations, or below --directory; nothing that is there
-is changed or removed, as FFSB itself would. A profile with reuse=1 that only reads uses the files that are
-at its locations. In containers each instance has a directory of its own; all begin together when the
-last one has its files.")]
+Files are created in new directories below the profile's locations, or below --directory. Unlike with \
+FFSB, existing files are neither changed nor removed. A profile with reuse=1 that only reads uses the \
+existing files at its locations. In containers each instance has its own directory; all start together \
+when the last one has its files.")]
     Ffsb(ffsb::FfsbArgs),
-    /// Be an instance of an FFSB profile.
+    /// One instance of an FFSB profile.
     #[command(hide = true)]
     FfsbInstance(ffsb::InstanceArgs),
-    /// Run an IOR script, or IOR's options, of version 2.10.3 or 4, as they are.
+    /// Run an unchanged IOR script, or IOR's options, of version 2.10.3 or 4.
     #[command(after_help = "\
 Examples:
   tsumugi eval ior -n 4 -f script.ior -O testFile=/scratch/ior
@@ -68,114 +73,133 @@ Examples:
   tsumugi eval ior -n 2 -- -a POSIX -b 64m -t 1m -F -e -o /scratch/ior
   mpirun -n 64 tsumugi eval ior -f script.ior
 
-Files that are there already are neither overwritten nor removed, unless the script says
-useExistingTestFile=1. Ranks are processes of this machine, or those of an MPI, for which its
-compiler (mpicc) has to be there.")]
+Existing files are neither overwritten nor removed, unless the script contains useExistingTestFile=1. \
+Ranks are processes of this machine, or of an MPI, whose compiler (mpicc) must be installed.")]
     Ior(ior::IorArgs),
-    /// Be a rank of an IOR test.
+    /// One rank of an IOR test.
     #[command(hide = true)]
     IorRank,
-    /// Measure how fast many processes make, look at, read and remove files.
+    /// Measure how fast many processes create, stat, read and remove files.
     #[command(after_help = "\
 Examples:
   tsumugi eval mdtest -n 4 -i 10000 /scratch
   tsumugi eval mdtest -n 4 -i 1000 -u -N -w 4k --json /scratch")]
     Mdtest(mdtest::MdtestArgs),
-    /// Be one process of mdtest.
+    /// One process of mdtest.
     #[command(hide = true)]
     MdtestWorker(mdtest::WorkerArgs),
     /// Serve a device of known speed.
     #[command(hide = true)]
     Paced(paced::PacedArgs),
-    /// Load files or devices at a fixed rate, and tell latency and CPU time per request.
+    /// Load files or devices at a fixed rate and report latency and CPU time per request.
     #[command(after_help = "\
 Examples:
   tsumugi eval rate --rate 20000 --bs 8KiB --batch 4 --runtime 10 /scratch/file
   tsumugi eval rate --rate 20000 --units 192 --numjobs 2 --queue elevator --json /scratch/file
-  tsumugi eval rate --rate 20000 --batch 4 null       # what the generator itself takes
+  tsumugi eval rate --rate 20000 --batch 4 null       # the cost of the generator itself
 
-Requests are due at fixed times, whatever became of earlier ones; latency counts from then. Writing needs
---overwrite for files, and --destroy SERIAL for block devices.")]
+Requests are due at fixed times, independent of earlier ones; latency counts from the due time. Writing \
+needs --overwrite for files and --destroy SERIAL for block devices.")]
     Rate(rate::RateArgs),
-    /// Run an experiment, and write its report.
+    /// Run an experiment and write its report.
     #[command(after_help = "\
 Examples:
   tsumugi eval run --quick experiments/nvmeof-container.toml
   tsumugi eval run --resume --out results experiments/nvmeof-container.toml
 
-Ctrl-C ends it; what was measured is kept, and --resume goes on. Exit codes: 0 done, 1 failed,
-2 wrong usage, 130 interrupted.")]
+Ctrl-C stops it and keeps the measurements; --resume continues.
+
+Exit codes:
+  0    done
+  1    failed
+  2    wrong usage
+  130  interrupted")]
     Run(RunArgs),
     /// Show what an experiment would run, how long it takes and what it writes.
+    #[command(after_help = "\
+Examples:
+  tsumugi eval plan --quick experiments/nvmeof-container.toml
+  tsumugi eval plan --show experiments/nvmeof-container.toml    # with fio's job files")]
     Plan(PlanArgs),
-    /// Run several experiments, one after the other, and write one report of all.
+    /// Run several experiments one after the other and write one report of all.
     #[command(after_help = "\
 Examples:
   tsumugi eval studies --quick --time 30m --out studies-quick experiments/nvme*.toml
   tsumugi eval studies --resume --out studies-quick --quick --time 30m experiments/nvme*.toml
 
-Each has a directory of its own below --out, and the page of all is index.html there. One that fails does
-not keep the others from their turn. --time is divided: each may take an equal part of what is left, so name
-short ones first. Ctrl-C ends it; what was measured is kept, and --resume goes on. Exit codes: 0 done,
-1 one or more failed, 2 wrong usage, 130 interrupted.")]
+Each experiment has its own directory below --out, with a page of all in index.html. If one fails, the \
+next one starts. --time is divided: each may use an equal part of the time that is left, so name short \
+experiments first. Ctrl-C stops it and keeps the measurements; --resume continues.
+
+Exit codes:
+  0    done
+  1    one or more experiments failed
+  2    wrong usage
+  130  interrupted")]
     Studies(studies::StudiesArgs),
-    /// Write the report of results again, or one of several results.
+    /// Write the report of one or several results again.
     #[command(after_help = "\
 Examples:
   tsumugi eval report results
-  tsumugi eval report --language ja studies-quick      # of a directory of directories of results: all
+  tsumugi eval report --language ja studies-quick      # all pages of a directory of results
   tsumugi eval report --out all results-a results-b")]
     Report(ReportArgs),
-    /// Show experiments in a browser: stored ones, and those that run.
+    /// Show stored and running experiments in a browser.
     #[command(after_help = "\
 Examples:
   tsumugi eval serve                          # all results below this directory
   tsumugi eval serve --language ja results
-  ssh -L 8080:127.0.0.1:8080 NODE             # from elsewhere, then http://127.0.0.1:8080/
+  ssh -L 8080:127.0.0.1:8080 NODE             # from another machine, then http://127.0.0.1:8080/
 
-It listens on this machine alone unless --listen says otherwise, changes nothing, and ends with Ctrl-C.
-To look at a run costs CPU time on the machine that it measures.")]
+It listens on loopback unless --listen names another address, changes nothing, and ends with Ctrl-C. \
+Viewing a running experiment costs CPU time on the machine that it measures.")]
     Serve(serve::ServeArgs),
-    /// Print the verdicts of results, or what changed between two.
+    /// Print the verdicts of a result, or the changes between two.
     #[command(after_help = "\
 Examples:
   tsumugi eval compare results
   tsumugi eval compare results-before results-after
 
-Two results are not paired: what differs between the two times is in the change. Where machine, kernel,
-loads or limits differ, ratios are shown with the reasons, and no verdicts.")]
+Two results are not paired, so a change contains everything that differed between the two times. If \
+machine, kernel, loads or limits differ, the command prints ratios with the reasons, and no verdicts.")]
     Compare(compare::CompareArgs),
-    /// Take results of fio, IOR, FFSB and elbencho over, as runs of an experiment.
+    /// Import results of fio, IOR, FFSB or elbencho as runs of an experiment.
     #[command(after_help = "\
 Examples:
   tsumugi eval import run1.json run2.json run3.json --into before
   tsumugi eval import --format ior --name lustre job-*.out
   tsumugi eval compare before results
 
-Formats are fio's JSON, IOR's text (2.10.3 to 4) and JSON (4), what FFSB prints, and elbencho's CSV. The
-same point measured again is another round. Nothing pairs imported runs, and nothing is known of them but
-what their files say.")]
+Formats are fio's JSON, IOR's text (2.10.3 to 4) and JSON (4), FFSB's output, and elbencho's CSV. \
+Importing the same point again adds a round. Imported runs are not paired, and only the content of their \
+files is known.")]
     Import(import::ImportArgs),
-    /// Show what became of an experiment from result to result, and whether it got worse.
+    /// Show how an experiment's results develop, and whether they got worse.
     #[command(after_help = "\
 Examples:
   tsumugi eval history results/                          # a directory of directories of results
   tsumugi eval history --fail-on-regression experiments/self-test.toml nightly/
 
-Results of the same plan on the same machine are one series. Its latest is judged once there are three
-before it. Exit codes: 0 nothing is worse or it is not judged, 1 failed, 2 wrong usage, 3 worse (with
---fail-on-regression).")]
+Results of the same plan on the same machine are one series. The latest result is judged once there are \
+three earlier ones.
+
+Exit codes:
+  0  not worse, or not judged
+  1  failed
+  2  wrong usage
+  3  worse (with --fail-on-regression)")]
     History(history::HistoryArgs),
-    /// Say what stored results advise, for one's own pattern if it is told.
+    /// Show advice from stored results, for your own access pattern if you give one.
     #[command(after_help = "\
 Examples:
   tsumugi eval advise --pattern 'write shared 1MiB x 64 ranks' results/
   tsumugi eval advise --pattern 'random read 4KiB x 16 depth 4 remote container'
   tsumugi eval advise --thresholds
 
-A pattern has any of: read, write or mixed, with random or sequential before it; shared or own files; a
-size; x N or N ranks (jobs, processes, threads); depth N; container or native; remote or local; collective
-or independent. Cells within an octave of size, jobs and depth count; else it is told what to run.")]
+A pattern contains any of: read, write or mixed, with random or sequential before it; shared or own \
+files; a size; x N or N ranks (jobs, processes, threads); depth N; container or native; remote or local; \
+collective or independent. Cells within a factor of two of size, jobs and depth count; if there are \
+none, the output names what to run.")]
     Advise(advise::AdviseArgs),
     /// Wait for an experiment's end, and clean up if it was killed.
     #[command(hide = true)]
@@ -186,16 +210,16 @@ or independent. Cells within an octave of size, jobs and depth count; else it is
 struct RunArgs {
     /// Experiment file (TOML)
     experiment: PathBuf,
-    /// Few cells and short runs, for a first look
+    /// Run few cells for a short time, for a first look
     #[arg(long)]
     quick: bool,
-    /// Directory for results [default: the experiment's name, with -quick if it is]
+    /// Directory for results [default: the experiment's name, with -quick for the quick form]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Directory below which files are made to work on
+    /// Directory below which the files for the load are created
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     data: PathBuf,
-    /// Go on with results that are there
+    /// Continue with existing results
     #[arg(long)]
     resume: bool,
 }
@@ -204,10 +228,10 @@ struct RunArgs {
 struct PlanArgs {
     /// Experiment file (TOML)
     experiment: PathBuf,
-    /// The quick form
+    /// Use the quick form
     #[arg(long)]
     quick: bool,
-    /// Show the job file of every cell too
+    /// Also show the job file of every cell
     #[arg(long)]
     show: bool,
 }
@@ -223,7 +247,7 @@ struct ReportArgs {
     /// Directories of results, or a directory of such directories
     #[arg(required = true)]
     results: Vec<PathBuf>,
-    /// Directory for one report of all [default for a directory of directories: that]
+    /// Directory for one report of all [default: the given directory of directories]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Language of page and charts [default: the experiment's]

@@ -16,26 +16,24 @@ use std::process::ExitCode;
 Examples:
     tsumugi exporter                              at http://127.0.0.1:9464/metrics
     tsumugi exporter --job 4711 --listen 127.0.0.1:9500
-    tsumugi exporter --once                       print the text instead
+    tsumugi exporter --once                       print the text and end
 
-It asks each node and metadata service of the jobs of this user (root: of all users) on this machine each time that
-Prometheus asks. Labels name the job and its part. contrib/grafana has a board for it, docs/observability.md what
-the names mean.
-
-It runs until a signal ends it.
+At each scrape it reads the counters of every node and metadata service of this user's jobs on this \
+machine (as root: of all users). Labels name the job and its part. contrib/grafana contains a dashboard; \
+docs/observability.md lists the metrics. The exporter runs until a signal ends it.
 
 Exit codes:
     0  printed
-    1  it cannot listen there
+    1  cannot listen at this address
     2  wrong usage")]
 pub(crate) struct ExporterArgs {
-    /// Where to listen
+    /// Address to listen at
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9464")]
     listen: SocketAddr,
-    /// Allow listening beyond loopback: whoever reaches the port can read counts and names of jobs and nodes
+    /// Allow an address beyond loopback: any program that reaches the port can read counts and names of jobs and nodes
     #[arg(long)]
     insecure: bool,
-    /// Serve this job alone
+    /// Serve this job only
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// Print the text once, and end

@@ -19,22 +19,22 @@ Examples:
     tsumugi gc --dry-run           show what would be removed
     tsumugi gc                     remove it
 
-Looks at this user's jobs that have no process left on this machine; as root at those of all users, each
-as that user. Removes their backing files, stores, dead mounts, records and directories. A job with a
-running process is never touched. Files that were kept by `up --keep-devices` stay.
+Removes backing files, stores, dead mounts, records and directories of this user's jobs without a \
+process on this machine; as root, of all users' jobs, each with its user's rights. Never touches a job \
+with a running process. Files that `up --keep-devices` kept stay.
 
 Exit codes:
-    0  nothing that could be removed is left
+    0  nothing removable is left
     1  something could not be removed; it is named
     2  wrong usage")]
 pub(crate) struct GcArgs {
-    /// Show what would be removed, and remove nothing
+    /// Show what would be removed, but remove nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// Only jobs with their directory in this one
+    /// Only jobs whose directory is in DIR
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Give up on a job after so long
+    /// Give up on a job after this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     deadline: Duration,
     /// Print as JSON

@@ -12,15 +12,16 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-    tsumugi list                   this user's jobs; for root those of all users
+    tsumugi list                   this user's jobs; as root, all users' jobs
     tsumugi list --json            for programs
 
 States:
     running     all its processes on this machine run
     damaged     some are dead: `tsumugi status` shows which, `tsumugi restart` starts them again
-    starting    `tsumugi up` works on it
+    starting    `tsumugi up` is creating it
     unfinished  `tsumugi up` was killed: end it with `tsumugi down`
     remote      its nodes are on other machines
+    elsewhere   it was started in another PID namespace, such as a container's host
     dead        no process is left: `tsumugi gc` removes the rest
 
 Exit codes:
@@ -28,7 +29,7 @@ Exit codes:
     1  something could not be read; the rest is listed
     2  wrong usage")]
 pub(crate) struct ListArgs {
-    /// Only jobs with their directory in this one
+    /// Only jobs whose directory is in DIR
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Only jobs of this user

@@ -1,4 +1,6 @@
-//! `tsumugi manual`: writes man pages and shell completions, for packages.
+//! `tsumugi manual`: writes man pages, shell completions and the reference of commands.
+
+mod reference;
 
 use super::Cli;
 use anyhow::Context;
@@ -7,10 +9,10 @@ use clap_complete::Shell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Write man pages and shell completions.
+/// Write man pages, shell completions and the reference of commands.
 #[derive(Debug, Args)]
 pub(crate) struct ManualArgs {
-    /// Where to: DIR/man1 and DIR/completions
+    /// Directory to write into: man1/, completions/ and commands.md
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
@@ -20,7 +22,7 @@ pub(crate) fn run(args: &ManualArgs) -> anyhow::Result<ExitCode> {
     let (pages, completions) = (args.directory.join("man1"), args.directory.join("completions"));
     for directory in [&pages, &completions] {
         std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
+            .with_context(|| format!("cannot create {}", directory.display()))?;
     }
     clap_mangen::generate_to(Cli::command(), &pages)
         .with_context(|| format!("cannot write pages to {}", pages.display()))?;
@@ -28,5 +30,8 @@ pub(crate) fn run(args: &ManualArgs) -> anyhow::Result<ExitCode> {
         clap_complete::generate_to(shell, &mut Cli::command(), "tsumugi", &completions)
             .with_context(|| format!("cannot write completions to {}", completions.display()))?;
     }
+    let page = args.directory.join("commands.md");
+    std::fs::write(&page, reference::page())
+        .with_context(|| format!("cannot write {}", page.display()))?;
     Ok(ExitCode::SUCCESS)
 }

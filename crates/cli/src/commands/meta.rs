@@ -27,17 +27,16 @@ const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 /// Run a metadata service.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
+Examples:
     head -c 32 /dev/urandom | xxd -p -c 64 >secret; chmod 600 secret
     tsumugi meta --listen 127.0.0.1:7000 --store /var/tmp/job.meta --secret secret
     tsumugi meta check /var/tmp/job.meta
 
-As a rule `tsumugi up` starts it. A later start on the same store goes on where it ended, also after a
-crash: `tsumugi restart` does that for a job, with the address that its nodes know. It is refused if
-acknowledged commits are missing from the store, as after damage to its disk.
+Usually `tsumugi up` starts it. A later start on the same store continues from its end, also after a \
+crash; `tsumugi restart` does this for a job, with the address that its nodes know. It refuses to start \
+if acknowledged commits are missing from the store, for example after damage to its disk.
 
-Signals: SIGINT and SIGTERM end it in good order. SIGUSR1 prints a line on its state. SIGHUP and
-SIGUSR2 do nothing.
+SIGINT and SIGTERM end it in good order. SIGUSR1 prints a line on its state. SIGHUP and SIGUSR2 do nothing.
 
 Exit codes:
     0  ended in good order
@@ -53,13 +52,17 @@ pub(crate) struct MetaArgs {
 
 #[derive(Debug, Subcommand)]
 enum MetaCommand {
-    /// Check whether a store has all that was acknowledged.
+    /// Check whether a store has everything that was acknowledged.
     #[command(after_help = "\
 Example:
     tsumugi meta check /var/tmp/job.meta
 
-Changes nothing. The service must not be running. Exit status: 0 if nothing is missing, 1 if commits are
-missing, files are damaged, or the store cannot be read.")]
+Changes nothing. The service must not be running.
+
+Exit codes:
+    0  nothing is missing
+    1  commits are missing, files are damaged, or the store cannot be read
+    2  wrong usage")]
     Check {
         /// Directory of the store
         #[arg(value_name = "DIR")]
@@ -69,16 +72,16 @@ missing, files are damaged, or the store cannot be read.")]
 
 #[derive(Debug, Args)]
 struct ServeArgs {
-    /// Where to listen; port 0 takes a free one
+    /// Address to listen at; port 0 chooses a free port
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7000")]
     listen: SocketAddr,
-    /// Directory of the store; made if it is missing
+    /// Directory of the store; created if missing
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    /// File with the job's key: 64 hexadecimal digits. It has to be closed to other users
+    /// File with the job's key: 64 hexadecimal digits, readable by this user only
     #[arg(long, value_name = "FILE")]
     secret: PathBuf,
-    /// Go on although acknowledged commits are missing from the store: what they changed is lost
+    /// Continue although acknowledged commits are missing from the store; their changes are lost
     #[arg(long)]
     accept_loss: bool,
     /// Network namespace for the sockets, e.g. /run/netns/meta
@@ -90,14 +93,14 @@ struct ServeArgs {
     /// With --plain, allow listening beyond loopback
     #[arg(long)]
     insecure: bool,
-    /// User and group that own the root directory, which is then closed to others, when the store is
-    /// made (default: those of this process, with mode 755)
+    /// Owner of the root directory of a new store; the directory is then closed to other users [default:
+    /// user and group of this process, with mode 755]
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
-    /// Socket at which `tsumugi stats` and `tsumugi trace` ask, for this user alone
+    /// Socket for `tsumugi stats` and `tsumugi trace`, for this user only
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Address at which Prometheus gets counts and latencies, over HTTP
+    /// Address at which Prometheus scrapes counts and latencies over HTTP
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
     /// Microseconds to spin for work before sleeping

@@ -30,7 +30,10 @@ const HELPER_WAIT: Duration = Duration::from_secs(5);
 /// Run a node: its target, its agent and its mount.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example of a configuration:
+Example:
+    tsumugi node /run/tsumugi/4711/node2.toml
+
+A configuration:
     name = \"node1\"
     meta = \"127.0.0.1:7000\"
     secret = \"/run/tsumugi/job/node1.key\"
@@ -38,13 +41,13 @@ Example of a configuration:
     mount = \"/mnt/job\"
     [[device]]
     path = \"/scratch/node1.img\"
-    size = \"2G\"            # made and written once if it is missing
+    size = \"2G\"            # created and written once if it is missing
 
-As a rule `tsumugi up` writes it and starts the node. A node of a job that was killed is started again
-by `tsumugi restart`, or by `tsumugi node` with its file in the job's directory.
+Usually `tsumugi up` writes it and starts the node. `tsumugi restart`, or `tsumugi node` with the file \
+in the job's directory, starts a killed node again.
 
-Signals: SIGINT and SIGTERM end the node in good order: what was written is committed, the file system
-unmounted, the target stopped. SIGUSR1 prints a line on its state. SIGHUP and SIGUSR2 do nothing.
+SIGINT and SIGTERM end the node in good order: it commits its data, unmounts the file system and stops \
+the target. SIGUSR1 prints a line on its state. SIGHUP and SIGUSR2 do nothing.
 
 Exit codes:
     0  ended in good order

@@ -22,13 +22,17 @@ use std::process::ExitCode;
 
 /// Exit codes beside 0, 1 and 2.
 const EXIT_CODES: &str = "\
+Examples:
+  tsumugi nvme discover -a 10.0.0.7
+  tsumugi nvme perf -a 10.0.0.7 -n NQN --rw randread --bs 4k --iodepth 32 --runtime 10
+
 Exit codes:
   0  done
   1  failed
   2  wrong usage
   3  the target cannot be reached, or refuses the connection
   4  an I/O command failed
-  5  data is not what it ought to be";
+  5  data differs from what was written";
 
 /// Arguments of `tsumugi nvme`.
 #[derive(Debug, Args)]
@@ -40,12 +44,12 @@ pub(crate) struct NvmeArgs {
 
 #[derive(Debug, Subcommand)]
 enum NvmeCommand {
-    /// Attach a namespace: as a block device of the kernel's host, else as a file through FUSE.
+    /// Attach a namespace: as a block device through the kernel's host, otherwise as a file through FUSE.
     #[command(after_help = "Examples:\n  \
         tsumugi nvme attach -a 10.0.0.7 -n NQN --mount DIR --destroy SERIAL\n  \
         tsumugi nvme attach -a 10.0.0.7 -n NQN --engine own --mount DIR")]
     Attach(attach::AttachArgs),
-    /// Detach what the kernel's host has of a subsystem, e.g. after an attach that was killed.
+    /// Detach a subsystem from the kernel's host, for example after a killed attach.
     #[command(after_help = "Example:\n  tsumugi nvme detach -a 10.0.0.7 -n NQN")]
     Detach(attach::DetachArgs),
     /// Show which subsystems a discovery service offers.
@@ -75,20 +79,22 @@ enum NvmeCommand {
         tsumugi nvme perf -a 10.0.0.7 -n NQN --rw write --bs 1M --verify --destroy SERIAL")]
     Perf(perf::PerfArgs),
     /// Show Identify Controller.
+    #[command(after_help = "Example:\n  tsumugi nvme id-ctrl -a 10.0.0.7 -n NQN --json")]
     IdCtrl(show::IdControllerArgs),
     /// Show Identify Namespace.
+    #[command(after_help = "Example:\n  tsumugi nvme id-ns -a 10.0.0.7 -n NQN --namespace-id 1")]
     IdNs(show::IdNamespaceArgs),
-    /// Make a key by which a host or a target proves itself (DH-HMAC-CHAP).
+    /// Create a key for the authentication of a host or target (DH-HMAC-CHAP).
     #[command(after_help = "Example:\n  tsumugi nvme gen-dhchap-key --hmac 1 --output host.key")]
     GenDhchapKey(keys::GenerateArgs),
-    /// Check that such a key is well formed.
+    /// Check that a DH-HMAC-CHAP key is well formed.
     #[command(after_help = "Example:\n  tsumugi nvme check-dhchap-key --key host.key")]
     CheckDhchapKey(keys::CheckKeyArgs),
-    /// Make a key for TLS between a host and a target.
+    /// Create a key for TLS between a host and a target.
     #[command(after_help = "Examples:\n  tsumugi nvme gen-tls-key --hmac 2 --output tls.key\n  \
         tsumugi nvme gen-tls-key --output tls.key --hostnqn HOSTNQN --subsysnqn NQN --identity 1")]
     GenTlsKey(tls::GenerateArgs),
-    /// Check that such a key is well formed, or show its identity for a host and a subsystem.
+    /// Check that a TLS key is well formed, or show its identity for a host and a subsystem.
     #[command(after_help = "Examples:\n  tsumugi nvme check-tls-key --keydata tls.key\n  \
         tsumugi nvme check-tls-key --keydata tls.key --hostnqn HOSTNQN --subsysnqn NQN --identity 1")]
     CheckTlsKey(tls::CheckArgs),

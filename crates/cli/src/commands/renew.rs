@@ -12,18 +12,18 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-    tsumugi up --local 2 --lease 1h        a job that goes when its lease lapses
-    tsumugi renew                          it lasts another hour
-    tsumugi renew --lease 10m              it lasts ten minutes from now
+    tsumugi up --local 2 --lease 1h        a job that ends when its lease expires
+    tsumugi renew                          extend it by another hour
+    tsumugi renew --lease 10m              let it last ten minutes from now
 
 Exit codes:
     0  the lease is renewed on all machines of the job
-    1  there is no such job, it has no lease, or some machine could not be reached, which is named
+    1  there is no such job, it has no lease, or a machine could not be reached; it is named
     2  wrong usage")]
 pub(crate) struct RenewArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// How long it lasts from now on (default: what `up --lease` said)
+    /// New duration from now on [default: that of `up --lease`]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     lease: Option<Duration>,
     /// Print the result as JSON

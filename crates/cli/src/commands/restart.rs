@@ -14,24 +14,24 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-    tsumugi restart                start again all that is dead
+    tsumugi restart                start all dead processes again
     tsumugi restart node2          only this node
     tsumugi restart meta           only the metadata service
 
-The metadata service listens at its old address again and has all that was committed. A node has its
-old device and mount point. What runs is left alone. Nothing that was on a memory device is left.
+The metadata service listens at its old address and has everything that was committed. A node has its \
+old device and mount point. Running processes are not touched. Data on a memory device is lost.
 
 Exit codes:
-    0  all of it runs
+    0  everything runs
     1  something could not be started
     2  wrong usage")]
 pub(crate) struct RestartArgs {
-    /// Names of nodes, or `meta`; all that is dead without any
+    /// Names of nodes, or `meta` [default: everything that is dead]
     #[arg(value_name = "NAME")]
     parts: Vec<String>,
     #[command(flatten)]
     job: JobArgs,
-    /// Give up when it is not ready after so long
+    /// Give up if it is not ready after this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     ready_within: Duration,
     /// Print as JSON

@@ -38,13 +38,13 @@ const SIGNALLED: i32 = 128;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     up: UpArgs,
-    /// Copy SRC to DST in the file system first; may be repeated
+    /// Copy SRC to DST in the file system before the command; may be repeated
     #[arg(long, value_name = "SRC:DST", value_parser = parse_staging)]
     stage_in: Vec<Staging>,
-    /// Copy SRC of the file system to DST afterwards, if the command succeeds; may be repeated
+    /// Copy SRC of the file system to DST if the command succeeds; may be repeated
     #[arg(long, value_name = "SRC:DST", value_parser = parse_staging)]
     stage_out: Vec<Staging>,
-    /// Stage out even if the command fails or is ended by a signal
+    /// Copy results out even if the command fails or a signal ends it
     #[arg(long, requires = "stage_out")]
     stage_out_always: bool,
     /// The command and its arguments
@@ -58,15 +58,15 @@ Examples:
     tsumugi run --local 2 -- sh -c 'cd $TSUMUGI_MOUNT && make -j8'
     tsumugi run --nodes node1,node2 --insecure --stage-in inputs:/ --stage-out results:. -- ./job
 
-The command finds the job's name in $TSUMUGI_JOB and the mount of the first node in $TSUMUGI_MOUNT.
-Paths in the file system are relative to that mount. Without --job it is called run-PID. Signals go to the command. However this ends,
-kill -9 included, the file system is taken down.
+The command finds the job's name in $TSUMUGI_JOB and the mount of the first node in $TSUMUGI_MOUNT. \
+Paths in the file system are relative to that mount. Without --job the job's name is run-PID. Signals \
+are forwarded to the command. The file system is taken down at the end in any case, also after kill -9.
 
-Exit codes: that of the command, 128 and its number if a signal has killed it, and
-    125  the file system could not be made, or staging failed, or something is left, which is named
+Exit codes: that of the command, 128 plus the number of a signal that killed it, or
+    125  the file system could not be created, staging failed, or something is left; it is named
     126  the command cannot be executed
     127  there is no such command
-    130  stopped by Ctrl-C or a signal before the command began
+    130  stopped by Ctrl-C or a signal before the command started
     2    wrong usage";
 
 /// What is copied where.

@@ -13,16 +13,16 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-    tsumugi stats /mnt/job                       all since the mount's process started
-    tsumugi stats /mnt/job --interval 1          rates of each second, until Ctrl-C
+    tsumugi stats /mnt/job                       everything since the mount's process started
+    tsumugi stats /mnt/job --interval 1          each second, until Ctrl-C
     tsumugi stats /mnt/job --interval 1 --count 5 --json
-    tsumugi stats /mnt/job --prometheus          Prometheus' text form
+    tsumugi stats /mnt/job --prometheus          in the text format of Prometheus
     tsumugi stats /run/tsumugi/4711/meta-service.sock   the metadata service of job 4711
 
-Families of operations: fuse (requests of the kernel), client (data on devices, near and far), call (calls
-to the metadata service), return (rights given back), target and host (NVMe commands); of the metadata service
-serve (calls) and recall (rights taken back). A latency is shown as the end of its bucket, at most a quarter
-above. What each name means is in docs/observability.md.
+Families of operations in a node: fuse (requests of the kernel), client (data on devices, near and far), \
+call (calls to the metadata service), return (rights given back), target and host (NVMe commands). In \
+the metadata service: serve (calls) and recall (rights taken back). A latency is shown as the upper end \
+of its bucket, at most a quarter too high. docs/observability.md explains all names.
 
 Exit codes:
     0  shown
@@ -32,16 +32,16 @@ pub(crate) struct StatsArgs {
     /// A path in a mount, or a service's socket
     #[arg(value_name = "MNT")]
     place: PathBuf,
-    /// Show what is done in each so many seconds
+    /// Show the operations of each interval of this length
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     interval: Option<Duration>,
-    /// End after so many intervals
+    /// End after N intervals
     #[arg(long, value_name = "N", requires = "interval")]
     count: Option<u64>,
-    /// Print JSON, an object a line
+    /// Print JSON, one object per line
     #[arg(long, conflicts_with = "prometheus")]
     json: bool,
-    /// Print the text that Prometheus gets
+    /// Print in the text format of Prometheus
     #[arg(long, conflicts_with = "interval")]
     prometheus: bool,
 }

@@ -30,9 +30,9 @@ Examples:
     tsumugi status                        the job of this shell, see --job
     tsumugi status --job 4711 --json      for programs
 
-A node is running, DEAD, not started, or UNREACHABLE: its machine does not answer. A mount is mounted,
-not mounted, DEAD (its node is gone; calls get ENOTCONN) or SILENT (it does not answer). What is dead
-is started again by `tsumugi restart`.
+A node is running, DEAD, not started, or UNREACHABLE (its machine does not answer). A mount is mounted, \
+not mounted, DEAD (its node is gone; calls get ENOTCONN) or SILENT (it does not answer). `tsumugi \
+restart` starts dead processes again.
 
 Exit codes:
     0  all is well

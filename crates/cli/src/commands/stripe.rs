@@ -21,8 +21,8 @@ Examples:
     tsumugi stripe set --stripe-count -1 --stripe-size 4M /mnt/job/shared
     tsumugi stripe get /mnt/job/shared
 
-New files inherit the layout of their directory. A file's layout can be set while it is empty.
-stripe_count 0 is the default, the node's own device first; -1 is all devices.")]
+New files inherit the layout of their directory. A file's layout can be set while it is empty. A stripe \
+count of 0 is the default, the node's own device first; -1 is all devices.")]
 pub(crate) struct StripeArgs {
     #[command(subcommand)]
     command: StripeCommand,
@@ -31,6 +31,7 @@ pub(crate) struct StripeArgs {
 #[derive(Debug, Subcommand)]
 enum StripeCommand {
     /// Show layouts.
+    #[command(after_help = "Example:\n    tsumugi stripe get /mnt/job/shared")]
     Get {
         /// Files and directories
         #[arg(value_name = "PATH", required = true)]
@@ -39,12 +40,15 @@ enum StripeCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Set layouts; what is not named stays as it is.
+    /// Set layouts; settings that are not given stay unchanged.
+    #[command(
+        after_help = "Example:\n    tsumugi stripe set --stripe-count -1 --stripe-size 4M /mnt/job/shared"
+    )]
     Set {
-        /// Bytes on one device before the next one's turn
+        /// Bytes on one device before the next device follows
         #[arg(long, value_name = "BYTES", value_parser = crate::deploy::size::parse)]
         stripe_size: Option<u64>,
-        /// Devices: 0 near first, -1 all
+        /// Number of devices: 0 near first, -1 all
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         stripe_count: Option<i32>,
         /// Files and directories

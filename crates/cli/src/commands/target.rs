@@ -41,28 +41,28 @@ Examples:
   Half a gigabyte of memory, for a test on this machine:
     tsumugi target --namespace memory:512M
 
-  A file, made and written once if it is not there yet, for one host:
+  A file, created and written once if missing, for one host:
     tsumugi target --namespace file:/scratch/disk,size=4G --allow-host HOSTNQN
 
-  A second target on the same machine, under a name of your own:
+  A second target on the same machine, with its own name:
     tsumugi target --listen 127.0.0.1:4421 --namespace file:/scratch/other,size=4G \\
         --nqn nqn.2026-01.org.example:$(hostname):other
 
-  A disk, for other machines, on two cores that spin a little before they sleep:
+  A disk, for other machines, on two cores that spin shortly before they sleep:
     tsumugi target --listen 10.0.0.7:4420 --insecure --cores 2 --poll-us 50 \\
         --namespace /dev/nvme0n1
 
-  A disk, for a host on another machine that proves itself by a key:
+  A disk, for a host on another machine that authenticates with a key:
     tsumugi nvme gen-dhchap-key --output host.key
     tsumugi target --listen 10.0.0.7:4420 --host HOSTNQN,dhchap-key=host.key \\
         --namespace /dev/nvme0n1
 
-  The same under TLS 1.3, so that nobody on the way can read or change anything:
+  The same under TLS 1.3, so that no one on the network can read or change data:
     tsumugi nvme gen-tls-key --hmac 2 --output tls.key
     tsumugi target --listen 10.0.0.7:4420 --host HOSTNQN,tls-key=tls.key \\
         --namespace /dev/nvme0n1
 
-  From a file:
+  A configuration file:
     tsumugi target target.toml
 
     listen = [\"10.0.0.7:4420\"]
@@ -76,22 +76,22 @@ Examples:
     dhchap_key = \"host.key\"
     tls_key = \"tls.key\"
 
-Names: hosts recognise a disk by its subsystem's NQN and its namespace's UUID, and take
-equal names for two paths to the same blocks. Without --nqn and uuid= both are made from this
-machine and the file or disk, and stay the same over restarts; those of memory are new at
-each start. Give no two targets the same --nqn or uuid=. Machines that were cloned with their
-/etc/machine-id and disks need a new machine-id, or --nqn and uuid=, first.
+Hosts recognise a disk by its subsystem's NQN and its namespace's UUID, and take equal names for two \
+paths to the same blocks. Without --nqn and uuid= both are derived from this machine and the file or disk, \
+and stay the same over restarts; names of memory are new at each start. Give no two targets the same --nqn \
+or uuid=. Machines that were cloned with their /etc/machine-id and disks first need a new machine-id, or \
+--nqn and uuid=.
 
-Signals: SIGINT and SIGTERM end the target in good order; SIGUSR1 prints what was served.")]
+SIGINT and SIGTERM end the target in good order; SIGUSR1 prints what it has served.")]
 pub(crate) struct TargetArgs {
-    /// Configuration file (TOML); flags are added to what it says
+    /// Configuration file (TOML); options on the command line are added to it
     #[arg(value_name = "CONFIG.toml")]
     config: Option<PathBuf>,
-    /// Where to listen; port 0 takes a free one; may be repeated [default: 127.0.0.1:4420]
+    /// Address to listen at; port 0 chooses a free port; may be repeated [default: 127.0.0.1:4420]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<SocketAddr>,
-    /// NQN of the subsystem that --namespace and --allow-host are for [default: made from this
-    /// machine and the stores, see below]
+    /// NQN of the subsystem of --namespace and --allow-host [default: derived from this machine and
+    /// the namespaces, see below]
     #[arg(long, value_name = "NQN")]
     nqn: Option<Nqn>,
     /// A namespace (may be repeated)
@@ -100,7 +100,7 @@ pub(crate) struct TargetArgs {
         value_name = "NAMESPACE",
         help = "A namespace: file:PATH[,size=4G], memory:512M or \
         a block device; with options nsid=N, uuid=UUID, block-size=BYTES, read-only, buffered, \
-        lazy (memory is taken as it is written, not at the start); may be repeated"
+        lazy (reserves memory as it is written, not at the start); may be repeated"
     )]
     namespace: Vec<NamespaceSettings>,
     /// NQN of a host that may connect; may be repeated [default: any]
@@ -112,36 +112,36 @@ pub(crate) struct TargetArgs {
         value_name = "HOST",
         help = "A host that may connect: NQN[,dhchap-key=FILE[,dhchap-ctrl-key=FILE]\
         [,dhchap-hash=sha256][,dhchap-dhgroup=ffdhe2048]][,tls-key=FILE[,tls-compat]]; with a \
-        dhchap-key it has to prove itself, with a second one the target proves itself to it if it asks; \
-        with a tls-key it has to connect under TLS 1.3, as all hosts then, and tls-compat derives from \
-        the key as libnvme did before 1.15; may be repeated"
+        dhchap-key the host must authenticate, with a second key the target authenticates to the host on request; \
+        with a tls-key it must connect under TLS 1.3, and so must all hosts then; tls-compat derives keys as \
+        libnvme before 1.15 did; may be repeated"
     )]
     host: Vec<HostSettings>,
-    /// Hosts with keys prove themselves to the discovery service too, for which nvme-cli has no way
+    /// Require authentication of hosts with keys at the discovery service too; nvme-cli cannot do that
     #[arg(long)]
     auth_discovery: bool,
-    /// Microseconds to spin for work before sleeping; pauses by itself while there is none
+    /// Microseconds to spin for work before sleeping; stops by itself while there is none
     #[arg(long, value_name = "N")]
     poll_us: Option<u64>,
     /// Threads that serve connections
     #[arg(long, value_name = "N")]
     cores: Option<usize>,
-    /// Buffer memory for the data of all hosts' commands together [default: 256M]
+    /// Buffer memory for data of all hosts' commands together [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     data_memory_max: Option<u64>,
-    /// Refuse header digests to hosts that ask for them
+    /// Refuse header digests
     #[arg(long)]
     no_hdr_digest: bool,
-    /// Refuse data digests to hosts that ask for them
+    /// Refuse data digests
     #[arg(long)]
     no_data_digest: bool,
-    /// Allow listening beyond loopback, though hosts are not authenticated
+    /// Allow an address beyond loopback although hosts are not authenticated
     #[arg(long)]
     insecure: bool,
     /// Network namespace for the sockets, e.g. /run/netns/node1
     #[arg(long, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
-    /// Print JSON, one object per line, and what was served at the end
+    /// Print JSON, one object per line, with statistics at the end
     #[arg(long)]
     json: bool,
 }

@@ -30,16 +30,17 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 Examples:
     tsumugi top                          the job of this shell, until Ctrl-C
     tsumugi top --job 4711 --interval 5
-    tsumugi top --once                   one frame, as for a log
+    tsumugi top --once                   one frame, for a log
     tsumugi top --once --json            for programs
 
-A frame shows what was done since the one before: of each node requests of the kernel with their latencies, calls to
-the metadata service, bytes of its own device and of others, and operations that run; then operations of all nodes by
-the time that they took in all; then operations that have run for 10 ms and more, with what they wait for.
+A frame shows the operations since the frame before: for each node the kernel's requests with their \
+latencies, calls to the metadata service, local and remote bytes, and running operations; then \
+operations of all nodes by their total time; then operations that have run for 10 ms or more, with their \
+waits.
 
 Exit codes:
     0  shown
-    1  there is no such job, or it cannot be asked
+    1  there is no such job, or it does not answer
     2  wrong usage")]
 pub(crate) struct TopArgs {
     #[command(flatten)]
@@ -47,10 +48,10 @@ pub(crate) struct TopArgs {
     /// Seconds between two frames
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_seconds)]
     interval: Duration,
-    /// Print one frame, and end
+    /// Print one frame and end
     #[arg(long)]
     once: bool,
-    /// Print JSON, an object a frame
+    /// Print JSON, one object per frame
     #[arg(long)]
     json: bool,
 }

@@ -14,35 +14,35 @@ use std::time::{Duration, Instant};
 #[command(after_help = "\
 Examples:
     tsumugi trace /mnt/job                            until Ctrl-C
-    tsumugi trace /mnt/job --family fuse              requests of the kernel alone
-    tsumugi trace /mnt/job --slower 10                those of 10 ms and more, with what they waited for
-    tsumugi trace /mnt/job --for 5 --json >trace.json an object a line
+    tsumugi trace /mnt/job --family fuse              requests of the kernel only
+    tsumugi trace /mnt/job --slower 10                operations of 10 ms and more, with their waits
+    tsumugi trace /mnt/job --for 5 --json >trace.json one object per line
     tsumugi trace /run/tsumugi/4711/meta-service.sock the metadata service of job 4711
 
-An operation is shown when it has ended. What it waited for comes before it, indented. One trace runs at a time on
-each service. While it runs, each operation of that service costs a little more; else nothing.
+An operation is shown when it has ended, below its waits, which are indented. One trace at a time runs \
+on each service. While it runs, each operation of that service costs a little more.
 
 Exit codes:
-    0  ended as asked
+    0  ended as requested
     1  the mount's process does not answer, or another trace is running on it
     2  wrong usage")]
 pub(crate) struct TraceArgs {
     /// A path in a mount, or a service's socket
     #[arg(value_name = "MNT")]
     place: PathBuf,
-    /// Show operations of this family only: fuse, client, call, serve, recall, return, target, host or union
+    /// Show only operations of this family: fuse, client, call, serve, recall, return, target, host or union
     #[arg(long, value_name = "NAME", value_parser = FAMILIES)]
     family: Option<String>,
-    /// Show those only that took so many milliseconds or more
+    /// Show only operations that took at least MS milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     slower: f64,
-    /// End after so many seconds
+    /// End after this time
     #[arg(long = "for", value_name = "SECONDS", value_parser = super::stats::parse_seconds)]
     lasts: Option<Duration>,
-    /// End after so many operations
+    /// End after N operations
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Print JSON, an object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }

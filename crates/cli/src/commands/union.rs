@@ -27,13 +27,15 @@ use std::rc::Rc;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-Example:
+Examples:
     tsumugi union -o lowerdir=/image/top:/image/base,upperdir=/c1/up,workdir=/c1/work /c1/root
+    tsumugi union status /c1/root         # show the state of a mounted union
+    tsumugi union complete /c1/up         # after unmounting: copy the rest of partial files
 
-As program for Podman (storage.conf):  mount_program = \"/usr/bin/tsumugi-union\"
-Not mounted any more:  tsumugi union status /c1/up;  tsumugi union complete /c1/up
-By mount(8):  mount -t fuse.tsumugi-union none /c1/root -o lowerdir=…,upperdir=…,workdir=…
-docs/union.md says what is promised and which options there are."
+For Podman (storage.conf):  mount_program = \"/usr/bin/tsumugi-union\"
+For mount(8):  mount -t fuse.tsumugi-union none /c1/root -o lowerdir=…,upperdir=…,workdir=…
+
+docs/union.md describes the promises and all options."
 )]
 pub(crate) struct UnionArgs {
     #[command(subcommand)]
@@ -44,18 +46,24 @@ pub(crate) struct UnionArgs {
 
 #[derive(Debug, Subcommand)]
 enum UnionCommand {
-    /// Wait until everything that was copied up has its name and is durable
+    /// Wait until every copied-up file has its name and is durable
+    #[command(after_help = "\
+Example:
+    tsumugi union sync /c1/root")]
     Sync {
-        /// Where the union is mounted
+        /// Mount point of the union
         mountpoint: PathBuf,
     },
-    /// Tell what a mounted union is doing; of one that is not mounted, list the files of which only a part
-    /// was copied up
+    /// Show the state of a mounted union, or list the partial files of an unmounted one
+    #[command(after_help = "\
+Examples:
+    tsumugi union status /c1/root          # a mounted union
+    tsumugi union status --json /c1/up     # the upper directory of an unmounted one")]
     Status {
-        /// Where the union is mounted, or the upper directory of one that is not
+        /// Mount point of the union, or the upper directory of an unmounted one
         #[arg(required_unless_present = "options")]
         place: Option<PathBuf>,
-        /// Options of a union that is not mounted, instead of those that its last mount has recorded
+        /// Options of an unmounted union [default: those that its last mount has recorded]
         #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<OsString>,
         /// Print JSON: an object, or one per file
@@ -70,20 +78,20 @@ enum UnionCommand {
     /// The mounts of containers
     #[command(hide = true)]
     BenchMount(bench::MountArgs),
-    /// Copy the rest of such files, so that the kernel's overlayfs takes the directories again
+    /// Copy the rest of partial files, so that the kernel's overlayfs accepts the directories again
     #[command(after_help = "\
 Examples:
     tsumugi union complete /c1/up
-    tsumugi union complete /c1/up --accept-lower var/lib/data   # its lower file was changed, and is as good")]
+    tsumugi union complete /c1/up --accept-lower var/lib/data   # its lower file changed, which does not matter")]
     Complete {
         /// The upper directory
         #[arg(required_unless_present = "options")]
         upper: Option<PathBuf>,
-        /// Options of the union, instead of those that its last mount has recorded
+        /// Options of the union [default: those that its last mount has recorded]
         #[arg(short = 'o', value_name = "OPTIONS")]
         options: Vec<OsString>,
-        /// Take what was not copied of this file (a path from the union's root) from its lower file as it is
-        /// now, although that was changed since: bytes of two versions may mix
+        /// Use the lower file of FILE (a path from the union's root) as it is now, although it has changed:
+        /// bytes of two versions may mix
         #[arg(long, value_name = "FILE")]
         accept_lower: Vec<PathBuf>,
     },
@@ -97,10 +105,10 @@ struct MountArgs {
     /// Stay in the foreground
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Serve it by a process of its own, not by the server that all unions of a user share
+    /// Use a separate process, not the server that all unions of a user share
     #[arg(long)]
     own_process: bool,
-    /// Where to mount; a word before it is shown as the mount's source
+    /// Mount point; a word before it is shown as the mount's source
     #[arg(value_name = "[SOURCE] MOUNTPOINT", num_args = 0..=2)]
     places: Vec<PathBuf>,
 }
@@ -168,7 +176,7 @@ fn mount(args: &MountArgs) -> anyhow::Result<ExitCode> {
             options.source.get_or_insert_with(|| source.to_string_lossy().into_owned());
             mountpoint
         }
-        _ => anyhow::bail!("say where to mount: tsumugi union -o OPTIONS MOUNTPOINT"),
+        _ => anyhow::bail!("the mount point is missing: tsumugi union -o OPTIONS MOUNTPOINT"),
     };
     options.check()?;
     if !args.foreground && !background::is_inside() {

@@ -40,24 +40,26 @@ Examples:
     tsumugi up --nodes ./hosts.txt --insecure --job big one host per line, see below
     tsumugi up --local 1 --job $SLURM_JOB_ID --owner $SLURM_JOB_USER
                                                         as root for a user, as in a Slurm prolog
-    tsumugi up --slurm --insecure                       the nodes of this Slurm job, gone with it
-    tsumugi up --local 2 --owner-pid $$                 gone when this shell is
-    tsumugi up --local 2 --lease 1h                     gone unless `tsumugi renew` runs every hour
+    tsumugi up --slurm --insecure                       the nodes of this Slurm job; ends with it
+    tsumugi up --local 2 --owner-pid $$                 ends with this shell
+    tsumugi up --local 2 --lease 1h                     ends unless `tsumugi renew` runs every hour
     tsumugi up --nodes ./hosts.txt --insecure --device '/dev/disk/by-id/nvme-*-part4'
-                                                        on each machine the first that is free
+                                                        on each machine the first free device
 
 Each line of a file of nodes: HOST [name=NAME] [address=IP] [device=PATH] [mount=DIR] [dir=DIR]
-    HOST     what ssh calls it       name     what the pool calls it (default: HOST)
-    address  at which the others reach it (default: what HOST resolves to, or its own address on
-             its route to the others where that is loopback)
-    device   a block device or file that is there, or a directory for a backing file (or a pattern); what
-             is in use is refused, and what carries a file system or the like unless --destroy is given
-    mount    where it is mounted     dir      base of the job's directory there
-Empty lines and what follows a # are ignored.
+    HOST     its name for ssh
+    name     its name in the pool (default: HOST)
+    address  at which other nodes reach it (default: that of HOST, or, if that is loopback, its own address on \
+its route to the others)
+    device   an existing block device or file, a directory for a backing file, or a pattern; a device in use is \
+refused, and so is one with a file system or the like, unless --destroy is given
+    mount    its mount point
+    dir      base of the job's directory there
+Empty lines and text after a # are ignored.
 
-The metadata service runs on the first node. Whatever fails or is interrupted is undone. What dies
-later is started again at once, unless it dies three times in a minute; `tsumugi status` says why.
-`tsumugi list` shows all jobs of this machine, `tsumugi run` makes one for a single command.
+The metadata service runs on the first node. If `up` fails or is interrupted, it removes what it has created. A \
+process that dies later is started again at once, unless it dies three times in a minute; `tsumugi status` shows \
+the reason. `tsumugi list` shows all jobs of this machine, `tsumugi run` creates one for a single command.
 
 Exit codes:
     0    all nodes are ready
@@ -80,34 +82,34 @@ pub(crate) struct UpArgs {
     /// Size of each node's backing file [default: the site's, else 2G]
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     size: Option<u64>,
-    /// Directory for backing files; it has to be on the SSD [default: the site's, else one in /var/tmp]
+    /// Directory on the SSD for backing files [default: the site's, else one in /var/tmp]
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     device_dir: Option<PathBuf>,
-    /// Block device, file or directory for each node's data, or a pattern of some: each node takes the
-    /// first that is free. May be repeated
+    /// Block device, file or directory for each node's data, or a pattern: each node uses the first free
+    /// match. May be repeated
     #[arg(long, value_name = "PATTERN", conflicts_with_all = ["memory", "device_dir"])]
     device: Vec<String>,
-    /// Use devices although they carry a file system, partitions or the like: all on them is lost
+    /// Use devices although they have a file system, partitions or the like: their content is lost
     #[arg(long)]
     pub(crate) destroy: bool,
-    /// Keep the data in memory instead, so many bytes per node
+    /// Keep the data in memory, with this size per node
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     memory: Option<u64>,
     /// Mount at DIR/NODE with --local, at DIR with --nodes (default: in the job's directory)
     #[arg(long, value_name = "DIR")]
     mount_base: Option<PathBuf>,
-    /// Put each node's sockets into a network namespace of its own
+    /// Put each node's sockets into its own network namespace
     #[arg(long, value_enum, default_value_t, value_name = "WHEN",
           num_args = 0..=1, default_missing_value = "always")]
     netns: Netns,
     /// Listen beyond loopback although data between nodes is not encrypted
     #[arg(long)]
     pub(crate) insecure: bool,
-    /// Write backing files once beforehand, instead of only reserving their space: takes as long as the
-    /// SSD needs for them, and makes the first write of each block as fast as later ones
+    /// Write backing files once beforehand [default: only reserve their space]; makes the first write of
+    /// each block as fast as later ones
     #[arg(long, conflicts_with = "memory")]
     prewrite: bool,
-    /// Leave backing files where they are when the job ends
+    /// Keep backing files when the job ends
     #[arg(long)]
     keep_devices: bool,
     /// How file system requests travel between kernel and mount
@@ -116,26 +118,26 @@ pub(crate) struct UpArgs {
     /// Use FUSE over io_uring, or fail; as root, switch it on for the machine until the job ends
     #[arg(long, conflicts_with = "transport")]
     fuse_uring: bool,
-    /// Make the pool for this user, who alone can use it (root only)
+    /// Create the pool for this user, and no other (root only)
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
     /// Take the job down when this process of this machine has ended
     #[arg(long, value_name = "PID", conflicts_with = "lease",
           value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) owner_pid: Option<i32>,
-    /// Take the job down when `tsumugi renew` was not run for so long
+    /// Take the job down when `tsumugi renew` has not run for this time
     #[arg(long, value_name = "TIME", value_parser = parse_lease)]
     lease: Option<Duration>,
     /// Take the job down when Slurm reports that this Slurm job has ended, or was requeued
     #[arg(long, value_name = "JOB", conflicts_with_all = ["owner_pid", "lease", "slurm"])]
     owner_slurm_job: Option<u32>,
-    /// Leave dead what dies, until `tsumugi restart`
+    /// Do not start dead processes again before `tsumugi restart`
     #[arg(long)]
     no_restart: bool,
     /// Microseconds to spin for work before sleeping
     #[arg(long, value_name = "N", default_value_t = 0)]
     poll_us: u32,
-    /// Give up when nodes are not ready after so long
+    /// Give up if nodes are not ready after this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub(crate) ready_within: Duration,
     #[command(flatten)]

@@ -19,7 +19,7 @@ pub(crate) struct JobArgs {
     /// Name of the job (default: `$TSUMUGI_JOB`, else the Slurm job's number, else "default")
     #[arg(long, value_name = "NAME")]
     pub(crate) job: Option<String>,
-    /// Where jobs have their directories (default: /run/tsumugi for root, else
+    /// Base of the jobs' directories (default: /run/tsumugi for root, else
     /// `$XDG_RUNTIME_DIR/tsumugi`)
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,

@@ -14,10 +14,10 @@ pub(super) struct AdviseArgs {
     /// Directories of results, of such directories, databases, or an experiment's file [default: the
     /// results below the current directory]
     results: Vec<PathBuf>,
-    /// What you do, e.g. 'write shared 1MiB x 64 ranks'
+    /// Your access pattern, e.g. 'write shared 1MiB x 64 ranks'
     #[arg(long, value_parser = Asked::parse)]
     pattern: Option<Asked>,
-    /// Print the limits that the rules use
+    /// Print the thresholds of the rules
     #[arg(long, conflicts_with_all = ["pattern", "results"])]
     thresholds: bool,
     /// Print JSON

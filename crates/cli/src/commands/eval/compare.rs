@@ -11,9 +11,9 @@ use std::process::ExitCode;
 pub(super) struct CompareArgs {
     /// Directory of results
     results: PathBuf,
-    /// A later one, to see what changed
+    /// A later one, to compare with
     later: Option<PathBuf>,
-    /// Judge even if machine, kernel, loads or limits differ
+    /// Print verdicts even if machine, kernel, loads or limits differ
     #[arg(long, requires = "later")]
     anyway: bool,
     /// Print JSON

@@ -73,26 +73,26 @@ enum RuntimeName {
 pub(super) struct FfsbArgs {
     /// Profile, of FFSB 5 or 6
     profile: PathBuf,
-    /// Whose meaning counts where the versions differ [default: 5 if the profile has keys that only it
-    /// takes]
+    /// Version that decides where the two differ [default: 5 if the profile has keys that only it
+    /// accepts]
     #[arg(long, value_enum, value_name = "VERSION")]
     compat: Option<Version>,
-    /// Run so many instances at once, each in a container of its own [default: one, without a container]
+    /// Run N instances at once, each in its own container [default: one, without a container]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     containers: Option<u32>,
-    /// What instances run in [default: with --containers the first container runtime that works]
+    /// Runtime of the instances [default: with --containers the first container runtime that works]
     #[arg(long, value_enum)]
     runtime: Option<RuntimeName>,
-    /// Make all files in a new directory below this one, whatever locations the profile names
+    /// Create all files in a new directory below this one, not at the profile's locations
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Seconds of load, instead of the profile's
+    /// Seconds of load [default: the profile's]
     #[arg(long, value_name = "SECONDS")]
     time: Option<f64>,
     /// Seed of sizes, choices and offsets
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Run the profile's callout, a shell command, once the files are made
+    /// Run the profile's callout, a shell command, after the files are created
     #[arg(long)]
     allow_callout: bool,
     /// Print JSON

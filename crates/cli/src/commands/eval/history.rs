@@ -15,7 +15,7 @@ pub(super) struct HistoryArgs {
     /// Directories of results, of such directories, databases, or the file of the experiment [default:
     /// the results below the current directory]
     results: Vec<PathBuf>,
-    /// End with 3 if the latest result is worse than the earlier ones
+    /// Exit with 3 if the latest result is worse than the earlier ones
     #[arg(long)]
     fail_on_regression: bool,
     /// Print JSON

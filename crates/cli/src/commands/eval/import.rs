@@ -9,13 +9,13 @@ use std::process::ExitCode;
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// Files of results
+    /// Files with results
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Their format, if it is not to be found by their content
+    /// Their format [default: detected from the content]
     #[arg(long, value_parser = format, value_name = "fio-json|ior|ffsb|elbencho")]
     format: Option<Format>,
-    /// Directory of results to make, or to add to if it has imported ones [default: the name]
+    /// Directory of results to create, or to extend if it has imported ones [default: the name]
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     /// Name of the experiment, as in file names

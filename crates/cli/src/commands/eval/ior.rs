@@ -63,20 +63,20 @@ pub(super) struct IorArgs {
     /// A setting before the script's own, as in a script; may be repeated
     #[arg(short = 'O', long = "option", value_name = "KEY=VALUE")]
     options: Vec<String>,
-    /// Whose meaning counts where the versions differ [default: 2.10 if the script has keywords
-    /// that only it knows]
+    /// Version that decides where the two differ [default: 2.10 if the script has keywords that only it
+    /// knows]
     #[arg(long, value_enum, value_name = "VERSION")]
     ior_compat: Option<Version>,
     /// Run under this MPI [default: processes without MPI for POSIX, the first MPI found for MPIIO]
     #[arg(long, value_enum, value_name = "MPI")]
     mpi: Option<MpiName>,
-    /// Start ranks by these words instead of the MPI's own launcher, e.g. "srun -n 64"
+    /// Command that starts the ranks [default: the MPI's launcher], e.g. "srun -n 64"
     #[arg(long, value_name = "WORDS", requires = "mpi")]
     launcher: Option<String>,
-    /// Where the program of a rank is built; with several nodes, a directory that all of them see
+    /// Directory for the program of a rank; with several nodes, one that all of them see
     #[arg(long, value_name = "DIR")]
     build_dir: Option<PathBuf>,
-    /// Options as IOR's own command line has them
+    /// IOR's own options
     #[arg(last = true, value_name = "IOR OPTIONS", allow_hyphen_values = true)]
     words: Vec<String>,
 }

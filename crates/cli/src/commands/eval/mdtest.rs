@@ -22,10 +22,10 @@ struct FilesArgs {
     #[arg(short = 'w', long, value_name = "BYTES", default_value = "0",
           value_parser = parse_write_bytes)]
     write_bytes: u32,
-    /// A directory of its own for each process, not one for all [mdtest -u]
+    /// Give each process its own directory [mdtest -u]
     #[arg(short = 'u', long)]
     own_directories: bool,
-    /// Each process looks at, reads and removes its neighbour's files [mdtest -N]
+    /// Let each process stat, read and remove its neighbour's files [mdtest -N]
     #[arg(short = 'N', long)]
     shift: bool,
     /// Make each file durable before it is closed [mdtest -y]
@@ -37,7 +37,7 @@ struct FilesArgs {
 pub(super) struct MdtestArgs {
     #[command(flatten)]
     files: FilesArgs,
-    /// Directory in which a new one is made, used and removed
+    /// Directory in which a new one is created, used and removed
     directory: PathBuf,
     /// Print JSON
     #[arg(long)]

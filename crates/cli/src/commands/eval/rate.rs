@@ -43,12 +43,12 @@ const START_DELAY: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct RateArgs {
-    /// What to work on: files or block devices, `null` (does nothing), `memory:SIZE`,
+    /// Target of the load: files or block devices, `null` (does nothing), `memory:SIZE`,
     /// `nvme://ADDRESS:PORT/NQN` or `iscsi://ADDRESS:PORT/TARGET/LUN` (by libiscsi)
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<DeviceSpec>,
-    /// Requests per second, all jobs together [default: as many as --iodepth-max requests under way
-    /// give]
+    /// Requests per second of all jobs together [default: a closed loop with --iodepth-max requests in
+    /// flight per job]
     #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     rate: Option<u64>,
     /// Kind of load; `randrw` is half reads
@@ -57,7 +57,7 @@ pub(super) struct RateArgs {
     /// Size of a request
     #[arg(long, value_name = "BYTES", default_value = "8KiB", value_parser = parse_bytes)]
     bs: u64,
-    /// Requests that are due, and submitted, together
+    /// Requests per batch: they are due, and submitted, together
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     batch: u32,
@@ -69,7 +69,7 @@ pub(super) struct RateArgs {
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     numjobs: u32,
-    /// Requests under way per job at most; more are late
+    /// Maximum number of requests in flight per job; more are late
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     iodepth_max: u32,
@@ -81,26 +81,26 @@ pub(super) struct RateArgs {
     /// Seconds to measure
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     runtime: f64,
-    /// Seconds of load before measuring begins
+    /// Seconds of load before the measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     ramp_time: f64,
     /// Seed of offsets
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// A batch may be so late that a wake-up, and its system call, serves several, which saves CPU
-    /// time [default: 50 where a job's batches are due at least twice in that time, else 0]
+    /// Lateness allowed for a batch so that one wake-up and system call serve several, which saves CPU
+    /// time [default: 50 if a job's batches are due at least twice in that time, else 0]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     slack_us: Option<u64>,
-    /// Spin up to so many microseconds for completions before sleeping
+    /// Microseconds to spin for completions before sleeping
     #[arg(long, value_name = "US", default_value_t = 0)]
     poll_us: u64,
     /// CPUs to pin the jobs to, in turn, e.g. 0,1
     #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Through the page cache
+    /// Use the page cache
     #[arg(long)]
     buffered: bool,
-    /// Write: the contents of these files are lost
+    /// Allow writing: the content of these files is lost
     #[arg(long)]
     overwrite: bool,
     /// Confirm writes: to a block device by its serial number, to a namespace by a name of it, to a

@@ -26,22 +26,22 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, Args)]
 pub(super) struct StudiesArgs {
-    /// Experiment files (TOML), in the order in which they are run
+    /// Experiment files (TOML), in the order of their runs
     #[arg(required = true)]
     experiments: Vec<PathBuf>,
-    /// Their quick forms
+    /// Use the quick forms
     #[arg(long)]
     quick: bool,
     /// Directory for all results and their report
     #[arg(long, value_name = "DIR", default_value = "studies")]
     out: PathBuf,
-    /// Directory below which files are made to work on
+    /// Directory below which the files for the load are created
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     data: PathBuf,
-    /// Go on with results that are there
+    /// Continue with existing results
     #[arg(long)]
     resume: bool,
-    /// Time for all of them, e.g. 30m [default: as long as they take]
+    /// Time limit for all of them, e.g. 30m
     #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
     time: Option<Duration>,
     /// Language of all pages and charts [default: the first experiment's]

@@ -36,7 +36,7 @@ pub(crate) struct TargetArgs {
     /// Longest pause between attempts to reconnect, in seconds
     #[arg(short = 'c', long, value_name = "SECONDS", default_value_t = 10.0)]
     reconnect_delay: f64,
-    /// Seconds until a controller that cannot be reached is given up; -1 is never
+    /// Seconds until an unreachable controller is given up; -1 is never
     #[arg(
         short = 'l',
         long,
@@ -48,10 +48,10 @@ pub(crate) struct TargetArgs {
     /// Seconds until a request fails, reconnecting included [default: as long as --ctrl-loss-tmo]
     #[arg(short = 'F', long, alias = "fast_io_fail_tmo", value_name = "SECONDS")]
     fast_io_fail_tmo: Option<f64>,
-    /// Seconds until a command that is not answered ends the connection
+    /// Seconds until an unanswered command ends the connection
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     io_timeout: f64,
-    /// Seconds that connecting a queue pair may take
+    /// Seconds until connecting a queue pair fails
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
     connect_timeout: f64,
     /// Ask for header digests
@@ -90,7 +90,7 @@ pub(crate) struct ConnectArgs {
 /// Which namespace.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct NamespaceArgs {
-    /// Namespace [default: the only one there is]
+    /// Namespace [default: the only one]
     #[arg(long, visible_alias = "nsid", value_name = "NSID")]
     namespace_id: Option<u32>,
 }

@@ -39,12 +39,12 @@ pub(crate) struct AttachArgs {
     connect: ConnectArgs,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Directory to mount at, if it is our host; the file in it is called `namespace`
+    /// Directory to mount at, for our host; the file in it is called `namespace`
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
-    /// Whose host: the kernel's makes a block device, needs root, and opens no sockets in other network
-    /// namespaces; our own makes a file through FUSE, on any reactor or on the one that is named; auto is
-    /// the kernel's where it can be had
+    /// Host to use: the kernel's provides a block device, needs root, and opens no sockets in other network
+    /// namespaces; our own provides a file through FUSE, on any reactor or on the named one; auto uses the
+    /// kernel's if it is available
     #[arg(long, default_value = "auto", value_parser = Engine::all())]
     engine: Engine,
     /// Allow writing, confirmed by a name of the namespace (UUID, NGUID, EUI64) or the controller's

@@ -40,7 +40,7 @@ pub(super) struct OutputArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// How to print, as nvme-cli spells it: normal or json
+    /// Output format, as in nvme-cli: normal or json
     #[arg(short = 'o', long, value_name = "FORMAT", conflicts_with = "json")]
     output_format: Option<OutputFormat>,
 }
@@ -68,7 +68,7 @@ pub(super) struct ForeignArgs {
     /// Transport: tcp
     #[arg(short = 't', long, value_enum, default_value_t, value_name = "TRANSPORT")]
     transport: Transport,
-    /// Taken for compatibility: each command connects a controller of its own anyway
+    /// Accepted for compatibility; each command connects its own controller
     #[arg(short = 'D', long, hide = true)]
     #[allow(dead_code, reason = "it asks for what is done anyway")]
     duplicate_connect: bool,

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 /// Secrets of a connection.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct SecretArgs {
-    /// This host's key (DHHC-1:...) or the file that holds it, for targets that ask for a proof
+    /// This host's key (DHHC-1:...) or a file that contains it, for targets that require authentication
     #[arg(short = 'S', long, value_name = "FILE|KEY")]
     dhchap_secret: Option<SecretText>,
-    /// The target's key or the file that holds it: the target has to prove itself too
+    /// The target's key or a file that contains it: the target must authenticate too
     #[arg(short = 'C', long, value_name = "FILE|KEY")]
     dhchap_ctrl_secret: Option<SecretText>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct GenerateArgs {
     /// Bytes of the key: 32, 48 or 64 [default: 32, or those of the hash function]
     #[arg(short = 'l', long, value_name = "BYTES")]
     key_length: Option<usize>,
-    /// Taken for compatibility: the key is random whoever it is for
+    /// Accepted for compatibility; the key is random for every NQN
     #[arg(short = 'n', long, hide = true, value_name = "NQN")]
     #[allow(dead_code, reason = "it asks for what is done anyway")]
     nqn: Option<Nqn>,
@@ -59,7 +59,7 @@ pub(crate) struct GenerateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckKeyArgs {
-    /// The key, or the file that holds it
+    /// The key, or a file that contains it
     #[arg(short = 'k', long, value_name = "FILE|KEY")]
     key: SecretText,
 }

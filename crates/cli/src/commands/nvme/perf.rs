@@ -27,7 +27,7 @@ pub(crate) struct PerfArgs {
     connect: ConnectArgs,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Kind of load; of `randrw` --rwmixread says the mix
+    /// Kind of load; --rwmixread sets the mix of `randrw`
     #[arg(long, visible_alias = "readwrite", value_enum, default_value_t = Mode::Randread)]
     rw: Mode,
     /// Percent of reads for --rw randrw
@@ -38,31 +38,30 @@ pub(crate) struct PerfArgs {
     #[arg(long, visible_alias = "blocksize", value_name = "BYTES", default_value = "4k",
           value_parser = parse_bytes)]
     bs: u64,
-    /// Requests under way per job
+    /// Requests in flight per job
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=4095))]
     iodepth: u16,
-    /// Jobs; each is a thread with a controller of its own
+    /// Jobs: threads with their own controllers
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     numjobs: u16,
     /// Seconds to measure
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     runtime: f64,
-    /// Seconds of load before measuring begins
+    /// Seconds of load before the measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     ramp_time: f64,
     /// Use only this much of the namespace, from its start [default: all]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     size: Option<u64>,
-    /// Writes carry a pattern of their offset and --seed, and are read back at the end; reads must
-    /// find that pattern
+    /// Write a pattern of offset and --seed and read it back at the end; reads must find that pattern
     #[arg(long)]
     verify: bool,
     /// Seed of offsets and pattern
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Spin up to so many microseconds for completions before sleeping
+    /// Microseconds to spin for completions before sleeping
     #[arg(long, value_name = "US", default_value_t = 0)]
     poll_us: u64,
     /// CPUs to pin the jobs to, in turn, e.g. 1,2
@@ -74,7 +73,7 @@ pub(crate) struct PerfArgs {
     destroy: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
-    /// Print how many requests took how long: pairs of ns, to two digits, and requests (with --json)
+    /// Print a histogram: pairs of a latency in ns, to two digits, and a number of requests (with --json)
     #[arg(long)]
     histogram: bool,
 }

@@ -16,7 +16,7 @@ pub(super) struct TlsArgs {
     /// Connect under TLS 1.3 with the key of --tls-key
     #[arg(long)]
     tls: bool,
-    /// The TLS key (NVMeTLSkey-1:...) that the target has for this host, or the file that holds it
+    /// The target's TLS key for this host (NVMeTLSkey-1:...), or a file that contains it
     #[arg(long, value_name = "FILE|KEY")]
     tls_key: Option<SecretText>,
     /// Derive as libnvme before 1.15, where the identity does not show which derivation the target's
@@ -112,7 +112,7 @@ pub(crate) struct GenerateArgs {
     /// 2 SHA-384; 0 for a key that is used as it is
     #[arg(short = 'm', long, value_name = "N", default_value_t = 1)]
     hmac: u8,
-    /// Bytes of the key as hexadecimal digits, or a file that holds them [default: random]
+    /// Bytes of the key as hexadecimal digits, or a file that contains them [default: random]
     #[arg(short = 's', long, value_name = "FILE|HEX")]
     secret: Option<SecretText>,
     #[command(flatten)]
@@ -124,7 +124,7 @@ pub(crate) struct GenerateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The key, or the file that holds it
+    /// The key, or a file that contains it
     #[arg(short = 'd', long, visible_alias = "key", value_name = "FILE|KEY")]
     keydata: SecretText,
     #[command(flatten)]

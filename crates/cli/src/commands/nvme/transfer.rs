@@ -18,10 +18,10 @@ pub(crate) struct ReadArgs {
     connect: ConnectArgs,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Where to begin, in bytes
+    /// Start offset in bytes
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
     offset: u64,
-    /// How much to read, in bytes [default: to the end]
+    /// Number of bytes to read [default: to the end]
     #[arg(long, visible_alias = "data-size", value_name = "BYTES", value_parser = parse_bytes)]
     size: Option<u64>,
     /// File to write to [default: standard output]
@@ -35,7 +35,7 @@ pub(crate) struct WriteArgs {
     connect: ConnectArgs,
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Where to begin, in bytes
+    /// Start offset in bytes
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
     offset: u64,
     /// File to read from [default: standard input]

@@ -38,36 +38,36 @@ Examples:
     tsumugi union bench --quick --directory /mnt/disk
     tsumugi union bench --containers 1,16,200 --rounds 3 --directory /mnt/disk --json > result
 
-Needs root. The last column of a table tells the rate against the kernel's own in the same rounds.")]
+Needs root. The last column of a table is the ratio to the kernel's rate in the same rounds.")]
 pub(super) struct BenchArgs {
-    /// Where to work: a directory on the disk to be measured
+    /// Directory on the disk to measure
     #[arg(long, default_value = ".")]
     directory: PathBuf,
-    /// How many containers write at a time, one table each
+    /// Numbers of containers that write at a time; each gets a table
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
     containers: Vec<usize>,
-    /// What to compare; all that can be had by default
+    /// Conditions to compare [default: all that are available]
     #[arg(long, value_delimiter = ',')]
     conditions: Vec<Condition>,
-    /// How often each condition has its turn
+    /// Rounds: turns of each condition
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Which files there are
+    /// Set of files
     #[arg(long, value_enum, default_value_t = Set::Study)]
     set: Set,
-    /// How many files there are
+    /// Number of files
     #[arg(long)]
     files: Option<usize>,
-    /// How many files each container writes; all by default
+    /// Files that each container writes [default: all]
     #[arg(long)]
     operations: Option<usize>,
-    /// What the sizes, offsets and orders are drawn from
+    /// Seed of sizes, offsets and orders
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// 96 files, one and four containers, one round: whether it works, not how fast
+    /// 96 files, one and four containers, one round: checks that it works, not how fast
     #[arg(long)]
     quick: bool,
-    /// Print one JSON object per run and row instead of tables
+    /// Print one JSON object per run and row in place of tables
     #[arg(long)]
     json: bool,
 }
