@@ -87,7 +87,7 @@ impl Site {
         let is_trusted = data.uid() == 0 || data.uid() == rustix::process::geteuid().as_raw();
         if !is_trusted || data.mode() & WRITABLE_BY_OTHERS != 0 {
             bail!(
-                "{} is not trusted, as others may write it: `chown root` and `chmod 644` it",
+                "{} is not trusted, because other users may write to it: `chown root` and `chmod 644` it",
                 path.display()
             );
         }

@@ -299,7 +299,7 @@ fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
             Report::in_language(&store, args.language)?.write(directory)?
         }
         ([one], None) => studies::report(&studies::below(one)?, one, args.language)?,
-        (_, None) => bail!("of several results: say --out, where the report of all is to be"),
+        (_, None) => bail!("several results need --out DIR for their common report"),
         (several, Some(out)) => {
             let mut places = Vec::new();
             for place in several {

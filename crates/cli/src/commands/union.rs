@@ -241,7 +241,7 @@ fn sync(mountpoint: &Path) -> anyhow::Result<ExitCode> {
 fn unmount(args: impl Iterator<Item = OsString>) -> anyhow::Result<ExitCode> {
     let is_option = |arg: &OsString| arg.as_bytes().starts_with(b"-");
     let mountpoint = args.into_iter().find(|arg| !is_option(arg));
-    let mountpoint = PathBuf::from(mountpoint.context("say what to unmount")?);
+    let mountpoint = PathBuf::from(mountpoint.context("the mount point to unmount is missing")?);
     // Whoever unmounts may not be allowed to open the root: the server commits at its end anyway.
     if let Err(error) = ::union::sync_mount(&mountpoint) {
         tracing::debug!(%error, "no sync before unmounting");

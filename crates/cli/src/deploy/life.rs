@@ -76,7 +76,7 @@ impl Held {
                     std::thread::sleep(PAUSE);
                 }
                 Err(TryLockError::WouldBlock) => bail!(
-                    "it runs already{}: {} is locked",
+                    "it is already running{}: {} is locked",
                     read(&file).map_or_else(String::new, |life| {
                         format!(" as process {}", life.process.pid)
                     }),

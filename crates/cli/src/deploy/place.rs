@@ -137,8 +137,8 @@ fn refuse_stranger(
         && data.mode() & STICKY == 0
     {
         bail!(
-            "others may write {} (mode {:o}) and could replace what is in it: take that right \
-             away, or choose another directory (see --dir and --mount-base)",
+            "other users may write to {} (mode {:o}) and could replace its content: remove that \
+             permission, or choose another directory (see --dir and --mount-base)",
             path.display(),
             data.mode() & 0o7777
         );

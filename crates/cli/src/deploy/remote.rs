@@ -301,7 +301,7 @@ fn start_all(
     let deadline = || Instant::now() + args.ready_within + GRACE;
     machines[0].order(&Order::StartMeta { within_ms })?;
     let Reply::Meta(meta) = machines[0].wait(deadline(), stop, |_, _| ())? else {
-        bail!("{} did not say where its metadata service is", machines[0].host());
+        bail!("{} did not report the address of its metadata service", machines[0].host());
     };
     for machine in machines.iter_mut() {
         machine.order(&Order::StartNodes { meta, within_ms })?;
@@ -310,7 +310,7 @@ fn start_all(
     for machine in machines.iter_mut() {
         match machine.wait(deadline(), stop, |_, _| ())? {
             Reply::Nodes(ready) => nodes.extend(ready),
-            _ => bail!("{} did not say where its node is", machine.host()),
+            _ => bail!("{} did not report the address of its node", machine.host()),
         }
     }
     for machine in machines.iter_mut() {

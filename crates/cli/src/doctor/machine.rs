@@ -78,7 +78,7 @@ fn mount_helper() -> Finding {
             Finding::bad("mount helper", Level::Missing, found, fix)
         }
         None => {
-            let found = format!("there is no {FUSERMOUNT}, with which users mount");
+            let found = format!("{FUSERMOUNT} is missing; users mount with it");
             Finding::bad("mount helper", Level::Missing, found, "install fuse3, or be root")
         }
     }
@@ -102,13 +102,18 @@ fn descriptors() -> Finding {
 fn site_file() -> Finding {
     let (what, path) = ("site", site::path());
     match (Site::read(), path) {
-        (Ok(_), None) => Finding::ok(what, "this site says nothing of its own"),
+        (Ok(_), None) => Finding::ok(what, "this site has no file of its own"),
         (Ok(site), Some(path)) => match site.check_owner(&User::current()) {
             Ok(()) => Finding::ok(what, path.display().to_string()),
-            Err(error) => Finding::bad(what, Level::Missing, words(&error), "be one of its owners"),
+            Err(error) => Finding::bad(
+                what,
+                Level::Missing,
+                words(&error),
+                "ask the site's administrators to list you as an owner",
+            ),
         },
         (Err(error), _) => {
-            let fix = "correct the file: docs/deployment.md has its form";
+            let fix = "correct the file: docs/deployment.md describes its format";
             Finding::bad(what, Level::Missing, words(&error), fix)
         }
     }

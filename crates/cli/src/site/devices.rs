@@ -165,7 +165,7 @@ fn signatures(path: &Path) -> anyhow::Result<Vec<String>> {
         found.dedup();
         return Ok(found);
     }
-    bail!("there is no wipefs here: install util-linux, or name the device with --destroy")
+    bail!("wipefs is missing: install util-linux, or use the device with --destroy")
 }
 
 #[cfg(test)]

@@ -104,7 +104,10 @@ pub(super) fn open_store(out: &Path, plan: &Plan, resume: bool) -> anyhow::Resul
         return Ok(store);
     }
     if path.exists() {
-        bail!("there are results in {}: say --resume or another --out", out.display());
+        bail!(
+            "{} already has results: continue with --resume, or give another --out",
+            out.display()
+        );
     }
     Ok(Store::create(&path, plan)?)
 }
@@ -148,7 +151,7 @@ fn enter_and_measure(
     course: &Course<'_>,
     mut progress: Progress,
 ) -> anyhow::Result<Ending> {
-    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let program = std::env::current_exe().context("cannot find this program's file")?;
     if plan.cells.iter().any(|cell| cell.jobs > JOBS_EASY) {
         // Two pipes for each container.
         crate::descriptors::raise_limit();

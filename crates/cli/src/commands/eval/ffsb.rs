@@ -204,7 +204,7 @@ fn read(path: &Path, compat: Option<Compat>) -> anyhow::Result<ProfileLoad> {
 
 fn measure(args: &FfsbArgs, load: &ProfileLoad, stop: &Stop) -> anyhow::Result<Results> {
     let places = Places::of(args, &load.profile)?;
-    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let program = std::env::current_exe().context("cannot find this program's file")?;
     let options = StageOptions { data: places.parent.clone(), program };
     let plan = Plan::new(Experiment::parse(&experiment(args), Mode::Full)?);
     let stage = Stage::enter(&plan, &options, stop)?;

@@ -123,7 +123,7 @@ fn read(args: &IorArgs, line: &Line) -> anyhow::Result<Script> {
     });
     let Some(path) = args.script.as_ref().or(line.script.as_ref()) else {
         if line.settings == Settings::default() && args.options.is_empty() {
-            bail!("name a script (-f), or options as IOR has them (-- -a POSIX -b 4m …)");
+            bail!("give a script (-f) or IOR's options (-- -a POSIX -b 4m …)");
         }
         return Ok(Script::of(defaults, compat));
     };
@@ -310,7 +310,7 @@ impl<'a> Session<'a> {
     fn start(&mut self, kind: Option<MpiKind>) -> anyhow::Result<()> {
         let Some(kind) = kind else {
             if self.processes.is_none() {
-                let program = std::env::current_exe().context("cannot tell where this is")?;
+                let program = std::env::current_exe().context("cannot find this program's file")?;
                 let command = || rank_command(&program);
                 let ranks = self.args.ranks.into();
                 self.processes = Some(Processes::start(ranks, &command, &self.stop)?);

@@ -31,14 +31,16 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     }
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen at {}", args.listen))?;
-    let address = listener.local_addr().context("cannot tell where it listens")?;
+    let address = listener.local_addr().context("cannot read the address of the listener")?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .context("cannot watch for signals")?;
     }
     if !address.ip().is_loopback() {
-        eprintln!("whoever reaches {address} can see all results: there is no password");
+        eprintln!(
+            "warning: any program that reaches {address} can read all results, without a password"
+        );
     }
     println!("http://{address}/");
     Site::new(args.places.clone(), args.language).serve(&listener, &stop)?;

@@ -111,7 +111,10 @@ fn prepare(args: &StudiesArgs) -> anyhow::Result<Vec<Turn>> {
         let taken =
             names.iter().map(|name| args.out.join(name)).find(|it| it.join(DATABASE).exists());
         if let Some(taken) = taken {
-            bail!("there are results in {}: say --resume or another --out", taken.display());
+            bail!(
+                "{} already has results: continue with --resume, or give another --out",
+                taken.display()
+            );
         }
     }
     let mut turns = Vec::new();

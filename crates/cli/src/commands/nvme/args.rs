@@ -217,7 +217,7 @@ pub(crate) fn check_destroy(destroy: Option<&str>, namespace: &Namespace) -> any
             names.join(", ")
         ),
         None => bail!(
-            "writing destroys what is in the namespace: say --destroy with one of its names: {}",
+            "writing destroys the content of the namespace: confirm with --destroy and one of its names: {}",
             names.join(", ")
         ),
     }

@@ -134,7 +134,7 @@ fn stay(attached: &Attached, signals: &mut Signals) -> anyhow::Result<()> {
         }
         std::thread::sleep(LOOK_EVERY);
     }
-    bail!("the kernel's controller was removed by somebody else")
+    bail!("another program removed the kernel's controller")
 }
 
 fn run_own(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
@@ -144,7 +144,8 @@ fn run_own(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
 }
 
 async fn serve(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
-    let mount = args.mount.as_deref().context("say --mount DIR: our host shows a file there")?;
+    let mount =
+        args.mount.as_deref().context("--mount DIR is missing: our host shows a file there")?;
     let (controller, namespace) = super::open(&args.connect, &args.namespace).await?;
     let is_writable = args.destroy.is_some();
     if is_writable {

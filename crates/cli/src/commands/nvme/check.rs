@@ -93,7 +93,8 @@ async fn compare_small(namespace: &Namespace, expected: &Buffer) -> anyhow::Resu
         let offset_bytes = (index * small) as u64;
         let read = namespace.read(offset_bytes, Buffer::zeroed(expected.len())).await?;
         if read[..] != *expected {
-            let what = "a small read differs from a large one; is somebody writing?".to_owned();
+            let what =
+                "a small read differs from a large one; does another program write?".to_owned();
             return Err(Mismatch { offset_bytes, bytes: expected.len() as u64, what }.into());
         }
     }

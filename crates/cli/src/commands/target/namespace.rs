@@ -148,7 +148,7 @@ impl NamespaceSettings {
         let metadata = std::fs::metadata(path)
             .with_context(|| format!("cannot examine {}", path.display()))?;
         let is_device = metadata.file_type().is_block_device();
-        let incarnation = Incarnation::of_boot(uuid).context("cannot tell which boot this is")?;
+        let incarnation = Incarnation::of_boot(uuid).context("cannot identify this boot")?;
         let options = FileOptions {
             block_size: self.block_size,
             direct: !self.buffered,

@@ -34,7 +34,7 @@ pub(super) fn start() -> anyhow::Result<ExitCode> {
         .context("cannot start the server")?;
     let mut said = Vec::new();
     if let Some(mut output) = server.stdout.take() {
-        output.read_to_end(&mut said).context("cannot hear the server")?;
+        output.read_to_end(&mut said).context("cannot read from the server")?;
     }
     if said == MOUNTED {
         return Ok(ExitCode::SUCCESS);
@@ -53,7 +53,7 @@ pub(super) fn say_mounted() -> anyhow::Result<()> {
     let _ = rustix::process::setsid();
     rustix::process::chdir("/").context("cannot leave the working directory")?;
     let mut output = std::io::stdout();
-    output.write_all(MOUNTED).and_then(|()| output.flush()).context("cannot tell of the mount")?;
+    output.write_all(MOUNTED).and_then(|()| output.flush()).context("cannot report the mount")?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.context("cannot open /dev/null")?;
     rustix::stdio::dup2_stdin(&null).context("cannot close the input")?;

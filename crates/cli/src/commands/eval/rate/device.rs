@@ -198,7 +198,10 @@ fn nvme_source(address: SocketAddr, nqn: &Nqn, args: &RateArgs) -> anyhow::Resul
 fn iscsi_source(address: &iscsi::Address, args: &RateArgs) -> anyhow::Result<Source> {
     let library = iscsi::Library::load()?;
     if args.rw.writes() && args.destroy.as_deref() != Some(address.target.as_str()) {
-        bail!("writing destroys what is in the logical unit: say --destroy {}", address.target);
+        bail!(
+            "writing destroys the content of the logical unit: confirm with --destroy {}",
+            address.target
+        );
     }
     block_on(async {
         let geometry = iscsi::Session::connect(&library, address)?.geometry();
@@ -211,7 +214,7 @@ fn check_writable(path: &Path, overwrite: bool, destroy: Option<&str>) -> anyhow
     if kind.file_type().is_block_device() {
         eval::safety::check_device_for_writing(path, destroy)?;
     } else if !overwrite {
-        bail!("{}: say --overwrite to lose its contents", path.display());
+        bail!("{}: writing destroys its content: confirm with --overwrite", path.display());
     }
     Ok(())
 }

@@ -110,7 +110,7 @@ pub(super) fn attach(options: &ConnectOptions, nsid: Nsid) -> anyhow::Result<Att
     })?;
     let mut answer = String::new();
     fabrics.read_to_string(&mut answer).with_context(|| format!("cannot read {FABRICS}"))?;
-    let number = instance(&answer).with_context(|| format!("{FABRICS} said {answer:?}"))?;
+    let number = instance(&answer).with_context(|| format!("{FABRICS} answered {answer:?}"))?;
     let controller = Path::new(CONTROLLERS).join(format!("nvme{number}"));
     let found = wait(|| device(&controller, nsid));
     let mut attached = Attached { controller, device: PathBuf::new() };

@@ -85,7 +85,7 @@ pub(in crate::commands::union) fn run(args: &ContainerArgs) -> anyhow::Result<Ex
     if let Some(list) = &args.names {
         return serve(args, &listed(list)?).map(|()| ExitCode::SUCCESS);
     }
-    let lower = args.lower.as_deref().context("say --lower or --names")?;
+    let lower = args.lower.as_deref().context("--lower or --names is missing")?;
     args.condition.mount(lower, &args.at)?;
     let done = files::names(lower).and_then(|names| serve(args, &names));
     let unmounted = args.condition.unmount(&args.at);
@@ -106,7 +106,7 @@ fn listed(list: &Path) -> anyhow::Result<Vec<(String, u64)>> {
 fn serve(args: &ContainerArgs, names: &[(String, u64)]) -> anyhow::Result<()> {
     answer(&Answer::Ready { at_ns: now_ns() })?;
     for line in std::io::stdin().lock().lines() {
-        match line.context("cannot hear what to do")?.as_str() {
+        match line.context("cannot read the next order")?.as_str() {
             // The same files in the same order, elsewhere in them the second time.
             word @ (WRITE | AGAIN) => answer(&write(args, names, word == AGAIN)?)?,
             USAGE => {
@@ -118,7 +118,7 @@ fn serve(args: &ContainerArgs, names: &[(String, u64)]) -> anyhow::Result<()> {
                 args.condition.finish(&args.at)?;
                 answer(&Answer::Finished)?;
             }
-            other => bail!("told to do {other:?}"),
+            other => bail!("unknown order {other:?}"),
         }
     }
     Ok(())

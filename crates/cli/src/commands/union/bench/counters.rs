@@ -75,7 +75,7 @@ impl Room {
 /// Bytes in use of a file system.
 fn used_bytes(directory: &Path) -> anyhow::Result<u64> {
     let found = rustix::fs::statvfs(directory);
-    let found = found.with_context(|| format!("cannot ask about {}", directory.display()))?;
+    let found = found.with_context(|| format!("cannot examine {}", directory.display()))?;
     Ok((found.f_blocks - found.f_bfree) * found.f_frsize)
 }
 

@@ -99,7 +99,7 @@ fn one(
     }
     for container in &mut started {
         let Answer::Ready { .. } = container.hear(stopped)? else {
-            bail!("a container is confused")
+            bail!("a container sent an unexpected answer")
         };
     }
     place.sync()?;
@@ -111,7 +111,7 @@ fn one(
     for container in &mut started {
         let Answer::Written { latencies_ns: mut own, elapsed_ns, .. } = container.hear(stopped)?
         else {
-            bail!("a container is confused")
+            bail!("a container sent an unexpected answer")
         };
         rates.push(own.len() as f64 / (elapsed_ns as f64 / 1e9));
         latencies_ns.append(&mut own);
@@ -119,7 +119,9 @@ fn one(
     let written = start.elapsed().as_secs_f64();
     started.iter_mut().try_for_each(|container| container.tell(FINISH))?;
     for container in &mut started {
-        let Answer::Finished = container.hear(stopped)? else { bail!("a container is confused") };
+        let Answer::Finished = container.hear(stopped)? else {
+            bail!("a container sent an unexpected answer")
+        };
     }
     place.sync()?;
     let durable = start.elapsed().as_secs_f64();
@@ -195,10 +197,10 @@ impl Container {
             check_stopped(stopped)?;
         }
         let mut line = String::new();
-        self.output.read_line(&mut line).context("cannot hear a container")?;
+        self.output.read_line(&mut line).context("cannot read from a container")?;
         check_stopped(stopped)?;
         if line.is_empty() {
-            bail!("a container has failed; it has told why above");
+            bail!("a container has failed; its error is above");
         }
         serde_json::from_str(&line).context("cannot understand a container")
     }
