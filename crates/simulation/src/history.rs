@@ -88,6 +88,8 @@ pub(crate) struct Read {
     pub(crate) session: Option<SessionId>,
     pub(crate) start: Tick,
     pub(crate) end: Tick,
+    /// The end of the file may be as old as this.
+    pub(crate) ends_since: Tick,
     pub(crate) offset: u64,
     pub(crate) asked: u64,
     pub(crate) bytes: Vec<u8>,
@@ -310,7 +312,8 @@ impl Life {
     }
 }
 
-fn now_ns() -> u64 {
+/// The present moment, in nanoseconds since the start.
+pub(crate) fn now_ns() -> u64 {
     (now() - ring::time::Instant::from_ns(0)).as_nanos() as u64
 }
 
@@ -404,8 +407,7 @@ impl History {
         self.meta_power_lost = self.tick();
         let since_ns = now_ns().saturating_sub(META_WINDOW.as_nanos() as u64);
         let may_be_lost = |call: &&NameCall| {
-            let life = &call.life;
-            !life.is_void && (call.answer.is_none() || life.applied_ns >= since_ns)
+            !call.life.is_void && (call.answer.is_none() || call.done_ns >= since_ns)
         };
         let paths = self.calls.iter().filter(may_be_lost).flat_map(NameCall::lost).collect();
         self.losses.push(Loss { at: self.meta_power_lost, paths });

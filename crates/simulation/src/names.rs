@@ -1,6 +1,6 @@
 //! What happened to directory entries.
 
-use crate::history::{History, Life};
+use crate::history::{History, Life, Tick, now_ns};
 use crate::linear::{Answer, Call, Loss, Op, Verdict};
 use protocol::{Errno, InodeId};
 
@@ -47,6 +47,8 @@ pub(crate) struct NameCall {
     pub(crate) op: Op,
     /// `None`: none yet, or it was lost.
     pub(crate) answer: Option<Answer>,
+    /// When it was answered that it was done; 0 if it was not. Its life does not say so if it was doubted before.
+    pub(crate) done_ns: u64,
     pub(crate) life: Life,
 }
 
@@ -65,6 +67,18 @@ pub(crate) fn error_answer(op: &Op, errno: Errno) -> Option<Answer> {
 }
 
 impl NameCall {
+    /// A call that begins.
+    pub(crate) fn new(op: Op, life: Life) -> NameCall {
+        NameCall { op, answer: None, done_ns: 0, life }
+    }
+
+    /// It was done, with this answer.
+    pub(crate) fn done(&mut self, answer: Answer, tick: Tick) {
+        self.answer = Some(answer);
+        self.done_ns = now_ns();
+        self.life.apply(tick);
+    }
+
     /// Its answer was under way, or may have come, when what it did was lost: the names that it is about.
     pub(crate) fn lost(&self) -> impl Iterator<Item = String> + '_ {
         self.op.paths().into_iter().filter(|_| !self.op.is_look()).cloned()
@@ -88,4 +102,43 @@ pub(crate) fn order(history: &History) -> Verdict {
         calls.filter(|call| call.answer != Answer::Lost || !call.op.is_look()).collect();
     let losses: &[Loss] = &history.losses;
     crate::linear::check(&calls, losses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Actor;
+
+    fn call(history: &mut History, op: Op) -> usize {
+        let life = history.begin("call", Actor { machine: 0, life: 0 }, None);
+        history.calls.push(NameCall::new(op, life));
+        history.calls.len() - 1
+    }
+
+    fn done(history: &mut History, call: usize, answer: Answer) {
+        let tick = history.tick();
+        history.calls[call].life.returned = Some(tick);
+        history.calls[call].done(answer, tick);
+    }
+
+    /// Goal: a file whose creation was answered just before the service lost power may be gone, also if a node lost
+    /// power while the call was under way (seed 646). Without the service's loss it must be there.
+    #[test]
+    fn what_was_just_done_may_be_lost_with_the_service() {
+        for is_lost in [true, false] {
+            let mut history = History::default();
+            let path = String::from("/left/d");
+            let create = call(&mut history, Op::Create { path: path.clone(), exclusive: true });
+            history.node_lost_power();
+            done(&mut history, create, Answer::Inode(4, None));
+            if is_lost {
+                history.meta_lost_power();
+                history.meta_has_power();
+            }
+            let look = call(&mut history, Op::Lookup { path });
+            done(&mut history, look, Answer::Absent);
+            let violations = order(&history).violations;
+            assert_eq!(violations.is_empty(), is_lost, "{violations:?}");
+        }
+    }
 }

@@ -12,21 +12,21 @@ use std::rc::Rc;
 const VALUE_BYTES: u32 = 4096;
 
 impl Kernel {
-    /// Attributes as stat(2) shows them, asked for if they are not valid.
+    /// Asks for attributes if they are not valid. Returns whether those of the inode are as answered: the kernel
+    /// drops an answer if it was notified of a change since it asked, and goes on with what it had.
     pub(super) async fn get_attributes(
         self: &Rc<Self>,
         caller: Caller,
         inode: &Rc<Inode>,
-    ) -> Answer<()> {
+    ) -> Answer<bool> {
         if inode.is_valid() {
-            return Ok(());
+            return Ok(true);
         }
         let version = self.attr_version.get();
         let operation = Operation::GetAttributes { handle: None };
         match self.request(caller, inode.node, operation).await? {
             Response::Attributes { attributes, valid } => {
-                self.update(inode, attributes, valid, version).await;
-                Ok(())
+                Ok(self.update(inode, attributes, valid, version).await)
             }
             other => panic!("GETATTR is answered with {other:?}"),
         }

@@ -27,6 +27,8 @@ pub(crate) struct OpenFile {
     pub(super) has_flock: Cell<bool>,
     /// The open has made the file.
     pub(crate) is_created: bool,
+    /// The last read went by an older size, as the kernel did not believe the answer that had the present one.
+    pub(crate) is_end_old: Cell<bool>,
 }
 
 impl OpenFile {
@@ -192,6 +194,7 @@ impl Kernel {
             number: self.files.get(),
             has_flock: Cell::new(false),
             is_created,
+            is_end_old: Cell::new(false),
         })
     }
 
@@ -294,9 +297,8 @@ impl Kernel {
         length: u64,
     ) -> Answer<Vec<u8>> {
         let inode = &file.inode;
-        if offset + length > inode.size() {
-            self.get_attributes(caller, inode).await?;
-        }
+        let reaches_end = offset + length > inode.size();
+        file.is_end_old.set(reaches_end && !self.get_attributes(caller, inode).await?);
         let end = (offset + length).min(inode.size());
         let mut jobs = Vec::new();
         let mut at = offset;

@@ -212,14 +212,15 @@ impl Kernel {
         attributes: Attributes,
         valid: Duration,
         version: u64,
-    ) {
+    ) -> bool {
         if version != 0 && (inode.version() > version || inode.is_size_unstable.get()) {
-            return;
+            return false;
         }
         let before = inode.set(attributes, valid, self.next_version());
         if inode.is_file() && before != attributes.size {
             inode.truncate_pages(attributes.size).await;
         }
+        true
     }
 
     /// Gives an inode a name (`d_splice_alias`). A directory has one: it is moved there, for which locks are

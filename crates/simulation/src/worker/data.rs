@@ -257,7 +257,9 @@ impl Worker {
         let mut history = self.history();
         let end = history.tick();
         history.counts.read_bytes += bytes.len() as u64;
-        let read = Read { file, actor, session, start, end, offset, asked, bytes, is_cached };
+        let ends_since = if open.file.is_end_old.take() { open.opened } else { start };
+        let read =
+            Read { file, actor, session, start, end, ends_since, offset, asked, bytes, is_cached };
         history.reads.push(read);
     }
 

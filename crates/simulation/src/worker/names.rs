@@ -48,7 +48,7 @@ impl Worker {
     /// A call on names begins.
     fn call(&self, life: &Life, op: Op) -> usize {
         let mut history = self.history();
-        history.calls.push(NameCall { op, answer: None, life: life.clone() });
+        history.calls.push(NameCall::new(op, life.clone()));
         history.calls.len() - 1
     }
 
@@ -62,17 +62,15 @@ impl Worker {
         let session = self.session();
         let mut history = self.history();
         let (tick, meta_power_lost) = (history.tick(), history.meta_power_lost);
-        let NameCall { op, answer, life } = &mut history.calls[call];
+        let call = &mut history.calls[call];
+        let NameCall { op, answer, life, .. } = &mut *call;
         // What was asked again in another session may have met its own effect.
         let is_same_session = life.session == session;
         life.returned = Some(tick);
         match result {
             Ok(_) if life.start < meta_power_lost => life.doubt(),
             Ok(_) if op.is_look() && !is_same_session => life.is_void = true,
-            Ok(value) => {
-                *answer = Some(done(value));
-                life.apply(tick);
-            }
+            Ok(value) => call.done(done(value), tick),
             Err(errno) if super::is_verdict(*errno) && is_same_session => {
                 let says = is_of_one_moment(op, *errno);
                 *answer = error_answer(op, *errno).filter(|_| says);
