@@ -5,7 +5,7 @@ use crate::key::Key;
 use nvme::Nqn;
 use zeroize::Zeroizing;
 
-/// Who authenticates to whom.
+/// The direction of authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// The host's NQN.

@@ -30,7 +30,7 @@ const FORM: Form = Form {
 /// Longest context of a derivation, whose length is one byte.
 const CONTEXT_BYTES_MAX: usize = 255;
 
-/// A configured PSK. Neither printing nor comparing it tells what it is.
+/// A configured PSK. Neither printing nor comparing it reveals it.
 #[derive(Clone)]
 pub struct TlsKey {
     secret: Zeroizing<Vec<u8>>,
@@ -107,7 +107,7 @@ impl TlsKey {
         Self { transform: None, ..self }
     }
 
-    /// The key as text, to be kept where nobody else reads it.
+    /// The key as text, for a place that only its owner can read.
     pub fn to_text(&self) -> Zeroizing<String> {
         FORM.write(self.transform.map_or(0, Hash::id), &self.secret)
     }

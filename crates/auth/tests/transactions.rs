@@ -105,7 +105,7 @@ fn equal_keys_agree() {
     }
 }
 
-/// Goal: who has another key is not let in, and both sides know why.
+/// Goal: a host with another key is refused, and both sides know the reason.
 #[test]
 fn other_keys_disagree() {
     for group in [Group::Null, Group::Ffdhe2048] {

@@ -82,7 +82,7 @@ pub trait Device {
     /// of earlier writes; a device does not let later flushes hide that.
     fn flush(&self) -> IoFuture<()>;
 
-    /// Says that the bytes are not needed any more; [`Geometry::discard`] tells what that does.
+    /// Marks the bytes as no longer needed; [`Geometry::discard`] describes the effect.
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()>;
 
     /// Makes blocks read as zeros.

@@ -3,11 +3,10 @@
 //!
 //! What a thread asks for in one turn of its loop is gathered in the queue and dispatched together
 //! (plugging): in the order of the medium from where the last request ended (C-LOOK), neighbours as one
-//! request, at most `depth_max` at the device, and what has waited too long first. Whoever adds
-//! something or sees something end dispatches for all threads; each issues its own on its own reactor,
-//! and what was merged is issued by the first of those who wait for it. So all threads meet at one
-//! lock. That is right where sorting saves seeks, and what the policy `direct`, which is no layer at
-//! all, is compared with.
+//! request, at most `depth_max` at the device, and overdue requests first. A thread that adds a request or sees
+//! one end dispatches for all threads. Each thread issues its own requests on its own reactor; the first
+//! waiting thread issues a merged request. So all threads meet at one lock. That is right where sorting saves
+//! seeks; the policy `direct`, which is no layer at all, is compared with it.
 //!
 //! A thread that ends while it waits for its own requests may fail those of others that were merged
 //! with them.

@@ -84,12 +84,12 @@ pub enum Error {
         /// Bytes that were done.
         done: u64,
     },
-    /// The device is in use by somebody else.
+    /// Another program uses the device.
     #[error("{path} is in use: {source}; stop that process or name another file")]
     Locked {
         /// The file.
         path: PathBuf,
-        /// Who holds it, where known.
+        /// The process that holds it, if known.
         source: Arc<io::Error>,
     },
     /// There is too little memory for a device of memory.

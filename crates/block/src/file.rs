@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Block size of a device in a regular file unless told otherwise, in bytes.
+/// Default block size of a device in a regular file, in bytes.
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
 
 /// How long a lock that another process holds is tried for.
@@ -128,7 +128,7 @@ impl FileBacking {
         })
     }
 
-    /// The open file, for who sends requests of its own that are within the geometry.
+    /// The open file, for callers that send their own requests within the geometry.
     pub fn file(&self) -> &File {
         &self.file
     }

@@ -1,4 +1,4 @@
-//! Flushes shared by all who wait.
+//! Flushes that all waiting callers share.
 //!
 //! A flush covers every write that was acknowledged before it began. So of all flushes asked for in
 //! one loop turn, or while another runs, one `fdatasync` serves; none joins one that has begun, as
@@ -88,8 +88,8 @@ mod tests {
     use std::rc::Rc;
     use std::sync::Arc;
 
-    /// Goal: after a failed flush no later one succeeds, whoever asks, even where the system would
-    /// say that all is well.
+    /// Goal: after a failed flush no later one succeeds, for any caller, even where the system would report
+    /// success.
     #[test]
     fn failures_last() {
         let (pipe, _) = std::io::pipe().unwrap();

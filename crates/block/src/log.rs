@@ -240,7 +240,7 @@ impl Device for LogDevice {
         })
     }
 
-    /// Not recorded: a discarded block's bytes are nobody's business, before a cut or after.
+    /// Not recorded: a discarded block may have any content, before a power cut or after.
     fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
         self.inner.discard(offset, len)
     }

@@ -1,5 +1,5 @@
-//! Drives one [`QueuePair`] over a socket: a task that receives, sends and counts time, and futures
-//! for those who submit commands.
+//! Drives one [`QueuePair`] over a socket: a task that receives, sends and counts time, and futures for callers
+//! that submit commands.
 //!
 //! One receive and at most one send are under way at any time. A command that is submitted only
 //! queues bytes in the machine and wakes the task; by its turn all others of the loop turn have
@@ -37,9 +37,9 @@ pub(crate) struct Connection(Rc<Inner>);
 #[derive(Debug)]
 pub(crate) struct Inner {
     pair: RefCell<QueuePair>,
-    /// Who waits for the command in the slot, by the slot's index.
+    /// The waker of each slot's command, by the slot's index.
     waiting: RefCell<Vec<Option<Waker>>>,
-    /// Who waits for a free slot, in order.
+    /// The wakers that wait for a free slot, in order.
     queued: RefCell<VecDeque<(u64, Waker)>>,
     next_ticket: Cell<u64>,
     driver: RefCell<Option<Waker>>,
@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     reason: RefCell<Option<ConnectionEnd>>,
     /// Set once the connection has ended.
     end: RefCell<Option<ConnectionEnd>>,
-    /// Tells of changes of state.
+    /// Reports changes of state.
     changed: Notify,
     command_timeout: Duration,
 }
@@ -215,7 +215,7 @@ impl Inner {
         }
     }
 
-    /// The connection has ended: tells everybody.
+    /// Reports the end of the connection to all waiting callers.
     fn finish(&self, end: ConnectionEnd) {
         let before = self.end.borrow_mut().replace(end);
         assert!(before.is_none(), "a connection ends twice: {before:?}");
@@ -227,7 +227,7 @@ impl Inner {
     }
 }
 
-/// What a command came to, for those who look no closer.
+/// The outcome of a command, for callers that need no details.
 pub(crate) fn check_outcome(
     command: &'static str,
     outcome: Outcome,

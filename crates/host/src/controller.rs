@@ -29,7 +29,7 @@ use std::time::Duration;
 /// Most events kept for a user that does not fetch them.
 const EVENTS_MAX: usize = 256;
 
-/// What a controller tells of its own accord.
+/// Events that a controller reports unasked.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ControllerEvent {
@@ -45,7 +45,7 @@ pub enum ControllerEvent {
     Reconnected,
     /// The controller was given up.
     Lost(Error),
-    /// Events were thrown away because nobody fetched them: look at everything anew.
+    /// Events were dropped because they were not fetched: read everything again.
     Missed,
 }
 

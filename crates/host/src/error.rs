@@ -1,7 +1,7 @@
 //! The crate's one error type, and what can be wrong with a connection.
 //!
-//! An error's text is complete, hence causes that it contains are not sources too: whoever prints
-//! the chain would say them twice.
+//! An error's text is complete. Causes that it contains are not sources too, because printing the chain would
+//! repeat them.
 
 use nvme::tcp::{FatalErrorStatus, PduError};
 use nvme::{CommandId, Nsid, Status};
@@ -73,7 +73,7 @@ pub enum Error {
     /// The TCP connection could not be made.
     #[error("cannot connect to {address}: {error}")]
     Connect {
-        /// Whom to.
+        /// The peer.
         address: SocketAddr,
         /// The socket's error.
         error: Arc<io::Error>,
@@ -81,7 +81,7 @@ pub enum Error {
     /// The target took the TCP connection but did not go on in time.
     #[error("{address} did not answer {what} within {timeout:?}")]
     Timeout {
-        /// Who.
+        /// The host or target that failed.
         address: SocketAddr,
         /// What was waited for.
         what: &'static str,

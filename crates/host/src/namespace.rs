@@ -170,8 +170,8 @@ impl Namespace {
         self.run(&request, Data::None, self.lane()).await.map(drop)
     }
 
-    /// Gives `bytes` from `offset_bytes` on back to the medium, if the target can do that;
-    /// [`Geometry::discard`] tells.
+    /// Returns `bytes` from `offset_bytes` on to the medium, if the target supports that (see
+    /// [`Geometry::discard`]).
     pub async fn discard(&self, offset_bytes: u64, bytes: u64) -> Result<(), Error> {
         self.check("discard", offset_bytes, bytes)?;
         if self.0.geometry.discard == DiscardEffect::Ignored || bytes == 0 {

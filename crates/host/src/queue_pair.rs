@@ -2,9 +2,9 @@
 //!
 //! Bytes that arrived go in with [`QueuePair::receive`], in pieces of any size; chunks to send come
 //! out of [`QueuePair::transmit`]; commands go in with [`QueuePair::submit`] and finished ones come
-//! out of [`QueuePair::next_finished`]. All of a command's memory is a slot made at the start, so a
-//! command costs no allocation, and whoever drives the machine decides when to send: everything
-//! submitted in one turn of its loop leaves in one vectored send.
+//! out of [`QueuePair::next_finished`]. All of a command's memory is a slot created at the start, so a command
+//! costs no allocation. The driver of the machine decides when to send: everything submitted in one turn of its
+//! loop leaves in one vectored send.
 //!
 //! Why no I/O here: the same machine runs on sockets, in the simulation and under property tests
 //! that split the byte stream anywhere and let the peer lie.
@@ -218,7 +218,7 @@ impl QueuePair {
         Some((outcome, data))
     }
 
-    /// Nobody waits for the command any more: its slot is freed when its answer comes.
+    /// Marks that no caller waits for the command: its slot is freed when its answer arrives.
     pub fn forget(&mut self, cid: CommandId) {
         let Some(slot) = self.slots.get_mut(cid) else { return };
         match slot.state {

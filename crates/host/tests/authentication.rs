@@ -1,5 +1,5 @@
-//! Goal: a target that asks for proofs serves hosts that know their secret, all their queue pairs and
-//! discovery, and nobody else; each side says why it does not go on.
+//! Goal: a target with secrets serves only hosts that know theirs, on all queue pairs and in discovery; each
+//! side reports why it stops.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use auth::{Fault, Group, Hash, Key, KeyPair, Policy};
@@ -113,7 +113,7 @@ fn discovery_asks_too() {
     });
 }
 
-/// Goal: who does not know the secrets is refused, and knows why; others are served meanwhile.
+/// Goal: a host without the secrets is refused with a reason, while others are served.
 #[test]
 fn strangers_are_refused() {
     run(async {
@@ -143,7 +143,7 @@ fn strangers_are_refused() {
     });
 }
 
-/// Goal: guesses are bounded, and do not keep out who knows the secret once it has proved itself.
+/// Goal: guesses are bounded and do not keep out a host that has authenticated once.
 #[test]
 fn guesses_are_bounded() {
     run(async {

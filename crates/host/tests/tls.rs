@@ -1,5 +1,5 @@
-//! Goal: a target with TLS keys serves the hosts that know theirs, under TLS on all their queue pairs and in
-//! discovery, and nobody else; what is changed on the way ends the connection and is never taken for data.
+//! Goal: a target with TLS keys serves only hosts that know theirs, under TLS on all queue pairs and in
+//! discovery; bytes that are changed on the way end the connection and are never taken for data.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use auth::{Derivation, Hash, Key, KeyPair, Policy, TlsKey};
@@ -138,7 +138,7 @@ fn discovery_names_the_requirement() {
     });
 }
 
-/// Goal: who has no key, another one, or that of another host is refused, whatever the key's kind.
+/// Goal: a host without a key, with another key, or with another host's key is refused, for each kind of key.
 #[test]
 fn strangers_are_refused() {
     for hash in [Hash::Sha256, Hash::Sha384] {

@@ -237,7 +237,7 @@ fn a_fresh_memory_device_is_not_taken_for_the_old_one() {
     });
 }
 
-/// Goal: a host that is not admitted is told so, and does not try for ever.
+/// Goal: a host that is not admitted gets the reason and does not retry forever.
 #[test]
 fn strangers_are_told_why() {
     run(async {

@@ -1,8 +1,8 @@
 //! Submission queue entries (base 4.1): the 64 bytes that every command is.
 //!
 //! One structure for all commands, and beside it one small decoded structure per command
-//! ([`ReadWrite`], [`Identify`], …) with `decode` from an entry and `encode` into one. So a queue
-//! can handle entries uniformly, and only who executes a command knows its dwords.
+//! ([`ReadWrite`], [`Identify`], …) with `decode` from an entry and `encode` into one. So a queue can handle
+//! entries uniformly, and only the code that executes a command knows its dwords.
 
 mod admin;
 mod io;

@@ -1,4 +1,4 @@
-//! The crate's one error type: which field of what was wrong, and its value.
+//! The crate's error type: the structure, the wrong field, and its value.
 
 use crate::tcp::PduError;
 

@@ -1,4 +1,4 @@
-//! Running a thread on the CPU of whoever it serves.
+//! Running a thread on the CPU of its caller.
 //!
 //! A caller that blocks until a thread of ours has answered leaves its CPU idle. If the thread is
 //! woken elsewhere, two sleeping CPUs must be woken for each request, by interrupts (45 us each on a

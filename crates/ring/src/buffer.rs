@@ -22,8 +22,7 @@ pub const ALIGNMENT_BYTES: usize = 4096;
 /// Largest size class that is pooled, in bytes; larger buffers are allocated and freed each time.
 pub const POOLED_BYTES_MAX: usize = pool::POOLED_BYTES_MAX;
 
-/// An owned, 4096-byte aligned buffer of fixed capacity, of which the first `len` bytes are
-/// visible.
+/// An owned, 4096-byte aligned buffer of fixed capacity; its first `len` bytes are visible.
 pub struct Buffer {
     block: NonNull<Block>,
     len: usize,

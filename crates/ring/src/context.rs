@@ -12,7 +12,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// Who carries operations out.
+/// The engine that executes operations.
 #[allow(clippy::large_enum_variant, reason = "one per thread; the hot variant stays inline")]
 pub(crate) enum Driver {
     /// The kernel.
@@ -83,7 +83,7 @@ impl Context {
         key
     }
 
-    /// Takes an operation's completion or notes who waits for it.
+    /// Takes an operation's completion, or registers the waker.
     pub(crate) fn poll(&self, key: u32, waker: &Waker) -> Poll<Ended> {
         self.slots.borrow_mut().poll(key, waker)
     }
@@ -118,7 +118,7 @@ impl Context {
         self.complete(key, code);
     }
 
-    /// Hands a result to whoever waits for it.
+    /// Hands a result to the waiting task.
     pub(crate) fn complete(&self, key: u32, code: i32) {
         let (waker, rest) = self.slots.borrow_mut().complete(key, code);
         drop(rest);

@@ -1,9 +1,9 @@
-//! Who carries operations out on the real machine: `io_uring`, or epoll with a pool of threads.
+//! The engines that execute operations on the real machine: `io_uring`, or epoll with a pool of threads.
 //!
 //! Both have the same meaning for every operation. [`uring`] hands all to the kernel. [`epoll`] tries
 //! what acts on sockets, pipes and character devices on the reactor's own thread, without blocking, and
-//! waits for readiness where that is not there yet; what acts on files and block devices, where nothing
-//! tells of readiness, blocks a thread of a bounded [`pool`].
+//! waits for readiness where that is missing; operations on files and block devices, which have no readiness,
+//! block a thread of a bounded [`pool`].
 
 mod arguments;
 pub mod choice;

@@ -271,7 +271,7 @@ struct JoinState<T> {
     waker: Option<Waker>,
 }
 
-/// Tells the join handle when the task is dropped early.
+/// Notifies the join handle when the task is dropped early.
 struct JoinGuard<T>(Rc<RefCell<JoinState<T>>>);
 
 impl<T> JoinGuard<T> {

@@ -150,8 +150,8 @@ impl File {
     /// has only metadata left to do, so that the syncs of many files find themselves in one commit of
     /// the file system. Nothing happens in a simulation.
     ///
-    /// What writing met is told here, **and not by a sync of this file afterwards**: the kernel tells
-    /// an open file description of an error once.
+    /// Reports errors of writing, **and a sync of this file afterwards does not**: the kernel reports an error
+    /// to an open file description once.
     pub fn write_back(&self) -> Op<io::Result<()>> {
         Op::submit(&self.handle, Operation::WriteBack, |completion| {
             Step::Done(completion.into_result().map(drop))
@@ -176,7 +176,7 @@ impl File {
     /// As [`File::write_back`], blocking this thread: for threads that do nothing else.
     ///
     /// # Errors
-    /// What writing met; a sync of this file afterwards does not tell it again.
+    /// Errors of writing; a sync of this file afterwards does not report them again.
     pub fn write_back_blocking(&self) -> io::Result<()> {
         identity::write_back(self.handle.as_fd()?)
     }

@@ -46,7 +46,7 @@ pub struct FileQueueConfig {
     pub engine: Option<Kind>,
 }
 
-/// Who carries requests out.
+/// The engine that executes requests.
 enum Engine {
     Ring(Ring),
     Threads(Threads),
@@ -243,8 +243,8 @@ mod tests {
         all
     }
 
-    /// Goal: writes put the payload where they should, with registered memory and without, reads and
-    /// errors are told by slot, and system calls are counted by what they submit.
+    /// Goal: writes put the payload where they should, with registered memory and without, reads and errors are
+    /// reported by slot, and system calls are counted by the requests that they submit.
     #[test]
     fn requests_are_done_and_told() {
         let sizes = [(4, BLOCK), (2, 33 << 20)];

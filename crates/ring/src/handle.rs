@@ -22,7 +22,7 @@ pub(crate) enum HandleInner {
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     pub(crate) fd: OwnedFd,
-    /// Told apart from descriptors that had the same number before.
+    /// Distinguishes it from descriptors that had the same number before.
     pub(crate) id: u64,
     /// Bits of the epoll engine; 0 while it knows nothing.
     pub(crate) nature: AtomicU8,
@@ -147,7 +147,7 @@ pub(crate) fn finish_read(completion: Completion) -> Step<(io::Result<usize>, Se
     Step::Done((result, segments))
 }
 
-/// Extends the buffers of `segments`, of which the first `n` bytes in all were written.
+/// Extends the buffers of `segments` over the `n` bytes that were written.
 pub(crate) fn note_written(segments: &mut Segments, mut n: usize) {
     for segment in segments {
         let here = n.min(segment.len());

@@ -5,8 +5,8 @@
 //! or, where that cannot be had, an epoll instance and a pool of threads for files. One turn of its loop
 //! runs every ready task, starts all that they asked for (on a ring with a single system call) and reaps
 //! all that completed; it sleeps only if nothing is ready, at choice after a short adaptive spin. Buffers
-//! are handed to an operation and come back with its completion, so that a dropped future never
-//! leaves the kernel, or a thread, writing into memory that was given to somebody else.
+//! are handed to an operation and come back with its completion, so that a dropped future never leaves the
+//! kernel, or a thread, writing into memory that has another user.
 //!
 //! Why an own reactor: rings, buffers and queue pairs stay on one core with no hidden allocation
 //! or lock, sends of one turn coalesce, and the same seam carries the simulated twin in [`sim`],

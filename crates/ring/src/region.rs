@@ -70,8 +70,8 @@ impl Region {
     }
 
     /// Maps several regions of `len` bytes each (1 … `isize::MAX`), one behind the other, in huge
-    /// pages as far as the system offers them; as many regions as fit into the pages that the first
-    /// needs. Each tells for itself whether it is [unique](Region::is_unique).
+    /// pages as far as the system offers them; as many regions as fit into the pages that the first needs. Each
+    /// reports by itself whether it is [unique](Region::is_unique).
     ///
     /// A device takes a transfer to or from memory that is contiguous as one command. Memory of
     /// scattered pages costs it a descriptor for each page, and commands of their own for what exceeds

@@ -5,8 +5,8 @@
 //! they can be killed (as by `kill -9`), lose power (unflushed writes are lost or torn), be paused
 //! (as by SIGSTOP) or suspended (network and disk stand still too), and come back. Links can be cut in
 //! one direction or both, or slow; disks can be slow, full or broken. All choices (order of ready tasks, delays, sizes of the pieces in
-//! which bytes arrive, which unflushed blocks survive) come from one generator, so that a seed
-//! repeats a run exactly; [`Simulation::trace_hash`] tells two runs apart.
+//! which bytes arrive, which unflushed blocks survive) come from one generator, so that a seed repeats a run
+//! exactly; [`Simulation::trace_hash`] distinguishes two runs.
 //!
 //! What it does not model: CPU time (tasks take none), kernel caches, losses of the metadata of
 //! files (sizes and names are durable at once), and TCP giving up by itself on a broken link (a

@@ -1,7 +1,7 @@
 //! The operations in flight of one reactor, in a slab of boxed, recycled slots.
 //!
-//! A slot is boxed because the kernel is told the addresses of its arguments (message header,
-//! socket address); it is recycled so that an operation allocates nothing in the steady state.
+//! A slot is boxed because the kernel gets the addresses of its arguments (message header, socket address); it
+//! is recycled so that an operation allocates nothing in the steady state.
 
 use crate::engine::Arguments;
 use crate::handle::Handle;
@@ -27,7 +27,7 @@ pub(crate) type Ended = (Handle, Completion);
 
 pub(crate) struct Slot {
     pub(crate) state: SlotState,
-    /// Told apart from former uses of the slot, so that a late cancellation cannot hit a new one.
+    /// Distinguishes this use of the slot from former ones, so that a late cancellation cannot hit a new one.
     pub(crate) generation: u32,
     pub(crate) code: i32,
     pub(crate) handle: Option<Handle>,
@@ -91,7 +91,7 @@ impl Slots {
         key
     }
 
-    /// The completion, or notes who waits for it.
+    /// The completion, or registers the waker.
     pub(crate) fn poll(&mut self, key: u32, waker: &Waker) -> Poll<Ended> {
         let slot = self.get(key);
         match slot.state {
@@ -110,7 +110,7 @@ impl Slots {
         }
     }
 
-    /// Notes a result; answers whom to wake, or what to let go of, outside of any borrow.
+    /// Records a result; returns the task to wake, or the value to drop, outside of any borrow.
     pub(crate) fn complete(&mut self, key: u32, code: i32) -> (Option<Waker>, Option<Ended>) {
         self.in_flight -= 1;
         let slot = self.get(key);

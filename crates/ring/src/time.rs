@@ -1,9 +1,8 @@
 //! Time as the reactor gives it: the time since the machine has booted, or the simulation's.
 //!
-//! The clock goes on while the machine is suspended (`CLOCK_BOOTTIME`): who promises others to stop at some
-//! time has to see on waking that it has passed. The kernel's waits count without that, so a timer may
-//! fire late after a suspend, by at most what was left of it; whatever else wakes the reactor fires it at
-//! once.
+//! The clock includes suspend (`CLOCK_BOOTTIME`): a process that has promised to stop at some time must see on
+//! waking that it has passed. The kernel's waits exclude suspend, so a timer may fire late after one, by at
+//! most its remaining time; any other wake-up of the reactor fires it at once.
 //!
 //! Sleeps live in one heap per reactor; the loop's wait carries the earliest deadline, so that a
 //! timer costs no system call.

@@ -11,7 +11,7 @@ pub(crate) struct Timers {
     sequence: u64,
 }
 
-/// Names a timer; the sequence tells it from later users of the same key.
+/// Names a timer; the sequence distinguishes it from later users of the same key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimerId {
     key: u32,
@@ -47,7 +47,7 @@ impl Timers {
         TimerId { key, sequence }
     }
 
-    /// Changes who is woken by a timer that still waits.
+    /// Changes the waker of a timer that still waits.
     pub(crate) fn set_waker(&mut self, id: TimerId, waker: &Waker) {
         if let Some(timer) = self.waiting.get_mut(id.key as usize)
             && timer.sequence == id.sequence
@@ -75,7 +75,7 @@ impl Timers {
         timer.waker
     }
 
-    /// Removes the earliest timer if it is due and answers whom to wake.
+    /// Removes the earliest timer if it is due and returns its waker.
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<Waker> {
         let &key = self.heap.first()?;
         (self.waiting[key as usize].deadline_ns <= now_ns).then(|| self.remove(key))

@@ -22,8 +22,8 @@ pub fn of_children() -> io::Result<Duration> {
     Ok(time(usage.ru_utime) + time(usage.ru_stime))
 }
 
-/// CPU time of all threads of a process so far, those that ended included; also of a thread of the
-/// kernel, and of a process that has ended and was not waited for. Anybody may ask for any process.
+/// CPU time of all threads of a process so far, including ended ones; also of a kernel thread, and of a process
+/// that has ended and was not waited for. No right is needed for other users' processes.
 ///
 /// # Errors
 /// `ESRCH` or `EINVAL` if there is no such process.

@@ -85,8 +85,8 @@ fn ends_of_streams_are_seen() {
     });
 }
 
-/// Goal: bytes that come in small pieces at any time are all received, by one who waits and by one who
-/// does not.
+/// Goal: bytes that arrive in small pieces at any time are all received, by a waiting receiver and by a polling
+/// one.
 #[test]
 fn no_arrival_is_missed() {
     run(async || {
@@ -221,8 +221,8 @@ fn connections_are_refused_and_given_up() {
     });
 }
 
-/// Goal: files answer like files: always ready, short at their end, the current position moves, and
-/// what they refuse is told.
+/// Goal: files answer like files: always ready, short at their end, the current position moves, and refusals
+/// are reported.
 #[test]
 fn files_answer_like_files() {
     run(async || {

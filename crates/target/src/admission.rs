@@ -1,4 +1,4 @@
-//! Who may use the target, and how to be certain that somebody no longer does (DESIGN 5).
+//! Admission: which hosts may use the target, and proof that a removed host no longer does (DESIGN 5).
 //!
 //! Each admitted host identifier has a [`Slot`]; each of its queue pairs (and each local device
 //! handle) has a [`Lane`] in that slot with a counter of its own, so that queue pairs on different
@@ -30,14 +30,14 @@ use table::Table;
 
 use crate::signal::Signal;
 
-/// Whom the target lets in.
+/// The policy by which the target admits hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdmissionMode {
     /// Every host, for as long as it likes.
     AnyHost,
     /// The hosts with these names, for as long as they like.
     HostList(BTreeSet<Nqn>),
-    /// Only host identifiers that were admitted by [`Admissions::admit`]; at first nobody.
+    /// Only host identifiers that [`Admissions::admit`] admitted; none at first.
     Controlled,
 }
 
@@ -45,7 +45,7 @@ pub enum AdmissionMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Nobody admitted this host, or its admission was removed.
+    /// This host was not admitted, or its admission was removed.
     #[error("the host is not admitted")]
     NotAdmitted,
     /// Its admission was not renewed in time.
@@ -69,15 +69,15 @@ pub struct Admissions {
 }
 
 impl Admissions {
-    /// A table with nobody admitted.
+    /// A table without admissions.
     pub fn new(mode: AdmissionMode) -> Arc<Self> {
         let is_awake = ring::mutant!("lapse-by-awake-clock");
         let clock = if is_awake { ring::time::awake_time } else { ring::time::boot_time };
         Self::with_clock(mode, clock)
     }
 
-    /// As [`Admissions::new`], with admissions that lapse by another clock than the machine's time
-    /// since its boot, which goes on while it is suspended. It tells nanoseconds and never goes back.
+    /// Like [`Admissions::new`], but admissions lapse by the given clock. The default is the machine's time
+    /// since its boot, including suspend. The clock returns nanoseconds and never goes back.
     pub fn with_clock(
         mode: AdmissionMode,
         clock: impl Fn() -> u64 + Send + Sync + 'static,
@@ -91,7 +91,7 @@ impl Admissions {
         self.clock.now()
     }
 
-    /// Whom the target lets in.
+    /// Returns the policy by which the target admits hosts.
     pub fn mode(&self) -> &AdmissionMode {
         &self.mode
     }
@@ -105,8 +105,8 @@ impl Admissions {
     /// this epoch already and would lapse sooner. A later epoch replaces an earlier one, whose
     /// connections are dropped. Waits first for I/O of lapsed admissions to end.
     ///
-    /// The lapse is an instant, not a span: whoever asks counts from something of which it is known
-    /// when it happened at the latest, so that an order to admit which arrives late admits for less.
+    /// The lapse is an instant, not a span: the caller counts from an event whose latest possible time it
+    /// knows, so a late order to admit admits for less time.
     ///
     /// # Errors
     /// [`Refusal::Fenced`] if the host was fenced under this or a later epoch, [`Refusal::Lapsed`]
@@ -136,7 +136,7 @@ impl Admissions {
         Drained::new(self.table().fence(host, epoch))
     }
 
-    /// Fences everybody: for the end of the target.
+    /// Fences all hosts, when the target ends.
     pub fn fence_all(&self) -> Drained {
         Drained::new(self.table().close_all())
     }

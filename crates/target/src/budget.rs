@@ -144,8 +144,8 @@ mod tests {
         }
     }
 
-    /// Goal: connections that hold memory leave half of it to others, nothing goes beyond the whole,
-    /// and who waits is woken once when some is given back.
+    /// Goal: connections that hold memory leave half of it to others, nothing exceeds the whole, and a waiting
+    /// connection is woken once when memory is returned.
     #[test]
     fn memory_is_shared_out() {
         let budget = Budget::new(100);

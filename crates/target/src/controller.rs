@@ -56,7 +56,7 @@ pub struct Association {
     admin: Arc<Signal>,
     io_queues: Mutex<BTreeMap<u16, Arc<Signal>>>,
     errors: Mutex<Errors>,
-    /// Those who wait until no queue pair is left.
+    /// Tasks that wait until no queue pair is left.
     waiters: Mutex<Vec<Waker>>,
 }
 
@@ -124,7 +124,7 @@ impl Association {
         }
     }
 
-    /// Whether I/O queue pairs that were told to end have not ended yet.
+    /// Whether I/O queue pairs that should end have not ended yet.
     pub(crate) fn has_ending_io_queues(&self) -> bool {
         has_ending(&self.io_queue_map())
     }
@@ -142,7 +142,7 @@ impl Association {
         self.drop_io_queues();
     }
 
-    /// Has the controller look for changes to tell the host of.
+    /// Makes the controller look for changes that it should report to the host.
     pub(crate) fn look_for_events(&self) {
         self.admin.raise(signal::EVENT);
     }
@@ -462,8 +462,8 @@ pub(crate) fn transfer_bytes(sqe: &SubmissionQueueEntry) -> Result<u32, Status> 
     }
 }
 
-/// Checks in-capsule data, of which `data_bytes` follow the descriptor's offset: it ends where the
-/// descriptor's range ends.
+/// Checks in-capsule data. `data_bytes` follow the descriptor's offset, and must end where the descriptor's
+/// range ends.
 pub(crate) fn check_in_capsule(
     sqe: &SubmissionQueueEntry,
     data_bytes: usize,

@@ -1,12 +1,12 @@
 //! What a namespace has served, in bytes and commands.
 //!
 //! A queue pair gathers its own numbers in a [`Tally`] and adds them to the shared [`Counters`]
-//! once per loop turn, before the responses leave: so no command touches memory of another core,
-//! and yet whoever has seen a response finds it counted.
+//! once per loop turn, before the responses leave. So no command touches memory of another core, and yet a host
+//! that has seen a response finds it counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A snapshot of what a namespace has served since its start.
+/// A snapshot of a namespace's counters since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct NamespaceCounts {
     /// Bytes read by clients of the same node, past the socket.

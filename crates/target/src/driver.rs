@@ -77,7 +77,7 @@ struct ConnectionsState {
     entrance: Entrance,
     signals: BTreeMap<u64, Arc<Signal>>,
     is_closed: bool,
-    /// Told when the last connection has ended.
+    /// Notified when the last connection has ended.
     waiter: Option<std::task::Waker>,
 }
 

@@ -1,10 +1,10 @@
 //! How many proofs may be attempted: what a stranger can make this target compute.
 //!
-//! An attempt costs up to two exponentiations of thousands of bits, before it is known who makes it. So each
-//! attempt takes a token from its peer's bucket, and one from a bucket that all peers share which have not
-//! proved anything lately; a proof gives them back. Who knows a key is therefore never held up by itself,
-//! and who guesses gets a few attempts and then one in two seconds. Attempts in progress are connections that
-//! have proved nothing, whose number [`Entrance`](ring::net::Entrance) bounds.
+//! An attempt costs up to two exponentiations of thousands of bits before the peer is authenticated. So each
+//! attempt takes a token from its peer's bucket, and one from a bucket that all recently unauthenticated peers
+//! share; a successful proof returns them. A host with the key is therefore never slowed down by its own
+//! attempts, and a guessing host gets a few attempts and then one every two seconds. Attempts in progress are
+//! unauthenticated connections, whose number [`Entrance`](ring::net::Entrance) bounds.
 
 use ring::time::Instant;
 use std::collections::BTreeMap;
@@ -179,8 +179,8 @@ mod tests {
         IpAddr::from([10, 0, 0, n])
     }
 
-    /// Goal: who proves nothing is slowed down, by itself and together with its like; who proves
-    /// itself is not, whatever others do.
+    /// Goal: unauthenticated peers are slowed down, each alone and all together; an authenticated host is not,
+    /// whatever others do.
     #[test]
     fn attempts_are_bounded() {
         let start = ring::time::now();

@@ -5,9 +5,9 @@ use std::time::Duration;
 /// Bounds and parameters of a target's connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time, over all hosts. A quarter of them may be no queue pairs yet, of which the
-    /// oldest ends for a new one, and one peer may have three quarters (see
-    /// [`Entrance`](ring::net::Entrance)); further ones are closed as soon as accepted.
+    /// Maximum number of connections of all hosts. A quarter of them may be no queue pairs yet; the oldest of
+    /// these ends for a new one. One peer may have three quarters (see [`Entrance`](ring::net::Entrance)).
+    /// Further connections are closed as soon as accepted.
     pub connections_max: usize,
     /// Controllers at a time, over all subsystems. Each has a connection, so that as many as these
     /// leave others room in the same way.

@@ -1,8 +1,8 @@
 //! The node's own way to its namespaces: past the socket, but through the same door.
 //!
 //! [`LocalAccess`] gives a client of the same process a device whose every command passes the
-//! admission check, is counted in flight, and is counted in the namespace's bytes, exactly as a
-//! remote one: whoever fences a host need not know whether it is near or far.
+//! admission check, is counted in flight, and is counted in the namespace's bytes, exactly as a remote one: a
+//! fence works the same for near and far hosts.
 
 use crate::admission::{Admissions, Lane, Permit, Refusal};
 use crate::counts::{Origin, Tally};

@@ -1,15 +1,14 @@
 //! One queue pair's connection as a state machine without I/O (TCP 3).
 //!
-//! Received bytes go in by [`QueuePair::receive`]; commands come out of [`QueuePair::next_event`],
-//! first without their data. Who executes a command checks it and then asks for what it needs:
-//! buffer memory by [`QueuePair::reserve`], data that is not in the capsule by
-//! [`QueuePair::request_data`]; so nothing is transferred for a command that fails anyway. It ends
-//! by [`QueuePair::complete`] or [`QueuePair::complete_read`], in any order. What has to be sent is
-//! gathered and taken all at once by [`QueuePair::take_output`].
+//! Received bytes go in by [`QueuePair::receive`]; commands come out of [`QueuePair::next_event`], first
+//! without their data. The executor of a command checks it and then requests buffer memory by
+//! [`QueuePair::reserve`] and data outside of the capsule by [`QueuePair::request_data`], so nothing is
+//! transferred for a command that fails anyway. A command ends by [`QueuePair::complete`] or
+//! [`QueuePair::complete_read`], in any order. [`QueuePair::take_output`] takes all gathered output at once.
 //!
-//! Memory is bounded: commands by the queue's entries, in-capsule data by these, other data by a
-//! budget whose waiters are served in order, and which all connections share ([`Budget`]), output by whoever stops calling `receive` while
-//! [`QueuePair::output_bytes`] is large.
+//! Memory is bounded: commands and in-capsule data by the queue's entries, other data by a budget that all
+//! connections share and whose waiters are served in order ([`Budget`]), output by the caller, which stops
+//! calling `receive` while [`QueuePair::output_bytes`] is large.
 
 mod command;
 mod output;
@@ -51,7 +50,7 @@ pub enum QueuePairState {
     Terminated,
 }
 
-/// What [`QueuePair::next_event`] tells.
+/// The events that [`QueuePair::next_event`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A command came, with its in-capsule data if it has any.
@@ -78,7 +77,7 @@ pub struct QueuePair {
     awaiting_memory: VecDeque<Tag>,
     reserved_bytes: usize,
     reserved_bytes_max: usize,
-    /// This connection's part of what all have together.
+    /// This connection's share of the common budget.
     share: Share,
     /// The first of the waiting commands waits for other connections' memory.
     awaits_budget: bool,
@@ -314,7 +313,7 @@ impl QueuePair {
         self.awaiting_data
     }
 
-    /// Asks the host for a command's data; [`Event::Data`] tells when all of it is here.
+    /// Requests a command's data from the host; [`Event::Data`] reports when it is complete.
     pub fn request_data(&mut self, tag: Tag, bytes: u32) {
         let command = self.commands.get_mut(tag);
         assert_eq!(command.state, CommandState::Executing, "{tag:?} asks for data");

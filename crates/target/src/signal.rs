@@ -9,7 +9,7 @@ use std::task::Waker;
 
 /// The connection shall end: its admission, controller or target is gone.
 pub(crate) const CLOSE: u32 = 1 << 0;
-/// Something that asynchronous events tell of may have changed.
+/// Something that asynchronous events report may have changed.
 pub(crate) const EVENT: u32 = 1 << 1;
 
 /// Flags for one task.
@@ -34,7 +34,7 @@ impl Signal {
         self.flags.load(Ordering::Relaxed) & flags != 0
     }
 
-    /// Clears `flags` and tells which of them were set.
+    /// Clears `flags` and returns those that were set.
     pub(crate) fn take(&self, flags: u32) -> u32 {
         if self.is_raised(flags) {
             self.flags.fetch_and(!flags, Ordering::SeqCst) & flags
@@ -43,7 +43,7 @@ impl Signal {
         }
     }
 
-    /// Notes whom to wake. Look at the flags *after* this.
+    /// Registers the task to wake. Look at the flags *after* this.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut stored = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         match &*stored {

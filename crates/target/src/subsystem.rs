@@ -110,8 +110,8 @@ impl Subsystem {
         Ok(namespace)
     }
 
-    /// Removes a namespace; commands that have begun still end. As for [`Self::add_namespace`],
-    /// controllers have to be told.
+    /// Removes a namespace; running commands still end. As for [`Self::add_namespace`], the caller has to
+    /// notify the controllers.
     pub fn remove_namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         let mut state = self.write();
         let namespace = state.namespaces.remove(&nsid)?;

@@ -41,7 +41,7 @@ struct Registry {
     is_discovery_proved: bool,
     listeners: Vec<SocketAddr>,
     controllers: BTreeMap<ControllerId, Arc<Association>>,
-    /// Controllers that have ended, but of which I/O may be in flight: as many as connections live.
+    /// Controllers that have ended but may have I/O in flight: as many as live connections.
     ending: Vec<Weak<Association>>,
     /// Where to look for the next free controller identifier.
     next_id: u16,
@@ -98,7 +98,7 @@ impl Target {
         &self.budget
     }
 
-    /// Who may use it.
+    /// The hosts that may use it.
     pub fn admissions(&self) -> &Arc<Admissions> {
         &self.admissions
     }
@@ -108,7 +108,7 @@ impl Target {
         self.started.elapsed()
     }
 
-    /// Adds a subsystem, and tells discovery controllers.
+    /// Adds a subsystem and notifies discovery controllers.
     ///
     /// # Errors
     /// [`Error::SubsystemExists`], [`Error::ReservedName`].
@@ -128,7 +128,7 @@ impl Target {
         Ok(subsystem)
     }
 
-    /// Removes a subsystem, ends its controllers and tells discovery controllers.
+    /// Removes a subsystem, ends its controllers and notifies discovery controllers.
     pub fn remove_subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
         let mut registry = self.registry();
         let subsystem = registry.subsystems.remove(nqn)?;

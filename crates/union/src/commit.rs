@@ -8,8 +8,8 @@
 //!
 //! A process that is killed loses nothing: when a copy is complete, its path is noted with the boot and
 //! the mount that it lies on ([`marks`]). The next union on the same mount, whose page cache still has
-//! what was written, finishes them ([`recover`]); after a reboot or a new mount they are discarded,
-//! since nobody knows which of their bytes reached the disk.
+//! what was written, finishes them ([`recover`]); after a reboot or a new mount they are discarded, since it is
+//! unknown which of their bytes reached the disk.
 
 mod batch;
 mod dirty;

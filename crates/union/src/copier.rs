@@ -1,17 +1,17 @@
 //! The threads that do for the serving ones what may wait for a disk: copying files, and making them
 //! durable.
 //!
-//! A serving thread answers everybody; whatever stops it stops all its unions. So making a copy's file
-//! and copying its bytes are one [`Copy`], carried out here. Copies take turns of a few hundred
-//! microseconds, so that a large one makes nobody wait ([`copy`]).
+//! A serving thread answers all requests; whatever stops it stops all its unions. So creating a copy's file and
+//! copying its bytes are one [`Copy`], executed here. Copies take turns of a few hundred microseconds, so that
+//! a large one delays no other ([`copy`]).
 //!
-//! Syncs go through the reactor of such a thread ([`sync`]), for reasons of their own: the kernel carries a
-//! thread's buffered writes and syncs out in one queue, and whoever writes would wait for the syncs that
-//! came before; and what all unions of several threads want durable meets here.
+//! Syncs go through the reactor of such a thread ([`sync`]) for two reasons: the kernel executes a thread's
+//! buffered writes and syncs in one queue, so a writer would wait for earlier syncs; and the requests of all
+//! unions of several threads meet here.
 //!
-//! A union's copies are made by one thread, and sent on their way to the disk and made durable by another
-//! one: starting to write back takes as long as copying, and who comes one file after the other would
-//! wait for it.
+//! One thread makes a union's copies, and another one starts their write-back and makes them durable: starting
+//! to write back takes as long as copying, and a caller that changes one file after the other would wait for
+//! it.
 
 mod copy;
 mod range;
@@ -38,7 +38,7 @@ pub(crate) use sync::{Goal, ToSync, Way};
 use copy::Step;
 use sync::Syncs;
 
-/// Orders that may wait; who sends more waits for room.
+/// Number of orders that may wait; a sender of more waits for space.
 const ORDERS_MAX: usize = 1024;
 /// Threads of the kernel for syncs and what else waits: as many as a batch has files, so that these
 /// share flushes of the disk.
@@ -59,8 +59,8 @@ pub(crate) struct Copier {
     syncs: CopyThread,
 }
 
-/// What the thread is to do, and where it tells the outcome. Nobody may be waiting for it any more:
-/// then it is not needed.
+/// An order for the thread, and the channel for its outcome. If no caller waits any more, the order is not
+/// needed.
 enum Order {
     /// The second is the thread that starts to write back.
     Copy(Copy, Sender<Order>, Sender<Result<Copied, Errno>>),
@@ -135,7 +135,7 @@ impl CopyThread {
     }
 }
 
-/// Works orders off. The end: all who could want something are gone.
+/// Executes orders until all possible senders are gone.
 async fn serve(mut orders: Receiver<Order>) {
     let desk = Rc::new(Desk::default());
     while let Some(order) = orders.recv().await {

@@ -1,10 +1,10 @@
 //! Copy-up: before its first change, a lower inode becomes one of the upper layer.
 //!
-//! Directories, links and devices are small and copied at once. A regular file's data is copied by a
-//! thread of its own ([`crate::copier`]), so that it stalls nobody; meanwhile whoever wants to change
-//! the same file waits for the one copy, and everybody else goes on. The copy is used at once and
-//! handed to the committer, except where nothing needs to be made durable first: a clone, whose
-//! extents the file system logs like the name itself; a file of no bytes; or a volatile union.
+//! Directories, links and devices are small and copied at once. A separate thread copies a regular file's data
+//! ([`crate::copier`]), so that it stalls no request; meanwhile other changes of the same file wait for the one
+//! copy, and all other requests continue. The copy is used at once and handed to the committer, except where
+//! nothing needs to be made durable first: a clone, whose extents the file system logs like the name itself; an
+//! empty file; or a volatile union.
 
 mod metacopy;
 
@@ -333,8 +333,8 @@ impl Union {
         sys::set_times(to, Some(stat.atime), Some(stat.mtime))
     }
 
-    /// What says of which lower inode something is a copy. Without a name of it the mark alone still
-    /// says that there is an original.
+    /// The origin mark: identifies the lower inode that a file was copied from. It stays valid when that inode
+    /// no longer has a name.
     pub(crate) fn origin_value(&self, node: &Node, lower: BorrowedFd<'_>) -> Vec<u8> {
         let layer = node.lower.borrow().first().map(|part| part.layer);
         layer.map_or_else(Vec::new, |layer| self.origin_on(layer, lower))

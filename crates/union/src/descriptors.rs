@@ -1,4 +1,4 @@
-//! How many files a serving thread keeps open for what is not in use, or not open to anybody but itself.
+//! The number of files that a serving thread keeps open although they are unused, or open to no other process.
 //!
 //! A process has a limit of open files (`RLIMIT_NOFILE`). What applications have open must fit into it;
 //! everything else is bounded by a share of it: directories and the lower files of partial copies are

@@ -72,7 +72,7 @@ pub enum UnionError {
     Busy {
         /// The upper or work directory.
         path: PathBuf,
-        /// Who has it.
+        /// The process that holds it.
         holder: String,
     },
     /// The journal of partial copies.

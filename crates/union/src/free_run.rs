@@ -1,10 +1,10 @@
 //! Whether a write into the page cache returns at once.
 //!
-//! The kernel lets everybody write until there is half as much to be written back as its two thresholds
-//! allow together, and makes writers wait from there on (`balance_dirty_pages` of mm/page-writeback.c, "free
-//! run"). A serving thread that waited would stop all its unions. So it writes by itself only far below
-//! that, and gives it up for some time should a write have taken long for another reason, a control group's
-//! own bounds for instance. Everything else is left to threads that may wait.
+//! Below half of the sum of its two thresholds of dirty pages the kernel lets every process write, and above it
+//! makes writers wait (`balance_dirty_pages` of mm/page-writeback.c, "free run"). A serving thread that waited
+//! would stop all its unions. So it writes by itself only far below that point, and stops doing so for some
+//! time if a write took long for another reason, such as a control group's own bounds. Everything else is left
+//! to threads that may wait.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -69,8 +69,8 @@ impl Drop for Run<'_> {
     }
 }
 
-/// Whether what waits to be written back, or just is, takes less than half of the way to where the kernel
-/// makes writers wait, by the text of `/proc/vmstat`. Not, if that does not tell.
+/// Whether dirty pages and pages under write-back are below half of the point at which the kernel makes writers
+/// wait, by the text of `/proc/vmstat`; false if the text does not show this.
 fn is_far_below(vmstat: &str) -> bool {
     let value = |name: &str| -> Option<u64> {
         let line = vmstat.lines().find(|line| line.split(' ').next() == Some(name))?;

@@ -48,7 +48,8 @@ impl Options {
 mod tests {
     use super::*;
 
-    /// Goal: what a mapping shows is written back as what it was; the rest is nobody's.
+    /// Goal: an owner that a mapping shows is written back as the original; other owners map to the overflow
+    /// id.
     #[test]
     fn mappings_invert() {
         let range = |disk, shown, count| IdRange { disk, shown, count };

@@ -5,8 +5,8 @@
 //! have are looked up there, and so show the copy too. How many names the union shows is kept beside
 //! ([`crate::format::index`]); with the last of them the entry goes.
 //!
-//! FUSE does not tell under which name a file was opened. So all names by which it is known become
-//! links when it is copied up: a union without the index then shows the copy under them.
+//! FUSE does not report the name through which a file was opened. So all its known names become links when it
+//! is copied up: a union without the index then shows the copy under them.
 
 mod open;
 
@@ -77,8 +77,8 @@ impl Union {
         Ok(stat.map(|stat| (name, stat)))
     }
 
-    /// The entry of which an upper inode is, which says that it is a copy of `origin`. One that is
-    /// another inode was copied up without the index.
+    /// The index entry of an upper inode that was copied from `origin`. If the entry is another inode, the
+    /// upper inode was copied up without the index.
     pub(crate) fn entry_of_upper(
         &self,
         origin: &[u8],
@@ -187,8 +187,8 @@ impl Union {
         Ok(parents)
     }
 
-    /// Makes a name of the upper directory for an entry, if it is none yet. In between the links are
-    /// told by the lower inode's, which do not change.
+    /// Creates a name in the upper directory for an entry, unless it exists. Meanwhile the link count derives
+    /// from the lower inode's, which does not change.
     pub(crate) fn link_up(&self, node: &Node, link: &Link) -> Result<(), Errno> {
         let (Some(index), Some(indexed)) = (&self.index, node.indexed.get()) else { return Ok(()) };
         let parent = self.upper_part(&link.parent)?;
@@ -265,8 +265,7 @@ impl Union {
         false
     }
 
-    /// Runs a call on the directory and the name under which the upper part of what is no directory
-    /// is reached.
+    /// Runs a call on the directory and name that lead to the upper part of a non-directory.
     pub(crate) fn at_upper<T>(
         &self,
         node: &Rc<Node>,

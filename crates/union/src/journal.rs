@@ -23,7 +23,7 @@
 //! - Before a write, [`Journal::plan_write`] says which range to store; read that range's present
 //!   content (`pieces`, then the lower for [`Source::Lower`]), lay the new bytes over it, `write`.
 //! - Durability: [`Journal::ticket`], flush its handles in any way, [`Journal::synced`]; or
-//!   [`Journal::sync`] for all of it. One ticket stands for all who wait.
+//!   [`Journal::sync`] for all of it. One ticket covers all waiting callers.
 //! - Publication: fill a work file from `pieces`, fsync it, [`Journal::publish`], sync, rename the
 //!   work file to its name, make the name durable, [`Journal::published`].
 //! - [`Journal::clean`] gives space back, in bounded steps; call it after syncs.

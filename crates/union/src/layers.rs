@@ -136,7 +136,7 @@ impl Layers {
         Ok(layers)
     }
 
-    /// The lower inode that a copy was made of, if it can be found: only who may open by handle can.
+    /// The lower inode that a copy was made from, if it can be found; this needs the right to open by handle.
     pub(crate) fn original(&self, origin: &Origin) -> Option<Stat> {
         let layer = self.layer_on(&origin.uuid)?;
         let object = origin.handle.open(layer.root.as_fd()).ok()?;
@@ -169,8 +169,8 @@ fn open_directory(what: &'static str, path: &Path) -> Result<OwnedFd, UnionError
         .map_err(|errno| UnionError::layer(what, path, errno))
 }
 
-/// The directories that a union is made of, opened by whoever asks for it: with its rights, in its
-/// mount namespace. They can be passed to another process.
+/// The directories of a union, opened by the caller with its rights, in its mount namespace. They can be passed
+/// to another process.
 #[derive(Debug)]
 pub(crate) struct Directories {
     /// Upper and work directory.

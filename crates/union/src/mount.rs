@@ -23,10 +23,10 @@ use crate::record;
 use crate::sys::{self, Stat};
 use crate::tree::{Shared, Union};
 
-/// How long a mount that is told to end leaves files open, and how often it looks.
+/// How long an ending mount waits for open files, and how often it looks.
 pub(crate) const END_WAIT_MAX: Duration = Duration::from_secs(10);
 const END_WAIT_STEP: Duration = Duration::from_millis(50);
-/// How often an end that takes long is told of.
+/// Interval of the messages about a long end.
 const END_STEP: Duration = Duration::from_secs(5);
 
 /// A mounted union, to be served by [`UnionMount::run`].
@@ -115,7 +115,7 @@ impl UnionMount {
         filled
     }
 
-    /// Tells now and then that the end takes long, and of what is left.
+    /// Logs now and then that the end takes long, and what is left.
     async fn tell_end(&self) -> std::convert::Infallible {
         loop {
             ring::time::sleep(END_STEP).await;
@@ -128,8 +128,8 @@ impl UnionMount {
         }
     }
 
-    /// Ends the mount, as SIGTERM asks for: its names are gone at once, and whoever still has a file open
-    /// after ten seconds is cut off. What such a program has written by then is there.
+    /// Ends the mount, as SIGTERM requests: its names are gone at once, and programs that still have a file
+    /// open after ten seconds are cut off. What such a program has written by then is kept.
     pub async fn end(&self) {
         let unmounter = self.session.unmounter();
         in_background("unmount", move || unmounter.unmount());
@@ -232,7 +232,7 @@ impl Ready {
         Ok(Self { options, layers, journal, sign, top, recorded: Ok(()) })
     }
 
-    /// The same for a mount, of which it is recorded what it is made of.
+    /// The same, and records the layers of the mount.
     pub(crate) fn of_mount(options: Options, layers: Layers) -> Result<Self, UnionError> {
         let ready = Self::of(options, layers)?;
         let has_segments = ready.journal.as_ref().is_some_and(Recovered::has_segments);

@@ -40,7 +40,7 @@ pub(crate) enum Place {
     Pending(Rc<Pending>),
     /// Partly stored in the journal, the rest in the lower file.
     Partial(Rc<Partial>),
-    /// It has no name any more; whoever still has it open reaches it by this descriptor.
+    /// It has no name any more; programs that still have it open reach it by this descriptor.
     Gone {
         /// The inode, by `O_PATH` or open.
         fd: Fd,
@@ -79,7 +79,7 @@ pub(crate) struct DirectoryState {
 pub(crate) struct FileState {
     /// Whether a copy-up is going on.
     pub(crate) is_copying: Cell<bool>,
-    /// Wakes those who wait for it.
+    /// Wakes the tasks that wait for it.
     pub(crate) copied: Notify,
     /// Whether its upper part has attributes only: the data is that of the last lower part.
     pub(crate) lacks_data: Cell<bool>,
@@ -131,7 +131,7 @@ pub(crate) struct Node {
     /// attributes only, the part with the data.
     pub(crate) lower: RefCell<SmallVec<[LowerPart; 1]>>,
     pub(crate) state: State,
-    /// Number of links in the lower layer, of what came from there.
+    /// Link count in the lower layer, for inodes that come from there.
     pub(crate) lower_nlink: Cell<u32>,
     /// Its entry in the index, if it has one: then it is reached there, whatever names it has.
     pub(crate) indexed: OnceCell<Indexed>,

@@ -216,7 +216,7 @@ impl Union {
         }
     }
 
-    /// A node's attributes, for who knows it by this number.
+    /// A node's attributes, under this number.
     fn attributes_answer(&self, id: NodeId, node: &Rc<Node>) -> Answer {
         let stat = self.stat(node)?;
         let attributes = self.attributes(node, &stat);

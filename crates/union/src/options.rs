@@ -77,7 +77,7 @@ pub struct IdRange {
 pub enum Pass {
     /// None.
     Off,
-    /// Those that somebody may execute; all of a union without an upper layer.
+    /// Executable files; in a union without an upper layer, all files.
     #[default]
     Programs,
     /// All: a handle that is open for reading goes on reading the lower file after a copy-up, as on the kernel's
@@ -215,7 +215,7 @@ impl Default for Options {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionError {
-    /// Nobody knows this option.
+    /// An unknown option.
     #[error("unknown option {0:?} (see `tsumugi union --help` for the list)")]
     Unknown(String),
     /// An option that means something elsewhere and cannot be had here.
@@ -287,7 +287,7 @@ impl Options {
         }
     }
 
-    /// Whether redirects are followed: never those that anybody may write, as in the kernel.
+    /// Whether redirects are followed: never those that ordinary users may write, as in the kernel.
     pub(crate) fn follows_redirects(&self) -> bool {
         self.redirect != RedirectMode::NoFollow && self.xattrs != XattrClass::User
     }

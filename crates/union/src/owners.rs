@@ -181,7 +181,7 @@ impl Union {
         self.set_owner_and_mode(object, &Stat { mode, ..now })
     }
 
-    /// Drops sgid, when an access control list was set by somebody outside of the group.
+    /// Drops sgid when a caller outside the group has set an access control list.
     pub(crate) fn drop_group_privilege(&self, object: BorrowedFd<'_>) -> Result<(), Errno> {
         let mode = self.upper_stat(object)?.mode;
         let kept = mode & !libc::S_ISGID;

@@ -1,9 +1,9 @@
 //! Partial copies: of a large lower file only what is written is stored, in the journal of
 //! `WORKDIR/tsumugi/`; the rest is read from the lower file.
 //!
-//! [`Store`] is a union's journal with its flushing: whoever needs something durable joins the flush
-//! that covers it. [`Partial`] is one such file while its node is known. A changed lower file gives
-//! `EIO` where its bytes would be needed: bytes of two versions never mix ([`lower`]).
+//! [`Store`] is a union's journal with its flushing: a request for durability joins the flush that covers it.
+//! [`Partial`] is one such file while its node is known. A changed lower file gives `EIO` where its bytes would
+//! be needed: bytes of two versions never mix ([`lower`]).
 //!
 //! What a partial file cannot do (being linked, moved, given attributes, owner or mode) completes it
 //! first (`complete.rs`): then it is an ordinary file of the upper directory.
@@ -73,7 +73,7 @@ pub(crate) struct Store {
     pub(crate) filler: fill::Filler,
 }
 
-/// A file of which only a part is stored here.
+/// A file that is stored here only in part.
 #[derive(Debug)]
 pub(crate) struct Partial {
     store: Rc<Store>,
@@ -88,7 +88,7 @@ pub(crate) struct Partial {
     same: RefCell<Option<journal::LowerIdentity>>,
     /// Whether it was used since it came into the line of those to be closed.
     is_lower_used: Cell<bool>,
-    /// Whether its last name is gone: the journal forgets it when nobody has it open any more.
+    /// Whether its last name is gone: the journal drops it when its last handle is closed.
     is_nameless: Cell<bool>,
     is_completing: Cell<bool>,
     completed: Notify,
@@ -226,13 +226,13 @@ impl Store {
         journal.files().filter_map(named).collect()
     }
 
-    /// Whether a flush would spare whoever fills this segment the wait for its name.
+    /// Whether a flush now would spare the writer that fills this segment the wait for its name.
     fn wants_early_flush(&self) -> bool {
         !self.is_volatile && !self.is_syncing.get() && self.journal().has_new_segment()
     }
 
-    /// Waits until everything recorded so far is durable. Whoever comes while a flush goes on waits
-    /// for the next one, which stands for all of them.
+    /// Waits until everything recorded so far is durable. Requests that arrive during a flush wait for the next
+    /// one, which covers all of them.
     pub(crate) async fn commit(&self) -> Result<(), Errno> {
         if self.is_volatile {
             return Ok(());
@@ -307,7 +307,7 @@ fn file_of(handle: &Arc<OwnedFd>) -> Result<File, Errno> {
     Ok(File::from_handle(Handle::from_fd(fd)))
 }
 
-/// The number for an error of the journal, which is told where it is one of the disk.
+/// The error number for an error of the journal; an error of the disk is also logged.
 fn failed(error: &JournalError) -> Errno {
     match error {
         JournalError::Io { .. } | JournalError::Poisoned | JournalError::Damaged { .. } => {

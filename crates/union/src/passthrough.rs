@@ -1,18 +1,19 @@
 //! Passthrough: what runs is read by the kernel itself, from the lower file.
 //!
 //! The kernel wants all handles of an inode to be open in one way: to one backing file, or served by
-//! us and cached. So a file is *passed* from an open for reading that finds no served handle until
-//! the last such handle is closed. What is passed are lower files that somebody may execute: programs
-//! and libraries, which are mapped, and whose memory all unions of a lower layer then share. The others are passed
-//! only where nothing is copied up, or where an option asks for it: a passed handle goes on reading the lower file
-//! when the file is copied up, and a reader that follows a growing log must not. Never what is written, partial or waiting, whose bytes are not in one file.
+//! us and cached. So a file is *passed* from an open for reading that finds no served handle until the last
+//! such handle is closed. Executable lower files are passed: programs and libraries, which are mapped, and
+//! whose memory all unions of a lower layer then share. Other lower files are passed only where nothing is
+//! copied up, or where an option requests it: a passed handle continues to read the lower file when the file is
+//! copied up, which is wrong for a reader that follows a growing log. Files that are written, partial or
+//! waiting are never passed, since their bytes are not in one file.
 //!
-//! When a passed file is copied up, its node gets a new number. Old handles and mappings go on with
-//! the lower file, as those of the kernel's overlayfs that are mapped do. Who opens it by the old
-//! number is told `ESTALE`: the kernel then looks the name up anew, and opens what has the new one.
-//! Only who has no name to look up (`/proc/self/fd/N`) comes again with the old number. When no passed
-//! handle is open any more it may read, past the kernel's cache; not write, which would leave what the
-//! kernel has cached by the new number as it was.
+//! When a passed file is copied up, its node gets a new number. Old handles and mappings continue with the
+//! lower file, as mappings on the kernel's overlayfs do. An open by the old number gets `ESTALE`: the kernel
+//! then looks the name up again and opens the new number.
+//! Only an open without a name to look up (`/proc/self/fd/N`) returns with the old number. When no passed
+//! handle is open any more, it may read past the kernel's cache. It may not write, since that would leave the
+//! kernel's cache under the new number unchanged.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -27,7 +28,7 @@ use crate::options::Pass;
 use crate::sys::{self, Stat};
 use crate::tree::Union;
 
-/// Somebody may execute it.
+/// It has an execute permission.
 const EXECUTABLE: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
 
 /// A file that the kernel reads itself. One that an earlier server has passed has no name any more.
@@ -44,7 +45,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// What the kernel is to be told.
+    /// The notification for the kernel.
     pub(crate) fn backing_id(&self) -> Option<BackingId> {
         match self {
             Self::Passed(passed) => passed.0.clone(),
@@ -60,7 +61,7 @@ struct Former {
     lookups: Cell<u64>,
     /// Lives while a passed handle is open.
     passed: Weak<Passed>,
-    /// The thread that was told last to look the name up anew.
+    /// The thread that was last asked to look the name up again.
     told: Cell<u32>,
 }
 
@@ -75,7 +76,7 @@ pub(crate) struct Passthrough {
 }
 
 impl Passthrough {
-    /// Says where files are registered, and who is told that numbers are left.
+    /// Sets where files are registered, and the receiver of notifications about abandoned numbers.
     pub(crate) fn register_with(&self, backings: Backings, notifier: Notifier) {
         let _ = self.kernel.set((backings, notifier));
     }
@@ -152,7 +153,7 @@ impl Union {
         stat.ok().filter(|stat| takes_all || stat.mode & EXECUTABLE != 0)
     }
 
-    /// A file was copied up: who has it passed keeps what was there, under the old number.
+    /// A file was copied up: passed handles keep the old content, under the old number.
     pub(crate) fn part_from_passed(&self, node: &Rc<Node>) {
         if node.is_changeable() {
             self.leave_number(node);
@@ -231,8 +232,8 @@ impl Union {
         node.file().is_some()
     }
 
-    /// Goes on with a file that an earlier server has passed: nobody knows by what name the kernel has
-    /// it, so that no further handle can be passed, and the number becomes a former one.
+    /// Continues with a file that an earlier server has passed. The kernel's name for it is unknown, so no
+    /// further handle can be passed, and the number becomes a former one.
     pub(crate) fn restore_passed(&self, id: NodeId) -> Option<Rc<Passed>> {
         let passed = Rc::new(Passed(None));
         if let Some(former) = self.passthrough.former.borrow_mut().get_mut(&id.0) {

@@ -11,9 +11,9 @@
 //! them until it is closed.
 //!
 //! chown(2) without an owner and a group sends the same request, for any caller. So while a file is open for
-//! writing the request only *disarms* it: every answer shows the mode without the bits until the file is
-//! closed or a write takes them for good. Nobody can execute a file that is open for writing, so that a
-//! stranger who sends such requests takes nothing from anybody.
+//! writing the request only *disarms* it: every answer shows the mode without the bits until the file is closed
+//! or a write removes them for good. A file that is open for writing cannot be executed, so such requests of an
+//! unprivileged user harm no other user.
 //!
 //! Capabilities are removed by the kernel, which sends `REMOVEXATTR`.
 
@@ -149,7 +149,8 @@ impl Union {
     /// change of size or owner, for any caller.
     ///
     /// # Errors
-    /// `EPERM` for a stranger where nobody but the owner may write and nobody does.
+    /// `EPERM` for a caller that is not the owner, if only the owner may write and no program has the file open
+    /// for writing.
     pub(crate) fn check_taking_capabilities(
         &self,
         node: &Rc<Node>,
@@ -262,7 +263,7 @@ impl Union {
         }
     }
 
-    /// Shows a file's mode as it is again when nobody has it open for writing any more.
+    /// Shows a file's real mode again when no program has it open for writing any more.
     pub(crate) fn rearm(&self, node: &Rc<Node>) {
         let Some(state) = node.file() else { return };
         if state.writers.get() > 0 {

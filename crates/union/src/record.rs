@@ -1,4 +1,5 @@
-//! What a union was made of, for who has its upper directory alone (`tsumugi union status|complete`).
+//! The record of a union's layers, for commands that get its upper directory alone (`tsumugi union
+//! status|complete`).
 //!
 //! Each mount leaves two things: `WORKDIR/tsumugi/union` with its options and with what its directories
 //! are known by ([`Record`]), and in an attribute of the upper directory the way to the work directory
@@ -7,8 +8,7 @@
 //! layers do not fit into an attribute. Both survive a kill at once, and a loss of power from the first
 //! partial file's flush on, which they are made durable with ([`crate::journal::Directory`]).
 //!
-//! Finding them again trusts nobody: [`find`] takes a record only from who asks, and only if it is of
-//! this very upper directory.
+//! [`find`] accepts a record only if the calling user wrote it, and only if it belongs to this upper directory.
 
 mod codec;
 mod find;
@@ -136,7 +136,7 @@ fn read_open(file: &std::os::fd::OwnedFd) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-/// Puts a record in the place of another one, or none; whoever is killed leaves either.
+/// Replaces or creates a record; a kill leaves the old or the new one.
 fn replace(own: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
     match rustix::fs::unlinkat(own, NEW_FILE, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}

@@ -3,13 +3,12 @@
 //! `tsumugi union` opens the layers, mounts, and passes both (open directories and the open device)
 //! to the user's server, so that rights and mount namespace are the caller's. The server has one
 //! thread a core; a union belongs to one of them for its life, which is all the locking that there
-//! is (see `tree.rs`), and the unions of a thread share its committer. What takes long (data of
-//! copies, flushes) goes through the thread's reactor and keeps nobody waiting.
+//! is (see `tree.rs`), and the unions of a thread share its committer. Long work (data of copies, flushes) goes
+//! through the thread's reactor and blocks no other request.
 //!
-//! A keeper started the server. It holds what cannot be had again: the devices, the layers, and a
-//! book per mount of what the kernel has been told (`book.rs`). When the server is killed, the
-//! kernel's connections stay up, the keeper starts another server and gives it all of this, and what
-//! was asked and not answered is asked again.
+//! A keeper started the server. It holds what cannot be recreated: the devices, the layers, and a book per
+//! mount with the kernel's knowledge (`book.rs`). When the server is killed, the kernel's connections stay up,
+//! the keeper starts another server and gives it all of this, and the kernel sends unanswered requests again.
 //!
 //! - [`hand_over`]: the caller's side (`client.rs`).
 //! - [`run_server`]: the server (`server.rs`, `worker.rs`).
@@ -51,13 +50,13 @@ mod kind {
     pub(super) const REFUSED: u8 = b'N';
     /// Server to keeper, and back to the next server: descriptors of a mount.
     pub(super) const KEEP: u8 = b'P';
-    /// The same: the rest of what is to be known of it.
+    /// The same: the remaining details.
     pub(super) const KEPT: u8 = b'C';
     /// Server to keeper: a mount has ended.
     pub(super) const ENDED: u8 = b'X';
     /// Server to keeper, and back: the descriptor of an inode without a name.
     pub(super) const GONE: u8 = b'G';
-    /// Server to keeper: nobody has it open any more.
+    /// Server to keeper: no program has it open any more.
     pub(super) const FORGOTTEN: u8 = b'g';
     /// Keeper to server: that was all.
     pub(super) const ALL: u8 = b'.';

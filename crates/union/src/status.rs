@@ -1,7 +1,7 @@
-//! What a mounted union is doing, for who asks.
+//! The status of a mounted union.
 //!
-//! The answer goes through an ioctl on the root, which works whoever serves the union and shows to
-//! nobody who could not open it. It is JSON, which the command prints as it is.
+//! The answer goes through an ioctl on the root. This works for every serving process, and shows nothing to
+//! users that cannot open the root. It is JSON, which the command prints unchanged.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::tree::Union;
 pub const IOCTL_STATUS: u32 = 2 << 30 | (STATUS_BYTES as u32) << 16 | 0x7552;
 /// Room for the answer.
 const STATUS_BYTES: usize = 2048;
-/// Longest error that is told, in bytes.
+/// Longest reported error, in bytes.
 const ERROR_BYTES_MAX: usize = 500;
 
 /// The batches of a committer so far.
@@ -42,7 +42,7 @@ impl History {
     }
 }
 
-/// What went wrong last with something that nobody waited for.
+/// The last error of work that no caller waited for.
 #[derive(Debug, Default)]
 pub(crate) struct LastError(RefCell<Option<String>>);
 
@@ -122,8 +122,8 @@ fn quoted(text: &str) -> String {
 }
 
 /// What a mounted union is doing: a JSON object with the copies that wait for their names
-/// (`pending`), partial files and the bytes that only the lower layers have of them, the batches of
-/// the thread that serves it, its last error and who serves it.
+/// (`pending`), partial files and the bytes that only the lower layers have of them, the batches of the thread
+/// that serves it, its last error and the serving process.
 ///
 /// # Errors
 /// What opening the mount point or the ioctl answers; `ENOTTY` if it is not a union of ours.

@@ -1,9 +1,9 @@
 //! System calls on layers, by descriptor, in this crate's words.
 //!
-//! Extended attributes and modes of what is only held by an `O_PATH` descriptor are reached through
-//! `/proc/self/fd/N`: the kernel has no other way that takes such descriptors. What is really open is
-//! asked directly, which saves a walk through /proc. Everything here is a
-//! short call on metadata and blocks no longer than a local file system does.
+//! Extended attributes and modes of files behind an `O_PATH` descriptor are reached through `/proc/self/fd/N`:
+//! no other interface of the kernel takes such descriptors. Fully open files are asked directly, which saves a
+//! walk through /proc. Everything here is a short call on metadata and blocks no longer than a local file
+//! system does.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -258,7 +258,7 @@ pub(crate) fn set_times(
     rustix::fs::utimensat(object, c"", &times, AtFlags::EMPTY_PATH)
 }
 
-/// One name in a directory as getdents tells it.
+/// One name in a directory as getdents returns it.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) name: Vec<u8>,

@@ -149,9 +149,9 @@ pub(crate) struct Union {
     pub(crate) unmounter: std::cell::OnceCell<fuse::Unmounter>,
     /// Partial copies; none without an upper layer.
     pub(crate) store: Option<Rc<Store>>,
-    /// What survives the server, if there is somebody to keep it.
+    /// The state that survives the server, if there is a keeper.
     pub(crate) book: std::cell::OnceCell<crate::serve::Book>,
-    /// What went wrong that nobody waited for.
+    /// Errors that no caller waited for.
     pub(crate) last_error: crate::status::LastError,
     next_node: Cell<u64>,
     next_work_name: Cell<u64>,
@@ -214,7 +214,7 @@ impl Union {
         known.or_else(|| self.passthrough.former(id)).ok_or(Errno::STALE)
     }
 
-    /// Makes a node; it is dropped unless somebody keeps it.
+    /// Creates a node; it is dropped unless the caller keeps it.
     pub(crate) fn make_node(&self, kind: u32, inode: u64, place: Place) -> Node {
         Node::new(self.new_number(), kind, inode, place)
     }

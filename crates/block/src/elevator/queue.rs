@@ -41,7 +41,7 @@ impl Request {
         self.offset + self.len
     }
 
-    /// Who is to issue it: the first who still waits for a part of it.
+    /// The thread that issues it: the first that still waits for a part of it.
     fn owner(&self) -> Option<&Part> {
         self.parts.iter().find(|part| !part.reply.is_closed())
     }
@@ -61,7 +61,7 @@ type Key = (u64, u64);
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: BTreeMap<Key, Request>,
-    /// Deadlines of what waits, the earliest first.
+    /// Deadlines of waiting requests, the earliest first.
     deadlines: BTreeMap<(u64, u64), Key>,
     sequence: u64,
     /// Where the last request ended that was given to the device.
@@ -128,8 +128,8 @@ impl Queue {
         request
     }
 
-    /// Dispatches all that the device has room for, and gives what the thread with this bell is to issue;
-    /// others are rung for. What nobody waits for any more is let go.
+    /// Dispatches requests up to the device's depth and returns those that the thread with this bell issues; it
+    /// rings for other threads. Requests that no caller waits for are dropped.
     pub(super) fn dispatch(&mut self, bell: &Bell, now: Duration, limits: Limits) -> Vec<Request> {
         let is_mine = |request: &mut Request| request.owner().is_some_and(|it| it.bell.is(bell));
         let mut mine: Vec<Request> = self.granted.extract_if(.., is_mine).collect();
@@ -151,7 +151,7 @@ impl Queue {
         self.dispatched -= 1;
     }
 
-    /// Somebody waits no more: what was granted to them goes to others, or is let go.
+    /// Removes a waiting caller: its granted requests go to other callers, or are dropped.
     pub(super) fn abandoned(&mut self) {
         let before = self.granted.len();
         self.granted.retain(|request| request.owner().is_some());
@@ -185,7 +185,7 @@ impl Queue {
         Some(request)
     }
 
-    /// Has everybody who waits look at the queue again.
+    /// Wakes all waiting callers to look at the queue again.
     pub(super) fn ring_all(&self) {
         for part in self.waiting.values().flat_map(|request| &request.parts) {
             part.bell.ring();

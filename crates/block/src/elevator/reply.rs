@@ -32,12 +32,12 @@ pub(super) fn reply<T>() -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Gives the value; lets it go if nobody waits for it any more.
+    /// Delivers the value, or drops it if no caller waits for it.
     pub(super) fn send(self, value: T) {
         lock(&self.0).value = Some(value);
     }
 
-    /// Whether nobody waits for the value any more.
+    /// Whether no caller waits for the value any more.
     pub(super) fn is_closed(&self) -> bool {
         lock(&self.0).is_receiver_gone
     }

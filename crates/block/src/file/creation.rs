@@ -26,8 +26,8 @@ pub enum Fill {
 /// piece. Without `direct` that goes through the page cache, for file systems that lack `O_DIRECT`.
 ///
 /// # Errors
-/// [`Error::Open`], e.g. for lack of space, which is reserved first; [`Error::Locked`] if somebody
-/// uses the file.
+/// [`Error::Open`], e.g. for lack of space, which is reserved first; [`Error::Locked`] if another process uses
+/// the file.
 pub async fn create(
     path: impl AsRef<Path>,
     size: u64,

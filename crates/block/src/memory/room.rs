@@ -1,8 +1,8 @@
 //! How much memory this process may still take.
 //!
-//! Linux promises more memory than there is, and kills a process when the promise comes due. So
-//! who takes much of it at once asks first: the machine, and each control group from the process's
-//! own up to the root, in version 1 and 2. Page cache counts as free, for the kernel gives it up.
+//! Linux promises more memory than exists, and kills a process when the promise is due. So a large reservation
+//! checks first: the machine, and each control group from the process's own up to the root, in version 1 and 2.
+//! Page cache counts as free, because the kernel releases it.
 
 use std::path::{Path, PathBuf};
 

@@ -225,7 +225,7 @@ impl Default for NvmLimits {
 }
 
 impl NvmLimits {
-    /// The stated limits, of which 0 is none.
+    /// The stated limits; 0 means no limit.
     fn new(stated: &IdentifyControllerNvm, mpsmin: u64) -> Self {
         let none = Self::default();
         let stated_or = |stated: u64, none: u64| if stated == 0 { none } else { stated.min(none) };

@@ -88,7 +88,7 @@ async fn transact(connection: &Connection, options: &ConnectOptions) -> Result<(
     Ok(())
 }
 
-/// Tells the controller why this host gives up, if it does not know.
+/// Sends the controller the reason why this host gives up, unless it knows.
 async fn give_up(connection: &Connection, transaction: u16, fault: Fault) -> Error {
     if let Some(reason) = fault.reason() {
         // Whether it arrives or not, the connection ends.

@@ -50,9 +50,9 @@ impl Data {
     }
 }
 
-/// Where the data of one command goes: a whole buffer, or a part of one that several commands of
-/// the same thread fill together. In the latter case whoever handles bytes takes the buffer out of
-/// the shared cell for as long.
+/// The destination of one command's data: a whole buffer, or a part of one that several commands of the same
+/// thread fill together. In the latter case the code that handles bytes takes the buffer out of the shared cell
+/// meanwhile.
 #[derive(Debug)]
 pub struct Destination {
     memory: Memory,

@@ -26,7 +26,7 @@ pub(super) enum Receiving {
     Data(Incoming),
 }
 
-/// A `C2HData` PDU of which not everything has come.
+/// A `C2HData` PDU that has not arrived completely.
 #[derive(Debug)]
 pub(super) struct Incoming {
     cid: CommandId,

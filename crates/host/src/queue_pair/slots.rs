@@ -1,8 +1,8 @@
 //! The table of outstanding commands, and their identifiers.
 //!
-//! A command identifier is the slot's index in its low bits and the slot's generation above, so
-//! that an answer to a command that is over is told from one to its successor in the slot. The
-//! index of all ones is never used, hence no identifier is `FFFFh`, which some log pages reserve.
+//! A command identifier has the slot's index in its low bits and the slot's generation above, which
+//! distinguishes a late answer from an answer to the slot's next command. The index of all ones is never used,
+//! so no identifier is `FFFFh`, which some log pages reserve.
 
 use super::{Data, Outcome};
 use nvme::CommandId;
@@ -30,7 +30,7 @@ pub(super) struct Slot {
     pub(super) requested_bytes: u32,
     /// A data digest did not match.
     pub(super) has_bad_digest: bool,
-    /// Nobody will take the outcome.
+    /// No caller waits for the outcome.
     pub(super) is_forgotten: bool,
     /// When it was submitted, if it has a deadline.
     tick: Option<u32>,
@@ -154,7 +154,7 @@ impl Slots {
         self.free.push(index as u16);
     }
 
-    /// Ends an outstanding command; false if nobody waits for it: its slot is free then.
+    /// Ends an outstanding command; returns false, and frees the slot, if no caller waits for it.
     pub(super) fn finish(&mut self, cid: CommandId, outcome: Outcome) -> bool {
         let Some(slot) = self.outstanding(cid) else { return false };
         if slot.is_forgotten {
@@ -166,7 +166,7 @@ impl Slots {
         true
     }
 
-    /// Ends all outstanding commands and names those that somebody waits for.
+    /// Ends all outstanding commands and returns those that a caller waits for.
     pub(super) fn finish_all(&mut self, outcome: Outcome, mut each: impl FnMut(CommandId)) {
         for index in 0..self.table.len() as u16 {
             let cid = self.id(index, self.table[usize::from(index)].generation);

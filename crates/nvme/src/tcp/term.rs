@@ -1,4 +1,4 @@
-//! Fatal transport errors (TCP 3.5): what a receiver finds wrong and how it tells its peer.
+//! Fatal transport errors (TCP 3.5): what a receiver finds wrong and how it reports that to its peer.
 
 use core::fmt;
 
@@ -19,7 +19,7 @@ impl FatalErrorStatus {
     pub const SEQUENCE_ERROR: Self = Self(2);
     /// The header digest does not match; FEI is the digest received.
     pub const HEADER_DIGEST_ERROR: Self = Self(3);
-    /// The data lies outside of what the R2T or the command says.
+    /// The data lies outside the range of the R2T or the command.
     pub const DATA_OUT_OF_RANGE: Self = Self(4);
     /// More data than MAXH2CDATA in a PDU (to the controller), or more R2Ts than MAXR2T (to the
     /// host).

@@ -30,7 +30,7 @@ pub(super) struct Block {
     pub(super) capacity: usize,
     /// Start of the aligned memory.
     pub(super) memory: NonNull<u8>,
-    /// Start of what was allocated.
+    /// Start of the allocation.
     base: NonNull<u8>,
 }
 
@@ -62,7 +62,7 @@ impl Block {
     /// Frees header and memory.
     ///
     /// # Safety
-    /// `block` came from `allocate` and nobody uses it any more.
+    /// `block` came from `allocate` and is no longer in use.
     unsafe fn free(block: NonNull<Self>) {
         // SAFETY: by the caller's promise the header is a leaked box that is ours again.
         let block = unsafe { Box::from_raw(block.as_ptr()) };

@@ -70,7 +70,7 @@ impl fmt::Display for Choice {
 /// chosen already.
 ///
 /// # Errors
-/// If the process has other threads already, or nobody can tell: the environment is changed.
+/// If the process already has other threads, or their number is unknown: the environment is changed.
 pub fn insist(kind: Kind) -> io::Result<()> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("an engine is chosen before threads are started"));
@@ -123,7 +123,7 @@ fn choose(wanted: Option<&str>) -> io::Result<Choice> {
 mod tests {
     use super::*;
 
-    /// Goal: who insists gets what it asked for or is told; who does not gets one that works.
+    /// Goal: a required engine is used or gives an error; without a requirement one that works is chosen.
     #[test]
     fn choices_are_made_by_trying() {
         let epoll = choose(Some("epoll")).unwrap();

@@ -34,7 +34,7 @@ const KICK: u64 = u64::MAX;
 /// Bits of a descriptor's nature.
 mod nature {
     pub(super) const KNOWN: u8 = 1;
-    /// Nothing tells of its readiness.
+    /// It does not report readiness.
     pub(super) const FILE: u8 = 2;
     pub(super) const NONBLOCKING: u8 = 4;
     /// Reads, or writes, may be tried without blocking.

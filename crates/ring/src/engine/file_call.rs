@@ -47,7 +47,7 @@ impl Work for FileCall {
 }
 
 impl FileCall {
-    /// The call where it would not block; `None` if it would, or the file system cannot tell.
+    /// The call if it would not block; `None` if it would, or the file system cannot determine this.
     pub(crate) fn run_if_at_once(&self) -> AtOnce {
         match (self, self.call(libc::RWF_NOWAIT)) {
             (_, code) if code == -libc::EAGAIN => AtOnce::WouldBlock,
@@ -114,6 +114,6 @@ pub(crate) enum AtOnce {
     /// Not negative, or a negated errno.
     Done(i32),
     WouldBlock,
-    /// Nothing tells whether it would block: not to be tried again on this file.
+    /// It is unknown whether it would block: do not try it again on this file.
     Unknown,
 }

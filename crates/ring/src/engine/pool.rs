@@ -3,7 +3,7 @@
 //! Threads are started as they are needed, by the thread that owns the pool: so they inherit its
 //! confinement (Landlock, seccomp) and its standing with the scheduler. All end with the pool.
 //!
-//! A job names memory by address. Whoever gives it to the pool keeps that memory, and the descriptor,
+//! A job names memory by address. The caller that gives it to the pool keeps that memory, and the descriptor,
 //! untouched until the job has completed.
 
 use super::{Reaped, kick};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Threads for each CPU, where nobody says otherwise; the kernel's own rule for `io_uring`.
+/// Default number of threads per CPU; the kernel's own rule for `io_uring`.
 const THREADS_PER_CPU: usize = 4;
 /// A thread makes one system call at a time.
 const STACK_BYTES: usize = 128 << 10;
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Tells that it runs, and ends when it is let.
+    /// Reports that it runs, and ends when released.
     struct Gate(Sender<()>, Mutex<Receiver<()>>, i32);
 
     impl Work for Gate {

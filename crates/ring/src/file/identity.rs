@@ -46,7 +46,7 @@ struct RawUuid {
 }
 
 impl FileHandle {
-    /// The handle of what is open.
+    /// The handle of the open file.
     ///
     /// # Errors
     /// `EOPNOTSUPP` where the file system has none.
@@ -102,8 +102,8 @@ impl FileHandle {
     }
 }
 
-/// The number that a file system was given when it was made; it stays over mounts and moves. Some
-/// images were made with zeros, which are no number to tell file systems apart by.
+/// The identifier that a file system got at its creation; it survives mounts and moves. Some images were
+/// created with zeros, which identify no file system.
 ///
 /// # Errors
 /// `ENOTTY` where the file system has none, or before Linux 6.9. `fd` must be open for reading.
@@ -134,8 +134,8 @@ pub fn verity_digest(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     Ok([&raw.algorithm.to_le_bytes()[..], digest].concat())
 }
 
-/// Starts to write what is dirty of a range to the device, without waiting for it. This makes
-/// nothing durable; a later sync has less to do. Errors are that sync's to tell.
+/// Starts writing dirty data of a range to the device, without waiting for it. This makes nothing durable, but
+/// a later sync has less to do and reports the errors.
 pub(super) fn start_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) {
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
     // SAFETY: the call takes no pointers.
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Goal: a file system tells the same number whichever of its files is asked.
+    /// Goal: a file system returns the same identifier for each of its files.
     #[test]
     fn files_of_one_file_system_have_its_number() {
         let directory = tempfile::tempdir().unwrap();

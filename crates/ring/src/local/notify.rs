@@ -5,8 +5,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// Wakes tasks that wait for something to change. A call that finds nobody waiting is kept (one of
-/// them), so that it is not missed by who checks first and waits then.
+/// Wakes tasks that wait for a change. One call without a waiting task is kept, so that a task that checks
+/// first and waits then does not miss it.
 #[derive(Default)]
 pub struct Notify {
     waiters: RefCell<Vec<Waker>>,
@@ -15,7 +15,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// Nobody waits and nothing is kept.
+    /// No task waits and no call is kept.
     pub const fn new() -> Self {
         Self {
             waiters: RefCell::new(Vec::new()),

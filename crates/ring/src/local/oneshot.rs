@@ -49,7 +49,7 @@ impl<T> OneshotSender<T> {
         Ok(())
     }
 
-    /// Whether nobody waits for the value any more.
+    /// Whether no task waits for the value any more.
     pub fn is_closed(&self) -> bool {
         self.state.borrow().receiver_gone
     }

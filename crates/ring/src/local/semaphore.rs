@@ -20,7 +20,7 @@ struct State {
 }
 
 impl State {
-    /// Gives `count` back and serves whom that suffices for.
+    /// Returns `count` permits and serves the tasks for which they suffice.
     fn release(&self, count: usize) {
         self.available.set(self.available.get() + count);
         self.serve();
@@ -66,7 +66,7 @@ impl Semaphore {
         self.state.release(permits);
     }
 
-    /// Takes `count` permits if they are free and nobody waits.
+    /// Takes `count` permits if they are free and no task waits.
     pub fn try_acquire(&self, count: usize) -> Option<Permit> {
         let available = self.state.available.get();
         if count > available || !self.state.waiters.borrow().is_empty() {

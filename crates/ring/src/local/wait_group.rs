@@ -1,4 +1,4 @@
-//! A count of what is in flight, and waiting for it to be nothing.
+//! A count of operations in flight, and waiting until it is zero.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;

@@ -7,7 +7,7 @@
 //! where it shares the flood's address, unless a whole set of places is opened within that time.
 //! Connections that have proved something are *known*; nothing ends them for a newcomer.
 //!
-//! A peer is an IPv4 address, or the 64-bit prefix of an IPv6 address, of which one machine may use all
+//! A peer is an IPv4 address, or the 64-bit prefix of an IPv6 address, since one machine may use all of its
 //! addresses. Many nodes may share one (tests on one machine, address translation): bounds for one peer
 //! leave room for the others and are otherwise generous.
 
@@ -249,8 +249,8 @@ mod tests {
         assert_eq!(entrance.len(), 10);
     }
 
-    /// Goal: known connections keep their places; one peer cannot have all of them; who shares an IPv6
-    /// prefix is one peer, and an IPv4 address is one in both of its forms.
+    /// Goal: known connections keep their places; one peer cannot have all of them; addresses with one IPv6
+    /// prefix are one peer, and an IPv4 address is one peer in both of its forms.
     #[test]
     fn known_connections_stay_and_leave_room() {
         let mut entrance = Entrance::new(LIMITS);

@@ -1,4 +1,4 @@
-//! Who waits for something to happen in the simulated world, so as to interfere just then.
+//! Tasks that wait for an event in the simulated world, to interfere at that moment.
 
 use super::world::World;
 use crate::local::OneshotSender;
@@ -16,13 +16,13 @@ pub(crate) enum Seen {
     Send { from: u32, to: u32, bytes: usize, stream: u64 },
 }
 
-/// Somebody who waits.
+/// A waiting task.
 pub(crate) struct Watch {
     /// For what; the number of bytes and the stream do not count.
     pub(crate) seen: Seen,
     /// Bytes of a piece at least.
     pub(crate) bytes_min: usize,
-    /// Is told what has happened.
+    /// The receiver of the event.
     pub(crate) teller: OneshotSender<Seen>,
 }
 
@@ -38,7 +38,7 @@ impl Watch {
 }
 
 impl World {
-    /// Tells all who wait for this.
+    /// Notifies all tasks that wait for this.
     pub(crate) fn see(&mut self, seen: Seen) {
         if self.watches.is_empty() {
             return;

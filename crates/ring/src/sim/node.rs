@@ -340,8 +340,8 @@ impl Network {
         world.hold_back(Some((a.id, b.id)), false);
     }
 
-    /// Completes when the next such thing happens; before time goes on, so that whoever waits can
-    /// interfere just then.
+    /// Completes at the next such event, before time advances, so that the waiting task can interfere at that
+    /// moment.
     pub async fn moment(&self, moment: Moment<'_>) {
         self.seen(moment).await;
     }

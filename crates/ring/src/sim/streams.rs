@@ -10,7 +10,7 @@ use std::rc::Rc;
 pub(crate) struct Listener {
     pub(crate) node: u32,
     pub(crate) port: u16,
-    /// Established connections that nobody has accepted: stream and peer address.
+    /// Established connections that are not accepted yet: stream and peer address.
     pub(crate) queue: VecDeque<(u64, SocketAddr)>,
     /// Accepts that wait.
     pub(crate) accepts: VecDeque<u32>,
@@ -86,7 +86,7 @@ pub(crate) struct Delivery {
     pub(crate) payload: Payload,
 }
 
-/// A part of what one send carries: pieces share its bytes.
+/// A part of one send's bytes, which the pieces share.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) bytes: Rc<Vec<u8>>,

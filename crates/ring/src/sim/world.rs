@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Wall-clock time at which the world starts: 2026-01-01 in nanoseconds.
 const EPOCH_NS: u64 = 1_767_225_600 * 1_000_000_000;
-/// First port given to who asks for none.
+/// First port that is assigned automatically.
 const EPHEMERAL_PORT_FIRST: u16 = 32_768;
 
 /// Owns an object of the world; closes it when dropped.
@@ -128,14 +128,14 @@ pub(crate) struct World {
     pub(crate) objects: BTreeMap<u64, Object>,
     /// Listeners by node and port.
     pub(crate) listeners: BTreeMap<(u32, u16), u64>,
-    /// Pairs of nodes of which what the first sends does not reach the second.
+    /// Pairs of nodes: data from the first does not reach the second.
     pub(crate) cut: BTreeSet<(u32, u32)>,
     /// Pairs of nodes (lesser first) between which one way takes so long.
     pub(crate) slow_links: BTreeMap<(u32, u32), (Duration, Duration)>,
     /// Disk operations of suspended machines, for when they wake.
     pub(crate) frozen: Vec<(u32, Event)>,
     pub(crate) disk: Disk,
-    /// Who waits for a moment.
+    /// The tasks that wait for a moment.
     pub(crate) watches: Vec<Watch>,
     events: BinaryHeap<Reverse<Planned>>,
     sequence: u64,

@@ -1,4 +1,4 @@
-//! Threads that work only when nobody else wants to.
+//! Threads that work only when no other thread wants to.
 
 use std::io;
 
@@ -7,12 +7,12 @@ const WHO_THREAD: libc::c_int = 1;
 /// `IOPRIO_CLASS_IDLE`, at its place above the level (`IOPRIO_CLASS_SHIFT`).
 const CLASS_IDLE: libc::c_int = 3 << 13;
 
-/// Puts the calling thread behind all others: the scheduler runs it when a processor is free
-/// (`SCHED_IDLE`), and its reads and its own writing back come after everybody's where the device
-/// has an I/O scheduler that knows of priorities (the class "idle" of `ioprio_set(2)`).
+/// Puts the calling thread behind all others: the scheduler runs it when a processor is free (`SCHED_IDLE`),
+/// and its reads and write-back come after all others where the device has an I/O scheduler with priorities
+/// (the class "idle" of `ioprio_set(2)`).
 ///
 /// # Errors
-/// What the kernel answers; anybody may lower a thread of its own. Nothing happens in a simulation.
+/// Errors of the kernel; every process may lower its own threads. Nothing happens in a simulation.
 pub fn yield_to_all() -> io::Result<()> {
     if super::with_sim() {
         return Ok(());

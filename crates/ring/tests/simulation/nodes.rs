@@ -91,8 +91,8 @@ fn suspended_machines_stand_still_as_a_whole() {
         .unwrap();
 }
 
-/// Goal: whatever is killed, cut off or reset at whatever moment, every operation ends or times
-/// out, and what was echoed is a prefix of what was sent.
+/// Goal: after any kill, cut or reset at any moment, every operation ends or times out, and the echoed bytes
+/// are a prefix of the sent ones.
 #[test]
 fn killing_any_node_at_any_time_ends_every_operation() {
     let mut total = 0;

@@ -1,4 +1,4 @@
-//! What simulated files keep of what was written.
+//! The written data that simulated files keep.
 
 use super::*;
 

@@ -35,7 +35,7 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// What tells the nanoseconds.
+/// The source of the nanoseconds.
 #[derive(Clone)]
 pub(super) struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
 

@@ -58,7 +58,7 @@ impl Slot {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Ends the admission and tells all lanes.
+    /// Ends the admission and marks it as ended in all lanes.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         for gate in &self.members().lanes {

@@ -1,4 +1,4 @@
-//! The admissions in force, the ones that are draining, and who was fenced.
+//! The admissions in force, those that are draining, and the fenced hosts.
 
 use crate::admission::lane::Slot;
 use crate::admission::{Epoch, Moment, Refusal};

@@ -1,8 +1,7 @@
-//! Asynchronous events (base 5.1.2): telling hosts that namespaces or the discovery log changed.
+//! Asynchronous events (base 5.1.2): they report to hosts that namespaces or the discovery log changed.
 //!
-//! The things that change keep a generation; a controller remembers up to which one it knows. So
-//! whoever changes something only has to wake the admin queue pairs, and nothing is lost while no
-//! request is there to be completed.
+//! Each changing thing has a generation; a controller remembers the last generation that it has reported. So a
+//! change only has to wake the admin queue pairs, and nothing is lost while no request is outstanding.
 
 use super::{Completion, Controller, Reply};
 use crate::queue_pair::Tag;
@@ -14,10 +13,10 @@ use nvme::feature::AsyncEventConfig;
 use nvme::{Nsid, Status, SubmissionQueueEntry};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Changed namespaces that are told one by one; more are told as "many" (base 5.1.12.1.5).
+/// Number of changed namespaces that are reported one by one; more are reported as "many" (base 5.1.12.1.5).
 const CHANGED_MAX: usize = 1024;
 
-/// What can be told.
+/// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// Namespaces were added, removed or changed.
@@ -26,14 +25,14 @@ pub enum EventKind {
     Discovery,
 }
 
-/// How far the telling has come.
+/// The state of an event's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notice {
-    /// There is nothing to tell.
+    /// There is nothing to report.
     Idle,
     /// It happened, but no request is there yet.
     Pending,
-    /// The host was told and has not read the log page since (base 5.1.2: masked until then).
+    /// The event was reported and the host has not read the log page since (base 5.1.2: masked until then).
     Told,
 }
 

@@ -35,8 +35,8 @@ use tls::{Receiving, Stream};
 
 /// Size of the receive buffer of an I/O queue pair in bytes.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// Size of the receive buffer of any other connection, which whoever can reach the target may have:
-/// more than the longest PDU that is taken as a whole there.
+/// Size of the receive buffer of any other connection, which any peer can open: more than the longest PDU that
+/// is received as a whole there.
 const RECEIVE_BYTES_FIRST: usize = 16 << 10;
 /// What is received at most while large data is awaited, so that little of it has to be copied.
 const RECEIVE_SMALL_BYTES: usize = 4 << 10;
@@ -79,7 +79,7 @@ pub(super) struct Connection {
     connecting: Option<Connecting>,
     /// The proofs of a host that has to prove itself.
     door: Option<Box<Door>>,
-    /// The threads of which one will serve it, while it is on the listener's reactor.
+    /// The candidate threads for serving it, while it is on the listener's reactor.
     outside: Option<Rc<Threads>>,
     /// The receive buffer while no receive is under way; `unread` is what the queue pair has not
     /// used.
@@ -89,7 +89,7 @@ pub(super) struct Connection {
     /// Bytes of the payload segment that precedes the receive buffer, 0 without one.
     payload_bytes: usize,
     sending: Option<Sending>,
-    /// Since when data of commands is awaited of which none has come.
+    /// Since when the connection waits for data of commands without receiving any.
     data_since: Option<Instant>,
     /// Permits of the reads that are being sent.
     lent: Option<Lent>,
@@ -411,7 +411,7 @@ impl Connection {
         }
     }
 
-    /// Handles all that the queue pair has to tell; true if there was anything.
+    /// Handles all events of the queue pair; returns whether there were any.
     fn handle_events(&mut self, cx: &mut Context<'_>) -> Result<bool, &'static str> {
         if self.pair.state() == QueuePairState::Terminated {
             return Err("the peer terminated it");

@@ -3,8 +3,8 @@
 //! A command of a memory namespace ends at once, without any allocation. Others are kept here until
 //! their device answers, and are polled when the connection's task runs: all completions of a loop
 //! turn are looked at together. Neither may take more than its part of the thread's time: what a
-//! connection's commands move in one turn is bounded ([`Pace`]). A command that has begun is never dropped before its device has
-//! answered, for its permit must tell the truth to whoever fences.
+//! connection's commands move in one turn is bounded ([`Pace`]). A running command is never dropped before its
+//! device has answered, because a fence relies on its permit.
 
 use super::pace::{COMMAND_BYTES, Pace};
 use super::plan::{Extent, Plan, is_broadcast_flush, ranges};
@@ -478,8 +478,8 @@ enum Long {
     Zero,
 }
 
-/// The status that tells a host of a device's error. Errors of writes and flushes must not be
-/// retried: a second flush may succeed though the data is lost.
+/// The status that reports a device's error to the host. The host must not retry failed writes and flushes: a
+/// second flush may succeed although the data is lost.
 pub(crate) fn status_of(error: &block::Error) -> Status {
     /// `ENOSPC`.
     const NO_SPACE: i32 = 28;

@@ -61,7 +61,7 @@ impl Pace {
         self.left_bytes.set(self.left_bytes.get().saturating_sub(bytes));
     }
 
-    /// Has `waker` woken after everybody else if something was left.
+    /// Wakes `waker` after all other tasks if something was left.
     pub(super) fn end(&self, waker: &Waker) {
         if self.is_short.get() {
             ring::wake_after_others(waker);

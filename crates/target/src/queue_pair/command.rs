@@ -14,7 +14,7 @@ pub enum CommandState {
     Free,
     /// The command came and is with its executor (or waits for it to look).
     Executing,
-    /// The executor asked for buffer memory, of which there is none now.
+    /// The executor asked for buffer memory, and none is free now.
     AwaitingMemory,
     /// An R2T was sent and its data has not come in full.
     AwaitingData,

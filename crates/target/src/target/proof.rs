@@ -1,8 +1,8 @@
 //! Which hosts have to prove themselves, and how (base 8.3.4).
 //!
-//! A secret belongs to a host, whichever subsystem it connects to. Discovery asks for it only where that is
-//! wanted: the discovery log names subsystems and addresses to whoever claims a host's name then, but
-//! nvme-cli has no way to prove itself there. A host without a secret is asked for nothing.
+//! A secret belongs to a host, for all subsystems. Discovery asks for it only if configured: nvme-cli cannot
+//! authenticate there, although the discovery log otherwise shows subsystems and addresses to any peer that
+//! claims a host's name. A host without a secret is not asked.
 
 use super::Target;
 use super::connect::{ConnectFailure, Wanted};
@@ -28,7 +28,7 @@ pub struct HostProof {
 pub(crate) struct Proof {
     /// The controller's side of it.
     pub(crate) controller: auth::Controller,
-    /// What to tell when it succeeds.
+    /// The notification for its success.
     pub(crate) attempt: Attempt,
 }
 
@@ -50,8 +50,8 @@ impl Target {
         self.registry().is_discovery_proved = true;
     }
 
-    /// The proof that a host owes before it is let in, if any. A peer that has made too many attempts
-    /// is told to come again.
+    /// Returns the proof that a host must give before it is admitted, if any. A peer with too many attempts is
+    /// asked to retry later.
     pub(super) fn proof_of(
         &self,
         wanted: &Wanted,

@@ -63,7 +63,7 @@ fn owner(identity: &[u8]) -> Option<(Nqn, Nqn)> {
 }
 
 impl Target {
-    /// Lets a host in under TLS with this key, and from now on nobody without TLS. Another key may replace one.
+    /// Admits a host under TLS with this key, and from now on no host without TLS. Another key may replace it.
     ///
     /// # Errors
     /// [`Error::TlsName`], [`Error::Tls`].

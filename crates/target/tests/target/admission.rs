@@ -28,7 +28,7 @@ fn controlled() -> TestServer {
     TestServer::with(Limits::default(), AdmissionMode::Controlled, 1)
 }
 
-/// Nobody is let in unless admitted, and the refusal says so and is counted.
+/// A host is refused unless admitted, and the refusal states the reason and is counted.
 #[test]
 fn nobody_unless_admitted() {
     let server = controlled();

@@ -128,7 +128,7 @@ fn in_capsule_data_may_begin_at_an_offset() {
     server.stop();
 }
 
-/// Goal: Identify tells an identifier that no namespace can have from one that none has now.
+/// Goal: Identify distinguishes an impossible namespace identifier from an unused one.
 #[test]
 fn identify_tells_invalid_from_inactive() {
     const NN: u32 = target::NAMESPACES_MAX;

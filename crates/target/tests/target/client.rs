@@ -1,4 +1,4 @@
-//! A small blocking NVMe/TCP host for the tests: it says exactly what it is told to, right or wrong.
+//! A small blocking NVMe/TCP host for the tests: it sends exactly what the test asks for, right or wrong.
 
 use nvme::fabrics::{Connect, ConnectData, ConnectResult, PropertyGet, PropertySet};
 use nvme::property::{Configuration, offset};
@@ -15,7 +15,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Who connects.
+/// The connecting host.
 #[derive(Clone, Debug)]
 pub struct Who {
     pub host: HostId,

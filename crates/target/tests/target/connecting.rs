@@ -192,8 +192,8 @@ fn a_controller_that_was_shut_down_takes_nothing() {
     server.stop();
 }
 
-/// Goal: what manages a controller is refused on an I/O queue pair, by its opcode and not by the
-/// namespace that it does not have; so is an opcode that nobody knows.
+/// Goal: an I/O queue pair refuses commands that manage a controller because of their opcode, not because of a
+/// missing namespace; it also refuses unknown opcodes.
 #[test]
 fn fabrics_commands_are_for_the_admin_queue() {
     let server = TestServer::start();

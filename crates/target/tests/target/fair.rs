@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use target::{AdmissionMode, Limits};
 
-/// A namespace of 256 MiB, of which pages are taken as they are written.
+/// A namespace of 256 MiB whose pages are allocated as they are written.
 fn server() -> TestServer {
     let backing = Arc::new(MemoryBacking::new(256 << 20, BLOCK).unwrap());
     TestServer::with_backing(Limits::default(), AdmissionMode::AnyHost, 1, backing)

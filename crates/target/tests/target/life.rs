@@ -28,7 +28,7 @@ fn log_page(client: &mut Client, lid: u8, bytes: u32) -> Vec<u8> {
     data
 }
 
-/// A namespace that comes is told by an event, once, until its log page has been read.
+/// An event reports a new namespace once, until its log page has been read.
 #[test]
 fn namespace_changes_are_told() {
     let server = TestServer::start();
@@ -175,7 +175,7 @@ fn reset_and_shutdown() {
     server.stop();
 }
 
-/// The discovery log lists what a host may use, and changes are told by an event.
+/// The discovery log lists what a host may use, and an event reports changes.
 #[test]
 fn discovery_lists_and_tells() {
     let server = TestServer::start();

@@ -68,7 +68,7 @@ fn a_repeated_write_lands_after_a_given_up_one() {
     }
 }
 
-/// The target has seen the connections end: whoever may use it, their I/O is waited for.
+/// The target has seen the connections end: it waits for their I/O under every policy.
 #[test]
 fn a_repeated_write_lands_after_one_of_an_ended_connection() {
     for mode in [AdmissionMode::AnyHost, AdmissionMode::Controlled] {

@@ -1,11 +1,11 @@
 //! What was changed in the upper directory and is not known to be durable.
 //!
-//! Nobody tells a FUSE server of sync(2), syncfs(2) or umount(2), and flushing the whole file system
-//! would flush everybody else's data too. So it is noted which files and directories were changed, and
-//! these are synced within the batch time, when `union sync` asks, and at the end of the mount.
+//! The kernel does not pass sync(2), syncfs(2) or umount(2) to a FUSE server, and flushing the whole file
+//! system would flush the data of other programs too. So the union records the changed files and directories
+//! and syncs them within the batch time, at `union sync`, and at unmount.
 //!
-//! A sync takes an error with it: who asks for one afterwards would be told that all is well. So the
-//! errors of syncs that nobody asked for are kept for the next who does.
+//! A sync consumes the error that it reports, and a later sync would succeed. So errors of syncs that no caller
+//! requested are kept for the next caller.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -28,8 +28,8 @@ const NOTED_MAX: usize = 4096;
 /// How what was changed gets to be flushed.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
-    /// Something was changed since the last flush began. The calls of `changed` alone do not tell: a
-    /// pause hears them too.
+    /// Something was changed since the last flush began. The calls of `changed` alone do not show this, since a
+    /// pause receives them too.
     is_due: Cell<bool>,
     /// A flush is due, or the end is near.
     changed: Notify,
@@ -40,8 +40,7 @@ pub(crate) struct Flusher {
     is_running: Cell<bool>,
     is_ending: Cell<bool>,
     ended: Notify,
-    /// Files that could not be made durable unasked: whoever asks next is told, once. At most
-    /// [`NOTED_MAX`].
+    /// Files whose unrequested sync failed: the next caller gets the error, once. At most [`NOTED_MAX`].
     failed: RefCell<HashMap<u64, Errno>>,
 }
 
@@ -113,7 +112,7 @@ impl Union {
         }
     }
 
-    /// Notes that a partial file was changed, of which the journal knows.
+    /// Records a change of a partial file that the journal knows.
     pub(crate) fn note_partial_change(&self) {
         self.waiting.flusher.wake();
         self.flush_new_segment();

@@ -24,7 +24,7 @@ use crate::tree::Union;
 
 /// The link, below the work directory.
 const NAME: &str = "tsumugi/running";
-/// What it names where the kernel does not tell the boot.
+/// The name used where the kernel does not report the boot.
 const UNKNOWN: &[u8] = b"unknown";
 
 /// The sign that a process may leave changes, and what an earlier one has left.

@@ -11,8 +11,8 @@ use crate::node::Node;
 use crate::sys;
 use crate::tree::Union;
 
-/// Directories with names that are just being made durable. Whoever has taken them up tells what came
-/// of it by [`Union::end_new_names`]; until then they count as not durable for everybody else.
+/// Directories with names that are just being made durable. The caller that does so reports the outcome by
+/// [`Union::end_new_names`]; until then they count as not durable for all other callers.
 #[derive(Debug, Default)]
 pub(super) struct NewNames {
     directories: Vec<Rc<Node>>,
@@ -93,7 +93,7 @@ impl Union {
         Ok(files)
     }
 
-    /// Takes note of what syncing has come to. What is not durable is so for whoever asks next.
+    /// Records the outcome of syncing. Names that are still not durable remain so for the next caller.
     pub(super) fn end_new_names(
         &self,
         names: &NewNames,

@@ -2,8 +2,8 @@
 //!
 //! A clone of the whole file first: it takes no space and no time. Else the kernel copies from page
 //! cache to page cache, in steps, skipping holes. What was copied is on its way to the disk while the
-//! next step goes on, so that the sync that follows is short; the last part only when the next copy is
-//! done, since whoever asked for the copy is about to write to it.
+//! next step goes on, so that the sync that follows is short; the last part only when the next copy is done,
+//! since the requester is about to write to it.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -19,8 +19,8 @@ use crate::sys;
 
 /// Bytes of a step: what others may have to wait for.
 const STEP_BYTES: u64 = 1 << 20;
-/// Largest file that is copied at once by whoever needs it, if nothing has to be waited for: to have it
-/// done by another thread, and to hear of it, takes as long.
+/// Largest file that the requesting thread copies by itself, if it need not wait for anything: handing it to
+/// another thread and waiting for the answer takes as long.
 const AT_ONCE_BYTES_MAX: u64 = 64 << 10;
 
 /// A lower file's bytes to be copied.

@@ -1,14 +1,14 @@
 //! Making files durable, many at a time.
 //!
 //! In general each file has its own sync: first all data goes to the device, with no commit of the file
-//! system's journal between; then all sync at once, so that they find themselves in one commit and wait
-//! for the same flush of the disk. They go in rounds: who comes while one goes on waits for the next, over
-//! all unions. Else there would be a flush in progress at any time, which data has to wait for.
+//! system's journal between; then all sync at once, so that they end up in one commit and wait for the same
+//! flush of the disk. They go in rounds: a request that arrives during a round waits for the next one, over all
+//! unions. Otherwise a flush would always be in progress, and data would have to wait for it.
 //!
 //! Where it is known that a commit of the file system's journal makes everything durable that came
 //! before it ([`Way::Commit`]; [`crate::layers`] says which file systems these are), data is written to
-//! the device and waited for, and then one commit stands for all files, and for the names in all
-//! directories. Whoever comes while a commit goes on waits for the next one, over all unions.
+//! the device and waited for, and then one commit covers all files and the names in all directories. A request
+//! that arrives during a commit waits for the next one, over all unions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -107,7 +107,7 @@ impl Default for Syncs {
 }
 
 impl Syncs {
-    /// Makes files durable. An error of writing data back is one of the sync: it is told once.
+    /// Makes files durable. An error of writing data back is one of the sync: it is reported once.
     pub(super) async fn sync(
         &self,
         files: &[ToSync],
@@ -190,7 +190,7 @@ struct Round {
 }
 
 impl Rounds {
-    /// Syncs files, together with those of everybody who comes before it begins.
+    /// Syncs files, together with those of all requests that arrive before it starts.
     async fn sync(&self, files: impl Iterator<Item = File>) -> Vec<Result<(), Errno>> {
         let round = Rc::clone(&self.next.borrow());
         let first = round.files.borrow().len();

@@ -1,8 +1,8 @@
 //! Bringing its data to an upper inode that has attributes only, as the kernel leaves it with
 //! `metacopy=on`.
 //!
-//! It may have several names and be open, so the same inode gets the data. Its mark goes only when
-//! the data is durable: until then everybody, after a crash too, reads the lower file.
+//! It may have several names and be open, so the same inode gets the data. Its mark is removed only when the
+//! data is durable: until then all readers, after a crash too, get the lower file.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

@@ -6,7 +6,7 @@
 //! kept in the attribute `nlink`, as the difference to those of the upper (`U`) or the lower (`L`)
 //! inode: whichever does not change while the other one does.
 
-/// Of which inode's links the difference is told.
+/// The inode whose link count is the base of the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinksOf {
     /// The upper one's.

@@ -69,7 +69,7 @@ fn is_of(object: BorrowedFd<'_>, name: &[u8], value: &[u8]) -> Result<bool, Errn
     }
 }
 
-/// Removes entries that are of nothing any more. What cannot be told ends the mount.
+/// Removes entries whose file is gone. An entry that cannot be judged ends the mount.
 fn clean(layers: &Layers, index: BorrowedFd<'_>) -> Result<(), (Vec<u8>, Errno)> {
     for entry in sys::list(index).map_err(|errno| (NAME.into(), errno))? {
         let name = entry.name;

@@ -120,9 +120,9 @@ fn make_directory(parent: impl AsFd, name: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Boot and mount of a directory, as one number; 0 if the kernel cannot tell. While that mount
-/// lives, so does the page cache of its files: equal numbers prove that only a process ended. The
-/// boot alone proves nothing for a disk that can be detached, or a file system that was shut down.
+/// Boot and mount of a directory, as one number; 0 if the kernel does not report them. While that mount lives,
+/// so does the page cache of its files: equal numbers prove that only a process ended. The boot alone proves
+/// nothing for a detachable disk, or a file system that was shut down.
 pub fn witness(directory: impl AsFd) -> u64 {
     let flags = StatxFlags::from_bits_retain(MOUNT_ID_UNIQUE);
     let statx = fs::statx(directory, "", AtFlags::EMPTY_PATH, flags);

@@ -108,9 +108,9 @@ impl<S: Storage> Journal<S> {
         self.append(file, Record::RemoveXattr(name.into()), &[])
     }
 
-    /// Adds and removes names, all or none. Removals come first. The record is durable with the next
-    /// ticket, whoever asks for that: a removal may be recorded only when the upper directory durably
-    /// shows that the name is gone, or else a crash could leave neither the file nor its end.
+    /// Adds and removes names, all or none. Removals come first. The record is durable with any next ticket: a
+    /// removal may be recorded only when the upper directory durably shows that the name is gone; otherwise a
+    /// crash could leave neither the file nor its end.
     pub fn change_names(&mut self, changes: Vec<NameChange>) -> Result<(), JournalError> {
         if changes.is_empty() {
             return Ok(());

@@ -11,9 +11,9 @@
 //!
 //! All little-endian; records begin at multiples of 8. `crc` covers the segment's key, the rest of
 //! the head and the body, so a record of another segment, or of an earlier life of the space, is no
-//! record here. The data has a checksum of its own, because heads are read at recovery without
-//! the data when they are known to have been synced. `unsynced` tells how many records before this
-//! one were not known to be durable when it was written.
+//! record here. The data has its own checksum, because recovery reads heads without the data when they are
+//! known to have been synced. `unsynced` is the number of records before this one that were not known to be
+//! durable when it was written.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -103,7 +103,7 @@ impl Head {
         (HEAD_BYTES + self.body_bytes) as u64
     }
 
-    /// Reads the fields; only [`decode`] tells whether they are true.
+    /// Reads the fields; only [`decode`] verifies them.
     pub(super) fn parse(bytes: &[u8], key: Key) -> Option<Self> {
         let mut reader = Reader::new(bytes.get(..HEAD_BYTES)?);
         let crc = reader.u32()?;

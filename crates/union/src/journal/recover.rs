@@ -1,5 +1,5 @@
-//! Opening: finds the log's segments, replays the longest whole prefix, and tells damage from the
-//! tail that a crash may take.
+//! Opening: finds the log's segments, replays the longest intact prefix, and distinguishes damage from the tail
+//! that a crash may take.
 //!
 //! Segments are made in order, each name durable before the next segment is made, and deleted from
 //! the oldest on; so the log is the last run of consecutive numbers. A record counts if it is whole

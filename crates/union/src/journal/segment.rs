@@ -1,4 +1,4 @@
-//! The header of a segment file: who wrote it, where it stands in the log, and its random key.
+//! The header of a segment file: its writer, its place in the log, and its random key.
 
 use super::codec::{Reader, Writer};
 use super::record::{Key, crc};

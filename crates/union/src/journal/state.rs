@@ -248,8 +248,8 @@ impl State {
         }
     }
 
-    /// Ends a replay: forgets provisional files, whose end lies in the log, and nameless ones,
-    /// which nobody can open any more. Returns how many nameless ones there were.
+    /// Ends a replay: drops provisional files, whose end is in the log, and nameless ones, which no program can
+    /// open any more. Returns the number of nameless files.
     pub(super) fn finish_replay(&mut self) -> usize {
         let gone = |state: &FileState| state.home.is_none() || state.base.names.is_empty();
         let ids: Vec<_> =

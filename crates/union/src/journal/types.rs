@@ -138,8 +138,8 @@ impl LowerIdentity {
         self.difference(&now).is_none()
     }
 
-    /// What tells `found` from this file as it was, in words; `None` if nothing does. Where a handle is
-    /// missing, the rest decides.
+    /// Describes the difference between `found` and this file as recorded; `None` if there is none. Where a
+    /// handle is missing, the other fields decide.
     pub fn difference(&self, found: &Self) -> Option<&'static str> {
         let other_handle =
             !self.handle.is_empty() && !found.handle.is_empty() && self.handle != found.handle;

@@ -1,8 +1,8 @@
 //! One union at a time may have an upper or work directory.
 //!
-//! The lock is a flock(2) of the directory itself: it needs no file, ends with the process whatever
-//! happens to it, and `/proc/locks` tells who holds it. A process that is just ending (a container
-//! that restarts at once) is waited for.
+//! The lock is a flock(2) of the directory itself: it needs no file, ends with the process in any case, and
+//! `/proc/locks` names its holder. A new union waits for a process that is just ending (a container that
+//! restarts at once).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -23,7 +23,7 @@ const WAIT_STEP: Duration = Duration::from_millis(20);
 pub(super) struct DirectoryLock(#[allow(dead_code, reason = "held for its lock")] OwnedFd);
 
 impl DirectoryLock {
-    /// Takes the lock, waiting for who is about to give it up.
+    /// Takes the lock, and waits for a holder that is about to release it.
     pub(super) fn take(path: &Path, directory: BorrowedFd<'_>) -> Result<Self, UnionError> {
         let error = |errno| UnionError::layer("directory", path, errno);
         // An open file description of its own: nothing else can drop the lock.

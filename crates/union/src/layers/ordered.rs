@@ -3,14 +3,14 @@
 //! ext4 with a journal in the file system, ordered data, barriers and without fast commits: a
 //! transaction's commit follows all earlier ones, and the device is flushed before its last block is
 //! written, so that data which the device had taken is durable with it, as is every change of metadata
-//! made before. Fast commits take single files. All of it is asked of the kernel and of the superblock;
-//! whoever may not read that (it takes root) cannot know, and syncs each file.
+//! made before. Fast commits take single files. All this is read from the kernel and the superblock; a process
+//! that may not read the superblock (it takes root) cannot know, and syncs each file.
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// `EXT4_SUPER_MAGIC` of linux/magic.h, as statfs(2) tells it and as the superblock has it.
+/// `EXT4_SUPER_MAGIC` of linux/magic.h, as statfs(2) returns it and as the superblock has it.
 const MAGIC: u16 = 0xef53;
 /// Where the superblock begins, and its size.
 const SUPERBLOCK: (u64, usize) = (1024, 1024);

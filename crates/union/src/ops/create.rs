@@ -1,8 +1,8 @@
 //! Making inodes.
 //!
-//! Whatever is made is made in the work directory, given its owner, mode and attributes there, and
-//! moved to its name in one step: nobody, and no crash, sees it half made. Where a whiteout holds
-//! the name, the move replaces it.
+//! A new object is created in the work directory, gets its owner, mode and attributes there, and moves to its
+//! name in one step: no program, and no crash, sees it incomplete. Where a whiteout holds the name, the move
+//! replaces it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;

@@ -55,7 +55,7 @@ impl Union {
         Ok(())
     }
 
-    /// Takes a name from a node; with its last one it is reachable by those who have it open only.
+    /// Removes a name from a node; without its last name it is reachable only through open handles.
     pub(super) fn lose_name(
         &self,
         node: &Rc<Node>,

@@ -85,7 +85,7 @@ fn ranges() -> impl Strategy<Value = Vec<IdRange>> {
     proptest::collection::vec(range, 0..3)
 }
 
-/// Options of which everything is kept in a text.
+/// Options that a text keeps completely.
 fn kept() -> impl Strategy<Value = Options> {
     let layers = (proptest::collection::vec(path(), 1..5), 0..4_usize, path(), path());
     let format = (0..3_usize, any::<bool>(), any::<bool>(), 0..3_usize, any::<bool>(), 0..3_usize);

@@ -1,4 +1,4 @@
-//! Options as an option string, for who opens the same layers later or elsewhere.
+//! Options as an option string, for opening the same layers later or elsewhere.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -150,9 +150,9 @@ impl Union {
         self.name_whole(vec![whole]).await.into_iter().collect()
     }
 
-    /// Makes files whose whole content is written durable, together, gives them their names, and
-    /// lets the journal forget them. Nobody changes them meanwhile (`is_completing`); who waits for
-    /// that goes on as soon as a file has its name, or could not get it.
+    /// Makes completely written files durable together, gives them their names, and removes them from the
+    /// journal. No request changes them meanwhile (`is_completing`); waiting requests continue as soon as a
+    /// file has its name, or could not get it.
     pub(super) async fn name_whole(self: &Rc<Self>, files: Vec<Whole>) -> Vec<Result<(), Errno>> {
         let mut results = self.sync_whole(&files).await;
         let (mut parents, mut published): (Vec<Rc<Node>>, _) = (Vec::new(), Vec::new());

@@ -1,16 +1,15 @@
 //! Filling partial files in the background, until they are whole.
 //!
-//! A file is filled in two phases. First what is not stored, and what is, goes into a work file, step
-//! by step on a thread that comes after everybody else ([`worker`]), while the file is read and
-//! written as before. Then, for the time of a flush, its writers wait: what they changed since is
-//! copied over, and the work file becomes durable and takes its name, as when a file is completed for
-//! any other reason ([`super::complete`]). Files of that second phase go together, so that one flush
-//! stands for many.
+//! A file is filled in two phases. First the unstored and the stored parts go into a work file, step by step on
+//! a thread of the lowest priority ([`worker`]), while the file is read and written as before. Then, for the
+//! time of a flush, its writers wait: their changes since are copied over, and the work file becomes durable
+//! and takes its name, as when a file is completed for any other reason ([`super::complete`]). Files of the
+//! second phase go together, so that one flush covers many.
 //!
 //! Applications come first: no step begins while a request is in flight, a step is small, bytes per
-//! second are bounded, and nothing is filled where the upper file system would have less free than
-//! `fill_free` percent. What cannot be filled stays partial and is told in the log: a writer whose
-//! write was acknowledged never hears of it.
+//! second are bounded, and nothing is filled where the upper file system would have less free than `fill_free`
+//! percent. A file that cannot be filled stays partial and is logged: a writer whose write was acknowledged
+//! gets no error.
 //!
 //! A work file is named by the journal and the file's number in it, and says how far it has come, so
 //! that the next mount goes on from there. That is sound because bytes that are the lower's now have
@@ -63,7 +62,7 @@ struct Wanted {
 enum Stop {
     /// The union is ending.
     Ending,
-    /// The file is not partial any more, or is being completed for somebody who waits.
+    /// The file is no longer partial, or is being completed for a waiting request.
     Gone,
     /// There is not enough room, or an application needs it.
     NoRoom,
@@ -102,7 +101,7 @@ impl Filler {
         Request(self)
     }
 
-    /// Somebody had no room: what filling has taken is given back.
+    /// A request had no space: releases the space that filling has taken.
     pub(crate) fn give_room(&self) {
         self.pace.is_room_wanted.set(self.is_running.get());
     }
@@ -339,7 +338,7 @@ impl Union {
     }
 }
 
-/// Whether a node is this partial file still and nobody completes it.
+/// Whether a node is still this partial file and is not being completed.
 fn is_partial(node: &Node, partial: &Rc<Partial>) -> bool {
     node.partial().is_some_and(|now| Rc::ptr_eq(&now, partial)) && !partial.is_completing.get()
 }

@@ -4,8 +4,8 @@
 //! file from then on. The journal keeps the name until that directory is durable, and only then
 //! records the end. So after a crash the directory alone decides: with the whiteout the file is gone,
 //! without it the file is there, with all of it that was durable. In the other order a flush of the
-//! journal, for any other file's sake, would make the end durable before the whiteout, and the lower
-//! file would show instead of what was synced.
+//! journal, for any other file, would make the end durable before the whiteout, and the lower file would show
+//! in place of the synced content.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! The lower files of partial copies, which are open only as long as they are in use, or among the last
 //! that were.
 //!
-//! A file that is opened anew by its path may be another one by then, and one that is open may have been
-//! changed. So whoever reads compares it with what the journal recorded, each time: bytes of two versions
-//! never mix. Its handle is asked for only where it was opened anew, since an open file stays the same.
+//! A file that is reopened by its path may be another one by then, and an open one may have been changed. So
+//! each read compares it with the journal's record: bytes of two versions never mix. The handle is checked only
+//! after reopening, since an open file stays the same.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ use crate::tree::Union;
 pub(crate) struct OpenLowers(RefCell<VecDeque<Weak<Partial>>>);
 
 impl OpenLowers {
-    /// Closes all; whoever is just reading one has it open until he is done.
+    /// Closes all; a running read keeps its file open until it is done.
     pub(crate) fn close(&self) {
         for partial in self.0.take() {
             if let Some(partial) = partial.upgrade() {
@@ -69,7 +69,7 @@ fn identity_without_handle(stat: &Stat) -> LowerIdentity {
 }
 
 impl Partial {
-    /// What tells an open file from the one that was copied up, as it was; `None` if nothing does.
+    /// Describes the difference between an open file and the one that was copied up; `None` if there is none.
     fn difference(&self, lower: &Backing) -> Result<Option<&'static str>, Errno> {
         let is_known = self.is_lower_known.get();
         let found = lower.with(|fd| {
@@ -176,7 +176,7 @@ impl Union {
         Ok(Ok(lower))
     }
 
-    /// Tells that a lower file cannot be read any more.
+    /// Logs that a lower file cannot be read any more.
     fn changed(&self, node: &Rc<Node>, reason: &str) -> Errno {
         let path = crate::tree::path_of(node);
         let path = String::from_utf8_lossy(&path);

@@ -67,7 +67,7 @@ impl Union {
         Ok(true)
     }
 
-    /// Whether a file with these attributes is copied in part, as far as they tell.
+    /// Whether a file with these attributes is copied in part, judging by them alone.
     pub(crate) fn is_partly_copied(&self, stat: &Stat) -> bool {
         let Some(store) = &self.store else { return false };
         let is_cloned = store.clones.borrow().get(&stat.device) == Some(&true);

@@ -1,9 +1,9 @@
 //! From an upper directory to the options of its last mount.
 //!
-//! Whoever may write to the upper directory can give it any attribute. So the attribute only says where
-//! to look: what is found there must be of this very upper directory, and written by the user who asks
-//! (in a directory and a file that nobody else may write to); else a superuser who finishes a stranger's
-//! union would copy from wherever the stranger likes.
+//! Every user that may write to the upper directory can set any attribute. So the attribute only shows where to
+//! look. The record there must belong to this upper directory and be written by the calling user (in a
+//! directory and a file that no other user may write to). Otherwise a superuser who completes another user's
+//! union would copy from any place that this user chose.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ fn find_work(upper_path: &Path, upper: BorrowedFd<'_>) -> Result<(PathBuf, Recor
     }
 }
 
-/// The record in a work directory, if it is of this upper directory and of who asks.
+/// The record in a work directory, if it belongs to this upper directory and to the caller.
 fn read_from(at: BorrowedFd<'_>, work: &Path, upper: BorrowedFd<'_>) -> Result<Record, String> {
     let directory = open_directory(at, work).map_err(|errno| errno.to_string())?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;

@@ -1,5 +1,5 @@
-//! What the kernel has been told of a mount, kept where it survives the server: in memory files that
-//! the keeper holds too.
+//! The kernel's knowledge of a mount, kept where it survives the server: in memory files that the keeper holds
+//! too.
 //!
 //! A node's number and a handle's number mean something to the server's memory only. So each name of
 //! a node that the kernel knows has a slot in one memory file, and each open handle has one in
@@ -38,8 +38,7 @@ const NODE_AT: usize = SLOT_BYTES - 8;
 const HANDLE_BYTES: usize = 8;
 /// In a handle's slot: the kernel reads the file itself.
 const PASSED: u64 = 1 << 63;
-/// References that a restored node is taken to have: nobody knows how many the kernel holds, and it
-/// gives all of them back at once.
+/// Assumed references of a restored node: the kernel's number is unknown, and it returns all of them at once.
 const LOOKUPS_RESTORED: u64 = 1 << 40;
 /// Node numbers that an earlier server may have given beyond the highest one noted.
 const NODES_SKIPPED: u64 = 1 << 16;
@@ -176,8 +175,7 @@ impl Book {
         self.write(self.pages.handles.as_fd(), &value.to_le_bytes(), at);
     }
 
-    /// Lets the keeper have the descriptor of a file that has no name any more: somebody may have it
-    /// open.
+    /// Gives the keeper the descriptor of a file without a name, because a program may have it open.
     pub(crate) fn note_gone(&self, node: &Node) {
         let place = node.place.borrow();
         let Place::Gone { fd, is_own } = &*place else { return };
@@ -194,7 +192,7 @@ impl Book {
         self.slots.borrow_mut().free.push(slot);
     }
 
-    /// Writes, or tells once that the mount will not survive its server.
+    /// Writes, or logs once that the mount will not survive its server.
     fn write(&self, file: BorrowedFd<'_>, bytes: &[u8], at: u64) {
         let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, at));
         if written != Ok(bytes.len()) && !self.has_failed.replace(true) {
@@ -205,7 +203,7 @@ impl Book {
     /// Gives a union the nodes and handles that an earlier server has noted.
     ///
     /// # Errors
-    /// What reading the memory files answers; what is lost of a tree is told in the log.
+    /// Errors of reading the memory files; lost parts of a tree are logged.
     pub(super) fn restore(&self, union: &Union, gone: Vec<Gone>) -> Result<(), Errno> {
         let names = read_all(self.pages.names.as_fd())?;
         let noted = decode_all(&names);

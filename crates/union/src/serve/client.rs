@@ -96,7 +96,7 @@ fn connect(path: &Path) -> Result<Channel, Errno> {
     Ok(Channel::new(socket))
 }
 
-/// Makes the socket and starts who listens; one caller at a time.
+/// Creates the socket and starts the listening process; one caller at a time.
 fn start_one(path: &Path, start: &impl Fn(OwnedFd) -> io::Result<()>) -> io::Result<()> {
     let lock_path = path.with_extension("lock");
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -163,7 +163,7 @@ fn attempt(
     }
 }
 
-/// Tells the server what is to be mounted.
+/// Sends the server the mount request.
 fn ask(
     channel: &Channel,
     text: &[u8],

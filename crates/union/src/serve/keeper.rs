@@ -186,8 +186,8 @@ impl Keeper {
         Ok((Self(Arc::new(channel)), kept))
     }
 
-    /// Gives a mount to keep. That the keeper is gone is told once and harms nobody until the server
-    /// dies too.
+    /// Hands a mount to the keeper. A missing keeper is logged once, and harms no mount until the server dies
+    /// too.
     pub(super) fn keep(&self, what: &ToKeep<'_>) {
         let &ToKeep { id, text, mountpoint, number, agreed, device, pages, directories } = what;
         let words = Writer::new(kind::KEPT)
@@ -221,7 +221,7 @@ impl Keeper {
         }
     }
 
-    /// Nobody has it open any more.
+    /// No program has it open any more.
     pub(super) fn drop_gone(&self, id: u64, node: u64) {
         // A keeper that is gone keeps nothing.
         let _ = self.0.send(&Writer::new(kind::FORGOTTEN).number(id).number(node).done(), &[]);

@@ -2,9 +2,9 @@
 //!
 //! A server acts for its callers with its own rights, so they must be the same: user and group ids
 //! of all kinds, supplementary groups, capabilities, confinement (`no_new_privs`, seccomp) and the user
-//! namespace. All of this makes one text; its hash is part of the socket's name, so that whoever has
-//! other rights starts a server of its own, and a server compares the whole text of each caller,
-//! which the kernel names (`SO_PEERCRED`), with its own.
+//! namespace. All of this makes one text. Its hash is part of the socket's name, so that a caller with other
+//! rights starts its own server. A server compares the whole text of each caller, which the kernel names
+//! (`SO_PEERCRED`), with its own.
 
 use std::ffi::OsString;
 use std::io;
@@ -29,7 +29,7 @@ pub(super) fn rights_of(process: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Whether who is at the other end of a socket has this process's rights.
+/// Whether the process at the other end of a socket has this process's rights.
 pub(super) fn is_equal_peer(socket: impl AsFd) -> io::Result<bool> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
     if peer.uid != rustix::process::geteuid() {
@@ -46,7 +46,7 @@ pub(super) fn socket_path() -> io::Result<PathBuf> {
     Ok(runtime_directory()?.join(format!("tsumugi-union-{hash:016x}")))
 }
 
-/// The user's runtime directory, which nobody else can write.
+/// The user's runtime directory, which no other user can write to.
 fn runtime_directory() -> io::Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -88,7 +88,7 @@ fn hash(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Goal: a process equals itself, and the socket lies where nobody else can write.
+    /// Goal: a process equals itself, and the socket lies where no other user can write.
     #[test]
     fn own_rights_are_equal() {
         let (one, _other) = rustix::net::socketpair(

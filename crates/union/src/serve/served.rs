@@ -1,5 +1,5 @@
-//! A union as the server serves it: what the kernel is told goes into the book before it is told,
-//! and what an earlier server may have carried out is not reported as an error.
+//! A union as the server serves it: the book records each answer before the kernel gets it, and a request that
+//! an earlier server may have executed is not reported as an error.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use super::worker::Event;
 use crate::node::Node;
 use crate::tree::Union;
 
-/// A union, its mount's number, and whom to tell that it is mounted.
+/// A union, its mount's number, and the receiver of the news that it is mounted.
 #[derive(Debug)]
 pub(super) struct Served {
     union: Rc<Union>,
@@ -154,8 +154,8 @@ impl Served {
         }
     }
 
-    /// The answer to a request that an earlier server may have carried out. The kernel holds the
-    /// directories' locks from then on, so that nobody else has changed these names meanwhile.
+    /// The answer to a request that an earlier server may have executed. The kernel has held the directories'
+    /// locks since then, so no other request has changed these names.
     fn answer_again(&self, before: Before, response: Response) -> Response {
         match (before, &response) {
             (Before::Removed, Response::Error(Errno::NOENT)) => Response::Done,

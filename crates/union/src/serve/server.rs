@@ -39,13 +39,13 @@ const FIRST_CALLER_TIME_MAX: Duration = Duration::from_secs(30);
 pub enum Ending {
     /// Its last mount is gone.
     Idle,
-    /// It was told to: everything is unmounted.
+    /// On request: everything is unmounted.
     Told,
-    /// It was told to make room for its successor: mounts stay, nothing is finished.
+    /// For its successor: mounts stay, nothing is finished.
     Replaced,
 }
 
-/// What the server was told by its surroundings.
+/// An event from the server's surroundings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Unmount everything, finish and end.
@@ -73,7 +73,7 @@ struct Mounted {
     unmounter: Unmounter,
     /// To see whether the kernel has let go of it.
     device: OwnedFd,
-    /// Who waits until it is served.
+    /// The caller that waits until it is served.
     waiting: Option<OneshotSender<Result<Negotiated, String>>>,
 }
 
@@ -87,11 +87,11 @@ impl Mounted {
     }
 }
 
-/// Serves until the last mount is gone. `listener` is where callers come, `keeper` the socket of who
-/// has started this process, `signals` what it is told.
+/// Serves until the last mount is gone. `listener` accepts callers, `keeper` is the socket of the process that
+/// started this one, `signals` delivers its signals.
 ///
 /// # Errors
-/// If threads or sockets fail; what is wrong with a single mount is told to its caller.
+/// If threads or sockets fail; errors of a single mount go to its caller.
 pub async fn run_server(
     listener: OwnedFd,
     keeper: OwnedFd,
@@ -154,8 +154,8 @@ pub async fn run_server(
 }
 
 impl Server {
-    /// Completes when the last mount is gone and nobody asks for another. Before the first caller
-    /// has come there is nothing to end.
+    /// Completes when the last mount is gone and no caller asks for another. Before the first caller there is
+    /// nothing to end.
     async fn idle(&self, has_kept: bool) {
         if !has_kept {
             let first = async {
@@ -190,7 +190,7 @@ impl Server {
         });
     }
 
-    /// Cuts off those who still have files of a mount open.
+    /// Cuts off programs that still have files of a mount open.
     fn cut_off_all(&self) {
         for mount in self.mounts.borrow().values().filter(|mount| mount.is_connected()) {
             let mountpoint = mount.unmounter.mountpoint().display();
@@ -345,7 +345,7 @@ impl Server {
         self.start(order).await.map(drop)
     }
 
-    /// Notes what the workers tell.
+    /// Records the workers' reports.
     async fn note(self: Rc<Self>, mut inbox: Receiver<Event>) {
         while let Some(event) = inbox.recv().await {
             match event {

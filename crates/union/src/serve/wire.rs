@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Goal: descriptors arrive with their packet, usable, and the end is told from a packet.
+    /// Goal: descriptors arrive with their packet, usable, and the end is distinguished from a packet.
     #[test]
     fn descriptors_are_passed() {
         let (one, other) = Channel::pair().expect("a pair");

@@ -33,7 +33,7 @@ pub(super) struct Order {
     pub(super) gone: Vec<Gone>,
 }
 
-/// What a worker tells.
+/// A worker's report.
 #[derive(Debug)]
 pub(super) enum Event {
     /// The kernel and the union have found each other.

@@ -36,7 +36,7 @@ pub(crate) struct Found {
     pub(crate) index: Option<Box<[u8]>>,
 }
 
-/// What a directory's or file's own attributes say of what lies below it.
+/// The overlay's marks in a directory's or file's attributes.
 #[derive(Debug, Default)]
 struct Marks {
     is_opaque: bool,
@@ -45,7 +45,7 @@ struct Marks {
     is_metacopy: bool,
     /// Whether it is a copy of a lower inode.
     is_copy: bool,
-    /// And of which, as far as it is known.
+    /// The original, if it is known.
     origin: Option<Origin>,
     is_whiteout: bool,
     /// Owner and mode, if the layer keeps them here.
@@ -53,7 +53,7 @@ struct Marks {
 }
 
 impl Marks {
-    /// The attributes of what was found, as its layer means them.
+    /// The attributes of the found object, in the meaning of its layer.
     fn shown(&self, stat: Stat) -> Result<Stat, Errno> {
         self.owner.map_or(Ok(stat), |owner| owner.apply(stat).ok_or(Errno::INVAL))
     }
@@ -162,7 +162,7 @@ impl Union {
         is_kept && has_links && !found.stat.is_directory()
     }
 
-    /// Makes the node of what was found under a name; other names may be found by `key`.
+    /// Creates the node of the object found under a name; `key` finds its other names.
     fn adopt(
         &self,
         parent: &Rc<Node>,
@@ -407,7 +407,7 @@ impl Union {
         Ok(self.marks(directory, name, stat, false, None)?.is_whiteout)
     }
 
-    /// Reads the overlay's own attributes of what was found.
+    /// Reads the overlay's own attributes of the found object.
     fn marks(
         &self,
         directory: BorrowedFd<'_>,

@@ -279,8 +279,8 @@ fn bytes_of(disk: &Disk, segment: SegmentId) -> Vec<u8> {
     copy
 }
 
-/// A file with two unsynced writes of 8 bytes, of which the first is torn in its data, and where
-/// that one ends in its segment.
+/// A file with two unsynced writes of 8 bytes, the first of them torn in its data, and the end of the first in
+/// its segment.
 fn torn(disk: &Disk) -> (FileId, usize) {
     let mut journal = new(disk);
     let file = journal.create(named(100, b"f")).unwrap();

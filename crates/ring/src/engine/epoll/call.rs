@@ -26,7 +26,7 @@ pub(super) enum Attempt {
     Wait(Interest),
 }
 
-/// A system call on what tells of its readiness. Memory that it names belongs to the operation's slot.
+/// A system call on a descriptor that reports readiness. Memory that it names belongs to the operation's slot.
 #[derive(Clone, Copy)]
 pub(super) enum StreamCall {
     Accept {
@@ -68,7 +68,7 @@ pub(super) enum Call {
     Refused(i32),
 }
 
-/// The call for the operation in `slot`, pointing into the slot. A file is what readiness is not told of.
+/// The call for the operation in `slot`, pointing into the slot. A file has no readiness.
 pub(super) fn build(slot: &mut Slot, is_file: bool) -> Call {
     let fd = slot.handle.as_ref().expect("a pending slot has a handle").raw_fd();
     let arguments = &mut slot.arguments;

@@ -29,7 +29,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Whether an attempt may succeed, as far as events tell.
+    /// Whether an attempt may succeed, judging by events.
     pub(super) fn may(&self, interest: Interest) -> bool {
         match interest {
             Interest::Read => self.may_read,

@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Goal: what is refused is told with its cause.
+    /// Goal: a refusal is reported with its cause.
     #[test]
     fn refusals_name_their_cause() {
         let of = |errno| advise(io::Error::from_raw_os_error(errno));

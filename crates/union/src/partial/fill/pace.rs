@@ -20,7 +20,7 @@ const STEPS_PER_SECOND: u64 = 8;
 pub(super) struct Pace {
     /// Requests in flight.
     pub(super) requests: Cell<usize>,
-    /// Somebody had no room.
+    /// A request had no space.
     pub(super) is_room_wanted: Cell<bool>,
     /// Bytes a second; 0 for no bound.
     rate_bytes: Cell<u64>,

@@ -99,7 +99,7 @@ impl Union {
         }
     }
 
-    /// The node and file of what was queued, if it is partial still.
+    /// The node and file of a queued entry, if it is still partial.
     fn find_wanted(&self, wanted: &Wanted) -> Option<(Rc<Node>, Rc<Partial>)> {
         let (node, _) = self.lookup(&wanted.parent, &wanted.name).ok().flatten()?;
         let partial = node.partial().filter(|partial| partial.file == wanted.file)?;
@@ -203,8 +203,8 @@ fn step(
 }
 
 impl Filled {
-    /// Brings the work file up to date, while nobody changes the file. Of the lower file's bytes it
-    /// has all, since none become that.
+    /// Brings the work file up to date, while no request changes the file. It already has all bytes of the
+    /// lower file, since these never increase.
     pub(super) async fn catch_up(&self, union: &Union) -> Result<(), Errno> {
         let worker = &union.shared.committer.filling;
         let Whole { node, partial, file, object, .. } = &self.whole;

@@ -1,8 +1,7 @@
-//! The thread that fills: it comes after everybody else, and does nothing by itself.
+//! The thread that fills: it has the lowest priority, and does nothing by itself.
 //!
-//! Each step is one call that the union's own thread sends, so that who decides (what is filled, how
-//! fast, when to pause) and who may wait for a disk are two: a step never holds anything that a
-//! request could want.
+//! Each step is one call that the union's own thread sends. So one thread decides (what is filled, how fast,
+//! when to pause) and another one may wait for a disk: a step never holds anything that a request could need.
 
 use std::cell::{Cell, RefCell};
 
