@@ -9,12 +9,44 @@ use crate::sessions::Session;
 use protocol::agent::{Answer, Call, Push, PushAnswer};
 use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Errno, HostId, client};
+use ring::local::Notify;
 use ring::time::{now, timeout_at};
 use rpc::{Acceptor, Agent, Authenticated, Handler, Reply, Standing};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Devices that one agent may register.
 const DEVICES_MAX: usize = 1024;
+
+/// Messages about changed devices that a session gets in the time of a heartbeat, at most.
+const NEWS_PER_HEARTBEAT: u32 = 20;
+
+/// Devices that have changed since the sessions were last told of them.
+#[derive(Debug, Default)]
+pub(super) struct DeviceNews {
+    changed: RefCell<BTreeSet<DeviceId>>,
+    wanted: Notify,
+}
+
+impl DeviceNews {
+    fn add(&self, devices: impl IntoIterator<Item = DeviceId>) {
+        self.changed.borrow_mut().extend(devices);
+        self.wanted.notify();
+    }
+
+    /// Waits for changes, and takes them.
+    async fn wait(&self) -> BTreeSet<DeviceId> {
+        loop {
+            let wanted = self.wanted.notified();
+            let changed = std::mem::take(&mut *self.changed.borrow_mut());
+            if !changed.is_empty() {
+                return changed;
+            }
+            wanted.await;
+        }
+    }
+}
 
 type AgentReply = Reply<Acceptor<Agent>>;
 
@@ -51,10 +83,10 @@ impl Handler<Acceptor<Agent>> for AgentPeer {
             return;
         }
         tracing::warn!(?lost, reason, "an agent is out of contact: its devices are offline");
-        for device in lost {
-            self.shared.core.borrow_mut().set_online(device, false);
+        for device in &lost {
+            self.shared.core.borrow_mut().set_online(*device, false);
         }
-        self.shared.tell_devices();
+        self.shared.device_news.add(lost);
     }
 }
 
@@ -90,8 +122,8 @@ impl AgentPeer {
             let before = self.state.devices.borrow();
             before.iter().filter(|device| !ids.contains(device)).copied().collect()
         };
-        for device in gone {
-            self.shared.core.borrow_mut().set_online(device, false);
+        for device in &gone {
+            self.shared.core.borrow_mut().set_online(*device, false);
         }
         for before in self.shared.agents.register(&self.state, &ids) {
             before.devices.borrow_mut().retain(|device| !ids.contains(device));
@@ -104,8 +136,8 @@ impl AgentPeer {
         }
         tracing::info!(node, ?ids, "an agent registers its devices");
         self.shared.post(Outgoing::Then(Box::new(move |shared| {
+            shared.device_news.add(ids.iter().copied().chain(gone));
             send(reply, &Answer::Registered(ids));
-            shared.tell_devices();
         })));
     }
 }
@@ -134,10 +166,16 @@ impl Shared {
         }
     }
 
-    /// Tells all clients of the pool's devices.
-    fn tell_devices(self: &Rc<Self>) {
-        let push = client::Push::Devices(self.core.borrow().devices());
-        self.tell_sessions(&push);
+    /// Sends all sessions what changes of devices: the first change at once, those that follow within a
+    /// moment together. When hundreds of nodes start, each session gets tens of short messages instead of one
+    /// about the whole pool for every node.
+    pub(super) async fn tell_devices(self: Rc<Self>) {
+        loop {
+            let changed = self.device_news.wait().await;
+            let infos = self.core.borrow().devices_of(&changed);
+            self.tell_sessions(&client::Push::Devices(infos));
+            ring::time::sleep(self.times.heartbeat / NEWS_PER_HEARTBEAT).await;
+        }
     }
 
     /// Tells all sessions of something that needs no answer.

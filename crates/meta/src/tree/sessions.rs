@@ -10,6 +10,7 @@ use protocol::client::{Response, SLOTS_PER_SESSION, Slot};
 use protocol::lock::{Lock, LockFamily, LockOwner};
 use protocol::space::{DeviceInfo, PoolUse};
 use protocol::{Attr, DeviceId, Epoch, Errno, FreeEpoch, HostId, InodeId, SessionId};
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Most lock owners that a session's end looks at in one scan.
@@ -403,6 +404,12 @@ impl Core {
     /// The pool's devices.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.base.space.devices.values().map(|device| device.info.clone()).collect()
+    }
+
+    /// Those of the pool's devices that are named.
+    pub fn devices_of(&self, ids: &BTreeSet<DeviceId>) -> Vec<DeviceInfo> {
+        let devices = ids.iter().filter_map(|id| self.base.space.devices.get(id));
+        devices.map(|device| device.info.clone()).collect()
     }
 
     /// How a device's blocks are used.
