@@ -166,6 +166,7 @@ fn stop_builder(state: &State, deadline: Instant, report: &mut Report) {
 fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
     let nodes: Vec<_> = state.nodes.iter().filter_map(|node| state.living_node(node)).collect();
     let meta: Vec<_> = state.living_meta().into_iter().collect();
+    let is_whole = nodes.len() == state.nodes.len() && meta.len() == state.meta.iter().count();
     // The metadata service ends within a moment; the nodes get most of the time.
     let now = Instant::now();
     let most = now + deadline.saturating_duration_since(now) * 4 / 5;
@@ -175,16 +176,34 @@ fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
         }
         process::wait_for_end(group, until);
     }
-    for process in nodes.iter().chain(&meta).filter(|process| process.is_alive()) {
+    let mut known: Vec<_> = nodes.into_iter().chain(meta).collect();
+    known.retain(Process::is_alive);
+    for process in &known {
         if process.signal(Signal::KILL) {
             report.killed.push(describe(state, *process));
         }
     }
+    // What ended in order has waited for its own children. Looking for others takes a look at all processes of the
+    // machine, and that in each of its parts when a job has many there.
+    let is_known = state.is_ready && !state.is_starting;
+    if !is_whole || !is_known || !known.is_empty() {
+        end_marked(state, &known, report);
+    }
+    let nodes = state.nodes.iter().map(|node| (node.name.as_str(), state.node_life(node)));
+    for (name, path) in nodes.chain([("the metadata service", state.meta_life())]) {
+        if Holder::settled(&path) == Holder::Unknown {
+            report.left.push(format!("{name} runs where it cannot be seen ({})", path.display()));
+        }
+    }
+}
+
+/// Ends what carries the job's mark: what was started but never written down, too.
+fn end_marked(state: &State, known: &[Process], report: &mut Report) {
     process::wait_for_end(&process::marked(&state.id), Instant::now() + HELPER_WAIT);
-    // Those that were started but never written down, too; twice, for children of the killed.
+    // Twice, for children of the killed.
     for _ in 0..2 {
         let mut left = state.all_living();
-        left.extend(nodes.iter().chain(&meta).filter(|process| process.is_alive()));
+        left.extend(known.iter().filter(|process| process.is_alive()));
         left.sort_by_key(|process| process.pid);
         left.dedup();
         for process in &left {
@@ -199,12 +218,6 @@ fn end_processes(state: &State, deadline: Instant, report: &mut Report) {
     }
     for process in state.all_living() {
         report.left.push(format!("{} does not end", describe(state, process)));
-    }
-    let nodes = state.nodes.iter().map(|node| (node.name.as_str(), state.node_life(node)));
-    for (name, path) in nodes.chain([("the metadata service", state.meta_life())]) {
-        if Holder::settled(&path) == Holder::Unknown {
-            report.left.push(format!("{name} runs where it cannot be seen ({})", path.display()));
-        }
     }
 }
 

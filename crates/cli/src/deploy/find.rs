@@ -113,6 +113,12 @@ fn condition(state: &State) -> Condition {
 /// This user's jobs: below `base`, if one is chosen, else wherever they are. And what could not be
 /// read.
 pub(crate) fn own(base: Option<&Path>) -> (Vec<Job>, Vec<String>) {
+    own_that(base, |_| true)
+}
+
+/// As [`own`], those whose name is wanted. Finding out how a job does takes a look at all processes: with hundreds of
+/// jobs, as a test of many nodes on one machine has, this is not done for others.
+fn own_that(base: Option<&Path>, is_wanted: impl Fn(&str) -> bool) -> (Vec<Job>, Vec<String>) {
     let user = rustix::process::geteuid().as_raw();
     let (records, trouble) = record::all();
     let mut paths = BTreeSet::new();
@@ -126,10 +132,14 @@ pub(crate) fn own(base: Option<&Path>) -> (Vec<Job>, Vec<String>) {
             paths.insert(path);
         }
     }
-    let mut jobs: Vec<_> = paths.iter().filter_map(|path| Job::of_directory(path, user)).collect();
+    let is_named =
+        |path: &&PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(&is_wanted);
+    let named = paths.iter().filter(is_named);
+    let mut jobs: Vec<_> = named.filter_map(|path| Job::of_directory(path, user)).collect();
     let known: BTreeSet<_> =
         jobs.iter().filter_map(|job| Some(job.state.as_ref()?.id.clone())).collect();
-    for state in records.into_iter().filter(|state| !known.contains(&state.id)) {
+    let unknown = |state: &State| is_wanted(&state.job) && !known.contains(&state.id);
+    for state in records.into_iter().filter(unknown) {
         if base.is_none_or(|base| state.dir.parent() == Some(base)) {
             let is_taken = paths.contains(&state.dir) && state.dir.exists();
             let state = if is_taken { superseded(state) } else { state };
@@ -240,11 +250,12 @@ pub(crate) fn place(args: &FindArgs) -> anyhow::Result<Place> {
             made_for.map_or(job.user, |user| user.uid) == owner.uid
         }
     };
-    let own: Vec<_> =
-        own(None).0.into_iter().filter(|j| j.name == dir.job() && wanted(j)).collect();
-    if args.job.dir.is_some()
-        || (dir.path().exists() && own.iter().any(|job| job.path == dir.path()))
-    {
+    if args.job.dir.is_some() {
+        return Ok(Place::Here(dir));
+    }
+    let own = own_that(None, |name| name == dir.job()).0;
+    let own: Vec<_> = own.into_iter().filter(wanted).collect();
+    if dir.path().exists() && own.iter().any(|job| job.path == dir.path()) {
         return Ok(Place::Here(dir));
     }
     let mut found = own;

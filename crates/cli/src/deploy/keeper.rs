@@ -55,8 +55,7 @@ pub(crate) fn life_file(dir: &JobDir) -> PathBuf {
     dir.join("keeper.pid")
 }
 
-/// Starts the keeper of a job, if it has anything to look after, and notes it in the state; the caller writes
-/// that.
+/// Starts the keeper of a job, if it has anything to look after, and notes it in the state.
 ///
 /// # Errors
 /// If it cannot be started.
@@ -67,8 +66,11 @@ pub(crate) fn start(dir: &JobDir, state: &mut State) -> anyhow::Result<()> {
         return Ok(());
     }
     let arguments = ["keep".as_ref(), dir.path().as_os_str()];
-    let service = Service::start(dir, &state.id, state.engine.as_deref(), "keeper", &arguments)?;
-    state.keeper = Some(service.process);
+    state.start(
+        dir,
+        |state| Service::start(dir, &state.id, state.engine.as_deref(), "keeper", &arguments),
+        |state, service| state.keeper = Some(service.process),
+    )?;
     Ok(())
 }
 

@@ -110,7 +110,6 @@ impl Machine {
             write_private(&key_file(dir, &node.name), node.key.as_str())?;
         }
         keeper::start(dir, &mut state)?;
-        state.write(dir)?;
         let dir = dir.clone();
         Ok(Machine { dir, plan, devices, state, stop, services: Vec::new(), _lock: lock })
     }

@@ -7,7 +7,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 pub(crate) const MARK: &str = "TSUMUGI_JOB_ID";
 /// The environment variable with the job's directory.
 pub(crate) const DIRECTORY: &str = "TSUMUGI_JOB_DIR";
+/// Bytes of a file of `/proc` that are read at once.
+const PIECE_BYTES: usize = 16 << 10;
 /// How often a waiting loop looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -61,9 +63,18 @@ impl Process {
 
 /// State letter and start time, from `/proc/PID/stat`.
 fn stat(pid: i32) -> io::Result<(char, u64)> {
-    let text = std::fs::read(format!("/proc/{pid}/stat"))?;
+    let text = read_whole(Path::new(&format!("/proc/{pid}/stat")))?;
     parse_stat(&String::from_utf8_lossy(&text))
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/PID/stat is not as known"))
+}
+
+/// Reads a file of `/proc`. Such files have no size, so that `std::fs::read` asks for them in small pieces: dozens of
+/// calls for an environment.
+fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = std::fs::File::open(path)?;
+    let mut text = Vec::with_capacity(PIECE_BYTES);
+    file.read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// The command's name is in parentheses and may hold anything, parentheses and spaces included.
@@ -90,7 +101,7 @@ pub(crate) fn marked(id: &str) -> Vec<Process> {
         }
         // The start time first: should the number be recycled in between, it no longer matches.
         let Ok(process) = Process::of(pid) else { continue };
-        let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
+        let Ok(environment) = read_whole(&entry.path().join("environ")) else { continue };
         if environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
             && process.is_alive()
         {
@@ -105,7 +116,7 @@ pub(crate) fn environments() -> Vec<BTreeMap<String, String>> {
     let user = rustix::process::geteuid().as_raw();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let own = entries.flatten().filter(|e| e.metadata().is_ok_and(|data| data.uid() == user));
-    let texts = own.filter_map(|entry| std::fs::read(entry.path().join("environ")).ok());
+    let texts = own.filter_map(|entry| read_whole(&entry.path().join("environ")).ok());
     let parsed = texts.map(|text| {
         let text = String::from_utf8_lossy(&text).into_owned();
         let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));

@@ -15,8 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often the log is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// How often the log is looked at, as a part of the time that was waited, and the least and most. Hundreds of nodes that
+/// start on one machine would keep it busy with looking else.
+const LOOK_PART: u32 = 8;
+const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 /// Lines of a log that an error shows.
 const TAIL_LINES: usize = 12;
 /// Bytes of a log that are looked at from its end for those.
@@ -97,6 +99,7 @@ impl Service {
         deadline: Instant,
         stop: &Stop,
     ) -> anyhow::Result<String> {
+        let start = Instant::now();
         loop {
             stop.check()?;
             // The end is looked for first: what it said before it ended is then in the log.
@@ -125,7 +128,8 @@ impl Service {
                     tail(&self.log)
                 );
             }
-            std::thread::sleep(LOOK_EVERY);
+            let (least, most) = LOOK_EVERY;
+            std::thread::sleep((start.elapsed() / LOOK_PART).clamp(least, most));
         }
     }
 }

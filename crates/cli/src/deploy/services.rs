@@ -22,7 +22,7 @@ pub(crate) fn start_meta(
     listen: SocketAddr,
 ) -> anyhow::Result<Service> {
     let socket = state.meta_socket();
-    let Some(meta) = &mut state.meta else { bail!("the metadata service runs elsewhere") };
+    let Some(meta) = &state.meta else { bail!("the metadata service runs elsewhere") };
     let mut arguments: Vec<OsString> = vec!["meta".into()];
     let mut option = |name: &str, value: &OsStr| {
         arguments.extend([OsString::from(name), value.to_owned()]);
@@ -38,10 +38,13 @@ pub(crate) fn start_meta(
         option("--owner", format!("{}:{}", owner.uid, owner.gid).as_ref());
     }
     let arguments: Vec<&OsStr> = arguments.iter().map(OsString::as_os_str).collect();
-    let service = Service::start(dir, &state.id, state.engine.as_deref(), "meta", &arguments)?;
-    meta.process = Some(service.process);
-    state.write(dir)?;
-    Ok(service)
+    state.start(
+        dir,
+        |state| Service::start(dir, &state.id, state.engine.as_deref(), "meta", &arguments),
+        |state, service| {
+            state.meta.iter_mut().for_each(|meta| meta.process = Some(service.process));
+        },
+    )
 }
 
 /// Waits until the metadata service listens; writes down and returns its address.
@@ -66,11 +69,14 @@ pub(crate) fn await_meta(
 pub(crate) fn start_node(dir: &JobDir, state: &mut State, index: usize) -> anyhow::Result<Service> {
     let name = state.nodes[index].name.clone();
     let file = dir.join(&format!("{name}.toml"));
-    let engine = state.engine.as_deref();
-    let service = Service::start(dir, &state.id, engine, &name, &["node".as_ref(), file.as_ref()])?;
-    state.nodes[index].process = Some(service.process);
-    state.write(dir)?;
-    Ok(service)
+    state.start(
+        dir,
+        |state| {
+            let (engine, arguments) = (state.engine.as_deref(), ["node".as_ref(), file.as_ref()]);
+            Service::start(dir, &state.id, engine, &name, &arguments)
+        },
+        |state, service| state.nodes[index].process = Some(service.process),
+    )
 }
 
 /// Waits until a node is ready and its mount answers; the caller writes the state.

@@ -90,6 +90,13 @@ pub(crate) struct State {
     /// The keeper's process.
     #[serde(default)]
     pub(crate) keeper: Option<Process>,
+    /// A process is being started, and may run without being written down. Earlier versions did not say.
+    #[serde(default = "is_unknown")]
+    pub(crate) is_starting: bool,
+}
+
+fn is_unknown() -> bool {
+    true
 }
 
 /// The metadata service.
@@ -189,6 +196,7 @@ impl State {
             owner_step: None,
             slurm_job: None,
             keeper: None,
+            is_starting: false,
         })
     }
 
@@ -237,6 +245,23 @@ impl State {
             Some(owner) => replace(&dir.join(SHOWN), &text, Some(owner)),
             None => Ok(()),
         }
+    }
+
+    /// Starts a process by `start`, which returns it, and by `keep` writes it down; the state says in between that
+    /// there may be one.
+    pub(crate) fn start<T>(
+        &mut self,
+        dir: &JobDir,
+        start: impl FnOnce(&State) -> anyhow::Result<T>,
+        keep: impl FnOnce(&mut State, &T),
+    ) -> anyhow::Result<T> {
+        self.is_starting = true;
+        self.write(dir)?;
+        let started = start(self)?;
+        keep(self, &started);
+        self.is_starting = false;
+        self.write(dir)?;
+        Ok(started)
     }
 
     /// Reads the file; `None` if there is none.
