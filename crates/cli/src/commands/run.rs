@@ -63,7 +63,8 @@ Paths in the file system are relative to that mount. Without --job the job's nam
 are forwarded to the command. The file system is taken down at the end in any case, also after kill -9.
 
 Exit codes: that of the command, 128 plus the number of a signal that killed it, or
-    125  the file system could not be created, staging failed, or something is left; it is named
+    125  the file system could not be created, staging failed or was stopped by a signal, or something is
+         left; it is named. If the command itself failed, its code
     126  the command cannot be executed
     127  there is no such command
     130  stopped by Ctrl-C or a signal before the command started
@@ -138,9 +139,22 @@ fn with_job(args: &RunArgs, dir: &JobDir, mount: &Path, stop: &Stop) -> anyhow::
         stage(&staging.from, &inside(mount, &staging.to), stop)?;
     }
     let ended = execute(args, dir, mount, stop)?;
-    if ended.is_success || args.stage_out_always {
-        for staging in &args.stage_out {
-            stage(&inside(mount, &staging.from), &staging.to, stop)?;
+    if !ended.is_success && !args.stage_out_always {
+        return Ok(ended);
+    }
+    for staging in &args.stage_out {
+        let staged = stage(&inside(mount, &staging.from), &staging.to, stop);
+        if let Err(error) = staged {
+            eprintln!(
+                "tsumugi: not all of {} is staged out: {}",
+                staging.from.display(),
+                words(&error)
+            );
+            // That the command has failed is worth more to those who see one number.
+            return Ok(Ended {
+                code: if ended.is_success { OWN_FAILURE } else { ended.code },
+                ..ended
+            });
         }
     }
     Ok(ended)
