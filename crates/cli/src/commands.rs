@@ -66,6 +66,9 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// End a job's file system and remove every trace of it.
     Down(down::DownArgs),
+    /// Run a command from standard input here and on other machines; `status`, `down` and others start this.
+    #[command(hide = true)]
+    Errand,
     /// Run experiments on storage and report the results.
     Eval(eval::EvalArgs),
     /// Serve counts and latencies of all jobs on this machine to Prometheus.
@@ -143,6 +146,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Cp(args) => cp::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Down(args) => down::run(&args),
+        Command::Errand => crate::deploy::remote::run_errand(),
         Command::Eval(args) => eval::run(&args),
         Command::Exporter(args) => exporter::run(&args),
         Command::Gc(args) => gc::run(&args),

@@ -50,6 +50,9 @@ pub(crate) struct Defaults {
     pub(crate) ssh: Option<String>,
     /// `--remote-binary`.
     pub(crate) remote_binary: Option<String>,
+    /// `--fan-out`.
+    #[serde(deserialize_with = "fan_out")]
+    pub(crate) fan_out: Option<u16>,
 }
 
 /// Limits.
@@ -159,6 +162,15 @@ pub(crate) fn path() -> Option<PathBuf> {
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(from)?;
     size::parse(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// Parses a fan-out as the command line does.
+fn fan_out<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
+    let width = u16::deserialize(from)?;
+    if width < 2 {
+        return Err(serde::de::Error::custom("a fan-out is at least 2"));
+    }
+    Ok(Some(width))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::deploy::hosts;
 use crate::deploy::output::print_json;
 use crate::deploy::reach::ReachArgs;
+use crate::deploy::remote::Errand;
 use crate::deploy::size;
 use crate::deploy::state::HostState;
 use crate::doctor::{self, Level, Place, Report};
@@ -98,6 +99,7 @@ fn ask(args: &DoctorArgs, nodes: &str) -> anyhow::Result<Vec<Report>> {
             binary: reach.remote_binary(),
             base: None,
             run: None,
+            fan_out: reach.fan_out(),
         })
         .collect();
     let mut words = vec!["doctor".to_string(), "--json".into()];
@@ -113,8 +115,7 @@ fn ask(args: &DoctorArgs, nodes: &str) -> anyhow::Result<Vec<Report>> {
     if let Some(size) = args.size {
         words.extend(["--size".into(), size.to_string()]);
     }
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
-    Ok(doctor::of_hosts(&hosts, &reached, &words))
+    Ok(doctor::of_hosts(&hosts, &reached, &Errand { job: None, words }))
 }
 
 fn print(report: &Report) {

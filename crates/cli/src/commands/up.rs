@@ -145,9 +145,9 @@ pub(crate) struct UpArgs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Carry out orders from standard input; `up` starts this on other machines
-    #[arg(long, hide = true, conflicts_with_all = ["nodes", "local"])]
-    agent: bool,
+    /// Carry out orders from standard input as this node; `up` starts this on other machines
+    #[arg(long, hide = true, value_name = "NODE", conflicts_with_all = ["nodes", "local"])]
+    agent: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -187,8 +187,8 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
     let dir = args.job.dir()?;
     let stop = Stop::on_signals()?;
-    if args.agent {
-        return Ok(remote::serve(&dir, &stop));
+    if let Some(node) = &args.agent {
+        return Ok(remote::serve(&dir, &stop, node));
     }
     match make(args, &dir, &stop) {
         Ok(outcome) => report(args, &dir, &outcome),

@@ -3,6 +3,9 @@
 use crate::site::Defaults;
 use clap::Args;
 
+/// Machines that one machine reaches by itself, if neither an option nor the site says otherwise.
+const FAN_OUT: u16 = 16;
+
 /// How to reach a host, and the program to run there.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReachArgs {
@@ -12,6 +15,10 @@ pub(crate) struct ReachArgs {
     /// The program on the hosts [default: the site's, else tsumugi]
     #[arg(long, value_name = "PATH")]
     remote_binary: Option<String>,
+    /// Number of hosts that each host reaches directly; more hosts are reached as a tree [default: the
+    /// site's, else 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..))]
+    fan_out: Option<u16>,
 }
 
 impl ReachArgs {
@@ -19,6 +26,7 @@ impl ReachArgs {
     pub(crate) fn with(mut self, defaults: &Defaults) -> Self {
         self.ssh = self.ssh.or_else(|| defaults.ssh.clone());
         self.remote_binary = self.remote_binary.or_else(|| defaults.remote_binary.clone());
+        self.fan_out = self.fan_out.or(defaults.fan_out);
         self
     }
 
@@ -31,5 +39,10 @@ impl ReachArgs {
     /// Returns the name or path of the program on the hosts.
     pub(crate) fn remote_binary(&self) -> String {
         self.remote_binary.clone().unwrap_or_else(|| "tsumugi".into())
+    }
+
+    /// Returns how many hosts one host reaches by itself.
+    pub(crate) fn fan_out(&self) -> u16 {
+        self.fan_out.unwrap_or(FAN_OUT)
     }
 }

@@ -7,11 +7,14 @@
 
 mod agent;
 mod conversation;
+mod errand;
 mod host;
+mod look;
 mod step;
+mod tree;
 
 use super::cleanup::{self, Report};
-use super::hosts::{self, Host, Spot};
+use super::hosts::{self, Host};
 use super::job::JobDir;
 use super::machine::ReadyNode;
 use super::plan::{MetaPlan, NodePlan, Plan};
@@ -25,7 +28,6 @@ use crate::commands::up::{Outcome, UpArgs, show};
 use crate::print::words;
 use anyhow::{Context, bail};
 use conversation::{Conversation, Order, Reply};
-pub(crate) use host::ask;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -33,6 +35,7 @@ use std::time::{Duration, Instant};
 use tls::{Holder, JobKey};
 
 pub(crate) use agent::{serve, serve_step};
+pub(crate) use errand::{Errand, ask_all, run as run_errand};
 
 /// How much longer than an agent's own deadline its answer may take.
 const GRACE: Duration = Duration::from_secs(10);
@@ -120,6 +123,7 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
             ssh: args.reach.ssh(),
             binary: args.reach.remote_binary(),
             base: host.dir.clone().or_else(|| args.job.dir.clone()),
+            fan_out: args.reach.fan_out(),
             run: way.run().cloned(),
         });
     }
@@ -132,7 +136,6 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
         state.write(dir)?;
         record::write_or_say(&state);
         keeper::start(dir, &mut state)?;
-        state.write(dir)?;
         let machines = launch(&state, dir)?;
         if let (Some(run), Some(srun)) = (way.run(), machines.first().and_then(Conversation::srun))
         {
@@ -140,7 +143,8 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
             state.owner_step = Some(SlurmStep { srun, job: run.job, name });
             state.write(dir)?;
         }
-        let outcome = converse(args, machines, &hosts, &plan, dir, stop, &mut reached)?;
+        let outcome =
+            converse(args, machines, (&hosts, &state.hosts), &plan, dir, stop, &mut reached)?;
         if let Some(lasts) = state.lease() {
             lease::renew(dir, lasts)?;
         }
@@ -211,31 +215,26 @@ fn plans(
 
 /// Starts the agents: each by ssh, or all by one srun.
 fn launch(state: &State, dir: &JobDir) -> anyhow::Result<Vec<Conversation>> {
-    if let Some(run) = state.hosts.first().and_then(|host| host.run.as_ref()) {
-        let names: Vec<_> = state.hosts.iter().map(|host| host.host.clone()).collect();
-        let mut command = host::agents(run, dir.job(), &state.hosts);
-        return step::start(&names, &mut command, &dir.join("srun.log"));
+    let hosts = &state.hosts;
+    if let Some(run) = hosts.first().and_then(|host| host.run.as_ref()) {
+        let mut command = host::agents(run, dir.job(), hosts);
+        return step::start(hosts, &mut command, &dir.join("srun.log"));
     }
-    let mut machines = Vec::new();
-    for host in &state.hosts {
-        let mut command = host.command(dir.job(), &["up", "--agent"]);
-        machines.push(Conversation::start(&host.host, &mut command)?);
-    }
-    Ok(machines)
+    Ok(Conversation::start(dir.job(), hosts))
 }
 
 /// Gives the orders, each to all machines at the same time; notes which machines answered at all.
 fn converse(
     args: &UpArgs,
     mut machines: Vec<Conversation>,
-    hosts: &[Host],
+    (hosts, states): (&[Host], &[HostState]),
     base: &Plan,
     dir: &JobDir,
     stop: &Stop,
     reached: &mut [bool],
 ) -> anyhow::Result<Outcome> {
     let start = Instant::now();
-    let spots = look(&mut machines, hosts, stop, reached)?;
+    let spots = look::look(dir, &mut machines, (hosts, states), stop, reached)?;
     let plans = plans(args, dir, hosts, &hosts::addresses(hosts, &spots)?, base)?;
     for (machine, plan) in machines.iter_mut().zip(&plans) {
         machine.order(&Order::Begin(Box::new(plan.clone())))?;
@@ -260,36 +259,6 @@ fn converse(
     let start = Instant::now();
     let nodes = start_all(args, &mut machines, stop)?;
     Ok(Outcome { nodes, prepared, ready: start.elapsed() })
-}
-
-/// Asks where the machines are in the network: twice, as the routes are those to addresses that the
-/// first answers may bring.
-fn look(
-    machines: &mut [Conversation],
-    hosts: &[Host],
-    stop: &Stop,
-    reached: &mut [bool],
-) -> anyhow::Result<Vec<Spot>> {
-    let mut spots = Vec::new();
-    let mut peers: Vec<IpAddr> = Vec::new();
-    for _ in 0..2 {
-        spots.clear();
-        for machine in machines.iter_mut() {
-            machine.order(&Order::Look { peers: peers.clone() })?;
-        }
-        for (machine, reached) in machines.iter_mut().zip(reached.iter_mut()) {
-            match machine.wait(Instant::now() + BEGIN_WITHIN, stop, |_, _| ())? {
-                Reply::Spot(spot) => spots.push(spot),
-                other => bail!("{}: answered {other:?}", machine.host()),
-            }
-            *reached = true;
-        }
-        peers.clear();
-        for (host, spot) in hosts.iter().zip(&spots) {
-            peers.extend(host.known_address().or(spot.ssh));
-        }
-    }
-    Ok(spots)
 }
 
 fn start_all(
@@ -333,16 +302,8 @@ pub(crate) fn renew(dir: &JobDir, lasts: Option<Duration>) -> anyhow::Result<Vec
     };
     lease::renew(dir, lasts)?;
     let lasts = format!("{}ms", lasts.as_millis());
-    let arguments = ["renew", "--json", "--lease", &lasts];
-    let renew_at = |host: &HostState| ask::<Renewed>(&mut host.command(dir.job(), &arguments));
-    let answers = std::thread::scope(|scope| {
-        let asked: Vec<_> =
-            state.hosts.iter().map(|host| scope.spawn(move || renew_at(host))).collect();
-        let joined = asked.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")))
-        });
-        joined.collect::<Vec<_>>()
-    });
+    let errand = errand(dir, &["renew", "--json", "--lease", &lasts]);
+    let answers = ask_all::<Renewed>(&state.hosts, &errand);
     let mut left = Vec::new();
     for (host, answer) in state.hosts.iter().zip(answers) {
         match answer {
@@ -367,22 +328,15 @@ pub(crate) fn down(dir: &JobDir, within: Duration, logs: Option<&Path>) -> anyho
         hosts.clear();
     }
     let mut all = Report::default();
-    let rest = hosts.get(1..).unwrap_or_default();
-    let reports = std::thread::scope(|scope| {
-        let asked: Vec<_> =
-            rest.iter().map(|host| scope.spawn(|| down_at(host, dir, within, logs))).collect();
-        let joined = asked.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")))
-        });
-        joined.collect::<Vec<_>>()
-    });
-    let first = hosts.first().map(|host| down_at(host, dir, within, logs));
-    for (host, report) in hosts
-        .iter()
-        .skip(1)
-        .chain(&hosts[..hosts.len().min(1)])
-        .zip(reports.into_iter().chain(first))
-    {
+    let seconds = format!("{}ms", within.as_millis());
+    let mut arguments = vec!["down", "--json", "--deadline", &seconds];
+    let logs = logs.map(Path::to_string_lossy);
+    arguments.extend(logs.iter().flat_map(|logs| ["--keep-logs", logs]));
+    let errand = errand(dir, &arguments);
+    let (first, rest) = hosts.split_at(hosts.len().min(1));
+    let mut reports = ask_all(rest, &errand);
+    reports.extend(ask_all(first, &errand));
+    for (host, report) in rest.iter().chain(first).zip(reports) {
         match report {
             Ok(report) => all.merge(&host.host, report),
             Err(error) => all.left.push(format!("{}: {}", host.host, words(&error))),
@@ -414,33 +368,36 @@ pub(crate) fn restart(
         bail!("job {} has no {part:?}; it has {}, {META}", dir.job(), names.join(", "));
     }
     let within = format!("{}ms", within.as_millis());
+    let arguments = ["restart", "--json", "--ready-within", &within];
     let mut started = Vec::new();
+    let mut start = |hosts: &[HostState], own: &[&str]| -> anyhow::Result<()> {
+        let errand = errand(dir, &[&arguments, own].concat());
+        for (host, answer) in hosts.iter().zip(ask_all::<Restarted>(hosts, &errand)) {
+            let answer = answer.with_context(|| format!("cannot restart on {}", host.host))?;
+            started.extend(answer.restarted);
+        }
+        Ok(())
+    };
+    if parts.is_empty() {
+        // The nodes need the metadata service, which the first has.
+        let (first, rest) = hosts.split_at(1);
+        start(first, &[])?;
+        start(rest, &[])?;
+        return Ok(started);
+    }
     for (index, host) in hosts.iter().enumerate() {
         let has = |part: &&String| **part == host.name || (index == 0 && *part == META);
         let own: Vec<_> = parts.iter().filter(has).map(String::as_str).collect();
-        if !parts.is_empty() && own.is_empty() {
-            continue;
+        if !own.is_empty() {
+            start(std::slice::from_ref(host), &own)?;
         }
-        let mut arguments = vec!["restart", "--json", "--ready-within", &within];
-        arguments.extend(own);
-        let answer: Restarted = ask(&mut host.command(dir.job(), &arguments))
-            .with_context(|| format!("cannot restart on {}", host.host))?;
-        started.extend(answer.restarted);
     }
     Ok(started)
 }
 
-fn down_at(
-    host: &HostState,
-    dir: &JobDir,
-    within: Duration,
-    logs: Option<&Path>,
-) -> anyhow::Result<Report> {
-    let seconds = format!("{}ms", within.as_millis());
-    let mut arguments = vec!["down", "--json", "--deadline", &seconds];
-    let logs = logs.map(Path::to_string_lossy);
-    arguments.extend(logs.iter().flat_map(|logs| ["--keep-logs", logs]));
-    ask(&mut host.command(dir.job(), &arguments))
+/// A command for the parts of a job.
+fn errand(dir: &JobDir, words: &[&str]) -> Errand {
+    Errand { job: Some(dir.job().into()), words: words.iter().map(ToString::to_string).collect() }
 }
 
 /// The state of a job, put together from all its machines.
@@ -451,15 +408,7 @@ pub(crate) fn status(dir: &JobDir) -> anyhow::Result<Status> {
     if status.note.is_some() {
         hosts.clear();
     }
-    let answers = std::thread::scope(|scope| {
-        let ask_host =
-            |host: &HostState| ask::<Status>(&mut host.command(dir.job(), &["status", "--json"]));
-        let asked: Vec<_> = hosts.iter().map(|host| scope.spawn(move || ask_host(host))).collect();
-        let joined = asked.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")))
-        });
-        joined.collect::<Vec<_>>()
-    });
+    let answers = ask_all::<Status>(&hosts, &errand(dir, &["status", "--json"]));
     for (host, answer) in hosts.iter().zip(answers) {
         match answer {
             Ok(there) => merge(&mut status, host, there),

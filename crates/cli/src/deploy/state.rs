@@ -167,6 +167,14 @@ pub(crate) struct HostState {
     /// The Slurm job by which it is reached, instead of ssh.
     #[serde(default)]
     pub(crate) run: Option<SlurmRun>,
+    /// Machines that one machine reaches by itself; each of those reaches some of the rest.
+    #[serde(default = "one_by_one")]
+    pub(crate) fan_out: u16,
+}
+
+/// As earlier versions did.
+fn one_by_one() -> u16 {
+    u16::MAX
 }
 
 impl State {

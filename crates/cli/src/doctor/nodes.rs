@@ -2,36 +2,20 @@
 
 use super::{Finding, Level, Report};
 use crate::deploy::hosts::{self, Host};
-use crate::deploy::remote::ask;
+use crate::deploy::remote::{Errand, ask_all};
 use crate::deploy::state::HostState;
 use crate::print::words;
 
-/// Machines that are asked at the same time.
-const ASKED_MAX: usize = 64;
-
-/// Asks all machines, `arguments` being those of the command there; then looks whether they fit together.
-pub(crate) fn of_hosts(hosts: &[Host], reached: &[HostState], arguments: &[&str]) -> Vec<Report> {
-    let mut reports = Vec::new();
-    for some in reached.chunks(ASKED_MAX) {
-        let answers = std::thread::scope(|scope| {
-            let asked: Vec<_> =
-                some.iter().map(|host| scope.spawn(move || of_host(host, arguments))).collect();
-            let joined = asked.into_iter().zip(some).map(|(thread, host)| {
-                thread.join().unwrap_or_else(|_| unreachable_host(host, "a thread panicked"))
-            });
-            joined.collect::<Vec<_>>()
-        });
-        reports.extend(answers);
-    }
-    compare(hosts, &mut reports);
-    reports
-}
-
-fn of_host(host: &HostState, arguments: &[&str]) -> Report {
-    match ask::<Report>(&mut host.bare_command(arguments)) {
+/// Asks all machines; then looks whether they fit together.
+pub(crate) fn of_hosts(hosts: &[Host], reached: &[HostState], errand: &Errand) -> Vec<Report> {
+    let answers = reached.iter().zip(ask_all::<Report>(reached, errand));
+    let report = |(host, answer): (&HostState, anyhow::Result<Report>)| match answer {
         Ok(report) => Report { host: host.host.clone(), ..report },
         Err(error) => unreachable_host(host, &words(&error)),
-    }
+    };
+    let mut reports: Vec<_> = answers.map(report).collect();
+    compare(hosts, &mut reports);
+    reports
 }
 
 fn unreachable_host(host: &HostState, why: &str) -> Report {

@@ -3,7 +3,8 @@
 //! The first, by ssh, ends when all machines are ready. The second stays in the foreground, for launchers as srun
 //! that end what a step leaves behind: it takes its machine's part of the job down when it is told to end.
 
-use super::conversation::{Addressed, Order, Reply, lines};
+use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply, lines};
+use super::tree::{Sink, Tree, line};
 use crate::commands::up::undo;
 use crate::deploy::cleanup;
 use crate::deploy::hosts::Spot;
@@ -14,11 +15,12 @@ use crate::deploy::slurm;
 use crate::deploy::state::State;
 use crate::deploy::stop::Stop;
 use anyhow::{Context, bail};
+use serde::de::IgnoredAny;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
@@ -36,23 +38,31 @@ const DOWN_WITHIN: Duration = Duration::from_secs(3);
 /// How long an `up` whose agent ends may take to end, too.
 const UP_WITHIN: Duration = Duration::from_secs(2);
 
-/// The name under which an agent is talked to, if its orders and answers go together with those of others.
+/// The name under which an agent is talked to, as its orders and answers go together with those of others.
 #[derive(Clone, Debug)]
-struct Voice(Option<String>);
+struct Voice {
+    node: String,
+    is_step: bool,
+    /// The agents that it has started on other machines.
+    below: Arc<OnceLock<Tree>>,
+}
 
-/// Carries out orders from standard input until told to finish; undoes all if that never comes.
-pub(crate) fn serve(dir: &JobDir, stop: &Stop) -> ExitCode {
-    match listen(dir, stop, &Voice(None)) {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(()) => ExitCode::FAILURE,
-    }
+/// Carries out orders from standard input until told to finish; undoes all if that never comes. Passes orders on to
+/// agents below it.
+pub(crate) fn serve(dir: &JobDir, stop: &Stop, node: &str) -> ExitCode {
+    let voice = Voice { node: node.into(), is_step: false, below: Arc::default() };
+    let Ok(_machine) = listen(dir, stop, &voice) else { return ExitCode::FAILURE };
+    // Their answers come this way.
+    voice.below.get().iter().for_each(|tree| tree.wait());
+    ExitCode::SUCCESS
 }
 
 /// As [`serve`], as one task of a step, and stays then: until the job is taken down, or this process is told to end
 /// and takes it down itself. On the machine where `up` runs, this removes the directory of the whole job, too: Slurm
 /// kills what a job's script has left behind, and gives only steps the time to clean up.
 pub(crate) fn serve_step(whole: &JobDir, dir: &JobDir, stop: &Stop, node: &str) -> ExitCode {
-    let Ok(machine) = listen(dir, stop, &Voice(Some(node.into()))) else {
+    let voice = Voice { node: node.into(), is_step: true, below: Arc::default() };
+    let Ok(machine) = listen(dir, stop, &voice) else {
         end_whole(whole);
         return ExitCode::FAILURE;
     };
@@ -120,6 +130,7 @@ fn listen(dir: &JobDir, stop: &Stop, voice: &Voice) -> Result<Machine, ()> {
     let (flag, at_end, heard) = (Arc::clone(&is_finished), stop.clone(), voice.clone());
     std::thread::spawn(move || {
         heard.read_orders(&sender);
+        heard.below.get().iter().for_each(|tree| tree.end_orders());
         if !flag.load(Ordering::Relaxed) {
             at_end.request();
         }
@@ -165,7 +176,7 @@ fn carry_out(
             if machine.is_some() {
                 bail!("begun already");
             }
-            if voice.0.is_some() {
+            if voice.is_step {
                 // Should it be killed, the keeper takes its part down.
                 plan.owner_process = Some(Process::current().context("cannot look into /proc")?);
             }
@@ -203,35 +214,44 @@ fn step(machine: &mut Machine, order: &Order, voice: &Voice) -> anyhow::Result<R
             })?;
             Ok(Reply::Done)
         }
-        Order::Look { .. } | Order::Begin(_) | Order::Finish => bail!("out of order: {order:?}"),
+        Order::Spread { .. } | Order::Look { .. } | Order::Begin(_) | Order::Finish => {
+            bail!("out of order: {order:?}")
+        }
     }
 }
 
 impl Voice {
     fn tell(&self, reply: Reply) -> anyhow::Result<()> {
-        let mut line = match &self.0 {
-            Some(node) => serde_json::to_vec(&Addressed { node: node.clone(), content: reply })?,
-            None => serde_json::to_vec(&reply)?,
-        };
-        line.push(b'\n');
-        let mut output = std::io::stdout().lock();
-        output.write_all(&line).and_then(|()| output.flush()).context("the connection ended")
+        let line = line(&Addressed { node: self.node.clone(), content: reply })?;
+        print(&line).context("the connection ended")
     }
 
     fn read_orders(&self, sender: &SyncSender<Order>) {
-        for line in lines(std::io::stdin().lock()) {
+        for line in lines(std::io::stdin().lock(), LINE_BYTES_MAX) {
             let line = Zeroizing::new(line);
-            let order = match &self.0 {
-                None => serde_json::from_str(&line),
-                Some(node) => match serde_json::from_str::<Addressed<Order>>(&line) {
-                    Ok(order) if order.node != *node => continue,
-                    order => order.map(|order| order.content),
-                },
+            let Ok(addressed) = serde_json::from_str::<Addressed<IgnoredAny>>(&line) else {
+                return;
             };
-            let Ok(order) = order else { return };
-            if sender.send(order).is_err() {
+            if addressed.node != self.node {
+                // Should it be gone, its last answer has told so. Steps have nobody below them.
+                self.below.get().iter().for_each(|tree| {
+                    let _ = tree.pass(&addressed.node, line.as_bytes());
+                });
+                continue;
+            }
+            let Ok(order) = serde_json::from_str::<Addressed<Order>>(&line) else { return };
+            if let Order::Spread { job, rest } = &order.content {
+                let sink: Sink = Arc::new(|line| drop(print(line.as_bytes())));
+                self.below.get_or_init(|| Tree::start(job, rest, false, &sink));
+            } else if sender.send(order.content).is_err() {
                 return;
             }
         }
     }
+}
+
+/// Prints a line, whole among those of other threads.
+fn print(line: &[u8]) -> std::io::Result<()> {
+    let mut output = std::io::stdout().lock();
+    output.write_all(line).and_then(|()| output.flush())
 }

@@ -1,34 +1,39 @@
 //! The orders that `up` gives to the agents, and their answers: one line of JSON each.
 
 use super::step::Step;
+use super::tree::{Sink, Tree, line, locked};
 use crate::deploy::hosts::Spot;
 use crate::deploy::machine::ReadyNode;
 use crate::deploy::plan::Plan;
 use crate::deploy::process::Process;
+use crate::deploy::state::HostState;
 use crate::deploy::stop::Stop;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::collections::BTreeMap;
+use std::io::{BufRead, Read};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use zeroize::Zeroizing;
 
 /// Longest line either side accepts.
-const LINE_BYTES_MAX: u64 = 1 << 20;
+pub(super) const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Answers that may wait to be looked at.
-pub(super) const REPLIES_MAX: usize = 64;
+const REPLIES_MAX: usize = 8;
 /// How often the stop flag is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Bytes of an agent's complaints that are kept.
-const COMPLAINT_BYTES_MAX: u64 = 4096;
 
 /// What an agent shall do next.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
+    /// Start the agents of these machines as well, and pass on to them what is theirs.
+    Spread {
+        /// The job.
+        job: String,
+        /// The machines.
+        rest: Vec<HostState>,
+    },
     /// Look where the machine is in the network → [`Reply::Spot`].
     Look {
         /// Addresses of others.
@@ -74,6 +79,8 @@ pub(crate) enum Reply {
     },
     /// It failed; the agent undoes and ends.
     Failed(String),
+    /// The machine above it in the tree has not reached it.
+    Unreached(String),
 }
 
 /// An order for one node of several that get it, or an answer of one.
@@ -89,55 +96,59 @@ pub(crate) struct Addressed<T> {
 #[derive(Debug)]
 pub(crate) struct Conversation {
     host: String,
+    node: String,
     link: Link,
+    inbox: Inbox,
+}
+
+/// What has come from an agent.
+#[derive(Debug)]
+pub(super) struct Inbox {
     replies: Receiver<Reply>,
+    /// The latest report of progress. Reports come without an order, so that they would fill a queue.
+    progress: Arc<Mutex<Option<(u64, u64)>>>,
+}
+
+/// The other end of an [`Inbox`].
+#[derive(Debug)]
+pub(super) struct Slot {
+    replies: SyncSender<Reply>,
+    progress: Arc<Mutex<Option<(u64, u64)>>>,
 }
 
 /// How an agent is reached.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Link {
-    /// By a program of its own.
-    Own {
-        child: Child,
-        orders: Option<ChildStdin>,
-        complaint: Option<std::thread::JoinHandle<String>>,
-    },
+    /// By ssh, from here or from another of the job's machines.
+    Tree(Arc<Tree>),
     /// As one of the tasks of a step.
     Step(Arc<Step>),
 }
 
 impl Conversation {
-    /// Runs the command that leads to the agent.
-    pub(crate) fn start(host: &str, command: &mut Command) -> anyhow::Result<Conversation> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Ctrl-C is for `up`, which ends the connections when it has seen it.
-        let mut child = command.process_group(0).spawn().context("cannot run ssh")?;
-        let (sender, replies) = sync_channel(REPLIES_MAX);
-        let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
-            bail!("ssh has no output");
-        };
-        std::thread::spawn(move || forward(output, &sender));
-        let complaint = std::thread::spawn(move || {
-            let mut text = Vec::new();
-            let mut errors = errors;
-            let _ = errors.by_ref().take(COMPLAINT_BYTES_MAX).read_to_end(&mut text);
-            // The rest is read so that nobody blocks on it.
-            let _ = std::io::copy(&mut errors, &mut std::io::sink());
-            String::from_utf8_lossy(&text).trim().into()
-        });
-        let (orders, complaint) = (child.stdin.take(), Some(complaint));
-        Ok(Conversation::new(host, Link::Own { child, orders, complaint }, replies))
+    /// Starts the agents of a job on machines that ssh reaches, and returns a conversation with each.
+    pub(crate) fn start(job: &str, hosts: &[HostState]) -> Vec<Conversation> {
+        let (slots, inboxes) = inboxes(hosts);
+        let sink: Sink = Arc::new(move |line| deal(line, &slots));
+        let link = Link::Tree(Arc::new(Tree::start(job, hosts, true, &sink)));
+        Conversation::all(hosts, &link, inboxes)
     }
 
-    /// With an agent that is being started.
-    pub(super) fn new(host: &str, link: Link, replies: Receiver<Reply>) -> Conversation {
-        Conversation { host: host.into(), link, replies }
+    /// With agents that are being started.
+    pub(super) fn all(hosts: &[HostState], link: &Link, inboxes: Vec<Inbox>) -> Vec<Conversation> {
+        let new = |(host, inbox): (&HostState, Inbox)| Conversation {
+            host: host.host.clone(),
+            node: host.name.clone(),
+            link: link.clone(),
+            inbox,
+        };
+        hosts.iter().zip(inboxes).map(new).collect()
     }
 
     /// The process of `srun`, if the agent is one of the tasks of a step.
     pub(super) fn srun(&self) -> Option<Process> {
         match &self.link {
-            Link::Own { .. } => None,
+            Link::Tree(_) => None,
             Link::Step(step) => step.process(),
         }
     }
@@ -145,7 +156,7 @@ impl Conversation {
     /// Notes that the agent was told to stay.
     pub(crate) fn keep(&self) {
         match &self.link {
-            Link::Own { .. } => {}
+            Link::Tree(_) => {}
             Link::Step(step) => step.keep(),
         }
     }
@@ -156,16 +167,16 @@ impl Conversation {
     }
 
     /// Gives an order.
-    pub(crate) fn order(&mut self, order: &Order) -> anyhow::Result<()> {
-        let is_sent = match &mut self.link {
-            Link::Own { orders, .. } => {
-                let mut line = Zeroizing::new(serde_json::to_vec(order)?);
-                line.push(b'\n');
-                orders.as_mut().is_some_and(|orders| orders.write_all(&line).is_ok())
+    pub(crate) fn order(&self, order: &Order) -> anyhow::Result<()> {
+        let line = line(&Addressed { node: self.node.clone(), content: order })?;
+        match &self.link {
+            Link::Tree(tree) => {
+                // When a way ends, each agent at its end has a last answer, which shows why.
+                let _ = tree.pass(&self.node, &line);
+                Ok(())
             }
-            Link::Step(step) => step.order(&self.host, order).is_ok(),
-        };
-        if is_sent { Ok(()) } else { Err(self.lost()) }
+            Link::Step(step) => step.pass(&line).map_err(|_| self.lost()),
+        }
     }
 
     /// Waits for the answer to the last order.
@@ -177,8 +188,11 @@ impl Conversation {
     ) -> anyhow::Result<Reply> {
         loop {
             stop.check()?;
-            match self.replies.recv_timeout(LOOK_EVERY) {
-                Ok(Reply::Progress { done, all }) => progress(done, all),
+            let reply = self.inbox.replies.recv_timeout(LOOK_EVERY);
+            if let Some((done, all)) = locked(&self.inbox.progress).take() {
+                progress(done, all);
+            }
+            match reply {
                 Ok(Reply::Failed(why)) => bail!("{}: {why}", self.host),
                 Ok(reply) => return Ok(reply),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.lost()),
@@ -207,52 +221,44 @@ impl Conversation {
     }
 
     /// Why the connection has ended.
-    fn lost(&mut self) -> anyhow::Error {
-        let complaint = match &mut self.link {
-            Link::Own { child, orders, complaint } => {
-                *orders = None;
-                let _ = child.kill();
-                let _ = child.wait();
-                complaint.take().and_then(|thread| thread.join().ok())
-            }
-            Link::Step(step) => Some(step.complaint()),
+    fn lost(&self) -> anyhow::Error {
+        let complaint = match &self.link {
+            Link::Tree(_) => String::new(),
+            Link::Step(step) => step.complaint(),
         };
-        let why = complaint.filter(|text| !text.is_empty());
-        let why = why.unwrap_or_else(|| "the connection ended".into());
+        let why = if complaint.is_empty() { "the connection ended" } else { &complaint };
         anyhow::anyhow!("{}: {why}", self.host)
     }
 }
 
-impl Drop for Conversation {
-    /// Ends the connection; an agent that was not told to stay undoes what it made.
-    fn drop(&mut self) {
-        match &mut self.link {
-            Link::Own { child, orders, .. } => {
-                *orders = None;
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-            // It ends with the last of its conversations.
-            Link::Step(_) => {}
-        }
+/// The ways to the conversations with these machines by node, and their ends in the order of the machines.
+pub(super) fn inboxes(hosts: &[HostState]) -> (BTreeMap<String, Slot>, Vec<Inbox>) {
+    let made = hosts.iter().map(|host| {
+        let (sender, replies) = sync_channel(REPLIES_MAX);
+        let progress = Arc::new(Mutex::new(None));
+        let slot = Slot { replies: sender, progress: Arc::clone(&progress) };
+        ((host.name.clone(), slot), Inbox { replies, progress })
+    });
+    made.unzip()
+}
+
+/// Hands an answer to the conversation that waits for it. Other lines come from shells and task prologs.
+pub(super) fn deal(line: &str, slots: &BTreeMap<String, Slot>) {
+    let Ok(answer) = serde_json::from_str::<Addressed<Reply>>(line) else { return };
+    let Some(slot) = slots.get(&answer.node) else { return };
+    match answer.content {
+        Reply::Progress { done, all } => *locked(&slot.progress) = Some((done, all)),
+        // A conversation that is over, or not listened to, does not keep the others waiting. An agent answers orders,
+        // one at a time: there is room for that.
+        reply => drop(slot.replies.try_send(reply)),
     }
 }
 
-/// Returns the lines of a stream until its end or an error. No line is longer than [`LINE_BYTES_MAX`].
-pub(super) fn lines(mut from: impl BufRead) -> impl Iterator<Item = String> {
+/// Returns the lines of a stream until its end or an error. No line is longer than `bytes_max`.
+pub(super) fn lines(mut from: impl BufRead, bytes_max: u64) -> impl Iterator<Item = String> {
     std::iter::from_fn(move || {
         let mut line = String::new();
-        let length = from.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
+        let length = from.by_ref().take(bytes_max).read_line(&mut line);
         length.is_ok_and(|bytes| bytes > 0).then_some(line)
     })
-}
-
-fn forward(output: impl Read, sender: &SyncSender<Reply>) {
-    for line in lines(BufReader::new(output)) {
-        let reply = serde_json::from_str(&line)
-            .unwrap_or_else(|_| Reply::Failed(format!("said {:?}", line.trim())));
-        if sender.send(reply).is_err() {
-            return;
-        }
-    }
 }

@@ -2,9 +2,8 @@
 
 use crate::deploy::slurm::{self, SlurmRun, SlurmStep};
 use crate::deploy::state::HostState;
-use anyhow::Context;
 use std::ffi::OsStr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// What ssh shall do in any case: never ask, and notice a dead machine.
 const SSH_OPTIONS: [&str; 4] = [
@@ -16,14 +15,18 @@ const SSH_OPTIONS: [&str; 4] = [
 impl HostState {
     /// The command that runs the program there, for its part of the job.
     pub(super) fn command(&self, job: &str, arguments: &[&str]) -> Command {
-        let part = format!("{job}.{}", self.name);
-        let base = self.base.as_ref().map(|base| base.to_string_lossy());
-        let mut words = arguments.to_vec();
-        words.extend(["--job", &part]);
-        if let Some(base) = &base {
-            words.extend(["--dir", base]);
+        let words = self.words(job, arguments);
+        self.bare_command(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// The program's arguments, for its part of the job.
+    pub(super) fn words(&self, job: &str, arguments: &[&str]) -> Vec<String> {
+        let mut words: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        words.extend(["--job".into(), format!("{job}.{}", self.name)]);
+        if let Some(base) = &self.base {
+            words.extend(["--dir".into(), base.to_string_lossy().into_owned()]);
         }
-        self.bare_command(&words)
+        words
     }
 
     /// The command that runs the program there.
@@ -49,19 +52,6 @@ impl HostState {
 /// A word that no shell takes apart.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-/// Runs a command whose output is JSON, whatever its status.
-pub(crate) fn ask<T: serde::de::DeserializeOwned>(command: &mut Command) -> anyhow::Result<T> {
-    let output = command.stdin(Stdio::null()).output().context("cannot run ssh or srun")?;
-    serde_json::from_slice(&output.stdout).map_err(|_| {
-        let text = String::from_utf8_lossy(&output.stderr);
-        let text = text.trim().trim_start_matches("tsumugi: ");
-        match text {
-            "" => anyhow::anyhow!("no answer ({})", output.status),
-            text => anyhow::anyhow!("{text}"),
-        }
-    })
 }
 
 /// The command that runs the agents of all these nodes, in the foreground, as one step.

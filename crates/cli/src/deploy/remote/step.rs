@@ -8,21 +8,19 @@
 //! `scancel` of a step, and an agent or srun that is killed, kill all of the step at once. The keeper beside `up`
 //! then learns from Slurm that the step is over, and runs `tsumugi down` on each node by another step.
 
-use super::conversation::{Addressed, Conversation, Link, Order, REPLIES_MAX, Reply, lines};
+use super::conversation::{Conversation, LINE_BYTES_MAX, Link, deal, inboxes, lines};
 use crate::deploy::process::Process;
+use crate::deploy::state::HostState;
 use anyhow::Context;
-use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use zeroize::Zeroizing;
 
 /// Time for agents that shall not stay to undo what they have made.
 const UNDO_WITHIN: Duration = Duration::from_secs(20);
@@ -43,7 +41,7 @@ pub(super) struct Step {
 
 /// Runs `srun`, and returns a conversation with the agent of each of these nodes.
 pub(super) fn start(
-    hosts: &[String],
+    hosts: &[HostState],
     command: &mut Command,
     log: &Path,
 ) -> anyhow::Result<Vec<Conversation>> {
@@ -57,29 +55,19 @@ pub(super) fn start(
     let orders = Mutex::new(child.stdin.take());
     let (child, is_kept) = (Mutex::new(child), AtomicBool::new(false));
     let step = Arc::new(Step { child, orders, log: log.into(), is_kept });
-    let mut senders = BTreeMap::new();
-    let mut conversations = Vec::new();
-    for host in hosts {
-        let (sender, replies) = sync_channel(REPLIES_MAX);
-        senders.insert(host.clone(), sender);
-        conversations.push(Conversation::new(host, Link::Step(Arc::clone(&step)), replies));
-    }
-    std::thread::spawn(move || deal(output, &senders));
-    Ok(conversations)
+    let (slots, inboxes) = inboxes(hosts);
+    std::thread::spawn(move || {
+        lines(BufReader::new(output), LINE_BYTES_MAX).for_each(|line| deal(&line, &slots));
+    });
+    Ok(Conversation::all(hosts, &Link::Step(step), inboxes))
 }
 
 impl Step {
-    /// Gives an order to one node.
-    pub(super) fn order(&self, host: &str, order: &Order) -> anyhow::Result<()> {
-        let addressed = Addressed { node: host.into(), content: order };
-        let mut line = Zeroizing::new(serde_json::to_vec(&addressed)?);
-        line.push(b'\n');
+    /// Passes a line on to all tasks; it names the node whose it is.
+    pub(super) fn pass(&self, line: &[u8]) -> anyhow::Result<()> {
         let mut orders = self.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        orders
-            .as_mut()
-            .context("the step has ended")?
-            .write_all(&line)
-            .context("the step has ended")
+        let orders = orders.as_mut().context("the step has ended")?;
+        orders.write_all(line).context("the step has ended")
     }
 
     /// The process of `srun`.
@@ -117,17 +105,6 @@ impl Drop for Step {
                 return;
             }
             std::thread::sleep(LOOK_EVERY);
-        }
-    }
-}
-
-/// Hands answers to those who wait for them. Other lines come from task prologs.
-fn deal(output: ChildStdout, senders: &BTreeMap<String, SyncSender<Reply>>) {
-    for line in lines(BufReader::new(output)) {
-        let Ok(answer) = serde_json::from_str::<Addressed<Reply>>(&line) else { continue };
-        if let Some(sender) = senders.get(&answer.node) {
-            // A conversation that is over does not end the others.
-            let _ = sender.send(answer.content);
         }
     }
 }

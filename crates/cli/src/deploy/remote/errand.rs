@@ -1,0 +1,208 @@
+//! Asking all machines of a job for something, over a tree as [`super::tree`] has it: `tsumugi errand` on a machine
+//! runs a command for its own part of the job, asks those below it at the same time, and prints all answers.
+//!
+//! Machines of which no answer comes up, as one above them is dead or does not reach them, are asked from here.
+
+use super::conversation::{Addressed, lines};
+use super::tree::{branches, line};
+use crate::deploy::state::HostState;
+use anyhow::Context;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, ExitCode, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// Longest answer.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Machines that are asked at once outside of a tree.
+const ASKED_MAX: usize = 32;
+/// The status of an ssh that has not reached its machine.
+const SSH_FAILED: i32 = 255;
+
+/// A command for all machines.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Errand {
+    /// The job of whose parts it is about; none for a command about the machine.
+    pub(crate) job: Option<String>,
+    /// Its words.
+    pub(crate) words: Vec<String>,
+}
+
+/// An errand on its way.
+#[derive(Debug, Serialize, Deserialize)]
+struct Sent {
+    errand: Errand,
+    own: HostState,
+    rest: Vec<HostState>,
+}
+
+/// What a command has printed.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    output: String,
+    complaint: String,
+}
+
+/// Runs an errand on all these machines; returns their answers in the same order.
+pub(crate) fn ask_all<T: DeserializeOwned>(
+    hosts: &[HostState],
+    errand: &Errand,
+) -> Vec<anyhow::Result<T>> {
+    let answers = Mutex::new(BTreeMap::new());
+    let tell = |answer: Addressed<Told>| {
+        let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.entry(answer.node).or_insert(answer.content);
+    };
+    // srun is a tree of its own, but one for a single command.
+    if hosts.iter().all(|host| host.run.is_none()) {
+        send(hosts, errand, true, &tell);
+    }
+    let has_answered = |host: &&HostState| {
+        answers.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&host.name)
+    };
+    let silent: Vec<_> = hosts.iter().filter(|host| !has_answered(host)).collect();
+    for some in silent.chunks(ASKED_MAX) {
+        std::thread::scope(|scope| {
+            for host in some {
+                scope.spawn(|| tell(errand.ask(host).0));
+            }
+        });
+    }
+    let mut answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let read = |host: &HostState| answers.remove(&host.name).context("no answer")?.read();
+    hosts.iter().map(read).collect()
+}
+
+/// Runs `tsumugi errand`: an errand from standard input, for this machine and those below it.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    let mut text = String::new();
+    std::io::stdin().lock().read_line(&mut text).context("no errand on standard input")?;
+    let sent: Sent = serde_json::from_str(&text).context("that is no errand")?;
+    let tell = |answer: Addressed<Told>| {
+        if let Ok(line) = line(&answer) {
+            let mut output = std::io::stdout().lock();
+            // Who asked may have gone.
+            let _ = output.write_all(&line).and_then(|()| output.flush());
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| send(&sent.rest, &sent.errand, false, &tell));
+        tell(sent.errand.run_here(&sent.own));
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks machines; what answers is passed to `tell`. Of a machine that is not reached the root says so at once: asking
+/// again would take as long and bring no more. Others leave it to the root, which may reach it.
+fn send(
+    hosts: &[HostState],
+    errand: &Errand,
+    is_root: bool,
+    tell: &(impl Fn(Addressed<Told>) + Sync),
+) {
+    std::thread::scope(|scope| {
+        for branch in branches(hosts) {
+            scope.spawn(move || {
+                let failed = match branch {
+                    [] => None,
+                    [only] => match errand.ask(only) {
+                        (answer, true) => {
+                            tell(answer);
+                            None
+                        }
+                        (answer, false) => Some(answer),
+                    },
+                    [head, rest @ ..] => errand.ask_branch(head, rest, tell),
+                };
+                failed.filter(|_| is_root).into_iter().for_each(tell);
+            });
+        }
+    });
+}
+
+impl Errand {
+    /// Runs the command on one machine; also returns whether that was reached.
+    fn ask(&self, host: &HostState) -> (Addressed<Told>, bool) {
+        let words: Vec<_> = self.words.iter().map(String::as_str).collect();
+        let mut command = match &self.job {
+            Some(job) => host.command(job, &words),
+            None => host.bare_command(&words),
+        };
+        let (content, is_reached) = match command.stdin(Stdio::null()).output() {
+            Ok(output) => (Told::of(&output), output.status.code() != Some(SSH_FAILED)),
+            Err(error) => (Told::nothing(format!("cannot run ssh or srun: {error}")), false),
+        };
+        (Addressed { node: host.name.clone(), content }, is_reached)
+    }
+
+    fn run_here(&self, own: &HostState) -> Addressed<Told> {
+        let words: Vec<_> = self.words.iter().map(String::as_str).collect();
+        let mut command = Command::new("/proc/self/exe");
+        match &self.job {
+            Some(job) => command.args(own.words(job, &words)),
+            None => command.args(words),
+        };
+        let content = match command.stdin(Stdio::null()).output() {
+            Ok(output) => Told::of(&output),
+            Err(error) => Told::nothing(format!("cannot run tsumugi: {error}")),
+        };
+        Addressed { node: own.name.clone(), content }
+    }
+
+    /// Has a machine ask others beside itself. Returns its complaint if it is not reached.
+    fn ask_branch(
+        &self,
+        head: &HostState,
+        rest: &[HostState],
+        tell: &impl Fn(Addressed<Told>),
+    ) -> Option<Addressed<Told>> {
+        let mut has_answered = false;
+        let mut listen = || -> anyhow::Result<Output> {
+            let mut command = head.bare_command(&["errand"]);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn()?;
+            let sent = Sent { errand: self.clone(), own: head.clone(), rest: rest.to_vec() };
+            if let Some(mut input) = child.stdin.take() {
+                let mut text = serde_json::to_vec(&sent)?;
+                text.push(b'\n');
+                // Should it be gone already, its complaint shows why.
+                let _ = input.write_all(&text);
+            }
+            if let Some(output) = child.stdout.take() {
+                for line in lines(BufReader::new(output), ANSWER_BYTES_MAX) {
+                    // What a shell prints at login is no answer.
+                    if let Ok(answer) = serde_json::from_str::<Addressed<Told>>(&line) {
+                        has_answered |= answer.node == head.name;
+                        tell(answer);
+                    }
+                }
+            }
+            Ok(child.wait_with_output()?)
+        };
+        let output = listen().ok()?;
+        let is_lost = output.status.code() == Some(SSH_FAILED) && !has_answered;
+        is_lost.then(|| Addressed { node: head.name.clone(), content: Told::of(&output) })
+    }
+}
+
+impl Told {
+    fn nothing(complaint: String) -> Told {
+        Told { output: String::new(), complaint }
+    }
+
+    fn of(output: &Output) -> Told {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let complaint = match text.trim().trim_start_matches("tsumugi: ") {
+            "" => format!("no answer ({})", output.status),
+            text => text.into(),
+        };
+        Told { output: String::from_utf8_lossy(&output.stdout).into_owned(), complaint }
+    }
+
+    /// Reads what was printed, whatever the status.
+    fn read<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        serde_json::from_str(&self.output).map_err(|_| anyhow::anyhow!("{}", self.complaint))
+    }
+}

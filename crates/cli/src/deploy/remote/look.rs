@@ -1,0 +1,79 @@
+//! Asking the machines of a job where they are in the network, which is their first order: here it shows which are
+//! reached.
+
+use super::BEGIN_WITHIN;
+use super::conversation::{Conversation, Order, Reply};
+use crate::deploy::hosts::{Host, Spot};
+use crate::deploy::job::JobDir;
+use crate::deploy::state::HostState;
+use crate::deploy::stop::Stop;
+use anyhow::bail;
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// Addresses to which machines look for their routes.
+const PEERS_MAX: usize = 16;
+
+/// Asks where the machines are in the network: twice, as the routes are those to addresses that the
+/// first answers may bring.
+pub(super) fn look(
+    dir: &JobDir,
+    machines: &mut [Conversation],
+    (hosts, states): (&[Host], &[HostState]),
+    stop: &Stop,
+    reached: &mut [bool],
+) -> anyhow::Result<Vec<Spot>> {
+    let mut spots = vec![Spot::default(); machines.len()];
+    let everyone: Vec<_> = (0..machines.len()).collect();
+    let unreached = look_at(machines, &everyone, &[], stop, reached, &mut spots)?;
+    if let Some((first, why)) = unreached.first() {
+        eprintln!(
+            "tsumugi: this machine reaches {} of {} machines by itself, as others of the job do not reach them ({}: \
+             {why})",
+            unreached.len(),
+            machines.len(),
+            machines[*first].host()
+        );
+        let indices: Vec<_> = unreached.iter().map(|(index, _)| *index).collect();
+        let width = u16::try_from(indices.len()).unwrap_or(u16::MAX);
+        let flat = |index: &usize| HostState { fan_out: width, ..states[*index].clone() };
+        let flat: Vec<_> = indices.iter().map(flat).collect();
+        for (index, machine) in indices.iter().zip(Conversation::start(dir.job(), &flat)) {
+            machines[*index] = machine;
+        }
+        look_at(machines, &indices, &[], stop, reached, &mut spots)?;
+    }
+    let known =
+        hosts.iter().zip(&spots).filter_map(|(host, spot)| host.known_address().or(spot.ssh));
+    let peers: Vec<_> = known.take(PEERS_MAX).collect();
+    look_at(machines, &everyone, &peers, stop, reached, &mut spots)?;
+    Ok(spots)
+}
+
+/// Asks some of the machines; returns those that were not reached, and why.
+fn look_at(
+    machines: &mut [Conversation],
+    indices: &[usize],
+    peers: &[IpAddr],
+    stop: &Stop,
+    reached: &mut [bool],
+    spots: &mut [Spot],
+) -> anyhow::Result<Vec<(usize, String)>> {
+    let mut unreached = Vec::new();
+    for index in indices {
+        machines[*index].order(&Order::Look { peers: peers.to_vec() })?;
+    }
+    for index in indices {
+        let machine = &mut machines[*index];
+        match machine.wait(Instant::now() + BEGIN_WITHIN, stop, |_, _| ())? {
+            Reply::Spot(spot) => spots[*index] = spot,
+            Reply::Unreached(why) => {
+                unreached.push((*index, why));
+                continue;
+            }
+            other => bail!("{}: answered {other:?}", machine.host()),
+        }
+        reached[*index] = true;
+    }
+    Ok(unreached)
+}

@@ -1,0 +1,259 @@
+//! A job's machines as a tree: this machine reaches some of them, and each of those reaches some of the rest.
+//!
+//! Reaching a machine by ssh costs tens of milliseconds of processor time on both ends. From one machine, hundreds
+//! would wait for that machine's processors; in a tree the machines share the work, and the time grows with the
+//! tree's depth. Orders go down as lines that name their node, answers come up the same way, and each machine on the
+//! way passes on what is not its own.
+//!
+//! A machine whose ssh does not reach the others is no reason to fail: what was not reached is reported as such, and
+//! the root reaches it by itself.
+
+use super::conversation::{Addressed, LINE_BYTES_MAX, Order, Reply, lines};
+use crate::deploy::state::HostState;
+use crate::print::words;
+use anyhow::Context;
+use serde::de::IgnoredAny;
+use std::collections::BTreeSet;
+use std::io::{BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
+
+/// Time for agents that shall not stay to undo what they have made. A machine that ssh does not reach takes as long.
+const UNDO_WITHIN: Duration = Duration::from_secs(10);
+/// How often their end is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Bytes of a complaint that are kept.
+const COMPLAINT_BYTES_MAX: u64 = 4096;
+
+/// Takes a line that comes from an agent, with its line break.
+pub(super) type Sink = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Cuts machines into branches. The first machine of a branch reaches the others of it.
+pub(super) fn branches(hosts: &[HostState]) -> impl Iterator<Item = &[HostState]> {
+    let fan_out = hosts.first().map_or(1, |host| usize::from(host.fan_out.max(1)));
+    hosts.chunks(hosts.len().div_ceil(fan_out).max(1))
+}
+
+/// Running agents, those that were started here and those that they have started.
+#[derive(Debug)]
+pub(super) struct Tree {
+    branches: Vec<Branch>,
+}
+
+#[derive(Debug)]
+struct Branch {
+    members: BTreeSet<String>,
+    child: Mutex<Child>,
+    orders: Mutex<Option<ChildStdin>>,
+    listener: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Tree {
+    /// Starts the agents of a job on these machines. What they print goes to `sink`, and so does a last answer for
+    /// each machine when its branch has ended. `is_root` if nobody else could reach a machine that is not reached.
+    pub(super) fn start(job: &str, hosts: &[HostState], is_root: bool, sink: &Sink) -> Tree {
+        let mut started = Vec::new();
+        for hosts in branches(hosts) {
+            match Branch::start(job, hosts, is_root, sink) {
+                Ok(branch) => started.push(branch),
+                Err(error) => lament(hosts, &BTreeSet::new(), is_root, &words(&error), sink),
+            }
+        }
+        Tree { branches: started }
+    }
+
+    /// Passes a line on to a node's agent.
+    ///
+    /// # Errors
+    /// If the way to it has ended, or there is none.
+    pub(super) fn pass(&self, node: &str, line: &[u8]) -> anyhow::Result<()> {
+        let branch = self.branches.iter().find(|branch| branch.members.contains(node));
+        let mut orders = locked(&branch.context("no branch leads to it")?.orders);
+        let orders = orders.as_mut().context("the connection ended")?;
+        orders.write_all(line).context("the connection ended")
+    }
+
+    /// Ends the orders: agents that were not told to stay undo what they made.
+    pub(super) fn end_orders(&self) {
+        self.branches.iter().for_each(|branch| *locked(&branch.orders) = None);
+    }
+
+    /// Waits until all branches have ended.
+    pub(super) fn wait(&self) {
+        for branch in &self.branches {
+            let listener = locked(&branch.listener).take();
+            listener.map(JoinHandle::join);
+        }
+    }
+}
+
+impl Drop for Tree {
+    /// Agents that were not told to stay undo what they made, which a killed one would leave to others.
+    fn drop(&mut self) {
+        self.end_orders();
+        let deadline = Instant::now() + UNDO_WITHIN;
+        for branch in &self.branches {
+            let mut child = locked(&branch.child);
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Branch {
+    fn start(job: &str, hosts: &[HostState], is_root: bool, sink: &Sink) -> anyhow::Result<Branch> {
+        let (head, rest) = hosts.split_first().context("a branch has machines")?;
+        let mut command = head.command(job, &["up", "--agent", &head.name]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C is for `up`, which ends the connections when it has seen it.
+        let mut child = command.process_group(0).spawn().context("cannot run ssh")?;
+        let mut orders = child.stdin.take();
+        let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
+            unreachable!("both are pipes");
+        };
+        if !rest.is_empty()
+            && let Some(orders) = &mut orders
+        {
+            let content = Order::Spread { job: job.into(), rest: rest.to_vec() };
+            // Should it be gone already, its complaint shows why.
+            let _ = orders.write_all(&line(&Addressed { node: head.name.clone(), content })?);
+        }
+        let members = hosts.iter().map(|host| host.name.clone()).collect();
+        let (hosts, sink) = (hosts.to_vec(), Arc::clone(sink));
+        let listener = std::thread::spawn(move || listen(&hosts, is_root, output, errors, &sink));
+        let (child, orders) = (Mutex::new(child), Mutex::new(orders));
+        Ok(Branch { members, child, orders, listener: Mutex::new(Some(listener)) })
+    }
+}
+
+/// Passes answers on until a branch ends.
+fn listen(
+    hosts: &[HostState],
+    is_root: bool,
+    output: ChildStdout,
+    errors: ChildStderr,
+    sink: &Sink,
+) {
+    let complaint = std::thread::spawn(move || complaint(errors));
+    let mut heard = BTreeSet::new();
+    for line in lines(BufReader::new(output), LINE_BYTES_MAX) {
+        // What a shell prints at login is no answer.
+        if let Ok(answer) = serde_json::from_str::<Addressed<IgnoredAny>>(&line) {
+            heard.insert(answer.node);
+            sink(&line);
+        }
+    }
+    let complaint = complaint.join().unwrap_or_default();
+    let why = if complaint.is_empty() { "the connection ended" } else { &complaint };
+    lament(hosts, &heard, is_root, why, sink);
+}
+
+fn complaint(mut errors: ChildStderr) -> String {
+    let mut text = Vec::new();
+    let _ = errors.by_ref().take(COMPLAINT_BYTES_MAX).read_to_end(&mut text);
+    // The rest is read so that nobody blocks on it.
+    let _ = std::io::copy(&mut errors, &mut std::io::sink());
+    String::from_utf8_lossy(&text).trim().into()
+}
+
+/// The last answers of a branch: of machines that were heard, that they have ended; of others, that they were not
+/// reached.
+fn lament(hosts: &[HostState], heard: &BTreeSet<String>, is_root: bool, why: &str, sink: &Sink) {
+    for (index, host) in hosts.iter().enumerate() {
+        let is_lost = heard.contains(&host.name) || (is_root && index == 0);
+        let content =
+            if is_lost { Reply::Failed(why.into()) } else { Reply::Unreached(why.into()) };
+        let answer = Addressed { node: host.name.clone(), content };
+        if let Ok(line) = line(&answer) {
+            sink(&String::from_utf8_lossy(&line));
+        }
+    }
+}
+
+/// A message as a line.
+pub(super) fn line<T: serde::Serialize>(
+    message: &Addressed<T>,
+) -> anyhow::Result<Zeroizing<Vec<u8>>> {
+    let mut line = Zeroizing::new(serde_json::to_vec(message)?);
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Locks what stays valid when a thread panics.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(count: usize, fan_out: u16) -> Vec<HostState> {
+        let host = |number| HostState {
+            host: format!("h{number}"),
+            name: format!("n{number}"),
+            ssh: vec!["false".into()],
+            binary: "tsumugi".into(),
+            base: None,
+            run: None,
+            fan_out,
+        };
+        (0..count).map(host).collect()
+    }
+
+    /// Machines that one reaches by itself at most, and the longest way, in a tree of so many.
+    fn shape(hosts: &[HostState]) -> (usize, usize) {
+        let mut widest = branches(hosts).count();
+        let mut deepest = 0;
+        for branch in branches(hosts) {
+            let (width, depth) = shape(&branch[1..]);
+            widest = widest.max(width);
+            deepest = deepest.max(depth + 1);
+        }
+        (widest, deepest)
+    }
+
+    /// Goal: a tree has all machines, no machine reaches more than the fan-out, and hundreds are a few steps away.
+    #[test]
+    fn trees_are_flat_and_narrow() {
+        assert_eq!(shape(&hosts(0, 16)), (0, 0));
+        assert_eq!(shape(&hosts(16, 16)), (16, 1));
+        assert_eq!(shape(&hosts(17, 16)), (9, 2));
+        assert_eq!(shape(&hosts(512, 16)), (16, 3));
+        assert_eq!(shape(&hosts(24, 3)), (3, 3));
+        assert_eq!(shape(&hosts(3, 1)), (1, 3));
+        for count in [1, 5, 100, 513] {
+            let hosts = hosts(count, 7);
+            assert_eq!(branches(&hosts).map(<[HostState]>::len).sum::<usize>(), count);
+        }
+    }
+
+    /// Goal: of a branch whose first machine does not answer, the root says that this one has failed, and that the
+    /// others are to be reached in another way.
+    #[test]
+    fn machines_behind_a_dead_one_are_unreached() {
+        for is_root in [true, false] {
+            let heard = Arc::new(Mutex::new(Vec::new()));
+            let (sink, hosts) = (Arc::clone(&heard), hosts(3, 1));
+            let sink: Sink = Arc::new(move |line| {
+                locked(&sink).push(serde_json::from_str::<Addressed<Reply>>(line).unwrap());
+            });
+            let tree = Tree::start("j", &hosts, is_root, &sink);
+            tree.wait();
+            let is_failed: Vec<_> = locked(&heard)
+                .iter()
+                .map(|answer| (answer.node.clone(), matches!(answer.content, Reply::Failed(_))))
+                .collect();
+            let expected = [("n0", is_root), ("n1", false), ("n2", false)];
+            assert_eq!(is_failed, expected.map(|(name, is_failed)| (name.to_string(), is_failed)));
+            assert!(tree.pass("n9", b"\n").is_err());
+        }
+    }
+}
