@@ -252,7 +252,7 @@ struct Facts<'a> {
     /// Earlier results of the same plan on the same machine, if there is a look at them.
     trend: Option<&'a Trend>,
     limits: Thresholds,
-    /// What is found is told in it.
+    /// The language of the findings.
     language: Language,
 }
 
@@ -322,7 +322,7 @@ pub fn advise(
         .collect()
 }
 
-/// Takes strength from what rests on too little, and tells why.
+/// Lowers the confidence of advice with too little evidence, and states the reason.
 fn temper(facts: &Facts<'_>, finding: &mut Finding, grade: Option<&Grade>) {
     if finding.confidence != Confidence::Strong {
         return;

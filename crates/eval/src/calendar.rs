@@ -4,7 +4,7 @@ const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const DAY_SECONDS: u64 = 86_400;
-/// Years that can be told.
+/// Years that can be represented.
 const YEARS: std::ops::RangeInclusive<u64> = 1970..=9999;
 
 /// Year, month from 1 and day from 1 of a day number (Hinnant, "chrono-compatible low-level date

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 /// What statfs(2) says of ext2, ext3 and ext4.
 const EXT4_SUPER_MAGIC: i64 = 0xef53;
-/// How long a mount may be in use by whoever has just ended, and a removal be refused by whoever serves
-/// what was just unmounted: it may still be giving last copies their names.
+/// How long a mount may be in use by processes that have just ended, and a server may refuse the removal of
+/// what was just unmounted: it may still give the last copies their names.
 const PATIENCE: Duration = Duration::from_mins(1);
 const STEP: Duration = Duration::from_millis(20);
 /// How many directories are removed at a time. Those of earlier runs are in the page cache no more, and each is
@@ -19,8 +19,8 @@ const REMOVERS: usize = 16;
 /// How far below an experiment's directory, or a bench's, containers have their own.
 const CONTAINER_DEPTH: usize = 3;
 
-/// Takes a directory away with everything in it. `aside` is a directory of ours on the same file system, which
-/// somebody removes in the end; it is made where it is needed.
+/// Removes a directory with everything in it. `aside` is a directory of ours on the same file system, which the
+/// caller removes at the end; it is created when needed.
 ///
 /// On ext4 the directory is moved there and its files are emptied, but stay: without a journal ext4 passes
 /// over inodes that were deleted in the last minutes, one by one, for each file that is made
@@ -81,7 +81,7 @@ fn directories_in(directory: &Path, found: &mut Vec<(u64, PathBuf)>) -> io::Resu
     Ok(())
 }
 
-/// Does it until nobody is in its way any more, or patience ends.
+/// Retries until it succeeds or patience ends.
 pub(crate) fn insist(mut act: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let begun = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What a run costs in CPU time: by whom it was used, who counted it, and how exactly.
+//! The CPU time of a run: its users, its source, and its precision.
 //!
 //! Two kinds of numbers are kept apart. The scheduler's are exact to a nanosecond and belong to
 //! processes: the load's (with all that it started), the standing services' (target, attached host),

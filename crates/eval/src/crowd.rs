@@ -8,8 +8,8 @@
 //!   [`Place::instances`](crate::condition::Place::instances).
 //! * [`Meeting`] starts the instances' commands and is their start barrier. Each instance makes itself
 //!   ready (container up, files made), says so at its [`Seat`] and sleeps. When the last one has said so, all
-//!   are told one instant of the monotonic clock, a little ahead, at which they begin. So no operation
-//!   precedes the last instance's readiness; [`Gathered::ready_ns`] and the times that instances tell of
+//!   get one instant of the monotonic clock, a little ahead, at which they begin. So no operation
+//!   precedes the last instance's readiness; [`Gathered::ready_ns`] and the times that instances report of
 //!   themselves show it.
 //! * [`fairness`] of what they reached.
 //!
@@ -55,8 +55,8 @@ pub const CONTAINER_QUANTILES: [(&str, f64); 5] = [
     ("container_rate_max", 1.0),
 ];
 
-/// Jain's index of fairness (Jain, Chiu, Hawe 1984): (Σx)² / (n Σx²), from 1/n, where one gets all, to
-/// 1, where all get the same. `None` if nobody got anything.
+/// Jain's index of fairness (Jain, Chiu, Hawe 1984): (Σx)² / (n Σx²), from 1/n, where one gets all, to 1, where
+/// all get the same. `None` if all got nothing.
 pub fn fairness(values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|value| value * value).sum();

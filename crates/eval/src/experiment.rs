@@ -135,7 +135,7 @@ impl EngineKind {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
 
-    /// What makes its load, several of which a cell has.
+    /// The engine of its load; a cell has several.
     pub fn worker(self) -> Message {
         match self {
             Self::Ior => Message::Rank,

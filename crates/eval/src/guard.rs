@@ -112,7 +112,7 @@ pub enum Mark {
     Cached,
     /// The run had not settled, even when repeated with a longer ramp.
     Transient,
-    /// There is no counter that would tell cache from storage.
+    /// There is no counter that distinguishes cache from storage.
     CacheUnknown,
     /// It read, past the page cache of its own file system, and nothing shows whether that reached storage.
     ReadsUnknown,

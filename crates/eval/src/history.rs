@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use trend::{Trend, TrendRow, series};
 
-/// Facts that tell one machine with its storage from another.
+/// Facts that identify a machine with its storage.
 const HOST_FACTS: [&str; 8] = [
     "machine",
     "CPUs",
@@ -174,7 +174,7 @@ pub fn compare(first: &Results, second: &Results, anyway: bool) -> History {
     History { reasons, is_paired: false, notes, changes, unmatched }
 }
 
-/// What an imported result does not say, and nobody can compare.
+/// Facts that an imported result does not contain, so that they cannot be compared.
 fn not_told(first: &Results, second: &Results) -> Option<String> {
     if !(first.is_imported() || second.is_imported()) {
         return None;
@@ -253,8 +253,7 @@ struct Row {
 }
 
 impl Row {
-    /// Interval of the change: with one earlier result, of its runs; with several, of what results
-    /// differ by.
+    /// Interval of the change: with one earlier result, from its runs; with several, from their differences.
     fn interval(&self, confidence: f64) -> Option<Interval> {
         match self.past.as_slice() {
             [first] => welch_interval(first, &self.second, confidence),

@@ -1,6 +1,6 @@
 //! Whether an experiment is running: a file beside the database that is locked while its process lives,
-//! whatever ends it. So two never write to the same results, and who looks on can tell a run that goes
-//! on from one that was killed.
+//! whatever ends it. So two processes never write to the same results, and a reader can distinguish a running
+//! experiment from a killed one.
 
 use crate::error::Error;
 use rustix::fs::FlockOperation;
@@ -21,7 +21,7 @@ pub enum Life {
     Running,
     /// Its process ended without a word.
     Killed,
-    /// Nobody works on it.
+    /// No process works on it.
     Idle,
 }
 
@@ -33,7 +33,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims a database, or says that somebody else works on it.
+    /// Claims a database, or reports that another process works on it.
     pub fn on(database: &Path) -> Result<Self, Error> {
         let path = database.with_extension(ENDING);
         let file = File::options().create(true).append(true).open(&path);

@@ -1,12 +1,11 @@
 //! Directories of ours: made new, marked, locked while their maker lives, cleaned up when it died.
 //!
-//! A directory holds a *marker*: a file with a random token and what else has to be undone. Whoever
-//! made it holds a lock on the marker, which the kernel releases however the process ends. So a
-//! directory whose marker can be locked belongs to nobody who lives, and is [reclaimed]: by the
-//! *reaper*, a process that waits for that lock from the start, or by the next experiment below the
-//! same directory. What is ended and removed is proven to be ours: processes by the token in their
-//! environment, mounts and loop devices by lying below the directory, the directory by its owner and
-//! its marker. A directory without a marker is never touched.
+//! A directory holds a *marker*: a file with a random token and the steps to undo. Its creator holds a lock on
+//! the marker, which the kernel releases however the process ends. So a directory whose marker can be locked
+//! belongs to no living process, and is [reclaimed]: by the *reaper*, a process that waits for that lock from
+//! the start, or by the next experiment below the same directory. Only what is proven to be ours is ended and
+//! removed: processes by the token in their environment, mounts and loop devices by their place below the
+//! directory, the directory by its owner and its marker. A directory without a marker is never touched.
 //!
 //! [reclaimed]: reclaim_below
 
@@ -43,7 +42,7 @@ pub(crate) const CONTAINER_LABEL: &str = "tsumugi-eval";
 pub struct Owner(String);
 
 impl Owner {
-    /// A new one, that nobody else has.
+    /// A new, unique one.
     pub fn new() -> Result<Self, Error> {
         let path = Path::new("/proc/sys/kernel/random/uuid");
         let text = fs::read_to_string(path).map_err(Error::io("cannot read", path))?;
@@ -103,7 +102,7 @@ impl Owner {
 enum Line {
     /// The first one. What runs or is mounted ends with the boot that it was made in.
     Made {
-        /// The token of what is started.
+        /// The token of started processes.
         owner: Owner,
         /// The kernel's name of this boot.
         boot: String,
@@ -147,8 +146,8 @@ impl OwnDirectory {
         Err(Error::Refused(format!("{} is full of leftovers of ours", parent.display())))
     }
 
-    /// Puts the marker into a new directory. It is locked before it has its name, so that nobody
-    /// can take the directory for a dead one's.
+    /// Puts the marker into a new directory. It is locked before it has its name, so that no process can take
+    /// the directory for a dead one's.
     fn mark(path: PathBuf, owner: &Owner) -> Result<Self, Error> {
         let new = path.join(MARKER_NEW);
         let wrong = |errno: rustix::io::Errno| Error::io("cannot mark", &new)(errno.into());
@@ -169,7 +168,7 @@ impl OwnDirectory {
         (&self.marker).write_all(text.as_bytes()).map_err(Error::io("cannot mark", &self.path))
     }
 
-    /// Keeps a shell command that leaves a condition, for whoever cleans up after us.
+    /// Keeps a shell command that leaves a condition, for the reaper.
     pub fn note_leave(&self, command: &str) -> Result<(), Error> {
         self.note(&Line::Leave(command.into()))
     }
@@ -227,7 +226,7 @@ fn remove(path: &Path) -> Result<(), Error> {
     fs::remove_dir_all(path).map_err(wrong())
 }
 
-/// Whether a file or directory is ours alone: our user's, and nobody else can change it.
+/// Whether a file or directory is ours alone: it belongs to our user, and no other user can change it.
 fn is_ours_alone(path: &Path) -> bool {
     let found = rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW);
     found.is_ok_and(|found| {

@@ -32,7 +32,7 @@ pub use overview::{Overview, Study};
 /// All that a report says.
 #[derive(Debug)]
 pub struct Report {
-    /// The language of what is said; what rules found is in English.
+    /// The language of the report; findings of rules are in English.
     pub language: Language,
     /// The plan.
     pub plan: Plan,
@@ -223,7 +223,7 @@ impl Report {
     }
 }
 
-/// What is told of an experiment beside its machine: name and value.
+/// Facts about an experiment beside its machine: name and value.
 fn facts(
     store: &Store,
     plan: &Plan,

@@ -35,7 +35,7 @@ const LITTLE_MAX: f64 = 0.05;
 /// How long the machine is watched before each round, to know what it does without a load.
 const IDLE_LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// What happens, for whoever shows it.
+/// Events, for the caller that shows them.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A run begins.
@@ -203,7 +203,7 @@ impl<'a> Runner<'a> {
         self.deadline = deadline;
     }
 
-    /// Runs until it ends. `show` is told what happens.
+    /// Runs until it ends. `show` receives the events.
     pub fn run(&mut self, show: &mut dyn FnMut(Event)) -> Result<Ending, Error> {
         let result = self.rounds(show);
         let seconds = (self.earlier + self.begun.elapsed()).as_secs_f64();
@@ -341,7 +341,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Tells that a run begins, whoever looks, and keeps it for those who look at the database.
+    /// Reports that a run begins, and records it for readers of the database.
     fn announce(&self, progress: &Progress, step: &Step) -> Result<Event, Error> {
         self.store.set_progress(progress)?;
         let cell = &self.plan.cells[step.cell];

@@ -1,4 +1,4 @@
-//! What keeps an experiment from costing anybody data.
+//! Checks that protect data from experiments.
 //!
 //! Block devices are written to only with consent that names the device by its serial number, and even
 //! then not while anything uses it. (Files are made only in directories of ours: [`crate::own`].)

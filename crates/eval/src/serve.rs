@@ -2,8 +2,8 @@
 //!
 //! What is shown is made from the databases when it is asked for, and kept until they change. Addresses
 //! name experiments that were found below the given places and a fixed set of files of each: no path of
-//! a request ever reaches the file system. Databases are opened to be read only, so that a run that goes
-//! on never waits for who looks at it.
+//! a request ever reaches the file system. Databases are opened read-only, so that a run never waits for a
+//! reader.
 
 mod catalog;
 mod http;

@@ -1,5 +1,5 @@
-//! What a run was like, whoever made it: what was done to which files, in which sizes, by how many, and
-//! how the storage was reached. So that results with other names can be set side by side, and found.
+//! The shape of a run of any program: operations, files, sizes, jobs, and the access path to the storage. By
+//! it, results with different names can be compared and found.
 
 use crate::experiment::ior::IorOptions;
 use crate::experiment::{LevelKind, Pattern, Runtime, Storage, Task};

@@ -1,5 +1,5 @@
-//! Results in one `SQLite` file: every run with what it measured, said and was told, so that any
-//! report can be made again from the file alone, and SQL can ask what we did not think of.
+//! Results in one `SQLite` file: every run with its samples, output and settings, so that any report can be
+//! made again from the file alone, and SQL can answer other questions.
 //!
 //! | table | rows |
 //! | --- | --- |
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Version of the tables.
 const FORMAT: &str = "1";
 
-/// How long a run waits for somebody who reads, before it fails.
+/// How long a run waits for a reader before it fails.
 const BUSY_PATIENCE: Duration = Duration::from_mins(1);
 
 const TABLES: &str = "
@@ -160,7 +160,7 @@ impl Store {
         Self::known(Self { connection }, path)
     }
 
-    /// Opens a database that somebody else may be writing, to look at it.
+    /// Opens a database for reading that another process may be writing.
     pub fn open_to_read(path: &Path) -> Result<Self, Error> {
         std::fs::metadata(path).map_err(Error::io("cannot open", path))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

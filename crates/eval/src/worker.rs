@@ -1,8 +1,8 @@
-//! Processes that work when they are told to: a word by line on their input, an answer by line on
-//! their output. All are there and have answered before the first word is sent, so that a load of many
-//! processes begins at one time. The end of its input ends a process.
+//! Processes that execute orders: a word per line on their input, an answer per line on their output. All are
+//! ready and have answered before the first word is sent, so that a load of many processes begins at one time.
+//! The end of its input ends a process.
 //!
-//! Answers are waited for with poll(2), by whoever asks: six hundred processes need no thread here.
+//! The caller waits for answers with poll(2): six hundred processes need no thread here.
 
 use crate::engine::Stop;
 use crate::error::Error;
@@ -12,11 +12,11 @@ use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a process that was told to end may take.
+/// How long an ending process may take.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 /// How often a wish to stop is looked for.
 const STOP_PERIOD: Duration = Duration::from_millis(50);
-/// How long one that did not end by itself may take when it is told to by a signal.
+/// How long a process that did not end by itself may take after a signal.
 const TERM_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes that are read at a time.
 const PIECE_BYTES: usize = 16 << 10;
@@ -53,7 +53,7 @@ impl Worker {
         Ok(Self { name, child, words, answers, read: Vec::new(), has_ended: false })
     }
 
-    /// Tells it what to do.
+    /// Sends it an order.
     pub fn tell(&mut self, word: &str) -> Result<(), Error> {
         let wrong = |why: String| Error::program(self.name, why);
         let pipe = self.words.as_mut().ok_or_else(|| wrong("no input".into()))?;
@@ -102,7 +102,7 @@ impl Worker {
 }
 
 impl Worker {
-    /// Ends its input, so that it ends by itself; whoever drops it waits for that.
+    /// Ends its input, so that it ends by itself; dropping it waits for that.
     pub fn dismiss(&mut self) {
         self.words = None;
     }

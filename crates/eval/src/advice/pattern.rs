@@ -75,7 +75,7 @@ pub struct Answer {
     pub run: Option<String>,
 }
 
-/// Results with the names they are told by.
+/// Results with their display names.
 #[derive(Debug)]
 pub struct Named {
     /// The name.

@@ -1,17 +1,17 @@
 //! The limits that rules use, in one table: a rule has no limit of its own.
 //!
-//! A line of the table is a field of [`Thresholds`], its value, how it is told, the rules that use it,
-//! and what it means; the report, `tsumugi eval advise --thresholds` and the documentation of the fields
-//! come from the same line.
+//! A line of the table has a field of [`Thresholds`], its value, its unit, the rules that use it, and its
+//! meaning; the report, `tsumugi eval advise --thresholds` and the documentation of the fields come from the
+//! same line.
 
 use crate::guard::DEVICE_SHARE_MIN;
 use serde::Serialize;
 
-/// How a limit is told.
+/// The unit in which a limit is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// A share, told in percent.
+    /// A share, shown in percent.
     Share,
     /// A plain number.
     Number,
@@ -26,7 +26,7 @@ pub struct Threshold {
     pub rules: &'static str,
     /// What it means.
     pub what: &'static str,
-    /// How it is told.
+    /// Its unit.
     pub unit: Unit,
     /// Its value; of shares 1 is all.
     pub value: f64,

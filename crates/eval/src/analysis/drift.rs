@@ -34,7 +34,7 @@ pub struct ConditionDrift {
 }
 
 impl Drift {
-    /// Whether there is one, as far as can be told.
+    /// Whether there is a significant one.
     pub fn is_seen(&self) -> bool {
         !self.interval.contains(0.0)
     }

@@ -17,9 +17,9 @@ use super::within::Within;
 use crate::statistics::{ALPHA, Withheld, deviation, mean, t_survival};
 use serde::Serialize;
 
-/// Fewest rounds of which anything is asked.
+/// Fewest rounds for any test.
 const ROUNDS_MIN: usize = 6;
-/// Fewest rounds whose correlation can be told.
+/// Fewest rounds for the test of correlation.
 const CORRELATED_MIN: usize = 10;
 /// Fewest rounds on either side of a step, or of each order.
 const GROUP_MIN: usize = 2;
@@ -173,7 +173,7 @@ pub(super) fn slope(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
     Some((slope, two_sided(slope, error, freedom)))
 }
 
-/// The same where x has few values, each of which has to be there more than once.
+/// The same where x has few values; each must occur more than once.
 fn slope_of_groups(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
     let most = x.iter().copied().fold(f64::MIN, f64::max);
     let least = x.iter().copied().fold(f64::MAX, f64::min);

@@ -3,7 +3,7 @@
 use super::shape::cut;
 use crate::statistics::median;
 
-/// Fewest intervals of a run of which anything is asked.
+/// Fewest intervals of a run for any test.
 const INTERVALS_MIN: usize = 6;
 /// Smallest change of speed that is a cliff.
 const CLIFF_MIN: f64 = 1.3;

@@ -1,7 +1,7 @@
 //! A file behind an iSCSI target: Debian's tgt, a daemon of our own with its own control socket.
 //!
-//! It listens on the loopback device only. SIGTERM does not end it, so that it is told to by its
-//! control socket, by us or, if we are killed, by who cleans up after us.
+//! It listens on the loopback device only. SIGTERM does not end it, so we end it by its control socket, or the
+//! reaper does if we are killed.
 
 use super::container::which;
 use super::storage::{READY_PATIENCE, Ready};
@@ -25,7 +25,7 @@ const CHECK_BLOCKS: &str = "2";
 const CHECK_BYTES: &str = "8KiB";
 const CHECK_SECONDS: &str = "2";
 
-/// A daemon's control socket, and who speaks to it.
+/// A daemon's control socket, and the program that uses it.
 struct Control {
     program: PathBuf,
     /// What tgt puts the number of its control port behind.
@@ -177,7 +177,7 @@ fn cross_check(options: &StageOptions, unit: &LogicalUnit) -> Result<String, Str
     ))
 }
 
-/// The last average of what iscsi-perf says.
+/// The last average in the output of iscsi-perf.
 fn average(said: &str) -> Option<f64> {
     let (_, rest) = said.rsplit_once("iops average ")?;
     rest.split_whitespace().next()?.parse().ok()

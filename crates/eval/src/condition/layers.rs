@@ -169,7 +169,7 @@ impl Stage {
     }
 }
 
-/// What the machine lacks for a scheme, as far as it can be told without trying.
+/// What the machine lacks for a scheme, as far as this is visible without trying.
 fn check(scheme: Scheme) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("only root may mount for containers".into());
@@ -198,7 +198,7 @@ fn check(scheme: Scheme) -> Result<(), String> {
     found.map(drop).map_err(|error| format!("{error} (Debian: {package})"))
 }
 
-/// The version of what serves a scheme, where it is not the kernel's.
+/// The version of the program that serves a scheme, unless the kernel does.
 fn version(scheme: Scheme) -> String {
     if scheme != Scheme::FuseOverlayfs {
         return String::new();

@@ -145,7 +145,7 @@ impl Place {
     }
 
     /// Ends what loads of the experiment have left: processes with its mark that nothing else needs, and
-    /// containers that outlive who asked for them.
+    /// containers that outlive their requester.
     pub fn end_loads(&self) -> Result<(), Error> {
         let Some(owner) = &self.owner else { return Ok(()) };
         let ended = owner.end_loads();

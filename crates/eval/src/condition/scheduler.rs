@@ -16,7 +16,7 @@ pub(super) struct Scheduler {
     name: String,
 }
 
-/// What `queue/scheduler` tells: the one in use, in brackets, among all that there are.
+/// The content of `queue/scheduler`: the one in use, in brackets, among all available ones.
 fn parse(text: &str) -> (Option<&str>, Vec<&str>) {
     let mut current = None;
     let mut all = Vec::new();

@@ -17,7 +17,7 @@ const QUANTILE: f64 = 1.96;
 const NEVER_SEEN: f64 = 3.0;
 /// The file counts in units of this many seconds.
 const UNIT_SECONDS: f64 = 0.01;
-/// Ticks by second if the kernel does not tell: the fewest that there are.
+/// Ticks per second if the kernel does not report them: the fewest possible.
 const TICKS_PER_SECOND_MIN: f64 = 100.0;
 
 /// How time is counted.
@@ -27,7 +27,7 @@ pub enum Counting {
     Ticks,
     /// By measuring.
     Precise,
-    /// The kernel does not tell; taken for samples.
+    /// The kernel does not report it; assumed to be samples.
     Unknown,
 }
 

@@ -1,8 +1,8 @@
 //! CPU time of a cgroup, of version 2 or 1.
 //!
-//! Version 2: `usage_usec` of `cpu.stat`; version 1: `cpuacct.usage`, in nanoseconds. Both are the
-//! scheduler's own times. The root of version 2 is left out: what it tells is the sum of `/proc/stat`,
-//! samples of the whole machine.
+//! Version 2: `usage_usec` of `cpu.stat`; version 1: `cpuacct.usage`, in nanoseconds. Both are the scheduler's
+//! own times. The root of version 2 is left out: it reports the sum of `/proc/stat`, samples of the whole
+//! machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};

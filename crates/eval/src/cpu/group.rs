@@ -1,9 +1,8 @@
-//! A cgroup of our own: what is started in it is counted by it, whoever its parent is.
+//! A cgroup of our own: it counts the processes that are started in it, whatever their parent is.
 //!
-//! A container's processes are often no children of who asked for them, so that their time is not in that
-//! of children. Runtimes that make groups of their own are told to make them below ours, whose count
-//! keeps what its members used after they are gone. On machines with both versions it is one of version
-//! 1, as runtimes' are there.
+//! A container's processes are often no children of their requester, so the time of children does not include
+//! theirs. Runtimes that create groups get the order to create them below ours, whose count keeps the use of
+//! ended members. On machines with both versions it is one of version 1, as runtimes' groups are there.
 
 use super::cgroup::{Cgroup, groups_of};
 use std::fs;

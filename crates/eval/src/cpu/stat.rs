@@ -95,7 +95,7 @@ impl Machine {
         machine
     }
 
-    /// CPUs that it tells of.
+    /// CPUs that it lists.
     pub fn cpus(&self) -> usize {
         self.each.len()
     }

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 /// How often processes are looked after: at least so long, and so much longer for each of them.
 const POLL_MIN: Duration = Duration::from_millis(10);
 const POLL_EACH: Duration = Duration::from_micros(200);
-/// From when all are told until they begin: at least so long, and so much longer for each of them.
+/// Time between the signal and the start: a minimum, and an addition per instance.
 const AHEAD_MIN: Duration = Duration::from_millis(20);
 const AHEAD_EACH: Duration = Duration::from_micros(200);
-/// How long an instance that was told to end may take; all of them together.
+/// How long ending instances may take, all of them together.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Most of a failed instance's words that are kept.
 const COMPLAINT_LETTERS_MAX: usize = 2000;
@@ -46,7 +46,7 @@ pub enum Progress {
     Started(u32),
     /// So many are ready.
     Ready(u32),
-    /// All have been told to begin.
+    /// All have received the signal to start.
     Begun,
     /// So many have ended.
     Ended(u32),
@@ -57,7 +57,7 @@ pub enum Progress {
 pub struct Gathered {
     /// When each was ready, in ns of the monotonic clock.
     pub ready_ns: Vec<u64>,
-    /// When all were told to begin.
+    /// When all received the signal to start.
     pub start_ns: u64,
     /// What each wrote to its standard output.
     pub outputs: Vec<String>,
@@ -174,7 +174,7 @@ impl Meeting {
         Ok(Instance { child, has_ended: false })
     }
 
-    /// Tells all who are ready, and all who will be, when they begin.
+    /// Sends all instances that are or will be ready the time of their start.
     fn release(&self, count: usize) -> Result<u64, Error> {
         let ahead = AHEAD_MIN.max(AHEAD_EACH * count as u32);
         let start_ns = now_ns() + ahead.as_nanos() as u64;
@@ -248,7 +248,7 @@ impl Waiting<'_> {
 struct Crowd(Vec<Instance>);
 
 impl Crowd {
-    /// A process that has ended and was not told before.
+    /// A process that has ended and was not reported before.
     fn next_ended(&mut self) -> Result<Option<usize>, Error> {
         for (number, instance) in self.0.iter_mut().enumerate() {
             if instance.has_ended {

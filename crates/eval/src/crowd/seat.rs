@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A FIFO: whoever opens it for reading sleeps until the meeting begins.
+/// A FIFO: a process that opens it for reading sleeps until the meeting begins.
 pub(super) const GO: &str = "go";
 /// When all begin, in ns of the monotonic clock; there before [`GO`] is opened.
 pub(super) const START: &str = "start";

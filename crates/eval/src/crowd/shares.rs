@@ -24,9 +24,9 @@ impl Debug for Base<'_> {
 
 /// Gives each instance of a run a directory of its own, and takes it away after the run.
 pub trait Shares: Debug + Send + Sync {
-    /// Makes so many directories, as fresh as at the first time: layered ones with the base below an empty
-    /// upper. Plain ones are empty, and instances make their files themselves, which is no part of what is
-    /// measured. Paths are the host's. On an error, also if the user stops, nothing is left.
+    /// Creates this number of fresh directories: layered ones with the base below an empty upper. Plain ones
+    /// are empty, and instances create their files themselves, outside the measurement. Paths are the host's.
+    /// After an error or a stop nothing is left.
     fn make(&self, count: u32, base: &Base<'_>, stop: &Stop) -> Result<Vec<PathBuf>, Error>;
 
     /// Takes away what [`make`](Self::make) gave, mounts and uppers included; lowers may stay. Called once

@@ -1,11 +1,11 @@
 //! Many containers that write to one set of files: each its first write to every file (copy-up), then a
 //! second one to the same files (steady).
 //!
-//! All containers are there and see their files before the first word is sent: the start barrier, which is
-//! checked by what they tell of themselves. The clock of a phase begins with the word and ends
-//! when everything is durable: after each container has synced its mount, where that can be asked, and
-//! syncfs(2) of the upper file system; who counts less finds the scheme the fastest that leaves the most
-//! undone. A container's own rate is by its own time, from the word to the return of its last write.
+//! All containers are ready and see their files before the first word is sent: the start barrier, which is
+//! checked by their own reports. The clock of a phase begins with the word and ends when everything is durable:
+//! after each container has synced its mount, if the mount supports that, and syncfs(2) of the upper file
+//! system. A shorter clock would favour the scheme that leaves the most work undone. A container's own rate is
+//! by its own time, from the word to the return of its last write.
 //!
 //! What a container is, the condition's runtime says: a plain process, or whatever a container runtime
 //! starts, with the directory of its layers bound into it.
@@ -26,11 +26,11 @@ use std::time::Duration;
 
 pub use container::{Answer, Container};
 
-/// Tells a container to write to files that it has not changed before.
+/// Orders a container to write to files that it has not changed before.
 pub const WRITE: &str = "write";
-/// Tells it to write to the same files again, elsewhere in them.
+/// Orders it to write to the same files again, at other offsets.
 pub const AGAIN: &str = "again";
-/// Tells it to wait until what it wrote is durable, as far as its mount can be asked.
+/// Orders it to wait until its writes are durable, as far as its mount supports that.
 pub const FINISH: &str = "finish";
 /// Asks for the bytes that its upper directory takes.
 pub const USAGE: &str = "usage";

@@ -6,10 +6,10 @@
 //! of [`crate::crowd`], loads, flushes, and tells what it counted; [`conduct`] starts them and puts their
 //! results together.
 //!
-//! Other differences, all told in notes or in docs/evaluation.md: offsets go over all of a file (FFSB's are
-//! below 4 GiB); the end is on time, not at a whole second after it; flushing is of the file systems that were
-//! worked on (syncfs), not of all of the machine, as containers would else wait for each other's; what is
-//! written does not compress.
+//! Other differences, all in notes or in docs/ior-ffsb.md: offsets cover the whole file (FFSB's stay below 4
+//! GiB); the load ends on time, not at the next whole second; the flush covers the file systems in use
+//! (syncfs), not the whole machine, because containers would otherwise wait for each other's data; data does
+//! not compress.
 
 pub mod account;
 mod conduct;

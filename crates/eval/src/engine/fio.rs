@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use job::{JobFile, job_file, log_interval_ms};
 pub use output::{parse, parse_bandwidth_log};
 
-/// How long a fio that was told to end may take.
+/// How long an ending fio may take.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 /// How much longer than its load a run may take before it counts as hanging.
 const RUN_PATIENCE: Duration = Duration::from_mins(1);

@@ -23,7 +23,7 @@ pub use worker::{Answer, Phase, work};
 
 /// How long a phase may take.
 const PHASE_PATIENCE: Duration = Duration::from_mins(30);
-/// How long a load that was told to end may take.
+/// How long an ending load may take.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 const NAME: &str = "tsumugi eval mdtest";
 

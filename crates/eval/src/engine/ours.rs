@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a load that was told to end may take.
+/// How long an ending load may take.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 /// How much longer than its load a run may take: connecting, and draining a slow device.
 const RUN_PATIENCE: Duration = Duration::from_mins(1);
-/// Most of what a load complained about that is kept.
+/// Limit of a load's kept error output.
 const COMPLAINT_CHARS_MAX: usize = 2000;
 
 /// Times of operations, in µs.

@@ -12,7 +12,7 @@ use crate::process::{self, Finished};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a command that was told to end may take.
+/// How long an ending command may take.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 /// Most of a failed command's words that are kept.
 const COMPLAINT_LETTERS_MAX: usize = 2000;

@@ -9,8 +9,8 @@ pub(crate) const QUANTILES: [f64; 14] =
 /// Fewer slower operations than this say nothing of a quantile.
 const BEYOND_MIN: f64 = 10.0;
 
-/// Places in [`QUANTILES`] and latencies in µs, as far out as enough operations lie beyond; nothing if
-/// the engine told no distribution.
+/// Places in [`QUANTILES`] and latencies in µs, as far out as enough operations lie beyond; nothing if the
+/// engine reported no distribution.
 pub(crate) fn tail(raw: &str) -> Vec<(usize, f64)> {
     let Ok(said) = serde_json::from_str::<Value>(raw) else { return Vec::new() };
     let (total, at): (f64, Box<dyn Fn(f64) -> Option<f64>>) =

@@ -272,8 +272,8 @@ fn chosen(
     Ok(all.into_iter().zip(names).filter(is_wanted).map(|(comparison, _)| comparison).collect())
 }
 
-/// What a comparison of copies for containers does to the files at risk, for its name: no table or
-/// sentence can then tell the speed alone.
+/// The change of the files at risk in a comparison of copies for containers, for its name: so no table or
+/// sentence shows the speed alone.
 fn risk_change(factors: &Factors, raw: &RawComparison) -> String {
     let risk = |side: &BTreeMap<String, String>| {
         side.iter().find_map(|(factor, level)| match factors.get(factor)?.get(level)?.kind {

@@ -1,5 +1,5 @@
-//! File systems that show one set of files to many containers, each of which changes a copy of its own;
-//! and what of it a crash may cost, which is never told apart from their speed.
+//! File systems that show one set of files to many containers, each with its own copy to change; and the files
+//! at risk in a crash, which always accompany their speed.
 
 use crate::messages::Message;
 

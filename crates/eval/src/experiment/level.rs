@@ -80,7 +80,7 @@ pub enum Storage {
         /// Where the target's file is made (default: as for a directory).
         directory: Option<PathBuf>,
     },
-    /// A subsystem that somebody else's target exports, for the engine `nvme`.
+    /// A subsystem of an existing target, for the engine `nvme`.
     Subsystem(Subsystem),
     /// A device of known speed, to test experiments on.
     Paced(Paced),
@@ -249,13 +249,13 @@ pub struct Synthetic {
     pub ratio: f64,
     /// Deviation of the logarithm of each run.
     pub noise: f64,
-    /// Deviation of the logarithm of what the runs of a pair share.
+    /// Deviation of the logarithm of the noise that the runs of a pair share.
     pub common: f64,
     /// Share by which the machine slows down per 100 runs.
     pub drift: f64,
     /// Share by which this level alone slows down per round.
     pub trend: f64,
-    /// Deviation of the logarithm of what wanders from round to round,
+    /// Deviation of the logarithm of the part that wanders from round to round,
     pub wander: f64,
     /// and the correlation of neighbouring rounds in it.
     pub correlation: f64,

@@ -24,7 +24,7 @@ pub enum Metric {
     CpuPerGib,
     /// Seconds that a command took.
     Time,
-    /// A program's own figure, of which more is better.
+    /// A program's own figure; more is better.
     Score,
     /// Files made per second.
     CreateRate,
@@ -38,7 +38,7 @@ pub enum Metric {
     OpsTotal,
     /// Operations per second of an instance, mean over all.
     OpsPerContainer,
-    /// Jain's index of what instances reached, from 1/n to 1.
+    /// Jain's index of the instances' rates, from 1/n to 1.
     Fairness,
     /// First writes of all containers per second, until they are durable.
     CopyUpRate,

@@ -11,7 +11,7 @@ use crate::statistics::{Verdict, mean};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Facts that may differ within a series, and are told when they do.
+/// Facts that may differ within a series, and are reported when they do.
 const CHANGING_FACTS: [&str; 2] = ["kernel", "engine"];
 const KIB_PER_GIB: f64 = (1 << 20) as f64;
 

@@ -9,7 +9,7 @@ use crate::calendar;
 use crate::experiment::{Metric, Pattern};
 use std::collections::BTreeMap;
 
-/// What the thread groups were told, by name.
+/// The settings of the thread groups, by name.
 #[derive(Default)]
 struct Setup {
     threads: u32,

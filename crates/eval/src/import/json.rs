@@ -1,4 +1,4 @@
-//! JSON whose errors tell where in the text they are.
+//! JSON whose errors state their place in the text.
 
 use super::Wrong;
 use serde_json::Value;

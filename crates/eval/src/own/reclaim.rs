@@ -15,7 +15,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a process that was told to end may take.
+/// How long an ending process may take.
 pub(super) const END_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest marker that is read.
 const MARKER_BYTES_MAX: u64 = 1 << 20;

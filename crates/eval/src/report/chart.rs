@@ -1,8 +1,8 @@
 //! Drawing on plotters' SVG backend: axes, curves with error bars, ratio panels, forest plots.
 //!
-//! Colours are those of Okabe and Ito, which colour-blind readers can tell apart; each series also
-//! has a shape of its own. Ink and grid are drawn in two fixed colours, which the page replaces by
-//! variables so that charts follow light and dark.
+//! Colours are those of Okabe and Ito, which colour-blind readers can distinguish; each series also has its own
+//! shape. Ink and grid are drawn in two fixed colours, which the page replaces by variables so that charts
+//! follow light and dark.
 
 mod forest;
 mod heat;

@@ -1,4 +1,4 @@
-//! What runs cost in CPU time, as a table: by whom it was used, and of what the machine did.
+//! The table of CPU time: by user of the time, and by activity of the machine.
 //!
 //! Columns of processes are the scheduler's, exact; those of the machine are samples and carry the error
 //! of one run. What is not available is said so: it is never 0.

@@ -13,7 +13,7 @@ const DEPTH_MAX: u32 = 3;
 const FOUND_MAX: usize = 500;
 /// Most directories that are looked into.
 const LOOKED_MAX: usize = 5000;
-/// Letters of a hash that tells experiments of one name apart.
+/// Letters of a hash that distinguishes experiments of one name.
 const HASH_LETTERS: usize = 8;
 
 /// State of a database: when it was changed (ns) and how long it is, and how it stands.

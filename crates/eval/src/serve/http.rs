@@ -20,7 +20,7 @@ const HEADERS_MAX: usize = 64;
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Limits of what others may ask for.
+/// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Most bytes of a request's head.

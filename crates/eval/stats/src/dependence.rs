@@ -1,8 +1,8 @@
 //! What is known of a mean if neighbouring rounds may resemble each other.
 //!
 //! Student's t takes each round for new evidence. Devices wander: a drive that collects garbage is slow for
-//! several rounds, and then thirty rounds tell no more than five. How much a round resembles the one before
-//! (the correlation ρ of an AR(1) process) cannot be read off six rounds, so no single value is assumed.
+//! several rounds, and then thirty rounds contain no more evidence than five. Six rounds cannot show how much a
+//! round resembles the one before (the correlation ρ of an AR(1) process), so no single value is assumed.
 //! For each ρ of a grid the mean and its error follow by generalised least squares (Prais and Winsten 1954),
 //! with Student's n − 1 degrees of freedom; the answers are averaged by how well each ρ explains the data
 //! (its integrated likelihood) times how likely it was beforehand: two thirds for none, the rest spread

@@ -178,7 +178,8 @@ mod tests {
         assert!(Usl::fit(&points[..2]).is_none());
     }
 
-    /// Goal: of noisy points the law is near the truth, and of what is no law R² tells.
+    /// Goal: on noisy points the fitted law stays close to the true one; a low R² shows that the points follow
+    /// no such law.
     #[test]
     fn noise_is_told() {
         let truth = Usl { lambda: 100.0, sigma: 0.1, kappa: 0.001, r_squared: 1.0 };

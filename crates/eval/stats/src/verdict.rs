@@ -90,7 +90,7 @@ pub enum Verdict {
 /// Why nothing was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Inconclusive {
-    /// About so many more rounds are needed; `None` is more than anybody runs.
+    /// About this number of additional rounds is needed; `None` is more than is practical.
     NeedsMore(Option<u32>),
     /// Mean and median disagree: a few outliers make the difference.
     Outliers,

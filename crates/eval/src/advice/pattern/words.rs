@@ -137,7 +137,7 @@ impl Asked {
         parts.iter().all(|part| *part <= most).then(|| parts.iter().sum())
     }
 
-    /// The rules that answer what is asked by name, for which it is told if they lack something.
+    /// The rules that answer the question by name; missing measurements are reported for them.
     pub(super) fn rules(&self) -> Vec<&'static str> {
         [
             (self.is_remote.is_some(), "A1"),

@@ -45,7 +45,7 @@ impl Way {
 pub(super) struct Choice {
     /// The better and the worse.
     wins: BTreeSet<(usize, usize)>,
-    /// Of which each is better somewhere.
+    /// Each of them is better somewhere.
     open: BTreeSet<usize>,
 }
 

@@ -1,5 +1,5 @@
-//! Rules on many containers: A15 (how many), A16 (how their changes are copied). Neither tells a speed
-//! without the files that a crash may damage.
+//! Rules on many containers: A15 (how many), A16 (how their changes are copied). Both report each speed with
+//! the files that a crash may damage.
 
 use super::choice::{Choice, Way};
 use super::parallel::{Ways, either, prefer, sides, together};

@@ -349,9 +349,9 @@ fn by_rate(facts: &Facts<'_>) -> BTreeMap<(usize, u64, u32, u64), BTreeMap<u32, 
     all
 }
 
-/// The smallest good batch along cells, if there is one, and what is said of them. The generator's own time
-/// stays in: what batches save are the calls and wake-ups of whoever sends them. What it takes on a device that
-/// does nothing is mostly wake-ups, which on others serve completions too.
+/// The smallest good batch along cells, if there is one, and the evidence. The generator's own time stays in,
+/// because batches save the sender's calls and wake-ups. On a device that does nothing its time is mostly
+/// wake-ups, which on other devices serve completions too.
 fn smallest(
     facts: &Facts<'_>,
     condition: usize,

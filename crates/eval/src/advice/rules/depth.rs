@@ -23,7 +23,7 @@ struct Curve {
     cells: BTreeMap<u32, Vec<usize>>,
 }
 
-/// All curves of loads that are closed and tell bandwidth or IOPS.
+/// All curves of closed loads that report bandwidth or IOPS.
 fn curves(facts: &Facts<'_>) -> Vec<Curve> {
     let mut all: BTreeMap<(usize, usize, u64), BTreeMap<u32, Vec<usize>>> = BTreeMap::new();
     for (index, cell) in facts.plan.cells.iter().enumerate().filter(|(_, cell)| cell.rate == 0) {

@@ -170,7 +170,7 @@ enum Answer {
     None,
 }
 
-/// The labels of conditions none of which beats another.
+/// The labels of conditions that do not beat one another.
 pub(super) fn either(facts: &Facts<'_>, conditions: &[usize]) -> String {
     let labels: Vec<&str> =
         conditions.iter().map(|it| facts.plan.conditions[*it].label.as_str()).collect();

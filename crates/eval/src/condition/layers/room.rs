@@ -58,8 +58,8 @@ pub(super) fn changes_max(plan: &Plan, is_thin: bool) -> u64 {
     plan.cells.iter().map(of_cell).max().unwrap_or(0)
 }
 
-/// Bytes that an instance of a profile may change: all of its files where whole ones are written, else a
-/// part of each. How many it makes anew nobody knows; a device that is full is an error of the run.
+/// Bytes that an instance of a profile may change: all of its files where whole ones are written, otherwise a
+/// part of each. The number of new files is unknown; a full device is an error of the run.
 fn changed_bytes(profile: &Profile, around: u64) -> u64 {
     let part = profile.groups.iter().map(|group| group.write.size_bytes).max().unwrap_or(0);
     let mut operations = profile.groups.iter().flat_map(ThreadGroup::mix);

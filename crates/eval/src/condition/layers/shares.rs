@@ -133,7 +133,7 @@ impl Layers {
         file_set::sync(&self.containers)
     }
 
-    /// The command of a container at its place, which says that it is ready and waits to be told.
+    /// The command of a container at its place; it reports that it is ready and waits for orders.
     pub fn container(&self, place: &Place, scratch: &Path, files: u32, seed: u64) -> Command {
         let names = place.inside_scratch(scratch).join(NAMES).display().to_string();
         let at = place.inside_directory().display().to_string();

@@ -38,7 +38,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// An error that says what came instead of what was asked.
+    /// An error that names the unexpected answer.
     pub(super) fn confuses(&self) -> Error {
         Error::program(NAME, format!("answers what was not asked: {self:?}"))
     }
@@ -132,7 +132,7 @@ pub(super) struct Containers {
 }
 
 impl Containers {
-    /// Tells all of them a word, and hears what each answers.
+    /// Sends all of them a word, and reads each answer.
     pub(super) fn ask(
         &mut self,
         word: &str,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Longest latency that is told apart, ns: an hour.
+/// Longest latency with a bucket of its own, ns: an hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 /// Significant digits of latencies.
 const LATENCY_DIGITS: u8 = 3;

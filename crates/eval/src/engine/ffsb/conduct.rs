@@ -117,8 +117,8 @@ pub fn base_key(load: &ProfileLoad, seed: u64) -> String {
     format!("{NAME}-{seed}-{}", blake3::hash(load.text.as_bytes()).to_hex())
 }
 
-/// Makes a profile's files in a directory, for others to work on with `reuse=1`, or because they are told
-/// that these are theirs ([`Job::finds_files`](super::Job)): the same seed makes the same files.
+/// Creates a profile's files in a directory, for instances that work on them with `reuse=1` or with
+/// [`Job::finds_files`](super::Job): the same seed makes the same files.
 pub fn make_file_sets(profile: &Profile, directory: &Path, seed: u64) -> Result<(), Error> {
     for number in 0..profile.file_systems.len() {
         Set::prepare(profile, number, (&directory.join(root_name(number)), false), seed)?;

@@ -1,8 +1,8 @@
 //! Files of a set that are there at a moment, for threads that choose among them at random.
 //!
-//! A file is locked while an operation works on it: shared by those that work on its data, alone by those
-//! that make, remove or rename it. Whoever finds it locked chooses another one. Numbers and names of
-//! removed files are used again, as FFSB does.
+//! A file is locked while an operation works on it: shared for work on its data, exclusive for creation,
+//! removal and rename. An operation that finds a file locked chooses another one. Numbers and names of removed
+//! files are reused, as in FFSB.
 
 use super::FfsbError;
 use crate::statistics::random::Random;
@@ -67,7 +67,7 @@ impl Held {
         !self.entry.is_written.swap(true, Ordering::Relaxed)
     }
 
-    /// Gives it another name, which nobody else has; both the old and the new one.
+    /// Gives it another, unused name; returns the old and the new one.
     pub(super) fn rename(&self) -> (PathBuf, PathBuf) {
         let mut name = self.entry.name.write().unwrap_or_else(PoisonError::into_inner);
         let old = name.clone();
@@ -167,12 +167,12 @@ impl Files {
         self.read().present.iter().for_each(|it| it.is_written.store(false, Ordering::Relaxed));
     }
 
-    /// One at random that nobody has alone.
+    /// A random file that no operation has locked exclusively.
     pub(super) fn share(&self, random: &mut Random) -> Result<Held, FfsbError> {
         self.choose(random, false)
     }
 
-    /// One at random that nobody has, and nobody gets meanwhile.
+    /// A random file that no operation has locked, and locks it exclusively.
     pub(super) fn take(&self, random: &mut Random) -> Result<Held, FfsbError> {
         self.choose(random, true)
     }

@@ -1,4 +1,4 @@
-//! One instance of a profile: makes its files, waits for the start, loads, flushes, and tells what it did.
+//! One instance of a profile: creates its files, waits for the start, loads, flushes, and reports its counts.
 
 use super::FfsbError;
 use super::account::{Measured, Part};
@@ -42,7 +42,7 @@ pub struct Prepared {
     setup_s: f64,
 }
 
-/// How the threads of the load and who watches them know of each other.
+/// The state that the load's threads share with the thread that watches them.
 struct Shared {
     barrier: Barrier,
     is_over: AtomicBool,
@@ -203,7 +203,7 @@ impl Shared {
     }
 }
 
-/// CPU seconds of this process, user's and system's, in ticks of a hundredth; zeros where they are not told.
+/// CPU seconds of this process, user's and system's, in ticks of a hundredth; zeros if they are unknown.
 fn cpu_seconds() -> (f64, f64) {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // After the name, which may have blanks, fields 14 and 15 are the 12th and 13th.

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Runs from this length on log their bandwidth by the second, for the check of steadiness; shorter ones in
 /// finer intervals, in which cliffs and stalls are looked for.
 const LOG_SECONDS_MIN: Duration = Duration::from_secs(5);
-/// Intervals of shorter runs, and the shortest that fio tells with little cost.
+/// Intervals of shorter runs, and the shortest that fio reports at little cost.
 const INTERVALS: u128 = 12;
 const INTERVAL_MS_MIN: u128 = 100;
 

@@ -43,7 +43,7 @@ pub struct Measured {
     pub latency_s: f64,
     /// Words of eight bytes that were not what had been written.
     pub errors: u64,
-    /// What the open file told about itself (MPI-IO).
+    /// The hints that the open file reports (MPI-IO).
     pub effective: Effective,
     /// What each rank did.
     pub answers: Vec<Answer>,

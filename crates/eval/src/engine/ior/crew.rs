@@ -81,11 +81,11 @@ impl Layout {
 pub struct Reply {
     /// Each rank's answer.
     pub answers: Vec<Answer>,
-    /// What the open file told about itself, if the phase asked for it.
+    /// The hints that the open file reports, if the phase asked for them.
     pub effective: Effective,
 }
 
-/// Ranks that do what they are told.
+/// Ranks that execute orders.
 pub trait Crew {
     /// Where they run.
     fn layout(&self) -> Layout;
@@ -104,7 +104,7 @@ pub struct Processes {
     watch: Option<Watch>,
 }
 
-/// Ends ranks when the user wants to stop: whoever waits for them then hears that they are gone.
+/// Ends ranks when the user wants to stop: a waiting caller then learns that they are gone.
 #[derive(Debug)]
 pub(super) struct Watch {
     is_over: Stop,

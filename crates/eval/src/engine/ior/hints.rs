@@ -68,7 +68,7 @@ pub(super) fn add_file(
     Ok(())
 }
 
-/// What an open file told about itself.
+/// The hints that an open file reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effective {
     /// Whose MPI-IO it is; empty if there is none.
@@ -80,8 +80,8 @@ pub struct Effective {
 }
 
 impl Effective {
-    /// From what the MPI gave back, and what ROMIO printed of its own. Open MPI gives back what it
-    /// was given, also names that nobody knows; its ROMIO prints, its OMPIO does not.
+    /// From the hints that the MPI returned, and those that ROMIO printed. Open MPI returns whatever it was
+    /// given, unknown names too; its ROMIO prints, its OMPIO does not.
     pub(super) fn of(library: &str, given_back: Vec<Hint>, printed: Vec<Hint>) -> Self {
         if !printed.is_empty() {
             let implementation = "ROMIO".into();

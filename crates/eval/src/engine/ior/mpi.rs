@@ -23,7 +23,7 @@ pub use build::Shim;
 
 const END_PATIENCE: Duration = Duration::from_secs(10);
 const POLL_PERIOD: Duration = Duration::from_millis(5);
-/// Most that is kept of what ranks complain about.
+/// Limit of the kept error output of ranks.
 const COMPLAINTS_MAX: usize = 4096;
 
 /// An MPI and its MPI-IO.
@@ -97,7 +97,7 @@ impl MpiKind {
         })
     }
 
-    /// What Open MPI needs to be told: its MPI-IO, and that root may run it.
+    /// Settings for Open MPI: its MPI-IO, and permission for root.
     fn environment(self, command: &mut Command) {
         if self == Self::Mpich {
             return;
@@ -247,7 +247,7 @@ impl Mpi {
         })
     }
 
-    /// The first line of what the library calls itself.
+    /// The first line of the library's version text.
     pub fn library(&self) -> &str {
         &self.library
     }
@@ -282,7 +282,7 @@ fn launch(kind: MpiKind, shim: &Path, launcher: &Launcher) -> Result<Command, Io
     })
 }
 
-/// Keeps the end of what ranks complain about.
+/// Keeps the end of the ranks' error output.
 fn keep(mut from: impl Read + Send + 'static, into: Arc<Mutex<VecDeque<u8>>>) {
     std::thread::spawn(move || {
         let mut bytes = [0; 512];

@@ -141,7 +141,7 @@ pub struct Parameters {
     pub delay: Duration,
     /// No phase begins after this.
     pub time_max: Option<Duration>,
-    /// Seconds off the mean from which a rank's time is told.
+    /// Seconds off the mean from which a rank's time is reported.
     pub outlier_s: u64,
     /// What is done.
     pub phases: Phases,

@@ -1,13 +1,13 @@
 //! What is written, so that a check finds what is not what was written, or not where it was written.
 //!
-//! Without `setTimeStampSignature` the words are our own: they tell part and offset, and are the same
-//! in every run, so that a file can be checked later without knowing when it was written. With it,
-//! they are those of the version that the script is read as, byte for byte, and files of IOR can be
-//! checked. The shim (`shim/mpi_rank.c`) has the same words.
+//! Without `setTimeStampSignature` the words are our own: they encode part and offset, and are the same in
+//! every run, so that a file can be checked later without the time of its writing. With it, they are those of
+//! the script's version, byte for byte, and files of IOR can be checked. The shim (`shim/mpi_rank.c`) has the
+//! same words.
 
 use serde::{Deserialize, Serialize};
 
-/// Words from one that tells the offset to the next: setting them costs next to nothing.
+/// Distance in words between two that encode the offset: setting them costs next to nothing.
 const WORDS_PER_TAG: u64 = 512;
 const OWN_TAG: u64 = 0x7473_756d_7567_6921;
 const OWN: u64 = 0x6921_7473_7567_6d75;

@@ -85,7 +85,7 @@ pub struct Phase {
     pub preallocate_bytes: u64,
     /// Hints (MPI-IO).
     pub hints: Vec<(String, String)>,
-    /// Tell which hints the open file has (MPI-IO).
+    /// Report the hints of the open file (MPI-IO).
     pub wants_info: bool,
     /// After these seconds a rank begins no other transfer; 0: never.
     pub deadline_s: f64,

@@ -22,7 +22,7 @@ pub(super) trait Team {
     /// Waits for all.
     fn barrier(&mut self) -> io::Result<()>;
 
-    /// The largest of what the ranks say.
+    /// The largest of the ranks' values.
     fn largest(&mut self, value: u64) -> io::Result<u64>;
 }
 

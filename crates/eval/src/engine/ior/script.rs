@@ -35,7 +35,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// One test without a script, of what a command line says.
+    /// One test without a script, from a command line.
     pub fn of(settings: Settings, compat: Option<Compat>) -> Self {
         let used = settings.0.keys().filter_map(|keyword| keywords::find(keyword));
         let used = used.map(|(name, _, known)| (name, (known, 0))).collect();

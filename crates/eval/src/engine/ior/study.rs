@@ -71,7 +71,7 @@ impl IorEngine {
         Self { program, scratch, shims: BTreeMap::new(), prepared: BTreeSet::new() }
     }
 
-    /// Starts ranks; whoever cleans up after us finds them.
+    /// Starts ranks so that the reaper finds them.
     fn crew(
         &mut self,
         run: &Run,

@@ -25,7 +25,7 @@ const ITEMS_MAX: u32 = 10_000_000;
 const FILE_WRITE_BYTES_MAX: u64 = 1 << 30;
 const TIMEOUT_DEFAULT: Duration = Duration::from_mins(10);
 
-/// Checks all workloads; `file` is the size of what is worked on.
+/// Checks all workloads; `file` is the size of the data.
 pub(super) fn workloads(
     source: Source<'_>,
     raw: &[Placed<RawWorkload>],

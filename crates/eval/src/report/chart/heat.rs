@@ -24,8 +24,8 @@ const TOP: i32 = 34;
 const ROW: i32 = 44;
 const BELOW: i32 = 54;
 
-/// Maps one above the other. Colours are shares of the largest value of each map, from white to blue;
-/// each field tells value and share, so that nothing hangs on the colour.
+/// Maps one above the other. Colours are shares of the largest value of each map, from white to blue; each
+/// field shows value and share, so that nothing depends on the colour.
 pub(in crate::report) fn heat(
     panels: &[HeatPanel],
     x_label: &str,

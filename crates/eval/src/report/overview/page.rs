@@ -110,7 +110,7 @@ fn section(page: &mut String, study: &Study) {
     page.push_str("</ul>\n</section>\n");
 }
 
-/// What is asked of nobody's results.
+/// The rules without measurements.
 fn unanswered(page: &mut String, overview: &Overview) {
     let language = overview.language;
     let mut lines = String::new();

@@ -51,7 +51,7 @@ impl Files {
         }
     }
 
-    /// Removes those of these files that tests made; tells how many there were.
+    /// Removes those of these files that tests created; returns their number.
     pub(super) fn remove(&mut self, files: &[PathBuf]) -> Result<usize, IorError> {
         let mut count = 0;
         for path in files {

@@ -69,7 +69,7 @@ impl Shim {
         Ok(shim)
     }
 
-    /// Nobody else may have put a program there.
+    /// No other user may have put a program there.
     fn check_private(&self) -> Result<(), IorError> {
         let stat =
             self.directory.symlink_metadata().map_err(failed("cannot use", &self.directory))?;
