@@ -48,6 +48,7 @@ test: ## all that has to pass before a change goes in, with a table of times at 
 		build "$(MAKE) -s build" \
 		sim "SIM_SEEDS=300 tests/sim" \
 		reduction tests/reduction \
+		mutants "$(MAKE) -s mutants-sample" \
 		system "$(MAKE) -s system" \
 		kernel "tests/kernel/run $(TSUMUGI)"
 
@@ -107,7 +108,7 @@ MUTANT_SECONDS ?= 600
 mutants: ## plant bugs, and run the simulation until it catches each (MUTANTS="NAME...")
 	MUTANT_SEEDS=$(MUTANT_SEEDS) MUTANT_SECONDS=$(MUTANT_SECONDS) tests/mutants $(MUTANTS)
 
-mutants-sample: ## plant the bugs that were caught, and run the seeds that caught them
+mutants-sample: ## plant bugs that seeds caught soon, and see them caught again
 	tests/mutants --sample
 
 sim-coverage: ## lines of the cores that the simulation runs (needs rustup's llvm-tools)
