@@ -51,6 +51,19 @@ fn slots_remember_the_last_answer() {
     assert_eq!(fixture.core.check_slot(session, outside), Err(Errno::EPROTO));
 }
 
+/// Goal: the lease stamps of each life of the service are above those of all earlier lives (G8).
+#[test]
+fn stamps_of_each_life_are_above_those_before() {
+    let mut fixture = Fixture::new();
+    let mut before = fixture.core.stamps_from();
+    for _ in 0..3 {
+        fixture.reopen(CrashPoint::Process);
+        let present = fixture.core.stamps_from();
+        assert!(present > before, "{present} after {before}");
+        before = present;
+    }
+}
+
 /// Goal: after a reboot of the machine all sessions are void, and stay so until they are ended.
 #[test]
 fn another_boot_voids_sessions() {

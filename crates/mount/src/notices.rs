@@ -189,3 +189,37 @@ impl PromptQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::InodeId;
+    use std::cell::{Cell, RefCell};
+    use std::time::Duration;
+
+    /// Goal: that pages are dropped is reported when the kernel has dropped them, not before (K3).
+    #[test]
+    fn dropped_pages_are_reported_when_they_are_dropped() {
+        let mut simulation = ring::sim::Simulation::new(1);
+        let whole = async {
+            let (notices, pages, _names, _prompt) = notices();
+            let (done, answered) = channel(1);
+            let answered = RefCell::new(answered);
+            let is_reported = || answered.borrow_mut().try_recv().is_ok();
+            notices.changes()(Change::Pages(InodeId(5), done));
+            drop(notices);
+            let is_dropped = Cell::new(false);
+            let serve = pages.serve(async |node| {
+                assert_eq!(node, NodeId(5));
+                ring::time::sleep(Duration::from_millis(1)).await;
+                assert!(!is_reported(), "the kernel has not dropped them yet");
+                is_dropped.set(true);
+                Ok(())
+            });
+            serve.await;
+            assert!(is_dropped.get());
+            assert!(is_reported(), "it is reported in the end");
+        };
+        simulation.run(whole).unwrap();
+    }
+}
