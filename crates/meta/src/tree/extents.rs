@@ -194,8 +194,9 @@ impl Transaction<'_> {
             let clipped = here.iter().filter_map(|edit| edit.clip(at, page.end));
             let new = overlay(&page.extents.0, clipped);
             self.count_page(references, &page.extents.0, &new)?;
-            let held = inode.attr.allocated_bytes.checked_sub(bytes(&page.extents.0));
-            let Some(kept) = held else {
+            let kept = inode.attr.allocated_bytes.checked_sub(bytes(&page.extents.0));
+            // An inode counts its inline bytes, too.
+            let Some(kept) = kept.filter(|kept| *kept >= u64::from(inode.inline)) else {
                 let key = Key::Extents(id, start);
                 return Err(contradiction(&key, "the page holds more bytes than its inode"));
             };
