@@ -1,7 +1,10 @@
 //! A bounded lock-free queue for many producers and consumers (D. Vyukov).
 //!
-//! Each slot's `turn` says whose it is: equal to a position, it is free for the push there; one
+//! Each slot's turn says whose it is: equal to a position, it is free for the push there; one
 //! more, it is full for the pop there. Popping sets it a lap ahead.
+//!
+//! A slot keeps its turn less its own index, so that a new queue is all zeros: its memory comes cleared from the
+//! kernel, page by page as slots are first used. A queue may be deep, as a limit, and cost nothing.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -12,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 struct Padded(AtomicUsize);
 
 struct Slot<T> {
+    /// Its turn, less its index.
     turn: AtomicUsize,
     message: UnsafeCell<MaybeUninit<T>>,
 }
@@ -30,33 +34,30 @@ unsafe impl<T: Send> Sync for Queue<T> {}
 impl<T> Queue<T> {
     pub(super) fn new(capacity: usize) -> Self {
         let capacity = capacity.max(2).next_power_of_two();
-        let slot = |turn| Slot {
-            turn: AtomicUsize::new(turn),
-            message: UnsafeCell::new(MaybeUninit::uninit()),
-        };
-        Self {
-            slots: (0..capacity).map(slot).collect(),
-            head: Padded(AtomicUsize::new(0)),
-            tail: Padded(AtomicUsize::new(0)),
-        }
+        // SAFETY: an atomic integer may be zero, and a message that is not there may be anything.
+        let slots = unsafe { Box::<[Slot<T>]>::new_zeroed_slice(capacity).assume_init() };
+        Self { slots, head: Padded(AtomicUsize::new(0)), tail: Padded(AtomicUsize::new(0)) }
     }
 
-    fn slot(&self, position: usize) -> &Slot<T> {
-        &self.slots[position & (self.slots.len() - 1)]
+    /// The slot at a position, and its index.
+    fn slot(&self, position: usize) -> (&Slot<T>, usize) {
+        let index = position & (self.slots.len() - 1);
+        (&self.slots[index], index)
     }
 
     /// Appends a message, or gives it back if there is no room.
     pub(super) fn push(&self, message: T) -> Result<(), T> {
         let mut position = self.tail.0.load(Ordering::Relaxed);
         loop {
-            let slot = self.slot(position);
-            let turn = slot.turn.load(Ordering::Acquire);
+            let (slot, index) = self.slot(position);
+            let turn = slot.turn.load(Ordering::Acquire).wrapping_add(index);
             if turn == position {
                 match Self::advance(&self.tail, position) {
                     Ok(()) => {
                         // SAFETY: winning the position at this turn made the empty slot ours.
                         unsafe { (*slot.message.get()).write(message) };
-                        slot.turn.store(position.wrapping_add(1), Ordering::Release);
+                        let full = position.wrapping_add(1);
+                        slot.turn.store(full.wrapping_sub(index), Ordering::Release);
                         return Ok(());
                     }
                     Err(current) => position = current,
@@ -73,8 +74,8 @@ impl<T> Queue<T> {
     pub(super) fn pop(&self) -> Option<T> {
         let mut position = self.head.0.load(Ordering::Relaxed);
         loop {
-            let slot = self.slot(position);
-            let turn = slot.turn.load(Ordering::Acquire);
+            let (slot, index) = self.slot(position);
+            let turn = slot.turn.load(Ordering::Acquire).wrapping_add(index);
             let full = position.wrapping_add(1);
             if turn == full {
                 match Self::advance(&self.head, position) {
@@ -82,7 +83,7 @@ impl<T> Queue<T> {
                         // SAFETY: winning the position at this turn made the full slot ours.
                         let message = unsafe { (*slot.message.get()).assume_init_read() };
                         let next = position.wrapping_add(self.slots.len());
-                        slot.turn.store(next, Ordering::Release);
+                        slot.turn.store(next.wrapping_sub(index), Ordering::Release);
                         return Some(message);
                     }
                     Err(current) => position = current,
