@@ -1,6 +1,7 @@
 //! The client itself: its parts, and its beginning and end.
 
 use crate::coherence::Change;
+use crate::compact::{CompactCounts, Compaction};
 use crate::devices::{DeviceUse, Devices, LocalDevices};
 use crate::inode::Inode;
 use crate::lent::{Lending, LentCounts};
@@ -59,6 +60,9 @@ pub struct ClientCounts {
     /// What was read ahead.
     #[serde(flatten)]
     pub ahead: AheadCounts,
+    /// What was put together.
+    #[serde(flatten)]
+    pub compaction: CompactCounts,
 }
 
 /// A session with the file system.
@@ -97,6 +101,8 @@ pub struct Client {
     pub(crate) own_taking_back: WaitGroup,
     /// Memory of what is read ahead of readers.
     pub(crate) read_ahead: Rc<Memory>,
+    /// Files that lie in pieces.
+    pub(crate) compaction: Compaction,
     closed: Cell<bool>,
 }
 
@@ -135,6 +141,7 @@ impl Client {
             lent_until: Cell::new(now()),
             own_taking_back: WaitGroup::new(),
             read_ahead: Rc::default(),
+            compaction: Compaction::default(),
             closed: Cell::new(false),
         });
         let handler: Rc<dyn crate::session::Handler> = client.clone();
@@ -169,6 +176,11 @@ impl Client {
         result
     }
 
+    /// Whether the session is ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
     /// The session's number.
     pub fn session_id(&self) -> Option<SessionId> {
         self.session.identity().session
@@ -186,6 +198,7 @@ impl Client {
             devices: self.devices.counts(),
             lent: self.lent_counts(),
             ahead: self.read_ahead.counts(),
+            compaction: self.compaction.counts(),
         }
     }
 
@@ -233,6 +246,7 @@ impl Client {
                 // A failure stays with the inode and is told at close or fsync.
                 let _ = self.commit(&inode, false).await;
             }
+            self.compact_due();
             self.return_idle_locks();
             self.give_back().await;
             self.evict();

@@ -283,6 +283,10 @@ impl Client {
                 }
                 _ => {}
             },
+            ChangeCall::Compact { inode, new, .. } => {
+                let Answer::Attr(attr) = answer else { return };
+                self.note_compact(*inode, &new.0, attr, fresh);
+            }
             ChangeCall::Create { parent, name, creation, .. } => {
                 let Answer::Entry(attr) = answer else { return };
                 self.names_change(*parent);
@@ -452,6 +456,29 @@ impl Client {
             }
             drop(state);
             self.note_head(&inode);
+        }
+    }
+
+    /// Some of an inode's data lies elsewhere now, and is the same.
+    fn note_compact(
+        &self,
+        inode: InodeId,
+        extents: &[protocol::Extent],
+        attr: &Attr,
+        fresh: &HashSet<InodeId>,
+    ) {
+        let inode = self.inode(inode);
+        if ring::mutant!("compaction-keeps-own-extents") {
+            return;
+        }
+        let before = inode.committed_attr();
+        let is_same = before.is_some_and(|old| old.data_version == attr.data_version);
+        if fresh.contains(&inode.id) && is_same {
+            inode.note_attr(attr, false);
+            inode.state.borrow_mut().overlay_extents(extents);
+        } else {
+            inode.note_generation(attr.generation);
+            inode.state.borrow_mut().forget_extents();
         }
     }
 

@@ -5,6 +5,7 @@
 //! close or fsync; what a commit that failed has named is lost, and a failed flush is never tried again.
 
 use crate::client::Client;
+use crate::compact::small_pieces;
 use crate::dirty::{At, Cursor, Fill, FillState, Named, RUNS_PER_COMMIT_MAX};
 use crate::extent_map::Run;
 use crate::inode::Inode;
@@ -179,6 +180,7 @@ impl Client {
     ) -> Result<(), Errno> {
         let Cargo { runs, extents, named, inline } = cargo;
         let generation = inode.state.borrow().generation;
+        let pieces = small_pieces(&extents);
         let call = {
             let mut dirty = inode.dirty.borrow_mut();
             Call::Change(ChangeCall::Commit {
@@ -202,7 +204,9 @@ impl Client {
             Ok(Answer::Attr(attr) | Answer::NotDurable(attr)) => {
                 self.commits.set(self.commits.get() + 1);
                 inode.last_commit.set(self.commits.get());
-                if attr.generation != generation {
+                if attr.generation == generation {
+                    self.compaction.note(inode.id, &pieces);
+                } else {
                     // A truncation came first: the service dropped the commit, the blocks are ours.
                     dirty.unname(&named);
                 }

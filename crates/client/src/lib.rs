@@ -19,12 +19,14 @@
 //! | `holds` | keeping what a walk has found, or found absent, until its caller acts on it |
 //! | `files` | open, close, truncate, fallocate, copy, seek |
 //! | `dirty`, `write`, `commit` | gathering written bytes, writing them out, committing them |
+//! | `compact` | putting files together that were written in small pieces |
 //! | `read` | from caches, dirty data and devices to the caller |
 //! | `space`, `devices` | leased blocks; how devices are reached |
 
 mod client;
 mod coherence;
 mod commit;
+mod compact;
 mod deferred;
 mod devices;
 mod dirty;
@@ -52,6 +54,7 @@ mod write;
 
 pub use client::{Client, ClientConfig, ClientCounts};
 pub use coherence::Change;
+pub use compact::CompactCounts;
 pub use devices::{DeviceUse, LocalDevices};
 pub use files::{COPIED_HERE_BYTES, Handle, OpenMode, SeekTo};
 pub use habit::Habit;

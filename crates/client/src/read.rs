@@ -9,6 +9,7 @@
 
 mod ahead;
 mod command;
+mod committed;
 
 use crate::client::Client;
 use crate::dirty::{Fill, FillState};
@@ -19,6 +20,7 @@ use crate::space::Allocated;
 pub use ahead::AheadCounts;
 pub(crate) use ahead::{Ahead, Memory};
 use command::{Command, Fetched};
+pub(crate) use committed::Committed;
 use protocol::client::{Answer, Call, ReadCall};
 use protocol::inline::INLINE_MAX_BYTES;
 use protocol::{Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights};
@@ -99,6 +101,7 @@ impl Client {
         room: Option<&RegionSlice>,
     ) -> Result<Vec<Chunk>, Errno> {
         let inode = self.inode(id);
+        self.compaction.note_use();
         if offset >= FILE_SIZE_MAX_BYTES {
             return Ok(Vec::new());
         }

@@ -33,6 +33,7 @@ impl Client {
         bytes: Chunk,
         kill_privileges: bool,
     ) -> Result<u64, Errno> {
+        self.compaction.note_use();
         if !handle.mode.append {
             self.write_at(handle, offset, bytes, kill_privileges).await?;
             return Ok(offset);
@@ -178,7 +179,7 @@ impl Client {
         Ok(())
     }
 
-    async fn layout(self: &Rc<Self>, inode: &Inode) -> Result<Layout, Errno> {
+    pub(crate) async fn layout(self: &Rc<Self>, inode: &Inode) -> Result<Layout, Errno> {
         Ok(self.inode_attr(inode).await?.layout)
     }
 
@@ -252,7 +253,11 @@ impl Client {
     }
 
     /// Leases more space, on a device or, if that is full, another. Answers which.
-    async fn lease_space(self: &Rc<Self>, device: DeviceId, bytes: u64) -> Result<DeviceId, Errno> {
+    pub(crate) async fn lease_space(
+        self: &Rc<Self>,
+        device: DeviceId,
+        bytes: u64,
+    ) -> Result<DeviceId, Errno> {
         let wanted_bytes = bytes.max(LEASE_BYTES_MIN);
         match self
             .session

@@ -24,8 +24,11 @@ use protocol::space::{BlockRange, DeviceInfo, FIRST_GRANT_BYTES, PoolUse, SEGMEN
 use protocol::{DeviceId, Errno, SessionId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Free runs of so many bytes are leased before shorter ones: a command for each costs little then.
-const RUN_BYTES: u64 = 64 << 10;
+/// Free runs of so many bytes are leased first: an allocation is no longer, nor is a command that reads it.
+const RUN_BYTES: u64 = protocol::space::ALLOCATION_MAX_BYTES;
+
+/// Where there are none, runs of so many bytes are leased before shorter ones: a command for each costs little.
+const SHORT_RUN_BYTES: u64 = 64 << 10;
 
 /// How many blocks of a device are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +55,7 @@ impl DeviceUse {
 /// Free blocks of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FreeIn {
-    /// Those in runs that a device writes at nearly its full speed.
+    /// Those in runs that hold the longest allocations.
     pub(crate) in_runs: u64,
     /// All.
     pub(crate) blocks: u64,
@@ -103,9 +106,14 @@ impl DeviceSpace {
             && !self.durability.is_lost(epoch)
     }
 
-    /// Blocks of a run that a device writes at nearly its full speed.
+    /// Blocks of a run that holds the longest allocation.
     pub(crate) fn run_blocks(&self) -> u64 {
         (RUN_BYTES / u64::from(self.info.block_size)).max(1)
+    }
+
+    /// Blocks of a run that it still pays to read by itself.
+    pub(crate) fn short_run_blocks(&self) -> u64 {
+        (SHORT_RUN_BYTES / u64::from(self.info.block_size)).max(1)
     }
 
     /// What is free in a segment.

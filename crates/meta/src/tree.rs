@@ -12,6 +12,7 @@
 mod attributes;
 pub(crate) mod base;
 mod check;
+mod compact;
 mod conflicts;
 mod core;
 mod data;

@@ -100,6 +100,33 @@ fn a_flush_covers_what_came_before_it() {
     assert_eq!(lost(&mut fixture, inode), [(0, false), (1000, true), (2000, true)]);
 }
 
+/// Goal: data that was lost with a device's power is not there again because somebody had read it before (P9).
+#[test]
+fn lost_data_is_not_compacted() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    write(&mut fixture, inode, 0, false);
+    write(&mut fixture, inode, 100, false);
+    let call = Call::Read(ReadCall::ReadExtents { inode, offset: 0, length: 1 << 20 });
+    let Ok(Answer::Extents { extents: old, .. }) = fixture.call(&call) else { panic!() };
+    lose_power(&mut fixture, 8, false);
+    let allocation = fixture.take_block();
+    let incarnation = fixture.core.incarnation(DEVICE).unwrap();
+    let new = NewAllocation { allocation, blocks: 1, incarnation, is_flushed: true };
+    let whole = Extent { offset: 0, length: 200, place: Place { allocation, at: 0 } };
+    let generation = fixture.core.attr(inode).unwrap().generation;
+    let compact = Call::Change(ChangeCall::Compact {
+        inode,
+        generation,
+        old,
+        allocations: vec![new],
+        new: protocol::ExtentList(vec![whole]),
+    });
+    assert_eq!(fixture.call(&compact), Err(Errno::EAGAIN));
+    assert_eq!(lost(&mut fixture, inode), [(0, true), (100, true)]);
+    fixture.check();
+}
+
 /// Goal: lost ranges heal when they are overwritten, punched, cut off or deleted, and stay lost in
 /// copies.
 #[test]

@@ -43,6 +43,10 @@ struct Load {
     fsync_one_in: u64,
     /// One step in so many is followed by a pause.
     pause_one_in: u64,
+    /// The longest pause.
+    pause_ms: u64,
+    /// Most words of a write.
+    words_max: usize,
     /// Whose power goes.
     off: &'static [&'static [Option<usize>]],
 }
@@ -54,7 +58,21 @@ const ROOMY: Load = Load {
     steps: 80,
     fsync_one_in: 5,
     pause_one_in: 4,
+    pause_ms: 700,
+    words_max: WORDS,
     off: &[&[None, Some(0), Some(1)], &[None], &[Some(0)], &[Some(1)]],
+};
+
+/// Files on two nodes that are written in small pieces, with pauses in which they are compacted.
+const WORN: Load = Load {
+    nodes: 2,
+    device_bytes: 8 << 20,
+    steps: 160,
+    fsync_one_in: 2,
+    pause_one_in: 8,
+    pause_ms: 6000,
+    words_max: 60,
+    off: &[&[None, Some(0), Some(1)], &[Some(0)], &[Some(1)]],
 };
 
 /// So little room that what is deleted is needed again before the store is synced.
@@ -64,6 +82,8 @@ const TIGHT: Load = Load {
     steps: 120,
     fsync_one_in: 60,
     pause_one_in: u64::MAX,
+    pause_ms: 700,
+    words_max: WORDS,
     off: &[&[None], &[None, Some(0)]],
 };
 
@@ -132,7 +152,8 @@ async fn write(
     let handle = open(client, index).await;
     for _ in 0..=random.below(2) {
         let start = random.below(WORDS as u64 / 2) as usize;
-        let words = start..start + 1 + random.below((WORDS - start) as u64) as usize;
+        let most = (WORDS - start).min(load.words_max);
+        let words = start..start + 1 + random.below(most as u64) as usize;
         let version = {
             let slot = &mut slots.borrow_mut()[index];
             slot.versions.push(Version { words: words.clone(), begun: tape.now() });
@@ -209,9 +230,12 @@ fn record(load: &Load, seed: u64) -> (Tape, Vec<Slot>) {
                 write(load, &tape, client, &slots, &mut random).await;
             }
             if random.below(load.pause_one_in) == 0 {
-                sleep(Duration::from_millis(random.below(700))).await;
+                sleep(Duration::from_millis(random.below(load.pause_ms))).await;
             }
         }
+        let pieces = clients.iter().map(|client| client.counts().compaction.compacted_pieces);
+        let is_worn = load.words_max < WORDS;
+        assert!(pieces.sum::<u64>() > 0 || !is_worn, "nothing was compacted");
     });
     ended.unwrap();
     (tape, slots.into_inner())
@@ -390,6 +414,12 @@ fn cut(load: &Load) -> usize {
 #[test]
 fn a_power_cut_takes_only_what_was_not_fsynced() {
     assert!(cut(&ROOMY) > 0, "no cut met unflushed data: this test shows nothing");
+}
+
+/// Goal: what fsync has made durable stays so when it is compacted (F10), and at each moment of that.
+#[test]
+fn compaction_keeps_what_was_fsynced() {
+    cut(&WORN);
 }
 
 /// Goal: a store that lost the deletion of a file does not name blocks that hold other data by now.

@@ -95,6 +95,7 @@ fn change_kind(call: &ChangeCall) -> &'static str {
         ChangeCall::Commit { .. } => "commit",
         ChangeCall::Fallocate { .. } => "fallocate",
         ChangeCall::CopyRange { .. } => "copy_range",
+        ChangeCall::Compact { .. } => "compact",
         ChangeCall::LeaseSpace { .. } => "lease_space",
         ChangeCall::ReturnSpace { .. } => "return_space",
         ChangeCall::SetLock { .. } | ChangeCall::Unlock(_) => "lock",

@@ -67,6 +67,7 @@ impl Shared {
                 | ChangeCall::Commit { .. }
                 | ChangeCall::Fallocate { .. }
                 | ChangeCall::CopyRange { .. }
+                | ChangeCall::Compact { .. }
                 | ChangeCall::ReturnSpace { .. } => {
                     Executed::Answer(self.execute_in_core(work, call))
                 }

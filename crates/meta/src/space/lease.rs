@@ -137,35 +137,21 @@ impl Transaction<'_> {
         let is_scarce = device.usage.free < device.usage.blocks / SCARCE_PARTS;
         let bytes = if is_scarce { wanted_bytes.clamp(FIRST_GRANT_BYTES, grown) } else { grown };
         let mut left = (bytes / block_size).max(1);
-        // Partly used segments first, those with the most room in long runs; then one that nobody used yet.
-        // Short runs only where there is nothing else: what is written to them is read in as many pieces.
+        // Long runs first, of segments that were used and then of one that nobody used yet. Shorter runs only
+        // where there is nothing else: what is written to them is read in as many pieces.
         let used = device.by_free.iter().rev();
         let in_runs =
             used.clone().take_while(|(free, _)| free.in_runs > 0).map(|(_, index)| *index);
         let fresh = device.touched..device.segment_count();
-        let mut segments: Vec<u64> = in_runs.chain(fresh).take(GRANT_SEGMENTS_MAX).collect();
-        let mut run_min = device.run_blocks();
-        if segments.is_empty() {
-            segments = used.map(|(_, index)| *index).take(GRANT_SEGMENTS_MAX).collect();
-            run_min = 1;
-        }
+        let long: Vec<u64> = in_runs.chain(fresh).take(GRANT_SEGMENTS_MAX).collect();
+        let all: Vec<u64> = used.map(|(_, index)| *index).take(GRANT_SEGMENTS_MAX).collect();
+        let runs = [device.run_blocks(), device.short_run_blocks(), 1];
         let incarnation = device.info.incarnation;
         let mut free = super::Ranges::default();
-        for index in segments {
-            let room = GRANT_RANGES_MAX.saturating_sub(free.as_slice().len());
-            if left == 0 || room == 0 {
-                break;
+        for (segments, run_min) in [&long, &all, &all].into_iter().zip(runs) {
+            if free.is_empty() {
+                self.take_free((session, id), segments, (&mut left, run_min), &mut free)?;
             }
-            let mut segment = self.segment(self.device(id)?, index)?;
-            let mut lease = self.lease(session, id, index)?.unwrap_or_default();
-            for range in segment.free.take(left, room, run_min) {
-                left -= range.count;
-                if !lease.free.insert(range) || !free.insert(range) {
-                    return Err(contradiction(&Key::Segment(id, index), "free and leased"));
-                }
-            }
-            self.put_segment(id, index, &segment)?;
-            self.put_lease(session, id, index, &lease)?;
         }
         if free.is_empty() {
             return Err(Errno::ENOSPC.into());
@@ -179,6 +165,37 @@ impl Transaction<'_> {
         let next = (grown * 2).min(SEGMENT_BYTES);
         self.space_effect(SpaceEffect::NextGrant { session, device: id, bytes: next });
         Ok(SpaceGrant { device: id, incarnation, free: free.as_slice().to_vec() })
+    }
+
+    /// Leases free runs of at least so many blocks in segments, until no blocks are `left` to lease.
+    fn take_free(
+        &mut self,
+        (session, id): (SessionId, DeviceId),
+        segments: &[u64],
+        (left, run_min): (&mut u64, u64),
+        free: &mut super::Ranges,
+    ) -> Result<(), Error> {
+        for &index in segments {
+            let room = GRANT_RANGES_MAX.saturating_sub(free.as_slice().len());
+            if *left == 0 || room == 0 {
+                break;
+            }
+            let mut segment = self.segment(self.device(id)?, index)?;
+            let taken = segment.free.take(*left, room, run_min);
+            if taken.is_empty() {
+                continue;
+            }
+            let mut lease = self.lease(session, id, index)?.unwrap_or_default();
+            for range in taken {
+                *left -= range.count;
+                if !lease.free.insert(range) || !free.insert(range) {
+                    return Err(contradiction(&Key::Segment(id, index), "free and leased"));
+                }
+            }
+            self.put_segment(id, index, &segment)?;
+            self.put_lease(session, id, index, &lease)?;
+        }
+        Ok(())
     }
 
     /// Takes back blocks that a session leased and did not name in a commit. EINVAL if any of them

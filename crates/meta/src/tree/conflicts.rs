@@ -10,7 +10,7 @@ use protocol::client::{
 };
 use protocol::files::NewFile;
 use protocol::inline::InlineRun;
-use protocol::{Errno, Extent, FileKind, InodeId, Rights, SessionId};
+use protocol::{Errno, Extent, FileKind, Generation, InodeId, Rights, SessionId};
 
 /// What is to be asked of those who hold something.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,6 +222,9 @@ impl Transaction<'_> {
                 }
                 conflicts
             }
+            ChangeCall::Compact { inode, generation, old, .. } => {
+                self.compact_conflicts(*inode, *generation, &old.0)?
+            }
             ChangeCall::SetLock { lock, .. } if !ring::mutant!("lock-spares-locks") => {
                 vec![recall(lock.inode, Rights::LOCKS)]
             }
@@ -232,6 +235,21 @@ impl Transaction<'_> {
             | ChangeCall::SetLock { .. }
             | ChangeCall::Unlock(_) => Vec::new(),
         })
+    }
+
+    /// Of a compaction that will be carried out.
+    fn compact_conflicts(
+        &self,
+        inode: InodeId,
+        generation: Generation,
+        old: &[Extent],
+    ) -> Result<Vec<Conflict>, Error> {
+        let file = self.file(inode)?;
+        let is_told = self.has_extents(&file, generation, old)?;
+        if !is_told || ring::mutant!("compaction-spares-readers") {
+            return Ok(Vec::new());
+        }
+        Ok(vec![recall(inode, Rights::READ)])
     }
 
     fn create_conflicts(&self, parent: InodeId, name: &Name) -> Result<Vec<Conflict>, Error> {

@@ -2,6 +2,7 @@
 
 use super::Outcome;
 use super::base::{Base, Effect, Layers};
+use super::compact::Compact;
 use super::data::Commit;
 use super::names::NewInode;
 use super::rename::Rename;
@@ -423,6 +424,11 @@ impl Transaction<'_> {
             } => {
                 let to = (*destination, *destination_offset);
                 self.copy_range(context, (*source, *source_offset), to, *length)
+            }
+            ChangeCall::Compact { inode, generation, old, allocations, new } => {
+                let (inode, generation) = (*inode, *generation);
+                let (old, new) = (&old.0, &new.0);
+                self.compact(context, Compact { inode, generation, old, allocations, new })
             }
             ChangeCall::LeaseSpace { device, wanted_bytes } => {
                 let grant = self.lease_space(context.session, *device, *wanted_bytes)?;

@@ -180,7 +180,7 @@ impl Transaction<'_> {
 
     /// Checks all that a commit says, takes the blocks that it names for the first time out of the session's
     /// leases, and returns them.
-    fn check_commit(
+    pub(super) fn check_commit(
         &mut self,
         context: &Context<'_>,
         commit: Commit<'_>,

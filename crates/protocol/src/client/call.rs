@@ -97,6 +97,7 @@ impl ChangeCall {
                 made_durable: durable.then_some(Some(*inode)),
                 ..change
             },
+            ChangeCall::Compact { inode, .. } => CallTraits { extents_of: about(inode), ..change },
             ChangeCall::CopyRange { source, destination, .. } => {
                 CallTraits { extents_of: [Some(*source), Some(*destination)], ..change }
             }
@@ -381,6 +382,20 @@ pub enum ChangeCall {
         destination_offset: u64,
         /// Bytes.
         length: u64,
+    },
+    /// Replaces extents of a file by others with the same bytes → [`Answer::Attr`]; EAGAIN, without a
+    /// change, unless the file has exactly the old ones between the first and the last of them.
+    Compact {
+        /// The inode.
+        inode: InodeId,
+        /// The truncate generation under which the old extents were read.
+        generation: Generation,
+        /// The extents whose bytes were read, ascending and apart.
+        old: ExtentList,
+        /// Allocations as of a commit. Their devices have flushed them.
+        allocations: Vec<NewAllocation>,
+        /// Where the same bytes of the file lie now, ascending and apart.
+        new: ExtentList,
     },
     /// Leases space → [`Answer::Space`], ENOSPC when nothing is free after recalls.
     LeaseSpace {

@@ -84,6 +84,7 @@ impl ChangeCall {
             ChangeCall::SetLock { .. } => kind(77, "set_lock", None),
             ChangeCall::Unlock(_) => kind(78, "unlock", None),
             ChangeCall::CreateFiles { .. } => kind(79, "create_files", None),
+            ChangeCall::Compact { inode, .. } => kind(80, "compact", *inode),
         }
     }
 }

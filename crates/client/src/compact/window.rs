@@ -1,0 +1,292 @@
+//! One compaction: copying pieces of a file to one place, and exchanging them.
+
+use crate::client::Client;
+use crate::extent_map::Run;
+use crate::inode::Inode;
+use crate::read::Committed;
+use crate::session::{ReadGuard, SessionStamp};
+use crate::space::Allocated;
+use protocol::client::{Answer, Call, ChangeCall};
+use protocol::space::NewAllocation;
+use protocol::{DeviceId, Errno, Extent, ExtentList, Generation, Place};
+use ring::Shared;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Most pieces that one compaction puts together: bounds a transaction of the metadata service.
+const PIECES_MAX: usize = 1024;
+
+/// More commands than one for so many bytes are worth a compaction, from a few on.
+const COMMAND_BYTES: u64 = 128 << 10;
+const COMMANDS_MIN: u64 = 4;
+
+/// So often space is leased for a copy: a grant may be of less than was asked for, or of short runs.
+const LEASES_MAX: usize = 2;
+
+/// A compaction has to save as many commands of so many.
+const COMMANDS_SAVED_PARTS: usize = 2;
+
+/// Bytes that lie in so many times their size of blocks are worth a compaction.
+const HELD_QUARTERS: u64 = 5;
+
+/// A copy that a device has acknowledged.
+#[derive(Debug)]
+pub(super) struct Copied {
+    generation: Generation,
+    old: Vec<Extent>,
+    new: Vec<Extent>,
+    device: DeviceId,
+    allocated: Vec<Allocated>,
+    /// The last write to the device.
+    number: u64,
+    session: SessionStamp,
+    /// Commands that it took to read the old pieces.
+    commands: usize,
+    /// Until the exchange is answered the old blocks hold nothing else: what was read from them is still
+    /// there if the file still names them.
+    _epoch: Option<ReadGuard>,
+}
+
+/// What became of some pieces.
+pub(super) struct Look {
+    /// They are all up to here.
+    pub(super) end: u64,
+    /// Their copy, if they were worth it.
+    pub(super) copied: Option<Copied>,
+    /// They are in many pieces, and left alone while the file is written.
+    pub(super) is_left: bool,
+}
+
+impl Copied {
+    /// Where it begins in the file.
+    pub(super) fn offset(&self) -> u64 {
+        self.old.first().map_or(0, |extent| extent.offset)
+    }
+}
+
+/// Whether pieces take too many commands.
+fn is_slow(pieces: &Committed) -> bool {
+    let commands = pieces.commands as u64;
+    commands >= COMMANDS_MIN && commands > pieces.bytes().div_ceil(COMMAND_BYTES)
+}
+
+/// Whether pieces hold too many blocks.
+fn is_large(pieces: &Committed, block_size: u64) -> bool {
+    pieces.held_bytes > pieces.bytes() * HELD_QUARTERS / 4 + 4 * block_size
+}
+
+fn old_extent(run: &Run<Place>) -> Extent {
+    Extent { offset: run.offset, length: run.length as u32, place: run.place }
+}
+
+/// The extents of runs that were copied, one after the other, into allocations.
+fn extents_in(runs: &[Run<Place>], allocated: &[Allocated], block_size: u32) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::new();
+    let mut rest = allocated.iter();
+    // Where in the present allocation the next byte goes.
+    let (mut present, mut at) = (rest.next(), 0);
+    for run in runs {
+        let (mut offset, mut left) = (run.offset, run.length as u32);
+        while left > 0 {
+            let Some(allocation) = present else { return extents };
+            let length = left.min(allocation.blocks * block_size - at);
+            if length == 0 {
+                (present, at) = (rest.next(), 0);
+                continue;
+            }
+            let place = Place { allocation: allocation.allocation, at };
+            let next = Extent { offset, length, place };
+            match extents.last_mut() {
+                Some(last) if last.continues_in(&next) => last.length += length,
+                _ => extents.push(next),
+            }
+            (offset, left, at) = (offset + u64::from(length), left - length, at + length);
+        }
+    }
+    extents
+}
+
+impl Client {
+    /// Copies the next pieces of a range, if they are worth it.
+    ///
+    /// # Errors
+    /// ESTALE if the file is gone; else what stands in the way for now.
+    pub(super) async fn copy_pieces(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        range: Range<u64>,
+        is_quiet: bool,
+    ) -> Result<Look, Errno> {
+        let session = self.session.life.stamp();
+        let generation = inode.state.borrow().generation;
+        let pieces = self.find_pieces(inode, range.clone(), PIECES_MAX).await?;
+        let end = pieces.end.max(range.start + 1);
+        let none = |is_left| Ok(Look { end, copied: None, is_left });
+        let Some(device) = self.home_of(&pieces) else { return none(false) };
+        let info = self.devices.usable(device).ok_or(Errno::EIO)?;
+        let (is_slow, is_large) = (is_slow(&pieces), is_large(&pieces, info.block_size.into()));
+        let is_worth_it = is_large || is_slow && is_quiet;
+        if !is_worth_it {
+            return none(is_slow);
+        }
+        self.find_room().await?;
+        // Writers need their memory more.
+        let memory = self.dirty_budget.try_acquire(pieces.bytes() as usize).ok_or(Errno::EAGAIN)?;
+        let bytes = self.read_pieces(&pieces, info.block_size as usize).await?;
+        let allowed = (pieces.commands / COMMANDS_SAVED_PARTS).max(1);
+        let allocated = self.allocate_for(device, bytes.len(), info.block_size, allowed).await?;
+        let number = self.write_copy(&allocated, bytes, info.block_size, session).await?;
+        drop(memory);
+        let copied = Copied {
+            generation,
+            old: pieces.runs.iter().map(old_extent).collect(),
+            new: extents_in(&pieces.runs, &allocated, info.block_size),
+            device,
+            allocated,
+            number,
+            session,
+            commands: pieces.commands,
+            _epoch: (!ring::mutant!("compaction-drops-epoch")).then_some(pieces.epoch),
+        };
+        Ok(Look { end, copied: Some(copied), is_left: false })
+    }
+
+    /// The device that most of some pieces lies on, if it may take all of them: what lies on a disk is not
+    /// moved into memory.
+    fn home_of(&self, pieces: &Committed) -> Option<DeviceId> {
+        let mut devices: Vec<(DeviceId, u64)> = Vec::new();
+        for run in &pieces.runs {
+            let device = run.place.allocation.device;
+            match devices.iter_mut().find(|(known, _)| *known == device) {
+                Some((_, bytes)) => *bytes += run.length,
+                None => devices.push((device, run.length)),
+            }
+        }
+        let is_volatile = |id: DeviceId| self.devices.info(id).is_none_or(|info| info.is_volatile);
+        let is_all_volatile = devices.iter().all(|(device, _)| is_volatile(*device));
+        devices.retain(|(device, _)| {
+            self.devices.usable(*device).is_some() && (is_all_volatile || !is_volatile(*device))
+        });
+        devices.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(device, _)| device)
+    }
+
+    /// Allocates blocks for so many bytes side by side, or else in at most `pieces_max` runs. What is leased and
+    /// free may lie in pieces itself, from writes: then more is leased.
+    async fn allocate_for(
+        self: &Rc<Self>,
+        device: DeviceId,
+        bytes: usize,
+        block_size: u32,
+        pieces_max: usize,
+    ) -> Result<Vec<Allocated>, Errno> {
+        let blocks = (bytes / block_size as usize) as u32;
+        for number in 0..=LEASES_MAX {
+            let pieces_max = if number == LEASES_MAX { pieces_max } else { 1 };
+            if let Some(allocated) = self.try_allocate(device, blocks, block_size, pieces_max) {
+                return Ok(allocated);
+            }
+            // Here, and nowhere else.
+            if number < LEASES_MAX && self.lease_space(device, bytes as u64).await? != device {
+                return Err(Errno::ENOSPC);
+            }
+        }
+        Err(Errno::ENOSPC)
+    }
+
+    fn try_allocate(
+        &self,
+        device: DeviceId,
+        blocks: u32,
+        block_size: u32,
+        pieces_max: usize,
+    ) -> Option<Vec<Allocated>> {
+        let mut space = self.space.borrow_mut();
+        let mut reserved = space.reserve(device, u64::from(blocks))?;
+        let (mut allocated, mut left) = (Vec::new(), blocks);
+        while left > 0 && allocated.len() < pieces_max {
+            let Some(next) = space.allocate(&mut reserved, left, block_size) else { break };
+            left -= next.blocks;
+            allocated.push(next);
+        }
+        if left > 0 {
+            for part in &allocated {
+                space.give_back(part);
+            }
+            return None;
+        }
+        Some(allocated)
+    }
+
+    /// Writes a copy to its blocks; answers the number of the last write. Blocks of a write that failed stay
+    /// out of use until the session ends.
+    async fn write_copy(
+        self: &Rc<Self>,
+        allocated: &[Allocated],
+        bytes: Shared,
+        block_size: u32,
+        session: SessionStamp,
+    ) -> Result<u64, Errno> {
+        let mut newest = 0;
+        let mut at = 0;
+        for part in allocated {
+            let length = (part.blocks * block_size) as usize;
+            let address = part.allocation.block * u64::from(block_size);
+            let chunk = bytes.slice(at..at + length);
+            let device = part.allocation.device;
+            newest = self.write_device(device, address, chunk, session).await?.max(newest);
+            at += length;
+        }
+        Ok(newest)
+    }
+
+    /// Has the device flush a copy, and the service take it for what was copied; false if the file is another
+    /// by now.
+    pub(super) async fn exchange(self: &Rc<Self>, inode: &Rc<Inode>, copied: Copied) -> bool {
+        let Copied { generation, device, number, session, commands, .. } = copied;
+        let is_lazy = ring::mutant!("compaction-unflushed");
+        if !is_lazy && self.flush_device(device, number).await.is_err() {
+            return false;
+        }
+        let is_flushed = is_lazy || self.is_flushed(device, number);
+        if !self.session.life.is_present(session) || !is_flushed {
+            return false;
+        }
+        let name = |allocated: &Allocated| {
+            let Allocated { allocation, blocks, incarnation } = *allocated;
+            NewAllocation { allocation, blocks, incarnation, is_flushed }
+        };
+        let bytes: u64 = copied.old.iter().map(|extent| u64::from(extent.length)).sum();
+        let call = Call::Change(ChangeCall::Compact {
+            inode: inode.id,
+            generation,
+            old: ExtentList(copied.old),
+            allocations: copied.allocated.iter().map(name).collect(),
+            new: ExtentList(copied.new),
+        });
+        match self.session.call_or_know(call).await {
+            Ok(Answer::Attr(_)) => {
+                self.compaction.count(|counts| {
+                    counts.compacted_bytes += bytes;
+                    counts.compacted_pieces += commands as u64;
+                });
+                true
+            }
+            Err(failure) if failure.is_refusal => {
+                self.compaction.count(|counts| counts.compactions_overtaken += 1);
+                if self.session.life.is_present(session) {
+                    let mut space = self.space.borrow_mut();
+                    for part in &copied.allocated {
+                        space.give_back(part);
+                    }
+                }
+                false
+            }
+            // The file may name the copy: its blocks stay out of use until the session ends, and what is
+            // cached may be older.
+            Ok(_) | Err(_) => {
+                inode.state.borrow_mut().forget_data();
+                false
+            }
+        }
+    }
+}

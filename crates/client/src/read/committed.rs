@@ -1,0 +1,127 @@
+//! Reading committed data for a copy of it: what lies on devices, past what is dirty or read ahead.
+
+use super::{AHEAD_BYTES, Asked, Part, Validity, command};
+use crate::client::Client;
+use crate::extent_map::Run;
+use crate::inode::Inode;
+use crate::session::ReadGuard;
+use protocol::{DeviceId, Errno, Place, Rights};
+use ring::{Buffer, Chunk, Shared};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The pieces that a range of a file lies in.
+pub(crate) struct Committed {
+    /// In the order of the file.
+    pub(crate) runs: Vec<Run<Place>>,
+    /// They are all up to here.
+    pub(crate) end: u64,
+    /// Commands that reading them takes.
+    pub(crate) commands: usize,
+    /// Bytes of the blocks that they touch.
+    pub(crate) held_bytes: u64,
+    /// From before the pieces were found: their blocks hold nothing else while it lives.
+    pub(crate) epoch: ReadGuard,
+    validity: Validity,
+}
+
+impl Committed {
+    /// Bytes of all pieces.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.length).sum()
+    }
+}
+
+impl Client {
+    /// Finds the pieces of a range, the first `count_max` of them.
+    ///
+    /// # Errors
+    /// EIO if some of it is lost or on a device that is not known, those of a call.
+    pub(crate) async fn find_pieces(
+        self: &Rc<Self>,
+        inode: &Inode,
+        range: Range<u64>,
+        count_max: usize,
+    ) -> Result<Committed, Errno> {
+        let (validity, epoch) = (self.validity(), self.session.life.hold());
+        let cached = {
+            let state = inode.state.borrow();
+            let may_use = state.rights.contains(Rights::READ);
+            may_use.then(|| state.extents(range.start, range.end)).flatten()
+        };
+        let (mut runs, mut end) = if let Some((_, runs)) = cached {
+            (runs, range.end)
+        } else {
+            let Asked { extents, covered_to, .. } =
+                self.ask_extents(inode, range.start, AHEAD_BYTES).await?;
+            let end = covered_to.min(range.end);
+            let clipped = extents.iter().filter_map(|extent| extent.clip(range.start, end));
+            let run = |extent: protocol::Extent| {
+                let length = u64::from(extent.length);
+                Run { offset: extent.offset, length, place: extent.place }
+            };
+            (clipped.map(run).collect(), end)
+        };
+        if let Some(next) = runs.get(count_max) {
+            end = next.offset;
+            runs.truncate(count_max);
+        }
+        let parts = self.parts_of(&runs)?;
+        let commands = command::of_parts(&parts, |device| self.block_size(device))?.len();
+        let held_bytes = self.held_by(&runs)?;
+        Ok(Committed { runs, end, commands, held_bytes, epoch, validity })
+    }
+
+    fn parts_of(&self, runs: &[Run<Place>]) -> Result<Vec<Part>, Errno> {
+        runs.iter().map(|run| self.device_part(&run.place, run.length)).collect()
+    }
+
+    /// Bytes of the blocks that runs touch, each block once.
+    fn held_by(&self, runs: &[Run<Place>]) -> Result<u64, Errno> {
+        let mut blocks: Vec<(DeviceId, u64, u64)> = Vec::with_capacity(runs.len());
+        for run in runs {
+            let device = run.place.allocation.device;
+            let block_size = u64::from(self.block_size(device)?);
+            let start = run.place.allocation.block * block_size + u64::from(run.place.at);
+            let end = (start + run.length).next_multiple_of(block_size);
+            blocks.push((device, start / block_size * block_size, end));
+        }
+        blocks.sort_unstable();
+        let mut held = 0;
+        let mut done = (DeviceId(0), 0);
+        for (device, start, end) in blocks {
+            let start = if done.0 == device { start.max(done.1) } else { start };
+            held += end.saturating_sub(start);
+            done = (device, if done.0 == device { end.max(done.1) } else { end });
+        }
+        Ok(held)
+    }
+
+    /// Reads pieces, one after the other, padded with zeros to a multiple of `block_size`.
+    ///
+    /// # Errors
+    /// EAGAIN if they may hold something else by now, EIO.
+    pub(crate) async fn read_pieces(
+        self: &Rc<Self>,
+        pieces: &Committed,
+        block_size: usize,
+    ) -> Result<Shared, Errno> {
+        let chunks = self.carry_out(self.parts_of(&pieces.runs)?, None).await?;
+        if !self.still_holds(&pieces.validity) {
+            return Err(Errno::EAGAIN);
+        }
+        Ok(gather(&chunks, block_size))
+    }
+}
+
+fn gather(chunks: &[Chunk], block_size: usize) -> Shared {
+    let used: usize = chunks.iter().map(Chunk::len).sum();
+    let padded = used.next_multiple_of(block_size);
+    let mut buffer = Buffer::with_capacity(padded);
+    for chunk in chunks {
+        buffer.extend_from_chunk(chunk, 0..chunk.len());
+    }
+    buffer.set_len(padded);
+    buffer[used..].fill(0);
+    buffer.freeze()
+}
