@@ -8,6 +8,7 @@
 mod catalog;
 mod http;
 mod pages;
+mod token;
 
 use crate::error::Error;
 use crate::live::Life;
@@ -21,6 +22,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
+pub use token::Token;
 
 /// Most pages that are kept.
 const KEPT_MAX: usize = 64;
@@ -35,6 +37,8 @@ type Key = (String, String, Language, Stamp);
 pub struct Site {
     places: Vec<PathBuf>,
     language: Option<Language>,
+    /// What a request has to bring.
+    token: Option<Token>,
     kept: Mutex<VecDeque<(Key, Arc<Vec<u8>>)>>,
 }
 
@@ -42,7 +46,13 @@ impl Site {
     /// A site of the results at and below these places; `language` is that of its pages, if not each
     /// experiment's own.
     pub fn new(places: Vec<PathBuf>, language: Option<Language>) -> Self {
-        Self { places, language, kept: Mutex::default() }
+        Self { places, language, token: None, kept: Mutex::default() }
+    }
+
+    /// The same, for those alone who bring a token.
+    #[must_use]
+    pub fn with_token(self, token: Token) -> Self {
+        Self { token: Some(token), ..self }
     }
 
     /// Answers requests until `stop` is set.
@@ -54,6 +64,9 @@ impl Site {
 
     /// Answers a request.
     fn answer(&self, request: &Request) -> Response {
+        if let Some(refusal) = self.token.as_ref().and_then(|token| token.refusal(request)) {
+            return refusal;
+        }
         let wanted = request.query("language").and_then(Language::of_code);
         let language = wanted.or(self.language);
         let Some(path) = request.path.strip_prefix('/') else { return Response::not_found() };
@@ -131,7 +144,7 @@ impl Site {
         };
         let is_page = kind.starts_with("text/html");
         let download = (!is_page && !kind.starts_with("image/")).then(|| what.to_string());
-        Ok(Some(Response { status: 200, kind, body, download }))
+        Ok(Some(Response { status: 200, kind, body, download, moved: None }))
     }
 
     /// A chart by the name of its file: `charts/NAME.svg` or `.png`.

@@ -52,12 +52,20 @@ pub(super) struct Request {
     is_head: bool,
     /// The host that was asked, without port.
     host: Option<String>,
+    /// The cookies, as they came.
+    cookies: String,
 }
 
 impl Request {
     /// A value of the query.
     pub(super) fn query(&self, name: &str) -> Option<&str> {
         let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.into_iter().find(|(it, _)| *it == name).map(|(_, value)| value)
+    }
+
+    /// A cookie's value.
+    pub(super) fn cookie(&self, name: &str) -> Option<&str> {
+        let pairs = self.cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
         pairs.into_iter().find(|(it, _)| *it == name).map(|(_, value)| value)
     }
 }
@@ -79,19 +87,28 @@ pub(super) struct Response {
     pub(super) body: Body,
     /// The name under which it is to be kept, if it is no page.
     pub(super) download: Option<String>,
+    /// Where to go instead, and the cookie to take along.
+    pub(super) moved: Option<(String, String)>,
 }
 
 impl Response {
     /// A page.
     pub(super) fn page(text: String) -> Self {
         let body = Body::Kept(Arc::new(text.into_bytes()));
-        Self { status: 200, kind: "text/html; charset=utf-8", body, download: None }
+        Self { status: 200, kind: "text/html; charset=utf-8", body, download: None, moved: None }
     }
 
     /// A line that says what is wrong.
-    fn wrong(status: u16, text: &str) -> Self {
+    pub(super) fn wrong(status: u16, text: &str) -> Self {
         let body = Body::Kept(Arc::new(format!("{text}\n").into_bytes()));
-        Self { status, kind: "text/plain; charset=utf-8", body, download: None }
+        Self { status, kind: "text/plain; charset=utf-8", body, download: None, moved: None }
+    }
+
+    /// The answer is at this path, for who brings the cookie.
+    pub(super) fn moved(path: &str, cookie: String) -> Self {
+        // Two slashes at the front would be another host.
+        let path = format!("/{}", path.trim_start_matches('/'));
+        Self { moved: Some((path, cookie)), ..Self::wrong(303, "it is at another address") }
     }
 
     /// There is nothing of this name.
@@ -227,6 +244,8 @@ fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
         query: query.into(),
         is_head: method == "HEAD",
         host: host.map(|host| without_port(host).into()),
+        cookies: header("cookie")
+            .map_or_else(String::new, |it| String::from_utf8_lossy(it.value).into_owned()),
     }))
 }
 
@@ -250,6 +269,8 @@ fn send(
     };
     let reason = match response.status {
         200 => "OK",
+        303 => "See Other",
+        401 => "Unauthorized",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
@@ -271,6 +292,10 @@ fn send(
     if let Some(name) = &response.download {
         // Names are of the fixed set: no quotes, no ends of lines.
         let _ = write!(head, "Content-Disposition: attachment; filename=\"{name}\"\r\n");
+    }
+    if let Some((path, cookie)) = &response.moved {
+        // A path of a request has no ends of lines: its parser refuses them.
+        let _ = write!(head, "Location: {path}\r\nSet-Cookie: {cookie}\r\n");
     }
     head.push_str("\r\n");
     stream.write_all(head.as_bytes())?;

@@ -212,5 +212,5 @@ pub(super) fn failed(language: Language, error: &Error) -> Response {
     let said = format!("<h1>{title}</h1>\n<p>{}</p>\n", escape(&error.to_string()));
     let page = shell(language, title, "", &said).into_bytes();
     let kind = "text/html; charset=utf-8";
-    Response { status: 500, kind, body: Body::Kept(Arc::new(page)), download: None }
+    Response { status: 500, kind, body: Body::Kept(Arc::new(page)), download: None, moved: None }
 }

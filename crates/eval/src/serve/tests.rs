@@ -255,3 +255,34 @@ fn waiting_is_bounded() {
     assert_eq!(split(&served.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")).0, 503);
     drop(idle);
 }
+
+/// Goal: a site with a token shows nothing without it, not even whether something is there. Its address leads once to
+/// the address without it, with a cookie; the cookie is enough from then on, and a wrong one is not.
+#[test]
+fn a_token_is_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    results(directory.path(), "one");
+    let token = Token::generate();
+    let site = Site::new(vec![directory.path().into()], None).with_token(token.clone());
+    let served = Served::of(move |listener, stop| site.serve(listener, stop).unwrap());
+    let with = |path: &str, cookie: &str| {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost:1\r\nCookie: {cookie}\r\n\r\n");
+        split(&served.send(request.as_bytes()))
+    };
+    for path in ["/", "/nothing", "/?token=", "/?token=0", "/one/results.csv"] {
+        let (status, head, body) = with(path, "token=; other=1");
+        assert_eq!(status, 401, "{path}");
+        assert!(!head.contains("Set-Cookie") && body.len() < 128, "{path}");
+    }
+    let (status, head, _) = served.get(&format!("//elsewhere/{}", token.query()));
+    assert_eq!(status, 303);
+    assert!(head.contains("\r\nLocation: /elsewhere/\r\n"), "{head}");
+    let cookie = head.split("Set-Cookie: ").nth(1).unwrap().split(';').next().unwrap();
+    assert!(head.contains("HttpOnly; SameSite=Strict"), "{head}");
+    assert_eq!(with("/", &format!("other=1; {cookie}")).0, 200);
+    assert_eq!(with("/nothing", cookie).0, 404);
+    let half = &cookie[..cookie.len() - 1];
+    assert_eq!(with("/", half).0, 401);
+    assert!(!format!("{token:?}").contains(&token.query()[8..]));
+}

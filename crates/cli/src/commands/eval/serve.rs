@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use eval::messages::Language;
-use eval::serve::Site;
+use eval::serve::{Site, Token};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -37,12 +37,18 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .context("cannot watch for signals")?;
     }
-    if !address.ip().is_loopback() {
+    let site = Site::new(args.places.clone(), args.language);
+    let site = if address.ip().is_loopback() {
+        println!("http://{address}/");
+        site
+    } else {
+        let token = Token::generate();
+        println!("http://{address}/{}", token.query());
         eprintln!(
-            "warning: any program that reaches {address} can read all results, without a password"
+            "The token lets in those who have this address; it changes with each start. HTTP is not encrypted."
         );
-    }
-    println!("http://{address}/");
-    Site::new(args.places.clone(), args.language).serve(&listener, &stop)?;
+        site.with_token(token)
+    };
+    site.serve(&listener, &stop)?;
     Ok(ExitCode::SUCCESS)
 }
