@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::key::{Psk, shown};
 use crate::server::{Asked, Server, library};
 use crate::wires::Wired;
+use ring::Buffer;
 use s2n_tls::config::{self, Config};
 use s2n_tls::connection::Connection;
 use s2n_tls::enums::{Blinding, Mode, Version};
@@ -338,6 +339,22 @@ impl Session {
         let _ = self
             .wired
             .with(&mut &[][..], |connection| connection.poll_shutdown_send().map_ok(|_| ()));
+    }
+
+    /// Lends a buffer that takes what is to be sent from now on, as far as it has room.
+    pub(crate) fn lend(&mut self, buffer: Buffer) {
+        *self.wired.lent() = Some(buffer);
+    }
+
+    /// Takes back what was lent. What it holds is to be sent before [`Session::take_output`].
+    pub(crate) fn take_lent(&mut self) -> Option<Buffer> {
+        self.wired.lent().take()
+    }
+
+    /// Whether there is something to send.
+    pub(crate) fn has_output(&mut self) -> bool {
+        self.wired.lent().as_ref().is_some_and(|lent| !lent.is_empty())
+            || !self.wired.output().is_empty()
     }
 
     /// What is to be sent.

@@ -17,8 +17,10 @@ use std::task::{Context, Poll, Waker, ready};
 
 /// Plain text of a record, at most.
 const RECORD_BYTES: usize = 16 << 10;
-/// Plain text that is encrypted before some of it is sent: whole records.
-const PIECE_BYTES: usize = 128 << 10;
+/// Plain text that is encrypted before some of it is sent: whole records, which fit into [`SEND_BYTES`] encrypted.
+const PIECE_BYTES: usize = 15 * RECORD_BYTES;
+/// Room for encrypted bytes on their way.
+const SEND_BYTES: usize = 256 << 10;
 /// Room for received bytes at first, as every stranger gets it.
 const RECEIVE_BYTES_FIRST: usize = 4 << 10;
 /// Room for received bytes at most; it doubles when it is filled.
@@ -252,18 +254,24 @@ impl Secure {
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if let Some(op) = &mut self.sending {
-                let (result, chunks) = ready!(Pin::new(op).poll(cx));
+                let (result, mut chunks) = ready!(Pin::new(op).poll(cx));
                 self.sending = None;
+                chunks.clear();
                 self.chunks = chunks;
                 result?;
             }
-            if self.session.output().is_empty() {
+            if !self.session.has_output() {
                 return Poll::Ready(Ok(()));
             }
-            let output = self.session.take_output(std::mem::take(&mut self.spare));
             let mut chunks = std::mem::take(&mut self.chunks);
-            chunks.push(Chunk::copy_from(&output));
-            self.spare = output;
+            if let Some(lent) = self.session.take_lent().filter(|lent| !lent.is_empty()) {
+                chunks.push(Chunk::from(lent));
+            }
+            if !self.session.output().is_empty() {
+                let output = self.session.take_output(std::mem::take(&mut self.spare));
+                chunks.push(Chunk::copy_from(&output));
+                self.spare = output;
+            }
             self.sending = Some(self.tcp.send_vectored(chunks));
         }
     }
@@ -290,7 +298,7 @@ impl Secure {
             } else if !self.unread.is_empty() {
                 self.shake();
             }
-            let has_output = self.sending.is_none() && !self.session.output().is_empty();
+            let has_output = self.sending.is_none() && self.session.has_output();
             if has_output || self.failure.is_some() || !self.unread.is_empty() {
                 continue;
             }
@@ -415,9 +423,13 @@ impl Secure {
             if let Some(failure) = &self.failure {
                 return Poll::Ready(Err(io::Error::other(failure.clone())));
             }
-            ready!(flushed)?;
-            if outgoing.is_done() {
-                return Poll::Ready(Ok(()));
+            // While a piece is on its way the next one is encrypted, and no more.
+            let is_ahead = flushed.is_pending() && self.session.has_output();
+            if outgoing.is_done() || is_ahead {
+                return flushed;
+            }
+            if let Poll::Ready(Err(error)) = flushed {
+                return Poll::Ready(Err(error));
             }
             if !self.session.is_open() && !self.session.has_ended() {
                 self.sender = Some(cx.waker().clone());
@@ -433,6 +445,9 @@ impl Secure {
     fn encrypt(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
         let Outgoing { chunks, index, offset } = outgoing;
         let mut room = PIECE_BYTES;
+        if has_bytes(&chunks[*index..], *offset + RECORD_BYTES) {
+            self.session.lend(Buffer::with_capacity(SEND_BYTES));
+        }
         while room > 0
             && let Some(chunk) = chunks.get(*index)
         {
@@ -465,6 +480,15 @@ impl Secure {
         }
         Ok(())
     }
+}
+
+/// Whether chunks have so many bytes together: what is less is sent from a copy of its own length.
+fn has_bytes(chunks: &[Chunk], wanted: usize) -> bool {
+    let mut bytes = 0;
+    chunks.iter().any(|chunk| {
+        bytes += chunk.len();
+        bytes >= wanted
+    })
 }
 
 impl Outgoing {

@@ -1,12 +1,14 @@
 //! The two functions by which the library asks for bytes and gives bytes, on memory instead of a socket.
 //!
 //! The library calls them only inside its own functions, which [`Wired`] alone calls: with `input` lent for the
-//! time of the call. What the library wants to send gathers in `output`.
+//! time of the call. What the library wants to send gathers in `output`, or in a buffer that is lent for that, from
+//! which it is sent without another copy.
 #![allow(unsafe_code, reason = "the library's callbacks are C functions; see SAFETY notes")]
 
 use crate::error::Error;
 use crate::server::library;
 use libc::{c_int, c_void};
+use ring::Buffer;
 use s2n_tls::connection::Connection;
 use std::ptr::{self, NonNull};
 
@@ -17,6 +19,8 @@ struct Wires {
     input_bytes: usize,
     /// Set when a stream of which all was taken is at its end.
     is_at_end: bool,
+    /// Takes what is to be sent before `output` does, while it has room and `output` is empty.
+    lent: Option<Buffer>,
     output: Vec<u8>,
 }
 
@@ -43,8 +47,13 @@ unsafe impl Send for Wired {}
 
 impl Wired {
     pub(crate) fn new(mut connection: Connection) -> Result<Self, Error> {
-        let wires =
-            Wires { input: ptr::null(), input_bytes: 0, is_at_end: false, output: Vec::new() };
+        let wires = Wires {
+            input: ptr::null(),
+            input_bytes: 0,
+            is_at_end: false,
+            lent: None,
+            output: Vec::new(),
+        };
         let wires = Owned(NonNull::from(Box::leak(Box::new(wires))));
         let context: *mut c_void = wires.0.as_ptr().cast();
         let fail = |error: s2n_tls::error::Error| library(&error);
@@ -91,7 +100,13 @@ impl Wired {
         &self.connection
     }
 
-    /// What is to be sent.
+    /// The buffer that is lent for what is to be sent first.
+    pub(crate) fn lent(&mut self) -> &mut Option<Buffer> {
+        // SAFETY: `&mut self` is held as long as the reference lives; no callback runs before it ends.
+        unsafe { &mut (*self.wires.0.as_ptr()).lent }
+    }
+
+    /// What is to be sent, behind what the lent buffer has.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         // SAFETY: `&mut self` is held as long as the reference lives; no callback runs before it ends.
         unsafe { &mut (*self.wires.0.as_ptr()).output }
@@ -134,6 +149,11 @@ unsafe extern "C" fn send(context: *mut c_void, bytes: *const u8, count: u32) ->
     let (wires, bytes) = unsafe {
         (&mut *context.cast::<Wires>(), std::slice::from_raw_parts(bytes, count as usize))
     };
-    wires.output.extend_from_slice(bytes);
+    match &mut wires.lent {
+        Some(lent) if wires.output.is_empty() && lent.capacity() - lent.len() >= bytes.len() => {
+            lent.extend_from_slice(bytes);
+        }
+        _ => wires.output.extend_from_slice(bytes),
+    }
     count as c_int
 }
