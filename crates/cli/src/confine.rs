@@ -11,6 +11,7 @@ use landlock::{
     ABI, Access, AccessFs, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
     RulesetStatus, path_beneath_rules,
 };
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::path::Path;
 
 /// The interface whose rights are asked for; an older kernel enforces those it knows.
@@ -20,6 +21,18 @@ const WANTED: ABI = ABI::V5;
 /// started with. For processes that make no files on behalf of others.
 pub(crate) fn keep_files_private() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+}
+
+/// From now on the kernel writes no memory of this process, nor of those it starts, to a core file, and pipes none to a
+/// handler of such: the process holds keys. A limit of 0 bytes would leave the pipe open; at 1 the kernel writes
+/// nothing (`do_coredump`). Nothing else is taken away: `/proc/PID` stays as it is for the process's own user, as
+/// `PR_SET_DUMPABLE` would not leave it, by whose entries `down` and `gc` find what belongs to a job.
+pub(crate) fn keep_out_of_core_files() {
+    let one = Rlimit { current: Some(1), maximum: Some(1) };
+    if let Err(error) = setrlimit(Resource::Core, one) {
+        // A limit of 0 may not be raised, and lets no core file be written; only a handler would get it.
+        tracing::info!(%error, "core files are limited by who started this process");
+    }
 }
 
 /// How well this process is confined.

@@ -75,6 +75,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let mut signals = signals::watch_service()?;
     // What is made on the mount goes by the umask that the kernel gives with each request.
     crate::confine::keep_files_private();
+    crate::confine::keep_out_of_core_files();
     let config = NodeConfig::read(&args.config)?;
     let credential = config.read_credential()?;
     let held = config.pid_file.as_deref().map(Held::take).transpose()?;
