@@ -151,7 +151,7 @@ local function create(job_id, wanted, job)
 		table.insert(hosts, "root@" .. name)
 	end
 	-- As a line: a file of the same name in the working directory is not meant.
-	local words = { "tsumugi", "up", "--nodes", quote(table.concat(hosts, ",")), "--insecure", "--job", pool(job_id),
+	local words = { "tsumugi", "up", "--nodes", quote(table.concat(hosts, ",")), "--job", pool(job_id),
 		"--owner", job.uid, "--owner-slurm-job", job_id, "--mount-base", mount(job_id), "--size",
 		quote(wanted.size or site.size or "2G") }
 	if site.device_dir then

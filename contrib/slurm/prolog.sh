@@ -17,6 +17,6 @@ nodes=$(scontrol show hostnames "$SLURM_NODELIST" | paste -sd, -)
 # A requeued job has the number of its earlier run, whose epilog may have been lost with its node.
 tsumugi down --slurm-job "$SLURM_JOB_ID" >&2
 # shellcheck disable=SC2086 # options are several words
-exec tsumugi up --nodes "$nodes" --insecure --job "$SLURM_JOB_ID" --owner "$SLURM_JOB_USER" \
+exec tsumugi up --nodes "$nodes" --job "$SLURM_JOB_ID" --owner "$SLURM_JOB_USER" \
     --owner-slurm-job "$SLURM_JOB_ID" --mount-base "/run/tsumugi/$SLURM_JOB_ID.mnt" --size "${size:-2G}" \
     ${device_dir:+--device-dir "$device_dir"} $options >&2

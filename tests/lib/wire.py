@@ -141,6 +141,7 @@ class Admin(Connection):
             return found
 
         devices = reader.list(device)
+        reader.list(number)
         names = ["read_local", "read_remote", "written_local", "written_remote", "commands",
                  "refused"]
         counts = reader.list(lambda: (number(), {name: number() for name in names}))

@@ -32,6 +32,8 @@ pub struct ClientConfig {
     pub session: SessionConfig,
     /// Devices that this process reaches without a socket.
     pub local: LocalDevices,
+    /// Connect in the clear to targets that take no TLS; without it they are not used.
+    pub plain_data: bool,
     /// Called with changes that others made, for whoever caches outside of this client (the
     /// kernel); always after the recall that told of it was answered.
     pub changes: Option<Box<dyn Fn(Change)>>,
@@ -120,7 +122,7 @@ impl Client {
     pub async fn start(config: ClientConfig) -> Result<Rc<Client>, String> {
         let session = Session::new(config.session.clone());
         let client = Rc::new(Client {
-            devices: Devices::new(config.local, config.session.node.clone()),
+            devices: Devices::new(config.local, config.plain_data, config.session.node.clone()),
             session: Rc::clone(&session),
             inodes: RefCell::default(),
             space: RefCell::default(),

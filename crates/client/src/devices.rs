@@ -16,7 +16,7 @@ use metrics::{Family, Point};
 use pool_device::{PoolDevice, Way};
 use protocol::client::{Answer, Call, SessionCall};
 use protocol::space::DeviceInfo;
-use protocol::{DeviceId, Epoch, Errno, HostId, Incarnation, InodeId};
+use protocol::{DataKey, DeviceId, Epoch, Errno, HostId, Incarnation, InodeId};
 use ring::local::Notify;
 use ring::{Chunk, RegionSlice, Segment, Segments, Shared};
 use serde::Serialize;
@@ -31,6 +31,10 @@ const TRIES_MAX: u32 = 3;
 /// Pauses between attempts to connect that break while they are made.
 const CONNECT_PAUSES: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
+
+/// Why a target is not connected to that takes no TLS.
+const IN_THE_CLEAR: &str =
+    "its node has `plain_data` and takes data in the clear, this one does not";
 
 /// Gives access to a device of this very process, if it is one: past the socket, but with the same
 /// admission check and counts as over it.
@@ -56,6 +60,8 @@ pub struct DeviceUse {
 /// All devices.
 pub(crate) struct Devices {
     local: LocalDevices,
+    /// See [`crate::ClientConfig::plain_data`].
+    plain_data: bool,
     /// The devices of this client's own node come first in `preferred`.
     node: RefCell<String>,
     known: RefCell<BTreeMap<DeviceId, Rc<PoolDevice>>>,
@@ -65,9 +71,9 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    pub(crate) fn new(local: LocalDevices, node: String) -> Devices {
+    pub(crate) fn new(local: LocalDevices, plain_data: bool, node: String) -> Devices {
         let (node, known) = (RefCell::new(node), RefCell::default());
-        Devices { local, node, known, losses: Cell::new(0), changed: Notify::new() }
+        Devices { local, plain_data, node, known, losses: Cell::new(0), changed: Notify::new() }
     }
 
     /// Whether any target is in contact with the service.
@@ -249,7 +255,7 @@ impl Client {
             let error = "the metadata service has no contact with it";
             return Err(self.failed(&pool_device, "asking for admission", &error, true));
         }
-        let Answer::Admitted(incarnation) = admitted? else { return Err(Errno::EPROTO) };
+        let Answer::Admitted { incarnation, key } = admitted? else { return Err(Errno::EPROTO) };
         let info = pool_device.info.borrow().clone();
         // The way leads to this incarnation: nothing that is known of an earlier one may go over it.
         self.update_devices(vec![DeviceInfo { incarnation, ..info }]);
@@ -262,7 +268,10 @@ impl Client {
             let times = self.session.times();
             // A probe that fails is made again.
             let patience = if is_probe { times.heartbeat } else { times.target_deadline };
-            Way::Remote(self.connect(&pool_device, &info, (identity.host, patience)).await?)
+            if key.is_none() && !self.devices.plain_data {
+                return Err(self.failed(&pool_device, "connecting", &IN_THE_CLEAR, false));
+            }
+            Way::Remote(self.connect(&pool_device, &info, (identity.host, key, patience)).await?)
         };
         self.session.life.check(session)?;
         pool_device.is_local.set(matches!(way, Way::Local(_)));
@@ -277,11 +286,12 @@ impl Client {
         self: &Rc<Self>,
         pool_device: &Rc<PoolDevice>,
         info: &DeviceInfo,
-        (host, patience): (HostId, Duration),
+        (host, key, patience): (HostId, Option<DataKey>, Duration),
     ) -> Result<remote::Remote, Errno> {
         let mut pauses = CONNECT_PAUSES.into_iter();
         loop {
-            let error = match remote::Remote::connect(info, host, patience, &self.session).await {
+            let (key, session) = (key.clone(), &self.session);
+            let error = match remote::Remote::connect(info, host, key, patience, session).await {
                 Ok(remote) => return Ok(remote),
                 Err(error) => error,
             };

@@ -75,10 +75,13 @@ impl Connection {
             connection.close(ConnectionEnd::Closed);
             return Err(Error::Timeout { address, what: "ICReq", timeout });
         }
-        if let Some(end) = connection.end() {
-            return Err(end.into());
+        let reason = connection.0.reason.borrow().clone();
+        match reason {
+            None => Ok(connection),
+            // What fails under TLS before the first answer is the handshake.
+            Some(end @ ConnectionEnd::Tls(_)) => Err(Error::SecureChannel(end)),
+            Some(end) => Err(end.into()),
         }
-        Ok(connection)
     }
 
     fn start(stream: Stream, options: &ConnectOptions, depth: u16) -> Self {
@@ -178,8 +181,9 @@ fn secure(stream: TcpStream, tls: &TlsOptions, options: &ConnectOptions) -> Resu
             Psk::new(psk.identity.as_bytes(), psk.secret, hash)
         })
         .collect();
-    let psks = psks.map_err(ConnectionEnd::TlsKey)?;
-    Ok(Stream::client(stream, &psks).map_err(ConnectionEnd::Tls)?)
+    let failed = |end| Error::SecureChannel(end);
+    let psks = psks.map_err(ConnectionEnd::TlsKey).map_err(failed)?;
+    Stream::client(stream, &psks).map_err(ConnectionEnd::Tls).map_err(failed)
 }
 
 impl Inner {

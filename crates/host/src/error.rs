@@ -184,6 +184,9 @@ pub enum Error {
     /// What is behind the namespace's identifier is now another namespace.
     #[error("{0} is now another namespace than the one that was opened")]
     NamespaceReplaced(Nsid),
+    /// TLS could not be agreed on: most often the two have no key in common.
+    #[error(transparent)]
+    SecureChannel(ConnectionEnd),
     /// The target asks for a proof of this host.
     #[error("the target asks this host for a proof of its identity: give its --dhchap-secret")]
     SecretNeeded,
@@ -248,7 +251,7 @@ impl Error {
             {
                 EACCES
             }
-            Self::SecretNeeded | Self::Authentication(_) => EACCES,
+            Self::SecretNeeded | Self::Authentication(_) | Self::SecureChannel(_) => EACCES,
             Self::NoSuchNamespace(_) => ENOENT,
             Self::InvalidRequest { .. } | Self::InvalidOption { .. } => EINVAL,
             Self::TooManyWaiters(_) => EBUSY,

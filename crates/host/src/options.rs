@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::queue_pair::DEPTH_MAX;
-use auth::{Derivation, KeyPair, Policy, TlsKey, TlsPsk};
+use auth::{Derivation, IdentityVersion, KeyPair, Policy, TlsKey, TlsPsk};
 use nvme::{HostId, Nqn};
 use ring::SocketOptions;
 use std::net::SocketAddr;
@@ -31,9 +31,31 @@ pub struct TlsOptions {
     /// The only identity to offer; [`None`] offers all that the key has for host and subsystem. Targets with
     /// `GnuTLS` look at the first alone.
     pub identity: Option<String>,
+    /// A target that refuses the key ends the controller, as one does that refuses the host: the key may have ended
+    /// with an admission. Else connecting is tried on, as the target may have been given the key later.
+    pub is_refusal_final: bool,
 }
 
 impl TlsOptions {
+    /// The options for the key of an admission, of which a target knows the newest identity alone.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if no identity can be made of the names.
+    pub fn of_admission(key: TlsKey, host: &Nqn, subsystem: &Nqn) -> Result<Self, Error> {
+        if host.as_str().contains(' ') {
+            let why = "the host's name has a space, which separates names in an identity";
+            return Err(Error::InvalidOption { option: "hostnqn", why });
+        }
+        let derivation = Derivation::Standard;
+        let psk = key.psk(host, subsystem, IdentityVersion::V1, derivation).map_err(|_| {
+            Error::InvalidOption {
+                option: "tls_key",
+                why: "host and subsystem have too long names",
+            }
+        })?;
+        Ok(Self { key, derivation, identity: Some(psk.identity), is_refusal_final: true })
+    }
+
     /// The PSKs to offer for a subsystem, best first.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ fn key(hash: Hash) -> TlsKey {
 }
 
 fn tls(key: &TlsKey, derivation: Derivation) -> TlsOptions {
-    TlsOptions { key: key.clone(), derivation, identity: None }
+    TlsOptions { key: key.clone(), derivation, identity: None, is_refusal_final: false }
 }
 
 /// A target for the host "host", which connects under TLS by this key.
@@ -151,12 +151,12 @@ fn strangers_are_refused() {
             for other in [key(hash), key(hash).without_transform()] {
                 let stranger = options(address, Some(tls(&other, Derivation::Standard)));
                 let error = Controller::connect(stranger).await.unwrap_err();
-                assert!(matches!(error, Error::ConnectionLost(ConnectionEnd::Tls(_))), "{error}");
+                assert!(matches!(error, Error::SecureChannel(ConnectionEnd::Tls(_))), "{error}");
             }
             let mut other = options(address, Some(tls(&right, Derivation::Standard)));
             other.hostnqn = nqn("other");
             let error = Controller::connect(other).await.unwrap_err();
-            assert!(matches!(error, Error::ConnectionLost(ConnectionEnd::Tls(_))), "{error}");
+            assert!(matches!(error, Error::SecureChannel(ConnectionEnd::Tls(_))), "{error}");
             assert!(target.controllers().is_empty());
         });
     }
@@ -191,7 +191,7 @@ fn targets_in_the_clear_are_refused() {
         let tls = tls(&key(Hash::Sha256), Derivation::Standard);
         let error =
             Controller::connect(options(server.addresses()[0], Some(tls))).await.unwrap_err();
-        assert!(matches!(error, Error::ConnectionLost(ConnectionEnd::Tls(_))), "{error}");
+        assert!(matches!(error, Error::SecureChannel(ConnectionEnd::Tls(_))), "{error}");
     });
 }
 

@@ -266,7 +266,12 @@ async fn register_device(
         online: true,
     };
     let beat = agent::Beat(ring::time::now().as_ns());
-    let call = agent::Call::Register { node: "load".into(), devices: vec![device], beat };
+    let call = agent::Call::Register {
+        node: "load".into(),
+        devices: vec![device],
+        beat,
+        takes_tls: false,
+    };
     agent.call(&call, None).await?;
     Ok(agent)
 }
@@ -319,6 +324,7 @@ fn main() -> Result<(), Failure> {
         network_namespace: None,
         store: StoreChoice::Directory { path: directory.path().to_owned(), accept_loss: false },
         guard,
+        data_keys: None,
         root: (0o755, 0, 0),
         boot: None,
         times: Times::default(),

@@ -20,8 +20,19 @@ use std::rc::Rc;
 /// The metadata service's end of an agent's connection.
 pub(crate) type AgentConnection = Connection<Acceptor<Agent>>;
 
+/// The target of an agent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NodeTarget {
+    /// The node that it is part of.
+    pub(crate) node: String,
+    /// It takes connections under TLS alone.
+    pub(crate) takes_tls: bool,
+}
+
 /// An agent in contact.
 pub(crate) struct AgentState {
+    /// What it last said of its target, with the node that its key is of.
+    pub(crate) target: RefCell<NodeTarget>,
     pub(crate) connection: RefCell<Option<AgentConnection>>,
     pub(crate) devices: RefCell<Vec<DeviceId>>,
     /// The newest beat, and when it was received.
@@ -40,6 +51,7 @@ impl std::fmt::Debug for AgentState {
 impl AgentState {
     pub(crate) fn new() -> Rc<AgentState> {
         Rc::new(AgentState {
+            target: RefCell::default(),
             connection: RefCell::new(None),
             devices: RefCell::default(),
             // Lapsed since long, should it ever be named.
@@ -139,6 +151,13 @@ impl Agents {
     /// The connection to a device's agent, if it is in contact.
     pub(crate) fn connection(&self, device: DeviceId) -> Option<AgentConnection> {
         self.by_device.borrow().get(&device)?.connection()
+    }
+
+    /// The devices in contact whose targets take no TLS.
+    pub(crate) fn plain(&self) -> Vec<DeviceId> {
+        let by_device = self.by_device.borrow();
+        let plain = by_device.iter().filter(|(_, agent)| !agent.target.borrow().takes_tls);
+        plain.map(|(device, _)| *device).collect()
     }
 
     /// All agents, each once.

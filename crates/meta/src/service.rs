@@ -39,6 +39,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use thiserror::Error;
+use tls::JobKey;
 use uuid::Uuid;
 
 /// A call under way, as its session keeps it.
@@ -81,6 +82,9 @@ pub struct Config {
     pub store: StoreChoice,
     /// How those that connect are known; all others are refused.
     pub guard: Guard,
+    /// What the keys of sessions at targets are derived from; without it targets are used that take data in the clear
+    /// alone.
+    pub data_keys: Option<JobKey>,
     /// Permission bits, owner and group of the root directory of a new file system.
     pub root: (u16, u32, u32),
     /// The machine's boot identifier; `None` asks the kernel.
@@ -148,7 +152,7 @@ impl Service {
         };
         let (core, opened) = Core::open(store, &boot)?;
         tracing::info!(%address, is_new = opened.is_new, "metadata service is up");
-        let shared = Shared::new(core, config.guard, config.times)?;
+        let shared = Shared::new(core, config.guard, config.data_keys, config.times)?;
         shared.run(listener);
         Ok(Service { shared, address })
     }

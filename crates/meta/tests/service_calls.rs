@@ -33,7 +33,10 @@ fn the_whole_path_of_a_file() {
         let Ok(Answer::Extents { extents, .. }) = client.call(call).await else { panic!() };
         assert_eq!(extents.0.len(), 1);
         let admitted = client.call(Call::Session(SessionCall::Admit(agent.devices[0]))).await;
-        assert_eq!(admitted, Ok(Answer::Admitted(protocol::Incarnation(1))));
+        assert_eq!(
+            admitted,
+            Ok(Answer::Admitted { incarnation: protocol::Incarnation(1), key: None })
+        );
         assert_eq!(client.call(Call::Session(SessionCall::Sync(None))).await, Ok(Answer::Done));
         assert_eq!(client.call(Call::Session(SessionCall::End)).await, Ok(Answer::Done));
         assert!(agent.has_fenced(client.host));

@@ -74,7 +74,7 @@ fn admissions_survive_power_loss() {
         let id = agent.devices[0];
         assert!(matches!(
             client.call(Call::Session(SessionCall::Admit(id))).await,
-            Ok(Answer::Admitted(_))
+            Ok(Answer::Admitted { .. })
         ));
         let left = store.crashed(CrashPoint::Power { kept: 0 });
         let boot = Boot {

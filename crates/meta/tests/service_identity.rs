@@ -76,14 +76,19 @@ fn a_node_cannot_pose_as_another() {
         let agent = agent_of(address, &two).await;
         let devices = vec![device(1, 65536)];
         let beat = beat();
-        let call = agent::Call::Register { node: "node1".into(), devices: devices.clone(), beat };
+        let call = agent::Call::Register {
+            node: "node1".into(),
+            devices: devices.clone(),
+            beat,
+            takes_tls: false,
+        };
         let answer = agent.call(&call, None).await.unwrap();
         assert!(matches!(answer, agent::Answer::Refused(_)), "{answer:?}");
         agent.call(&agent::Call::HostDied(host), None).await.unwrap();
         assert_eq!(own.closed_reason(), None, "another node's session is ended");
         let (answer, _) = first(address, &one, SessionCall::Pulse { session, host }).await;
         assert!(matches!(answer, Ok(Answer::Alive { .. })), "{answer:?}");
-        let call = agent::Call::Register { node: "node2".into(), devices, beat };
+        let call = agent::Call::Register { node: "node2".into(), devices, beat, takes_tls: false };
         let answer = agent.call(&call, None).await.unwrap();
         assert!(matches!(answer, agent::Answer::Registered(_)), "{answer:?}");
     });

@@ -5,6 +5,7 @@
 //! done for that. Whatever it sends says when it was sent, and an admission counts from there, not
 //! from when the order to admit arrives: see [`protocol::agent`].
 
+use auth::TlsKey;
 use block::Device;
 use protocol::DeviceId;
 use protocol::agent::{Answer, Beat, Call, DeviceCounts, Push, PushAnswer};
@@ -42,6 +43,8 @@ pub(crate) struct AgentConfig {
     pub(crate) devices: Vec<DeviceInfo>,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
     pub(crate) admissions: Arc<Admissions>,
+    /// The target takes connections under TLS alone.
+    pub(crate) takes_tls: bool,
 }
 
 /// The agent.
@@ -63,11 +66,13 @@ impl rpc::Handler<Connector<rpc::Agent>> for Pushes {
     fn called(&self, push: Push, reply: Reply<Connector<rpc::Agent>>) {
         let admissions = Arc::clone(&self.admissions);
         match push {
-            Push::Admit { host, epoch, beat, lapse_ms } => {
+            Push::Admit { host, epoch, beat, lapse_ms, key } => {
                 ring::spawn(async move {
                     let host = nvme::HostId(host.0);
                     let lapse = lapse(&admissions, beat, lapse_ms);
-                    let admitted = admissions.admit(host, epoch.0, lapse).await;
+                    // All keys of the protocol have the length that TLS keys have.
+                    let key = key.and_then(|key| TlsKey::new(None, key.into_bytes()).ok());
+                    let admitted = admissions.admit_with_key(host, epoch.0, lapse, key).await;
                     let answer = match admitted {
                         Ok(()) => PushAnswer::Done,
                         Err(Refusal::Lapsed) => PushAnswer::Lapsed,
@@ -173,7 +178,8 @@ impl Agent {
         .await
         .map_err(|error| error.to_string())?;
         let (node, devices) = (config.node.clone(), config.devices.clone());
-        let call = Call::Register { node, devices, beat: beat(&config.admissions) };
+        let takes_tls = config.takes_tls;
+        let call = Call::Register { node, devices, beat: beat(&config.admissions), takes_tls };
         let answer = connection.call(&call, Some(config.times.request_deadline)).await;
         match answer.map_err(|error| error.to_string())? {
             Answer::Registered(ids) if ids.len() == config.devices.len() => {

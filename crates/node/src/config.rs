@@ -27,6 +27,10 @@ pub struct NodeConfig {
     /// measurements.
     #[serde(default)]
     pub plain: bool,
+    /// Data between this node and the others travels in the clear: its target takes no TLS, and its mount connects to
+    /// targets that take none. Without it, and without `plain`, data travels under TLS alone.
+    #[serde(default)]
+    pub plain_data: bool,
     /// Network namespace in which sockets are opened (such as `/run/netns/node1`).
     #[serde(default)]
     pub network_namespace: Option<PathBuf>,
@@ -154,7 +158,10 @@ impl NodeConfig {
         let text = std::fs::read_to_string(path)
             .map_err(|source| NodeError::Read { path: path.into(), source })?;
         let wrong = |reason: String| NodeError::Config { path: path.into(), reason };
-        let config: NodeConfig = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let mut config: NodeConfig =
+            toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        // Where the metadata service speaks without TLS it has no keys to hand out.
+        config.plain_data |= config.plain;
         for device in &config.devices {
             if device.path.is_none() && device.size.is_none() {
                 return Err(wrong("a [[device]] needs a path, or a size in memory".into()));

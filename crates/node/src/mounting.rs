@@ -164,6 +164,7 @@ impl Mounting {
                 },
             },
             local: self.local.clone().devices(),
+            plain_data: self.config.plain_data,
             changes: Some(mount.changes()),
             inline_bytes: protocol::inline::INLINE_MAX_BYTES,
         }

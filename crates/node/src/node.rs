@@ -55,8 +55,9 @@ pub struct Ready {
 pub struct Exports {
     server: Server,
     admissions: Arc<Admissions>,
+    takes_tls: bool,
     namespaces: Vec<Arc<Namespace>>,
-    infos: Vec<DeviceInfo>,
+    pub(crate) infos: Vec<DeviceInfo>,
     subnqn: String,
 }
 
@@ -94,6 +95,10 @@ impl Exports {
     pub async fn start(config: &NodeConfig, devices: &[NodeDevice]) -> Result<Exports, NodeError> {
         let admissions = Admissions::new(AdmissionMode::Controlled);
         let target = Target::new(Limits::default(), Arc::clone(&admissions))?;
+        let takes_tls = !config.plain_data;
+        if takes_tls {
+            target.require_admission_keys()?;
+        }
         let mut identity = [0; 16];
         ring::random::fill(&mut identity);
         let identity = uuid::Builder::from_random_bytes(identity).into_uuid();
@@ -129,7 +134,7 @@ impl Exports {
             online: true,
         });
         let infos = infos.collect();
-        Ok(Exports { server, admissions, namespaces, infos, subnqn })
+        Ok(Exports { server, admissions, takes_tls, namespaces, infos, subnqn })
     }
 
     /// Registers the devices with the metadata service; a task keeps in contact for ever.
@@ -150,6 +155,7 @@ impl Exports {
             devices: self.infos.clone(),
             namespaces: self.namespaces.clone(),
             admissions: Arc::clone(&self.admissions),
+            takes_tls: self.takes_tls,
         };
         let (agent, connection) = Agent::start(agent_config).await.map_err(NodeError::Agent)?;
         Ok(ring::spawn(agent.keep(connection)))

@@ -1,6 +1,8 @@
 //! What the tests of this crate share: a metadata service, a bare client of it, and the tests of a
 //! client whose serving thread stalls.
 
+mod data_keys;
+
 use client::{Client, ClientConfig, SessionConfig};
 use meta::service::{Config, Service, StoreChoice};
 use meta::store::MemoryStore;
@@ -24,11 +26,17 @@ pub(crate) const CREDENTIAL: Credential = Credential::Plain(SECRET);
 
 /// A metadata service on a store in memory.
 pub(crate) fn service(times: Times) -> Service {
+    service_with_keys(times, None)
+}
+
+/// The same, with keys for targets that take TLS.
+fn service_with_keys(times: Times, data_keys: Option<tls::JobKey>) -> Service {
     Service::start(Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         network_namespace: None,
         store: StoreChoice::Open(Box::new(MemoryStore::new())),
         guard: Guard::Plain(SECRET),
+        data_keys,
         root: (0o755, 0, 0),
         boot: Some(uuid::Uuid::from_u128(1)),
         times,
@@ -129,6 +137,7 @@ fn stalled(meta: SocketAddr, times: Times, stall: Duration) -> ring::thread::Joi
         let config = ClientConfig {
             session,
             local: Box::new(|_, _, _| None),
+            plain_data: true,
             changes: None,
             inline_bytes: 0,
         };

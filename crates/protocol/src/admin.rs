@@ -1,6 +1,7 @@
 //! What an administrator's tool may ask of the metadata service.
 
 use crate::agent::DeviceCounts;
+use crate::ids::DeviceId;
 use crate::space::{DeviceInfo, PoolUse, SessionInfo};
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +47,8 @@ pub enum Answer {
     Status {
         /// Devices.
         devices: Vec<DeviceInfo>,
+        /// Devices whose targets are in contact and take data in the clear.
+        plain: Vec<DeviceId>,
         /// What each target last reported.
         counts: Vec<DeviceCounts>,
         /// Sessions.
@@ -56,7 +59,7 @@ pub enum Answer {
         meta: MetaCounts,
     },
     /// Paths, relative to the root, with the device each has data on.
-    Paths(Vec<(Vec<u8>, crate::ids::DeviceId)>),
+    Paths(Vec<(Vec<u8>, DeviceId)>),
     /// Not to be done, and why.
     Refused(String),
 }

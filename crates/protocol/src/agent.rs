@@ -7,6 +7,7 @@
 //! which is later than its sending. Delay can only make an admission shorter, or the service more
 //! patient.
 
+use crate::data_key::DataKey;
 use crate::ids::{DeviceId, Epoch, HostId};
 use crate::space::DeviceInfo;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ pub enum Call {
         devices: Vec<DeviceInfo>,
         /// When this was sent.
         beat: Beat,
+        /// Its target takes connections under TLS alone, each with the key of an admission; else in the clear alone.
+        takes_tls: bool,
     },
     /// The target lives, and this is what it has counted → [`Answer::Done`].
     Heartbeat {
@@ -71,7 +74,7 @@ pub enum Answer {
 }
 
 /// What the metadata service asks of a target's agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Push {
     /// Admit a host identifier under an epoch until `lapse_ms` after `beat` → [`PushAnswer::Done`].
     /// A host that was fenced under this or a later epoch is not admitted → [`PushAnswer::Fenced`];
@@ -85,6 +88,8 @@ pub enum Push {
         beat: Beat,
         /// Milliseconds until it lapses, counted from the beat.
         lapse_ms: u32,
+        /// What the host has to prove that it knows, where the target takes TLS.
+        key: Option<DataKey>,
     },
     /// All admissions that have not lapsed do so no sooner than this → [`PushAnswer::Done`].
     Renew {

@@ -19,6 +19,7 @@ pub mod attr;
 pub mod auth;
 pub mod client;
 pub mod connection;
+pub mod data_key;
 pub mod errno;
 pub mod extent;
 pub mod files;
@@ -31,6 +32,7 @@ pub mod space;
 pub mod times;
 
 pub use attr::{Attr, FileKind, Layout, Timestamp};
+pub use data_key::DataKey;
 pub use errno::Errno;
 pub use extent::{Extent, ExtentList, Place};
 pub use ids::{

@@ -113,6 +113,7 @@ impl Cluster {
                 meta: address,
                 secret: PathBuf::new(),
                 plain: true,
+                plain_data: true,
                 network_namespace: None,
                 listen: SocketAddr::new(node.address(), 0),
                 mount: None,
@@ -201,6 +202,7 @@ impl Cluster {
                 network_namespace: None,
                 store: StoreChoice::Open(Box::new(meta.store.borrow().clone())),
                 guard: Guard::Plain(secret()),
+                data_keys: None,
                 root: (0o755, 0, 0),
                 boot: Some(meta.boot.get()),
                 times: Times::default(),
@@ -327,6 +329,7 @@ impl Machine {
                     sockets: SocketOptions::default(),
                 },
                 local: exports.local().devices(),
+                plain_data: true,
                 changes: Some(notices.changes()),
                 // On every other machine small files lie with the service.
                 inline_bytes: (self.kernel_seed & 1) * protocol::inline::INLINE_MAX_BYTES,

@@ -122,7 +122,7 @@ impl Operator {
     async fn status(&self) -> Result<PoolState, RpcError> {
         loop {
             match self.ask(Call::Status).await? {
-                Answer::Status { devices, counts, sessions, pool_use, meta } => {
+                Answer::Status { devices, counts, sessions, pool_use, meta, .. } => {
                     let counted = counts.iter().map(|counts| counts.device).collect();
                     return Ok(PoolState { devices, counted, sessions, pool_use, meta });
                 }

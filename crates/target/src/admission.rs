@@ -20,6 +20,7 @@ pub use clock::Moment;
 pub use lane::{Lane, Lent, Permit};
 pub use table::Drained;
 
+use auth::TlsKey;
 use clock::Clock;
 use lane::Slot;
 use nvme::{HostId, Nqn};
@@ -112,11 +113,27 @@ impl Admissions {
     /// [`Refusal::Fenced`] if the host was fenced under this or a later epoch, [`Refusal::Lapsed`]
     /// if `lapse` has passed.
     pub async fn admit(&self, host: HostId, epoch: Epoch, lapse: Moment) -> Result<(), Refusal> {
+        self.admit_with_key(host, epoch, lapse, None).await
+    }
+
+    /// As [`Admissions::admit`], of a host that proves on each connection that it knows `key`
+    /// ([`Target::require_admission_keys`](crate::Target::require_admission_keys)). The key lives and ends with the
+    /// admission: another one under the same epoch begins a new admission.
+    ///
+    /// # Errors
+    /// As [`Admissions::admit`].
+    pub async fn admit_with_key(
+        &self,
+        host: HostId,
+        epoch: Epoch,
+        lapse: Moment,
+        key: Option<TlsKey>,
+    ) -> Result<(), Refusal> {
         let lapsed = self.table().sweep(self.now());
         Drained::new(if ring::mutant!("admit-not-drained") { Vec::new() } else { lapsed }).await;
         let now = self.now();
         let is_past = lapse <= now && !ring::mutant!("admitted-in-the-past");
-        if is_past { Err(Refusal::Lapsed) } else { self.table().admit(host, epoch, lapse) }
+        if is_past { Err(Refusal::Lapsed) } else { self.table().admit(host, epoch, lapse, key) }
     }
 
     /// Lets all present admissions lapse no sooner than `lapse`. Those that have lapsed stay so.
@@ -186,6 +203,11 @@ impl Admissions {
             AdmissionMode::Controlled => self.table().slot(host, self.now()).map(|_| ()),
             _ => Ok(()),
         }
+    }
+
+    /// The key that a host has to prove that it knows: that of its admission, if it is admitted now.
+    pub(crate) fn key(&self, host: HostId) -> Option<TlsKey> {
+        self.table().slot(host, self.now()).ok()?.key()
     }
 
     /// Counts one more refusal.

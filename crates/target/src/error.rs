@@ -40,6 +40,9 @@ pub enum Error {
     /// TLS could not be set up.
     #[error("TLS cannot be used: {0}")]
     Tls(tls::Error),
+    /// A target asks for the keys of hosts or for those of admissions, which somebody has to give.
+    #[error("hosts connect with TLS keys of their own, or with those of controlled admissions")]
+    TlsMixed,
     /// The identity of a TLS key separates names by spaces.
     #[error("host {0:?} has a space in its name, and can have no TLS key")]
     TlsName(Nqn),

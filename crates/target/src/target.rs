@@ -60,7 +60,7 @@ pub struct Target {
     registry: Mutex<Registry>,
     keyring: Arc<tls::Keyring>,
     /// Set where hosts have to connect under TLS.
-    tls: OnceLock<::tls::Server>,
+    tls: OnceLock<tls::Required>,
     started: Instant,
 }
 

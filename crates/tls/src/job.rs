@@ -6,6 +6,7 @@
 //! | job key | – | the metadata service, the head node's job directory | deriving |
 //! | node key | "node", the node's name | the metadata service, the node | the node's agent and mount |
 //! | tool key | "tools" | the metadata service, the head node | `status`, `down`, `cp` |
+//! | data key | "data", a session at a node | the metadata service, the session, the node | the session's NVMe/TCP |
 
 use crate::error::KeyError;
 use crate::key::{Hash, Psk};
@@ -43,6 +44,22 @@ pub enum Holder {
     Tools,
 }
 
+/// What a data key is for: the connections of one session to the targets of one node. Each part that could come
+/// back (a session's number after a store was made anew, an epoch, a name) stands beside one that does not.
+#[derive(Clone, Copy, Debug)]
+pub struct DataKeyUse<'a> {
+    /// Identity of the file system.
+    pub file_system: [u8; 16],
+    /// Number of the session.
+    pub session: u64,
+    /// Epoch of its admissions.
+    pub epoch: u64,
+    /// Its host identifier.
+    pub host: [u8; 16],
+    /// Name of the target's node.
+    pub node: &'a str,
+}
+
 impl JobKey {
     /// Makes a key that nobody knows.
     pub fn generate() -> Self {
@@ -71,12 +88,25 @@ impl JobKey {
 
     /// Derives `bytes` under a label and a name.
     fn derive(&self, label: &str, name: &str, bytes: usize) -> Zeroizing<Vec<u8>> {
+        self.derive_of(label, &[name.as_bytes()], bytes)
+    }
+
+    /// Derives `bytes` under a label and parts, all but the last of which have a fixed length.
+    fn derive_of(&self, label: &str, parts: &[&[u8]], bytes: usize) -> Zeroizing<Vec<u8>> {
         let hkdf = Hkdf::<Sha384>::new(Some(b"tsumugi job key 1"), &self.0[..]);
         let mut key = Zeroizing::new(vec![0; bytes]);
-        // The label has no zero byte: what follows the first is the name.
-        let info = [label.as_bytes(), &[0], name.as_bytes()];
+        // The label has no zero byte: what follows the first are the parts.
+        let mut info: Vec<&[u8]> = vec![label.as_bytes(), &[0]];
+        info.extend_from_slice(parts);
         hkdf.expand_multi_info(&info, &mut key).expect("HKDF gives up to 255 hashes");
         key
+    }
+
+    /// Derives the key of a session's connections to a node's targets.
+    pub fn data_key(&self, of: &DataKeyUse<'_>) -> Zeroizing<Vec<u8>> {
+        let (session, epoch) = (of.session.to_le_bytes(), of.epoch.to_le_bytes());
+        let parts: [&[u8]; 5] = [&of.file_system, &session, &epoch, &of.host, of.node.as_bytes()];
+        self.derive_of("data", &parts, KEY_BYTES)
     }
 
     /// Eight bytes in hexadecimal digits that say which job a key is of, and nothing about the key.
@@ -245,6 +275,28 @@ mod tests {
         }
         assert_eq!(one.find(b"tsumugi1/\xff/tools/"), None);
         assert!(one.of(&node("")).is_err() && one.of(&node(&"x".repeat(600))).is_err());
+    }
+
+    /// Goal: a data key is another one as soon as any part of what it is for is, and no node's key is one.
+    #[test]
+    fn each_session_has_a_data_key_at_each_node() {
+        let job = key();
+        let first =
+            DataKeyUse { file_system: [1; 16], session: 2, epoch: 3, host: [4; 16], node: "node1" };
+        let others = [
+            DataKeyUse { file_system: [2; 16], ..first },
+            DataKeyUse { session: 3, ..first },
+            DataKeyUse { epoch: 4, ..first },
+            DataKeyUse { host: [5; 16], ..first },
+            DataKeyUse { node: "node2", ..first },
+            DataKeyUse { node: "", ..first },
+        ];
+        assert_eq!(*job.data_key(&first), *job.data_key(&first));
+        for other in &others {
+            assert_ne!(*job.data_key(&first), *job.data_key(other), "{other:?}");
+        }
+        assert_ne!(*job.data_key(&first), *JobKey::generate().data_key(&first));
+        assert_ne!(*job.data_key(&first), job.of(&node("node1")).unwrap().key());
     }
 
     /// Goal: keys survive being written to a file, and what is damaged is refused without being repeated.

@@ -18,7 +18,7 @@ mod stream;
 mod wires;
 
 pub use error::{Error, KeyError};
-pub use job::{Holder, JobKey};
+pub use job::{DataKeyUse, Holder, JobKey};
 pub use key::{Hash, IDENTITY_BYTES_MAX, Psk};
 pub use server::{Keys, Server};
 pub use session::{CLOSE_BYTES_MAX, Session, Suite};

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
+use tls::JobKey;
 
 /// How long to wait for an address that a service which was killed still holds.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
@@ -120,6 +121,7 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
 /// Runs `tsumugi meta`.
 pub(crate) fn run(args: &MetaArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
+    crate::confine::keep_out_of_core_files();
     match (&args.command, &args.serve) {
         (Some(MetaCommand::Check { store }), _) => check(store),
         (None, Some(serve)) => run_service(serve),
@@ -150,7 +152,7 @@ fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
             args.listen
         );
     }
-    let guard = guard(args)?;
+    let (guard, data_keys) = keys_of(args)?;
     std::fs::create_dir_all(&args.store)
         .with_context(|| format!("cannot make {}", args.store.display()))?;
     let mut held = Held::take(&beside(&args.store))?;
@@ -167,6 +169,7 @@ fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         network_namespace: args.network_namespace.clone(),
         store: StoreChoice::Directory { path: args.store.clone(), accept_loss: args.accept_loss },
         guard: guard.clone(),
+        data_keys: data_keys.clone(),
         root,
         boot: None,
         times: Times::faster(args.faster),
@@ -208,13 +211,15 @@ async fn start(config: impl Fn() -> Config) -> Result<Service, ServeError> {
     }
 }
 
-/// How those that connect are known.
-fn guard(args: &ServeArgs) -> anyhow::Result<Guard> {
+/// Returns how those that connect are known, and what the keys of data are derived from.
+fn keys_of(args: &ServeArgs) -> anyhow::Result<(Guard, Option<JobKey>)> {
     if args.plain {
         let secret = Secret::from_hex(&keys::read_text(&args.secret)?);
-        return Ok(Guard::Plain(secret.context("a secret is 64 hexadecimal digits")?));
+        let secret = secret.context("a secret is 64 hexadecimal digits")?;
+        return Ok((Guard::Plain(secret), None));
     }
-    Ok(Guard::of_job(&keys::read_job(&args.secret)?)?)
+    let job = keys::read_job(&args.secret)?;
+    Ok((Guard::of_job(&job)?, Some(job)))
 }
 
 /// The file that shows that a store's service lives.

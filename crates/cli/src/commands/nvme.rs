@@ -144,6 +144,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Option<ExitCode> {
                 | Error::ControllerLost(_)
                 | Error::SecretNeeded
                 | Error::Authentication(_)
+                | Error::SecureChannel(_)
         );
     let is_io = matches!(
         error,

@@ -56,7 +56,7 @@ pub(crate) struct RunArgs {
 const HELP: &str = "\
 Examples:
     tsumugi run --local 2 -- sh -c 'cd $TSUMUGI_MOUNT && make -j8'
-    tsumugi run --nodes node1,node2 --insecure --stage-in inputs:/ --stage-out results:. -- ./job
+    tsumugi run --nodes node1,node2 --stage-in inputs:/ --stage-out results:. -- ./job
 
 The command finds the job's name in $TSUMUGI_JOB and the mount of the first node in $TSUMUGI_MOUNT. \
 Paths in the file system are relative to that mount. Without --job the job's name is run-PID. Signals \

@@ -110,6 +110,7 @@ fn print(status: &Status) {
         print_node(node);
     }
     print_devices(status);
+    print_encryption(status);
     if let Some(space) = &status.space {
         println!(
             "space {} free of {}, {} inodes ({} live, {} dead, {} reserved)",
@@ -241,6 +242,19 @@ fn print_devices(status: &Status) {
             device.refused,
             if device.online { "" } else { "  OFFLINE" }
         );
+    }
+}
+
+/// Says whether data between nodes is encrypted; each device that is not is named.
+fn print_encryption(status: &Status) {
+    let plain: Vec<_> =
+        status.devices.iter().filter(|device| device.encrypted == Some(false)).collect();
+    if let Some(first) = plain.first() {
+        let some = if plain.len() < status.devices.len() { ", at least of " } else { ": " };
+        let more = if plain.len() > 1 { " and others" } else { "" };
+        println!("data between nodes is NOT ENCRYPTED (--plain-data){some}{}{more}", first.node);
+    } else if status.devices.iter().any(|device| device.encrypted == Some(true)) {
+        println!("data between nodes is encrypted (TLS 1.3)");
     }
 }
 

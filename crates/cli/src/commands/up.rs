@@ -36,14 +36,14 @@ const LEASE_MIN: Duration = Duration::from_secs(1);
 #[command(after_help = "\
 Examples:
     tsumugi up --local 3                                three nodes on this machine
-    tsumugi up --nodes node1,node2,node3 --insecure     three machines, reached by ssh
-    tsumugi up --nodes ./hosts.txt --insecure --job big one host per line, see below
+    tsumugi up --nodes node1,node2,node3                three machines, reached by ssh
+    tsumugi up --nodes ./hosts.txt --job big            one host per line, see below
     tsumugi up --local 1 --job $SLURM_JOB_ID --owner $SLURM_JOB_USER
                                                         as root for a user, as in a Slurm prolog
-    tsumugi up --slurm --insecure                       the nodes of this Slurm job; ends with it
+    tsumugi up --slurm                                  the nodes of this Slurm job; ends with it
     tsumugi up --local 2 --owner-pid $$                 ends with this shell
     tsumugi up --local 2 --lease 1h                     ends unless `tsumugi renew` runs every hour
-    tsumugi up --nodes ./hosts.txt --insecure --device '/dev/disk/by-id/nvme-*-part4'
+    tsumugi up --nodes ./hosts.txt --device '/dev/disk/by-id/nvme-*-part4'
                                                         on each machine the first free device
 
 Each line of a file of nodes: HOST [name=NAME] [address=IP] [device=PATH] [mount=DIR] [dir=DIR]
@@ -102,9 +102,12 @@ pub(crate) struct UpArgs {
     #[arg(long, value_enum, default_value_t, value_name = "WHEN",
           num_args = 0..=1, default_missing_value = "always")]
     netns: Netns,
-    /// Listen beyond loopback although data between nodes is not encrypted
+    /// Send data between nodes in the clear: programs on their network can read and change it
     #[arg(long)]
-    pub(crate) insecure: bool,
+    plain_data: bool,
+    /// Not needed any more, as data between nodes is encrypted
+    #[arg(long, hide = true)]
+    insecure: bool,
     /// Write backing files once beforehand [default: only reserve their space]; makes the first write of
     /// each block as fast as later ones
     #[arg(long, conflicts_with = "memory")]
@@ -205,6 +208,12 @@ pub(crate) fn run(args: &UpArgs) -> anyhow::Result<ExitCode> {
 /// Makes a job on this machine or on others.
 pub(crate) fn make(args: &UpArgs, dir: &JobDir, stop: &Stop) -> anyhow::Result<Outcome> {
     let args = args.clone().with(&Site::read()?);
+    if args.insecure {
+        eprintln!(
+            "tsumugi: --insecure is not needed any more: data between nodes is encrypted. To leave it in the clear give \
+             --plain-data"
+        );
+    }
     match &args.nodes {
         Some(nodes) => remote::up(&args, dir, &Way::Ssh(nodes.clone()), stop),
         None if args.slurm => remote::up(&args, dir, &Way::slurm_here()?, stop),
@@ -310,7 +319,7 @@ impl UpArgs {
             transport: if self.fuse_uring { "uring" } else { self.transport.name() }.into(),
             engine: super::engine::insisted(),
             poll_us: self.poll_us,
-            insecure: self.insecure,
+            plain_data: self.plain_data,
             owner: self.owner()?,
             fuse_uring: self.fuse_uring,
             is_kept: !self.no_restart,

@@ -7,7 +7,7 @@ use super::files::{self, Claim};
 use super::job::JobDir;
 use super::mounts::{self, Condition};
 use super::place::{self, Trust};
-use super::plan::{NodePlan, Plan};
+use super::plan::Plan;
 use super::prepare::{self, Backing};
 use super::service::Service;
 use super::state::{MetaState, State};
@@ -20,7 +20,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -56,6 +56,7 @@ struct NodeFile<'a> {
     transport: &'a str,
     poll_us: u32,
     pid_file: &'a Path,
+    plain_data: bool,
     device: [DeviceEntry<'a>; 1],
 }
 
@@ -84,9 +85,6 @@ impl Machine {
     /// Makes the job's directory, takes its lock and writes the first state and the keys. If this
     /// fails after the directory was made, the caller still has to clean up.
     pub(crate) fn begin(dir: &JobDir, plan: Plan, stop: Stop) -> anyhow::Result<Machine> {
-        if !plan.insecure {
-            refuse_exposure(&plan)?;
-        }
         dir.refuse_existing()?;
         let mut state = State::of_plan(dir, &plan)?;
         let site = Site::read()?;
@@ -272,6 +270,7 @@ impl Machine {
             transport: &self.plan.transport,
             poll_us: self.plan.poll_us,
             pid_file: &self.state.node_life(state),
+            plain_data: self.plan.plain_data,
             device: [DeviceEntry { path: state.device.as_deref(), size }],
         };
         let path = self.dir.join(&format!("{}.toml", node.name));
@@ -368,27 +367,6 @@ fn check_reach(mount: &Path, owner: &User) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Refuses to listen where strangers could connect.
-pub(crate) fn refuse_exposure(plan: &Plan) -> anyhow::Result<()> {
-    let nodes = plan.nodes.iter().map(|node: &NodePlan| node.listen);
-    let exposed = nodes
-        .chain(plan.meta.iter().map(|meta| meta.listen))
-        .find(|address| !address.ip().is_loopback());
-    match exposed {
-        Some(address) if !plan.has_fabric => Err(self::exposed(address.ip())),
-        _ => Ok(()),
-    }
-}
-
-/// The refusal to listen at an address.
-pub(crate) fn exposed(address: IpAddr) -> anyhow::Error {
-    anyhow::anyhow!(
-        "{address} is beyond loopback. The metadata service speaks TLS, but targets admit this job's \
-         random host identifiers and encrypt nothing, so whoever can listen on that network could \
-         read data and take over a host identifier. If only trusted machines are on it, add --insecure"
-    )
 }
 
 /// Root may let others in; an ordinary user only if /etc/fuse.conf says so.

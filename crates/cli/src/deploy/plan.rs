@@ -73,8 +73,8 @@ pub(crate) struct Plan {
     pub(crate) engine: Option<String>,
     /// Microseconds to spin before sleeping.
     pub(crate) poll_us: u32,
-    /// Listening beyond loopback is allowed.
-    pub(crate) insecure: bool,
+    /// Data between nodes travels in the clear.
+    pub(crate) plain_data: bool,
     /// The user whom root makes the pool for.
     pub(crate) owner: Option<User>,
     /// Switch FUSE over `io_uring` on for the machine, or fail.

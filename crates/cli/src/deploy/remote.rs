@@ -103,9 +103,6 @@ pub(crate) fn up(args: &UpArgs, dir: &JobDir, way: &Way, stop: &Stop) -> anyhow:
     // Should this machine die, nobody else knows of the owning process. A step's agents end with it.
     let is_owned = plan.owner_process.is_some() && way.run().is_none();
     plan.lease_seconds = plan.lease_seconds.or(is_owned.then_some(OWNED_LEASE.as_secs()));
-    if let Some(address) = hosts.iter().find_map(Host::known_address) {
-        refuse_address(args, address)?;
-    }
     let mut state = State::new(dir, &plan.id, plan.keep_devices)?;
     (state.owner_process, state.lease_seconds) = (plan.owner_process, plan.lease_seconds);
     (state.owner_run, state.slurm_job) = (plan.owner_run.clone(), plan.slurm_job);
@@ -174,13 +171,6 @@ fn undo_all(dir: &JobDir, state: &State) {
     }
 }
 
-fn refuse_address(args: &UpArgs, address: IpAddr) -> anyhow::Result<()> {
-    if args.insecure || address.is_loopback() {
-        return Ok(());
-    }
-    Err(super::machine::exposed(address))
-}
-
 /// Each machine's plan; the first has the metadata service. The job's new key is forgotten here when the machines
 /// have their parts.
 fn plans(
@@ -194,7 +184,6 @@ fn plans(
     let mount = args.mount_base()?;
     let default_mount = dir.path().with_file_name(format!("{}.mnt", dir.job()));
     let plan = |(index, (host, &address)): (usize, (&Host, &IpAddr))| {
-        refuse_address(args, address)?;
         let device = host.device.clone().map(|pattern| args.existing(vec![pattern]));
         let mount = host.mount.clone().or_else(|| mount.clone());
         let node = NodePlan {

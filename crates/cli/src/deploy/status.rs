@@ -206,6 +206,9 @@ pub(crate) struct DeviceStatus {
     pub(crate) block_size_bytes: u32,
     /// Its target is in contact with the metadata service.
     pub(crate) online: bool,
+    /// Its target takes data under TLS alone; not known while it is offline.
+    #[serde(default)]
+    pub(crate) encrypted: Option<bool>,
     /// Read by its own node.
     pub(crate) read_local_bytes: u64,
     /// Read over NVMe/TCP.
@@ -345,7 +348,8 @@ impl Status {
     }
 
     fn fill(&mut self, pool: admin::Pool) {
-        let Answer::Status { devices, counts, sessions, pool_use, meta } = pool.status else {
+        let Answer::Status { devices, plain, counts, sessions, pool_use, meta } = pool.status
+        else {
             self.trouble = Some("the metadata service does not tell its state".into());
             return;
         };
@@ -353,6 +357,7 @@ impl Status {
             let counts = counts.iter().find(|counts| counts.device == info.device);
             let counts = counts.copied().unwrap_or_default();
             self.devices.push(DeviceStatus {
+                encrypted: info.online.then(|| !plain.contains(&info.device)),
                 device: info.device.0,
                 node: info.node,
                 uuid: info.uuid.to_string(),

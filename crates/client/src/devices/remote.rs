@@ -1,11 +1,12 @@
 //! A device over NVMe/TCP.
 
 use crate::session::Session;
+use auth::TlsKey;
 use block::Device;
-use host::{ConnectOptions, Controller, Namespace};
+use host::{ConnectOptions, Controller, Namespace, TlsOptions};
 use nvme::{Nqn, Nsid};
-use protocol::HostId;
 use protocol::space::DeviceInfo;
+use protocol::{DataKey, HostId};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -17,7 +18,13 @@ const QUEUE_PAIRS: u16 = 1;
 /// The name under which a session connects to a namespace: one for each, as the target ends what is
 /// left of earlier controllers of the same host and name when a new one comes.
 fn host_name(host: HostId, nsid: Nsid) -> Result<Nqn, nvme::Error> {
-    Nqn::new(&format!("{}:{nsid}", Nqn::from_uuid(host.0).as_str()))
+    Nqn::new(&format!("{}:{}", Nqn::from_uuid(host.0).as_str(), nsid.0))
+}
+
+/// How a session connects under TLS with the key of its admission.
+fn tls(key: DataKey, hostnqn: &Nqn, subnqn: &Nqn) -> Result<TlsOptions, Obstacle> {
+    let key = TlsKey::new(None, key.into_bytes()).map_err(|error| error.to_string())?;
+    Ok(TlsOptions::of_admission(key, hostnqn, subnqn)?)
 }
 
 /// Why there is no connection to a device's target.
@@ -44,7 +51,10 @@ impl Obstacle {
             Self::Host(host::Error::Connect { error, .. }) => {
                 error.kind() == ErrorKind::ConnectionReset
             }
-            Self::Host(error) => matches!(error, host::Error::ConnectionLost(_)),
+            // The key was admitted a moment ago: somebody is at the bytes, or the admission has ended.
+            Self::Host(error) => {
+                matches!(error, host::Error::ConnectionLost(_) | host::Error::SecureChannel(_))
+            }
         }
     }
 }
@@ -62,13 +72,15 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// Connects, which may take so long for each queue pair.
+    /// Connects, which may take so long for each queue pair: under TLS with the key that came with the admission, in
+    /// the clear without one.
     ///
     /// # Errors
     /// What stood in the way.
     pub(super) async fn connect(
         info: &DeviceInfo,
         host: HostId,
+        key: Option<DataKey>,
         patience: Duration,
         session: &Session,
     ) -> Result<Remote, Obstacle> {
@@ -78,8 +90,10 @@ impl Remote {
         let nqn: Nqn = info.address.subnqn.parse().map_err(|error| format!("{error}"))?;
         let nsid = Nsid(info.address.nsid);
         let hostnqn = host_name(host, nsid).map_err(|error| error.to_string())?;
+        let tls = key.map(|key| tls(key, &hostnqn, &nqn)).transpose()?;
         let mut options =
             ConnectOptions::new(address, nqn).with_host(nvme::HostId(host.0), hostnqn);
+        options.tls = tls;
         options.nr_io_queues = QUEUE_PAIRS;
         // An error within the deadline is worth more than waiting for a node that may never come.
         options.fast_io_fail_tmo = Some(session.times().session_deadline);

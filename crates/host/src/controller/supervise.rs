@@ -175,7 +175,7 @@ async fn reconnect(inner: &Rc<Inner>, number: u64) -> Result<Option<Rc<Link>>, E
         }
         match establish::establish(inner, number).await {
             Ok(link) => return Ok(Some(link)),
-            Err(error) if is_in_vain(&error) => return Err(error),
+            Err(error) if is_in_vain(inner, &error) => return Err(error),
             Err(error) => tracing::debug!(%error, ?delay, "reconnecting failed"),
         }
         if let Some(total) = inner.options.ctrl_loss_tmo
@@ -196,9 +196,11 @@ async fn stopped(inner: &Inner) {
 }
 
 /// Whether trying again leads nowhere: the target says so with Do Not Retry, or wants what this
-/// host cannot do.
-fn is_in_vain(error: &Error) -> bool {
+/// host cannot do, or this host's key may have ended.
+fn is_in_vain(inner: &Inner, error: &Error) -> bool {
+    let is_key_final = || inner.options.tls.as_ref().is_some_and(|tls| tls.is_refusal_final);
     match error {
+        Error::SecureChannel(_) => is_key_final(),
         Error::Refused { status, .. } => status.is_do_not_retry(),
         Error::Unsupported(_) | Error::SecretNeeded | Error::Authentication(_) => true,
         _ => false,

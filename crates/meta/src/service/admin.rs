@@ -98,6 +98,7 @@ impl Shared {
         let core = self.core.borrow();
         Answer::Status {
             devices: core.devices(),
+            plain: self.agents.plain(),
             counts: self.agents.counts(),
             sessions: sessions.into_iter().map(info).collect(),
             pool_use: core.pool_use(),

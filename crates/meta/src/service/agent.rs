@@ -4,17 +4,18 @@ use super::call::Work;
 use super::execute::{Executed, answer};
 use super::outbox::{Outgoing, refusal};
 use super::shared::Shared;
-use crate::admission::AgentState;
+use crate::admission::{AgentState, NodeTarget};
 use crate::sessions::Session;
 use protocol::agent::{Answer, Call, Push, PushAnswer};
 use protocol::space::DeviceInfo;
-use protocol::{DeviceId, Errno, HostId, client};
+use protocol::{DataKey, DeviceId, Errno, HostId, client};
 use ring::local::Notify;
 use ring::time::{now, timeout_at};
 use rpc::{Acceptor, Agent, Authenticated, Handler, Reply, Standing};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use tls::DataKeyUse;
 
 /// Devices that one agent may register.
 const DEVICES_MAX: usize = 1024;
@@ -60,9 +61,9 @@ struct AgentPeer {
 impl Handler<Acceptor<Agent>> for AgentPeer {
     fn called(&self, call: Call, reply: AgentReply) {
         match call {
-            Call::Register { node, devices, beat } => {
+            Call::Register { node, devices, beat, takes_tls } => {
                 self.state.heard(beat);
-                self.register(&node, &devices, reply);
+                self.register(&node, &devices, takes_tls, reply);
             }
             Call::Heartbeat { beat, counts } => {
                 self.state.heard(beat);
@@ -97,7 +98,7 @@ fn send(reply: AgentReply, answer: &Answer) {
 }
 
 impl AgentPeer {
-    fn register(&self, node: &str, devices: &[DeviceInfo], reply: AgentReply) {
+    fn register(&self, node: &str, devices: &[DeviceInfo], takes_tls: bool, reply: AgentReply) {
         if devices.len() > DEVICES_MAX || node.len() > super::client::NODE_MAX_BYTES {
             return send(reply, &Answer::Refused("too many devices, or too long a name".into()));
         }
@@ -105,6 +106,11 @@ impl AgentPeer {
             tracing::warn!(node, "an agent is refused: its key is that of another node");
             return send(reply, &Answer::Refused("the key is that of another node".into()));
         }
+        if takes_tls && self.shared.data_keys.is_none() {
+            let reason = "the metadata service has no keys for targets: it runs with --plain";
+            return send(reply, &Answer::Refused(reason.into()));
+        }
+        *self.state.target.borrow_mut() = NodeTarget { node: node.to_owned(), takes_tls };
         let mut ids = Vec::new();
         for device in devices {
             let info = DeviceInfo { node: node.to_owned(), online: true, ..device.clone() };
@@ -250,7 +256,7 @@ impl Shared {
         let patience = self.agents.lost_at(device) + self.times.session_deadline;
         let deadline = (now() + self.times.contact_deadline).min(patience.max(now()));
         let lapse_ms = self.times.admission_lapse.as_millis() as u32;
-        loop {
+        let key = loop {
             let agent = self.contact(device, deadline).await.ok_or(Errno::ENODEV)?;
             let connection = agent.connection().ok_or(Errno::ENODEV)?;
             // From here to the call nothing waits: a session that is ending is never admitted.
@@ -260,9 +266,10 @@ impl Shared {
             let beaten = agent.beaten.notified();
             let beat = self.agents.name(&agent, &[device]);
             let (host, epoch) = (session.host, session.epoch);
-            let push = Push::Admit { host, epoch, beat, lapse_ms };
+            let key = self.data_key(session, &agent.target.borrow());
+            let push = Push::Admit { host, epoch, beat, lapse_ms, key: key.clone() };
             match connection.call(&push, Some(self.times.admit_deadline)).await {
-                Ok(PushAnswer::Done) => break,
+                Ok(PushAnswer::Done) => break key,
                 Ok(PushAnswer::Fenced) => return Err(Errno::ESTALE),
                 // It needs a newer beat.
                 Ok(PushAnswer::Lapsed) => {
@@ -273,10 +280,26 @@ impl Shared {
                     connection.close(&format!("an admission was not answered: {error}"));
                 }
             }
-        }
+        };
         let devices = self.core.borrow().devices();
         let info = devices.iter().find(|known| known.device == device).ok_or(Errno::ENODEV)?;
-        Ok(client::Answer::Admitted(info.incarnation))
+        Ok(client::Answer::Admitted { incarnation: info.incarnation, key })
+    }
+
+    /// Derives the key with which a session connects to a node's target, if that takes TLS. The same is derived again
+    /// whenever the session is admitted there, so that nothing of it is stored.
+    fn data_key(&self, session: &Session, target: &NodeTarget) -> Option<DataKey> {
+        if !target.takes_tls {
+            return None;
+        }
+        let of = DataKeyUse {
+            file_system: *self.core.borrow().file_system().as_bytes(),
+            session: session.id.0,
+            epoch: session.epoch.0,
+            host: session.host.0,
+            node: if ring::mutant!("one-key-for-all-targets") { "" } else { &target.node },
+        };
+        DataKey::new(self.data_keys.as_ref()?.data_key(&of))
     }
 
     /// A device's agent that is connected, waiting for it until the deadline.

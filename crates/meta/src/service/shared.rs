@@ -23,6 +23,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
+use tls::JobKey;
 
 /// Pause after an `accept` that failed, as it does when descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -40,6 +41,8 @@ type Closer = Rc<dyn Fn(&str) -> bool>;
 /// All of the service's state; one thread has it.
 pub(crate) struct Shared {
     pub(super) guard: Guard,
+    /// See [`super::Config::data_keys`].
+    pub(super) data_keys: Option<JobKey>,
     pub(super) times: Times,
     pub(super) core: RefCell<Core>,
     pub(super) leases: RefCell<Leases>,
@@ -75,7 +78,12 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(super) fn new(core: Core, guard: Guard, times: Times) -> Result<Rc<Shared>, ServeError> {
+    pub(super) fn new(
+        core: Core,
+        guard: Guard,
+        data_keys: Option<JobKey>,
+        times: Times,
+    ) -> Result<Rc<Shared>, ServeError> {
         let mut sessions = Sessions::default();
         let mut locks = LockTable::default();
         for (session, lock) in core.locks()? {
@@ -93,6 +101,7 @@ impl Shared {
         let syncing = Syncing::start(core.syncer()).map_err(ServeError::Thread)?;
         Ok(Rc::new(Shared {
             guard,
+            data_keys,
             times,
             core: RefCell::new(core),
             leases: RefCell::new(Leases::new(stamps_from, HOLDINGS_PER_SESSION)),

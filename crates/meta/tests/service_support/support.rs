@@ -53,6 +53,7 @@ pub(crate) fn config(store: StoreChoice, times: Times) -> Config {
         network_namespace: None,
         store,
         guard: Guard::Plain(SECRET),
+        data_keys: None,
         root: (0o755, 0, 0),
         boot: Some(uuid::Uuid::from_u128(1)),
         times,
@@ -404,7 +405,7 @@ struct AgentHandler {
 
 impl Handler<Connector<Agent>> for AgentHandler {
     fn called(&self, push: agent::Push, reply: Reply<Connector<Agent>>) {
-        self.log.borrow_mut().push(push);
+        self.log.borrow_mut().push(push.clone());
         let answer = match push {
             agent::Push::Fence { .. } if !self.answers_fences.get() => return,
             agent::Push::Fence { .. } => agent::PushAnswer::Fenced,
@@ -444,7 +445,8 @@ impl TestAgent {
             Connection::connect(address, &options, &CREDENTIAL, Limits::default(), handler)
                 .await
                 .unwrap();
-        let call = agent::Call::Register { node: "node1".into(), devices, beat: beat() };
+        let call =
+            agent::Call::Register { node: "node1".into(), devices, beat: beat(), takes_tls: false };
         let Ok(agent::Answer::Registered(devices)) = connection.call(&call, None).await else {
             panic!("not registered")
         };

@@ -93,6 +93,7 @@ fn config(line: &Line, times: Times) -> AgentConfig {
         }],
         namespaces: Vec::new(),
         admissions,
+        takes_tls: false,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Name;
 use crate::attr::Attr;
+use crate::data_key::DataKey;
 use crate::errno::Errno;
 use crate::extent::ExtentList;
 use crate::files::SmallFile;
@@ -66,8 +67,14 @@ pub enum Answer {
     },
     /// The pool's devices.
     Devices(Vec<DeviceInfo>),
-    /// The session is admitted at the device, under this incarnation.
-    Admitted(Incarnation),
+    /// The session is admitted at the device.
+    Admitted {
+        /// The device's incarnation.
+        incarnation: Incarnation,
+        /// What the client proves to the target that it knows, under TLS; the target takes connections in the clear
+        /// without it.
+        key: Option<DataKey>,
+    },
     /// What `statfs` tells.
     PoolUse(PoolUse),
     /// Attributes after the operation.

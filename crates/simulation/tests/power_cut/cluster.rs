@@ -36,6 +36,7 @@ pub(crate) fn start_meta(node: &Node, store: Box<dyn Store>, boot: u128) {
             network_namespace: None,
             store: StoreChoice::Open(store),
             guard: Guard::Plain(secret()),
+            data_keys: None,
             root: (0o755, 0, 0),
             boot: Some(Uuid::from_u128(boot)),
             times: Times::default(),
@@ -80,6 +81,7 @@ pub(crate) async fn start_node_with(
         meta: SocketAddr::new(meta.address(), META_PORT),
         secret: PathBuf::new(),
         plain: true,
+        plain_data: true,
         network_namespace: None,
         listen: SocketAddr::new(machine.address(), 0),
         mount: None,
@@ -106,6 +108,7 @@ pub(crate) async fn start_node_with(
                 sockets: SocketOptions::default(),
             },
             local: exports.local().devices(),
+            plain_data: true,
             changes,
             inline_bytes: INLINE_BYTES.load(Ordering::Relaxed),
         };

@@ -2,6 +2,7 @@
 
 use crate::admission::{Epoch, Moment, Refusal};
 use crate::signal::{self, Signal};
+use auth::TlsKey;
 use nvme::HostId;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +17,8 @@ pub(crate) struct Slot {
     /// When it lapses, in nanoseconds of the admissions' clock; the largest value means never.
     lapse_ns: AtomicU64,
     is_closed: AtomicBool,
+    /// What the host has to prove that it knows under TLS; cleared at the admission's end.
+    key: Mutex<Option<TlsKey>>,
     members: Mutex<Members>,
 }
 
@@ -34,12 +37,13 @@ struct Gate {
 }
 
 impl Slot {
-    pub(crate) fn new(host: HostId, epoch: Epoch, lapse: Moment) -> Arc<Self> {
+    pub(crate) fn new(host: HostId, epoch: Epoch, lapse: Moment, key: Option<TlsKey>) -> Arc<Self> {
         Arc::new(Self {
             host,
             epoch,
             lapse_ns: AtomicU64::new(lapse.as_ns()),
             is_closed: AtomicBool::new(false),
+            key: Mutex::new(key),
             members: Mutex::default(),
         })
     }
@@ -58,9 +62,15 @@ impl Slot {
         self.is_closed.load(Ordering::SeqCst)
     }
 
+    /// Returns what the host has to prove that it knows; nothing is left of it once the admission has ended.
+    pub(crate) fn key(&self) -> Option<TlsKey> {
+        self.key.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Ends the admission and marks it as ended in all lanes.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
+        drop(self.key.lock().unwrap_or_else(PoisonError::into_inner).take());
         for gate in &self.members().lanes {
             if !ring::mutant!("fence-keeps-connections") {
                 gate.signal.raise(signal::CLOSE);

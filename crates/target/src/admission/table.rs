@@ -2,6 +2,7 @@
 
 use crate::admission::lane::Slot;
 use crate::admission::{Epoch, Moment, Refusal};
+use auth::TlsKey;
 use nvme::HostId;
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -31,7 +32,7 @@ impl Table {
             Some(slot) => Ok(Arc::clone(slot)),
             None if self.fenced.contains_key(&host) => Err(Refusal::Fenced),
             None if self.slots.is_empty() && ring::mutant!("empty-table-admits") => {
-                Ok(Slot::new(host, 0, NEVER))
+                Ok(Slot::new(host, 0, NEVER, None))
             }
             None => Err(Refusal::NotAdmitted),
         }
@@ -41,7 +42,7 @@ impl Table {
     pub(crate) fn slot_on_demand(&mut self, host: HostId) -> Arc<Slot> {
         // Hosts come and go here without anybody telling: forget those without a queue pair.
         self.slots.retain(|&other, slot| other == host || slot.has_lanes());
-        let slot = self.slots.entry(host).or_insert_with(|| Slot::new(host, 0, NEVER));
+        let slot = self.slots.entry(host).or_insert_with(|| Slot::new(host, 0, NEVER, None));
         Arc::clone(slot)
     }
 
@@ -50,6 +51,7 @@ impl Table {
         host: HostId,
         epoch: Epoch,
         lapse: Moment,
+        key: Option<TlsKey>,
     ) -> Result<(), Refusal> {
         if self.fenced.get(&host).is_some_and(|&fenced| fenced >= epoch)
             && !ring::mutant!("fenced-admitted-again")
@@ -57,11 +59,13 @@ impl Table {
             return Err(Refusal::Fenced);
         }
         match self.slots.get(&host) {
-            Some(slot) if slot.epoch == epoch && !slot.is_closed() => slot.extend(lapse),
+            Some(slot) if slot.epoch == epoch && !slot.is_closed() && slot.key() == key => {
+                slot.extend(lapse);
+            }
             Some(slot) if slot.epoch > epoch => return Err(Refusal::Fenced),
             _ => {
                 self.close(host);
-                self.slots.insert(host, Slot::new(host, epoch, lapse));
+                self.slots.insert(host, Slot::new(host, epoch, lapse, key));
             }
         }
         let slot = &self.slots[&host];

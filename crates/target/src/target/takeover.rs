@@ -53,11 +53,17 @@ impl Future for Ended {
 
 impl Target {
     /// Ends the controllers that a Connect replaces, if it would succeed, and answers those that
-    /// have not ended yet.
-    pub(crate) fn take_over(&self, sqe: &SubmissionQueueEntry, data: &[u8]) -> Ended {
+    /// have not ended yet. `tls_identity` is that of the connection's key.
+    pub(crate) fn take_over(
+        &self,
+        sqe: &SubmissionQueueEntry,
+        data: &[u8],
+        tls_identity: Option<&[u8]>,
+    ) -> Ended {
         let Ok(wanted) = Wanted::decode(sqe, data) else { return Ended::default() };
         let Ok(subsystem) = self.find(&wanted.subsystem_name) else { return Ended::default() };
-        let is_let_in = subsystem.access().allows(wanted.host_name.as_ref())
+        let is_let_in = self.may_connect(&wanted, tls_identity)
+            && subsystem.access().allows(wanted.host_name.as_ref())
             && self.admissions.check(wanted.host).is_ok();
         if !is_let_in || !wanted.connect.qid.is_admin() || subsystem.is_discovery() {
             return Ended::default();

@@ -2,16 +2,22 @@
 //!
 //! A target with such keys takes nothing else on its listeners. The identity of a connection's key names a host and
 //! a subsystem; a Connect for others is refused, so that a key opens what it was derived for and nothing more.
+//!
+//! The keys are those of configured hosts ([`Target::require_tls`]), or those of admissions
+//! ([`Target::require_admission_keys`]). The latter live in the table of admissions and nowhere else: the end of an
+//! admission is that of its key. They are for one host identifier each, which the host's name contains.
 
 use super::Target;
 use super::connect::{ConnectFailure, Wanted};
+use crate::admission::{AdmissionMode, Admissions};
 use crate::error::Error;
 use ::tls::{Keys, Psk, Stream};
-use auth::{Derivation, Hash, TlsKey};
-use nvme::{Nqn, Status};
+use auth::{Derivation, Hash, IdentityVersion, TlsKey, TlsPsk};
+use nvme::{HostId, Nqn, Status};
 use ring::TcpStream;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uuid::Uuid;
 
 /// The TLS key of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,13 +46,57 @@ impl Keys for Door {
         let (host, subsystem) = owner(identity)?;
         let HostTls { key, derivation } = self.0.keys().get(&host).cloned()?;
         let psks = key.psks(&host, &subsystem, derivation);
-        let psk = psks.into_iter().find(|psk| psk.identity.as_bytes() == identity)?;
-        let hash = match psk.hash {
-            Hash::Sha384 => ::tls::Hash::Sha384,
-            Hash::Sha256 | Hash::Sha512 => ::tls::Hash::Sha256,
-        };
-        Psk::new(identity, psk.secret, hash).ok()
+        to_library(psks.into_iter().find(|psk| psk.identity.as_bytes() == identity)?)
     }
+}
+
+/// The keys of admissions, for the TLS library.
+struct AdmissionDoor(Arc<Admissions>);
+
+impl Keys for AdmissionDoor {
+    fn find(&self, identity: &[u8]) -> Option<Psk> {
+        to_library(admitted(&self.0, identity)?)
+    }
+}
+
+/// Returns the PSK by this identity, if it is of an admission in force.
+fn admitted(admissions: &Admissions, identity: &[u8]) -> Option<TlsPsk> {
+    let (host, subsystem) = owner(identity)?;
+    let key = admissions.key(host_id(&host)?)?;
+    let psk = key.psk(&host, &subsystem, IdentityVersion::V1, Derivation::Standard).ok()?;
+    (psk.identity.as_bytes() == identity).then_some(psk)
+}
+
+/// Returns the host identifier in a host's name: that of a UUID, with or without more behind a colon.
+fn host_id(host: &Nqn) -> Option<HostId> {
+    let (_, uuid) = host.as_str().split_once(":uuid:")?;
+    let id = *Uuid::try_parse(uuid.split(':').next()?).ok()?.as_bytes();
+    let rest = host.as_str().strip_prefix(Nqn::from_uuid(id).as_str())?;
+    (rest.is_empty() || rest.starts_with(':')).then_some(HostId(id))
+}
+
+fn to_library(psk: TlsPsk) -> Option<Psk> {
+    let hash = match psk.hash {
+        Hash::Sha384 => ::tls::Hash::Sha384,
+        Hash::Sha256 | Hash::Sha512 => ::tls::Hash::Sha256,
+    };
+    Psk::new(psk.identity.as_bytes(), psk.secret, hash).ok()
+}
+
+/// How a target that takes nothing but TLS finds keys.
+#[derive(Debug)]
+pub(super) struct Required {
+    server: ::tls::Server,
+    keys: KeysOf,
+}
+
+/// Whose keys let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeysOf {
+    /// Those of hosts that were named.
+    Hosts,
+    /// Those of admissions.
+    Admissions,
 }
 
 /// The host and the subsystem that an identity names.
@@ -71,14 +121,34 @@ impl Target {
         if host.as_str().contains(' ') {
             return Err(Error::TlsName(host));
         }
-        if self.tls.get().is_none() {
-            let server = ::tls::Server::new(Door(Arc::clone(&self.keyring))).map_err(Error::Tls)?;
-            // Another thread may have been first: its server has the same keys.
-            let _ = self.tls.set(server);
-        }
+        self.require(Door(Arc::clone(&self.keyring)), KeysOf::Hosts)?;
         self.keyring.keys().insert(host, tls);
         self.note_discovery_changed();
         Ok(())
+    }
+
+    /// From now on lets hosts in under TLS alone, each with the key of its admission.
+    ///
+    /// # Errors
+    /// [`Error::TlsMixed`] unless admissions are controlled, and if hosts have keys of their own already;
+    /// [`Error::Tls`].
+    pub fn require_admission_keys(&self) -> Result<(), Error> {
+        if *self.admissions.mode() != AdmissionMode::Controlled {
+            return Err(Error::TlsMixed);
+        }
+        self.require(AdmissionDoor(Arc::clone(&self.admissions)), KeysOf::Admissions)
+    }
+
+    fn require(&self, door: impl Keys, keys: KeysOf) -> Result<(), Error> {
+        if self.tls.get().is_none() {
+            let server = ::tls::Server::new(door).map_err(Error::Tls)?;
+            // Another thread may have been first: its server has the same keys.
+            let _ = self.tls.set(Required { server, keys });
+        }
+        match self.tls.get() {
+            Some(required) if required.keys == keys => Ok(()),
+            _ => Err(Error::TlsMixed),
+        }
     }
 
     /// Whether hosts are let in under TLS only.
@@ -89,7 +159,7 @@ impl Target {
     /// An accepted connection, under TLS where that is required.
     pub(crate) fn accepted(&self, tcp: TcpStream) -> Result<Stream, ::tls::Error> {
         match self.tls.get() {
-            Some(server) => Stream::server(tcp, server),
+            Some(required) => Stream::server(tcp, &required.server),
             None => Ok(Stream::from(tcp)),
         }
     }
@@ -100,17 +170,31 @@ impl Target {
         wanted: &Wanted,
         identity: Option<&[u8]>,
     ) -> Result<(), ConnectFailure> {
-        if !self.requires_tls() {
-            return Ok(());
-        }
-        let is_for_it = identity.and_then(owner).is_some_and(|(host, subsystem)| {
-            wanted.host_name.as_ref() == Some(&host) && wanted.subsystem_name == subsystem
-        });
-        if is_for_it {
+        if self.may_connect(wanted, identity) {
             return Ok(());
         }
         self.admissions.note_refused();
         Err(Status::CONNECT_INVALID_HOST.into())
+    }
+
+    /// Whether a connection's key is for the host and the subsystem of a Connect on it. The key of an admission has
+    /// to be in force now, and not only at the handshake.
+    pub(super) fn may_connect(&self, wanted: &Wanted, identity: Option<&[u8]>) -> bool {
+        let Some(required) = self.tls.get() else { return true };
+        let Some(identity) = identity else { return false };
+        let Some((host, subsystem)) = owner(identity) else { return false };
+        if wanted.host_name.as_ref() != Some(&host) || wanted.subsystem_name != subsystem {
+            return false;
+        }
+        match required.keys {
+            KeysOf::Hosts => true,
+            KeysOf::Admissions => {
+                let is_its_own = host_id(&host) == Some(wanted.host);
+                (is_its_own || ring::mutant!("key-of-any-host"))
+                    && (admitted(&self.admissions, identity).is_some()
+                        || ring::mutant!("key-of-an-earlier-admission"))
+            }
+        }
     }
 }
 
@@ -198,5 +282,66 @@ mod tests {
         assert!(!check("host", &nqn("disk"), None));
         let spaced = Nqn::new("nqn.2026-01.io.tsumugi:a b").unwrap();
         assert!(matches!(target.require_tls(spaced, tls), Err(Error::TlsName(_))));
+    }
+
+    /// Goal: a host's name shows its identifier only in the one form that our sessions have.
+    #[test]
+    fn names_show_identifiers() {
+        let id = HostId([0x5a; 16]);
+        let own = Nqn::from_uuid(id.0);
+        let of = |name: &str| host_id(&Nqn::new(name).unwrap());
+        assert_eq!(of(own.as_str()), Some(id));
+        assert_eq!(of(&format!("{own}:1")), Some(id));
+        for wrong in [
+            format!("{own}1"),
+            own.as_str().replace("nvmexpress", "example"),
+            own.as_str().replace("5a5a5a5a-", "5A5A5A5A-"),
+            own.as_str().replace("-5a", "5a"),
+            "nqn.2014-08.org.nvmexpress:uuid:".to_owned(),
+            "nqn.2026-01.io.tsumugi:host".to_owned(),
+        ] {
+            assert_eq!(of(&wrong), None, "{wrong}");
+        }
+    }
+
+    /// Goal: a connection whose handshake was made under an earlier admission of the same host is refused at its
+    /// Connect, as are one for another host identifier and one for another subsystem.
+    #[test]
+    fn the_key_is_that_of_the_admission_in_force() {
+        let admissions = crate::Admissions::new(AdmissionMode::Controlled);
+        let target = Target::new(crate::Limits::default(), Arc::clone(&admissions)).unwrap();
+        target.require_admission_keys().unwrap();
+        let (id, disk) = (HostId([7; 16]), Nqn::from_uuid([8; 16]));
+        let host = Nqn::new(&format!("{}:1", Nqn::from_uuid(id.0))).unwrap();
+        let wanted = |id: HostId, subsystem: &Nqn| {
+            let connect = Connect { qid: QueueId(0), sq_entries: 32, cattr: 0, keep_alive_ms: 0 };
+            let data = ConnectData::new(id, ControllerId::DYNAMIC, subsystem, &host);
+            Wanted::decode(&connect.encode().unwrap(), data.bytes()).unwrap()
+        };
+        let lapse = admissions.now() + std::time::Duration::from_mins(1);
+        let admit = |epoch: u64, key: &TlsKey| {
+            let mut admitted =
+                std::pin::pin!(admissions.admit_with_key(id, epoch, lapse, Some(key.clone())));
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(admitted.as_mut().poll(&mut cx).is_ready());
+        };
+        let identity = |key: &TlsKey| {
+            key.psk(&host, &disk, IdentityVersion::V1, Derivation::Standard).unwrap().identity
+        };
+        let (first, second) =
+            (TlsKey::generate(Hash::Sha384).unwrap(), TlsKey::generate(Hash::Sha384).unwrap());
+        let may = |id, subsystem: &Nqn, key: &TlsKey| {
+            target.may_connect(&wanted(id, subsystem), Some(identity(key).as_bytes()))
+        };
+        assert!(!may(id, &disk, &first), "nobody is admitted yet");
+        admit(1, &first);
+        assert!(may(id, &disk, &first) && !may(id, &disk, &second));
+        assert!(!may(HostId([9; 16]), &disk, &first), "the identifier is another host's");
+        assert!(!may(id, &Nqn::from_uuid([9; 16]), &first), "the subsystem is another one");
+        assert!(!target.may_connect(&wanted(id, &disk), None), "there was no handshake");
+        admit(2, &second);
+        assert!(!may(id, &disk, &first) && may(id, &disk, &second));
+        drop(admissions.fence(id, 2));
+        assert!(!may(id, &disk, &second), "the host was fenced");
     }
 }

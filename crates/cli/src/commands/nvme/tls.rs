@@ -44,7 +44,8 @@ impl TlsArgs {
             (true, Some(key)) => {
                 let key = key.key("tls-key")?;
                 let derivation = derivation(self.tls_compat);
-                Ok(Some(TlsOptions { key, derivation, identity: self.tls_key_identity.clone() }))
+                let identity = self.tls_key_identity.clone();
+                Ok(Some(TlsOptions { key, derivation, identity, is_refusal_final: false }))
             }
             (true, None) => bail!(
                 "--tls: give the key with --tls-key FILE: this host is no part of the kernel and \

@@ -90,7 +90,7 @@ impl Connection {
             self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
             return;
         }
-        let ended = self.target.take_over(sqe, self.pair.data(tag));
+        let ended = self.target.take_over(sqe, self.pair.data(tag), self.stream.identity());
         if ended.is_empty() {
             self.finish_connect(tag, sqe);
         } else {
