@@ -9,45 +9,14 @@ use crate::sessions::Session;
 use protocol::agent::{Answer, Call, Push, PushAnswer};
 use protocol::space::DeviceInfo;
 use protocol::{DataKey, DeviceId, Errno, HostId, client};
-use ring::local::Notify;
 use ring::time::{now, timeout_at};
 use rpc::{Acceptor, Agent, Authenticated, Handler, Reply, Standing};
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use tls::DataKeyUse;
 
 /// Devices that one agent may register.
 const DEVICES_MAX: usize = 1024;
-
-/// Messages about changed devices that a session gets in the time of a heartbeat, at most.
-const NEWS_PER_HEARTBEAT: u32 = 20;
-
-/// Devices that have changed since the sessions were last told of them.
-#[derive(Debug, Default)]
-pub(super) struct DeviceNews {
-    changed: RefCell<BTreeSet<DeviceId>>,
-    wanted: Notify,
-}
-
-impl DeviceNews {
-    fn add(&self, devices: impl IntoIterator<Item = DeviceId>) {
-        self.changed.borrow_mut().extend(devices);
-        self.wanted.notify();
-    }
-
-    /// Waits for changes, and takes them.
-    async fn wait(&self) -> BTreeSet<DeviceId> {
-        loop {
-            let wanted = self.wanted.notified();
-            let changed = std::mem::take(&mut *self.changed.borrow_mut());
-            if !changed.is_empty() {
-                return changed;
-            }
-            wanted.await;
-        }
-    }
-}
 
 type AgentReply = Reply<Acceptor<Agent>>;
 
@@ -87,7 +56,7 @@ impl Handler<Acceptor<Agent>> for AgentPeer {
         for device in &lost {
             self.shared.core.borrow_mut().set_online(*device, false);
         }
-        self.shared.device_news.add(lost);
+        self.shared.tell_devices(&lost.into_iter().collect());
     }
 }
 
@@ -142,8 +111,9 @@ impl AgentPeer {
         }
         tracing::info!(node, ?ids, "an agent registers its devices");
         self.shared.post(Outgoing::Then(Box::new(move |shared| {
-            shared.device_news.add(ids.iter().copied().chain(gone));
+            let changed = ids.iter().copied().chain(gone).collect();
             send(reply, &Answer::Registered(ids));
+            shared.tell_devices(&changed);
         })));
     }
 }
@@ -172,16 +142,11 @@ impl Shared {
         }
     }
 
-    /// Sends all sessions what changes of devices: the first change at once, those that follow within a
-    /// moment together. When hundreds of nodes start, each session gets tens of short messages instead of one
-    /// about the whole pool for every node.
-    pub(super) async fn tell_devices(self: Rc<Self>) {
-        loop {
-            let changed = self.device_news.wait().await;
-            let infos = self.core.borrow().devices_of(&changed);
-            self.tell_sessions(&client::Push::Devices(infos));
-            ring::time::sleep(self.times.heartbeat / NEWS_PER_HEARTBEAT).await;
-        }
+    /// Sends the changed devices to all sessions. It does so at once, because answers that follow on the same
+    /// connections may name these devices, and a client writes only to devices that it knows to be online.
+    fn tell_devices(self: &Rc<Self>, changed: &BTreeSet<DeviceId>) {
+        let infos = self.core.borrow().devices_of(changed);
+        self.tell_sessions(&client::Push::Devices(infos));
     }
 
     /// Tells all sessions of something that needs no answer.

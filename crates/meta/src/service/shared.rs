@@ -50,7 +50,6 @@ pub(crate) struct Shared {
     pub(super) lock_contention: super::lock::Contention,
     pub(super) sessions: RefCell<Sessions>,
     pub(super) agents: Agents,
-    pub(super) device_news: super::agent::DeviceNews,
     pub(super) outbox: RefCell<Vec<Outgoing>>,
     pub(super) flush_wanted: Notify,
     pub(super) reclaim_wanted: Notify,
@@ -109,7 +108,6 @@ impl Shared {
             lock_contention: super::lock::Contention::default(),
             sessions: RefCell::new(sessions),
             agents: Agents::new(),
-            device_news: super::agent::DeviceNews::default(),
             outbox: RefCell::default(),
             flush_wanted: Notify::new(),
             reclaim_wanted: Notify::new(),
@@ -138,7 +136,6 @@ impl Shared {
             ring::spawn(Rc::clone(self).flush_ticks()),
             ring::spawn(Rc::clone(self).watch_sessions()),
             ring::spawn(Rc::clone(self).renew_admissions()),
-            ring::spawn(Rc::clone(self).tell_devices()),
             ring::spawn(Rc::clone(self).reclaim_loop()),
         ];
         self.tasks.borrow_mut().extend(tasks);
