@@ -264,6 +264,11 @@ impl Shared {
             host: session.host.0,
             node: if ring::mutant!("one-key-for-all-targets") { "" } else { &target.node },
         };
+        let of = if ring::mutant!("one-key-for-all-sessions") {
+            DataKeyUse { session: 0, epoch: 0, host: [0; 16], ..of }
+        } else {
+            of
+        };
         DataKey::new(self.data_keys.as_ref()?.data_key(&of))
     }
 
