@@ -16,7 +16,7 @@ use crate::habit::Balance;
 use crate::lent::Lent;
 use crate::locks::OwnLocks;
 use crate::neighbours::Siblings;
-use crate::pages::{KernelEnd, Pages};
+use crate::pages::Pages;
 use crate::read::Ahead;
 use crate::session::SessionStamp;
 use protocol::client::Name;
@@ -103,8 +103,6 @@ pub(crate) struct State {
     pub(crate) unnamed: Option<Attr>,
     /// Data version that the kernel's page cache may hold.
     pub(crate) kernel_data_version: Option<u64>,
-    /// Whether the kernel knows where the file ends, valid under READ.
-    pub(crate) kernel_end: KernelEnd,
     /// The session after the last whose loss took uncommitted data along.
     pub(crate) lost_in: SessionStamp,
 }
@@ -187,11 +185,8 @@ impl Inode {
             return;
         }
         let is_same = state.attr.is_some_and(|old| old.data_version == attr.data_version);
-        if !is_same && !explained {
-            state.kernel_end.forget();
-            if !ring::mutant!("new-version-keeps-extents") {
-                state.forget_extents();
-            }
+        if !is_same && !explained && !ring::mutant!("new-version-keeps-extents") {
+            state.forget_extents();
         }
         state.attr = Some(*attr);
     }
@@ -202,7 +197,6 @@ impl Inode {
         let mut state = self.state.borrow_mut();
         if state.attr.is_some_and(|old| old.version < attr.version) {
             state.attr = None;
-            state.kernel_end.forget();
             state.forget_extents();
         }
     }
@@ -369,7 +363,6 @@ impl State {
 
     fn drop_read(&mut self) {
         self.attr = None;
-        self.kernel_end.forget();
         self.has_no_xattrs = false;
         self.forget_extents();
         if !ring::mutant!("entries-outlive-read") {

@@ -261,7 +261,6 @@ impl Client {
             return Duration::ZERO;
         };
         inode.lent.attributes_lent_at.set(Some(now()));
-        inode.state.borrow_mut().kernel_end.tell(&inode.pages);
         let before = inode.lent.attributes_until.get();
         inode.lent.attributes_until.set(Some(before.map_or(until, |before| before.max(until))));
         self.lent_until.set(self.lent_until.get().max(until));

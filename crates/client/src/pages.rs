@@ -37,8 +37,6 @@ pub(crate) struct Pages {
     told: Cell<Option<Instant>>,
     /// When something was last read that the kernel may keep.
     read: Cell<Option<Instant>>,
-    /// When a write by the kernel last ended.
-    written: Cell<Option<Instant>>,
     /// Something was written past the cache since the kernel dropped all pages.
     pub(crate) is_passed_by: Cell<bool>,
     /// Writes past the cache that are under way.
@@ -47,44 +45,6 @@ pub(crate) struct Pages {
     writers: WaitGroup,
     /// Others may have changed the file since these opened it.
     is_shared: Cell<bool>,
-}
-
-/// Whether the kernel knows where a file ends. It follows each change that is made through this mount, so what it
-/// was told once holds until another session may change the file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum KernelEnd {
-    /// It may know an old end.
-    #[default]
-    Unknown,
-    /// It was told then. It ignores that answer if a write ends while the answer is on its way.
-    Told(Instant),
-    /// It knows.
-    Known,
-}
-
-impl KernelEnd {
-    /// Others may change the file, or what was written to it is lost.
-    pub(crate) fn forget(&mut self) {
-        if !ring::mutant!("end-outlives-read") {
-            *self = KernelEnd::Unknown;
-        }
-    }
-
-    /// The kernel is told now; it makes no more of what it was told before the answer to a write.
-    pub(crate) fn tell(&mut self, pages: &Pages) {
-        let has_just_written = pages.written.get().is_some_and(|at| at.elapsed() < ON_ITS_WAY);
-        if *self == KernelEnd::Unknown && (!has_just_written || ring::mutant!("told-end-known")) {
-            *self = KernelEnd::Told(now());
-        }
-    }
-
-    /// A write of this mount has ended.
-    fn note_write(&mut self) {
-        if let KernelEnd::Told(at) = *self {
-            let is_on_its_way = at.elapsed() < ON_ITS_WAY && !ring::mutant!("told-end-known");
-            *self = if is_on_its_way { KernelEnd::Unknown } else { KernelEnd::Known };
-        }
-    }
 }
 
 impl Pages {
@@ -140,7 +100,6 @@ impl Client {
         }
         let has_pages = {
             let mut state = inode.state.borrow_mut();
-            state.kernel_end.forget();
             state.kernel_data_version.take().is_some() || state.is_open()
         };
         if has_pages {
@@ -238,28 +197,7 @@ impl Client {
             return is_told && !inode.pages.is_shared.get();
         }
         inode.pages.is_shared.set(false);
-        let is_known = inode.state.borrow().kernel_end != KernelEnd::Unknown;
-        is_told && (is_known || inode.lent.has_attributes() || ring::mutant!("end-assumed"))
-    }
-
-    /// A write by the kernel has ended, on either way. Of one that failed it does not know how far it came.
-    pub fn note_written(&self, id: InodeId, has_failed: bool) {
-        let Some(inode) = self.known_inode(id) else { return };
-        inode.pages.written.set(Some(now()));
-        let end = &mut inode.state.borrow_mut().kernel_end;
-        if has_failed {
-            end.forget();
-        } else {
-            end.note_write();
-        }
-    }
-
-    /// The kernel is told of a file that it makes here, which is empty.
-    pub fn kernel_makes(&self, attr: &Attr) {
-        let Some(inode) = self.known_inode(attr.inode) else { return };
-        if inode.committed_attr().is_some_and(|known| known.size == attr.size) {
-            inode.state.borrow_mut().kernel_end = KernelEnd::Known;
-        }
+        is_told && (inode.lent.has_attributes() || ring::mutant!("end-assumed"))
     }
 
     /// A write past the kernel's pages is done. Who uses them may have read some without it.

@@ -149,8 +149,6 @@ impl Server {
     async fn link(self: &Rc<Self>, parent: NodeId, linked: NodeId, new_name: &Name) -> Answer {
         let (linked, directory) = (self.inode(linked), self.inode(parent));
         let attr = Box::pin(self.client.link(linked, directory, new_name.as_bytes())).await?;
-        // The kernel takes the size in this answer for the newest, though a write may end before it.
-        self.client.note_written(linked, true);
         Ok(Response::Entry(self.new_entry(parent, new_name.as_bytes(), &attr)))
     }
 
@@ -328,7 +326,6 @@ impl Server {
         match created {
             Ok((handle, attr)) => {
                 let entry = self.new_entry(request.node, name, &attr);
-                self.client.kernel_makes(&attr);
                 Ok(Response::Created(entry, self.opened(handle, &attr, flags)))
             }
             Err(Errno::EEXIST) if ring::mutant!("lost-create-opens-other") => {
@@ -355,18 +352,13 @@ impl Server {
         self.client.note_use(id, length);
         if write.is_from_cache {
             // Pages of a shared mapping go where they are, whatever the file was opened with.
-            let written =
-                self.client.write_at(&file, write.offset, bytes, write.kill_suid_sgid).await;
-            self.client.note_written(id, written.is_err());
-            written?;
+            self.client.write_at(&file, write.offset, bytes, write.kill_suid_sgid).await?;
             return Ok(Response::Written(length as u32));
         }
         let is_direct = write.flags & libc::O_DIRECT.cast_unsigned() != 0;
         let passes_by = is_direct || way != Some(Way::Through);
         let passing = passes_by.then(|| self.client.pass_pages_by(id));
-        let written = self.client.write(&file, write.offset, bytes, write.kill_suid_sgid).await;
-        self.client.note_written(id, written.is_err());
-        written?;
+        self.client.write(&file, write.offset, bytes, write.kill_suid_sgid).await?;
         if passing.is_some() {
             self.client.written_past(id).await;
         } else {
@@ -396,7 +388,6 @@ impl Server {
         let file = self.file(copy.handle_out)?;
         let (from, to) = ((source, copy.offset_in), (&*file, copy.offset_out));
         let copied = Box::pin(self.client.copy(from, to, copy.length)).await;
-        self.client.note_written(destination, copied.is_err());
         self.client.changed_here([destination].into_iter());
         Ok(Response::Copied(copied?))
     }

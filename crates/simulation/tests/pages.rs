@@ -225,40 +225,6 @@ fn who_shares_a_file_does_not_know_its_end() {
     });
 }
 
-/// Goal: the kernel knows a file's end also when the attributes that it was lent have expired, until others may have
-/// changed the file; what it was told beside a write of its own it may have ignored (R23).
-#[test]
-fn a_known_end_holds_until_others_may_change_it() {
-    scene(async |stage, _, _, inode| {
-        let client = stage.on(0, async move |client: Rc<Client>| client).await;
-        client.set_lending(LENDING);
-        let lend = async move |client: Rc<Client>| {
-            let attr = client.attr(inode).await.unwrap();
-            client.lend_attributes(&attr)
-        };
-        let expire = async |_: Rc<Client>| sleep(LENDING.attributes * 2).await;
-        let look = async move |client: Rc<Client>| client.attr(inode).await.map(drop).unwrap();
-        assert!(!stage.on(0, lend).await.is_zero());
-        stage.on(0, expire).await;
-        stage.on(0, look).await;
-        assert!(client.kernel_knows_end(inode), "nobody else has written");
-        client.note_written(inode, false);
-        assert!(client.kernel_knows_end(inode), "it has written itself");
-        write(&stage, 1, inode, 3).await;
-        stage.on(0, look).await;
-        assert!(!client.kernel_knows_end(inode), "others have written");
-        assert!(!stage.on(0, lend).await.is_zero());
-        client.note_written(inode, false);
-        assert!(!stage.on(0, lend).await.is_zero());
-        stage.on(0, expire).await;
-        stage.on(0, look).await;
-        assert!(!client.kernel_knows_end(inode), "it may have ignored what it was told");
-        assert!(!stage.on(0, lend).await.is_zero());
-        stage.on(0, expire).await;
-        assert!(client.kernel_knows_end(inode));
-    });
-}
-
 /// Goal: what is written past pages that another writer uses is not missing in them afterwards (R23).
 #[test]
 fn pages_that_a_writer_uses_are_dropped_after_a_write_past_them() {
