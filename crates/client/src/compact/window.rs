@@ -110,7 +110,7 @@ impl Client {
     /// Copies the next pieces of a range, if they are worth it.
     ///
     /// # Errors
-    /// ESTALE if the file is gone; else what stands in the way for now.
+    /// ESTALE if the file is gone. Other errors are temporary: the file stays as it is, and a later pass tries again.
     pub(super) async fn copy_pieces(
         self: &Rc<Self>,
         inode: &Rc<Inode>,

@@ -47,8 +47,8 @@ struct Voice {
     below: Arc<OnceLock<Tree>>,
 }
 
-/// Carries out orders from standard input until told to finish; undoes all if that never comes. Passes orders on to
-/// agents below it.
+/// Carries out orders from standard input, and passes those for other machines on to the agents below. Ends at the
+/// order to finish. If the input ends without that order, it undoes what it has made.
 pub(crate) fn serve(dir: &JobDir, stop: &Stop, node: &str) -> ExitCode {
     let voice = Voice { node: node.into(), is_step: false, below: Arc::default() };
     let Ok(_machine) = listen(dir, stop, &voice) else { return ExitCode::FAILURE };
@@ -233,7 +233,7 @@ impl Voice {
                 return;
             };
             if addressed.node != self.node {
-                // Should it be gone, its last answer has told so. Steps have nobody below them.
+                // An agent below that has ended has reported so in its last answer. A step has no agents below it.
                 self.below.get().iter().for_each(|tree| {
                     let _ = tree.pass(&addressed.node, line.as_bytes());
                 });

@@ -1,7 +1,8 @@
 //! Asking all machines of a job for something, over a tree as [`super::tree`] has it: `tsumugi errand` on a machine
 //! runs a command for its own part of the job, asks those below it at the same time, and prints all answers.
 //!
-//! Machines of which no answer comes up, as one above them is dead or does not reach them, are asked from here.
+//! If a machine is dead or cannot reach those below it, their answers are missing. The first machine then asks them
+//! itself.
 
 use super::conversation::{Addressed, lines};
 use super::tree::{branches, line};
@@ -94,8 +95,8 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks machines; what answers is passed to `tell`. Of a machine that is not reached the root says so at once: asking
-/// again would take as long and bring no more. Others leave it to the root, which may reach it.
+/// Asks machines, and passes each answer to `tell`. If the root cannot reach a machine, it reports that at once, because
+/// a second attempt would take as long and fail too. Other machines leave it to the root, which may reach it.
 fn send(
     hosts: &[HostState],
     errand: &Errand,

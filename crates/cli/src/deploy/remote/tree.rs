@@ -54,7 +54,7 @@ struct Branch {
 
 impl Tree {
     /// Starts the agents of a job on these machines. What they print goes to `sink`, and so does a last answer for
-    /// each machine when its branch has ended. `is_root` if nobody else could reach a machine that is not reached.
+    /// each machine when its branch has ended. `is_root`: no machine above can try those that this one does not reach.
     pub(super) fn start(job: &str, hosts: &[HostState], is_root: bool, sink: &Sink) -> Tree {
         let mut started = Vec::new();
         for hosts in branches(hosts) {
@@ -77,7 +77,7 @@ impl Tree {
         orders.write_all(line).context("the connection ended")
     }
 
-    /// Ends the orders: agents that were not told to stay undo what they made.
+    /// Closes the agents' input. An agent without the order to stay then undoes what it has made.
     pub(super) fn end_orders(&self) {
         self.branches.iter().for_each(|branch| *locked(&branch.orders) = None);
     }
@@ -92,7 +92,7 @@ impl Tree {
 }
 
 impl Drop for Tree {
-    /// Agents that were not told to stay undo what they made, which a killed one would leave to others.
+    /// Closes the agents' input instead of killing them, so that an agent without the order to stay can undo its work.
     fn drop(&mut self) {
         self.end_orders();
         let deadline = Instant::now() + UNDO_WITHIN;
@@ -158,7 +158,7 @@ fn listen(
 fn complaint(mut errors: ChildStderr) -> String {
     let mut text = Vec::new();
     let _ = errors.by_ref().take(COMPLAINT_BYTES_MAX).read_to_end(&mut text);
-    // The rest is read so that nobody blocks on it.
+    // Reads and drops the rest: the process would block on a full pipe.
     let _ = std::io::copy(&mut errors, &mut std::io::sink());
     String::from_utf8_lossy(&text).trim().into()
 }
