@@ -155,6 +155,20 @@ fn open_files_outlive_their_names() {
     assert_eq!(fixture.core.pool_use().inodes, 1);
 }
 
+/// Goal: a file that was removed and closed meanwhile gets no new name, and the one who asks hears what a local
+/// file system says.
+#[test]
+fn what_is_gone_gets_no_name() {
+    let mut fixture = Fixture::new();
+    let inode = fixture.file("a");
+    let unlink =
+        ChangeCall::Unlink { parent: InodeId::ROOT, name: b"a".to_vec(), told: OpenTold::OfAny };
+    fixture.call(&Call::Change(unlink)).unwrap();
+    assert_eq!(fixture.core.attr(inode), Err(Errno::ESTALE), "nobody has it open");
+    let link = ChangeCall::Link { inode, parent: InodeId::ROOT, name: b"b".to_vec() };
+    assert_eq!(fixture.call(&Call::Change(link)).map(drop), Err(Errno::ENOENT));
+}
+
 /// Goal: an inode without a name is kept for a session that says only later that it has it open too,
 /// also over a kill (seed 4940).
 #[test]

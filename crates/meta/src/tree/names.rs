@@ -256,7 +256,7 @@ impl Transaction<'_> {
         name: &Name,
     ) -> Result<Outcome, Error> {
         check_name(name)?;
-        let mut inode = self.inode(id)?;
+        let mut inode = self.linked_inode(id)?;
         let mut directory = self.living_directory(parent)?;
         if is_dots(name) || self.dentry(parent, name)?.is_some() {
             return Err(Errno::EEXIST.into());

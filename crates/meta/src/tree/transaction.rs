@@ -158,6 +158,15 @@ impl<'a> Transaction<'a> {
         }
     }
 
+    /// An inode that a call gives a further name; ENOENT if it is gone, as after the last name of a file that
+    /// a local file system still knows (`link(2)`).
+    pub(crate) fn linked_inode(&self, id: InodeId) -> Result<Inode, Error> {
+        match self.inode(id) {
+            Err(Error::Refused(Errno::ESTALE)) => Err(Errno::ENOENT.into()),
+            inode => inode,
+        }
+    }
+
     /// A directory; ENOTDIR if the inode is something else. ENOENT if there is none: the directory was
     /// removed, and has no names, as a removed one that a local file system still knows.
     pub(crate) fn directory(&self, id: InodeId) -> Result<Inode, Error> {

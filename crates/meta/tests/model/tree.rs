@@ -120,7 +120,7 @@ impl Model {
     }
 
     pub(crate) fn link(&mut self, id: InodeId, parent: InodeId, name: &Name) -> Result<(), Errno> {
-        let node = self.node(id)?;
+        let node = self.nodes.get(&id).ok_or(Errno::ENOENT)?;
         if self.living(parent)?.entries.contains_key(name) {
             return Err(Errno::EEXIST);
         }
