@@ -2,8 +2,10 @@
 //!
 //! In a simulation there is one thread only: there, a "thread" is a task of the same executor.
 
+mod compute;
 mod idle;
 
+pub use compute::compute;
 pub use idle::yield_to_all;
 
 use crate::context::try_with_context;

@@ -172,7 +172,7 @@ impl Connection {
             let turn = self.poll_send(cx).and_then(|is_sent| {
                 let is_received = self.poll_receive(cx)?;
                 let is_handled = self.handle_events(cx)?;
-                let is_connected = self.poll_connecting(cx);
+                let is_connected = self.poll_connecting(cx) | self.poll_door(cx);
                 let is_started = self.start_send();
                 Ok(is_sent || is_received || is_handled || is_connected || is_started)
             });

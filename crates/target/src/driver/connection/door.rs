@@ -4,6 +4,8 @@
 //! place only for as long as no other stranger needs it. What Connect made is kept aside ([`Proving`]), and
 //! every other command ends with Authentication Required. A later transaction that fails ends the
 //! connection, and until then again nothing else is done for it.
+//!
+//! Judging a message takes up to two exponentiations of thousands of bits, so it is done beside the reactor.
 
 use super::{Connection, LINGER, Role};
 use crate::admission::Lane;
@@ -14,11 +16,14 @@ use crate::handshakes::Attempt;
 use crate::queue_pair::Tag;
 use crate::target::{Attached, Proof};
 use auth::Progress;
-use nvme::auth::{Authentication, is_authentication};
+use nvme::auth::{Authentication, Reason, is_authentication};
 use nvme::opcode::FabricsType;
 use nvme::{Status, SubmissionQueueEntry};
+use ring::thread::JoinHandle;
 use ring::time::Instant;
 use ring::{Buffer, Chunk, Sparse};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 /// Most bytes of a message that a host makes room for.
 const MESSAGE_ROOM_MAX: u32 = 8192;
@@ -26,6 +31,7 @@ const MESSAGE_ROOM_MAX: u32 = 8192;
 /// Lines that strangers can cause.
 static UNPROVED: Sparse = Sparse::new();
 static UNENCRYPTED: Sparse = Sparse::new();
+static NO_THREAD: Sparse = Sparse::new();
 
 /// What a connection becomes when the host has proved itself.
 pub(super) struct Proving {
@@ -35,7 +41,7 @@ pub(super) struct Proving {
 
 /// The proofs of a connection.
 pub(super) struct Door {
-    controller: auth::Controller,
+    controller: Side,
     /// The first attempt, until it has ended.
     attempt: Option<Attempt>,
     /// When a transaction that is under way, or one that failed, ends the connection.
@@ -45,7 +51,11 @@ pub(super) struct Door {
 impl Door {
     pub(super) fn new(proof: Proof, deadline: Instant) -> Self {
         let Proof { controller, attempt } = proof;
-        Self { controller, attempt: Some(attempt), deadline: Some(deadline) }
+        Self {
+            controller: Side::Here(controller),
+            attempt: Some(attempt),
+            deadline: Some(deadline),
+        }
     }
 
     /// When the connection has to end unless something comes.
@@ -55,8 +65,27 @@ impl Door {
 
     /// Whether commands are executed: the host has proved itself, and has not failed since.
     fn is_open(&self) -> bool {
-        let has_failed = matches!(self.controller.progress(), Progress::Failed(_));
-        self.attempt.is_none() && !has_failed
+        self.attempt.is_none() && !self.controller.has_failed()
+    }
+}
+
+/// The controller's side of the proofs.
+enum Side {
+    Here(auth::Controller),
+    /// It judges a message, beside the reactor; with the command that brought the message.
+    Judging(Tag, JoinHandle<auth::Controller>),
+    /// It was lost while it judged.
+    Lost,
+}
+
+impl Side {
+    fn has_failed(&self) -> bool {
+        match self {
+            Self::Here(controller) => matches!(controller.progress(), Progress::Failed(_)),
+            // One that has failed judges nothing any more.
+            Self::Judging(..) => false,
+            Self::Lost => true,
+        }
     }
 }
 
@@ -64,6 +93,8 @@ impl Door {
 enum Answer {
     Done(Status),
     Message(Buffer),
+    /// When the message has been judged.
+    Later,
 }
 
 impl Connection {
@@ -76,11 +107,41 @@ impl Connection {
     /// Executes a command that is for the door, whose data is here.
     pub(super) fn at_door(&mut self, tag: Tag, sqe: &SubmissionQueueEntry) {
         let Some(door) = &mut self.door else { return };
-        match authenticate(&mut door.controller, sqe, self.pair.data(tag)) {
+        match door.authenticate(tag, sqe, self.pair.data(tag)) {
             Answer::Done(status) => self.pair.complete(tag, status, 0),
             Answer::Message(message) => self.pair.complete_read(tag, Chunk::from(message), 0),
+            Answer::Later => return,
         }
-        match door.controller.progress() {
+        self.look_at_door();
+    }
+
+    /// Looks whether a message has been judged; true if its command has been answered.
+    pub(super) fn poll_door(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(door) = &mut self.door else { return false };
+        let Side::Judging(tag, judging) = &mut door.controller else { return false };
+        let Poll::Ready(judged) = Pin::new(judging).poll(cx) else { return false };
+        let tag = *tag;
+        let status = if let Ok(controller) = judged {
+            door.controller = Side::Here(controller);
+            Status::SUCCESS
+        } else {
+            door.controller = Side::Lost;
+            Status::INTERNAL_ERROR
+        };
+        self.pair.complete(tag, status, 0);
+        self.look_at_door();
+        true
+    }
+
+    /// Does what the state of the proof asks for.
+    fn look_at_door(&mut self) {
+        let Some(door) = &mut self.door else { return };
+        let progress = match &door.controller {
+            Side::Here(controller) => controller.progress(),
+            Side::Judging(..) => return,
+            Side::Lost => Progress::Failed(Reason::FAILED),
+        };
+        match progress {
             Progress::Idle => {}
             Progress::Going => {
                 let deadline = self.now + self.limits.handshake;
@@ -148,33 +209,60 @@ impl Connection {
     }
 }
 
-/// Carries a message in or out.
-fn authenticate(
-    controller: &mut auth::Controller,
-    sqe: &SubmissionQueueEntry,
-    data: &[u8],
-) -> Answer {
-    let invalid = Answer::Done(Status::INVALID_FIELD.do_not_retry());
-    let Ok(Authentication { bytes }) = Authentication::decode(sqe) else { return invalid };
-    if sqe.fabrics_type() == FabricsType::AUTHENTICATION_SEND {
-        if bytes == 0 || bytes as usize != data.len() {
+impl Door {
+    /// Carries a message in or out.
+    fn authenticate(&mut self, tag: Tag, sqe: &SubmissionQueueEntry, data: &[u8]) -> Answer {
+        let invalid = Answer::Done(Status::INVALID_FIELD.do_not_retry());
+        let out_of_turn = Answer::Done(Status::COMMAND_SEQUENCE_ERROR.do_not_retry());
+        let Ok(Authentication { bytes }) = Authentication::decode(sqe) else { return invalid };
+        if sqe.fabrics_type() == FabricsType::AUTHENTICATION_SEND {
+            if bytes == 0 || bytes as usize != data.len() {
+                return invalid;
+            }
+            return self.judge(tag, data).unwrap_or(out_of_turn);
+        }
+        let room = bytes as usize;
+        if transfer_bytes(sqe) != Ok(bytes) || bytes == 0 || bytes > MESSAGE_ROOM_MAX {
             return invalid;
         }
-        controller.receive(data);
-        return Answer::Done(Status::SUCCESS);
+        let Side::Here(controller) = &mut self.controller else { return out_of_turn };
+        let message = match controller.next_message() {
+            Some(message) if message.len() <= room => message,
+            // What does not fit is not asked for again: the transaction does not go on.
+            Some(_) => return invalid,
+            None => return out_of_turn,
+        };
+        // Hosts expect as many bytes as they made room for.
+        let mut buffer = Buffer::zeroed(room);
+        buffer[..message.len()].copy_from_slice(&message);
+        Answer::Message(buffer)
     }
-    let room = bytes as usize;
-    if transfer_bytes(sqe) != Ok(bytes) || bytes == 0 || bytes > MESSAGE_ROOM_MAX {
-        return invalid;
+
+    /// Has a message judged; [`None`] while another one is.
+    fn judge(&mut self, tag: Tag, message: &[u8]) -> Option<Answer> {
+        let mut controller = match std::mem::replace(&mut self.controller, Side::Lost) {
+            Side::Here(controller) => controller,
+            other => {
+                self.controller = other;
+                return None;
+            }
+        };
+        let message = message.to_vec();
+        let judging = ring::thread::compute(move || {
+            controller.receive(&message);
+            controller
+        });
+        match judging {
+            Ok(judging) => {
+                self.controller = Side::Judging(tag, judging);
+                Some(Answer::Later)
+            }
+            Err(error) => {
+                if let Some(suppressed) = NO_THREAD.pass() {
+                    tracing::error!(%error, suppressed, "a host's proof cannot be judged");
+                }
+                Some(Answer::Done(Status::INTERNAL_ERROR))
+            }
+        }
     }
-    let message = match controller.next_message() {
-        Some(message) if message.len() <= room => message,
-        // What does not fit is not asked for again: the transaction does not go on.
-        Some(_) => return invalid,
-        None => return Answer::Done(Status::COMMAND_SEQUENCE_ERROR.do_not_retry()),
-    };
-    // Hosts expect as many bytes as they made room for.
-    let mut buffer = Buffer::zeroed(room);
-    buffer[..message.len()].copy_from_slice(&message);
-    Answer::Message(buffer)
 }
