@@ -131,10 +131,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let poll_us = match arguments.next() {
         Some(text) => text.to_str().ok_or(usage)?.parse()?,
-        None => 0,
+        None => ring::Spin::default(),
     };
-    let config =
-        ring::Config { sqe128: true, poll: Duration::from_micros(poll_us), ..Default::default() };
+    let config = ring::Config { sqe128: true, spin: poll_us, ..Default::default() };
     let mut runtime = ring::Runtime::new(&config)?;
     let mount_options =
         MountOptions { fs_name: "null".into(), subtype: "null".into(), ..Default::default() };

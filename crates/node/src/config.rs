@@ -46,9 +46,9 @@ pub struct NodeConfig {
     /// How FUSE requests travel.
     #[serde(default)]
     pub transport: FuseTransport,
-    /// Microseconds to spin before sleeping (0 = never), in both threads.
+    /// How long both threads spin before they sleep.
     #[serde(default)]
-    pub poll_us: u32,
+    pub poll_us: ring::Spin,
     /// Divides all deadlines, as `tsumugi meta --faster` does: for tests of failures.
     #[serde(default = "as_they_are")]
     pub faster: u32,

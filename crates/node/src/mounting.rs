@@ -95,7 +95,7 @@ impl Mounting {
     ) -> Result<ring::thread::JoinHandle<()>, NodeError> {
         let runtime = ring::Config {
             sqe128: self.config.transport != FuseTransport::Device,
-            poll: std::time::Duration::from_micros(u64::from(self.config.poll_us)),
+            spin: self.config.poll_us,
             ..ring::Config::default()
         };
         let run = move || async move {

@@ -7,7 +7,7 @@
 //! back, the server sends back what it received, so that both coalesce as a real protocol would.
 
 use ring::{
-    Buffer, Chunk, Config, SocketOptions, TcpListener, TcpStream, local, spawn, thread, time,
+    Buffer, Chunk, Config, SocketOptions, Spin, TcpListener, TcpStream, local, spawn, thread, time,
 };
 use std::cell::Cell;
 use std::io;
@@ -69,8 +69,8 @@ fn thread_cpu_seconds() -> f64 {
 }
 
 /// Prints the CPU use of a thread that may spin and has only a timer every 10 ms.
-fn measure_idle(poll: Duration, seconds: f64) -> io::Result<()> {
-    let config = Config { poll, ..Config::default() };
+fn measure_idle(spin: Spin, seconds: f64) -> io::Result<()> {
+    let config = Config { spin, ..Config::default() };
     let idle = thread::spawn("idle", &config, move || async move {
         let end = time::now() + Duration::from_secs_f64(seconds);
         while time::now() < end {
@@ -79,7 +79,7 @@ fn measure_idle(poll: Duration, seconds: f64) -> io::Result<()> {
         thread_cpu_seconds()
     })?;
     let share = idle.join().map_err(io::Error::other)? / seconds * 100.0;
-    println!("idle with a timer every 10 ms, poll {:>3} us: CPU {share:.2} %", poll.as_micros());
+    println!("idle with a timer every 10 ms, spin {spin:>4} us: CPU {share:.2} %");
     Ok(())
 }
 
@@ -118,18 +118,15 @@ async fn client(
 }
 
 /// Prints one row.
-fn measure(shape: Shape, poll: Duration, seconds: f64) -> io::Result<()> {
-    let config = Config { poll, ..Config::default() };
+fn measure(shape: Shape, spin: Spin, seconds: f64) -> io::Result<()> {
+    let config = Config { spin, ..Config::default() };
     let listen: SocketAddr = ([127, 0, 0, 1], 0).into();
     let listener = TcpListener::bind(listen, &options())?;
     let (address, connections) = (listener.local_addr(), shape.connections);
     let server = thread::spawn("server", &config, move || serve(listener, connections))?;
     let text = format!(
-        "{:>3} x {:>2} x {:>4} B, poll {:>3} us",
-        shape.connections,
-        shape.outstanding,
-        shape.message_bytes,
-        poll.as_micros()
+        "{:>3} x {:>2} x {:>4} B, spin {:>4} us",
+        shape.connections, shape.outstanding, shape.message_bytes, spin
     );
     let clients = thread::spawn("client", &config, move || async move {
         let (shape, done) = (Rc::new(shape), Rc::new(Cell::new(0)));
@@ -155,11 +152,12 @@ fn main() -> io::Result<()> {
     for (connections, outstanding, message_bytes) in
         [(16, 8, 4096), (16, 8, 128), (64, 1, 4096), (1, 1, 4096), (1, 1, 128)]
     {
-        for poll_us in [0, 50] {
+        for spin in [Spin::default(), Spin::micros(50), Spin::Auto] {
             let shape = Shape { connections, outstanding, message_bytes };
-            measure(shape, Duration::from_micros(poll_us), seconds)?;
+            measure(shape, spin, seconds)?;
         }
     }
-    measure_idle(Duration::from_micros(50), seconds)?;
+    measure_idle(Spin::micros(50), seconds)?;
+    measure_idle(Spin::Auto, seconds)?;
     Ok(())
 }

@@ -4,6 +4,7 @@ use crate::context::{Context, Driver, Entered, with_context};
 use crate::engine::{Engine, Kind, Reaped, kick};
 use crate::executor::Executor;
 use crate::slots::Slots;
+use crate::spin::{Spin, Spinner, Turn};
 use crate::time::{boot_ns, monotonic_ns, realtime_ns};
 use crate::timers::Timers;
 use std::cell::RefCell;
@@ -15,16 +16,6 @@ use std::time::Duration;
 
 /// Most task polls between two looks at I/O.
 const POLLS_PER_TURN_MAX: usize = 1024;
-/// Spins in a row that may find nothing before spinning is given up.
-const FRUITLESS_SPINS_MAX: u32 = 8;
-/// Nanoseconds of spinning between two offers of the CPU to others. (With 12 runnable threads on
-/// two CPUs, spinning without offering it cut the rate of an echo from 525 to 194 thousand messages
-/// a second; with it there is no loss. Offering it all the time costs 3 of 9 us per round trip on
-/// idle CPUs.)
-const SPIN_YIELD_NS: u64 = 4_000;
-/// Idleness that ends within the spin time and this much (what waking a sleeping CPU costs) would
-/// have been a fruitful spin, so that spinning begins anew.
-const WAKE_UP_COST: Duration = Duration::from_micros(50);
 /// How long a runtime that ends waits for the kernel to give up its last operations.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
 
@@ -34,9 +25,8 @@ pub struct Config {
     /// Submission queue entries of `io_uring` (8 … 32 768, rounded up to a power of two); the completion
     /// queue is four times as long. More operations than this in one turn only cost more system calls.
     pub entries: u32,
-    /// How long to spin for completions before sleeping; zero never spins. Spinning pauses by
-    /// itself while it bears no fruit, so that an idle thread sleeps.
-    pub poll: Duration,
+    /// How long to spin for completions before sleeping.
+    pub spin: Spin,
     /// 128-byte submission entries, for [`Handle::uring_cmd`](crate::Handle::uring_cmd).
     pub sqe128: bool,
     /// Most threads, of the kernel or of the epoll engine, on which this thread's operations on files
@@ -49,15 +39,14 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { entries: 256, poll: Duration::ZERO, sqe128: false, blocking_max: 0, engine: None }
+        Self { entries: 256, spin: Spin::default(), sqe128: false, blocking_max: 0, engine: None }
     }
 }
 
 /// A reactor and executor for the thread that makes it.
 pub struct Runtime {
     context: Rc<Context>,
-    poll: Duration,
-    fruitless_spins: u32,
+    spinner: Spinner,
     reaped: Vec<Reaped>,
 }
 
@@ -74,7 +63,8 @@ impl Runtime {
             timers: RefCell::new(Timers::new()),
             driver: Driver::Kernel(RefCell::new(engine)),
         });
-        Ok(Self { context, poll: config.poll, fruitless_spins: 0, reaped: Vec::new() })
+        let spinner = Spinner::new(config.spin, monotonic_ns());
+        Ok(Self { context, spinner, reaped: Vec::new() })
     }
 
     /// Runs `future` and all tasks until `future` has completed. Other tasks stay, and go on with
@@ -122,10 +112,11 @@ impl Runtime {
             return Ok(());
         }
         // One enter submits and works off what is ready; then perhaps there is no need to wait.
-        if self.should_spin() {
-            return self.spin();
+        let now_ns = monotonic_ns();
+        match self.spinner.begin(now_ns) {
+            Some(turn) => self.spin(turn),
+            None => self.sleep(now_ns),
         }
-        self.sleep(monotonic_ns())
     }
 
     fn enter_if_needed(&self) -> io::Result<()> {
@@ -133,14 +124,7 @@ impl Runtime {
         if engine.needs_enter() { engine.enter() } else { Ok(()) }
     }
 
-    fn should_spin(&self) -> bool {
-        !self.poll.is_zero() && self.fruitless_spins < FRUITLESS_SPINS_MAX
-    }
-
-    fn spin(&mut self) -> io::Result<()> {
-        let start_ns = monotonic_ns();
-        let mut yielded_ns = start_ns;
-        let poll_ns = self.poll.as_nanos() as u64;
+    fn spin(&mut self, mut turn: Turn) -> io::Result<()> {
         loop {
             self.enter_if_needed()?;
             let got = self.reap();
@@ -148,18 +132,14 @@ impl Runtime {
             let next_ns = self.context.timers.borrow().next_ns();
             let is_due = next_ns.is_some_and(|next_ns| next_ns <= boot_ns());
             if got || is_due || self.context.executor.has_ready() {
-                self.fruitless_spins = 0;
+                self.spinner.found(&turn, now_ns);
                 return Ok(());
             }
-            if now_ns - start_ns >= poll_ns {
-                self.fruitless_spins += 1;
-                return self.sleep(start_ns);
+            if turn.is_over(now_ns) {
+                self.spinner.gave_up(&turn, now_ns);
+                return self.sleep(turn.start_ns);
             }
-            if now_ns - yielded_ns >= SPIN_YIELD_NS {
-                // Whoever else could use the CPU has it: spinning is for idle CPUs only.
-                rustix::thread::sched_yield();
-                yielded_ns = monotonic_ns();
-            }
+            turn.offer_cpu(now_ns);
             std::hint::spin_loop();
         }
     }
@@ -175,11 +155,8 @@ impl Runtime {
         let result = self.engine().borrow_mut().wait(timeout);
         self.context.executor.end_sleep();
         let got = self.reap();
-        if got && !self.poll.is_zero() {
-            let idle = Duration::from_nanos(monotonic_ns() - idle_ns);
-            if idle <= self.poll + WAKE_UP_COST {
-                self.fruitless_spins = 0;
-            }
+        if got {
+            self.spinner.slept(monotonic_ns() - idle_ns);
         }
         self.fire_timers();
         result
@@ -245,7 +222,7 @@ impl Drop for Runtime {
 
 impl std::fmt::Debug for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runtime").field("poll", &self.poll).finish_non_exhaustive()
+        f.debug_struct("Runtime").field("spin", &self.spinner.spin()).finish_non_exhaustive()
     }
 }
 

@@ -238,7 +238,7 @@ fn mailboxes_cross_threads() {
 fn cross_threads(kind: Kind) {
     let (to_worker, mut work) = mailbox::channel::<u64>(4);
     let (to_main, mut results) = mailbox::channel::<u64>(4);
-    let config = Config { poll: Duration::from_micros(20), ..on(kind) };
+    let config = Config { spin: ring::Spin::micros(20), ..on(kind) };
     let worker = thread::spawn("worker", &config, move || async move {
         let mut sum = 0;
         while let Some(number) = work.recv().await {

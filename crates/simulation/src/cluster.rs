@@ -119,7 +119,7 @@ impl Cluster {
                 mount: None,
                 allow_other: false,
                 transport: FuseTransport::Auto,
-                poll_us: 0,
+                poll_us: ring::Spin::default(),
                 faster: 1,
                 stops_itself: true,
                 pid_file: None,

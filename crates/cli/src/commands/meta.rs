@@ -104,9 +104,9 @@ struct ServeArgs {
     /// Address at which Prometheus scrapes counts and latencies over HTTP
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
-    /// Microseconds to spin for work before sleeping
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    poll_us: u64,
+    /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a wake-up
+    #[arg(long, value_name = "N|auto", default_value_t)]
+    poll_us: ring::Spin,
     /// Divide all deadlines by this, as the pool's nodes do (`faster`): for tests of failures
     #[arg(long, value_name = "N", default_value_t = 1, hide = true)]
     faster: u32,
@@ -159,9 +159,9 @@ fn run_service(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let listeners = Listeners::new(args.socket.as_deref(), args.metrics)?;
     confine(args)?;
     listeners.serve(&job(args), "meta")?;
-    let poll = Duration::from_micros(args.poll_us);
     crate::descriptors::raise_limit();
-    let mut runtime = Runtime::new(&ring::Config { poll, ..ring::Config::default() })?;
+    let mut runtime =
+        Runtime::new(&ring::Config { spin: args.poll_us, ..ring::Config::default() })?;
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let root = args.owner.map_or((0o755, own.0, own.1), |(uid, gid)| (0o700, uid, gid));
     let config = || Config {

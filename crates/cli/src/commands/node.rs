@@ -115,8 +115,7 @@ fn job(config: &NodeConfig) -> String {
 }
 
 fn runtime(config: &NodeConfig) -> anyhow::Result<Runtime> {
-    let poll = Duration::from_micros(u64::from(config.poll_us));
-    Ok(Runtime::new(&ring::Config { poll, ..ring::Config::default() })?)
+    Ok(Runtime::new(&ring::Config { spin: config.poll_us, ..ring::Config::default() })?)
 }
 
 /// Makes missing backing files; the directories that they are made in are out of reach later.

@@ -120,9 +120,10 @@ pub(crate) struct TargetArgs {
     /// Require authentication of hosts with keys at the discovery service too; nvme-cli cannot do that
     #[arg(long)]
     auth_discovery: bool,
-    /// Microseconds to spin for work before sleeping; stops by itself while there is none
-    #[arg(long, value_name = "N")]
-    poll_us: Option<u64>,
+    /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a wake-up;
+    /// stops by itself while there is no work [default: 0]
+    #[arg(long, value_name = "N|auto")]
+    poll_us: Option<ring::Spin>,
     /// Threads that serve connections
     #[arg(long, value_name = "N")]
     cores: Option<usize>,
@@ -184,8 +185,8 @@ impl TargetArgs {
 pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
     let settings = args.settings()?;
-    let poll = Duration::from_micros(settings.poll_us.unwrap_or(0));
-    let config = ring::Config { poll, ..ring::Config::default() };
+    let config =
+        ring::Config { spin: settings.poll_us.unwrap_or_default(), ..ring::Config::default() };
     let signals = crate::signals::watch(&[SIGUSR1])?;
     crate::descriptors::raise_limit();
     let mut runtime = Runtime::new(&config)?;

@@ -137,9 +137,9 @@ pub(crate) struct UpArgs {
     /// Do not start dead processes again before `tsumugi restart`
     #[arg(long)]
     no_restart: bool,
-    /// Microseconds to spin for work before sleeping
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    poll_us: u32,
+    /// Microseconds to spin for work before sleeping, or auto: only while that is cheaper than a wake-up
+    #[arg(long, value_name = "N|auto", default_value_t)]
+    poll_us: ring::Spin,
     /// Give up if nodes are not ready after this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub(crate) ready_within: Duration,

@@ -54,7 +54,7 @@ struct NodeFile<'a> {
     mount: &'a Path,
     allow_other: bool,
     transport: &'a str,
-    poll_us: u32,
+    poll_us: ring::Spin,
     pid_file: &'a Path,
     plain_data: bool,
     device: [DeviceEntry<'a>; 1],

@@ -71,8 +71,8 @@ pub(crate) struct Plan {
     /// The engine that its processes must use, if one was asked for.
     #[serde(default)]
     pub(crate) engine: Option<String>,
-    /// Microseconds to spin before sleeping.
-    pub(crate) poll_us: u32,
+    /// How long its processes spin before they sleep.
+    pub(crate) poll_us: ring::Spin,
     /// Data between nodes travels in the clear.
     pub(crate) plain_data: bool,
     /// The user whom root makes the pool for.

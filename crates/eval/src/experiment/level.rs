@@ -169,7 +169,7 @@ pub struct HostSettings {
     /// I/O queue pairs per job.
     pub io_queues: Option<u16>,
     /// Microseconds to spin for completions before sleeping.
-    pub poll_us: Option<u64>,
+    pub poll_us: Option<ring::Spin>,
     /// CPUs to pin jobs to, in turn.
     pub cpus: Vec<u16>,
     /// Whether to ask for header digests.

@@ -87,7 +87,7 @@ pub(crate) async fn start_node_with(
         mount: None,
         allow_other: false,
         transport: FuseTransport::Auto,
-        poll_us: 0,
+        poll_us: ring::Spin::default(),
         stops_itself: true,
         pid_file: None,
         metrics: None,

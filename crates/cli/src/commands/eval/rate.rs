@@ -91,9 +91,9 @@ pub(super) struct RateArgs {
     /// time [default: 50 if a job's batches are due at least twice in that time, else 0]
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     slack_us: Option<u64>,
-    /// Microseconds to spin for completions before sleeping
-    #[arg(long, value_name = "US", default_value_t = 0)]
-    poll_us: u64,
+    /// Microseconds to spin for completions before sleeping, or auto: only while that is cheaper than a wake-up
+    #[arg(long, value_name = "US|auto", default_value_t)]
+    poll_us: ring::Spin,
     /// CPUs to pin the jobs to, in turn, e.g. 0,1
     #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
     cpus: Vec<usize>,
@@ -134,7 +134,7 @@ pub(super) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
     let control = Arc::new(Control::new(args.numjobs));
     let config = ring::Config {
         entries: args.batch.max(256),
-        poll: Duration::from_micros(args.poll_us),
+        spin: args.poll_us,
         ..ring::Config::default()
     };
     let mut handles = Vec::new();
@@ -178,7 +178,7 @@ fn load_of(args: &RateArgs) -> anyhow::Result<Load> {
         parts.push(job::Unit { device, start, requests });
     }
     // All of them or none: one loop makes them all. Spinning is the reactor's.
-    let can_be = args.poll_us == 0;
+    let can_be = args.poll_us.is_never();
     let straight = sources.iter().map(|it| it.straight().filter(|_| can_be)).collect();
     Ok(Load { args: args.clone(), straight, sources, units: parts })
 }

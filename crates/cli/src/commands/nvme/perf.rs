@@ -61,9 +61,9 @@ pub(crate) struct PerfArgs {
     /// Seed of offsets and pattern
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Microseconds to spin for completions before sleeping
-    #[arg(long, value_name = "US", default_value_t = 0)]
-    poll_us: u64,
+    /// Microseconds to spin for completions before sleeping, or auto: only while that is cheaper than a wake-up
+    #[arg(long, value_name = "US|auto", default_value_t)]
+    poll_us: ring::Spin,
     /// CPUs to pin the jobs to, in turn, e.g. 1,2
     #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
     cpus: Vec<usize>,
@@ -96,8 +96,7 @@ pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
             plan: plan.clone(),
             control: Arc::clone(&control),
         };
-        let config =
-            ring::Config { poll: Duration::from_micros(args.poll_us), ..ring::Config::default() };
+        let config = ring::Config { spin: args.poll_us, ..ring::Config::default() };
         let name = format!("perf-{index}");
         handles.push(ring::thread::spawn(&name, &config, move || job::run(job))?);
     }

@@ -21,7 +21,7 @@ pub(super) struct Settings {
     pub(super) insecure: bool,
     pub(super) auth_discovery: bool,
     pub(super) cores: Option<usize>,
-    pub(super) poll_us: Option<u64>,
+    pub(super) poll_us: Option<ring::Spin>,
     #[serde(deserialize_with = "super::size::deserialize")]
     pub(super) data_memory_max: Option<u64>,
     pub(super) hdr_digest: bool,
