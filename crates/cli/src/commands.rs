@@ -106,6 +106,9 @@ enum Command {
     Stripe(stripe::StripeArgs),
     /// Export namespaces over NVMe/TCP.
     Target(target::TargetArgs),
+    /// Take the kernel's target down when the process that set it up has ended; `target` starts this.
+    #[command(hide = true)]
+    TargetKeeper(target::kernel::keeper::KeeperArgs),
     /// Show the activity of a job's nodes: operations, latencies, local and remote bytes, waits.
     Top(top::TopArgs),
     /// Show operations as they end, with their times.
@@ -164,6 +167,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(&args),
         Command::Stripe(args) => stripe::run(&args),
         Command::Target(args) => target::run(&args),
+        Command::TargetKeeper(args) => target::kernel::keeper::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Union(args) => union::run(args),

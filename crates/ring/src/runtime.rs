@@ -137,7 +137,7 @@ impl Runtime {
             }
             if turn.is_over(now_ns) {
                 self.spinner.gave_up(&turn, now_ns);
-                return self.sleep(turn.start_ns);
+                return self.sleep(turn.start);
             }
             turn.offer_cpu(now_ns);
             std::hint::spin_loop();

@@ -142,28 +142,28 @@ pub(crate) struct Spinner {
     filled_ns: u64,
 }
 
-/// One spin.
+/// One spin; times are those of [`monotonic_ns`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Turn {
     /// When it began.
-    pub(crate) start_ns: u64,
+    pub(crate) start: u64,
     /// When it ends at the latest.
-    end_ns: u64,
+    end: u64,
     /// When the CPU is offered to others next.
-    yield_ns: u64,
+    next_yield: u64,
 }
 
 impl Turn {
     /// Whether it has lasted long enough.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
-        now_ns >= self.end_ns
+        now_ns >= self.end
     }
 
     /// Offers the CPU to whoever else could use it, if it is time for that: spinning is for idle CPUs only.
     pub(crate) fn offer_cpu(&mut self, now_ns: u64) {
-        if now_ns >= self.yield_ns {
+        if now_ns >= self.next_yield {
             rustix::thread::sched_yield();
-            self.yield_ns = monotonic_ns() + YIELD_NS;
+            self.next_yield = monotonic_ns() + YIELD_NS;
         }
     }
 }
@@ -189,8 +189,8 @@ impl Spinner {
         match self.spin {
             Spin::Fixed(time) => {
                 let spins = !time.is_zero() && self.fruitless < FRUITLESS_SPINS_MAX;
-                let end_ns = now_ns + time.as_nanos() as u64;
-                spins.then_some(Turn { start_ns: now_ns, end_ns, yield_ns: now_ns + YIELD_NS })
+                let end = now_ns + time.as_nanos() as u64;
+                spins.then_some(Turn { start: now_ns, end, next_yield: now_ns + YIELD_NS })
             }
             Spin::Auto => {
                 if self.short.count_ones() < SHORT_MIN {
@@ -201,8 +201,8 @@ impl Spinner {
                     return None;
                 }
                 // Work is near until twice the usual time has passed: until then the CPU is kept.
-                let yield_ns = now_ns + (2 * self.mean_ns).max(YIELD_NS);
-                Some(Turn { start_ns: now_ns, end_ns: now_ns + AUTO_NS, yield_ns })
+                let next_yield = now_ns + (2 * self.mean_ns).max(YIELD_NS);
+                Some(Turn { start: now_ns, end: now_ns + AUTO_NS, next_yield })
             }
         }
     }
@@ -210,13 +210,13 @@ impl Spinner {
     /// The spin found work.
     pub(crate) fn found(&mut self, turn: &Turn, now_ns: u64) {
         self.fruitless = 0;
-        self.note(now_ns - turn.start_ns);
+        self.note(now_ns - turn.start);
     }
 
     /// The spin found nothing; the thread sleeps now.
     pub(crate) fn gave_up(&mut self, turn: &Turn, now_ns: u64) {
         self.fruitless = self.fruitless.saturating_add(1);
-        self.budget_ns = self.budget_ns.saturating_sub(now_ns - turn.start_ns);
+        self.budget_ns = self.budget_ns.saturating_sub(now_ns - turn.start);
     }
 
     /// The thread was idle for this long, and slept; what ended it is I/O, not a timer.
@@ -261,15 +261,15 @@ mod tests {
         for gap in idle {
             let event = now + gap;
             if let Some(turn) = spinner.begin(now) {
-                if event < turn.end_ns {
+                if event < turn.end {
                     all += gap;
                     now = event;
                     spinner.found(&turn, now);
                     continue;
                 }
-                spinner.gave_up(&turn, turn.end_ns);
-                vain += turn.end_ns - now;
-                all += turn.end_ns - now;
+                spinner.gave_up(&turn, turn.end);
+                vain += turn.end - now;
+                all += turn.end - now;
             }
             sleeps += 1;
             let woken = event + WAKE_UP_NS;
@@ -322,9 +322,9 @@ mod tests {
             spinner.slept(WAKE_UP_NS + 12_000);
         }
         let turn = spinner.begin(1000).unwrap();
-        assert!((20_000..26_000).contains(&(turn.yield_ns - 1000)), "{turn:?}");
+        assert!((20_000..26_000).contains(&(turn.next_yield - 1000)), "{turn:?}");
         let turn = Spinner::new(Spin::micros(50), 0).begin(1000).unwrap();
-        assert_eq!(turn.yield_ns, 1000 + YIELD_NS);
+        assert_eq!(turn.next_yield, 1000 + YIELD_NS);
     }
 
     /// Goal: the texts of options and files are read, others refused.

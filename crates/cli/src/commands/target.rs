@@ -7,10 +7,12 @@
 mod config;
 mod hosts;
 mod identity;
+pub(crate) mod kernel;
 mod namespace;
 mod report;
 mod size;
 
+use super::engine::Engine;
 use crate::signals::Signals;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -60,6 +62,10 @@ Examples:
   The same under TLS 1.3, so that no one on the network can read or change data:
     tsumugi nvme gen-tls-key --hmac 2 --output tls.key
     tsumugi target --listen 10.0.0.7:4420 --host HOSTNQN,tls-key=tls.key \\
+        --namespace /dev/nvme0n1
+
+  The same disk by the kernel's target, over RDMA; it is taken down when this process ends:
+    tsumugi target --engine kernel --fabric rdma --listen 10.0.0.7:4420 --insecure \\
         --namespace /dev/nvme0n1
 
   A configuration file:
@@ -142,6 +148,16 @@ pub(crate) struct TargetArgs {
     /// Network namespace for the sockets, e.g. /run/netns/node1
     #[arg(long, value_name = "PATH")]
     network_namespace: Option<PathBuf>,
+    /// What serves: our own target, on any reactor or on the named one, or the kernel's (nvmet), which is set
+    /// up from the same settings, needs root, and is taken down when this process ends [default: own]
+    #[arg(long, default_value = "own", hide_default_value = true, value_parser = Engine::all())]
+    engine: Engine,
+    /// What carries the commands, with --engine kernel [default: tcp]
+    #[arg(long, value_name = "FABRIC")]
+    fabric: Option<kernel::Fabric>,
+    /// Let the adapter serve commands itself, with --engine kernel (ConnectX-5 and later, for RDMA)
+    #[arg(long)]
+    offload: bool,
     /// Print JSON, one object per line, with statistics at the end
     #[arg(long)]
     json: bool,
@@ -185,6 +201,12 @@ impl TargetArgs {
 pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
     let settings = args.settings()?;
+    if args.engine == Engine::Kernel {
+        return kernel::run(&settings, args);
+    }
+    if args.fabric == Some(kernel::Fabric::Rdma) || args.offload {
+        bail!("our own target serves NVMe/TCP alone: add --engine kernel for RDMA and --offload");
+    }
     let config =
         ring::Config { spin: settings.poll_us.unwrap_or_default(), ..ring::Config::default() };
     let signals = crate::signals::watch(&[SIGUSR1])?;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 use target::{HostProof, HostTls};
+use zeroize::Zeroizing;
 
 /// A host that may connect.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -69,7 +70,29 @@ impl FromStr for HostSettings {
     }
 }
 
+/// The texts of a host's keys, and what else is good enough.
+pub(super) struct Dhchap {
+    pub(super) host: Zeroizing<String>,
+    pub(super) controller: Option<Zeroizing<String>>,
+    pub(super) hash: Option<Hash>,
+    pub(super) group: Option<Group>,
+}
+
 impl HostSettings {
+    /// What another target needs for its proof, if it has to give one; its keys are read now.
+    ///
+    /// # Errors
+    /// If a key cannot be read, or there is none for the other options.
+    pub(super) fn dhchap(&self) -> anyhow::Result<Option<Dhchap>> {
+        let Some(HostProof { keys, .. }) = self.proof()? else { return Ok(None) };
+        Ok(Some(Dhchap {
+            host: keys.host.to_text(),
+            controller: keys.controller.map(|key| key.to_text()),
+            hash: self.dhchap_hash,
+            group: self.dhchap_dhgroup,
+        }))
+    }
+
     /// Whether it has to prove itself, in whichever way.
     pub(super) fn has_key(&self) -> bool {
         self.dhchap_key.is_some() || self.has_tls()

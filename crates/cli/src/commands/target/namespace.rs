@@ -90,6 +90,33 @@ impl NamespaceSettings {
         self.path.is_some()
     }
 
+    /// The file or block device that it is made of, if it is.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Whether its file is used through the page cache.
+    pub(super) fn is_buffered(&self) -> bool {
+        self.buffered
+    }
+
+    /// Whether a block size is asked for.
+    pub(super) fn has_block_size(&self) -> bool {
+        self.block_size.is_some()
+    }
+
+    /// The size and the block size, in bytes, of one that is made of memory.
+    ///
+    /// # Errors
+    /// If it is not made of memory alone.
+    pub(super) fn memory(&self) -> anyhow::Result<(u64, u32)> {
+        let (Some(bytes), None, None, false) = (self.memory, &self.path, self.size, self.buffered)
+        else {
+            bail!("a namespace is made of memory or of a path, of exactly one of them");
+        };
+        Ok((bytes, self.block_size.unwrap_or(BLOCK_SIZE_DEFAULT)))
+    }
+
     /// The namespace's name, by which hosts recognise it: the one that was given, else one of the
     /// store's own, the same at each start, or of memory a new one. The file has to be there.
     ///

@@ -1,0 +1,214 @@
+//! `tsumugi target --engine kernel`: the kernel's own target (nvmet), set up from the same settings.
+//!
+//! The kernel serves; this process only makes the objects in configfs, holds the backing files and devices so
+//! that nobody else takes them, and waits. Each object is noted in a journal before it is made. A second
+//! process, the [`keeper`], removes what the journal names when this one ends, also after kill -9. What a
+//! keeper could not remove (a machine out of memory, a keeper that was killed too), the next start removes.
+
+mod configfs;
+pub(crate) mod keeper;
+mod plan;
+
+use super::config::Settings;
+use super::{TargetArgs, hosts, size};
+use crate::signals::Signals;
+use anyhow::{Context, bail, ensure};
+use block::Backing;
+use clap::ValueEnum;
+use configfs::{ROOT, Tree};
+use keeper::Keeper;
+use plan::{Export, Exported, Store};
+use ring::Runtime;
+use serde_json::json;
+use signal_hook::consts::SIGUSR1;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+/// What carries the commands of the kernel's target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Fabric {
+    /// NVMe/TCP.
+    Tcp,
+    /// NVMe/RDMA.
+    Rdma,
+}
+
+impl Fabric {
+    /// As configfs, nvme-cli and the kernel's modules call it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
+/// Exports until SIGINT or SIGTERM.
+pub(super) fn run(settings: &Settings, args: &TargetArgs) -> anyhow::Result<ExitCode> {
+    let fabric = args.fabric.unwrap_or(Fabric::Tcp);
+    plan::check(settings)?;
+    hosts::proofs(settings.subsystems.iter().flat_map(|subsystem| &subsystem.hosts))?;
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the kernel's target is set up by root alone: run as root, or leave out --engine kernel"
+    );
+    prepare(settings, fabric)?;
+    let signals = crate::signals::watch(&[SIGUSR1])?;
+    let mut runtime = Runtime::new(&ring::Config::default())?;
+    runtime.block_on(export(settings, fabric, args, signals))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Loads the modules and finds configfs.
+fn prepare(settings: &Settings, fabric: Fabric) -> anyhow::Result<()> {
+    load(&format!("nvmet-{}", fabric.name()), &[])?;
+    if settings.subsystems.iter().flat_map(|it| &it.namespaces).any(|it| !it.is_persistent()) {
+        load("null_blk", &["nr_devices=0"])?;
+    }
+    if !Path::new(ROOT).join("nvmet").is_dir() {
+        let mounted = Command::new("mount").args(["-t", "configfs", "none", ROOT]).output();
+        let mounted = mounted.context("cannot start mount")?;
+        ensure!(
+            Path::new(ROOT).join("nvmet").is_dir(),
+            "{ROOT}/nvmet is not there, and mounting configfs does not help: {}",
+            String::from_utf8_lossy(&mounted.stderr).trim()
+        );
+    }
+    Ok(())
+}
+
+/// Loads a module of the kernel, unless it is there.
+fn load(module: &str, options: &[&str]) -> anyhow::Result<()> {
+    if Path::new("/sys/module").join(module.replace('-', "_")).is_dir() {
+        return Ok(());
+    }
+    let done = Command::new("modprobe").arg(module).args(options).output();
+    let done = done.with_context(|| format!("cannot start modprobe to load {module}"))?;
+    ensure!(
+        done.status.success(),
+        "not available: this kernel has no {module} ({}); install the package with the kernel's modules, \
+         or leave out --engine kernel",
+        String::from_utf8_lossy(&done.stderr).trim()
+    );
+    Ok(())
+}
+
+async fn export(
+    settings: &Settings,
+    fabric: Fabric,
+    args: &TargetArgs,
+    mut signals: Signals,
+) -> anyhow::Result<()> {
+    keeper::remove_leftovers()?;
+    let opened = {
+        let opening = std::pin::pin!(open(settings));
+        let signal = std::pin::pin!(signals.recv());
+        match ring::race(opening, signal).await {
+            ring::Either::First(opened) => opened?,
+            ring::Either::Second(_) => bail!("interrupted before the target was ready"),
+        }
+    };
+    let wanted = Export { settings, fabric, offload: args.offload };
+    let keeper = Keeper::start()?;
+    let mut tree = Tree::new(Path::new(ROOT), keeper.journal()?);
+    if let Err(error) = wanted.make(&mut tree, &opened.exported) {
+        let removed = keeper.end();
+        return Err(error.context(removed.map_or_else(
+            |error| format!("the kernel's target cannot be set up, and {error:#}"),
+            |()| "the kernel's target cannot be set up".to_owned(),
+        )));
+    }
+    tell(settings, fabric, &opened.exported, args.json);
+    while signals.recv().await == SIGUSR1 {
+        eprintln!(
+            "tsumugi: counts are not available: the kernel serves, and does not count by host"
+        );
+    }
+    keeper.end()?;
+    drop(opened.held);
+    Ok(())
+}
+
+/// What is exported, and what holds the files and devices meanwhile.
+struct Opened {
+    exported: Vec<Exported>,
+    held: Vec<Arc<dyn Backing>>,
+}
+
+/// Makes missing files, names everything, and takes what nobody else may use from now on.
+async fn open(settings: &Settings) -> anyhow::Result<Opened> {
+    let mut opened = Opened { exported: Vec::new(), held: Vec::new() };
+    for subsystem in &settings.subsystems {
+        let mut stores = Vec::new();
+        let mut persistent = Vec::new();
+        let mut next = 1;
+        for namespace in &subsystem.namespaces {
+            namespace.prepare().await?;
+            let uuid = namespace.uuid()?;
+            let nsid = namespace.nsid.unwrap_or(next);
+            next = nsid + 1;
+            let (bytes, block_bytes) = match namespace.path() {
+                Some(_) => {
+                    persistent.push(uuid);
+                    let held = namespace.open(uuid).await?;
+                    let geometry = held.geometry();
+                    opened.held.push(held);
+                    (geometry.size(), geometry.block_size)
+                }
+                None => namespace.memory()?,
+            };
+            let path = namespace.path().map(Path::to_path_buf);
+            let is_buffered = namespace.is_buffered();
+            stores.push(Store { nsid, uuid, path, bytes, block_bytes, is_buffered });
+        }
+        let nqn = subsystem.nqn(&persistent)?;
+        let serial = subsystem.serial(&nqn);
+        opened.exported.push(Exported { nqn, serial, stores });
+    }
+    Ok(opened)
+}
+
+/// Says where the kernel listens and what it exports, as our own target does.
+fn tell(settings: &Settings, fabric: Fabric, exported: &[Exported], is_json: bool) {
+    if is_json {
+        let line = json!({
+            "engine": "kernel",
+            "fabric": fabric.name(),
+            "listening": settings.listen,
+            "subsystems": exported.iter().map(|subsystem| json!({
+                "nqn": subsystem.nqn.as_str(),
+                "serial": subsystem.serial,
+                "namespaces": subsystem.stores.iter().map(|store| json!({
+                    "nsid": store.nsid,
+                    "uuid": store.uuid,
+                    "size_bytes": store.bytes,
+                    "block_bytes": store.block_bytes,
+                })).collect::<Vec<_>>(),
+            })).collect::<Vec<_>>(),
+        });
+        println!("{line}");
+        return;
+    }
+    for address in &settings.listen {
+        for subsystem in exported {
+            println!(
+                "listening on {address} nqn {} (the kernel's target, {})",
+                subsystem.nqn,
+                fabric.name()
+            );
+        }
+    }
+    for subsystem in exported {
+        for store in &subsystem.stores {
+            println!(
+                "namespace {} of {}: {} in blocks of {}, uuid {}",
+                store.nsid,
+                subsystem.nqn,
+                size::format(store.bytes),
+                size::format(u64::from(store.block_bytes)),
+                store.uuid,
+            );
+        }
+    }
+}

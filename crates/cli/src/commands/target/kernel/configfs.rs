@@ -1,0 +1,169 @@
+//! Objects of configfs, each noted in a journal before it is made.
+//!
+//! The journal names what has to be removed again, in the order in which it was made: directories and
+//! links. It holds no attributes, and so no secret.
+
+use anyhow::{Context, bail};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Where configfs is mounted.
+pub(super) const ROOT: &str = "/sys/kernel/config";
+
+/// What is made, and where that is noted.
+pub(super) struct Tree<'a> {
+    root: &'a Path,
+    journal: File,
+}
+
+impl<'a> Tree<'a> {
+    /// Objects below `root`, noted in `journal`.
+    pub(super) fn new(root: &'a Path, journal: File) -> Self {
+        Self { root, journal }
+    }
+
+    /// The path of an object.
+    pub(super) fn path(&self, object: impl AsRef<Path>) -> PathBuf {
+        self.root.join(object)
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    /// Also if it is there: then it is somebody else's.
+    pub(super) fn make(&mut self, object: impl AsRef<Path>) -> anyhow::Result<PathBuf> {
+        let path = self.path(object);
+        if path.exists() {
+            bail!(
+                "{} is there already: another program set it up; choose another name or address, or end \
+                 that program",
+                path.display()
+            );
+        }
+        self.note('d', &path)?;
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Links `from` to what is at `to`.
+    pub(super) fn link(&mut self, from: &Path, to: &Path) -> anyhow::Result<()> {
+        self.note('l', from)?;
+        symlink(to, from)
+            .with_context(|| format!("cannot link {} to {}", from.display(), to.display()))
+    }
+
+    fn note(&mut self, kind: char, path: &Path) -> anyhow::Result<()> {
+        let mut line = format!("{kind} ").into_bytes();
+        line.extend_from_slice(path.as_os_str().as_bytes());
+        line.push(b'\n');
+        self.journal.write_all(&line).context("cannot write the journal of the kernel's target")
+    }
+}
+
+/// Sets an attribute.
+pub(super) fn set(object: &Path, attribute: &str, value: &str) -> anyhow::Result<()> {
+    let path = object.join(attribute);
+    let written = OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(value.as_bytes()));
+    written.with_context(|| format!("cannot set {} to {value:?}", path.display()))
+}
+
+/// Sets an attribute that nobody but root may read; the value is never shown.
+pub(super) fn set_secret(object: &Path, attribute: &str, value: &str) -> anyhow::Result<()> {
+    let path = object.join(attribute);
+    fs::set_permissions(&path, Permissions::from_mode(0o600))
+        .with_context(|| format!("cannot hide {}", path.display()))?;
+    let written = OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(value.as_bytes()));
+    written.with_context(|| format!("cannot set {}", path.display()))
+}
+
+/// Removes what a journal names, the latest first. What is not there any more is no error.
+///
+/// # Errors
+/// The first object that stays, after all have been tried.
+pub(super) fn remove(journal: &Path) -> anyhow::Result<()> {
+    let text = fs::read(journal).with_context(|| format!("cannot read {}", journal.display()))?;
+    let mut result = Ok(());
+    // What follows the last line break was not made: it is noted whole first.
+    let lines =
+        text.split_inclusive(|&byte| byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
+    for line in lines.collect::<Vec<_>>().into_iter().rev() {
+        let Some((kind, path)) = line.split_at_checked(2) else { continue };
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+        let removed = match kind {
+            b"l " => fs::remove_file(path),
+            b"d " => fs::remove_dir(path),
+            _ => Err(io::Error::other("the journal has an unknown line")),
+        };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let error = anyhow::Error::new(error)
+                    .context(format!("cannot remove {} of the kernel's target", path.display()));
+                result = result.and(Err(error));
+            }
+            _ => {}
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what was made is removed in the right order, what others made is neither taken nor removed, and a
+    /// torn last line changes nothing.
+    #[test]
+    fn what_was_made_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, journal) = (dir.path().join("root"), dir.path().join("journal"));
+        fs::create_dir_all(root.join("others")).unwrap();
+        let mut tree = Tree::new(&root, File::create(&journal).unwrap());
+        let one = tree.make("one").unwrap();
+        tree.make("one/two").unwrap();
+        tree.link(&one.join("link"), &root.join("others")).unwrap();
+        assert!(tree.make("others").unwrap_err().to_string().contains("is there already"));
+        assert!(tree.make("none/below").is_err());
+        let mut file = OpenOptions::new().append(true).open(&journal).unwrap();
+        file.write_all(format!("d {}", root.join("others").display()).as_bytes()).unwrap();
+        remove(&journal).unwrap();
+        let left: Vec<_> = fs::read_dir(&root).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(left, ["others"]);
+        remove(&journal).unwrap();
+    }
+
+    /// Goal: an object that cannot go is told, and the others go all the same.
+    #[test]
+    fn what_stays_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, journal) = (dir.path().join("root"), dir.path().join("journal"));
+        fs::create_dir(&root).unwrap();
+        let mut tree = Tree::new(&root, File::create(&journal).unwrap());
+        tree.make("free").unwrap();
+        tree.make("used").unwrap();
+        fs::create_dir(root.join("used/by-others")).unwrap();
+        assert!(format!("{:#}", remove(&journal).unwrap_err()).contains("root/used"));
+        assert!(root.join("used").exists() && !root.join("free").exists());
+    }
+
+    /// Goal: a secret is in no message, and its attribute is hidden first.
+    #[test]
+    fn secrets_are_hidden() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("key"), "").unwrap();
+        set_secret(dir.path(), "key", "DHHC-1:secret").unwrap();
+        let metadata = fs::metadata(dir.path().join("key")).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        fs::create_dir(dir.path().join("not")).unwrap();
+        let error = format!("{:?}", set_secret(dir.path(), "not", "DHHC-1:secret").unwrap_err());
+        assert!(!error.contains("secret"), "{error}");
+    }
+}
