@@ -37,11 +37,19 @@ is_clean() {
         [ -z "$(ls /run/tsumugi-target)" ]
 }
 
-# refused PATTERN OPTION...: a target that does not start, and says why.
+# keeper: the process that takes down what a killed target made.
+keeper() {
+    for process in /proc/[0-9]*; do
+        tr '\0' ' ' <$process/cmdline | grep -q 'target-keeper /run' && echo ${process#/proc/}
+    done
+}
+
+# refused PATTERN OPTION...: a target called $refused_nqn that does not start, and says why.
+refused_nqn=$nqn
 refused() {
     refused_pattern=$1
     shift
-    $tsumugi target --engine kernel --nqn $nqn "$@" >/tmp/refused 2>&1
+    timeout 60 $tsumugi target --engine kernel --nqn $refused_nqn "$@" >/tmp/refused 2>&1
     refused_status=$?
     cat /tmp/refused
     [ $refused_status = 1 ] && grep -q -e "$refused_pattern" /tmp/refused
@@ -56,8 +64,10 @@ check "it says that it is the kernel's" says "the kernel's target, tcp" cat /tmp
 check "its journal is private" equal 600 "$(stat -c %a /run/tsumugi-target/*)"
 check "a second of the same name is refused" refused 'is there already' \
     --listen 127.0.0.1:4421 --namespace memory:16M
+refused_nqn=$nqn-two
 check "so is a second user of the file" refused 'disk' \
-    --nqn $nqn-two --listen 127.0.0.1:4421 --namespace file:/root/disk,buffered
+    --listen 127.0.0.1:4421 --namespace file:/root/disk,buffered
+refused_nqn=$nqn
 check "the first still serves" says ":.*$nqn" nvme discover $fabric
 connect
 check "id-ctrl names the model" says 'Tsumugi target' nvme id-ctrl $controller
@@ -83,8 +93,8 @@ check "its keeper takes all down" wait_until is_clean
 
 echo "-- kill -9 of both"
 need "a target starts" serve --namespace memory:16M
-keeper=$(pgrep -f "target-keeper /run/tsumugi-target")
-kill -9 $keeper $target_pid
+check "there is one keeper" equal 1 "$(keeper | wc -l)"
+kill -9 $(keeper) $target_pid
 wait $target_pid 2>/dev/null
 check_refused "it stays in configfs" is_clean
 need "the next one removes it first" serve --namespace memory:16M

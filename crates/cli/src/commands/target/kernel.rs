@@ -63,6 +63,14 @@ pub(super) fn run(settings: &Settings, args: &TargetArgs) -> anyhow::Result<Exit
 /// Loads the modules and finds configfs.
 fn prepare(settings: &Settings, fabric: Fabric) -> anyhow::Result<()> {
     load(&format!("nvmet-{}", fabric.name()), &[])?;
+    // The kernel would listen without one, and serve nobody.
+    let has_adapter =
+        || std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut it| it.next().is_some());
+    ensure!(
+        fabric != Fabric::Rdma || has_adapter(),
+        "not available: this machine has no RDMA device (/sys/class/infiniband is empty); load the adapter's \
+         driver, make one by soft-RoCE (modprobe rdma_rxe; rdma link add), or use --fabric tcp"
+    );
     if settings.subsystems.iter().flat_map(|it| &it.namespaces).any(|it| !it.is_persistent()) {
         load("null_blk", &["nr_devices=0"])?;
     }
