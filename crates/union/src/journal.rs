@@ -14,8 +14,9 @@
 //!
 //! What is shown after a crash: the longest prefix of records that are whole. Records are keyed
 //! with a number that is random per segment, so bytes of an older life of the space never pass for
-//! new ones. A hole in what is known to have been durable is damage, is reported, and makes the
-//! reads concerned fail; it never shows the lower's bytes instead.
+//! new ones. What is known to have been durable and cannot be read is damage. What the end of the log was is
+//! noted beside it (`mark`). A store with damage is refused, or opened on request: then the reads concerned
+//! fail. Stored data is verified by checksums whenever it is read (`sums`).
 //!
 //! Use (`S` is [`Directory`]):
 //! - [`Journal::open`] recovers; [`Journal::create`], `write`, `zero`, `truncate`,
@@ -31,10 +32,13 @@
 mod base;
 mod clean;
 mod codec;
+mod damage;
 mod directory;
 mod error;
+mod inspect;
 mod log;
 mod map;
+mod mark;
 mod offline;
 mod operations;
 mod options;
@@ -45,18 +49,23 @@ mod scan;
 mod segment;
 mod state;
 mod storage;
+mod sums;
+mod survey;
 mod sync;
 mod types;
 
 pub use clean::Cleaned;
+pub use damage::{Damage, DamageKind};
 pub(crate) use directory::RECORD;
 pub use directory::{Directory, witness};
 pub use error::JournalError;
+pub use inspect::Inspection;
 pub use offline::{FileStatus, Usage};
 pub use options::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Options};
 pub use read::{CopyUp, Piece, Source};
-pub use recover::{Damage, Recovery};
+pub use recover::Recovery;
 pub use storage::{SegmentFile, Storage};
+pub use sums::Verifier;
 pub use sync::Ticket;
 pub use types::{
     Attributes, Creation, FILE_BYTES_MAX, FileId, KEY_BYTES_MAX, Kind, LowerIdentity,
@@ -75,13 +84,26 @@ pub struct Journal<S> {
 
 impl<S: Storage> Journal<S> {
     /// Opens the store in `storage`, recovering what is there. Everything that is shown is durable
-    /// when this returns; nothing is written unless a tail had to be given up.
+    /// when this returns; nothing is written unless a tail had to be given up. A store whose durable records are
+    /// missing is refused, unless that is accepted ([`Options::accepts_damage`]).
     pub fn open(storage: S, options: Options) -> Result<(Self, Recovery), JournalError> {
         options.check()?;
         let (log, state, recovery) = recover::recover(storage, options)?;
         let mut journal = Self { log, state, cleaner: clean::Cleaner::default() };
+        if !recovery.damage.is_empty() {
+            journal.record_suspects()?;
+        }
         journal.restore_marker()?;
         Ok((journal, recovery))
+    }
+
+    /// Records which files are not to be trusted: the damage that shows it may be in a segment that goes.
+    fn record_suspects(&mut self) -> Result<(), JournalError> {
+        let is_suspect = |(&file, state): (&FileId, &state::FileState)| {
+            state.base.is_suspect.then_some(file)
+        };
+        let suspects: Vec<FileId> = self.state.files.iter().filter_map(is_suspect).collect();
+        suspects.into_iter().try_for_each(|file| self.snapshot(file))
     }
 
     /// The options.

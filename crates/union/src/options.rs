@@ -168,6 +168,8 @@ pub struct Options {
     pub fill_rate_bytes: u64,
     /// Of a hundred parts of the upper file system, how many that filling leaves free.
     pub fill_free_percent: u8,
+    /// Use a journal of partial copies whose durable records are missing.
+    pub accept_damage: bool,
 }
 
 impl Default for Options {
@@ -207,6 +209,7 @@ impl Default for Options {
             fill: FillMode::Background,
             fill_rate_bytes: 256 << 20,
             fill_free_percent: 10,
+            accept_damage: false,
         }
     }
 }

@@ -145,13 +145,15 @@ impl Recovered {
 
     fn recover(upper: &Upper, options: &Options, is_inherited: bool) -> Result<Self, JournalError> {
         let chunk_bytes = u64::from(options.chunk_bytes);
-        let options_of_journal = journal::Options { chunk_bytes, ..journal::Options::default() };
+        let accepts_damage = options.accept_damage;
+        let options_of_journal =
+            journal::Options { chunk_bytes, accepts_damage, ..journal::Options::default() };
         let directory = lock(upper)?;
         let (mut journal, recovery) = Journal::open(directory, options_of_journal)?;
         for damage in &recovery.damage {
             tracing::error!(
-                ?damage,
-                "durable records of partial copies are lost; reads of the \
+                %damage,
+                "durable records of partial copies are lost, which is accepted; reads of the \
                 files concerned fail"
             );
         }

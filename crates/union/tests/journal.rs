@@ -1,6 +1,8 @@
 //! The store of copy-ups against a reference model, through kills and power losses at every step.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
+#[path = "journal/attack.rs"]
+mod attack;
 #[path = "journal/damage.rs"]
 mod damage;
 #[path = "journal/directory.rs"]

@@ -37,6 +37,7 @@ pub fn journal(bytes: &[u8]) -> usize {
         runs_max: 256,
         segment_bytes_min: 4096,
         segment_bytes_max: 16_384,
+        accepts_damage: true,
         ..Options::default()
     };
     let Ok((mut journal, recovery)) = Journal::open(disk.clone(), options) else { return 0 };
@@ -118,6 +119,7 @@ struct Memory(Rc<RefCell<Files>>);
 struct Files {
     segments: BTreeMap<SegmentId, Vec<u8>>,
     has_marker: bool,
+    marks: Option<Vec<u8>>,
     randomness: u64,
 }
 
@@ -187,7 +189,7 @@ fn record(sequence: u64, kind: u8, file: u8, body: &[u8], data: &[u8]) -> Vec<u8
     head.extend((data.len() as u32).to_le_bytes());
     head.extend(if data.is_empty() { 0 } else { crc(&[data]) }.to_le_bytes());
     head.extend(1u32.to_le_bytes());
-    head.push(kind % 18);
+    head.push(kind % 20);
     head.resize(HEAD_BYTES, 0);
     let key = [JOURNAL.to_le_bytes(), epoch.to_le_bytes()];
     let sum = crc(&[&key[0], &key[1], &head[4..], &body]);
@@ -210,6 +212,7 @@ impl Storage for Memory {
     }
 
     fn create(&mut self, segment: SegmentId, size_bytes: u64) -> io::Result<()> {
+        self.0.borrow_mut().marks.get_or_insert_with(|| vec![0; 8192]);
         let bytes = vec![0; size_bytes as usize];
         self.0.borrow_mut().segments.insert(segment, bytes);
         Ok(())
@@ -260,6 +263,17 @@ impl Storage for Memory {
 
     fn directory_handles(&self) -> io::Result<Vec<SegmentId>> {
         Ok(Vec::new())
+    }
+
+    fn write_mark(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if let Some(marks) = &mut self.0.borrow_mut().marks {
+            marks[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn read_marks(&self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.borrow().marks.clone())
     }
 
     fn set_marker(&mut self, present: bool) -> io::Result<()> {

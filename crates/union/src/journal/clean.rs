@@ -23,8 +23,9 @@ const BASE_BYTES: u64 = 512;
 pub(super) struct Cleaner {
     /// The segment that is being emptied, and the position of the next record in it.
     at: Option<(SegmentId, u64)>,
-    /// A segment that is dead once all up to this record is durable.
-    dead: Option<(SegmentId, Sequence)>,
+    /// A segment that is dead once all up to this record is durable. That it goes is recorded in the other one:
+    /// the newest, where recovery looks for it.
+    dead: Option<(SegmentId, Sequence, SegmentId)>,
 }
 
 /// What a step did.
@@ -72,19 +73,28 @@ impl<S: Storage> Journal<S> {
             self.cleaner.dead = None;
             return Ok(false);
         }
-        let appended = self.log.appended;
+        let newest = self.log.segments.keys().next_back().copied();
         let since = match self.cleaner.dead {
-            Some((segment, since)) if segment == oldest => since,
-            _ => appended,
+            Some((segment, since, recorded_in)) if (segment, Some(recorded_in)) == (oldest, newest) => {
+                since
+            }
+            _ => {
+                // Without it a segment that is missing later is damage.
+                if !ring::mutant!("journal-segment-unforgotten") {
+                    self.append(FileId(0), Record::Forget(oldest), &[])?;
+                }
+                self.log.appended
+            }
         };
-        self.cleaner.dead = Some((oldest, since));
+        let Some(&recorded_in) = self.log.segments.keys().next_back() else { return Ok(false) };
+        self.cleaner.dead = Some((oldest, since, recorded_in));
         if self.log.durable < since || self.log.dirt.names > self.log.dirt.names_synced {
             return Ok(false);
         }
         let result = self.log.storage.delete(oldest);
         result.map_err(|error| JournalError::io(format!("deleting segment {oldest}"), error))?;
         self.log.segments.remove(&oldest);
-        self.state.live.remove(&oldest);
+        self.state.forget_segment(oldest);
         self.cleaner = Cleaner::default();
         Ok(true)
     }
@@ -184,7 +194,7 @@ impl<S: Storage> Journal<S> {
     }
 
     /// Repeats everything of a file but its stored bytes.
-    fn snapshot(&mut self, file: FileId) -> Result<(), JournalError> {
+    pub(super) fn snapshot(&mut self, file: FileId) -> Result<(), JournalError> {
         let state = self.get(file)?;
         let base = state.base.clone();
         let of = |wanted: Place| -> Vec<(u64, u64)> {

@@ -14,6 +14,7 @@ use rustix::fs::{self, AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, St
 use rustix::io::Errno;
 
 use super::error::JournalError;
+use super::mark;
 use super::storage::{SegmentFile, Storage};
 use super::types::SegmentId;
 
@@ -34,6 +35,10 @@ pub struct Directory {
     /// The same, for flushes that may outlive the lock.
     names: Arc<OwnedFd>,
     segments: BTreeMap<SegmentId, Arc<OwnedFd>>,
+    /// The file of marks, if there is one.
+    marks: Option<Arc<OwnedFd>>,
+    /// Whether the name and the length of the file of marks may not be durable yet.
+    has_new_marks: bool,
     /// The upper directory, if its attributes are to become durable with the marker.
     upper: Option<Arc<OwnedFd>>,
     /// Whether the directory's own name may not be durable yet.
@@ -59,8 +64,10 @@ impl Directory {
         let names = Arc::new(open_directory(&directory, ".").map_err(failed)?);
         let (work, segments) = (Arc::new(work), BTreeMap::new());
         let (locked, upper) = (directory, None);
-        let mut store = Self { work, locked, names, segments, upper, is_new, witness };
-        store.open_segments().map_err(|error| JournalError::io("opening the segments", error))?;
+        let (marks, has_new_marks) = (None, false);
+        let mut store =
+            Self { work, locked, names, segments, marks, has_new_marks, upper, is_new, witness };
+        store.open_files(OFlags::RDWR).map_err(|error| JournalError::io("opening the segments", error))?;
         Ok(store)
     }
 
@@ -68,6 +75,30 @@ impl Directory {
     #[must_use]
     pub fn with_upper(self, upper: OwnedFd) -> Self {
         Self { upper: Some(Arc::new(upper)), ..self }
+    }
+
+    /// Opens the store for reading only; `None` if there is none. Nothing can be changed through it.
+    pub fn inspect(work: OwnedFd) -> Result<Option<Self>, JournalError> {
+        let failed = |error: Errno| JournalError::io("opening the copy-up store", error.into());
+        let directory = match open_directory(&work, DIRECTORY) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        match fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(JournalError::Locked),
+            other => other.map_err(failed)?,
+        }
+        let witness = witness(&directory);
+        let names = Arc::new(open_directory(&directory, ".").map_err(failed)?);
+        let (work, segments) = (Arc::new(work), BTreeMap::new());
+        let (locked, upper, is_new) = (directory, None, false);
+        let (marks, has_new_marks) = (None, false);
+        let mut store =
+            Self { work, locked, names, segments, marks, has_new_marks, upper, is_new, witness };
+        let opened = store.open_files(OFlags::RDONLY);
+        opened.map_err(|error| JournalError::io("opening the segments", error))?;
+        Ok(Some(store))
     }
 
     /// Whether the store of this work directory exists, without making it.
@@ -79,22 +110,54 @@ impl Directory {
         }
     }
 
-    fn open_segments(&mut self) -> io::Result<()> {
+    fn open_files(&mut self, access: OFlags) -> io::Result<()> {
+        let flags = access | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         for entry in fs::Dir::read_from(&self.locked)? {
             let entry = entry?;
             let Some(segment) = entry.file_name().to_str().ok().and_then(parse_name) else {
                 continue;
             };
-            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let file = fs::openat(&self.locked, entry.file_name(), flags, Mode::empty())?;
             self.segments.insert(segment, Arc::new(file));
         }
+        match fs::openat(&self.locked, mark::NAME, flags, Mode::empty()) {
+            Ok(file) => self.marks = Some(Arc::new(file)),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Makes the file of marks.
+    fn make_marks(&mut self) -> io::Result<()> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = fs::openat(&self.locked, mark::NAME, flags, Mode::RUSR | Mode::WUSR)?;
+        // Written, so that marks find their room.
+        if let Err(errno) = crate::sys::write_all_at(file.as_fd(), &[0; mark::FILE_BYTES], 0) {
+            fs::unlinkat(&self.locked, mark::NAME, AtFlags::empty())?;
+            return Err(errno.into());
+        }
+        (self.marks, self.has_new_marks) = (Some(Arc::new(file)), true);
         Ok(())
     }
 
     fn file(&self, segment: SegmentId) -> io::Result<&Arc<OwnedFd>> {
         self.segments.get(&segment).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
+}
+
+/// Reads until `buffer` is full or the file ends.
+fn read_full(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(filled)
 }
 
 /// The name of a segment's file.
@@ -150,6 +213,9 @@ impl Storage for Directory {
 
     fn create(&mut self, segment: SegmentId, size_bytes: u64) -> io::Result<()> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        if self.marks.is_none() {
+            self.make_marks()?;
+        }
         // A leftover of that name is removed rather than cut, so that its handles stay readable.
         self.segments.remove(&segment);
         let name = name(segment);
@@ -191,17 +257,7 @@ impl Storage for Directory {
     }
 
     fn read_at(&self, segment: SegmentId, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let file = self.file(segment)?;
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match rustix::io::pread(file, &mut buffer[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(filled)
+        read_full(self.file(segment)?, buffer, offset)
     }
 
     fn sync(&mut self, segment: SegmentId) -> io::Result<()> {
@@ -212,7 +268,7 @@ impl Storage for Directory {
         for handle in self.directory_handles()? {
             fs::fsync(handle)?;
         }
-        self.is_new = false;
+        (self.is_new, self.has_new_marks) = (false, false);
         Ok(())
     }
 
@@ -221,7 +277,11 @@ impl Storage for Directory {
     }
 
     fn delete(&mut self, segment: SegmentId) -> io::Result<()> {
-        fs::unlinkat(&self.locked, name(segment), AtFlags::empty())?;
+        match fs::unlinkat(&self.locked, name(segment), AtFlags::empty()) {
+            // It was missing before.
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
         self.segments.remove(&segment);
         Ok(())
     }
@@ -232,10 +292,26 @@ impl Storage for Directory {
 
     fn directory_handles(&self) -> io::Result<Vec<Self::Handle>> {
         let mut handles = vec![self.names.clone()];
+        handles.extend(self.marks.clone().filter(|_| self.has_new_marks));
         if self.is_new {
             handles.push(self.work.clone());
         }
         Ok(handles)
+    }
+
+    fn write_mark(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        match &self.marks {
+            Some(file) => Ok(crate::sys::write_all_at(file.as_fd(), bytes, offset)?),
+            None => Ok(()),
+        }
+    }
+
+    fn read_marks(&self) -> io::Result<Option<Vec<u8>>> {
+        let Some(file) = &self.marks else { return Ok(None) };
+        let mut bytes = vec![0; mark::FILE_BYTES];
+        let count = read_full(file, &mut bytes, 0)?;
+        bytes.truncate(count);
+        Ok(Some(bytes))
     }
 
     fn set_marker(&mut self, present: bool) -> io::Result<()> {

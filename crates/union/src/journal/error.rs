@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::damage::{self, Damage};
 use super::types::FileId;
 
 /// Why an operation on the journal failed. Nothing that was acknowledged before is lost by it.
@@ -62,6 +63,13 @@ pub enum JournalError {
         /// The first of the lost bytes.
         offset: u64,
     },
+    /// Durable records are missing, so it is not known what the files are. Nothing was changed.
+    #[error(
+        "durable records are missing: {}. Nothing was changed. Restore upper and work directory from a backup. \
+         `tsumugi union check UPPERDIR` says which files are concerned; with -o accept_damage these give \
+         errors, and changes of which only the missing records told are gone", damage::in_words(.0)
+    )]
+    Lost(Vec<Damage>),
     /// An option is out of range.
     #[error("option {name}: {reason}")]
     Option {
@@ -84,7 +92,7 @@ impl JournalError {
             Self::NameTaken(_) => Errno::EXIST,
             Self::TooLarge { .. } => Errno::FBIG,
             Self::MapsFull(_) => Errno::NOMEM,
-            Self::Io { .. } | Self::Poisoned | Self::Damaged { .. } => Errno::IO,
+            Self::Io { .. } | Self::Poisoned | Self::Damaged { .. } | Self::Lost(_) => Errno::IO,
         }
     }
 

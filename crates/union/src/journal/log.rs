@@ -8,8 +8,13 @@ use super::options::Options;
 use super::record::{self, Key, Record};
 use super::segment::{HEADER_BYTES, Header};
 use super::state::Location;
+use super::mark::{self, Mark};
 use super::storage::Storage;
+use super::sums::Sums;
 use super::types::{FileId, SegmentId, Sequence};
+
+/// Room for one record of the kind `Forget` in each segment.
+const SPARE_BYTES: u64 = 72;
 
 /// A segment file of the log.
 #[derive(Clone, Copy, Debug)]
@@ -52,16 +57,23 @@ pub(super) struct Log<S> {
     pub(super) dirt: Dirt,
     pub(super) has_marker: bool,
     pub(super) is_poisoned: bool,
+    /// The last mark that was written.
+    pub(super) mark: Option<Mark>,
 }
 
 impl<S: Storage> Log<S> {
     /// An empty log.
     pub(super) fn new(mut storage: S, options: Options) -> Self {
         let journal = storage.random();
+        Self { journal, ..Self::for_reading(storage, options) }
+    }
+
+    /// An empty log that nothing is appended to.
+    pub(super) fn for_reading(storage: S, options: Options) -> Self {
         Self {
             storage,
             options,
-            journal,
+            journal: 0,
             segments: BTreeMap::new(),
             active: None,
             appended: Sequence(0),
@@ -69,6 +81,7 @@ impl<S: Storage> Log<S> {
             dirt: Dirt::default(),
             has_marker: false,
             is_poisoned: false,
+            mark: None,
         }
     }
 
@@ -84,17 +97,20 @@ impl<S: Storage> Log<S> {
             return Err(JournalError::Poisoned);
         }
         // Sized with any key first: the key depends on the segment, and that on the size.
-        let room = (record::HEAD_BYTES + record.body_bytes() + data.len() + 16) as u64;
-        let id = self.segment_with_room(room, next_file)?;
+        let sums = Sums::of(data);
+        let body_bytes = record.body_bytes(&sums);
+        let room = (record::HEAD_BYTES + body_bytes + data.len() + 16) as u64;
+        // The last room of a segment is for saying that another one goes: that gives space back.
+        let is_spare = matches!(record, Record::Forget(_));
+        let id = self.segment_with_room(room + u64::from(!is_spare) * SPARE_BYTES, next_file)?;
         let Some(segment) = self.segments.get_mut(&id) else { return Err(JournalError::Poisoned) };
         let sequence = Sequence(self.appended.0 + 1);
-        let bytes = record::encode(segment.key, sequence, self.durable, file, record, data).ok_or(
-            JournalError::TooLarge {
+        let bytes = record::encode(segment.key, sequence, self.durable, file, record, (data, &sums))
+            .ok_or(JournalError::TooLarge {
                 what: "record",
                 found: room,
                 limit: record::BODY_BYTES_MAX as u64,
-            },
-        )?;
+            })?;
         let data_position = segment.end + bytes.len() as u64;
         let end = (data_position + data.len() as u64).next_multiple_of(8);
         assert!(
@@ -115,7 +131,7 @@ impl<S: Storage> Log<S> {
         let Ok(data_position) = data_position else {
             panic!("record {sequence:?} of {file:?} lies past 4 GiB of segment {id}: {segment:?}")
         };
-        Ok(Location { segment: id, data_position, data_bytes: data.len() as u64 })
+        Ok(Location { segment: id, data_position, data_bytes: data.len() as u64, sums })
     }
 
     fn segment_with_room(&mut self, room: u64, next_file: u64) -> Result<SegmentId, JournalError> {
@@ -154,6 +170,7 @@ impl<S: Storage> Log<S> {
             synced: self.durable,
             next_file,
             witness: self.storage.witness(),
+            oldest: Some(self.segments.keys().next().map_or(id, |oldest| *oldest)),
         };
         if let Err(error) = self.storage.write_at(id, 0, &[&header.encode()]) {
             // Without a header the file is ignored by recovery, and replaced by the next attempt.
@@ -233,6 +250,26 @@ impl<S: Storage> Log<S> {
             }
             segment.has_durable_header = true;
         }
+    }
+
+    /// Notes, where a damaged log cannot lose it, how far this one is durable.
+    pub(super) fn remember(&mut self) -> Result<(), JournalError> {
+        let is_durable = |segment: &Segment| segment.has_durable_header;
+        let newest = self.segments.iter().rev().find(|(_, segment)| is_durable(segment));
+        let Some((&segment, _)) = newest else { return Ok(()) };
+        let (journal, durable) = (self.journal, self.durable);
+        let count = self.mark.map_or(0, |mark| mark.count);
+        if self.mark == Some(Mark { journal, count, segment, durable })
+            || ring::mutant!("journal-mark-unwritten")
+        {
+            return Ok(());
+        }
+        let mark = Mark { journal, count: count + 1, segment, durable };
+        self.storage
+            .write_mark(mark.position(), &mark.encode())
+            .map_err(|error| JournalError::io(format!("writing {}", mark::NAME), error))?;
+        self.mark = Some(mark);
+        Ok(())
     }
 
     /// Turns a failed flush into the sticky state.

@@ -8,7 +8,8 @@ use super::Journal;
 use super::error::JournalError;
 use super::read::Source;
 use super::storage::Storage;
-use super::types::{FileId, Kind, LowerIdentity, Name, Stage};
+use super::sums::Verifier;
+use super::types::{FileId, Kind, LowerIdentity, Name, SegmentId, Stage};
 
 /// Most bytes that are copied at once.
 const COPY_BYTES: u64 = 1 << 20;
@@ -104,10 +105,8 @@ impl<S: Storage> Journal<S> {
                 }
                 Source::Lower => lower(piece.range.start, part)
                     .map_err(|error| JournalError::io("reading the lower file", error))?,
-                Source::Stored { segment, position, .. } => {
-                    let failed = |e| JournalError::io(format!("reading segment {segment}"), e);
-                    let read = self.log.storage.read_at(segment, position, part).map_err(failed)?;
-                    if read < part.len() {
+                Source::Stored { segment, position, verifier, .. } => {
+                    if !self.read_stored((segment, position), &verifier, part)? {
                         return Err(JournalError::Damaged { file, offset: piece.range.start });
                     }
                 }
@@ -115,6 +114,29 @@ impl<S: Storage> Journal<S> {
             count = end;
         }
         Ok(count)
+    }
+
+    /// Reads stored bytes; `false` if they are not what was written.
+    pub(super) fn read_stored(
+        &self,
+        (segment, position): (SegmentId, u64),
+        verifier: &Verifier,
+        part: &mut [u8],
+    ) -> Result<bool, JournalError> {
+        let covered = verifier.cover(&(position..position + part.len() as u64));
+        let mut bytes = vec![0; (covered.end - covered.start) as usize];
+        let read = self.log.storage.read_at(segment, covered.start, &mut bytes);
+        let count = match read {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            other => other
+                .map_err(|error| JournalError::io(format!("reading segment {segment}"), error))?,
+        };
+        if !verifier.is_intact(&covered, &bytes[..count]) {
+            return Ok(false);
+        }
+        let skip = (position - covered.start) as usize;
+        part.copy_from_slice(&bytes[skip..skip + part.len()]);
+        Ok(true)
     }
 
     /// Gives the whole content to `out`, in order; zeros that are holes here are left out, so the

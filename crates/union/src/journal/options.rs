@@ -17,12 +17,15 @@ pub struct Options {
     pub has_whole_chunks: bool,
     /// A chunk in more pieces than this is stored anew in one at the next write to it.
     pub runs_per_chunk_max: usize,
-    /// Most runs in the maps of all files; one takes about 40 bytes of memory.
+    /// Most runs in the maps of all files; one takes about 90 bytes of memory, with the checksums of its data.
     pub runs_max: usize,
     /// Size of the first segments; later ones grow with the log.
     pub segment_bytes_min: u64,
     /// Size of the largest segments.
     pub segment_bytes_max: u64,
+    /// Whether a store is opened although durable records are missing. What they may have concerned gives errors,
+    /// as far as that is known; a file that only they told of shows as the lower one.
+    pub accepts_damage: bool,
 }
 
 impl Default for Options {
@@ -34,6 +37,7 @@ impl Default for Options {
             runs_max: 4 << 20,
             segment_bytes_min: 1 << 20,
             segment_bytes_max: 64 << 20,
+            accepts_damage: false,
         }
     }
 }

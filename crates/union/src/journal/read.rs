@@ -7,6 +7,7 @@ use super::error::JournalError;
 use super::map::Place;
 use super::state::FileState;
 use super::storage::Storage;
+use super::sums::Verifier;
 use super::types::{
     Attributes, FileId, Kind, LowerIdentity, Name, ParentKey, SegmentId, Stage, Xattr,
 };
@@ -110,6 +111,8 @@ pub enum Source<H> {
         handle: H,
         /// Where the piece begins in it.
         position: u64,
+        /// Verifies what is read.
+        verifier: Verifier,
     },
     /// Nowhere: they are zeros.
     Zero,
@@ -164,23 +167,28 @@ impl<S: Storage> Journal<S> {
         for run in state.map.overlapping(range.start..end) {
             unmapped(state, at..run.range.start, &mut pieces);
             at = run.range.end;
-            let source = self.source(run.place)?;
+            let source = self.source(run.place, run.range.end - run.range.start)?;
             pieces.push(Piece { range: run.range, source });
         }
         unmapped(state, at..end, &mut pieces);
         Ok(pieces)
     }
 
-    fn source(&self, place: Place) -> Result<Source<S::Handle>, JournalError> {
+    fn source(&self, place: Place, bytes: u64) -> Result<Source<S::Handle>, JournalError> {
         Ok(match place {
             Place::Zero => Source::Zero,
             Place::Damaged => Source::Damaged,
             Place::Stored { segment, position } => {
+                let verifier = self.state.verifier(segment, position);
+                let end = u64::from(position) + bytes;
+                let Some(verifier) = verifier.filter(|it| end <= it.start + it.bytes) else {
+                    return Ok(Source::Damaged);
+                };
                 let handle = self.log.storage.handle(segment);
                 let handle = handle.map_err(|error| {
                     JournalError::io(format!("opening segment {segment}"), error)
                 })?;
-                Source::Stored { segment, handle, position: u64::from(position) }
+                Source::Stored { segment, handle, position: u64::from(position), verifier }
             }
         })
     }

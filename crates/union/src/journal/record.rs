@@ -11,17 +11,19 @@
 //!
 //! All little-endian; records begin at multiples of 8. `crc` covers the segment's key, the rest of
 //! the head and the body, so a record of another segment, or of an earlier life of the space, is no
-//! record here. The data has its own checksum, because recovery reads heads without the data when they are
-//! known to have been synced. `unsynced` is the number of records before this one that were not known to be
-//! durable when it was written.
+//! record here. The data has checksums of its own ([`Sums`]), because recovery reads heads without the data when
+//! they are known to have been synced: `data crc` if there is one for all of it, else one for each block, in the
+//! body behind the other fields (and `data crc` is 0). `unsynced` is the number of records before this one that
+//! were not known to be durable when it was written.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
 use super::base::Base;
 use super::codec::{Reader, Writer};
+use super::sums::{BLOCK_BYTES, Sums};
 use super::types::{
     Attributes, FILE_BYTES_MAX, FileId, KEY_BYTES_MAX, NAME_BYTES_MAX, Name, NameChange, ParentKey,
-    Sequence, Time, XATTR_BYTES_MAX, Xattr,
+    SegmentId, Sequence, Time, XATTR_BYTES_MAX, Xattr,
 };
 
 /// Bytes of a head.
@@ -34,6 +36,10 @@ pub(super) const DATA_BYTES_MAX: usize = 1 << 20;
 pub(super) const RANGES_MAX: usize = 1024;
 /// Most changes of names in one record.
 pub(super) const CHANGES_MAX: usize = 8;
+
+/// Kinds of a write and of a move whose data has a checksum for each block.
+const WRITE_OF_BLOCKS: u8 = 17;
+const MOVE_OF_BLOCKS: u8 = 18;
 
 /// What makes a segment's records its own: the store's and the segment's random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +83,8 @@ pub(super) enum Record {
     Published,
     /// The file is gone.
     Dropped,
+    /// This segment and all before it are needed no more, and may be missing. Of no file.
+    Forget(SegmentId),
 }
 
 /// A decoded head.
@@ -86,7 +94,7 @@ pub(super) struct Head {
     pub(super) file: FileId,
     pub(super) body_bytes: usize,
     pub(super) data_bytes: usize,
-    pub(super) data_crc: u32,
+    data_crc: u32,
     pub(super) synced: Sequence,
     kind: u8,
     crc: u32,
@@ -145,14 +153,15 @@ fn keyed_crc(key: Key, head: &[u8], body: &[u8]) -> u32 {
     crc(&[&key.journal.to_le_bytes(), &key.epoch.to_le_bytes(), &head[4..HEAD_BYTES], body])
 }
 
-/// Head and body of a record, in one piece. `None` if the body is longer than allowed.
+/// Head and body of a record, in one piece, with the data and its checksums given. `None` if the body is longer
+/// than allowed.
 pub(super) fn encode(
     key: Key,
     sequence: Sequence,
     synced: Sequence,
     file: FileId,
     record: &Record,
-    data: &[u8],
+    (data, sums): (&[u8], &Sums),
 ) -> Option<Vec<u8>> {
     debug_assert!(
         data.len() <= DATA_BYTES_MAX && synced < sequence,
@@ -165,11 +174,14 @@ pub(super) fn encode(
     writer.u64(file.0);
     writer.u32(0);
     writer.u32(data.len() as u32);
-    writer.u32(if data.is_empty() { 0 } else { crc(&[data]) });
+    writer.u32(if let Sums::Whole(sum) = sums { *sum } else { 0 });
     writer.u32(u32::try_from(sequence.0 - synced.0).unwrap_or(u32::MAX));
-    writer.u8(record.kind());
+    writer.u8(record.kind(sums));
     writer.bytes.resize(HEAD_BYTES, 0);
     record.encode_body(&mut writer);
+    if let Sums::Blocks(sums) = sums {
+        sums.iter().for_each(|sum| writer.u32(*sum));
+    }
     let mut bytes = writer.bytes;
     // The data begins at a multiple of 8, which costs nothing and keeps copies aligned.
     bytes.resize(bytes.len().next_multiple_of(8), 0);
@@ -184,19 +196,21 @@ pub(super) fn encode(
     Some(bytes)
 }
 
-/// The record of a head and its body; `None` if the checksum or the body is wrong.
-pub(super) fn decode(key: Key, head: &Head, bytes: &[u8]) -> Option<Record> {
+/// The record of a head and its body, and the checksums of its data; `None` if the checksum or the body is wrong.
+pub(super) fn decode(key: Key, head: &Head, bytes: &[u8]) -> Option<(Record, Sums)> {
     let (head_bytes, body) = bytes.split_at_checked(HEAD_BYTES)?;
     let body = body.get(..head.body_bytes)?;
     if keyed_crc(key, head_bytes, body) != head.crc {
         return None;
     }
-    Record::decode_body(head.kind, body)
+    Record::decode_body(head, body)
 }
 
 impl Record {
-    fn kind(&self) -> u8 {
+    fn kind(&self, sums: &Sums) -> u8 {
         match self {
+            Self::Write { .. } if matches!(sums, Sums::Blocks(_)) => WRITE_OF_BLOCKS,
+            Self::Move { .. } if matches!(sums, Sums::Blocks(_)) => MOVE_OF_BLOCKS,
             Self::Create(_) => 1,
             Self::Snapshot(_) => 2,
             Self::Write { .. } => 3,
@@ -213,13 +227,15 @@ impl Record {
             Self::Unpublishing => 14,
             Self::Published => 15,
             Self::Dropped => 16,
+            Self::Forget(_) => 19,
         }
     }
 
     /// Length of the body; for the short kinds an upper bound.
-    pub(super) fn body_bytes(&self) -> usize {
+    pub(super) fn body_bytes(&self, sums: &Sums) -> usize {
+        let blocks = if let Sums::Blocks(sums) = sums { 4 * sums.len() } else { 0 };
         match self {
-            Self::Write { .. } | Self::Move { .. } => 24,
+            Self::Write { .. } | Self::Move { .. } => 24 + blocks,
             _ => {
                 let mut writer = Writer::default();
                 self.encode_body(&mut writer);
@@ -253,18 +269,21 @@ impl Record {
             }
             Self::RemoveXattr(name) | Self::Publishing(name) => writer.blob(name),
             Self::Names(changes) => encode_changes(writer, changes),
+            Self::Forget(segment) => writer.u32(segment.0),
             Self::DataDurable | Self::Unpublishing | Self::Published | Self::Dropped => {}
         }
     }
 
-    fn decode_body(kind: u8, body: &[u8]) -> Option<Self> {
+    fn decode_body(head: &Head, body: &[u8]) -> Option<(Self, Sums)> {
         let mut reader = Reader::new(body);
         let reader = &mut reader;
-        let record = match kind {
+        let record = match head.kind {
             1 => Self::Create(Base::decode(reader)?),
             2 => Self::Snapshot(Base::decode(reader)?),
-            3 => Self::Write { offset: decode_offset(reader)?, mtime: reader.time()? },
-            4 => Self::Move { offset: decode_offset(reader)? },
+            3 | WRITE_OF_BLOCKS => {
+                Self::Write { offset: decode_offset(reader)?, mtime: reader.time()? }
+            }
+            4 | MOVE_OF_BLOCKS => Self::Move { offset: decode_offset(reader)? },
             5 => {
                 let ranges = decode_ranges(reader)?;
                 let has_mtime = reader.u8()? != 0;
@@ -284,10 +303,18 @@ impl Record {
             14 => Self::Unpublishing,
             15 => Self::Published,
             16 => Self::Dropped,
+            19 => Self::Forget(SegmentId(reader.u32()?)),
             _ => return None,
         };
+        let sums = match head.kind {
+            WRITE_OF_BLOCKS | MOVE_OF_BLOCKS => {
+                let count = head.data_bytes.div_ceil(BLOCK_BYTES);
+                Sums::Blocks((0..count).map(|_| reader.u32()).collect::<Option<_>>()?)
+            }
+            _ => Sums::Whole(head.data_crc),
+        };
         reader.padding()?;
-        Some(record)
+        Some((record, sums))
     }
 }
 

@@ -1,12 +1,12 @@
-//! Opening: finds the log's segments, replays the longest intact prefix, and distinguishes damage from the tail
-//! that a crash may take.
+//! Opening: replays the log's longest intact prefix, and distinguishes damage from the tail that a crash may
+//! take.
 //!
-//! Segments are made in order, each name durable before the next segment is made, and deleted from
-//! the oldest on; so the log is the last run of consecutive numbers. A record counts if it is whole
-//! and its number is one more than that of the record before it. Where that ends, the rest was not
-//! synced and goes, unless something later knew the missing records to be durable: then they are
-//! damaged, which is reported, and everything that they may have concerned gives errors.
+//! A record counts if it is whole and its number is one more than that of the record before it. Where that ends,
+//! the rest was not synced and goes, unless it is known that the missing records were durable ([`super::survey`]):
+//! then they are damaged. A store with damage is refused before anything is written. If it is to be opened
+//! nevertheless, everything that the missing records may have concerned gives errors.
 
+use super::damage::{Damage, DamageKind};
 use super::error::JournalError;
 use super::log::{Log, Segment};
 use super::options::Options;
@@ -15,6 +15,7 @@ use super::scan::{Found, Scanner};
 use super::segment::{HEADER_BYTES, Header};
 use super::state::{Location, State};
 use super::storage::Storage;
+use super::survey::{Candidate, Survey, survey};
 use super::types::{SegmentId, Sequence};
 
 /// What was found at opening.
@@ -33,16 +34,8 @@ pub struct Recovery {
     pub damage: Vec<Damage>,
 }
 
-/// A place where durable records are missing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
-    /// The segment.
-    pub segment: SegmentId,
-    /// The last record before it.
-    pub after: Sequence,
-    /// The first whole record behind it, if there is one.
-    pub resumes: Option<Sequence>,
-}
+/// More than there are records in lost segments.
+const NUMBERS_LOST_MAX: u64 = 1 << 32;
 
 struct Replay<'a, S> {
     storage: &'a S,
@@ -52,83 +45,79 @@ struct Replay<'a, S> {
     last: Sequence,
     /// Records up to here were known to be durable.
     synced: Sequence,
+    /// The newest segment that was known to be durable.
+    newest_durable: Option<SegmentId>,
 }
 
-/// A segment file and its header, if that is whole.
-struct Candidate {
-    segment: SegmentId,
-    size_bytes: u64,
-    header: Option<Header>,
+/// A log as it lies in its storage: read, with nothing changed.
+#[derive(Debug)]
+pub(super) struct Replayed {
+    pub(super) survey: Survey,
+    pub(super) segments: Vec<(SegmentId, Segment)>,
+    pub(super) state: State,
+    pub(super) recovery: Recovery,
+    pub(super) last: Sequence,
 }
 
-/// Replays the log.
+/// Replays the log, and makes it one that can be appended to.
 pub(super) fn recover<S: Storage>(
     mut storage: S,
     options: Options,
 ) -> Result<(Log<S>, State, Recovery), JournalError> {
-    let candidates = candidates(&mut storage)?;
-    let headers: Vec<_> = candidates.iter().filter_map(|candidate| candidate.header).collect();
-    let mut log_segments = Vec::new();
-    let mut replay = Replay {
-        storage: &storage,
-        state: State::default(),
-        recovery: Recovery::default(),
-        last: headers.first().map_or(Sequence(0), |header| header.previous),
-        synced: Sequence(0),
-    };
-    if let Some(newest) = headers.last() {
-        let witness = storage.witness();
-        replay.recovery.is_continuous = witness != 0 && witness == newest.witness;
-        replay.synced = replay.survey(newest)?;
-        replay.state.next_file = newest.next_file;
+    let Replayed { survey, segments, state, recovery, last } = replay(&storage)?;
+    let has_damage = !recovery.damage.is_empty();
+    if has_damage && !options.accepts_damage {
+        return Err(JournalError::Lost(recovery.damage));
     }
-    for (index, candidate) in candidates.iter().enumerate() {
-        let next = candidates[index + 1..].iter().find_map(|candidate| candidate.header);
-        match replay.segment(candidate, next.as_ref())? {
-            Some(segment) => log_segments.push((candidate.segment, segment)),
-            None => break,
-        }
+    for segment in &survey.leftovers {
+        let result = storage.delete(*segment);
+        result.map_err(|error| JournalError::io("deleting an old segment", error))?;
     }
-    let Replay { mut state, mut recovery, last, synced, .. } = replay;
-    recovery.nameless = state.finish_replay();
-    recovery.segments_discarded = candidates.len() - log_segments.len();
-    discard(&mut storage, &candidates[log_segments.len()..])?;
+    discard(&mut storage, &survey.candidates[segments.len()..])?;
     let mut log = Log::new(storage, options);
-    log.journal = headers.last().map_or(log.journal, |header| header.key.journal);
-    log.segments = log_segments.into_iter().collect();
-    (log.appended, log.durable) = (last, synced.min(last));
+    log.journal = survey.journal.unwrap_or(log.journal);
+    log.segments = segments.into_iter().collect();
+    log.mark = survey.marks.mark;
+    (log.appended, log.durable) = (last, survey.synced.min(last));
     make_durable(&mut log)?;
     Ok((log, state, recovery))
 }
 
-/// The last run of consecutive segments; older ones are leftovers of a deletion, and go.
-fn candidates<S: Storage>(storage: &mut S) -> Result<Vec<Candidate>, JournalError> {
-    let failed = |error| JournalError::io("listing the segments", error);
-    let mut files = storage.list().map_err(failed)?;
-    files.sort_by_key(|file| file.segment);
-    let breaks = |pair: &[super::SegmentFile]| pair[0].segment.0 + 1 != pair[1].segment.0;
-    let start = files.windows(2).rposition(breaks).map_or(0, |index| index + 1);
-    for file in files.drain(..start) {
-        let result = storage.delete(file.segment);
-        result.map_err(|error| JournalError::io("deleting an old segment", error))?;
+/// Reads the log.
+pub(super) fn replay<S: Storage>(storage: &S) -> Result<Replayed, JournalError> {
+    let survey = survey(storage)?;
+    let headers = || survey.candidates.iter().filter_map(|candidate| candidate.header);
+    let mut replay = Replay {
+        storage,
+        state: State::default(),
+        recovery: Recovery::default(),
+        last: headers().next().map_or(Sequence(0), |header| header.previous),
+        synced: survey.synced,
+        newest_durable: survey.newest_durable,
+    };
+    if let Some(newest) = headers().last() {
+        let witness = storage.witness();
+        replay.recovery.is_continuous = witness != 0 && witness == newest.witness;
+        replay.state.next_file = newest.next_file;
     }
-    let mut candidates = Vec::with_capacity(files.len());
-    for file in files {
-        let mut bytes = [0; HEADER_BYTES];
-        let count = storage.read_at(file.segment, 0, &mut bytes).map_err(|error| {
-            JournalError::io(format!("reading segment {}", file.segment), error)
-        })?;
-        let header = Header::decode(file.segment, &bytes[..count]);
-        let (segment, size_bytes) = (file.segment, file.size_bytes);
-        candidates.push(Candidate { segment, size_bytes, header });
+    let mut segments = Vec::new();
+    for (index, candidate) in survey.candidates.iter().enumerate() {
+        let next = survey.candidates[index + 1..].iter().find_map(|candidate| candidate.header);
+        match replay.segment(candidate, next.as_ref())? {
+            Some(segment) => segments.push((candidate.segment, segment)),
+            None => break,
+        }
     }
-    // All segments of a log carry its number; others cannot be read with it.
-    let journal = candidates.iter().rev().find_map(|candidate| candidate.header);
-    for candidate in &mut candidates {
-        let same = |header: &Header| journal.is_some_and(|j| j.key.journal == header.key.journal);
-        candidate.header = candidate.header.filter(same);
+    replay.check_marks(&survey);
+    let Replay { mut state, mut recovery, last, .. } = replay;
+    recovery.nameless = state.finish_replay();
+    if !recovery.damage.is_empty() {
+        // What was lost may have had numbers that nothing else tells of.
+        state.next_file = state.next_file.saturating_add(NUMBERS_LOST_MAX).min(u64::MAX / 4);
     }
-    Ok(candidates)
+    let discarded = &survey.candidates[segments.len()..];
+    recovery.segments_discarded = discarded.iter().filter(|it| !it.is_missing).count();
+    Ok(Replayed { survey, segments, state, recovery, last })
 }
 
 /// Removes what was given up, newest first, so that no gap arises in between.
@@ -156,51 +145,26 @@ fn make_durable<S: Storage>(log: &mut Log<S>) -> Result<(), JournalError> {
         log.sync_segment(segment)?;
     }
     log.durable = log.appended;
-    Ok(())
+    log.remember()
 }
 
 impl<S: Storage> Replay<'_, S> {
-    /// The last record that the newest segment, or anything in it, knew to be durable.
-    fn survey(&self, header: &Header) -> Result<Sequence, JournalError> {
-        let mut scanner = Scanner::new(self.storage, header.segment, header.key);
-        let mut synced = header.synced;
-        let (mut at, mut last) = (HEADER_BYTES as u64, header.previous);
-        loop {
-            let found = match scanner.record(at)? {
-                Some(found) if found.head.sequence > last => found,
-                _ => match scanner.next_valid(at, last)? {
-                    Some(found) => found,
-                    None => return Ok(synced),
-                },
-            };
-            synced = synced.max(found.head.synced);
-            last = found.head.sequence;
-            at = found.end();
-        }
-    }
-
     /// Replays one segment, unless the log ends before it.
     fn segment(
         &mut self,
         candidate: &Candidate,
         next: Option<&Header>,
     ) -> Result<Option<Segment>, JournalError> {
-        let Some(header) = candidate.header else {
-            // A segment is followed by another only after its header is durable.
-            let Some(next) = next else { return Ok(None) };
-            self.damaged(candidate.segment, Some(Sequence(next.previous.0 + 1)));
-            self.last = self.last.max(next.previous);
-            let size_bytes = candidate.size_bytes;
-            let key = Key { journal: 0, epoch: 0 };
-            let (end, last) = (size_bytes, self.last);
-            let blank = Segment { key, size_bytes, end, last, has_durable_header: true };
-            return Ok(Some(blank));
-        };
+        let Some(header) = candidate.header else { return Ok(self.unreadable(candidate, next)) };
         if header.previous > self.last {
             if self.synced <= self.last {
                 return Ok(None);
             }
-            self.damaged(candidate.segment, Some(Sequence(header.previous.0 + 1)));
+            let resumes = Some(Sequence(header.previous.0 + 1));
+            // Where a whole segment is missing, that is the damage, and is known already.
+            if self.recovery.damage.last().is_none_or(|it| it.resumes != resumes) {
+                self.damaged(DamageKind::Records, candidate.segment, resumes);
+            }
             self.last = header.previous;
         }
         let limit = next.map_or(Sequence(u64::MAX), |next| next.previous);
@@ -223,7 +187,12 @@ impl<S: Storage> Replay<'_, S> {
                 found = scanner.next_valid(at, self.last)?.filter(|f| f.head.sequence <= limit);
                 let resumes = found.as_ref().map(|found| found.head.sequence);
                 if resumes.is_some() || next.is_none() {
-                    self.damaged(candidate.segment, resumes);
+                    let resumes_at = resumes.unwrap_or(Sequence(self.synced.0 + 1));
+                    self.damaged(DamageKind::Records, candidate.segment, Some(resumes_at));
+                }
+                // New records go on behind what is lost, so that the next opening finds the hole too.
+                if resumes.is_none() && next.is_none() {
+                    self.last = self.synced;
                 }
             }
             let Some(found) = found else { break };
@@ -237,6 +206,23 @@ impl<S: Storage> Replay<'_, S> {
         Ok(Some(Segment { key, size_bytes, end: at, last, has_durable_header }))
     }
 
+    /// Takes note of a segment without a header. `None` if it was never durable: the log ends before it.
+    fn unreadable(&mut self, candidate: &Candidate, next: Option<&Header>) -> Option<Segment> {
+        // A segment is followed by another only after its header is durable.
+        let is_known = self.newest_durable.is_some_and(|newest| candidate.segment <= newest);
+        let end = match next {
+            Some(next) => next.previous,
+            None if is_known => self.synced.max(self.last),
+            None => return None,
+        };
+        let kind = if candidate.is_missing { DamageKind::Missing } else { DamageKind::Header };
+        self.damaged(kind, candidate.segment, Some(Sequence(end.0 + 1)));
+        self.last = self.last.max(end);
+        let size_bytes = candidate.size_bytes;
+        let (key, last) = (Key { journal: 0, epoch: 0 }, self.last);
+        Some(Segment { key, size_bytes, end: size_bytes, last, has_durable_header: true })
+    }
+
     fn apply(&mut self, segment: SegmentId, found: Found) {
         self.recovery.records += 1;
         self.last = found.head.sequence;
@@ -244,25 +230,39 @@ impl<S: Storage> Replay<'_, S> {
             segment,
             data_position: found.data().start as u32,
             data_bytes: found.head.data_bytes as u64,
+            sums: found.sums,
         };
-        // Of a file that only a snapshot tells of, older bytes may lie in what was lost.
+        // Of a file that only a snapshot tells of, older bytes may lie in what was lost; and a snapshot that was
+        // written before the damage knows nothing of it.
         let file = found.head.file;
-        let is_new = self.state.files.get(&file).is_none_or(|state| state.home.is_none());
+        let known = self.state.files.get(&file).filter(|state| state.home.is_some());
+        let is_suspect = known.map_or(!self.recovery.damage.is_empty(), |it| it.base.is_suspect);
         let is_repeated = matches!(found.record, Record::Snapshot(_));
         self.state.apply(at, file, found.record);
-        if is_new && is_repeated && !self.recovery.damage.is_empty() {
+        if is_suspect && is_repeated {
             self.state.suspect(file);
         }
     }
 
     /// Durable records are missing: whatever they concerned is not to be trusted.
-    fn damaged(&mut self, segment: SegmentId, resumes: Option<Sequence>) {
+    fn damaged(&mut self, kind: DamageKind, segment: SegmentId, resumes: Option<Sequence>) {
         for file in self.state.files.values_mut() {
             file.base.is_suspect = !ring::mutant!("journal-damage-trusted");
         }
         if ring::mutant!("journal-damage-unreported") {
             return;
         }
-        self.recovery.damage.push(Damage { segment, after: self.last, resumes });
+        self.recovery.damage.push(Damage { kind, segment, after: self.last, resumes });
+    }
+
+    /// Compares with the file of marks. That it is destroyed makes no file suspect by itself.
+    fn check_marks(&mut self, survey: &Survey) {
+        let kind = match (survey.lacks_marks, survey.is_mark_strange) {
+            (true, _) => DamageKind::Marks,
+            (_, true) => DamageKind::Strange,
+            _ => return,
+        };
+        let segment = survey.candidates.last().map_or(SegmentId(0), |last| last.segment);
+        self.recovery.damage.push(Damage { kind, segment, after: self.last, resumes: None });
     }
 }

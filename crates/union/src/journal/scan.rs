@@ -8,6 +8,7 @@ use std::ops::Range;
 use super::error::JournalError;
 use super::record::{self, HEAD_BYTES, Head, Key, Record};
 use super::storage::Storage;
+use super::sums::Sums;
 use super::types::{SegmentId, Sequence};
 
 const WINDOW_BYTES_MAX: usize = 256 << 10;
@@ -32,6 +33,8 @@ pub(super) struct Found {
     pub(super) position: u64,
     pub(super) head: Head,
     pub(super) record: Record,
+    /// The checksums of its data.
+    pub(super) sums: Sums,
 }
 
 impl Found {
@@ -80,8 +83,8 @@ impl<'a, S: Storage> Scanner<'a, S> {
             return Ok(None);
         };
         let bytes = self.bytes(position, HEAD_BYTES + head.body_bytes)?;
-        let found =
-            record::decode(key, &head, bytes).map(|record| Found { position, head, record });
+        let decoded = record::decode(key, &head, bytes);
+        let found = decoded.map(|(record, sums)| Found { position, head, record, sums });
         let is_long = head.data_bytes >= SKIP_BYTES;
         self.window_bytes = if is_long { WINDOW_BYTES_MIN } else { WINDOW_BYTES_MAX };
         Ok(found)
@@ -97,9 +100,9 @@ impl<'a, S: Storage> Scanner<'a, S> {
 
     /// The record's data, or `None` if it is not what was written.
     pub(super) fn data(&mut self, found: &Found) -> Result<Option<&[u8]>, JournalError> {
-        let (len, expected) = (found.head.data_bytes, found.head.data_crc);
+        let len = found.head.data_bytes;
         let data = self.bytes(found.data().start, len)?;
-        Ok(Some(data).filter(|data| data.len() == len && record::crc(&[data]) == expected))
+        Ok(Some(data).filter(|data| data.len() == len && found.sums.are_of(data)))
     }
 
     /// The first whole record at or behind `position` with a number above `after`.

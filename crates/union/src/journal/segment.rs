@@ -23,6 +23,9 @@ pub(super) struct Header {
     pub(super) next_file: u64,
     /// [`Storage::witness`](super::Storage::witness) at the time of writing.
     pub(super) witness: u64,
+    /// The oldest segment that was there when this one was made; later ones say in a record what goes. None in
+    /// segments of older versions, which record nothing of that.
+    pub(super) oldest: Option<SegmentId>,
 }
 
 impl Header {
@@ -37,6 +40,7 @@ impl Header {
         writer.u64(self.synced.0);
         writer.u64(self.next_file);
         writer.u64(self.witness);
+        writer.u32(self.oldest.map_or(0, |oldest| oldest.0));
         writer.bytes.resize(HEADER_BYTES, 0);
         let crc = crc(&[&writer.bytes]);
         writer.bytes[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -59,8 +63,12 @@ impl Header {
         let synced = Sequence(reader.u64()?);
         let next_file = reader.u64()?;
         let witness = reader.u64()?;
+        let oldest = Some(SegmentId(reader.u32()?)).filter(|oldest| oldest.0 > 0);
         // Numbers near the end of their range would overflow; no store lives that long.
-        let is_sane = synced <= previous && previous.0 < u64::MAX / 2 && next_file < u64::MAX / 2;
-        is_sane.then_some(Self { segment, key, previous, synced, next_file, witness })
+        let is_sane = synced <= previous
+            && previous.0 < u64::MAX / 2
+            && next_file < u64::MAX / 2
+            && oldest.is_none_or(|oldest| oldest <= segment);
+        is_sane.then_some(Self { segment, key, previous, synced, next_file, witness, oldest })
     }
 }

@@ -12,18 +12,20 @@ use std::ops::Range;
 use super::base::Base;
 use super::map::{Place, RunMap};
 use super::record::Record;
+use super::sums::{Sums, Verifier};
 use super::types::{
     Attributes, FILE_BYTES_MAX, FileId, Kind, Name, NameChange, ParentKey, SegmentId, Stage, Time,
     Xattr,
 };
 
 /// Where a record lies.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Location {
     pub(super) segment: SegmentId,
     /// Where its data begins.
     pub(super) data_position: u32,
     pub(super) data_bytes: u64,
+    pub(super) sums: Sums,
 }
 
 /// One copy-up.
@@ -48,6 +50,8 @@ pub(super) struct State {
     pub(super) files: BTreeMap<FileId, FileState>,
     pub(super) names: BTreeMap<ParentKey, BTreeMap<Box<[u8]>, FileId>>,
     pub(super) live: BTreeMap<SegmentId, Live>,
+    /// Of each segment, the data of its records by position: its length and its checksums.
+    sums: BTreeMap<SegmentId, BTreeMap<u32, (u32, Sums)>>,
     pub(super) runs: usize,
     pub(super) next_file: u64,
 }
@@ -88,6 +92,7 @@ impl State {
             Record::Create(base) | Record::Snapshot(base) => return self.settle(at, file, base),
             Record::Names(changes) => return self.change_names(changes),
             Record::Published | Record::Dropped => return self.remove(file),
+            Record::Forget(_) => return,
             Record::Write { offset, mtime } => {
                 let end = self.store(at, file, offset);
                 let state = self.file_or_provisional(file);
@@ -207,6 +212,8 @@ impl State {
         let end = offset.saturating_add(at.data_bytes).min(FILE_BYTES_MAX);
         if end > offset {
             self.live.entry(at.segment).or_default().data_bytes += end - offset;
+            let known = self.sums.entry(at.segment).or_default();
+            known.insert(at.data_position, (at.data_bytes as u32, at.sums));
             let place = Place::Stored { segment: at.segment, position: at.data_position };
             self.set(file, offset..end, Some(place));
         }
@@ -239,6 +246,20 @@ impl State {
             live.data_bytes -= bytes;
         });
         self.runs = self.runs - before + state.map.len();
+    }
+
+    /// The record's data that holds a byte of a segment, and what verifies it.
+    pub(super) fn verifier(&self, segment: SegmentId, position: u32) -> Option<Verifier> {
+        let known = self.sums.get(&segment)?;
+        let (&start, (bytes, sums)) = known.range(..=position).next_back()?;
+        let (start, bytes) = (u64::from(start), u64::from(*bytes));
+        (u64::from(position) < start + bytes).then(|| Verifier { start, bytes, sums: sums.clone() })
+    }
+
+    /// Forgets a segment that is gone.
+    pub(super) fn forget_segment(&mut self, segment: SegmentId) {
+        self.live.remove(&segment);
+        self.sums.remove(&segment);
     }
 
     /// Takes a file for damaged.

@@ -46,7 +46,7 @@ pub trait Storage {
     /// Cuts a segment file and gives its space back.
     fn truncate(&mut self, segment: SegmentId, size_bytes: u64) -> io::Result<()>;
 
-    /// Removes a segment file; its handles stay readable.
+    /// Removes a segment file, if it is there; its handles stay readable.
     fn delete(&mut self, segment: SegmentId) -> io::Result<()>;
 
     /// A handle for reading the segment and for syncing it (data only).
@@ -54,6 +54,13 @@ pub trait Storage {
 
     /// Handles whose syncs (with metadata) do what [`Self::sync_directory`] does.
     fn directory_handles(&self) -> io::Result<Vec<Self::Handle>>;
+
+    /// Writes into the file of marks, which [`Self::create`] makes with the first segment, filled with zeros and as
+    /// durable as the segment's name. Where there is none (a store of an older version), nothing happens.
+    fn write_mark(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// The content of the file of marks; `None` if there is none.
+    fn read_marks(&self) -> io::Result<Option<Vec<u8>>>;
 
     /// Makes the marker that keeps the kernel's overlayfs from these directories, or removes it.
     fn set_marker(&mut self, present: bool) -> io::Result<()>;

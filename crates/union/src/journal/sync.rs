@@ -78,6 +78,7 @@ impl<S: Storage> Journal<S> {
         if let Some(newest) = ticket.newest {
             log.headers_durable(newest);
         }
+        log.remember()?;
         log.dirt.names_synced = log.dirt.names_synced.max(ticket.names_mark);
         log.dirt.markers_synced = log.dirt.markers_synced.max(ticket.markers_mark);
         if log.durable == log.appended && log.has_marker && !self.has_partial() {

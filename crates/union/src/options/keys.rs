@@ -100,6 +100,7 @@ fn set_flag(options: &mut Options, key: &str) -> Result<(), OptionError> {
         "static_nlink" => options.static_nlink = true,
         "noacl" => options.no_acl = true,
         "acl" => options.no_acl = false,
+        "accept_damage" => options.accept_damage = true,
         "squash_to_root" => (options.squash_uid, options.squash_gid) = (Some(0), Some(0)),
         _ if NEUTRAL.contains(&key) || key.starts_with("x-") || key.starts_with("X-") => {}
         "sync" | "dirsync" => {

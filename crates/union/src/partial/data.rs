@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use ring::Buffer;
+use ring::{Buffer, File};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::{Partial, failed, file_of, now};
 use crate::commit::errno_of;
-use crate::journal::{JournalError, Source};
+use crate::journal::{JournalError, Source, Verifier};
 use crate::node::Node;
 use crate::tree::Union;
 
@@ -34,12 +34,17 @@ impl Partial {
             let at = (piece.range.start - offset) as usize..(piece.range.end - offset) as usize;
             let (file, position) = match piece.source {
                 Source::Zero => continue,
-                Source::Damaged => {
-                    let error = JournalError::Damaged { file: self.file, offset };
-                    return Err(failed(&error));
-                }
+                Source::Damaged => return Err(union.rotten((node, self), piece.range.start)),
                 Source::Lower => (union.lower_of(node, self)?.file.clone(), piece.range.start),
-                Source::Stored { handle, position, .. } => (file_of(&handle)?, position),
+                Source::Stored { handle, position, verifier, .. } => {
+                    let file = file_of(&handle)?;
+                    let (done, filled) = read_stored((&file, position), &verifier, buffer, at).await;
+                    buffer = filled;
+                    if !done? {
+                        return Err(union.rotten((node, self), piece.range.start));
+                    }
+                    continue;
+                }
             };
             let wanted = at.len();
             let (result, filled) = file.read_at(buffer, at, position).await;
@@ -164,6 +169,50 @@ impl Partial {
             }
         }
         if for_data { Err(Errno::NXIO) } else { Ok(size) }
+    }
+}
+
+/// Reads stored bytes into a part of a buffer; `false` if they are not what was written.
+async fn read_stored(
+    (file, position): (&File, u64),
+    verifier: &Verifier,
+    mut buffer: Buffer,
+    at: Range<usize>,
+) -> (Result<bool, Errno>, Buffer) {
+    let wanted = position..position + at.len() as u64;
+    let covered = verifier.cover(&wanted);
+    if covered == wanted {
+        let (result, buffer) = file.read_at(buffer, at.clone(), position).await;
+        let read = match result {
+            Ok(read) => read,
+            Err(error) => return (Err(errno_of(error)), buffer),
+        };
+        let is_intact = verifier.is_intact(&covered, &buffer[at.start..at.start + read]);
+        return (Ok(is_intact), buffer);
+    }
+    let length = (covered.end - covered.start) as usize;
+    let (result, whole) = file.read_at(Buffer::zeroed(length), 0..length, covered.start).await;
+    let is_intact = match result {
+        Ok(read) => verifier.is_intact(&covered, &whole[..read]),
+        Err(error) => return (Err(errno_of(error)), buffer),
+    };
+    if is_intact {
+        let skip = (wanted.start - covered.start) as usize;
+        buffer[at.clone()].copy_from_slice(&whole[skip..skip + at.len()]);
+    }
+    (Ok(is_intact), buffer)
+}
+
+impl Union {
+    /// Logs that stored bytes of a partial copy cannot be read.
+    pub(super) fn rotten(&self, (node, partial): (&Rc<Node>, &Partial), offset: u64) -> Errno {
+        let path = crate::tree::path_of(node);
+        let path = String::from_utf8_lossy(&path);
+        let error = JournalError::Damaged { file: partial.file, offset };
+        tracing::error!(%path, %error, "stored bytes of a partial copy are not what was written; \
+            `tsumugi union check` says what else is concerned");
+        self.last_error.note(&format!("reading {path}: {error}"), Errno::IO);
+        Errno::IO
     }
 }
 

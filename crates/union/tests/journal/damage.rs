@@ -12,8 +12,17 @@ fn new(disk: &Disk) -> Journal<Disk> {
     Journal::open(disk.clone(), options()).unwrap().0
 }
 
-fn named(size_bytes: u64, entry: &[u8]) -> Creation {
-    let parent = union::journal::ParentKey::new(b"p").unwrap();
+fn child(size_bytes: u64, entry: &[u8]) -> Creation {
+    named(size_bytes, &union::journal::ParentKey::new(b"p").unwrap(), entry)
+}
+
+/// A file with a lower one.
+pub(crate) fn named(
+    size_bytes: u64,
+    parent: &union::journal::ParentKey,
+    entry: &[u8],
+) -> Creation {
+    let parent = parent.clone();
     Creation {
         lower: Some(LowerIdentity { size_bytes, ..LowerIdentity::default() }),
         kind: Kind::Partial,
@@ -39,7 +48,7 @@ fn read(journal: &Journal<Disk>, file: FileId, len: usize) -> Result<Vec<u8>, Jo
 fn truncate_down_and_up_gives_zeros() {
     let disk = Disk::new(1);
     let mut journal = new(&disk);
-    let file = journal.create(named(100, b"f")).unwrap();
+    let file = journal.create(child(100, b"f")).unwrap();
     journal.write(file, 40, b"xxxxxxxxxxxxxxxxxxxx", Time::default()).unwrap();
     journal.truncate(file, 50, Time::default()).unwrap();
     journal.truncate(file, 100, Time::default()).unwrap();
@@ -55,16 +64,18 @@ fn truncate_down_and_up_gives_zeros() {
 fn a_lost_durable_record_is_damage() {
     let disk = Disk::new(2);
     let mut journal = new(&disk);
-    let old = journal.create(named(100, b"old")).unwrap();
+    let old = journal.create(child(100, b"old")).unwrap();
     let before = journal.usage().used_bytes;
     journal.write(old, 0, b"data", Time::default()).unwrap();
-    let new_file = journal.create(named(100, b"new")).unwrap();
+    let new_file = journal.create(child(100, b"new")).unwrap();
     journal.sync().unwrap();
     // Only what follows a sync knows of it.
     journal.write(new_file, 0, b"more", Time::default()).unwrap();
     drop(journal);
     disk.damage(SegmentId(1), |bytes| bytes[before as usize + 20] ^= 1);
-    let (journal, recovery) = Journal::open(disk, options()).unwrap();
+    assert!(matches!(Journal::open(disk.clone(), options()), Err(JournalError::Lost(_))));
+    let accepting = Options { accepts_damage: true, ..options() };
+    let (journal, recovery) = Journal::open(disk, accepting).unwrap();
     assert_eq!(recovery.damage.len(), 1);
     assert!(journal.file(old).unwrap().is_damaged());
     assert!(matches!(read(&journal, old, 100), Err(JournalError::Damaged { .. })));
@@ -77,14 +88,14 @@ fn a_lost_durable_record_is_damage() {
 fn rotten_data_is_not_moved() {
     let disk = Disk::new(3);
     let mut journal = new(&disk);
-    let file = journal.create(named(8000, b"f")).unwrap();
+    let file = journal.create(child(8000, b"f")).unwrap();
     journal.write(file, 100, b"precious", Time::default()).unwrap();
     let Source::Stored { segment, position, .. } =
         journal.pieces(file, 100..108).unwrap()[0].source
     else {
         panic!("the bytes are stored")
     };
-    let other = journal.create(named(0, b"g")).unwrap();
+    let other = journal.create(child(0, b"g")).unwrap();
     for _ in 0..20 {
         journal.write(other, 0, &[7; 3000], Time::default()).unwrap();
     }
@@ -105,7 +116,7 @@ fn rotten_data_is_not_moved() {
 fn a_full_disk_refuses_and_recovers() {
     let disk = Disk::new(4);
     let mut journal = new(&disk);
-    let file = journal.create(named(0, b"f")).unwrap();
+    let file = journal.create(child(0, b"f")).unwrap();
     disk.0.borrow_mut().space_left = Some(0);
     let mut stored = 0;
     let error = loop {
@@ -129,12 +140,12 @@ fn a_full_disk_refuses_and_recovers() {
 fn a_failed_flush_is_sticky() {
     let disk = Disk::new(5);
     let mut journal = new(&disk);
-    journal.create(named(10, b"f")).unwrap();
+    journal.create(child(10, b"f")).unwrap();
     disk.0.borrow_mut().fails_sync = true;
     assert!(journal.sync().is_err());
     disk.0.borrow_mut().fails_sync = false;
     assert!(matches!(journal.sync(), Err(JournalError::Poisoned)));
-    assert!(matches!(journal.create(named(10, b"g")), Err(JournalError::Poisoned)));
+    assert!(matches!(journal.create(child(10, b"g")), Err(JournalError::Poisoned)));
 }
 
 // Goal: names are taken once, an exchange is one step, and what cannot be stored is refused.
@@ -142,8 +153,8 @@ fn a_failed_flush_is_sticky() {
 fn names_and_bounds() {
     use union::journal::{Name, NameChange, ParentKey, Xattr};
     let mut journal = new(&Disk::new(6));
-    let (a, b) = (journal.create(named(1, b"a")).unwrap(), journal.create(named(2, b"b")).unwrap());
-    assert!(matches!(journal.create(named(1, b"a")), Err(JournalError::NameTaken(_))));
+    let (a, b) = (journal.create(child(1, b"a")).unwrap(), journal.create(child(2, b"b")).unwrap());
+    assert!(matches!(journal.create(child(1, b"a")), Err(JournalError::NameTaken(_))));
     let parent = ParentKey::new(b"p").unwrap();
     let at = |entry: &[u8]| Name::new(parent.clone(), entry).unwrap();
     journal
@@ -172,7 +183,7 @@ fn names_and_bounds() {
 fn what_a_write_stores() {
     let whole = Options { has_whole_chunks: true, ..options() };
     let mut journal = Journal::open(Disk::new(7), whole).unwrap().0;
-    let file = journal.create(named(10_000, b"f")).unwrap();
+    let file = journal.create(child(10_000, b"f")).unwrap();
     assert_eq!(journal.plan_write(file, 5000..5010).unwrap(), 4096..8192);
     assert_eq!(journal.plan_write(file, 9000..9010).unwrap(), 8192..10_000);
     assert_eq!(journal.plan_write(file, 4000..9000).unwrap(), 0..10_000);
@@ -180,7 +191,7 @@ fn what_a_write_stores() {
     journal.write(file, 4096, &[1; 4096], Time::default()).unwrap();
     assert_eq!(journal.plan_write(file, 5000..5010).unwrap(), 5000..5010);
     let mut journal = Journal::open(Disk::new(8), options()).unwrap().0;
-    let file = journal.create(named(10_000, b"f")).unwrap();
+    let file = journal.create(child(10_000, b"f")).unwrap();
     for at in [0, 1000, 2000] {
         assert_eq!(journal.plan_write(file, at..at + 10).unwrap(), at..at + 10);
         journal.write(file, at, &[1; 10], Time::default()).unwrap();
@@ -193,7 +204,7 @@ fn what_a_write_stores() {
 fn maps_are_bounded() {
     let few = Options { runs_max: 16, ..options() };
     let mut journal = Journal::open(Disk::new(9), few).unwrap().0;
-    let file = journal.create(named(100_000, b"f")).unwrap();
+    let file = journal.create(child(100_000, b"f")).unwrap();
     let mut result = Ok(0);
     for at in 0..100 {
         result = journal.write(file, at * 4096, b"x", Time::default());
@@ -223,14 +234,15 @@ fn any_bytes_are_survived() {
                 disk.damage(file.segment, |bytes| garble(bytes, &mut random));
             }
         }
-        let (mut journal, _) = Journal::open(disk, options()).unwrap();
+        let accepting = Options { accepts_damage: true, ..options() };
+        let (mut journal, _) = Journal::open(disk, accepting).unwrap();
         let ids: Vec<_> = journal.files().map(|(id, _)| id).collect();
         for id in ids {
             let _ = read(&journal, id, 30_000);
             let _ = journal.status();
             let _ = journal.write(id, 10, b"after", Time::default());
         }
-        let file = journal.create(named(10, &[200, 201])).unwrap();
+        let file = journal.create(child(10, &[200, 201])).unwrap();
         assert_eq!(read(&journal, file, 10).unwrap(), b"LLLLLLLLLL");
         journal.sync().unwrap();
         for _ in 0..50 {
@@ -283,7 +295,7 @@ fn bytes_of(disk: &Disk, segment: SegmentId) -> Vec<u8> {
 /// its segment.
 fn torn(disk: &Disk) -> (FileId, usize) {
     let mut journal = new(disk);
-    let file = journal.create(named(100, b"f")).unwrap();
+    let file = journal.create(child(100, b"f")).unwrap();
     journal.write(file, 0, b"oldold1!", Time::default()).unwrap();
     let end = journal.usage().used_bytes as usize;
     journal.write(file, 0, b"oldold2!", Time::default()).unwrap();
@@ -339,12 +351,12 @@ fn what_was_given_up_stays_so() {
 fn cleaning_keeps_zeros_and_metadata() {
     let disk = Disk::new(12);
     let mut journal = new(&disk);
-    let file = journal.create(named(8000, b"f")).unwrap();
+    let file = journal.create(child(8000, b"f")).unwrap();
     let xattr = union::journal::Xattr { name: b"n".as_slice().into(), value: [1; 9].into() };
     journal.set_xattr(file, xattr.clone()).unwrap();
     journal.zero(file, 100..200, Time::default()).unwrap();
     journal.truncate(file, 500, Time::default()).unwrap();
-    let other = journal.create(named(0, b"g")).unwrap();
+    let other = journal.create(child(0, b"g")).unwrap();
     for _ in 0..20 {
         journal.write(other, 0, &[7; 3000], Time::default()).unwrap();
     }

@@ -53,7 +53,7 @@ enum NameOp {
 }
 
 /// All that outlives a journal.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct World {
     inodes: Vec<Inode>,
     names: BTreeMap<SegmentId, usize>,
@@ -62,6 +62,10 @@ pub(crate) struct World {
     marker: bool,
     pub(crate) durable_marker: bool,
     stale: Vec<u8>,
+    /// The file of marks, and of each slot what the disk may have.
+    pub(crate) marks: Option<Vec<u8>>,
+    has_durable_marks: bool,
+    slots: [Vec<Vec<u8>>; 2],
     random: Random,
     boot: u64,
     /// Changing calls so far, and the one at which the power goes.
@@ -86,6 +90,9 @@ impl Disk {
             marker: false,
             durable_marker: false,
             stale: Vec::new(),
+            marks: None,
+            has_durable_marks: false,
+            slots: [vec![vec![0; SLOT]], vec![vec![0; SLOT]]],
             random: Random::new(seed),
             boot: 1,
             steps: 0,
@@ -116,6 +123,7 @@ impl Disk {
         for inode in &mut world.inodes {
             inode.lose(&mut random, keep_percent, &all);
         }
+        world.lose_marks(&mut random);
         world.boot += 1;
         world.revive();
     }
@@ -133,6 +141,28 @@ impl Disk {
         inode.disk = inode.cache.clone();
     }
 
+    /// Removes a segment, as no crash does.
+    pub(crate) fn remove(&self, segment: SegmentId) {
+        let world = &mut *self.0.borrow_mut();
+        world.names.remove(&segment);
+        world.durable_names.remove(&segment);
+    }
+
+    /// Whether all files have the same content.
+    pub(crate) fn has_same_files(&self, other: &Self) -> bool {
+        let content = |disk: &Self| {
+            let world = disk.0.borrow();
+            let files = world.names.iter().map(|(id, inode)| (*id, world.inodes[*inode].cache.clone()));
+            (files.collect::<Vec<_>>(), world.marks.clone(), world.marker)
+        };
+        content(self) == content(other)
+    }
+
+    /// A disk of its own with the same content.
+    pub(crate) fn copy(&self) -> Self {
+        Self(Rc::new(RefCell::new(self.0.borrow().clone())))
+    }
+
     /// Adds a file, of any content.
     pub(crate) fn plant(&self, segment: SegmentId, bytes: Vec<u8>) {
         let world = &mut *self.0.borrow_mut();
@@ -143,7 +173,24 @@ impl Disk {
     }
 }
 
+/// Bytes of half of the file of marks.
+const SLOT: usize = 4096;
+
 impl World {
+    /// Each slot shows one of its versions; the name is there if it was synced, else perhaps.
+    fn lose_marks(&mut self, random: &mut Random) {
+        let Some(marks) = &mut self.marks else { return };
+        if !self.has_durable_marks && random.below(2) == 0 {
+            self.marks = None;
+            return;
+        }
+        for (slot, versions) in self.slots.iter_mut().enumerate() {
+            let version = versions.swap_remove(random.below(versions.len() as u64) as usize);
+            marks[slot * SLOT..(slot + 1) * SLOT].copy_from_slice(&version);
+            *versions = vec![version];
+        }
+    }
+
     fn revive(&mut self) {
         (self.crash_at, self.is_down) = (None, false);
         (self.space_left, self.fails_sync) = (None, false);
@@ -255,6 +302,7 @@ impl Storage for Disk {
         if world.space_left.is_some_and(|left| left < size_bytes) {
             return Err(io::ErrorKind::StorageFull.into());
         }
+        world.marks.get_or_insert_with(|| vec![0; 2 * SLOT]);
         let mut cache = vec![0; size_bytes as usize];
         if world.random.below(2) == 0 {
             let count = cache.len().min(world.stale.len());
@@ -301,6 +349,7 @@ impl Storage for Disk {
         world.step()?;
         world.after()?;
         world.durable_names = world.names.clone();
+        world.has_durable_marks = world.marks.is_some();
         world.name_ops.clear();
         Ok(())
     }
@@ -318,7 +367,7 @@ impl Storage for Disk {
     fn delete(&mut self, segment: SegmentId) -> io::Result<()> {
         let world = &mut *self.0.borrow_mut();
         world.step()?;
-        let inode = world.inode(segment)?;
+        let Ok(inode) = world.inode(segment) else { return world.after() };
         world.stale = world.inodes[inode].cache.clone();
         apply(&mut world.names, NameOp::Remove(segment));
         world.name_ops.push(NameOp::Remove(segment));
@@ -331,6 +380,22 @@ impl Storage for Disk {
 
     fn directory_handles(&self) -> io::Result<Vec<SegmentId>> {
         Ok(Vec::new())
+    }
+
+    fn write_mark(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let world = &mut *self.0.borrow_mut();
+        world.step()?;
+        let (at, slot) = (offset as usize, offset as usize / SLOT);
+        if let Some(marks) = &mut world.marks {
+            marks.resize(2 * SLOT, 0);
+            marks[at..at + bytes.len()].copy_from_slice(bytes);
+            world.slots[slot].push(marks[slot * SLOT..(slot + 1) * SLOT].to_vec());
+        }
+        world.after()
+    }
+
+    fn read_marks(&self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.borrow().marks.clone())
     }
 
     fn set_marker(&mut self, present: bool) -> io::Result<()> {

@@ -33,6 +33,7 @@ pub(crate) fn options() -> Options {
         runs_max: 1 << 16,
         segment_bytes_min: 8192,
         segment_bytes_max: 16_384,
+        accepts_damage: false,
     }
 }
 
@@ -297,6 +298,17 @@ impl Driver {
         self.model = expected;
         self.journal = Some(journal);
         recovery
+    }
+}
+
+/// Reads the lower file of a file.
+pub(crate) fn lower_of(file: &File) -> impl FnMut(u64, &mut [u8]) -> std::io::Result<()> {
+    let seed = file.lower_seed;
+    move |offset, buffer| {
+        for (index, byte) in buffer.iter_mut().enumerate() {
+            *byte = lower_byte(seed, offset + index as u64);
+        }
+        Ok(())
     }
 }
 

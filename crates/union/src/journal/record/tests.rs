@@ -86,21 +86,27 @@ fn record() -> impl Strategy<Value = Record> {
         Just(Record::Unpublishing),
         Just(Record::Published),
         Just(Record::Dropped),
+        any::<u32>().prop_map(|segment| Record::Forget(SegmentId(segment))),
     ]
 }
 
 proptest! {
     // Goal: what is read is what was written, under the right key only.
     #[test]
-    fn records_come_back(record in record(), sequence in 1..u64::MAX / 4, back in 1..9u64) {
+    fn records_come_back(
+        record in record(), sequence in 1..u64::MAX / 4, back in 1..9u64, length in 1usize..20_000,
+    ) {
         let (sequence, synced) = (Sequence(sequence), Sequence(sequence.saturating_sub(back)));
-        let bytes = encode(KEY, sequence, synced, FileId(5), &record, b"data").unwrap();
+        let has_data = matches!(record, Record::Write { .. } | Record::Move { .. });
+        let data = vec![7; if has_data { length } else { 0 }];
+        let sums = Sums::of(&data);
+        let bytes = encode(KEY, sequence, synced, FileId(5), &record, (&data, &sums)).unwrap();
         prop_assert_eq!(bytes.len() % 8, 0);
-        prop_assert!(bytes.len() < HEAD_BYTES + record.body_bytes() + 8);
+        prop_assert!(bytes.len() < HEAD_BYTES + record.body_bytes(&sums) + 8);
         let head = Head::parse(&bytes, KEY).unwrap();
         prop_assert_eq!((head.sequence, head.synced, head.file), (sequence, synced, FileId(5)));
-        prop_assert_eq!((head.data_bytes, head.data_crc), (4, crc(&[b"data"])));
-        prop_assert_eq!(decode(KEY, &head, &bytes), Some(record));
+        prop_assert_eq!(head.data_bytes, data.len());
+        prop_assert_eq!(decode(KEY, &head, &bytes), Some((record, sums)));
         let reused = Key { epoch: KEY.epoch + (1 << 32), ..KEY };
         prop_assert_eq!(decode(reused, &head, &bytes), None);
     }
@@ -108,6 +114,19 @@ proptest! {
     // Goal: bodies of any bytes are decoded or refused, never a panic.
     #[test]
     fn any_body_is_survived(kind in any::<u8>(), body in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Record::decode_body(kind % 18, &body);
+        let head = encode(KEY, Sequence(1), Sequence(0), FileId(5), &Record::Dropped, (&[], &Sums::Whole(0)));
+        let head = Head::parse(&head.unwrap(), KEY).unwrap();
+        let _ = Record::decode_body(&Head { kind: kind % 20, data_bytes: body.len() * 50, ..head }, &body);
+    }
+
+    // Goal: a write of an older version, with one checksum for any length of data, is read.
+    #[test]
+    fn old_writes_are_read(length in 1usize..20_000) {
+        let data = vec![9; length];
+        let (record, sums) = (Record::Move { offset: 3 }, Sums::Whole(crc(&[&data])));
+        let bytes = encode(KEY, Sequence(2), Sequence(0), FileId(5), &record, (&data, &sums)).unwrap();
+        let head = Head::parse(&bytes, KEY).unwrap();
+        prop_assert_eq!(decode(KEY, &head, &bytes), Some((record, sums.clone())));
+        prop_assert!(sums.are_of(&data) && !sums.are_of(&data[1..]));
     }
 }

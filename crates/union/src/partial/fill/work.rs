@@ -9,7 +9,7 @@ use ring::{File, Handle};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::worker::Step;
+use super::worker::{Step, Way};
 use super::{Partial, Stop, Store, Wanted, Whole, work_name};
 use crate::commit::errno_of;
 use crate::journal::{Piece, SegmentId, Source};
@@ -26,6 +26,9 @@ const CHECKPOINT_BYTES: u64 = 64 << 20;
 /// written at the cost of others.
 const DIRTY_BYTES_MAX: u64 = 8 << 20;
 
+/// What the second phase copies at once.
+const STEP_BYTES_MAX: u64 = 1 << 20;
+
 type Handles = std::sync::Arc<OwnedFd>;
 
 /// A file in its first phase.
@@ -34,7 +37,8 @@ pub(super) struct Filling<'a> {
     pub(super) node: &'a Rc<Node>,
     pub(super) partial: &'a Rc<Partial>,
     file: &'a File,
-    /// Up to where an earlier mount has copied the lower file.
+    /// Up to where an earlier mount has copied the lower file. It is compared with that, since nothing else
+    /// shows that the work file is still what was written.
     resumed: u64,
 }
 
@@ -115,6 +119,8 @@ impl Union {
         progress_name: &[u8],
     ) -> Result<(Vec<Held>, u64), Stop> {
         let (size, pieces) = pieces_of(filling.partial)?;
+        // What lies behind was copied by an earlier mount and is copied anew: holes are to be holes.
+        rustix::fs::ftruncate(object, filling.resumed.min(size))?;
         rustix::fs::ftruncate(object, size)?;
         let (mut held, mut bytes, mut dirty) = (Vec::new(), 0, 0);
         let mut since_checkpoint = 0;
@@ -122,7 +128,7 @@ impl Union {
             let Range { start, end } = piece.range;
             let mut at = match &piece.source {
                 Source::Zero => continue,
-                Source::Lower => start.max(filling.resumed),
+                Source::Lower => start,
                 Source::Damaged => return Err(Stop::Failed(Errno::IO)),
                 Source::Stored { segment, position, .. } => {
                     held.push(Held { range: start..end, segment: *segment, position: *position });
@@ -191,15 +197,18 @@ fn step(
     piece: &Piece<Handles>,
     (at, length): (u64, u64),
 ) -> Result<Step, Errno> {
-    let (from, position) = match &piece.source {
-        Source::Stored { handle, position, .. } => {
-            (file_of(handle)?, position + (at - piece.range.start))
+    let (from, position, way) = match &piece.source {
+        Source::Stored { handle, position, verifier, .. } => {
+            let position = position + (at - piece.range.start);
+            (file_of(handle)?, position, Way::Verified(verifier.clone()))
         }
-        _ => (union.lower_of(filling.node, filling.partial)?.file.clone(), at),
+        _ => {
+            let way = if at < filling.resumed { Way::Compared } else { Way::WithHoles };
+            (union.lower_of(filling.node, filling.partial)?.file.clone(), at, way)
+        }
     };
-    let keeps_holes = matches!(piece.source, Source::Lower);
     let to = filling.file.clone();
-    Ok(Step { from, position, to, offset: at, length, keeps_holes })
+    Ok(Step { from, position, to, offset: at, length, way })
 }
 
 impl Filled {
@@ -223,7 +232,8 @@ impl Filled {
                     }
                     let mut at = start;
                     while at < end {
-                        let step = step(union, &filling, piece, (at, end - at))?;
+                        let length = (end - at).min(STEP_BYTES_MAX);
+                        let step = step(union, &filling, piece, (at, length))?;
                         at += worker.run(move || step.run()).await?;
                     }
                 }

@@ -4,6 +4,7 @@
 //! when to pause) and another one may wait for a disk: a step never holds anything that a request could need.
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::BorrowedFd;
 
 use ring::File;
 use ring::mailbox::{self, Receiver, Sender};
@@ -11,6 +12,8 @@ use rustix::io::Errno;
 
 use crate::commit::errno_of;
 use crate::copier::copy_range;
+use crate::journal::Verifier;
+use crate::sys;
 
 /// Calls that may wait: each union that fills has one under way at a time.
 const CALLS_MAX: usize = 64;
@@ -88,8 +91,18 @@ pub(super) struct Step {
     pub(super) to: File,
     pub(super) offset: u64,
     pub(super) length: u64,
-    /// Whether holes of the source are left out.
-    pub(super) keeps_holes: bool,
+    pub(super) way: Way,
+}
+
+/// How a part is copied.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// By the kernel; holes of the source are left out.
+    WithHoles,
+    /// Through memory: the source is a segment of the journal, and verified.
+    Verified(Verifier),
+    /// Only if the other file does not have the same bytes already.
+    Compared,
 }
 
 impl Step {
@@ -98,8 +111,54 @@ impl Step {
     pub(super) fn run(self) -> Result<u64, Errno> {
         let from = self.from.handle().as_fd().map_err(errno_of)?;
         let to = self.to.handle().as_fd().map_err(errno_of)?;
-        let done = copy_range(from, self.position, to, self.offset, self.length, self.keeps_holes)?;
+        let done = match &self.way {
+            Way::WithHoles => {
+                copy_range(from, self.position, to, self.offset, self.length, true)?
+            }
+            Way::Verified(verifier) => {
+                let wanted = self.position..self.position + self.length;
+                let covered = verifier.cover(&wanted);
+                let bytes = read(from, covered.start, covered.end - covered.start)?;
+                if !verifier.is_intact(&covered, &bytes) {
+                    let segment_position = self.position;
+                    tracing::error!(segment_position, "stored bytes of a partial copy are not what was \
+                        written: `tsumugi union check` says which files are concerned");
+                    return Err(Errno::IO);
+                }
+                let skip = (wanted.start - covered.start) as usize;
+                let part = &bytes[skip..skip + self.length as usize];
+                sys::write_all_at(to, part, self.offset)?;
+                self.length
+            }
+            Way::Compared => {
+                let wanted = read(from, self.position, self.length)?;
+                // A lower file must not change below a union.
+                if wanted.len() as u64 != self.length {
+                    return Err(Errno::IO);
+                }
+                if read(to, self.offset, self.length)? != wanted {
+                    sys::write_all_at(to, &wanted, self.offset)?;
+                }
+                self.length
+            }
+        };
         self.to.start_write_back(self.offset, done);
         Ok(done)
     }
+}
+
+/// Reads `length` bytes, or fewer at the end of the file.
+fn read(file: BorrowedFd<'_>, at: u64, length: u64) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; length as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::io::pread(file, &mut bytes[filled..], at + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
 }
