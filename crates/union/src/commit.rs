@@ -18,7 +18,8 @@ mod marks;
 mod names;
 mod recover;
 
-pub(crate) use inherited::{Inherited, Sign};
+pub(crate) use inherited::{Inherited, NAME as RUNNING, Sign};
+pub(crate) use marks::read_below as waiting_copies;
 pub(crate) use recover::recover;
 
 use std::cell::{Cell, RefCell};

@@ -57,6 +57,14 @@ pub enum UnionError {
         /// Their names, with the reasons.
         files: String,
     },
+    /// A union that is not mounted cannot be checked.
+    #[error("cannot check the union of upperdir {upper}: {reason}")]
+    Check {
+        /// The upper directory.
+        upper: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// The index of hard links cannot be kept.
     #[error("index=on with workdir {path}: {reason}")]
     Index {

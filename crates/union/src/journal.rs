@@ -99,9 +99,8 @@ impl<S: Storage> Journal<S> {
 
     /// Records which files are not to be trusted: the damage that shows it may be in a segment that goes.
     fn record_suspects(&mut self) -> Result<(), JournalError> {
-        let is_suspect = |(&file, state): (&FileId, &state::FileState)| {
-            state.base.is_suspect.then_some(file)
-        };
+        let is_suspect =
+            |(&file, state): (&FileId, &state::FileState)| state.base.is_suspect.then_some(file);
         let suspects: Vec<FileId> = self.state.files.iter().filter_map(is_suspect).collect();
         suspects.into_iter().try_for_each(|file| self.snapshot(file))
     }

@@ -22,18 +22,18 @@ use crate::format::{Opaque, Origin, Prefix, suffix};
 use crate::options::{Options, OwnerXattr, XattrClass};
 use crate::sys::{self, Stat};
 
-use lock::DirectoryLock;
+pub(crate) use lock::DirectoryLock;
 
 /// The kernel's own subdirectory of the work directory: for what lives shorter than an operation.
-const WORK: &str = "work";
+pub(crate) const WORK: &str = "work";
 /// Ours: for what must outlive us.
 pub(crate) const OWN: &str = "tsumugi";
 /// In the kernel's: what it does not mount with.
-const INCOMPATIBLE: &str = "incompat";
+pub(crate) const INCOMPATIBLE: &str = "incompat";
 /// In that: a union is mounted, or was killed.
-const MOUNTED: &str = "tsumugi-mounted";
+pub(crate) const MOUNTED: &str = "tsumugi-mounted";
 /// In ours: copies that wait for their name.
-const PENDING: &str = "pending";
+pub(crate) const PENDING: &str = "pending";
 
 /// Owner and mode of the root of an upper directory in which owners are to be kept in attributes.
 const FIRST_OWNER: &[u8] = b"0:0:555";

@@ -6,6 +6,7 @@
 //! and serves.
 
 mod acl;
+mod check;
 mod commit;
 mod copier;
 mod copyup;
@@ -33,6 +34,7 @@ mod status;
 mod sys;
 mod tree;
 
+pub use check::{Checked, Finding, Severity, check_union};
 pub use error::UnionError;
 pub use mount::{UnionMount, sync_mount};
 pub use offline::{PartialFile, complete_partial_files, options_of_upper, partial_files};

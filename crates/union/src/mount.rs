@@ -99,7 +99,7 @@ impl UnionMount {
             self.union.stop_filling().await;
             self.union.stop_flushing().await;
             let filled = self.fill_at_end().await;
-            (filled, self.union.sync_all().await)
+            (filled, self.union.sync_at_end().await)
         };
         let (finish, told) = (std::pin::pin!(finish), std::pin::pin!(self.tell_end()));
         let (filled, finished) = match ring::race(finish, told).await {

@@ -87,7 +87,7 @@ pub async fn complete_partial_files(
     }
     union.inherited.set_clean(false);
     let completed = union.complete_all().await;
-    let synced = union.sync_all().await;
+    let synced = union.sync_at_end().await;
     union.inherited.set_clean(synced.is_ok() && union.options.sync != SyncMode::Volatile);
     let completed = completed.and_then(|done| synced.map(|()| done));
     let (count, unfinished) = completed.map_err(|errno| upper_error(&union, errno))?;

@@ -17,9 +17,9 @@ mod lower;
 mod names;
 mod start;
 
-pub(crate) use complete::Unfinished;
+pub(crate) use complete::{Unfinished, directories_below};
 pub(crate) use digest::of as digest_of;
-pub(crate) use fill::{Filler, Worker};
+pub(crate) use fill::{Filler, PREFIX as FILL_PREFIX, Worker};
 pub(crate) use lower::OpenLowers;
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
@@ -269,6 +269,15 @@ impl Store {
         drop(journal);
         self.synced.notify();
         result
+    }
+
+    /// Makes durable what says how far the journal is durable, at the end of a union.
+    pub(crate) async fn flush_mark(&self) -> Result<(), Errno> {
+        let handle = self.journal().marks_handle();
+        let Some(handle) = handle.filter(|_| !self.is_volatile) else { return Ok(()) };
+        let files = vec![ToSync::Data(file_of(&handle)?)];
+        let results = self.copier.sync(files, self.way.clone(), Goal::Durable).await;
+        results.into_iter().collect()
     }
 
     /// All flushes of a ticket, at a time.

@@ -27,7 +27,7 @@ use crate::options::Options;
 use crate::sys;
 use codec::{Identity, Record, Way};
 
-pub(crate) use find::find;
+pub(crate) use find::{check_record, find, work_of};
 
 /// The attribute behind the prefix of the overlay's own.
 const ATTRIBUTE: &[u8] = b"tsumugi";

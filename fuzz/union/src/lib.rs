@@ -272,6 +272,10 @@ impl Storage for Memory {
         Ok(())
     }
 
+    fn marks_handle(&self) -> Option<SegmentId> {
+        None
+    }
+
     fn read_marks(&self) -> io::Result<Option<Vec<u8>>> {
         Ok(self.0.borrow().marks.clone())
     }

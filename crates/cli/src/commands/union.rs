@@ -8,6 +8,7 @@
 
 mod background;
 pub(super) mod bench;
+mod check;
 mod live;
 mod partial;
 mod serving;
@@ -70,6 +71,29 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Check what an unmounted union keeps: journal, marks, partial files, copies that wait
+    #[command(after_help = "\
+Examples:
+    tsumugi union check /c1/up
+    tsumugi union check /c1/up --work /c1/work --json
+
+Changes nothing. Reads everything that is stored of partial files and verifies it. Lower files are not compared: \
+`union status` does that.
+
+Exit codes:
+    0  nothing was found
+    1  findings are printed
+    2  wrong usage, or nothing could be checked: the union is mounted, or its directories cannot be read")]
+    Check {
+        /// The upper directory
+        upper: PathBuf,
+        /// The work directory [default: the one that the last mount has recorded]
+        #[arg(long, value_name = "WORKDIR")]
+        work: Option<PathBuf>,
+        /// Print JSON: an object per finding
+        #[arg(long)]
+        json: bool,
+    },
     /// Compare the first writes of many containers with the kernel's overlayfs
     Bench(bench::BenchArgs),
     /// One container of `bench`
@@ -127,6 +151,9 @@ pub(crate) fn run(args: UnionArgs) -> anyhow::Result<ExitCode> {
         Some(UnionCommand::Sync { mountpoint }) => sync(&mountpoint),
         Some(UnionCommand::Status { place, options, json }) => {
             status(place.as_deref(), &options, json)
+        }
+        Some(UnionCommand::Check { upper, work, json }) => {
+            Ok(check::run(&upper, work.as_deref(), json))
         }
         Some(UnionCommand::Complete { upper, options, accept_lower }) => {
             partial::complete(upper.as_deref(), &options, &accept_lower)

@@ -23,7 +23,7 @@ use crate::options::SyncMode;
 use crate::tree::Union;
 
 /// The link, below the work directory.
-const NAME: &str = "tsumugi/running";
+pub(crate) const NAME: &str = "tsumugi/running";
 /// The name used where the kernel does not report the boot.
 const UNKNOWN: &[u8] = b"unknown";
 

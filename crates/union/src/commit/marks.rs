@@ -11,7 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -64,8 +64,16 @@ impl Marks {
 /// The paths of the copies that a killed process has left waiting, by name. Empty if nothing of it can
 /// be believed.
 pub(super) fn read(upper: &Upper) -> Result<HashMap<Vec<u8>, Vec<u8>>, Errno> {
+    read_below(upper.work_root.as_fd(), upper.pending.as_fd())
+}
+
+/// The same, of an open work directory and the one of waiting copies in it.
+pub(crate) fn read_below(
+    work: BorrowedFd<'_>,
+    pending: BorrowedFd<'_>,
+) -> Result<HashMap<Vec<u8>, Vec<u8>>, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = match rustix::fs::openat(&upper.work_root, NAME, flags, Mode::empty()) {
+    let file = match rustix::fs::openat(work, NAME, flags, Mode::empty()) {
         Ok(file) => std::fs::File::from(file),
         Err(Errno::NOENT) => return Ok(HashMap::new()),
         Err(errno) => return Err(errno),
@@ -73,7 +81,7 @@ pub(super) fn read(upper: &Upper) -> Result<HashMap<Vec<u8>, Vec<u8>>, Errno> {
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut std::io::Read::take(file, READ_BYTES_MAX), &mut bytes)
         .map_err(super::errno_of)?;
-    Ok(decode(crate::journal::witness(upper.pending.as_fd()), &bytes))
+    Ok(decode(crate::journal::witness(pending), &bytes))
 }
 
 /// What is noted instead of a path for what will be an entry of the index: no path has a zero.

@@ -75,7 +75,9 @@ impl<S: Storage> Journal<S> {
         }
         let newest = self.log.segments.keys().next_back().copied();
         let since = match self.cleaner.dead {
-            Some((segment, since, recorded_in)) if (segment, Some(recorded_in)) == (oldest, newest) => {
+            Some((segment, since, recorded_in))
+                if (segment, Some(recorded_in)) == (oldest, newest) =>
+            {
                 since
             }
             _ => {

@@ -67,7 +67,9 @@ impl Directory {
         let (marks, has_new_marks) = (None, false);
         let mut store =
             Self { work, locked, names, segments, marks, has_new_marks, upper, is_new, witness };
-        store.open_files(OFlags::RDWR).map_err(|error| JournalError::io("opening the segments", error))?;
+        store
+            .open_files(OFlags::RDWR)
+            .map_err(|error| JournalError::io("opening the segments", error))?;
         Ok(store)
     }
 
@@ -304,6 +306,10 @@ impl Storage for Directory {
             Some(file) => Ok(crate::sys::write_all_at(file.as_fd(), bytes, offset)?),
             None => Ok(()),
         }
+    }
+
+    fn marks_handle(&self) -> Option<Self::Handle> {
+        self.marks.clone()
     }
 
     fn read_marks(&self) -> io::Result<Option<Vec<u8>>> {

@@ -77,9 +77,7 @@ impl<S: Storage> Journal<S> {
                     inspection.lost.push((file, piece.range.start, piece.range.end));
                     continue;
                 }
-                Source::Stored { segment, position, verifier, .. } => {
-                    (segment, position, verifier)
-                }
+                Source::Stored { segment, position, verifier, .. } => (segment, position, verifier),
                 Source::Zero | Source::Lower => continue,
             };
             let (start, end) = (piece.range.start, piece.range.end);

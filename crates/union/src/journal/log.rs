@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::error::JournalError;
+use super::mark::{self, Mark};
 use super::options::Options;
 use super::record::{self, Key, Record};
 use super::segment::{HEADER_BYTES, Header};
 use super::state::Location;
-use super::mark::{self, Mark};
 use super::storage::Storage;
 use super::sums::Sums;
 use super::types::{FileId, SegmentId, Sequence};
@@ -105,12 +105,13 @@ impl<S: Storage> Log<S> {
         let id = self.segment_with_room(room + u64::from(!is_spare) * SPARE_BYTES, next_file)?;
         let Some(segment) = self.segments.get_mut(&id) else { return Err(JournalError::Poisoned) };
         let sequence = Sequence(self.appended.0 + 1);
-        let bytes = record::encode(segment.key, sequence, self.durable, file, record, (data, &sums))
-            .ok_or(JournalError::TooLarge {
-                what: "record",
-                found: room,
-                limit: record::BODY_BYTES_MAX as u64,
-            })?;
+        let bytes =
+            record::encode(segment.key, sequence, self.durable, file, record, (data, &sums))
+                .ok_or(JournalError::TooLarge {
+                    what: "record",
+                    found: room,
+                    limit: record::BODY_BYTES_MAX as u64,
+                })?;
         let data_position = segment.end + bytes.len() as u64;
         let end = (data_position + data.len() as u64).next_multiple_of(8);
         assert!(

@@ -109,7 +109,8 @@ mod tests {
     // Goal: the newer of two marks counts; a damaged one is reported and the older one counts.
     #[test]
     fn the_newest_whole_mark_counts() {
-        let mark = |count| Mark { journal: 7, count, segment: SegmentId(3), durable: Sequence(count) };
+        let mark =
+            |count| Mark { journal: 7, count, segment: SegmentId(3), durable: Sequence(count) };
         let mut bytes = vec![0; FILE_BYTES];
         assert_eq!(Found::read(Some(&bytes)), Found::default());
         for count in [4, 5] {

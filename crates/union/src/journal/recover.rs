@@ -95,7 +95,7 @@ pub(super) fn replay<S: Storage>(storage: &S) -> Result<Replayed, JournalError> 
         synced: survey.synced,
         newest_durable: survey.newest_durable,
     };
-    if let Some(newest) = headers().last() {
+    if let Some(newest) = headers().next_back() {
         let witness = storage.witness();
         replay.recovery.is_continuous = witness != 0 && witness == newest.witness;
         replay.state.next_file = newest.next_file;

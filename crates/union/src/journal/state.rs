@@ -89,7 +89,9 @@ impl State {
     /// Makes the record part of the state.
     pub(super) fn apply(&mut self, at: Location, file: FileId, record: Record) {
         match record {
-            Record::Create(base) | Record::Snapshot(base) => return self.settle(at, file, base),
+            Record::Create(base) | Record::Snapshot(base) => {
+                return self.settle(at.segment, file, base);
+            }
             Record::Names(changes) => return self.change_names(changes),
             Record::Published | Record::Dropped => return self.remove(file),
             Record::Forget(_) => return,
@@ -142,15 +144,15 @@ impl State {
     }
 
     /// A whole base: everything but the map is replaced.
-    fn settle(&mut self, at: Location, file: FileId, base: Base) {
+    fn settle(&mut self, home: SegmentId, file: FileId, base: Base) {
         self.unname(file);
         for name in &base.names {
             self.names.entry(name.parent.clone()).or_default().insert(name.name.clone(), file);
         }
         let state = self.file_or_provisional(file);
         state.base = base;
-        let old = state.home.replace(at.segment);
-        self.live.entry(at.segment).or_default().bases += 1;
+        let old = state.home.replace(home);
+        self.live.entry(home).or_default().bases += 1;
         self.leave(old);
     }
 

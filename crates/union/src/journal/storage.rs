@@ -59,6 +59,9 @@ pub trait Storage {
     /// durable as the segment's name. Where there is none (a store of an older version), nothing happens.
     fn write_mark(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// Handle of the file of marks, for making it durable (data only); `None` if there is none.
+    fn marks_handle(&self) -> Option<Self::Handle>;
+
     /// The content of the file of marks; `None` if there is none.
     fn read_marks(&self) -> io::Result<Option<Vec<u8>>>;
 

@@ -42,7 +42,8 @@ impl Sums {
 
 fn are_blocks(sums: &[u32], data: &[u8]) -> bool {
     let mut blocks = data.chunks(BLOCK_BYTES);
-    blocks.len() == sums.len() && blocks.by_ref().zip(sums).all(|(block, sum)| crc(&[block]) == *sum)
+    blocks.len() == sums.len()
+        && blocks.by_ref().zip(sums).all(|(block, sum)| crc(&[block]) == *sum)
 }
 
 /// The data of one record in its segment, with its checksums: verifies what is read of it.

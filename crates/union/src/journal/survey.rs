@@ -57,7 +57,8 @@ pub(super) fn survey<S: Storage>(storage: &S) -> Result<Survey, JournalError> {
         storage.list().map_err(|error| JournalError::io("listing the segments", error))?;
     files.sort_by_key(|file| file.segment);
     let bytes = storage.read_marks();
-    let bytes = bytes.map_err(|error| JournalError::io(format!("reading {}", mark::NAME), error))?;
+    let bytes =
+        bytes.map_err(|error| JournalError::io(format!("reading {}", mark::NAME), error))?;
     let marks = mark::Found::read(bytes.as_deref());
     let mut candidates = Vec::with_capacity(files.len());
     for file in &files {
@@ -123,24 +124,23 @@ fn arrange(
     let is_leftover = |candidate: &&Candidate| candidate.segment.0 < first;
     let leftovers = found.iter().filter(is_leftover).map(|candidate| candidate.segment).collect();
     let mut candidates = Vec::new();
-    let mut found = found.into_iter().skip_while(|candidate| candidate.segment.0 < first).peekable();
+    let mut found =
+        found.into_iter().skip_while(|candidate| candidate.segment.0 < first).peekable();
     // A hostile number must not make millions of them: what is missing stands for all of its gap.
     let mut at = first;
     while at <= last {
-        match found.next_if(|candidate| candidate.segment.0 == at) {
-            Some(candidate) => candidates.push(candidate),
-            None => {
-                let header = None;
-                let segment = SegmentId(at);
-                let gap = Candidate { segment, size_bytes: 0, header, is_missing: true };
-                candidates.push(gap);
-                // The next one that is there, or the end.
-                let next = found.peek().map_or(last, |candidate| candidate.segment.0 - 1);
-                if next > at {
-                    candidates.push(Candidate { segment: SegmentId(next), ..gap });
-                }
-                at = next;
+        if let Some(candidate) = found.next_if(|candidate| candidate.segment.0 == at) {
+            candidates.push(candidate);
+        } else {
+            let segment = SegmentId(at);
+            let gap = Candidate { segment, size_bytes: 0, header: None, is_missing: true };
+            candidates.push(gap);
+            // Up to the next one that is there, or to the end.
+            let end = found.peek().map_or(last, |candidate| candidate.segment.0 - 1);
+            if end > at {
+                candidates.push(Candidate { segment: SegmentId(end), ..gap });
             }
+            at = end;
         }
         let Some(next) = at.checked_add(1) else { break };
         at = next;
@@ -187,7 +187,8 @@ mod tests {
 
     fn arranged(ids: &[u32], oldest: Option<u32>, newest: Option<u32>) -> (String, Vec<SegmentId>) {
         let (found, left) = arrange(there(ids), oldest.map(SegmentId), newest.map(SegmentId));
-        let word = |it: &Candidate| format!("{}{} ", it.segment.0, if it.is_missing { "-" } else { "" });
+        let word =
+            |it: &Candidate| format!("{}{} ", it.segment.0, if it.is_missing { "-" } else { "" });
         (found.iter().map(word).collect(), left)
     }
 

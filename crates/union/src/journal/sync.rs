@@ -87,6 +87,12 @@ impl<S: Storage> Journal<S> {
         Ok(())
     }
 
+    /// Handle of the file that says how far the journal is durable. Nothing depends on its flush, but after it a
+    /// loss of power cannot hide how much a damaged journal lacks.
+    pub fn marks_handle(&self) -> Option<S::Handle> {
+        self.log.storage.marks_handle()
+    }
+
     /// Takes note that a flush failed: what was written since the last success may be lost, so
     /// nothing is acknowledged any more.
     pub fn sync_failed(&mut self) {

@@ -20,11 +20,11 @@ const WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// Holds a directory until dropped.
 #[derive(Debug)]
-pub(super) struct DirectoryLock(#[allow(dead_code, reason = "held for its lock")] OwnedFd);
+pub(crate) struct DirectoryLock(#[allow(dead_code, reason = "held for its lock")] OwnedFd);
 
 impl DirectoryLock {
     /// Takes the lock, and waits for a holder that is about to release it.
-    pub(super) fn take(path: &Path, directory: BorrowedFd<'_>) -> Result<Self, UnionError> {
+    pub(crate) fn take(path: &Path, directory: BorrowedFd<'_>) -> Result<Self, UnionError> {
         let error = |errno| UnionError::layer("directory", path, errno);
         // An open file description of its own: nothing else can drop the lock.
         let fd = sys::open_below(

@@ -76,6 +76,15 @@ impl Union {
         result
     }
 
+    /// The same at the end of a union.
+    pub(crate) async fn sync_at_end(self: &Rc<Self>) -> Result<(), Errno> {
+        self.sync_all().await?;
+        match &self.store {
+            Some(store) => store.flush_mark().await,
+            None => Ok(()),
+        }
+    }
+
     pub(super) async fn sync_file(
         self: &Rc<Self>,
         node: &Rc<Node>,

@@ -340,7 +340,7 @@ impl Union {
 }
 
 /// The directories below one, and itself, by their keys, as paths from there.
-pub(super) fn directories_below(
+pub(crate) fn directories_below(
     root: BorrowedFd<'_>,
 ) -> Result<HashMap<ParentKey, Box<[u8]>>, Errno> {
     let mut found = HashMap::new();

@@ -38,7 +38,8 @@ impl Partial {
                 Source::Lower => (union.lower_of(node, self)?.file.clone(), piece.range.start),
                 Source::Stored { handle, position, verifier, .. } => {
                     let file = file_of(&handle)?;
-                    let (done, filled) = read_stored((&file, position), &verifier, buffer, at).await;
+                    let (done, filled) =
+                        read_stored((&file, position), &verifier, buffer, at).await;
                     buffer = filled;
                     if !done? {
                         return Err(union.rotten((node, self), piece.range.start));

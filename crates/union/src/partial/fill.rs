@@ -43,7 +43,7 @@ use worker::InUse;
 pub(crate) use worker::Worker;
 
 /// How a work file's name begins.
-const PREFIX: &str = "fill-";
+pub(crate) const PREFIX: &str = "fill-";
 /// How long the thread is kept after the last file.
 const WORKER_WAIT: Duration = Duration::from_secs(1);
 /// After so long it is tried again whether there is room.

@@ -55,6 +55,30 @@ fn open_directory(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(at, path, flags, Mode::empty())
 }
 
+/// The work directory that an upper directory names, whether or not there is a record in it.
+pub(crate) fn work_of(upper_path: &Path, upper: BorrowedFd<'_>) -> Result<PathBuf, String> {
+    let way = way_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
+    let way = way.ok_or("no union has recorded there where its work directory is")?;
+    let way =
+        Way::decode(&way).ok_or("the attribute that names its work directory is malformed")?;
+    let relative = upper_path.join(&way.relative);
+    let is_work = |path: &PathBuf| path.join(OWN).is_dir();
+    let found = [relative, way.absolute.clone()].into_iter().find(is_work);
+    let found = found.ok_or_else(|| {
+        format!("its work directory was {}, and is not there", way.absolute.display())
+    })?;
+    Ok(found.canonicalize().unwrap_or(found))
+}
+
+/// Checks the record in a work directory and the attribute of the upper one.
+pub(crate) fn check_record(upper: BorrowedFd<'_>, work: &Path) -> Result<(), String> {
+    read_from(CWD, work, upper)?;
+    let way = way_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;
+    let way = way.ok_or("the upper directory's attribute does not name its work directory")?;
+    Way::decode(&way).ok_or("the attribute that names its work directory is malformed")?;
+    Ok(())
+}
+
 /// The work directory that the upper directory names, and the record in it.
 fn find_work(upper_path: &Path, upper: BorrowedFd<'_>) -> Result<(PathBuf, Record), String> {
     let way = way_of(upper).map_err(|errno| format!("its attributes cannot be read: {errno}"))?;

@@ -1,7 +1,7 @@
 //! Damage of what was durable, at random from seeds: a flipped bit, a zeroed or cut part, a missing file, of the
 //! segments and of the file of marks. A store either refuses, or shows for each byte what was written or an error.
 
-use union::journal::{Journal, JournalError, Options, SegmentId, Storage};
+use union::journal::{Journal, JournalError, Options, SegmentId, Storage, Time};
 
 use super::disk::{Disk, Random};
 use super::model::{Driver, Model, lower_of, options};
@@ -162,7 +162,7 @@ fn accept(disk: &Disk, model: &Model, what: &str) {
     let errors = errors_of(&journal, model, true, what);
     let parent = union::journal::ParentKey::new(b"new").unwrap();
     let new = journal.create(super::damage::named(10, &parent, b"new")).unwrap();
-    journal.write(new, 0, b"written ", Default::default()).unwrap();
+    journal.write(new, 0, b"written ", Time::default()).unwrap();
     journal.sync().unwrap();
     for _ in 0..5 {
         if !journal.clean(3000).unwrap().has_more {

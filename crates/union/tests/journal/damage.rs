@@ -17,11 +17,7 @@ fn child(size_bytes: u64, entry: &[u8]) -> Creation {
 }
 
 /// A file with a lower one.
-pub(crate) fn named(
-    size_bytes: u64,
-    parent: &union::journal::ParentKey,
-    entry: &[u8],
-) -> Creation {
+pub(crate) fn named(size_bytes: u64, parent: &union::journal::ParentKey, entry: &[u8]) -> Creation {
     let parent = parent.clone();
     Creation {
         lower: Some(LowerIdentity { size_bytes, ..LowerIdentity::default() }),

@@ -152,7 +152,8 @@ impl Disk {
     pub(crate) fn has_same_files(&self, other: &Self) -> bool {
         let content = |disk: &Self| {
             let world = disk.0.borrow();
-            let files = world.names.iter().map(|(id, inode)| (*id, world.inodes[*inode].cache.clone()));
+            let files =
+                world.names.iter().map(|(id, inode)| (*id, world.inodes[*inode].cache.clone()));
             (files.collect::<Vec<_>>(), world.marks.clone(), world.marker)
         };
         content(self) == content(other)
@@ -392,6 +393,10 @@ impl Storage for Disk {
             world.slots[slot].push(marks[slot * SLOT..(slot + 1) * SLOT].to_vec());
         }
         world.after()
+    }
+
+    fn marks_handle(&self) -> Option<SegmentId> {
+        None
     }
 
     fn read_marks(&self) -> io::Result<Option<Vec<u8>>> {

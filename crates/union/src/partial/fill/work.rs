@@ -197,17 +197,14 @@ fn step(
     piece: &Piece<Handles>,
     (at, length): (u64, u64),
 ) -> Result<Step, Errno> {
-    let (from, position, way) = match &piece.source {
-        Source::Stored { handle, position, verifier, .. } => {
-            let position = position + (at - piece.range.start);
-            (file_of(handle)?, position, Way::Verified(verifier.clone()))
-        }
-        _ => {
-            let way = if at < filling.resumed { Way::Compared } else { Way::WithHoles };
-            (union.lower_of(filling.node, filling.partial)?.file.clone(), at, way)
-        }
-    };
     let to = filling.file.clone();
+    if let Source::Stored { handle, position, verifier, .. } = &piece.source {
+        let (from, position) = (file_of(handle)?, position + (at - piece.range.start));
+        let way = Way::Verified(verifier.clone());
+        return Ok(Step { from, position, to, offset: at, length, way });
+    }
+    let (from, position) = (union.lower_of(filling.node, filling.partial)?.file.clone(), at);
+    let way = if at < filling.resumed { Way::Compared } else { Way::WithHoles };
     Ok(Step { from, position, to, offset: at, length, way })
 }
 

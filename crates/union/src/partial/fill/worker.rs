@@ -112,17 +112,18 @@ impl Step {
         let from = self.from.handle().as_fd().map_err(errno_of)?;
         let to = self.to.handle().as_fd().map_err(errno_of)?;
         let done = match &self.way {
-            Way::WithHoles => {
-                copy_range(from, self.position, to, self.offset, self.length, true)?
-            }
+            Way::WithHoles => copy_range(from, self.position, to, self.offset, self.length, true)?,
             Way::Verified(verifier) => {
                 let wanted = self.position..self.position + self.length;
                 let covered = verifier.cover(&wanted);
                 let bytes = read(from, covered.start, covered.end - covered.start)?;
                 if !verifier.is_intact(&covered, &bytes) {
                     let segment_position = self.position;
-                    tracing::error!(segment_position, "stored bytes of a partial copy are not what was \
-                        written: `tsumugi union check` says which files are concerned");
+                    tracing::error!(
+                        segment_position,
+                        "stored bytes of a partial copy are not what was \
+                        written: `tsumugi union check` says which files are concerned"
+                    );
                     return Err(Errno::IO);
                 }
                 let skip = (wanted.start - covered.start) as usize;
