@@ -4,6 +4,7 @@
 //! command's own help names beside.
 
 mod agent;
+mod check;
 mod cp;
 mod doctor;
 mod down;
@@ -60,6 +61,8 @@ pub(crate) struct Cli {
 enum Command {
     /// Run a node's part of a job in the foreground, as a task of a Slurm step.
     Agent(agent::AgentArgs),
+    /// Check a stopped metadata store: that nothing is missing, and that all of it agrees.
+    Check(check::CheckArgs),
     /// Copy files and trees with many threads, in or out.
     Cp(cp::CpArgs),
     /// Check machines: what is missing, slow or unsafe for a job, and how to fix it.
@@ -146,6 +149,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     cli.engine.insist()?;
     match cli.command {
         Command::Agent(args) => agent::run(&args),
+        Command::Check(args) => Ok(check::run(&args)),
         Command::Cp(args) => cp::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Down(args) => down::run(&args),

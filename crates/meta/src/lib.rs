@@ -1,6 +1,7 @@
 //! The metadata service: inodes, directories, extents, segments, leases and sessions over a transactional ordered key-value store.
 
 mod admission;
+pub mod check;
 pub mod leases;
 pub mod service;
 mod sessions;

@@ -157,7 +157,7 @@ impl DeviceSpace {
 
     /// All blocks of a segment.
     pub(crate) fn segment_range(&self, index: u64) -> BlockRange {
-        let start = index * self.segment_blocks();
+        let start = index.saturating_mul(self.segment_blocks());
         let count = self.segment_blocks().min(self.info.blocks.saturating_sub(start));
         BlockRange { start, count }
     }

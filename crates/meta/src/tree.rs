@@ -11,7 +11,6 @@
 
 mod attributes;
 pub(crate) mod base;
-mod check;
 mod compact;
 mod conflicts;
 mod core;

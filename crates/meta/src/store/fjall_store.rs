@@ -13,12 +13,11 @@
 
 mod engine;
 
-use super::chain::{self, Head};
+use super::chain::Head;
 use super::inspect::{self, Inspection, Loss};
-use super::memory::{is_empty_range, scan_bounds};
 use super::room::Room;
 use super::watermark::Watermark;
-use super::{Batch, Direction, Error, Pair, Scan, Store, Syncer, privacy};
+use super::{Batch, Error, Pair, Scan, Store, Syncer, privacy};
 use engine::{Engine, Workers, store_error};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -156,7 +155,15 @@ impl FjallStore {
     /// # Errors
     /// [`Error::Lost`] if there is, and any other.
     pub fn check(directory: &Path, boot: Uuid) -> Result<Checked, Error> {
-        let _lock = lock(directory)?;
+        FjallStore::read(directory, boot).map(|(_, checked)| checked)
+    }
+
+    /// The same, and gives the records for reading.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if anything is missing, and any other.
+    pub(crate) fn read(directory: &Path, boot: Uuid) -> Result<(Box<dyn Store>, Checked), Error> {
+        let lock = lock(directory)?;
         let inspection = inspect::inspect(directory, boot)?;
         if let Some(loss) = inspection.loss {
             return Err(Error::Lost(Box::new(loss)));
@@ -172,7 +179,8 @@ impl FjallStore {
         }
         let synced = inspection.recorded.and_then(|recorded| recorded.synced);
         let synced = synced.map_or(0, |mark| mark.head.sequence);
-        Ok(Checked { head: head.unwrap_or_default(), synced })
+        let checked = Checked { head: head.unwrap_or_default(), synced };
+        Ok((Box::new(Reader { engine, _lock: lock }), checked))
     }
 }
 
@@ -329,26 +337,7 @@ impl Store for FjallStore {
     }
 
     fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error> {
-        let (start, end) = scan_bounds(&scan);
-        if is_empty_range(&start, &end) {
-            return Ok(Vec::new());
-        }
-        self.shared.with(|engine| {
-            let mut range = engine.records.range((start, end));
-            let mut found = Vec::new();
-            while found.len() < scan.limit {
-                let next = match scan.direction {
-                    Direction::Forward => range.next(),
-                    Direction::Backward => range.next_back(),
-                };
-                let Some(guard) = next else { break };
-                let (key, value) = guard.into_inner().map_err(store_error("scan records"))?;
-                if *key != chain::KEY {
-                    found.push((key.to_vec(), value.to_vec()));
-                }
-            }
-            Ok(found)
-        })
+        self.shared.with(|engine| engine.scan(&scan))
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
@@ -422,6 +411,39 @@ impl Syncer for FjallSyncer {
         if let Err(error) = watermark.note_synced(head) {
             tracing::warn!(%error, "the watermark of the metadata store cannot be written");
         }
+    }
+}
+
+/// The records of a store that no service has open.
+struct Reader {
+    engine: Engine,
+    _lock: File,
+}
+
+impl Store for Reader {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.engine.get(key)
+    }
+
+    fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error> {
+        self.engine.scan(&scan)
+    }
+
+    fn commit(&mut self, _: &Batch) -> Result<(), Error> {
+        Err(Error::Poisoned)
+    }
+
+    fn syncer(&self) -> Box<dyn Syncer> {
+        Box::new(Unchanged)
+    }
+}
+
+/// Nothing is written that could be made durable.
+struct Unchanged;
+
+impl Syncer for Unchanged {
+    fn sync(&self) -> Result<(), Error> {
+        Ok(())
     }
 }
 

@@ -53,7 +53,7 @@ pub struct Opened {
 
 /// The transaction core of the metadata service.
 pub struct Core {
-    pub(super) base: Base,
+    pub(crate) base: Base,
     is_poisoned: bool,
     transactions: u64,
     stamps_from: u64,

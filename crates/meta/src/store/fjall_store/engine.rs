@@ -1,7 +1,8 @@
 //! The engine as the store uses it: one keyspace, written by batches that carry the head of the chain.
 
 use crate::store::chain::{self, Head};
-use crate::store::{Batch, Error};
+use crate::store::memory::{is_empty_range, scan_bounds};
+use crate::store::{Batch, Direction, Error, Pair, Scan};
 use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode};
 use std::io;
 use std::path::Path;
@@ -74,6 +75,28 @@ impl Engine {
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let value = self.records.get(key).map_err(store_error("read a record"))?;
         Ok(value.map(|value| value.to_vec()))
+    }
+
+    /// The records of a scan, without the head of the chain.
+    pub(super) fn scan(&self, scan: &Scan<'_>) -> Result<Vec<Pair>, Error> {
+        let (start, end) = scan_bounds(scan);
+        if is_empty_range(&start, &end) {
+            return Ok(Vec::new());
+        }
+        let mut range = self.records.range((start, end));
+        let mut found = Vec::new();
+        while found.len() < scan.limit {
+            let next = match scan.direction {
+                Direction::Forward => range.next(),
+                Direction::Backward => range.next_back(),
+            };
+            let Some(guard) = next else { break };
+            let (key, value) = guard.into_inner().map_err(store_error("scan records"))?;
+            if *key != chain::KEY {
+                found.push((key.to_vec(), value.to_vec()));
+            }
+        }
+        Ok(found)
     }
 
     /// The newest commit; `None` for a store from before there was a chain, or a new one.

@@ -1,9 +1,15 @@
-//! A check of everything that must hold between the stored records.
+//! A check of everything that must hold between the stored records: from the tree to free space.
 //!
-//! Walks all records, so it is for tests, for a tool, and after a crash that one does not trust;
-//! the service itself never needs it.
+//! Walks all records, so it is for tests, for `tsumugi check`, and after a crash that one does not trust; the
+//! service itself never needs it. [`store`] checks a store that no service has open, without changing it.
 
-use super::core::Core;
+mod finding;
+mod paths;
+pub mod store;
+
+pub use finding::{Area, Finding};
+
+use crate::tree::Core;
 use crate::records::{
     CookieEntry, Counters, Dentry, ExtentPage, Inline, Inode, Key, Record, Resting, Segment,
     SpaceLease, Xattr, decode, key_number, key_tail,
@@ -16,7 +22,9 @@ use std::collections::BTreeMap;
 /// What was found so far.
 #[derive(Default)]
 struct Check {
-    problems: Vec<String>,
+    problems: Vec<Finding>,
+    /// What is being checked.
+    area: Area,
     inodes: BTreeMap<InodeId, Inode>,
     /// Of each inode: how many entries name it, and of a directory, entries and subdirectories.
     names: BTreeMap<InodeId, u32>,
@@ -33,48 +41,81 @@ struct Check {
 impl Core {
     /// Checks that the stored records agree with each other and with what is kept in memory; gives
     /// a sentence for each contradiction.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
     pub fn check(&self) -> Result<Vec<String>, Error> {
+        Ok(self.findings()?.into_iter().map(|finding| finding.what).collect())
+    }
+
+    /// The same, with what each contradiction concerns.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn findings(&self) -> Result<Vec<Finding>, Error> {
         let mut check = Check::default();
-        self.each(&Key::Inode(InodeId(0)), |key, inode: Inode| {
-            check.inodes.insert(InodeId(key_number(key, 0)?), inode);
+        self.each(&mut check, &Key::Inode(InodeId(0)), |check, key, inode: Inode| {
+            let id = InodeId(key_number(key, 0)?);
+            if let Some(fault) = inode.fault(id) {
+                check.of(id, format!("{id}: {fault}"));
+            }
+            check.inodes.insert(id, inode);
             Ok(())
         })?;
+        check.area = Area::Tree;
         self.check_names(&mut check)?;
+        check.area = Area::Data;
         self.check_extents(&mut check)?;
         self.check_inline(&mut check)?;
         self.check_xattrs(&mut check)?;
+        check.area = Area::Space;
         self.check_live(&mut check)?;
         self.check_space(&mut check)?;
+        check.area = Area::Counts;
         self.check_inodes(&mut check)?;
         Ok(check.problems)
     }
 
+    /// Calls `visit` with each record of a kind. One that makes no sense is a finding.
     fn each<R: Record>(
         &self,
+        check: &mut Check,
         any: &Key<'_>,
-        mut visit: impl FnMut(&[u8], R) -> Result<(), Error>,
+        mut visit: impl FnMut(&mut Check, &[u8], R) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.base.layers.each(&any.prefix(0), |key, value| visit(key, decode(key, value)?))
+        self.base.layers.each(&any.prefix(0), |key, value| {
+            let visited = decode(key, value).and_then(|record| visit(check, key, record));
+            match visited {
+                Err(error @ Error::Corrupt { .. }) => {
+                    check.problems.push(Finding::of_record(&error));
+                    Ok(())
+                }
+                other => other,
+            }
+        })
     }
 
     fn check_names(&self, check: &mut Check) -> Result<(), Error> {
-        self.each(&Key::Dentry(InodeId(0), b""), |key, dentry: Dentry| {
+        self.each(check, &Key::Dentry(InodeId(0), b""), |check, key, dentry: Dentry| {
             let parent = InodeId(key_number(key, 0)?);
             let name = key_tail(key, 1);
             let cookie = Key::Cookie(parent, dentry.cookie).encode();
             let twin = self.base.layers.get(&cookie)?;
             let twin: Option<CookieEntry> = twin.map(|v| decode(&cookie, &v)).transpose()?;
             if !twin.is_some_and(|twin| twin.inode == dentry.inode && twin.name == name) {
-                check.problem(format!("entry of {parent} has no cookie {}", dentry.cookie));
+                check.of(parent, format!("an entry of {parent} has no cookie {}", dentry.cookie));
             }
             check.dentries += 1;
             *check.names.entry(dentry.inode).or_default() += 1;
             let child = check.inodes.get(&dentry.inode);
             let is_directory = child.is_some_and(|c| c.attr.kind == FileKind::Directory);
             match child {
-                None => check.problem(format!("entry of {parent} names no inode")),
+                None => check.of(parent, format!("an entry of {parent} names {}, which is not there", dentry.inode)),
                 Some(child) if is_directory && child.parent != parent => {
-                    check.problem(format!("{} has another parent than {parent}", dentry.inode));
+                    check.of(
+                        dentry.inode,
+                        format!("{} has another parent than {parent}", dentry.inode),
+                    );
                 }
                 Some(_) => {}
             }
@@ -83,7 +124,7 @@ impl Core {
             counts.1 += u32::from(is_directory);
             Ok(())
         })?;
-        self.each(&Key::Cookie(InodeId(0), 0), |_, _: CookieEntry| {
+        self.each(check, &Key::Cookie(InodeId(0), 0), |check, _, _: CookieEntry| {
             check.cookies += 1;
             Ok(())
         })?;
@@ -95,29 +136,30 @@ impl Core {
 
     fn check_extents(&self, check: &mut Check) -> Result<(), Error> {
         let mut last = (InodeId(0), 0);
-        self.each(&Key::Extents(InodeId(0), 0), |key, page: ExtentPage| {
+        self.each(check, &Key::Extents(InodeId(0), 0), |check, key, page: ExtentPage| {
             let id = InodeId(key_number(key, 0)?);
             let start = key_number(key, 1)?;
             if last.0 == id && last.1 > start {
-                check.problem(format!("{id} has overlapping extent pages at {start}"));
+                check.of(id, format!("{id} has overlapping extent pages at {start}"));
             }
             last = (id, page.end);
             let mut at = start;
             for extent in &page.extents.0 {
                 if extent.offset < at || extent.end() > page.end {
-                    check.problem(format!("{id} has a misplaced extent at {}", extent.offset));
+                    check.of(id, format!("{id} has a misplaced extent at {}", extent.offset));
                 }
                 at = extent.end();
-                *check.held_bytes.entry(id).or_default() += u64::from(extent.length);
+                let held = check.held_bytes.entry(id).or_default();
+                *held = held.saturating_add(u64::from(extent.length));
                 self.count_blocks(check, extent);
             }
             if page.extents.0.is_empty() {
-                check.problem(format!("{id} has an empty extent page at {start}"));
+                check.of(id, format!("{id} has an empty extent page at {start}"));
             }
             let inode = check.inodes.get(&id);
             let is_cut = inode.is_none_or(|inode| inode.truncating.is_some() || inode.is_dead);
             if inode.is_none_or(|inode| !is_cut && at > inode.attr.size) {
-                check.problem(format!("{id} has extents past its end"));
+                check.of(id, format!("{id} has extents past its end"));
             }
             Ok(())
         })
@@ -125,11 +167,11 @@ impl Core {
 
     fn check_inline(&self, check: &mut Check) -> Result<(), Error> {
         let mut counts: BTreeMap<InodeId, u32> = BTreeMap::new();
-        self.each(&Key::Inline(InodeId(0)), |key, inline: Inline| {
+        self.each(check, &Key::Inline(InodeId(0)), |check, key, inline: Inline| {
             let id = InodeId(key_number(key, 0)?);
             let length = inline.bytes.0.len();
             if !inline.is_whole() {
-                check.problem(format!("{id} has inline data without its checksum"));
+                check.of(id, format!("{id} has inline data without its checksum"));
             }
             *check.held_bytes.entry(id).or_default() += length as u64;
             counts.insert(id, length as u32);
@@ -138,7 +180,8 @@ impl Core {
         for (id, inode) in &check.inodes {
             let count = counts.remove(id).unwrap_or(0);
             if count != inode.inline {
-                check.problems.push(format!("{id} has {count} inline bytes, not {}", inode.inline));
+                let what = format!("{id} has {count} inline bytes, not {}", inode.inline);
+                check.problems.push(Finding::of(check.area, *id, what));
             }
         }
         if !counts.is_empty() {
@@ -149,14 +192,15 @@ impl Core {
 
     fn check_xattrs(&self, check: &mut Check) -> Result<(), Error> {
         let mut counts: BTreeMap<InodeId, u32> = BTreeMap::new();
-        self.each(&Key::Xattr(InodeId(0), b""), |key, _: Xattr| {
+        self.each(check, &Key::Xattr(InodeId(0), b""), |_, key, _: Xattr| {
             *counts.entry(InodeId(key_number(key, 0)?)).or_default() += 1;
             Ok(())
         })?;
         for (id, inode) in &check.inodes {
             let count = counts.remove(id).unwrap_or(0);
             if count != inode.xattrs && !inode.is_dead {
-                check.problems.push(format!("{id} has {count} xattrs, not {}", inode.xattrs));
+                let what = format!("{id} has {count} xattrs, not {}", inode.xattrs);
+                check.problems.push(Finding::of(check.area, *id, what));
             }
         }
         if !counts.is_empty() {
@@ -181,13 +225,13 @@ impl Core {
 
     /// A block is live exactly if an extent touches it, and counts how many do.
     fn check_live(&self, check: &mut Check) -> Result<(), Error> {
-        self.each(&Key::Blocks(DeviceId(0), 0), |key, chunk: Chunk| {
+        self.each(check, &Key::Blocks(DeviceId(0), 0), |check, key, chunk: Chunk| {
             let device = DeviceId(key_number(key, 0)? as u32);
             let id = (device, key_number(key, 1)?);
             let mut named = check.references.remove(&id).unwrap_or_default();
             named.resize(CHUNK_BLOCKS as usize, 0);
             for (at, live) in chunk.each() {
-                let block = id.1 * CHUNK_BLOCKS + at;
+                let block = id.1.saturating_mul(CHUNK_BLOCKS).saturating_add(at);
                 let count = std::mem::take(&mut named[at as usize]);
                 if u64::from(count) != live.count {
                     check.problem(format!(
@@ -221,7 +265,7 @@ impl Core {
             }
         }
         let any = Key::SpaceLease(SessionId(0), DeviceId(0), 0);
-        self.each(&any, |key, lease: SpaceLease| {
+        self.each(check, &any, |check, key, lease: SpaceLease| {
             let device = DeviceId(key_number(key, 1)? as u32);
             if !self.base.sessions.contains_key(&SessionId(key_number(key, 0)?)) {
                 check.problem("a session that ended leases space".to_owned());
@@ -231,7 +275,7 @@ impl Core {
             }
             Ok(())
         })?;
-        self.each(&Key::Resting(FreeEpoch(0)), |key, resting: Resting| {
+        self.each(check, &Key::Resting(FreeEpoch(0)), |check, key, resting: Resting| {
             if FreeEpoch(key_number(key, 0)?) < self.base.resting_from {
                 check.problem("blocks rest that will never be freed".to_owned());
             }
@@ -256,8 +300,9 @@ impl Core {
                 if start != at {
                     check.problem(format!("{id}: blocks {at} and {start} ({state}) do not meet"));
                 }
-                at = start + count;
-                *counts.entry(state).or_default() += count;
+                at = start.saturating_add(count);
+                let known = counts.entry(state).or_default();
+                *known = known.saturating_add(count);
             }
             let count = |state| counts.get(state).copied().unwrap_or(0);
             let found = (at, count("free"), count("leased"), count("resting"));
@@ -282,7 +327,7 @@ impl Core {
         for (id, inode) in std::mem::take(&mut check.inodes) {
             let held = check.held_bytes.get(&id).copied().unwrap_or(0);
             if held != inode.attr.allocated_bytes {
-                check.problem(format!("{id} holds {held}, not {}", inode.attr.allocated_bytes));
+                check.of(id, format!("{id} holds {held}, not {}", inode.attr.allocated_bytes));
             }
             let names = check.names.get(&id).copied().unwrap_or(0);
             let (entries, children) = check.entries.get(&id).copied().unwrap_or_default();
@@ -293,19 +338,19 @@ impl Core {
                 (false, _) => names,
             };
             if nlink != inode.attr.nlink {
-                check.problem(format!("{id} has nlink {}, not {nlink}", inode.attr.nlink));
+                check.of(id, format!("{id} has nlink {}, not {nlink}", inode.attr.nlink));
             }
             if is_directory && entries != inode.attr.size {
-                check.problem(format!("{id} has {entries} entries, not {}", inode.attr.size));
+                check.of(id, format!("{id} has {entries} entries, not {}", inode.attr.size));
             }
             let is_kept = self.base.open_orphans.contains_key(&id);
             let is_dead = self.base.dead.contains(&id);
             let is_orphan = inode.attr.nlink == 0;
             if is_dead != inode.is_dead || (is_orphan != (is_dead || is_kept)) {
-                check.problem(format!("{id}: nlink, openers and death do not agree"));
+                check.of(id, format!("{id}: nlink, openers and death do not agree"));
             }
             if !is_dead && inode.truncating.is_some() != self.base.truncating.contains(&id) {
-                check.problem(format!("{id}: truncation is not marked"));
+                check.of(id, format!("{id}: truncation is not marked"));
             }
         }
         Ok(())
@@ -313,13 +358,19 @@ impl Core {
 }
 
 impl Check {
-    fn problem(&mut self, sentence: String) {
-        self.problems.push(sentence);
+    fn problem(&mut self, what: String) {
+        let area = self.area;
+        self.problems.push(Finding { area, inode: None, path: None, what });
+    }
+
+    /// Adds what concerns an inode.
+    fn of(&mut self, inode: InodeId, what: String) {
+        self.problems.push(Finding::of(self.area, inode, what));
     }
 
     /// Tells of blocks of a chunk that extents touch and that do not count as live.
     fn not_live(&mut self, (device, chunk): ChunkId, named: &[u32]) {
-        for (at, count) in (chunk * CHUNK_BLOCKS..).zip(named).filter(|(_, count)| **count > 0) {
+        for (at, count) in (chunk.saturating_mul(CHUNK_BLOCKS)..).zip(named).filter(|(_, count)| **count > 0) {
             self.problem(format!(
                 "block {at} of {device} is not live, but {count} extents name it"
             ));
@@ -329,7 +380,9 @@ impl Check {
     fn add_blocks(&mut self, device: DeviceId, start: u64, count: u64, state: &'static str) {
         let blocks = self.blocks.entry(device).or_default();
         match blocks.last_mut() {
-            Some(last) if last.0 + last.1 == start && last.2 == state => last.1 += count,
+            Some(last) if last.0.checked_add(last.1) == Some(start) && last.2 == state => {
+                last.1 = last.1.saturating_add(count);
+            }
             _ => blocks.push((start, count, state)),
         }
     }

@@ -1,0 +1,77 @@
+//! A contradiction between records, in words.
+
+use crate::store::Error;
+use protocol::InodeId;
+
+/// What a contradiction concerns, which decides what it may cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Area {
+    /// A record that makes no sense by itself.
+    #[default]
+    Record,
+    /// Commits that are missing from the store.
+    Commits,
+    /// Names and inodes.
+    Tree,
+    /// What files hold: extents, inline bytes, extended attributes.
+    Data,
+    /// Blocks: live, free, leased, resting.
+    Space,
+    /// Counts that are kept of other records.
+    Counts,
+}
+
+impl Area {
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Area::Record => "record",
+            Area::Commits => "commits",
+            Area::Tree => "tree",
+            Area::Data => "data",
+            Area::Space => "space",
+            Area::Counts => "counts",
+        }
+    }
+
+    /// Returns what such a contradiction may cost, as a sentence.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Area::Record => "the record cannot be used; calls that need it fail with EIO",
+            Area::Commits => {
+                "changes that were acknowledged are gone; the service refuses to start"
+            }
+            Area::Tree => "a file may be unreachable under its name, or its directory not removable",
+            Area::Data => "reads of the file may lack data, or fail with EIO",
+            Area::Space => {
+                "space is lost if too few blocks are free, and data may be overwritten if too many are"
+            }
+            Area::Counts => "stat shows wrong numbers, and the file's space may be freed late or never",
+        }
+    }
+}
+
+/// A contradiction between stored records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it concerns.
+    pub area: Area,
+    /// The inode that it is about, if it is about one.
+    pub inode: Option<InodeId>,
+    /// A path of that inode, if it has one; only [`super::store::check`] looks for it.
+    pub path: Option<String>,
+    /// What was found, as a sentence.
+    pub what: String,
+}
+
+impl Finding {
+    /// A contradiction that concerns an inode.
+    pub(super) fn of(area: Area, inode: InodeId, what: String) -> Finding {
+        Finding { area, inode: Some(inode), path: None, what }
+    }
+
+    /// A record that cannot be read.
+    pub(crate) fn of_record(error: &Error) -> Finding {
+        Finding { area: Area::Record, inode: None, path: None, what: error.to_string() }
+    }
+}

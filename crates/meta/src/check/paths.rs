@@ -1,0 +1,78 @@
+//! Paths of the inodes that findings are about.
+
+use super::Finding;
+use crate::records::{Dentry, Inode, Key, decode, key_number, key_tail};
+use crate::store::Error;
+use crate::tree::Core;
+use protocol::InodeId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Directories above a file that are followed: more are a loop.
+const DEPTH_MAX: usize = 4096;
+
+/// Findings whose paths are looked for: the rest of a long list says no more.
+const PATHS_MAX: usize = 100;
+
+/// A name, and the directory that has it.
+type Place = (InodeId, Vec<u8>);
+
+/// Fills in the paths of findings, as far as names lead to the root.
+pub(super) fn fill(core: &Core, findings: &mut [Finding]) -> Result<(), Error> {
+    let wanted: BTreeSet<_> =
+        findings.iter().take(PATHS_MAX).filter_map(|finding| finding.inode).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let mut places: BTreeMap<InodeId, Place> = BTreeMap::new();
+    core.base.layers.each(&Key::Dentry(InodeId(0), b"").prefix(0), |key, value| {
+        let Ok(dentry) = decode::<Dentry>(key, value) else { return Ok(()) };
+        if wanted.contains(&dentry.inode) {
+            let place = (InodeId(key_number(key, 0)?), key_tail(key, 1).to_vec());
+            places.entry(dentry.inode).or_insert(place);
+        }
+        Ok(())
+    })?;
+    for finding in findings.iter_mut().take(PATHS_MAX) {
+        let Some(inode) = finding.inode else { continue };
+        finding.path = path_of(core, inode, &places)?;
+    }
+    Ok(())
+}
+
+fn path_of(
+    core: &Core,
+    inode: InodeId,
+    places: &BTreeMap<InodeId, Place>,
+) -> Result<Option<String>, Error> {
+    if inode == InodeId::ROOT {
+        return Ok(Some("/".to_owned()));
+    }
+    let Some((mut parent, name)) = places.get(&inode).cloned() else { return Ok(None) };
+    let mut names = vec![name];
+    while parent != InodeId::ROOT {
+        let Some((above, name)) = place_of_directory(core, parent)? else { return Ok(None) };
+        if names.len() > DEPTH_MAX {
+            return Ok(None);
+        }
+        names.push(name);
+        parent = above;
+    }
+    let words = names.iter().rev().map(|name| String::from_utf8_lossy(name));
+    Ok(Some(words.map(|word| format!("/{word}")).collect()))
+}
+
+/// The name of a directory, which knows its parent.
+fn place_of_directory(core: &Core, directory: InodeId) -> Result<Option<Place>, Error> {
+    let key = Key::Inode(directory).encode();
+    let Some(value) = core.base.layers.get(&key)? else { return Ok(None) };
+    let Ok(inode) = decode::<Inode>(&key, &value) else { return Ok(None) };
+    let mut found = None;
+    core.base.layers.each(&Key::Dentry(inode.parent, b"").prefix(1), |key, value| {
+        let dentry = decode::<Dentry>(key, value).ok();
+        if dentry.is_some_and(|dentry| dentry.inode == directory) {
+            found = Some((inode.parent, key_tail(key, 1).to_vec()));
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}

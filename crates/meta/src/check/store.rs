@@ -1,0 +1,127 @@
+//! A check of a store that no service has open. What opening it would write goes to memory only.
+
+use super::{Area, Finding, paths};
+use crate::records::{Counters, Key, decode};
+use crate::store::overlay::Overlay;
+use crate::store::{Batch, Error, FjallStore, Pair, Scan, Store, Syncer};
+use crate::tree::{Boot, Core};
+use protocol::Timestamp;
+use std::path::Path;
+use uuid::Uuid;
+
+/// What a check has found.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// Inodes of the file system.
+    pub inodes: u64,
+    /// The newest commit, if that is known.
+    pub commits: Option<u64>,
+    /// All contradictions.
+    pub findings: Vec<Finding>,
+}
+
+/// Checks the store in a directory: that no commit is missing, and that all records agree with each other.
+///
+/// # Errors
+/// If there is no store, a service has it open, or it cannot be read.
+pub fn check(directory: &Path) -> Result<Checked, Error> {
+    let failed = |source| Error::Store {
+        operation: "read /proc/sys/kernel/random/boot_id",
+        source: Box::new(source),
+    };
+    let boot = crate::store::boot_id().map_err(failed)?;
+    match FjallStore::read(directory, boot) {
+        Ok((store, checked)) => {
+            let found = check_records(store)?;
+            Ok(Checked { commits: Some(checked.head.sequence), ..found })
+        }
+        Err(Error::Lost(loss)) => {
+            let finding = |what: &String| Finding {
+                area: Area::Commits,
+                inode: None,
+                path: None,
+                what: what.clone(),
+            };
+            let mut findings: Vec<Finding> = loss.findings.iter().map(finding).collect();
+            if let Some(missing) = loss.commits() {
+                findings.insert(0, finding(&format!("{missing} commits are missing")));
+            }
+            Ok(Checked { inodes: 0, commits: None, findings })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Checks the records of a store, to which nothing is written.
+///
+/// # Errors
+/// If the store cannot be read, or is of another version.
+pub fn check_records(store: Box<dyn Store>) -> Result<Checked, Error> {
+    let mut checked = Checked { inodes: 0, commits: None, findings: Vec::new() };
+    let key = Key::Counters.encode();
+    let Some(value) = store.get(&key)? else {
+        let what = "the counters are missing: nothing else can be checked".to_owned();
+        checked.findings.push(Finding { area: Area::Counts, inode: None, path: None, what });
+        return Ok(checked);
+    };
+    // Another version's are refused by opening it.
+    let counters = decode::<Counters>(&key, &value).ok();
+    let boot = Boot {
+        // With its own boot a store keeps its sessions.
+        boot: counters.map_or(Uuid::nil(), |counters| counters.boot),
+        file_system: Uuid::nil(),
+        now: Timestamp(0),
+        root: (0o755, 0, 0),
+    };
+    let core = match Core::open(Box::new(Frozen { lower: store, upper: Overlay::default() }), &boot) {
+        Ok((core, _)) => core,
+        Err(error @ Error::Corrupt { .. }) => {
+            checked.findings.push(Finding::of_record(&error));
+            return Ok(checked);
+        }
+        Err(error) => return Err(error),
+    };
+    checked.inodes = counters.map_or(0, |counters| counters.inodes);
+    checked.findings = core.findings()?;
+    paths::fill(&core, &mut checked.findings)?;
+    Ok(checked)
+}
+
+/// A store whose changes stay in memory.
+struct Frozen {
+    lower: Box<dyn Store>,
+    upper: Overlay,
+}
+
+impl Store for Frozen {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        match self.upper.get(key) {
+            Some(value) => Ok(value.clone()),
+            None => self.lower.get(key),
+        }
+    }
+
+    fn scan(&self, scan: Scan<'_>) -> Result<Vec<Pair>, Error> {
+        self.upper.scan(scan, |scan| self.lower.scan(scan))
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<(), Error> {
+        for (key, value) in &batch.writes {
+            self.upper.set(key.clone(), value.clone());
+        }
+        Ok(())
+    }
+
+    fn syncer(&self) -> Box<dyn Syncer> {
+        Box::new(Nothing)
+    }
+}
+
+/// What is in memory only is never durable.
+struct Nothing;
+
+impl Syncer for Nothing {
+    fn sync(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! Records of a store that do not agree: removed, changed bit by bit, or of another place, at random from seeds.
+//! The checker finds every removal, says which file is concerned, never ends the process, and changes nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "of the fixture not all is needed here")]
+#[path = "common/fixture.rs"]
+mod fixture;
+
+use fixture::{BLOCK_BYTES, Fixture};
+use meta::check::{Area, store::check_records};
+use meta::store::{Batch, MemoryStore, Pair, Store};
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as usize % bound.max(1)
+    }
+}
+
+/// Prints its number when the test fails.
+struct Named(u32);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("round {}", self.0);
+        }
+    }
+}
+
+/// A store with directories, and files with data.
+fn used() -> Vec<Pair> {
+    let mut fixture = Fixture::new();
+    for number in 0..6 {
+        let file = fixture.file(&format!("file{number}"));
+        fixture.write(file, number * u64::from(BLOCK_BYTES), BLOCK_BYTES);
+        fixture.write_blocks(file, &[(number + 2) * u64::from(BLOCK_BYTES)]);
+        fixture.directory(&format!("directory{number}"));
+    }
+    fixture.core.flush().unwrap();
+    fixture.check();
+    fixture.store.records()
+}
+
+fn store_of(records: &[Pair]) -> MemoryStore {
+    let mut store = MemoryStore::new();
+    let writes = records.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+    store.commit(&Batch { writes }).unwrap();
+    store
+}
+
+fn findings(records: &[Pair]) -> Vec<meta::check::Finding> {
+    let store = store_of(records);
+    let found = check_records(Box::new(store.clone())).unwrap().findings;
+    assert_eq!(store.records(), records, "a check changes nothing");
+    found
+}
+
+/// Tags of records of which the checker knows that one must be there: counters, inodes, entries by name and by
+/// cookie, extents, segments, leases of space, devices, and live blocks.
+const NEEDED: [u8; 9] = [0x01, 0x10, 0x11, 0x12, 0x14, 0x21, 0x22, 0x24, 0x25];
+
+// Goal: each record that is missing is found; where it belongs to a file, that file's path is named.
+#[test]
+fn each_missing_record_is_found() {
+    let records = used();
+    assert_eq!(findings(&records), vec![]);
+    let mut seen = std::collections::BTreeSet::new();
+    for at in 0..records.len() {
+        let mut fewer = records.clone();
+        let (key, _) = fewer.remove(at);
+        let found = findings(&fewer);
+        if NEEDED.contains(&key[0]) {
+            assert!(!found.is_empty(), "nobody misses {key:02x?}");
+            seen.insert(key[0]);
+        }
+        if key[0] == 0x14 {
+            let is_named = |finding: &meta::check::Finding| {
+                finding.path.as_ref().is_some_and(|path| path.starts_with("/file"))
+            };
+            assert!(found.iter().any(is_named), "{found:?}");
+            assert!(found.iter().any(|finding| finding.area == Area::Space), "{found:?}");
+        }
+    }
+    assert_eq!(seen.len(), NEEDED.len(), "of some kinds there is no record: {seen:02x?}");
+}
+
+// Goal: records with any bits changed, cut, or in each other's places are findings, never a panic, and the
+// damage of one record does not hide that of another.
+#[test]
+fn any_records_are_survived() {
+    let records = used();
+    let mut random = Random(7);
+    let mut found = 0;
+    for round in 0..3000 {
+        // A panic names its round.
+        let _round = Named(round);
+        let mut changed = records.clone();
+        for _ in 0..=random.below(2) {
+            let at = random.below(changed.len());
+            let from = random.below(changed.len());
+            match random.below(6) {
+                0 => changed[at].1 = changed[from].1.clone(),
+                1 => {
+                    let length = random.below(changed[at].1.len());
+                    changed[at].1.truncate(length);
+                }
+                2 => {
+                    let byte = random.below(changed[at].0.len());
+                    changed[at].0[byte] ^= 1 << random.below(8);
+                }
+                _ => {
+                    let byte = random.below(changed[at].1.len());
+                    if let Some(byte) = changed[at].1.get_mut(byte) {
+                        *byte ^= 1 << random.below(8);
+                    }
+                }
+            }
+        }
+        let store = store_of(&changed);
+        let before = store.records();
+        // The counters may be those of another version.
+        let Ok(checked) = check_records(Box::new(store.clone())) else { continue };
+        assert_eq!(store.records(), before, "a check changes nothing");
+        found += usize::from(!checked.findings.is_empty());
+    }
+    assert!(found > 1500, "of 3000 only {found} were found");
+}
+
+// Goal: an extent that leads into another file's blocks is found as such.
+#[test]
+fn shared_blocks_are_found() {
+    let records = used();
+    let is_extent = |(key, _): &&Pair| key[0] == 0x14;
+    let pages: Vec<&Pair> = records.iter().filter(is_extent).collect();
+    let (first, second) = (pages[0].clone(), pages[1].0.clone());
+    let mut changed = records.clone();
+    for (key, value) in &mut changed {
+        if *key == second {
+            value.clone_from(&first.1);
+        }
+    }
+    let found = findings(&changed);
+    assert!(found.iter().any(|finding| finding.area == Area::Space), "{found:?}");
+}
