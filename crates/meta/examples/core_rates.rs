@@ -110,6 +110,7 @@ impl Bench {
             place: Place { allocation, at: i * RECORD_BYTES },
         });
         let call = Call::Change(ChangeCall::Commit {
+            sums: protocol::sums::Sums::default(),
             inode,
             generation: Generation(0),
             allocations: vec![NewAllocation {

@@ -185,6 +185,7 @@ impl Load {
         let place = Place { allocation, at: 0 };
         let offset = number / self.files.borrow().len() as u64 * 4096;
         let call = Call::Change(ChangeCall::Commit {
+            sums: protocol::sums::Sums::default(),
             inode: file.inode,
             generation: file.generation,
             allocations: vec![NewAllocation {

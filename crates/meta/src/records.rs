@@ -12,8 +12,9 @@ use crate::space::{Durability, FIRST_FLUSH_EPOCH, Ranges};
 use crate::store::Error;
 use crate::tree::FIRST_COOKIE;
 use protocol::client::Response;
-use protocol::inline::{Bytes, INLINE_MAX_BYTES, checksum};
+use protocol::inline::{Bytes, INLINE_MAX_BYTES};
 use protocol::space::DeviceInfo;
+use protocol::sums::checksum;
 use protocol::{
     AllocationId, Attr, DeviceId, Epoch, ExtentList, FILE_SIZE_MAX_BYTES, FileKind, FreeEpoch,
     HostId, InodeId, SessionId,
@@ -218,7 +219,7 @@ pub(crate) struct Xattr {
 impl Record for Xattr {}
 
 /// The data of a file that lies in the store: its first bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inline {
     /// The bytes.
     pub(crate) bytes: Bytes,
@@ -232,6 +233,11 @@ impl Inline {
     /// Bytes, with their checksum.
     pub(crate) fn of(bytes: Vec<u8>) -> Inline {
         let checksum = checksum(&bytes);
+        Inline { bytes: Bytes(bytes), checksum }
+    }
+
+    /// Bytes with the checksum that their writer made.
+    pub(crate) fn summed(bytes: Vec<u8>, checksum: u32) -> Inline {
         Inline { bytes: Bytes(bytes), checksum }
     }
 

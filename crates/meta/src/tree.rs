@@ -20,6 +20,7 @@ mod extents;
 mod files;
 mod inline;
 mod names;
+mod reading;
 mod reclaim;
 mod references;
 mod rename;

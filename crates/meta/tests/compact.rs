@@ -31,6 +31,7 @@ struct Copied {
 impl Copied {
     fn call(&self) -> Call {
         Call::Change(ChangeCall::Compact {
+            sums: protocol::sums::Sums::default(),
             inode: self.inode,
             generation: self.generation,
             old: ExtentList(self.old.clone()),

@@ -19,11 +19,12 @@ const TEXT: &[u8] = b"some bytes of a small file";
 
 fn write(fixture: &mut Fixture, inode: InodeId, offset: u32, bytes: &[u8]) -> Result<(), Errno> {
     let call = Call::Change(ChangeCall::Commit {
+        sums: protocol::sums::Sums::default(),
         inode,
         generation: fixture.core.attr(inode).unwrap().generation,
         allocations: Vec::new(),
         extents: ExtentList::default(),
-        inline: vec![InlineRun { offset, bytes: Bytes(bytes.to_vec()) }],
+        inline: vec![InlineRun { offset, bytes: Bytes(bytes.to_vec()), sum: None }],
         mtime: None,
         kill_privileges: false,
         attributes: None,

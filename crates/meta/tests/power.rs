@@ -116,6 +116,7 @@ fn lost_data_is_not_compacted() {
     let whole = Extent { offset: 0, length: 200, place: Place { allocation, at: 0 } };
     let generation = fixture.core.attr(inode).unwrap().generation;
     let compact = Call::Change(ChangeCall::Compact {
+        sums: protocol::sums::Sums::default(),
         inode,
         generation,
         old,

@@ -38,6 +38,8 @@ pub struct NewFile {
     pub mtime: Timestamp,
     /// Its data, at most [`crate::inline::INLINE_MAX_BYTES`].
     pub bytes: Bytes,
+    /// Its CRC-32C; none from a client that makes none.
+    pub sum: Option<u32>,
 }
 
 /// All of a small file.
@@ -47,6 +49,8 @@ pub struct SmallFile {
     pub attr: Attr,
     /// Its data, but for zeros at the end.
     pub bytes: Bytes,
+    /// The CRC-32C of the bytes.
+    pub sum: u32,
 }
 
 /// Returns the value of [`FILES_XATTR`] for some files.
@@ -85,6 +89,7 @@ mod tests {
             atime: Timestamp(i64::MIN),
             mtime: Timestamp(i64::MAX),
             bytes: Bytes(vec![7; length]),
+            sum: Some(u32::MAX),
         }
     }
 

@@ -29,6 +29,7 @@ pub mod inline;
 pub mod lease;
 pub mod lock;
 pub mod space;
+pub mod sums;
 pub mod times;
 
 pub use attr::{Attr, FileKind, Layout, Timestamp};
@@ -43,7 +44,7 @@ pub use lease::Rights;
 
 /// Version of the messages. Both ends of a connection must have the same one: a job's processes
 /// come from one binary.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// Longest name of a directory entry, in bytes (`NAME_MAX`).
 pub const NAME_MAX_BYTES: usize = 255;

@@ -131,6 +131,8 @@ impl Copier {
             atime: Timestamp::from_parts(data.atime(), data.atime_nsec() as u32),
             mtime: Timestamp::from_parts(data.mtime(), data.mtime_nsec() as u32),
             bytes: Bytes(bytes),
+            // The mount's client makes it.
+            sum: None,
         })
     }
 

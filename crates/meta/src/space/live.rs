@@ -1,14 +1,17 @@
 //! Which blocks of a device hold live data, counted block by block.
 //!
 //! A device is cut into *chunks* of [`CHUNK_BLOCKS`] blocks. A chunk with a live block has a record: for
-//! each live block the number of extents that touch it, the inode that may name it again, and the flush
-//! epoch of its commit. What an extent's place is called does not matter here, only where its bytes lie:
+//! each live block the number of extents that touch it, the inode that may name it again, the flush
+//! epoch of its commit, and the checksum of its bytes, if its writer made one. A live block is write-once, so
+//! its checksum never changes, and goes when the block is freed. What an extent's place is called does not matter here, only where its bytes lie:
 //! so a block is free when *it* is dead, whatever it was written together with.
 //!
-//! A record is stored as runs of equal blocks. A file that was written in sequence has one run in each
-//! chunk, about ten bytes; a chunk in which each block differs from its neighbours takes 3 KiB at most.
+//! A record is stored as runs of blocks that are equal but for their checksums, and the checksums after them. A
+//! file that was written in sequence has one run in each chunk, about ten bytes; a chunk in which each block
+//! differs from its neighbours takes 3 KiB at most. Checksums take 1 KiB besides.
 
 use crate::records::Record;
+use protocol::sums::Sums;
 use protocol::{DeviceId, Extent, InodeId};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -17,7 +20,7 @@ use std::ops::Range;
 pub(crate) const CHUNK_BLOCKS: u64 = 256;
 
 /// What is known of a live block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Live {
     /// Extents that touch it. Zero only within a transaction.
     pub(crate) count: u64,
@@ -25,25 +28,46 @@ pub(crate) struct Live {
     pub(crate) owner: InodeId,
     /// The flush epoch in which it was committed; 0 if it was durable by then.
     pub(crate) flush_epoch: u64,
+    /// The CRC-32C of its bytes, if its writer made one.
+    pub(crate) sum: Option<u32>,
 }
 
 /// The live blocks of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Run>", into = "Vec<Run>")]
+#[serde(try_from = "Stored", into = "Stored")]
 pub(crate) struct Chunk {
     blocks: Vec<Option<Live>>,
 }
 
-impl Record for Chunk {}
+impl Record for Chunk {
+    const VERSION: u8 = 2;
+}
 
-/// Equal live blocks side by side.
+/// Live blocks side by side that are equal but for their checksums.
 #[derive(Serialize, Deserialize)]
 struct Run {
     /// Blocks that are not live before these.
     gap: u16,
     /// How many.
     count: u16,
-    live: Live,
+    /// As of [`Live`].
+    references: u64,
+    owner: InodeId,
+    flush_epoch: u64,
+    has_sums: bool,
+}
+
+/// A chunk as it is stored: its live blocks, and the checksums of those that have one.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    runs: Vec<Run>,
+    sums: Sums,
+}
+
+/// Whether blocks can share a run.
+fn are_alike(a: Option<&Live>, b: Option<&Live>) -> bool {
+    let but_sum = |live: &Live| Live { sum: live.sum.map(|_| 0), ..*live };
+    a.map(but_sum) == b.map(but_sum)
 }
 
 impl Default for Chunk {
@@ -52,29 +76,33 @@ impl Default for Chunk {
     }
 }
 
-impl From<Chunk> for Vec<Run> {
-    fn from(chunk: Chunk) -> Vec<Run> {
+impl From<Chunk> for Stored {
+    fn from(chunk: Chunk) -> Stored {
         let mut runs: Vec<Run> = Vec::new();
         let mut gap = 0;
-        for same in chunk.blocks.chunk_by(|a, b| a == b) {
+        for same in chunk.blocks.chunk_by(|a, b| are_alike(a.as_ref(), b.as_ref())) {
             let count = same.len() as u16;
-            match same[0] {
-                Some(live) => runs.push(Run { gap: std::mem::take(&mut gap), count, live }),
-                None => gap = count,
-            }
+            let Some(Live { count: references, owner, flush_epoch, sum }) = same[0] else {
+                gap = count;
+                continue;
+            };
+            let (gap, has_sums) = (std::mem::take(&mut gap), sum.is_some());
+            runs.push(Run { gap, count, references, owner, flush_epoch, has_sums });
         }
-        runs
+        let sums = chunk.blocks.iter().flatten().filter_map(|live| live.sum);
+        Stored { runs, sums: Sums(sums.collect()) }
     }
 }
 
-impl TryFrom<Vec<Run>> for Chunk {
+impl TryFrom<Stored> for Chunk {
     type Error = &'static str;
 
     /// Takes only what a stored record can be.
-    fn try_from(runs: Vec<Run>) -> Result<Chunk, &'static str> {
+    fn try_from(stored: Stored) -> Result<Chunk, &'static str> {
         let mut blocks = Vec::with_capacity(CHUNK_BLOCKS as usize);
-        for Run { gap, count, live } in runs {
-            if count == 0 || live.count == 0 {
+        let mut sums = stored.sums.0.into_iter();
+        for Run { gap, count, references, owner, flush_epoch, has_sums } in stored.runs {
+            if count == 0 || references == 0 {
                 return Err("a run of live blocks has none");
             }
             let end = blocks.len() + usize::from(gap) + usize::from(count);
@@ -82,7 +110,16 @@ impl TryFrom<Vec<Run>> for Chunk {
                 return Err("live blocks reach past their chunk");
             }
             blocks.resize(blocks.len() + usize::from(gap), None);
-            blocks.resize(end, Some(live));
+            for _ in 0..count {
+                let sum = if has_sums { sums.next() } else { None };
+                if has_sums && sum.is_none() {
+                    return Err("checksums of live blocks are missing");
+                }
+                blocks.push(Some(Live { count: references, owner, flush_epoch, sum }));
+            }
+        }
+        if sums.next().is_some() {
+            return Err("there are more checksums than live blocks");
         }
         blocks.resize(CHUNK_BLOCKS as usize, None);
         Ok(Chunk { blocks })
@@ -153,15 +190,22 @@ mod tests {
     use proptest::prelude::*;
 
     fn live(count: u64, owner: u64, flush_epoch: u64) -> Live {
-        Live { count, owner: InodeId(owner), flush_epoch }
+        Live { count, owner: InodeId(owner), flush_epoch, sum: None }
     }
 
-    /// Goal: what was written in sequence takes a few bytes, and the worst record 3 KiB.
+    fn summed(sum: usize, live: Live) -> Live {
+        Live { sum: Some(sum as u32), ..live }
+    }
+
+    /// Goal: what was written in sequence takes a few bytes, and the worst record 3 KiB; checksums take four
+    /// bytes each besides.
     #[test]
     fn records_are_small() {
         let mut chunk = Chunk::default();
         (0..256).for_each(|at| chunk.set(at, Some(live(1, 5000, 70_000))));
-        assert!(postcard::to_stdvec(&chunk).unwrap().len() <= 12);
+        assert!(postcard::to_stdvec(&chunk).unwrap().len() <= 14);
+        (0..256).for_each(|at| chunk.set(at, Some(summed(at, live(1, 5000, 70_000)))));
+        assert!(postcard::to_stdvec(&chunk).unwrap().len() <= 15 + 1024);
         (0..256).for_each(|at| chunk.set(at, Some(live(1 + at as u64 % 2, 5000, 70_000_000))));
         assert!(postcard::to_stdvec(&chunk).unwrap().len() <= 3072);
     }
@@ -169,10 +213,21 @@ mod tests {
     /// Goal: records that no service writes are refused.
     #[test]
     fn damaged_records_are_refused() {
-        let run = |gap, count, live| vec![Run { gap, count, live }];
-        assert!(Chunk::try_from(run(0, 256, live(1, 1, 1))).is_ok());
-        for bad in [run(1, 256, live(1, 1, 1)), run(0, 0, live(1, 1, 1)), run(0, 1, live(0, 1, 1))]
-        {
+        let stored = |gap, count, references, has_sums, sums| {
+            let (owner, flush_epoch) = (InodeId(1), 1);
+            let runs = vec![Run { gap, count, references, owner, flush_epoch, has_sums }];
+            Stored { runs, sums: Sums(vec![7; sums]) }
+        };
+        assert!(Chunk::try_from(stored(0, 256, 1, false, 0)).is_ok());
+        assert!(Chunk::try_from(stored(0, 256, 1, true, 256)).is_ok());
+        for bad in [
+            stored(1, 256, 1, false, 0),
+            stored(0, 0, 1, false, 0),
+            stored(0, 1, 0, false, 0),
+            stored(0, 2, 1, true, 1),
+            stored(0, 2, 1, true, 3),
+            stored(0, 2, 1, false, 2),
+        ] {
             assert!(Chunk::try_from(bad).is_err());
         }
     }
@@ -180,10 +235,14 @@ mod tests {
     proptest! {
         /// Goal: storing a chunk loses nothing.
         #[test]
-        fn records_are_invertible(counts in prop::collection::vec((0u64..3, 1u64..3, 0u64..2), 256)) {
+        fn records_are_invertible(
+            counts in prop::collection::vec((0u64..3, 1u64..3, 0u64..2, 0usize..3), 256),
+        ) {
             let mut chunk = Chunk::default();
-            for (at, (count, owner, epoch)) in counts.into_iter().enumerate() {
-                chunk.set(at, (count > 0).then_some(live(count, owner, epoch)));
+            for (at, (count, owner, epoch, sum)) in counts.into_iter().enumerate() {
+                let live = live(count, owner, epoch);
+                let live = if sum > 0 { summed(sum, live) } else { live };
+                chunk.set(at, (count > 0).then_some(live));
             }
             let bytes = postcard::to_stdvec(&chunk).unwrap();
             prop_assert_eq!(postcard::from_bytes::<Chunk>(&bytes).unwrap(), chunk);

@@ -25,6 +25,7 @@ pub(crate) struct Compact<'a> {
     pub(crate) generation: Generation,
     pub(crate) old: &'a [Extent],
     pub(crate) allocations: &'a [NewAllocation],
+    pub(crate) sums: &'a [u32],
     pub(crate) new: &'a [Extent],
 }
 
@@ -127,7 +128,7 @@ impl Transaction<'_> {
         context: &Context<'_>,
         compact: Compact<'_>,
     ) -> Result<Outcome, Error> {
-        let Compact { inode: id, generation, old, allocations, new } = compact;
+        let Compact { inode: id, generation, old, allocations, sums, new } = compact;
         let mut inode = self.file(id)?;
         let before = inode.attr;
         let is_same = self.has_extents(&inode, generation, old)?;
@@ -139,6 +140,7 @@ impl Transaction<'_> {
             inode: id,
             generation,
             allocations,
+            sums,
             extents: new,
             inline: &[],
             mtime: None,

@@ -396,6 +396,7 @@ impl Transaction<'_> {
                 inode,
                 generation,
                 allocations,
+                sums,
                 extents,
                 inline,
                 mtime,
@@ -407,6 +408,7 @@ impl Transaction<'_> {
                     inode: *inode,
                     generation: *generation,
                     allocations,
+                    sums: &sums.0,
                     extents: &extents.0,
                     inline,
                     mtime: *mtime,
@@ -425,10 +427,10 @@ impl Transaction<'_> {
                 let to = (*destination, *destination_offset);
                 self.copy_range(context, (*source, *source_offset), to, *length)
             }
-            ChangeCall::Compact { inode, generation, old, allocations, new } => {
+            ChangeCall::Compact { inode, generation, old, allocations, sums, new } => {
                 let (inode, generation) = (*inode, *generation);
-                let (old, new) = (&old.0, &new.0);
-                self.compact(context, Compact { inode, generation, old, allocations, new })
+                let (old, sums, new) = (&old.0, &sums.0, &new.0);
+                self.compact(context, Compact { inode, generation, old, allocations, sums, new })
             }
             ChangeCall::LeaseSpace { device, wanted_bytes } => {
                 let grant = self.lease_space(context.session, *device, *wanted_bytes)?;

@@ -11,14 +11,10 @@ use crate::store::Error;
 use protocol::attr::Deferred;
 use protocol::client::{Answer, FallocateMode};
 use protocol::extent::{EXTENT_MAX_BYTES, EXTENTS_PER_MESSAGE_MAX};
-use protocol::inline::{Bytes, INLINE_MAX_BYTES, InlineRun};
+use protocol::inline::InlineRun;
 use protocol::space::NewAllocation;
-use protocol::{
-    Errno, Extent, ExtentList, FILE_SIZE_MAX_BYTES, Generation, InodeId, Rights, Timestamp,
-};
-
-/// An answer is filled page by page up to about so many extents.
-const EXTENTS_PER_ANSWER: usize = 1024;
+use protocol::sums::SUMS_PER_MESSAGE_MAX;
+use protocol::{Errno, Extent, FILE_SIZE_MAX_BYTES, Generation, InodeId, Rights, Timestamp};
 
 /// Extents that one `CopyRange` shares at most; the caller goes on where it ended.
 const EXTENTS_PER_COPY: usize = 1024;
@@ -29,6 +25,7 @@ pub(crate) struct Commit<'a> {
     pub(crate) inode: InodeId,
     pub(crate) generation: Generation,
     pub(crate) allocations: &'a [NewAllocation],
+    pub(crate) sums: &'a [u32],
     pub(crate) extents: &'a [Extent],
     pub(crate) inline: &'a [InlineRun],
     pub(crate) mtime: Option<Timestamp>,
@@ -37,7 +34,7 @@ pub(crate) struct Commit<'a> {
 }
 
 /// The end of a range of a file; EINVAL if it is empty, EFBIG if it is too far.
-fn range_end(offset: u64, length: u64) -> Result<u64, Error> {
+pub(super) fn range_end(offset: u64, length: u64) -> Result<u64, Error> {
     if length == 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -47,52 +44,23 @@ fn range_end(offset: u64, length: u64) -> Result<u64, Error> {
     }
 }
 
+/// EINVAL unless a commit has as many sums as blocks that it names for the first time, or none; E2BIG if they are
+/// more than a message may have.
+fn check_sums(commit: &Commit<'_>) -> Result<(), Error> {
+    let blocks: u64 = commit.allocations.iter().map(|named| u64::from(named.blocks)).sum();
+    if commit.sums.len() > SUMS_PER_MESSAGE_MAX {
+        return Err(Errno::E2BIG.into());
+    }
+    let is_right = commit.sums.is_empty() || commit.sums.len() as u64 == blocks;
+    if is_right { Ok(()) } else { Err(Errno::EINVAL.into()) }
+}
+
 impl Transaction<'_> {
     /// A regular file.
     pub(super) fn file(&self, id: InodeId) -> Result<Inode, Error> {
         let inode = self.inode(id)?;
         check_regular(&inode)?;
         Ok(inode)
-    }
-
-    /// `ReadExtents`. Whole pages are given: what lies after the asked range costs little, and
-    /// saves the next call.
-    pub(crate) fn read_extents(
-        &self,
-        id: InodeId,
-        offset: u64,
-        length: u64,
-    ) -> Result<Outcome, Error> {
-        let inode = self.file(id)?;
-        if length == 0 || offset >= FILE_SIZE_MAX_BYTES {
-            return Err(Errno::EINVAL.into());
-        }
-        let end = offset.saturating_add(length).min(FILE_SIZE_MAX_BYTES);
-        let mut extents = Vec::new();
-        // Most small files have none, and nothing is looked for.
-        let has_extents = inode.attr.allocated_bytes > u64::from(inode.inline);
-        let mut at = if has_extents { offset } else { FILE_SIZE_MAX_BYTES };
-        while at < end && extents.len() < EXTENTS_PER_ANSWER {
-            match self.page_before(id, at)? {
-                Some((_, page)) if page.end > at => {
-                    let touching = page.extents.0.iter().filter(|extent| extent.end() > offset);
-                    extents.extend(touching);
-                    at = page.end;
-                }
-                _ => at = self.page_after(id, at)?.unwrap_or(FILE_SIZE_MAX_BYTES),
-            }
-        }
-        self.mark_lost(&mut extents)?;
-        let has_inline = offset < INLINE_MAX_BYTES;
-        let inline = if has_inline { self.inline_bytes(&inode)? } else { Bytes::default() };
-        let answer = Answer::Extents {
-            extents: ExtentList(extents),
-            covered_to: at,
-            inline,
-            attr: inode.attr,
-            free_epoch: self.counters.free_epoch,
-        };
-        Ok(Outcome::of(answer).granting(id, Rights::READ))
     }
 
     /// `Commit`.
@@ -194,14 +162,18 @@ impl Transaction<'_> {
         if !commit.inline.is_empty() && !commit.extents.is_empty() {
             return Err(Errno::EINVAL.into());
         }
+        check_sums(&commit)?;
         // Also finds allocations that overlap each other: the second one is leased no more.
         self.take_allocations(context.session, commit.allocations)?;
         let mut new = NewBlocks::default();
+        let mut left = commit.sums;
         for named in commit.allocations {
             let flush_epoch = self.flush_epoch_of(named);
             let start = named.allocation.block;
-            let live = Live { count: 0, owner: commit.inode, flush_epoch };
-            new.add(named.allocation.device, start..start + u64::from(named.blocks), live);
+            let live = Live { count: 0, owner: commit.inode, flush_epoch, sum: None };
+            let (sums, after) = left.split_at(left.len().min(named.blocks as usize));
+            left = after;
+            new.add(named.allocation.device, start..start + u64::from(named.blocks), live, sums);
         }
         let mut last = LastChunk::default();
         for extent in commit.extents {

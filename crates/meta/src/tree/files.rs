@@ -77,7 +77,8 @@ impl Transaction<'_> {
         if is_kept_back || !is_whole {
             return Ok(None);
         }
-        Ok(Some(SmallFile { attr: inode.attr, bytes: self.inline_bytes(&inode)? }))
+        let inline = self.inline_record(&inode)?;
+        Ok(Some(SmallFile { attr: inode.attr, bytes: inline.bytes, sum: inline.checksum }))
     }
 
     fn create_file(
@@ -97,7 +98,7 @@ impl Transaction<'_> {
         inode.attr.atime = file.atime;
         inode.attr.mtime = file.mtime;
         if !file.bytes.0.is_empty() {
-            let run = InlineRun { offset: 0, bytes: file.bytes.clone() };
+            let run = InlineRun { offset: 0, bytes: file.bytes.clone(), sum: file.sum };
             inode.attr.size = run.end();
             self.write_inline(&mut inode, &[run])?;
         }

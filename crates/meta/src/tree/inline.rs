@@ -9,18 +9,18 @@ use super::references::References;
 use super::transaction::{Transaction, contradiction};
 use crate::records::{Inline, Inode, Key};
 use crate::store::Error;
-use protocol::inline::{Bytes, InlineRun, are_sound, overlay};
+use protocol::inline::{InlineRun, are_sound, is_right, overlay};
 use protocol::{Errno, FILE_SIZE_MAX_BYTES};
 use std::ops::Range;
 
 impl Transaction<'_> {
-    /// Returns the inline bytes of a file, from its first byte on.
+    /// Returns the inline bytes of a file, from its first byte on, with their checksum.
     ///
     /// # Errors
     /// EIO if they are not what was stored.
-    pub(crate) fn inline_bytes(&self, inode: &Inode) -> Result<Bytes, Error> {
+    pub(crate) fn inline_record(&self, inode: &Inode) -> Result<Inline, Error> {
         if inode.inline == 0 {
-            return Ok(Bytes::default());
+            return Ok(Inline::default());
         }
         let key = Key::Inline(inode.attr.inode);
         match self.get::<Inline>(&key)? {
@@ -32,22 +32,22 @@ impl Transaction<'_> {
                 tracing::error!(%inode, "inline data does not have its checksum; restore the file, or delete it");
                 Err(Errno::EIO.into())
             }
-            Some(inline) => Ok(inline.bytes),
+            Some(inline) => Ok(inline),
             None => Err(contradiction(&key, "its inode counts inline bytes")),
         }
     }
 
     /// Replaces the inline bytes. The caller writes `inode`.
-    fn put_inline(&mut self, inode: &mut Inode, bytes: Vec<u8>) -> Result<(), Error> {
+    fn put_inline(&mut self, inode: &mut Inode, inline: &Inline) -> Result<(), Error> {
         let key = Key::Inline(inode.attr.inode);
-        let (old, new) = (u64::from(inode.inline), bytes.len() as u64);
+        let (old, new) = (u64::from(inode.inline), inline.bytes.0.len() as u64);
         let Some(kept) = inode.attr.allocated_bytes.checked_sub(old) else {
             return Err(contradiction(&key, "its inode counts fewer bytes than are inline"));
         };
         inode.attr.allocated_bytes = (kept + new).min(FILE_SIZE_MAX_BYTES);
         inode.inline = new as u32;
         if new > 0 {
-            return self.put(&key, &Inline::of(bytes));
+            return self.put(&key, inline);
         }
         if old > 0 {
             self.remove(&key);
@@ -69,16 +69,16 @@ impl Transaction<'_> {
         }
         if cleared.contains(&(0..all)) && !ring::mutant!("damage-kept") {
             // Also where the bytes are damaged.
-            return self.put_inline(inode, Vec::new());
+            return self.put_inline(inode, &Inline::default());
         }
-        let mut bytes = self.inline_bytes(inode)?.0;
+        let mut bytes = self.inline_record(inode)?.bytes.0;
         for range in cleared {
             bytes[range.start as usize..range.end as usize].fill(0);
         }
         // Zeros at the end need not be kept.
         let kept = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         bytes.truncate(kept);
-        self.put_inline(inode, bytes)
+        self.put_inline(inode, &Inline::of(bytes))
     }
 
     /// Makes what a commit carries part of the file. The caller writes `inode`.
@@ -93,6 +93,11 @@ impl Transaction<'_> {
         if !are_sound(runs) {
             return Err(Errno::EINVAL.into());
         }
+        if let Some(run) = runs.iter().find(|run| !is_right(&run.bytes, run.sum)) {
+            let (inode, offset) = (inode.attr.inode, run.offset);
+            tracing::error!(%inode, offset, "inline data came without the checksum of its writer; it is refused");
+            return Err(Errno::EIO.into());
+        }
         if inode.attr.allocated_bytes > u64::from(inode.inline)
             && !ring::mutant!("inline-under-extents")
         {
@@ -103,8 +108,13 @@ impl Transaction<'_> {
             self.settle_references(references)?;
         }
         let is_whole = runs[0].offset == 0 && runs[0].end() >= u64::from(inode.inline);
-        let mut bytes = if is_whole { Vec::new() } else { self.inline_bytes(inode)?.0 };
+        if let [InlineRun { bytes, sum: Some(sum), .. }] = runs
+            && is_whole
+        {
+            return self.put_inline(inode, &Inline::summed(bytes.0.clone(), *sum));
+        }
+        let mut bytes = if is_whole { Vec::new() } else { self.inline_record(inode)?.bytes.0 };
         overlay(&mut bytes, runs);
-        self.put_inline(inode, bytes)
+        self.put_inline(inode, &Inline::of(bytes))
     }
 }

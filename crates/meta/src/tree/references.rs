@@ -11,26 +11,45 @@ use protocol::{AllocationId, DeviceId, Errno, Extent, InodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// The blocks that a commit names for the first time: device and first block → one past the last, and
-/// what is to be known of them.
+/// The blocks that a commit names for the first time, by device and first block.
 #[derive(Debug, Default)]
-pub(crate) struct NewBlocks(BTreeMap<(DeviceId, u64), (u64, Live)>);
+pub(crate) struct NewBlocks(BTreeMap<(DeviceId, u64), NewRun>);
+
+/// New blocks side by side.
+#[derive(Debug)]
+struct NewRun {
+    /// One past the last.
+    end: u64,
+    /// What is to be known of each, but for its sum.
+    live: Live,
+    /// The sum of each, or none.
+    sums: Vec<u32>,
+}
+
+/// New blocks of a chunk, by their places in it, with the sum of each, or none.
+type NewPart = (Range<usize>, Live, Vec<u32>);
 
 impl NewBlocks {
-    /// Adds blocks that lie apart from the others.
-    pub(crate) fn add(&mut self, device: DeviceId, blocks: Range<u64>, live: Live) {
-        self.0.insert((device, blocks.start), (blocks.end, live));
+    /// Adds blocks that lie apart from the others, with the sum of each, or without sums.
+    pub(crate) fn add(&mut self, device: DeviceId, blocks: Range<u64>, live: Live, sums: &[u32]) {
+        assert!(
+            sums.is_empty() || sums.len() as u64 == blocks.end - blocks.start,
+            "blocks {blocks:?} of {device} have {} sums",
+            sums.len()
+        );
+        let run = NewRun { end: blocks.end, live, sums: sums.to_vec() };
+        self.0.insert((device, blocks.start), run);
     }
 
     /// One past the last of the new blocks side by side with one, if that is new.
     fn end_at(&self, device: DeviceId, block: u64) -> Option<u64> {
-        let (_, (end, _)) = self.0.range((device, 0)..=(device, block)).next_back()?;
-        (block < *end).then_some(*end)
+        let (_, run) = self.0.range((device, 0)..=(device, block)).next_back()?;
+        (block < run.end).then_some(run.end)
     }
 
     /// The newest flush epoch of them.
     pub(crate) fn newest_epoch(&self) -> u64 {
-        self.0.values().map(|(_, live)| live.flush_epoch).max().unwrap_or(0)
+        self.0.values().map(|run| run.live.flush_epoch).max().unwrap_or(0)
     }
 }
 
@@ -38,16 +57,19 @@ impl NewBlocks {
 #[derive(Debug, Default)]
 pub(crate) struct References {
     changes: BTreeMap<ChunkId, Vec<(Range<usize>, i64)>>,
-    new: BTreeMap<ChunkId, Vec<(Range<usize>, Live)>>,
+    new: BTreeMap<ChunkId, Vec<NewPart>>,
 }
 
 impl References {
     /// Those of a commit that names new blocks.
     pub(crate) fn of_commit(new: NewBlocks) -> References {
         let mut references = References::default();
-        for ((device, start), (end, live)) in new.0 {
+        for ((device, start), NewRun { end, live, sums }) in new.0 {
+            let mut left = sums.as_slice();
             for (chunk, part) in chunks_of(device, start..end) {
-                references.new.entry(chunk).or_default().push((part, live));
+                let (here, after) = left.split_at(part.len().min(left.len()));
+                left = after;
+                references.new.entry(chunk).or_default().push((part, live, here.to_vec()));
             }
         }
         references
@@ -168,21 +190,16 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    fn settle_chunk(
-        &mut self,
-        id: ChunkId,
-        sums: &[i64],
-        new: Vec<(Range<usize>, Live)>,
-    ) -> Result<(), Error> {
+    fn settle_chunk(&mut self, id: ChunkId, sums: &[i64], new: Vec<NewPart>) -> Result<(), Error> {
         let key = Key::Blocks(id.0, id.1);
         let mut chunk: Chunk = self.get(&key)?.unwrap_or_default();
-        for (part, live) in new {
+        for (part, live, sums) in new {
             assert_eq!(live.count, 0, "new blocks {part:?} of {id:?} are named: {live:?}");
-            for at in part {
+            for (index, at) in part.enumerate() {
                 if chunk.get(at).is_some() && !ring::mutant!("unleased-committed") {
                     return Err(contradiction(&key, "a live block was leased"));
                 }
-                chunk.set(at, Some(live));
+                chunk.set(at, Some(Live { sum: sums.get(index).copied(), ..live }));
             }
         }
         let first = id.1 * CHUNK_BLOCKS;

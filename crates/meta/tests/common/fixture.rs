@@ -55,6 +55,7 @@ pub(crate) fn commit(
     extents: Vec<Extent>,
 ) -> Call {
     Call::Change(ChangeCall::Commit {
+        sums: protocol::sums::Sums::default(),
         inode,
         generation,
         allocations,

@@ -10,13 +10,14 @@ use protocol::client::{
     Answer, Call, ChangeCall, Creation, FallocateMode, Name, OpenTold, ReadCall, RenameMode,
     SessionCall, XattrMode,
 };
-use protocol::inline::InlineRun;
+use protocol::inline::{Bytes, InlineRun};
 use protocol::space::{BlockRange, DeviceAddress, DeviceInfo, NewAllocation};
+use protocol::sums::{BlockSums, Sums, checksum};
 use protocol::{
     AllocationId, Attr, DeviceId, Errno, Extent, ExtentList, FreeEpoch, HostId, Incarnation,
     InodeId, Place, Rights, SessionId, Timestamp,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 /// Block size, in bytes.
@@ -34,6 +35,8 @@ pub(crate) struct State {
     model: Model,
     session: SessionId,
     free: Vec<(DeviceId, BlockRange)>,
+    /// What the last commit that named a block said of its sum.
+    sums: BTreeMap<(DeviceId, u64), Option<u32>>,
 }
 
 /// The core beside the model.
@@ -67,6 +70,13 @@ fn device(number: u128) -> DeviceInfo {
     }
 }
 
+/// All blocks of allocations.
+fn blocks_of(named: &[(AllocationId, u32)]) -> impl Iterator<Item = (DeviceId, u64)> {
+    named.iter().flat_map(|(AllocationId { device, block }, count)| {
+        (*block..*block + u64::from(*count)).map(|block| (*device, block))
+    })
+}
+
 fn name(number: u8) -> Name {
     vec![b'a' + number]
 }
@@ -84,7 +94,7 @@ impl Driver {
         core.flush().unwrap();
         let mut syncer = store.clone();
         meta::store::Store::sync(&mut syncer).unwrap();
-        let state = State { model: Model::new(), session, free: Vec::new() };
+        let state = State { model: Model::new(), session, free: Vec::new(), sums: BTreeMap::new() };
         Driver { core, store, state, time: 1 }
     }
 
@@ -386,6 +396,7 @@ impl Driver {
         if named.is_empty() {
             return;
         }
+        let sums = self.make_sums(&named);
         let allocations = named.iter().map(|(allocation, blocks)| NewAllocation {
             allocation: *allocation,
             blocks: *blocks,
@@ -402,6 +413,7 @@ impl Driver {
             })
             .collect();
         let call = Call::Change(ChangeCall::Commit {
+            sums: Sums(sums.iter().copied().flatten().collect()),
             inode,
             generation: self.core.attr(inode).unwrap().generation,
             allocations: allocations.collect(),
@@ -418,9 +430,34 @@ impl Driver {
         if wanted.is_err() {
             self.state.free = before;
         } else {
+            self.state.sums.extend(blocks_of(&named).zip(sums));
             // The blocks are leased no more: a second commit must not name them again.
             assert_eq!(self.call(&call), Err(Errno::EINVAL));
         }
+    }
+
+    /// Sums for new blocks, by two of three commits.
+    fn make_sums(&self, named: &[(AllocationId, u32)]) -> Vec<Option<u32>> {
+        let first = (self.time as u32).wrapping_mul(1 << 10);
+        let sums = blocks_of(named).zip(first..).map(|(_, sum)| (self.time % 3 > 0).then_some(sum));
+        sums.collect()
+    }
+
+    /// Every block that extents touch has the sum that its commit gave it, and no other sum is answered.
+    fn compare_sums(&self, extents: &[Extent], answered: &BlockSums) {
+        let answered: BTreeMap<_, _> =
+            answered.each().map(|(device, block, sum)| ((device, block), sum)).collect();
+        let mut wanted = BTreeMap::new();
+        for extent in extents {
+            let AllocationId { device, block } = extent.place.allocation;
+            let touched =
+                extent.place.at / BLOCK..(extent.place.at + extent.length).div_ceil(BLOCK);
+            for block in touched.map(|at| block + u64::from(at)) {
+                let sum = self.state.sums[&(device, block)];
+                wanted.extend(sum.map(|sum| ((device, block), sum)));
+            }
+        }
+        assert_eq!(answered, wanted);
     }
 
     /// Every block is free, leased, or holds a byte of a file, once all that rests is free.
@@ -445,9 +482,11 @@ impl Driver {
 
     fn commit_inline(&mut self, index: Index, offset: u32, length: u32, value: u8) {
         let inode = self.any_file(index);
-        let run =
-            InlineRun { offset, bytes: protocol::inline::Bytes(vec![value; length as usize]) };
+        let bytes = Bytes(vec![value; length as usize]);
+        let sum = (value % 2 == 0).then(|| checksum(&bytes.0));
+        let run = InlineRun { offset, bytes, sum };
         let call = Call::Change(ChangeCall::Commit {
+            sums: Sums::default(),
             inode,
             generation: self.core.attr(inode).map(|attr| attr.generation).unwrap_or_default(),
             allocations: Vec::new(),
@@ -535,9 +574,13 @@ impl Driver {
                 offset: at,
                 length: attr.size - at,
             });
-            let Ok(Answer::Extents { extents, covered_to, inline, .. }) = self.call(&call) else {
+            let Ok(Answer::Extents { extents, covered_to, inline, inline_sum, sums, .. }) =
+                self.call(&call)
+            else {
                 panic!()
             };
+            self.compare_sums(&extents.0, &sums);
+            assert_eq!(checksum(&inline.0), inline_sum);
             assert!(inline.0.len() as u64 <= attr.size);
             for (place, byte) in inline.0.iter().enumerate().skip(at as usize) {
                 bytes[place] = (*byte > 0).then_some((INLINE, u32::from(*byte)));

@@ -349,6 +349,7 @@ pub(crate) fn commit(
 ) -> Call {
     let allocation = AllocationId { device: grant.device, block };
     Call::Change(ChangeCall::Commit {
+        sums: protocol::sums::Sums::default(),
         inode: file.inode,
         generation: file.generation,
         allocations: vec![NewAllocation {

@@ -11,6 +11,7 @@ use crate::inline::Bytes;
 use crate::lease::Grant;
 use crate::lock::Lock;
 use crate::space::{DeviceInfo, PoolUse, SpaceGrant};
+use crate::sums::BlockSums;
 use serde::{Deserialize, Serialize};
 
 /// A directory entry with what it names.
@@ -120,6 +121,10 @@ pub enum Answer {
         /// What the metadata service has of the file, from its first byte on: it counts where no extent
         /// is. Given if the asked offset is below [`crate::inline::INLINE_MAX_BYTES`].
         inline: Bytes,
+        /// The CRC-32C of the inline bytes.
+        inline_sum: u32,
+        /// The sums of the blocks that the extents touch, of each once; of those that have one.
+        sums: BlockSums,
         /// Attributes under which they hold.
         attr: Attr,
         /// The free epoch under which they hold.

@@ -13,6 +13,7 @@ use crate::inline::InlineRun;
 use crate::lease::{Return, Rights};
 use crate::lock::{Lock, LockFamily, LockOwner};
 use crate::space::{BlockRange, NewAllocation};
+use crate::sums::Sums;
 use serde::{Deserialize, Serialize};
 
 /// A client's operation. Errors are [`crate::Errno`]s as POSIX gives them for the system call of that
@@ -346,6 +347,8 @@ pub enum ChangeCall {
         /// Allocations that are named for the first time. They must lie in space that this session
         /// leased, free until now.
         allocations: Vec<NewAllocation>,
+        /// The checksums of all blocks of the allocations, in their order, or none.
+        sums: Sums,
         /// The extents, in the order in which they overwrite each other.
         extents: ExtentList,
         /// Data that the metadata service is to keep, ascending and apart; then no extents.
@@ -394,6 +397,8 @@ pub enum ChangeCall {
         old: ExtentList,
         /// Allocations as of a commit. Their devices have flushed them.
         allocations: Vec<NewAllocation>,
+        /// As of a commit.
+        sums: Sums,
         /// Where the same bytes of the file lie now, ascending and apart.
         new: ExtentList,
     },
