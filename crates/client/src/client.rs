@@ -9,6 +9,7 @@ use crate::read::{AheadCounts, Memory};
 use crate::removals::Removals;
 use crate::session::{CallCounts, Session, SessionConfig};
 use crate::space::Space;
+use crate::sums::{ChecksumCounts, Mismatches};
 use locks::LockTable;
 use protocol::client::{Answer, Call, ChangeCall, ReadCall, SessionCall};
 use protocol::lease::Return;
@@ -40,6 +41,8 @@ pub struct ClientConfig {
     /// Data of files that are no longer than this travels in commits and lies with the service; at most
     /// [`protocol::inline::INLINE_MAX_BYTES`], 0 for none.
     pub inline_bytes: u64,
+    /// Make checksums of what is written, and check those of what is read.
+    pub checksum: bool,
 }
 
 impl std::fmt::Debug for ClientConfig {
@@ -65,6 +68,9 @@ pub struct ClientCounts {
     /// What was put together.
     #[serde(flatten)]
     pub compaction: CompactCounts,
+    /// What did not have its checksum.
+    #[serde(flatten)]
+    pub checksums: ChecksumCounts,
 }
 
 /// A session with the file system.
@@ -80,6 +86,10 @@ pub struct Client {
     pub(crate) changes: Option<Box<dyn Fn(Change)>>,
     /// See [`ClientConfig::inline_bytes`].
     pub(crate) inline_bytes: u64,
+    /// See [`ClientConfig::checksum`].
+    pub(crate) checksum: bool,
+    /// Checksums that were wrong.
+    pub(crate) mismatches: Mismatches,
     /// Inodes of which inline bytes are cached, the oldest first; some more than once.
     pub(crate) heads: RefCell<VecDeque<InodeId>>,
     /// Rights of forgotten inodes, to be given back together.
@@ -130,6 +140,8 @@ impl Client {
             dirty_inodes: RefCell::default(),
             changes: config.changes,
             inline_bytes: config.inline_bytes.min(protocol::inline::INLINE_MAX_BYTES),
+            checksum: config.checksum,
+            mismatches: Mismatches::default(),
             heads: RefCell::default(),
             returns: RefCell::default(),
             open_files: Cell::new(0),
@@ -201,6 +213,7 @@ impl Client {
             lent: self.lent_counts(),
             ahead: self.read_ahead.counts(),
             compaction: self.compaction.counts(),
+            checksums: self.mismatches.counts(),
         }
     }
 

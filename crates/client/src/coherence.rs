@@ -4,7 +4,7 @@
 //! time (reads under way, dirty data): that part is a task of its own, so that the stream goes on.
 
 use crate::client::Client;
-use crate::inode::Inode;
+use crate::inode::{Inode, Own, State};
 use crate::lent::LentName;
 use crate::session::{Handler, PushReply};
 use metrics::{Family, Point};
@@ -240,22 +240,7 @@ impl Client {
             },
             ReadCall::ReadDir { inode, .. } => self.note_listing(*inode, answer, fresh),
             ReadCall::ReadExtents { offset, .. } => {
-                let Answer::Extents { extents, covered_to, inline, attr, free_epoch } = answer
-                else {
-                    return;
-                };
-                self.session.note_epoch(*free_epoch);
-                self.note(attr, fresh, false);
-                if fresh.contains(&attr.inode) || ring::mutant!("uncovered-extents-cached") {
-                    let inode = self.inode(attr.inode);
-                    let mut state = inode.state.borrow_mut();
-                    state.set_extents(*offset, *covered_to, &extents.0);
-                    if *offset < INLINE_MAX_BYTES {
-                        state.set_head(&inline.0);
-                        drop(state);
-                        self.note_head(&inode);
-                    }
-                }
+                self.note_extents(*offset, answer, fresh);
             }
             ReadCall::ReadFiles(_) => {
                 let Answer::Files(files) = answer else { return };
@@ -270,11 +255,37 @@ impl Client {
         }
     }
 
+    fn note_extents(&self, offset: u64, answer: &Answer, fresh: &HashSet<InodeId>) {
+        let Answer::Extents { extents, covered_to, inline, inline_sum, sums, attr, free_epoch } =
+            answer
+        else {
+            return;
+        };
+        self.session.note_epoch(*free_epoch);
+        self.note(attr, fresh, false);
+        let may_cache = fresh.contains(&attr.inode) || ring::mutant!("uncovered-extents-cached");
+        if !may_cache || !self.is_right(attr.inode, inline, *inline_sum) {
+            return;
+        }
+        let inode = self.inode(attr.inode);
+        let mut state = inode.state.borrow_mut();
+        if self.checksum {
+            state.set_sums(&extents.0, sums, |device| self.devices.block_size(device));
+        }
+        state.set_extents(offset, *covered_to, &extents.0);
+        if offset < INLINE_MAX_BYTES {
+            state.set_head(&inline.0);
+            drop(state);
+            self.note_head(&inode);
+        }
+    }
+
     fn note_change(&self, call: &ChangeCall, answer: &Answer, fresh: &HashSet<InodeId>) {
         match call {
-            ChangeCall::Commit { inode, extents, inline, .. } => match answer {
+            ChangeCall::Commit { inode, allocations, sums, extents, inline, .. } => match answer {
                 Answer::Attr(attr) => {
-                    self.note_commit(*inode, (&extents.0, inline), attr, fresh);
+                    let own = Own { allocations, sums: &sums.0, extents: &extents.0 };
+                    self.note_commit(*inode, (own, inline), attr, fresh);
                 }
                 Answer::NotDurable(attr) => {
                     // What was committed may be lost: those who read it ask.
@@ -283,9 +294,10 @@ impl Client {
                 }
                 _ => {}
             },
-            ChangeCall::Compact { inode, new, .. } => {
+            ChangeCall::Compact { inode, allocations, sums, new, .. } => {
                 let Answer::Attr(attr) = answer else { return };
-                self.note_compact(*inode, &new.0, attr, fresh);
+                let own = Own { allocations, sums: &sums.0, extents: &new.0 };
+                self.note_compact(*inode, own, attr, fresh);
             }
             ChangeCall::Create { parent, name, creation, .. } => {
                 let Answer::Entry(attr) = answer else { return };
@@ -340,7 +352,9 @@ impl Client {
     /// All of a small file.
     fn note_file(&self, file: &SmallFile, fresh: &HashSet<InodeId>) {
         self.note(&file.attr, fresh, false);
-        if !fresh.contains(&file.attr.inode) {
+        // What is wrong is asked for again, alone, by its reader.
+        let is_right = self.is_right(file.attr.inode, &file.bytes, file.sum);
+        if !fresh.contains(&file.attr.inode) || !is_right {
             return;
         }
         let inode = self.inode(file.attr.inode);
@@ -428,7 +442,7 @@ impl Client {
     fn note_commit(
         &self,
         inode: InodeId,
-        (extents, inline): (&[protocol::Extent], &[InlineRun]),
+        (own, inline): (Own<'_>, &[InlineRun]),
         attr: &Attr,
         fresh: &HashSet<InodeId>,
     ) {
@@ -446,7 +460,7 @@ impl Client {
         inode.note_attr(attr, alone);
         if alone {
             let mut state = inode.state.borrow_mut();
-            state.overlay_extents(extents);
+            self.overlay_own(&mut state, own);
             state.overlay_inline(inline);
             // What was written through the kernel's pages is in them.
             let has_all = before.map(|old| old.data_version) == state.kernel_data_version
@@ -459,14 +473,18 @@ impl Client {
         }
     }
 
+    /// Lays own committed extents, and the sums of their blocks, over what is cached.
+    fn overlay_own(&self, state: &mut State, own: Own<'_>) {
+        let block_size = |device| self.devices.block_size(device);
+        if self.checksum && !state.set_own_sums(own, block_size) {
+            // A block's sum came with an earlier commit, and went with a right: all is asked for again.
+            return state.forget_extents();
+        }
+        state.overlay_extents(own.extents);
+    }
+
     /// Some of an inode's data lies elsewhere now, and is the same.
-    fn note_compact(
-        &self,
-        inode: InodeId,
-        extents: &[protocol::Extent],
-        attr: &Attr,
-        fresh: &HashSet<InodeId>,
-    ) {
+    fn note_compact(&self, inode: InodeId, own: Own<'_>, attr: &Attr, fresh: &HashSet<InodeId>) {
         let inode = self.inode(inode);
         if ring::mutant!("compaction-keeps-own-extents") {
             return;
@@ -475,7 +493,7 @@ impl Client {
         let is_same = before.is_some_and(|old| old.data_version == attr.data_version);
         if fresh.contains(&inode.id) && is_same {
             inode.note_attr(attr, false);
-            inode.state.borrow_mut().overlay_extents(extents);
+            self.overlay_own(&mut inode.state.borrow_mut(), own);
         } else {
             inode.note_generation(attr.generation);
             inode.state.borrow_mut().forget_extents();

@@ -11,6 +11,7 @@ use crate::extent_map::Run;
 use crate::inode::Inode;
 use protocol::client::{Answer, Call, ChangeCall, SessionCall};
 use protocol::inline::InlineRun;
+use protocol::sums::Sums;
 use protocol::{Errno, Extent, ExtentList};
 use std::rc::Rc;
 
@@ -187,6 +188,7 @@ impl Client {
                 inode: inode.id,
                 generation,
                 allocations: named.allocations.clone(),
+                sums: Sums(named.sums.clone()),
                 extents: ExtentList(extents),
                 inline,
                 mtime: dirty.take_mtime(),

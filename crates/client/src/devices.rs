@@ -112,6 +112,11 @@ impl Devices {
         self.known.borrow().get(&device).map(|device| device.info.borrow().clone())
     }
 
+    /// The block size of a device, in bytes.
+    pub(crate) fn block_size(&self, device: DeviceId) -> Option<u32> {
+        self.known.borrow().get(&device).map(|device| device.info.borrow().block_size)
+    }
+
     /// What is known of a device that takes new data: the service and this client are in contact with it.
     pub(crate) fn usable(&self, device: DeviceId) -> Option<DeviceInfo> {
         let known = self.known.borrow();

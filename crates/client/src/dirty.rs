@@ -16,6 +16,7 @@ use crate::extent_map::{ExtentMap, Place, Run};
 use crate::failures::Failures;
 use crate::reservation::{Blocks, Reservation};
 use crate::space::Allocated;
+use protocol::sums::SUMS_PER_MESSAGE_MAX;
 use protocol::{DeviceId, Errno, Extent, Timestamp};
 use ring::{Buffer, Chunk, Shared};
 use smallvec::SmallVec;
@@ -86,6 +87,8 @@ pub(crate) struct Fill {
     reservation: Option<Reservation>,
     /// Once written out: the allocations it went to.
     pub(crate) pieces: Pieces,
+    /// Once written out: the sum of each of its blocks, if sums are made.
+    sums: Vec<u32>,
     /// Once written out: the number of the last of its writes to the device.
     pub(crate) number: u64,
     /// Its blocks that commits have named, ascending: they are not ours to give back.
@@ -193,6 +196,7 @@ impl Dirty {
             state: FillState::Gathering(buffer),
             reservation: Some(reservation),
             pieces: Pieces::new(),
+            sums: Vec::new(),
             number: 0,
             named: Vec::new(),
             readers: Rc::new(()),
@@ -309,8 +313,8 @@ impl Dirty {
     }
 
     /// A sealed fill has been written to these allocations (to none if that failed), the last of the
-    /// device's writes having this number.
-    pub(crate) fn written(&mut self, id: FillId, pieces: Pieces, number: u64) {
+    /// device's writes having this number. `sums` has one for each block, or none.
+    pub(crate) fn written(&mut self, id: FillId, pieces: Pieces, sums: Vec<u32>, number: u64) {
         if let Some(fill) = self.fills.get_mut(&id) {
             assert!(
                 matches!(fill.state, FillState::Writing(_)) && fill.named.is_empty(),
@@ -330,8 +334,15 @@ impl Dirty {
                 "of {} bytes of {id:?} {covered} were written: {pieces:?}",
                 fill.used
             );
+            assert!(
+                sums.is_empty() || sums.len() as u32 == fill.used.div_ceil(fill.block_size),
+                "{id:?} of {} bytes has {} sums",
+                fill.used,
+                sums.len()
+            );
             fill.state = FillState::Written;
             fill.pieces = pieces;
+            fill.sums = sums;
             fill.number = number;
         }
     }
@@ -372,7 +383,8 @@ impl Dirty {
     /// it begins, if there may be more. Only runs whose bytes the devices have, and all of a fill in one
     /// part, if it has no more than `count_max`. Else it is cut between blocks: once a part has named a
     /// block, others may overwrite what it named, and then the block is gone. (The exception are blocks
-    /// with more runs than two further parts would take.) The extents of pieces count as runs.
+    /// with more runs than two further parts would take.) The extents of pieces count as runs. The blocks of
+    /// all fills of a part are as many as a message may have sums, or fewer.
     pub(crate) fn committable(
         &self,
         asked: &[Run<At>],
@@ -390,11 +402,12 @@ impl Dirty {
         }
         let mut part: Vec<Run<At>> = Vec::new();
         let mut next = None;
-        let mut count = 0;
+        let (mut count, mut blocks) = (0, 0);
         for (id, mut runs) in by_fill {
             let fill = &self.fills[&id];
             count += runs.len() + fill.pieces.len();
-            if count > count_max && !part.is_empty() {
+            blocks += fill.used.div_ceil(fill.block_size) as usize;
+            if (count > count_max || blocks > SUMS_PER_MESSAGE_MAX) && !part.is_empty() {
                 next = Some(Cursor { fill: id, at: 0 });
                 break;
             }

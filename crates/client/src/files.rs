@@ -382,7 +382,7 @@ impl Client {
         }
         loop {
             let length = FILE_SIZE_MAX_BYTES - at;
-            let Asked { extents, covered_to, inline, attr } =
+            let Asked { extents, covered_to, inline, attr, .. } =
                 self.ask_extents(&inode, at, length).await?;
             if at >= attr.size {
                 return Err(Errno::ENXIO);

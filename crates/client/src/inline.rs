@@ -9,6 +9,7 @@ use crate::extent_map::Run;
 use crate::inode::Inode;
 use protocol::Attr;
 use protocol::inline::{Bytes, INLINE_MAX_BYTES, InlineRun};
+use protocol::sums::checksum;
 use std::rc::Rc;
 
 /// Inodes of which inline bytes are cached at most: 32 MiB of the longest.
@@ -31,7 +32,8 @@ impl Client {
         }
         let carried = runs.iter().map(|run| {
             let bytes = Bytes(dirty.gathered(run)?.to_vec());
-            Some(InlineRun { offset: run.offset as u32, bytes })
+            let sum = self.checksum.then(|| checksum(&bytes.0));
+            Some(InlineRun { offset: run.offset as u32, bytes, sum })
         });
         let carried: Option<Vec<InlineRun>> = carried.collect();
         carried.map(|carried| (runs, carried))

@@ -7,6 +7,9 @@
 //! carries is cached only if no later recall or invalidation of the inode has been seen.
 
 mod head;
+mod summed;
+
+pub(crate) use summed::Own;
 
 use crate::dirty::Dirty;
 use crate::entries::{Entries, Known};
@@ -19,6 +22,7 @@ use crate::neighbours::Siblings;
 use crate::pages::Pages;
 use crate::read::Ahead;
 use crate::session::SessionStamp;
+use crate::sums::KnownSums;
 use protocol::client::Name;
 use protocol::lease::Grant;
 use protocol::{Attr, Errno, FileKind, Generation, InodeId, LeaseStamp, Place, Rights};
@@ -79,6 +83,8 @@ pub(crate) struct State {
     /// What the service has of the file's first bytes, valid as `extents`: it counts where none is.
     head: Rc<[u8]>,
     known: RangeSet,
+    /// The sums of the blocks that the extents touch, complete for `known` if this client checks sums.
+    pub(crate) sums: KnownSums,
     /// What was read ahead by these extents.
     pub(crate) ahead: Ahead,
     /// Entries of a directory, valid under READ.
@@ -353,6 +359,7 @@ impl State {
         self.extents.clear();
         self.head = Rc::default();
         self.known.clear();
+        self.sums.clear();
     }
 
     /// Drops cached attributes and extents.

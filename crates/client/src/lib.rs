@@ -22,6 +22,7 @@
 //! | `compact` | putting files together that were written in small pieces |
 //! | `read` | from caches, dirty data and devices to the caller |
 //! | `space`, `devices` | leased blocks; how devices are reached |
+//! | `sums` | checksums of blocks, and what is found wrong |
 
 mod client;
 mod coherence;
@@ -50,6 +51,7 @@ mod reservation;
 mod rounds;
 mod session;
 mod space;
+mod sums;
 mod write;
 
 pub use client::{Client, ClientConfig, ClientCounts};
@@ -63,3 +65,4 @@ pub use lent::{Lending, LentCounts, LentName};
 pub use names::{Listing, Renamed, Setting};
 pub use read::AheadCounts;
 pub use session::{CallCounts, SessionConfig};
+pub use sums::{ChecksumCounts, Damage};

@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::names::check_name;
 use protocol::client::{Answer, Call, ChangeCall, Name};
 use protocol::files::NewFile;
+use protocol::sums::checksum;
 use protocol::{Errno, InodeId};
 use std::rc::Rc;
 
@@ -17,7 +18,7 @@ impl Client {
     pub async fn create_files(
         self: &Rc<Self>,
         parent: InodeId,
-        files: Vec<NewFile>,
+        mut files: Vec<NewFile>,
     ) -> Result<(), Errno> {
         for file in &files {
             check_name(&file.name)?;
@@ -25,6 +26,9 @@ impl Client {
         let is_small = |file: &NewFile| file.bytes.0.len() as u64 <= self.inline_bytes;
         if !self.session.takes_inline.get() || !files.iter().all(is_small) {
             return Err(Errno::EOPNOTSUPP);
+        }
+        if self.checksum {
+            files.iter_mut().for_each(|file| file.sum = Some(checksum(&file.bytes.0)));
         }
         self.wait_for_names(parent).await;
         let names: Vec<Name> = files.iter().map(|file| file.name.clone()).collect();

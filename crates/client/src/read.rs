@@ -8,6 +8,7 @@
 //! same order as in the file is then read straight to its place there, which saves a copy.
 
 mod ahead;
+mod check;
 mod command;
 mod committed;
 
@@ -17,13 +18,18 @@ use crate::extent_map::Run;
 use crate::inode::Inode;
 use crate::session::{ReadGuard, SessionStamp};
 use crate::space::Allocated;
+use crate::sums::{Checks, KnownSums, blocks_at};
 pub use ahead::AheadCounts;
 pub(crate) use ahead::{Ahead, Memory};
+pub(crate) use check::Unread;
 use command::{Command, Fetched};
 pub(crate) use committed::Committed;
 use protocol::client::{Answer, Call, ReadCall};
 use protocol::inline::INLINE_MAX_BYTES;
-use protocol::{Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights};
+use protocol::sums::BlockSums;
+use protocol::{
+    AllocationId, Attr, DeviceId, Errno, Extent, FILE_SIZE_MAX_BYTES, InodeId, Place, Rights,
+};
 use ring::local::InFlight;
 use ring::{Buffer, Chunk, RegionSlice, Shared};
 use std::ops::Range;
@@ -70,10 +76,21 @@ struct Validity {
 struct Held {
     size: u64,
     runs: Vec<Run<Place>>,
+    /// The sums of their blocks, of those that have one.
+    sums: Checks,
     /// The file's first bytes where no run is.
     head: Rc<[u8]>,
     _epoch: ReadGuard,
     _lease: Option<InFlight>,
+}
+
+/// What a read consists of.
+struct Planned {
+    parts: Vec<Part>,
+    /// The sums of the blocks that the parts touch.
+    checks: Checks,
+    /// Hold the blocks of data that is not committed.
+    _fills: Vec<Rc<()>>,
 }
 
 /// What the service says of a range of a file.
@@ -82,6 +99,8 @@ pub(crate) struct Asked {
     /// They are complete up to here.
     pub(crate) covered_to: u64,
     pub(crate) inline: Vec<u8>,
+    /// The sums of the blocks that the extents touch.
+    pub(crate) sums: BlockSums,
     pub(crate) attr: Attr,
 }
 
@@ -92,7 +111,7 @@ impl Client {
     /// other bytes are arbitrary afterwards. The chunks of the answer tell what lies there.
     ///
     /// # Errors
-    /// EIO, ETIMEDOUT, ESTALE, those of a call.
+    /// EIO, also where the bytes do not have their checksum; ETIMEDOUT, ESTALE, those of a call.
     pub async fn read(
         self: &Rc<Self>,
         id: InodeId,
@@ -125,10 +144,10 @@ impl Client {
             let chunks = if let Some(chunks) = self.take_ahead(&inode, &(offset..end)).await {
                 Ok(chunks)
             } else {
-                let (parts, _fills) = self.plan(&inode, offset..end, &held)?;
-                self.carry_out(parts, room).await
+                let planned = self.plan(&inode, offset..end, &held)?;
+                self.carry_out(&planned.parts, &planned.checks, room).await
             };
-            if chunks.is_err() {
+            if matches!(chunks, Err(Unread::Failed(_))) {
                 let places = held.runs.iter().map(|run| &run.place);
                 self.name_unreadable(id, places.map(|place| place.allocation.device));
             }
@@ -142,8 +161,21 @@ impl Client {
                 }
             }
             let is_same = validity.losses == self.devices.losses();
-            if self.still_holds(&validity) || is_same && chunks.is_err() {
-                return chunks;
+            let still_holds = self.still_holds(&validity);
+            match chunks {
+                Ok(chunks) if still_holds => return Ok(chunks),
+                Err(Unread::Failed(errno)) if still_holds || is_same => return Err(errno),
+                Err(Unread::Wrong(wrong))
+                    if still_holds
+                        || ring::mutant!("wrong-without-session")
+                        || !is_same && ring::mutant!("wrong-of-reborn-device") =>
+                {
+                    inode.state.borrow_mut().ahead.clear();
+                    self.note_wrong(id, wrong);
+                    return Err(Errno::EIO);
+                }
+                // What was read by holds no more.
+                Ok(_) | Err(_) => {}
             }
         }
     }
@@ -172,7 +204,8 @@ impl Client {
         let (attr, runs) = state.extents(offset, end)?;
         let epoch = self.session.life.hold();
         let lease = Some(inode.lease_reads.enter());
-        Some(Held { size: attr.size, runs, head: state.head(), _epoch: epoch, _lease: lease })
+        let sums = self.sums_of(&state.sums, &runs);
+        Some(Held { size: attr.size, runs, sums, head: state.head(), _epoch: epoch, _lease: lease })
     }
 
     /// Committed extents of a range, held until the read ends.
@@ -194,16 +227,18 @@ impl Client {
         }
         let mut at = offset;
         let mut runs = Vec::new();
+        let mut sums = Checks::default();
         let mut head: Rc<[u8]> = Rc::default();
         // Held from before the first answer, so from an epoch no later than any of them.
         let epoch = self.session.life.hold();
         loop {
             let wanted = (end - at).max(AHEAD_BYTES);
-            let Asked { extents, covered_to, inline, attr } =
+            let Asked { extents, covered_to, inline, sums: more, attr } =
                 self.ask_extents(inode, at, wanted).await?;
             if !inline.is_empty() {
                 head = inline.into();
             }
+            sums.extend(self.checks_of(&more));
             runs.extend(extents.iter().filter_map(|extent| {
                 let extent = extent.clip(at, end.min(covered_to))?;
                 let length = u64::from(extent.length);
@@ -217,12 +252,47 @@ impl Client {
                     .rights
                     .contains(Rights::READ)
                     .then(|| inode.lease_reads.enter());
-                return Ok(Held { size: attr.size, runs, head, _epoch: epoch, _lease: lease });
+                sums.sort();
+                return Ok(Held {
+                    size: attr.size,
+                    runs,
+                    sums,
+                    head,
+                    _epoch: epoch,
+                    _lease: lease,
+                });
             }
         }
     }
 
-    /// Extents from the service: complete from `offset` to the second part of the answer.
+    /// What is to be checked of an answer.
+    fn checks_of(&self, sums: &BlockSums) -> Checks {
+        let mut checks = Checks::default();
+        if self.checksum {
+            sums.each().for_each(|(device, block, sum)| checks.push(device, block, sum));
+            checks.sort();
+        }
+        checks
+    }
+
+    /// The known sums of the blocks that runs touch.
+    fn sums_of(&self, known: &KnownSums, runs: &[Run<Place>]) -> Checks {
+        let mut checks = Checks::default();
+        if !self.checksum {
+            return checks;
+        }
+        for run in runs {
+            let AllocationId { device, block } = run.place.allocation;
+            let Some(block_size) = self.devices.block_size(device).map(u64::from) else { continue };
+            let address = block * block_size + u64::from(run.place.at);
+            known.add_to(&mut checks, device, blocks_at(address, run.length, block_size));
+        }
+        checks.sort();
+        checks
+    }
+
+    /// Extents from the service: complete from `offset` to the second part of the answer. Inline bytes without
+    /// their sum are asked for once more.
     pub(crate) async fn ask_extents(
         self: &Rc<Self>,
         inode: &Inode,
@@ -230,28 +300,38 @@ impl Client {
         length: u64,
     ) -> Result<Asked, Errno> {
         let length = length.min(FILE_SIZE_MAX_BYTES - offset);
-        let call = Call::Read(ReadCall::ReadExtents { inode: inode.id, offset, length });
-        match self.session.call(call).await? {
-            Answer::Extents { extents, covered_to, inline, attr, .. } if covered_to > offset => {
-                Ok(Asked { extents: extents.0, covered_to, inline: inline.0, attr })
+        let mut is_again = false;
+        loop {
+            let call = Call::Read(ReadCall::ReadExtents { inode: inode.id, offset, length });
+            match self.session.call(call).await? {
+                Answer::Extents { extents, covered_to, inline, inline_sum, sums, attr, .. }
+                    if covered_to > offset =>
+                {
+                    let is_right = self.is_right(inode.id, &inline, inline_sum);
+                    if is_again {
+                        self.note_inline(inode.id, is_right);
+                    }
+                    if is_right {
+                        let (extents, inline) = (extents.0, inline.0);
+                        return Ok(Asked { extents, covered_to, inline, sums, attr });
+                    }
+                    if std::mem::replace(&mut is_again, true) {
+                        return Err(Errno::EIO);
+                    }
+                }
+                _ => return Err(Errno::EPROTO),
             }
-            _ => Err(Errno::EPROTO),
         }
     }
 
-    /// Which bytes come from where: dirty data over committed data over holes. What is returned with the
-    /// parts holds the blocks of data that is not committed until it is dropped.
-    fn plan(
-        &self,
-        inode: &Inode,
-        range: Range<u64>,
-        committed: &Held,
-    ) -> Result<(Vec<Part>, Vec<Rc<()>>), Errno> {
+    /// Which bytes come from where: dirty data over committed data over holes.
+    fn plan(&self, inode: &Inode, range: Range<u64>, committed: &Held) -> Result<Planned, Errno> {
         let (mut parts, mut fills) = (Vec::new(), Vec::new());
+        let mut checks = Checks::default();
         let mut at = range.start;
         let dirty = inode.dirty.borrow();
         for run in dirty.within(range.start, range.end) {
-            self.plan_committed(at..run.offset, committed, &mut parts)?;
+            self.plan_committed(at..run.offset, committed, (&mut parts, &mut checks))?;
             let fill = dirty.fill(run.place.fill).ok_or(Errno::EIO)?;
             let bytes = run.place.at as usize..(u64::from(run.place.at) + run.length) as usize;
             match &fill.state {
@@ -262,6 +342,7 @@ impl Client {
                 FillState::Written => {
                     self.check_kept(fill)?;
                     fills.push(Rc::clone(&fill.readers));
+                    dirty.add_sums(&run, &mut checks);
                     for extent in dirty.extents(&run) {
                         parts.push(self.device_part(&extent.place, u64::from(extent.length))?);
                     }
@@ -269,7 +350,8 @@ impl Client {
             }
             at = run.end();
         }
-        self.plan_committed(at..range.end, committed, &mut parts)?;
+        self.plan_committed(at..range.end, committed, (&mut parts, &mut checks))?;
+        checks.sort();
         let planned: u64 = parts.iter().map(Part::len).sum();
         assert_eq!(
             planned,
@@ -278,14 +360,14 @@ impl Client {
             inode.id,
             range.start
         );
-        Ok((parts, fills))
+        Ok(Planned { parts, checks, _fills: fills })
     }
 
     fn plan_committed(
         &self,
         range: Range<u64>,
         committed: &Held,
-        parts: &mut Vec<Part>,
+        (parts, checks): (&mut Vec<Part>, &mut Checks),
     ) -> Result<(), Errno> {
         let mut at = range.start;
         let runs = &committed.runs;
@@ -293,7 +375,13 @@ impl Client {
         for run in &runs[first..] {
             let Some(run) = run.clip(at, range.end) else { break };
             push_rest(parts, at..run.offset, &committed.head);
-            parts.push(self.device_part(&run.place, run.length)?);
+            let part = self.device_part(&run.place, run.length)?;
+            if let Part::Device { device, address, length } = part {
+                let block_size = u64::from(self.block_size(device)?);
+                let blocks = blocks_at(address, length, block_size);
+                checks.extend_from(&committed.sums, device, blocks);
+            }
+            parts.push(part);
             at = run.end();
         }
         push_rest(parts, at..range.end, &committed.head);
@@ -312,7 +400,7 @@ impl Client {
     }
 
     fn block_size(&self, device: DeviceId) -> Result<u32, Errno> {
-        self.devices.info(device).map(|info| info.block_size).ok_or(Errno::EIO)
+        self.devices.block_size(device).ok_or(Errno::EIO)
     }
 
     fn device_part(&self, place: &Place, length: u64) -> Result<Part, Errno> {
@@ -326,57 +414,66 @@ impl Client {
         Ok(Part::Device { device, address, length })
     }
 
-    /// Reads what lies on devices and puts everything together.
+    /// Reads what lies on devices, checks it, and puts everything together.
     async fn carry_out(
         self: &Rc<Self>,
-        parts: Vec<Part>,
+        parts: &[Part],
+        checks: &Checks,
         room: Option<&RegionSlice>,
-    ) -> Result<Vec<Chunk>, Errno> {
-        let mut commands = command::of_parts(&parts, |device| self.block_size(device))?;
+    ) -> Result<Vec<Chunk>, Unread> {
+        let mut commands = command::of_parts(parts, |device| self.block_size(device))?;
         if let Some(room) = room {
-            command::place(&mut commands, &parts, room);
+            command::place(&mut commands, parts, room);
         }
         if commands.is_empty() {
-            return Ok(assemble(&parts, &[], &[]));
+            return Ok(assemble(parts, &[], &[]));
         }
         // Boxed: a read of what is in memory does not carry the state that devices need.
-        let fetched = Box::pin(self.fetch_all(&commands)).await?;
-        Ok(assemble(&parts, &commands, &fetched))
+        let fetched = Box::pin(self.fetch_all(&commands, checks)).await?;
+        Ok(assemble(parts, &commands, &fetched))
     }
 
-    async fn fetch_all(self: &Rc<Self>, commands: &[Command]) -> Result<Vec<Fetched>, Errno> {
+    async fn fetch_all(
+        self: &Rc<Self>,
+        commands: &[Command],
+        checks: &Checks,
+    ) -> Result<Vec<Fetched>, Unread> {
         let mut fetched = Vec::with_capacity(commands.len());
         if let [command] = commands {
-            fetched.push(self.fetch(command).await?);
+            fetched.push(self.fetch(command, checks).await?);
         } else {
+            let checks = Rc::new(checks.clone());
             let mut tasks = Vec::with_capacity(commands.len());
             for command in commands {
                 let (client, command) = (Rc::clone(self), command.clone());
-                tasks.push(ring::spawn(async move { client.fetch(&command).await }));
+                let checks = Rc::clone(&checks);
+                tasks.push(ring::spawn(async move { client.fetch(&command, &checks).await }));
             }
             let mut failed = None;
             for task in tasks {
                 // All are waited for, so that none outlives the read.
-                match task.await.unwrap_or(Err(Errno::EIO)) {
+                match task.await.unwrap_or(Err(Unread::Failed(Errno::EIO))) {
                     Ok(bytes) => fetched.push(bytes),
-                    Err(errno) => failed = Some(errno),
+                    Err(unread) => failed = Some(unread),
                 }
             }
-            if let Some(errno) = failed {
-                return Err(errno);
+            if let Some(unread) = failed {
+                return Err(unread);
             }
         }
         Ok(fetched)
     }
 
-    async fn fetch(self: &Rc<Self>, command: &Command) -> Result<Fetched, Errno> {
+    async fn fetch(self: &Rc<Self>, command: &Command, checks: &Checks) -> Result<Fetched, Unread> {
         let Command { device, range, room } = command;
-        if let Some(room) = room {
+        let fetched = if let Some(room) = room {
             self.read_device_into(*device, range.start, room).await?;
-            return Ok(Fetched::Placed(room.clone()));
-        }
-        let length = (range.end - range.start) as usize;
-        self.read_device(*device, range.start, length).await.map(Fetched::Own)
+            Fetched::Placed(room.clone())
+        } else {
+            let length = (range.end - range.start) as usize;
+            Fetched::Own(self.read_device(*device, range.start, length).await?)
+        };
+        self.checked(command, fetched, checks).await
     }
 }
 

@@ -11,6 +11,7 @@ use crate::reservation::{Blocks, Memory, Reservation};
 use crate::session::SessionStamp;
 use protocol::attr::Layout;
 use protocol::client::{Answer, Call, ChangeCall};
+use protocol::sums::Sums;
 use protocol::{DeviceId, Errno, FILE_SIZE_MAX_BYTES, Rights, Timestamp};
 use ring::time::{now, timeout_at};
 use ring::{Buffer, Chunk};
@@ -337,6 +338,7 @@ impl Client {
     /// Gives a sealed fill its blocks and writes it to them.
     async fn write_out(self: Rc<Self>, inode: Rc<Inode>, mut sealed: Sealed) {
         let session = self.session.life.stamp();
+        let sums = self.make_sums(&sealed.bytes, sealed.block_size);
         let result = self.write_pieces(&mut sealed, session).await;
         let mut dirty = inode.dirty.borrow_mut();
         if dirty.fill(sealed.id).is_none() {
@@ -353,8 +355,13 @@ impl Client {
                 (SmallVec::new(), 0)
             }
         };
-        dirty.written(sealed.id, pieces, number);
+        dirty.written(sealed.id, pieces, sums.0, number);
         inode.written.notify();
+    }
+
+    /// The sums of blocks that are about to be written; none if none are made.
+    pub(crate) fn make_sums(&self, bytes: &[u8], block_size: u32) -> Sums {
+        if self.checksum { Sums::of_blocks(bytes, block_size as usize) } else { Sums::default() }
     }
 
     /// Answers where the fill went, and the number of the last write to the device.

@@ -167,6 +167,7 @@ impl Mounting {
             plain_data: self.config.plain_data,
             changes: Some(mount.changes()),
             inline_bytes: protocol::inline::INLINE_MAX_BYTES,
+            checksum: true,
         }
     }
 }

@@ -140,6 +140,7 @@ fn stalled(meta: SocketAddr, times: Times, stall: Duration) -> ring::thread::Joi
             plain_data: true,
             changes: None,
             inline_bytes: 0,
+            checksum: true,
         };
         let client = Client::start(config).await.unwrap();
         let before = client.session_id();

@@ -333,6 +333,7 @@ impl Machine {
                 changes: Some(notices.changes()),
                 // On every other machine small files lie with the service.
                 inline_bytes: (self.kernel_seed & 1) * protocol::inline::INLINE_MAX_BYTES,
+                checksum: true,
             };
             match Client::start(config).await {
                 Ok(client) => break client,

@@ -40,6 +40,7 @@ fn files(numbers: std::ops::Range<usize>) -> Vec<NewFile> {
         atime: Timestamp(7),
         mtime: Timestamp(8),
         bytes: Bytes(vec![number as u8; number]),
+        sum: None,
     };
     numbers.map(file).collect()
 }

@@ -258,6 +258,7 @@ fn files_made_at_once_are_told_to_the_own_cache() {
             atime: Timestamp(1),
             mtime: Timestamp(1),
             bytes: Bytes::default(),
+            sum: None,
         };
         let files = vec![new(b"a"), new(b"c")];
         scene.on(0, async |client| client.create_files(ROOT, files).await.unwrap()).await;

@@ -8,6 +8,7 @@ use crate::session::{ReadGuard, SessionStamp};
 use crate::space::Allocated;
 use protocol::client::{Answer, Call, ChangeCall};
 use protocol::space::NewAllocation;
+use protocol::sums::Sums;
 use protocol::{DeviceId, Errno, Extent, ExtentList, Generation, Place};
 use ring::Shared;
 use std::ops::Range;
@@ -37,6 +38,8 @@ pub(super) struct Copied {
     new: Vec<Extent>,
     device: DeviceId,
     allocated: Vec<Allocated>,
+    /// The sums of their blocks.
+    sums: Sums,
     /// The last write to the device.
     number: u64,
     session: SessionStamp,
@@ -132,9 +135,10 @@ impl Client {
         self.find_room().await?;
         // Writers need their memory more.
         let memory = self.dirty_budget.try_acquire(pieces.bytes() as usize).ok_or(Errno::EAGAIN)?;
-        let bytes = self.read_pieces(&pieces, info.block_size as usize).await?;
+        let bytes = self.read_pieces(inode, &pieces, info.block_size as usize).await?;
         let allowed = (pieces.commands / COMMANDS_SAVED_PARTS).max(1);
         let allocated = self.allocate_for(device, bytes.len(), info.block_size, allowed).await?;
+        let sums = self.make_sums(&bytes, info.block_size);
         let number = self.write_copy(&allocated, bytes, info.block_size, session).await?;
         drop(memory);
         let copied = Copied {
@@ -143,6 +147,7 @@ impl Client {
             new: extents_in(&pieces.runs, &allocated, info.block_size),
             device,
             allocated,
+            sums,
             number,
             session,
             commands: pieces.commands,
@@ -261,6 +266,7 @@ impl Client {
             generation,
             old: ExtentList(copied.old),
             allocations: copied.allocated.iter().map(name).collect(),
+            sums: copied.sums,
             new: ExtentList(copied.new),
         });
         match self.session.call_or_know(call).await {

@@ -6,6 +6,7 @@
 use super::{At, Dirty, Fill, FillId, FillState};
 use crate::extent_map::Run;
 use crate::space::Allocated;
+use crate::sums::Checks;
 use protocol::space::NewAllocation;
 use protocol::{AllocationId, DeviceId};
 use std::ops::Range;
@@ -15,6 +16,8 @@ use std::ops::Range;
 pub(crate) struct Named {
     /// As the commit says it.
     pub(crate) allocations: Vec<NewAllocation>,
+    /// The sums of their blocks, if sums are made.
+    pub(crate) sums: Vec<u32>,
     /// The same as blocks of fills.
     blocks: Vec<(FillId, Range<u32>)>,
 }
@@ -99,6 +102,9 @@ impl Dirty {
                             cut(piece, &blocks, &part);
                         let new = NewAllocation { allocation, blocks, incarnation, is_flushed };
                         named.allocations.push(new);
+                        if let Some(sums) = fill.sums.get(part.start as usize..part.end as usize) {
+                            named.sums.extend_from_slice(sums);
+                        }
                     }
                 }
             }
@@ -112,6 +118,20 @@ impl Dirty {
             named.blocks.extend(fresh.into_iter().map(|range| (id, range)));
         }
         named
+    }
+
+    /// Adds the sums of the blocks that a written run lies in to what a read checks.
+    pub(crate) fn add_sums(&self, run: &Run<At>, checks: &mut Checks) {
+        let Some(fill) = self.fills.get(&run.place.fill) else { return };
+        let touched = fill.blocks_of(run);
+        for (blocks, piece) in fill.pieces_by_block() {
+            for at in touched.start.max(blocks.start)..touched.end.min(blocks.end) {
+                let AllocationId { device, block } = piece.allocation;
+                if let Some(sum) = fill.sums.get(at as usize) {
+                    checks.push(device, block + u64::from(at - blocks.start), *sum);
+                }
+            }
+        }
     }
 
     /// A commit was not carried out: what it named is unnamed again.

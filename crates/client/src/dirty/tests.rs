@@ -30,7 +30,7 @@ fn fill(dirty: &mut Dirty, offsets: impl IntoIterator<Item = u64>) -> FillId {
         dirty.append(id, offset, (&Chunk::copy_from(&[1]), 0..1), reservation(1));
     }
     dirty.seal(id).unwrap();
-    dirty.written(id, Pieces::new(), 1);
+    dirty.written(id, Pieces::new(), Vec::new(), 1);
     id
 }
 
@@ -43,7 +43,8 @@ fn blocks(dirty: &mut Dirty, offsets: impl IntoIterator<Item = u64>, length: usi
     }
     dirty.seal(id).unwrap();
     let blocks = dirty.fills[&id].used.div_ceil(4096);
-    dirty.written(id, Pieces::from_elem((0, piece(1000, blocks)), 1), 1);
+    let sums = (0..blocks).collect();
+    dirty.written(id, Pieces::from_elem((0, piece(1000, blocks)), 1), sums, 1);
     id
 }
 

@@ -282,7 +282,7 @@ impl Client {
         if length == 0 || kept > KEPT_BYTES_MAX {
             return;
         }
-        let Ok((parts, _)) = self.plan(inode, range.clone(), &held) else { return };
+        let Ok(planned) = self.plan(inode, range.clone(), &held) else { return };
         self.read_ahead.kept.set(kept);
         self.read_ahead.read.set(self.read_ahead.read.get() + length);
         let room = self.read_ahead.room(length);
@@ -298,7 +298,8 @@ impl Client {
         inode.state.borrow_mut().ahead.pieces.push_back(Rc::clone(&piece));
         let (client, validity) = (Rc::clone(self), self.validity());
         ring::spawn(async move {
-            let chunks = client.carry_out(parts, place.as_ref()).await;
+            // What is wrong here, the reader finds for itself, and reports.
+            let chunks = client.carry_out(&planned.parts, &planned.checks, place.as_ref()).await;
             drop(held);
             let is_good = client.still_holds(&validity);
             let content = match chunks {

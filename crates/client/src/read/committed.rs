@@ -1,10 +1,11 @@
 //! Reading committed data for a copy of it: what lies on devices, past what is dirty or read ahead.
 
-use super::{AHEAD_BYTES, Asked, Part, Validity, command};
+use super::{AHEAD_BYTES, Asked, Part, Unread, Validity, command};
 use crate::client::Client;
 use crate::extent_map::Run;
 use crate::inode::Inode;
 use crate::session::ReadGuard;
+use crate::sums::Checks;
 use protocol::{DeviceId, Errno, Place, Rights};
 use ring::{Buffer, Chunk, Shared};
 use std::ops::Range;
@@ -14,6 +15,8 @@ use std::rc::Rc;
 pub(crate) struct Committed {
     /// In the order of the file.
     pub(crate) runs: Vec<Run<Place>>,
+    /// The sums of their blocks, and perhaps of others.
+    sums: Checks,
     /// They are all up to here.
     pub(crate) end: u64,
     /// Commands that reading them takes.
@@ -47,12 +50,13 @@ impl Client {
         let cached = {
             let state = inode.state.borrow();
             let may_use = state.rights.contains(Rights::READ);
-            may_use.then(|| state.extents(range.start, range.end)).flatten()
+            let known = may_use.then(|| state.extents(range.start, range.end)).flatten();
+            known.map(|(_, runs)| (self.sums_of(&state.sums, &runs), runs))
         };
-        let (mut runs, mut end) = if let Some((_, runs)) = cached {
-            (runs, range.end)
+        let (mut runs, mut end, sums) = if let Some((sums, runs)) = cached {
+            (runs, range.end, sums)
         } else {
-            let Asked { extents, covered_to, .. } =
+            let Asked { extents, covered_to, sums, .. } =
                 self.ask_extents(inode, range.start, AHEAD_BYTES).await?;
             let end = covered_to.min(range.end);
             let clipped = extents.iter().filter_map(|extent| extent.clip(range.start, end));
@@ -60,7 +64,7 @@ impl Client {
                 let length = u64::from(extent.length);
                 Run { offset: extent.offset, length, place: extent.place }
             };
-            (clipped.map(run).collect(), end)
+            (clipped.map(run).collect(), end, self.checks_of(&sums))
         };
         if let Some(next) = runs.get(count_max) {
             end = next.offset;
@@ -69,7 +73,7 @@ impl Client {
         let parts = self.parts_of(&runs)?;
         let commands = command::of_parts(&parts, |device| self.block_size(device))?.len();
         let held_bytes = self.held_by(&runs)?;
-        Ok(Committed { runs, end, commands, held_bytes, epoch, validity })
+        Ok(Committed { runs, sums, end, commands, held_bytes, epoch, validity })
     }
 
     fn parts_of(&self, runs: &[Run<Place>]) -> Result<Vec<Part>, Errno> {
@@ -100,17 +104,28 @@ impl Client {
     /// Reads pieces, one after the other, padded with zeros to a multiple of `block_size`.
     ///
     /// # Errors
-    /// EAGAIN if they may hold something else by now, EIO.
+    /// EAGAIN if they may hold something else by now; EIO, also where they do not have their checksum.
     pub(crate) async fn read_pieces(
         self: &Rc<Self>,
+        inode: &Inode,
         pieces: &Committed,
         block_size: usize,
     ) -> Result<Shared, Errno> {
-        let chunks = self.carry_out(self.parts_of(&pieces.runs)?, None).await?;
+        let unchecked = Checks::default();
+        let checks = if ring::mutant!("copy-unchecked") { &unchecked } else { &pieces.sums };
+        let parts = self.parts_of(&pieces.runs)?;
+        let chunks = self.carry_out(&parts, checks, None).await;
         if !self.still_holds(&pieces.validity) {
             return Err(Errno::EAGAIN);
         }
-        Ok(gather(&chunks, block_size))
+        match chunks {
+            Ok(chunks) => Ok(gather(&chunks, block_size)),
+            Err(Unread::Failed(errno)) => Err(errno),
+            Err(Unread::Wrong(wrong)) => {
+                self.note_wrong(inode.id, wrong);
+                Err(Errno::EIO)
+            }
+        }
     }
 }
 

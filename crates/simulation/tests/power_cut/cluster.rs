@@ -111,6 +111,7 @@ pub(crate) async fn start_node_with(
             plain_data: true,
             changes,
             inline_bytes: INLINE_BYTES.load(Ordering::Relaxed),
+            checksum: true,
         };
         *up.borrow_mut() = Some(Client::start(config).await.unwrap());
         std::future::pending::<()>().await;

@@ -1,0 +1,123 @@
+//! Checking what devices have answered against the sums of its blocks.
+//!
+//! A wrong block is read once more, to other memory: if it is right then, it was changed on the way here. If it is
+//! wrong again, the caller asks whether what it read by still holds. Wrong bytes are never handed over.
+
+use super::command::{Command, Fetched};
+use crate::client::Client;
+use crate::sums::{Checks, WrongBlock, blocks_at};
+use protocol::Errno;
+use protocol::sums::checksum;
+use ring::{Buffer, RegionSlice, Shared};
+use std::rc::Rc;
+
+/// Bytes of shared memory that are copied at a time to be summed.
+const COPY_BYTES: usize = 4 << 10;
+
+/// Why nothing was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// An error of a device or a call.
+    Failed(Errno),
+    /// A block does not have its sum. It may be another file's by now.
+    Wrong(WrongBlock),
+}
+
+impl From<Errno> for Unread {
+    fn from(errno: Errno) -> Unread {
+        Unread::Failed(errno)
+    }
+}
+
+/// Returns the sum of a part of memory that others may change. They do not: the device has answered.
+fn sum_of_region(slice: &RegionSlice, start: usize, length: usize) -> u32 {
+    let mut copy = [0; COPY_BYTES];
+    if length <= COPY_BYTES {
+        slice.range(start, length).copy_out(&mut copy[..length]);
+        return checksum(&copy[..length]);
+    }
+    checksum(&slice.range(start, length).to_buffer())
+}
+
+impl Fetched {
+    /// Returns the sum of a part of it.
+    fn sum(&self, start: usize, length: usize) -> u32 {
+        match self {
+            Fetched::Own(shared) => checksum(&shared[start..start + length]),
+            Fetched::Placed(slice) => sum_of_region(slice, start, length),
+        }
+    }
+
+    /// Puts right bytes in the place of wrong ones.
+    fn mend(self, mended: &[(usize, Shared)]) -> Fetched {
+        match self {
+            Fetched::Own(shared) => {
+                let mut whole = Buffer::copy_from(&shared);
+                for (start, bytes) in mended {
+                    whole[*start..*start + bytes.len()].copy_from_slice(bytes);
+                }
+                Fetched::Own(whole.freeze())
+            }
+            Fetched::Placed(slice) => {
+                for (start, bytes) in mended {
+                    slice.range(*start, bytes.len()).copy_in(bytes);
+                }
+                Fetched::Placed(slice)
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Checks what a command has read; what was changed on the way is replaced.
+    pub(super) async fn checked(
+        self: &Rc<Self>,
+        command: &Command,
+        fetched: Fetched,
+        checks: &Checks,
+    ) -> Result<Fetched, Unread> {
+        if checks.is_empty() || ring::mutant!("sum-unchecked") {
+            return Ok(fetched);
+        }
+        let block_size = u64::from(self.block_size(command.device)?);
+        let blocks =
+            blocks_at(command.range.start, command.range.end - command.range.start, block_size);
+        let checks = checks.within(command.device, blocks.clone());
+        let start_of = |block: u64| ((block - blocks.start) * block_size) as usize;
+        let is_wrong = |(_, block, sum): &&(_, u64, u32)| {
+            fetched.sum(start_of(*block), block_size as usize) != *sum
+        };
+        let wrong: Vec<(u64, u32)> =
+            checks.iter().filter(is_wrong).map(|(_, block, sum)| (*block, *sum)).collect();
+        if wrong.is_empty() {
+            return Ok(fetched);
+        }
+        // Boxed: hardly any read has this state.
+        let mended = Box::pin(self.read_again(command, &wrong, block_size)).await?;
+        let mended = mended.into_iter().map(|(block, bytes)| (start_of(block), bytes));
+        Ok(fetched.mend(&mended.collect::<Vec<_>>()))
+    }
+
+    /// Reads wrong blocks once more, to memory of their own.
+    async fn read_again(
+        self: &Rc<Self>,
+        command: &Command,
+        wrong: &[(u64, u32)],
+        block_size: u64,
+    ) -> Result<Vec<(u64, Shared)>, Unread> {
+        let device = command.device;
+        let mut mended = Vec::with_capacity(wrong.len());
+        for &(block, sum) in wrong {
+            let bytes = self.read_device(device, block * block_size, block_size as usize).await?;
+            if checksum(&bytes) != sum {
+                if ring::mutant!("wrong-bytes-handed-over") {
+                    continue;
+                }
+                return Err(Unread::Wrong(WrongBlock { device, block }));
+            }
+            self.note_repaired(device, block);
+            mended.push((block, bytes));
+        }
+        Ok(mended)
+    }
+}
