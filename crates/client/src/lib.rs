@@ -65,4 +65,4 @@ pub use lent::{Lending, LentCounts, LentName};
 pub use names::{Listing, Renamed, Setting};
 pub use read::AheadCounts;
 pub use session::{CallCounts, SessionConfig};
-pub use sums::{ChecksumCounts, Damage};
+pub use sums::{ChecksumCounts, ChecksumView, Damage};

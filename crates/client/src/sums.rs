@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Blocks of a group: few, so that a small file takes little.
@@ -196,10 +197,21 @@ pub struct ChecksumCounts {
     pub checksum_last: Option<Damage>,
 }
 
+/// What one client has found wrong, for other threads to look at.
+#[derive(Clone, Debug, Default)]
+pub struct ChecksumView(Arc<Mutex<ChecksumCounts>>);
+
+impl ChecksumView {
+    /// What was counted so far.
+    pub fn counts(&self) -> ChecksumCounts {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// What one client remembers of checksums that were wrong.
 #[derive(Debug, Default)]
 pub(crate) struct Mismatches {
-    counts: Cell<ChecksumCounts>,
+    counts: ChecksumView,
     named: RefCell<BTreeSet<(DeviceId, u64, InodeId)>>,
     repaired_logged: Cell<Option<Instant>>,
 }
@@ -207,13 +219,11 @@ pub(crate) struct Mismatches {
 impl Mismatches {
     /// What was counted so far.
     pub(crate) fn counts(&self) -> ChecksumCounts {
-        self.counts.get()
+        self.counts.counts()
     }
 
     fn count(&self, change: impl FnOnce(&mut ChecksumCounts)) {
-        let mut counts = self.counts.get();
-        change(&mut counts);
-        self.counts.set(counts);
+        change(&mut self.counts.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Returns whether the log is to say that bytes were changed on the way, which it does not for each of many.
@@ -237,6 +247,11 @@ impl Mismatches {
 }
 
 impl Client {
+    /// What was found wrong, for other threads to look at.
+    pub fn checksums(&self) -> ChecksumView {
+        self.mismatches.counts.clone()
+    }
+
     /// Takes note of a block whose bytes were wrong, and right when they were read again.
     pub(crate) fn note_repaired(&self, device: DeviceId, block: u64) {
         self.mismatches.count(|counts| counts.checksum_repaired += 1);

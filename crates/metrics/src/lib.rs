@@ -27,4 +27,4 @@ pub use family::{Family, Point};
 pub use histogram::Histogram;
 pub use operation::{Operation, record, start, start_at};
 pub use snapshot::{Counts, Running, Slow, Snapshot, Wait, snapshot};
-pub use values::{Source, Value, add_source};
+pub use values::{Notes, Source, Value, add_notes, add_source};

@@ -94,6 +94,9 @@ pub struct Snapshot {
     pub slow: Vec<Slow>,
     /// Numbers that are kept elsewhere.
     pub values: Vec<Value>,
+    /// Sentences about what is wrong.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// Adds up what all threads have counted.
@@ -117,7 +120,8 @@ pub fn snapshot() -> Snapshot {
     slow.sort_by_key(|one: &Slow| std::cmp::Reverse(one.ns));
     slow.truncate(SLOW_MAX);
     let operations = operations.into_values().filter(|counts| counts.latencies.count() > 0);
-    Snapshot { at_ns, operations: operations.collect(), running, slow, values: values::read() }
+    let (values, notes) = (values::read(), values::read_notes());
+    Snapshot { at_ns, operations: operations.collect(), running, slow, values, notes }
 }
 
 impl Wait {

@@ -47,6 +47,23 @@ pub fn add_source(source: Source) {
     SOURCES.lock().unwrap_or_else(PoisonError::into_inner).push(source);
 }
 
+/// Reads sentences about what is wrong. It runs on the thread of one who looks, and must not wait.
+pub type Notes = Box<dyn Fn() -> Vec<String> + Send>;
+
+static NOTES: Mutex<Vec<Notes>> = Mutex::new(Vec::new());
+
+/// Adds sentences about what is wrong, for the life of the process. They may name inodes: Prometheus does not get
+/// them.
+pub fn add_notes(notes: Notes) {
+    NOTES.lock().unwrap_or_else(PoisonError::into_inner).push(notes);
+}
+
+/// The sentences of all sources.
+pub(crate) fn read_notes() -> Vec<String> {
+    let sources = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
+    sources.iter().flat_map(|source| source()).collect()
+}
+
 /// The numbers of all sources.
 pub(crate) fn read() -> Vec<Value> {
     let sources = SOURCES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -46,6 +46,9 @@ pub struct NodeConfig {
     /// How FUSE requests travel.
     #[serde(default)]
     pub transport: FuseTransport,
+    /// Whether the mount makes checksums of what it writes, and checks those of what it reads.
+    #[serde(default)]
+    pub checksum: Checksum,
     /// How long both threads spin before they sleep.
     #[serde(default)]
     pub poll_us: ring::Spin,
@@ -78,6 +81,17 @@ pub enum FuseTransport {
     Device,
     /// `io_uring`, or an error.
     Uring,
+}
+
+/// Whether checksums of data are made and checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Checksum {
+    /// They are.
+    #[default]
+    On,
+    /// Neither: blocks are written without one, and read unchecked.
+    Off,
 }
 
 /// A device: a file, a block device, or memory.

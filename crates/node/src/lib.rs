@@ -15,7 +15,7 @@ mod local;
 mod mounting;
 mod node;
 
-pub use config::{DeviceConfig, FuseTransport, NodeConfig, parse_bytes};
+pub use config::{Checksum, DeviceConfig, FuseTransport, NodeConfig, parse_bytes};
 pub use devices::{NodeDevice, create_devices, open_devices};
 pub use error::NodeError;
 pub use fuse::{Mounter, Transport};

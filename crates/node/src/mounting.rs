@@ -1,10 +1,11 @@
 //! The mount's thread: a client of the file system with a FUSE front end.
 
-use crate::config::{FuseTransport, NodeConfig};
+use crate::config::{Checksum, FuseTransport, NodeConfig};
 use crate::error::NodeError;
 use crate::local::Local;
-use client::{Client, ClientConfig, SessionConfig};
+use client::{ChecksumCounts, ChecksumView, Client, ClientConfig, Damage, SessionConfig};
 use fuse::{Mounter, Negotiated, TransportChoice, Unmounter};
+use metrics::Value;
 use mount::{Mount, MountSettings};
 use ring::local::{Canceled, oneshot};
 use ring::mailbox;
@@ -110,6 +111,7 @@ impl Mounting {
         let settings = settings(&self.config, &self.mountpoint, self.mounter.clone());
         let mount = Mount::new(&settings).map_err(|error| error.to_string())?;
         let client = Client::start(self.client_config(&mount)).await?;
+        show_checksums(client.checksums());
         let unmounter = mount.unmounter();
         let (ended, mut end) = oneshot();
         let (agreed, agreement) = oneshot();
@@ -167,9 +169,44 @@ impl Mounting {
             plain_data: self.config.plain_data,
             changes: Some(mount.changes()),
             inline_bytes: protocol::inline::INLINE_MAX_BYTES,
-            checksum: true,
+            checksum: self.config.checksum == Checksum::On,
         }
     }
+}
+
+/// Shows what did not have its checksum to those who look at this process.
+fn show_checksums(view: ChecksumView) {
+    let noted = view.clone();
+    metrics::add_source(Box::new(move || {
+        let ChecksumCounts { checksum_repaired, checksum_wrong, .. } = view.counts();
+        let repaired =
+            "Blocks that did not have their checksum, and had it when they were read again";
+        let wrong = "Reads that failed because data did not have its checksum";
+        vec![
+            Value::counter("checksum_repaired", repaired, checksum_repaired),
+            Value::counter("checksum_wrong", wrong, checksum_wrong),
+        ]
+    }));
+    metrics::add_notes(Box::new(move || checksum_notes(&noted.counts())));
+}
+
+/// Sentences about data that did not have its checksum.
+fn checksum_notes(counts: &ChecksumCounts) -> Vec<String> {
+    let ChecksumCounts { checksum_repaired: repaired, checksum_wrong: wrong, checksum_last } =
+        counts;
+    let mut notes = Vec::new();
+    if *wrong > 0 {
+        let last = checksum_last.map_or(String::new(), |Damage { device, block, inode }| {
+            format!("; the last: block {block} of {device}, {inode}")
+        });
+        notes.push(format!("DAMAGED DATA: {wrong} reads failed because of a wrong checksum{last}"));
+    }
+    if *repaired > 0 {
+        notes.push(format!(
+            "{repaired} blocks were changed on the way and were right when read again"
+        ));
+    }
+    notes
 }
 
 /// Why a mount was not served at all.

@@ -99,13 +99,17 @@ fn print(
     if args.json {
         let operations: Vec<_> = operations.iter().map(as_json).collect();
         let value = json!({ "at_ns": now.at_ns, "seconds": over.map(|over| over.as_secs_f64()),
-            "operations": operations, "running": now.running, "slow": now.slow, "values": now.values });
+            "operations": operations, "running": now.running, "slow": now.slow, "values": now.values,
+            "notes": now.notes });
         println!("{}", serde_json::to_string(&value)?);
         return Ok(());
     }
     println!("{}", show::head(over.is_some()));
     for one in &operations {
         println!("{}", show::line(one, over));
+    }
+    for note in &now.notes {
+        println!("{note}");
     }
     println!("");
     Ok(())

@@ -125,6 +125,7 @@ fn print(status: &Status) {
     if let Some(keeper) = &status.keeper {
         print_keeper(keeper);
     }
+    print_notes(status);
     print_slow(status);
     for session in &status.sessions {
         println!(
@@ -156,6 +157,15 @@ fn print_keeper(keeper: &KeeperStatus) {
     }
     for death in &keeper.record.given_up {
         println!("  STAYS DEAD after three deaths in a minute: {}: {}", death.part, death.cause);
+    }
+}
+
+/// What processes say is wrong, as data without its checksum.
+fn print_notes(status: &Status) {
+    for node in &status.nodes {
+        for note in node.activity.iter().flat_map(|activity| &activity.notes) {
+            println!("{}: {note}", node.name);
+        }
     }
 }
 

@@ -105,6 +105,9 @@ pub(crate) struct UpArgs {
     /// Send data between nodes in the clear: programs on their network can read and change it
     #[arg(long)]
     plain_data: bool,
+    /// Make checksums of data, and check them when it is read
+    #[arg(long, value_enum, default_value_t, value_name = "WHETHER")]
+    checksum: Checksum,
     /// Not needed any more, as data between nodes is encrypted
     #[arg(long, hide = true)]
     insecure: bool,
@@ -173,6 +176,25 @@ enum Transport {
     Device,
     /// By `io_uring`, or fail.
     Uring,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Checksum {
+    /// A read gives the bytes that were written, or EIO.
+    #[default]
+    On,
+    /// Neither: to measure what they cost.
+    Off,
+}
+
+impl Checksum {
+    /// As a node's configuration has it.
+    fn name(self) -> &'static str {
+        match self {
+            Checksum::On => "on",
+            Checksum::Off => "off",
+        }
+    }
 }
 
 /// How it went.
@@ -320,6 +342,7 @@ impl UpArgs {
             engine: super::engine::insisted(),
             poll_us: self.poll_us,
             plain_data: self.plain_data,
+            checksum: self.checksum.name().into(),
             owner: self.owner()?,
             fuse_uring: self.fuse_uring,
             is_kept: !self.no_restart,

@@ -57,6 +57,7 @@ struct NodeFile<'a> {
     poll_us: ring::Spin,
     pid_file: &'a Path,
     plain_data: bool,
+    checksum: &'a str,
     device: [DeviceEntry<'a>; 1],
 }
 
@@ -271,6 +272,7 @@ impl Machine {
             poll_us: self.plan.poll_us,
             pid_file: &self.state.node_life(state),
             plain_data: self.plan.plain_data,
+            checksum: &self.plan.checksum,
             device: [DeviceEntry { path: state.device.as_deref(), size }],
         };
         let path = self.dir.join(&format!("{}.toml", node.name));

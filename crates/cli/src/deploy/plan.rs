@@ -75,6 +75,9 @@ pub(crate) struct Plan {
     pub(crate) poll_us: ring::Spin,
     /// Data between nodes travels in the clear.
     pub(crate) plain_data: bool,
+    /// Whether checksums of data are made and checked: `on` or `off`.
+    #[serde(default = "checksum_on")]
+    pub(crate) checksum: String,
     /// The user whom root makes the pool for.
     pub(crate) owner: Option<User>,
     /// Switch FUSE over `io_uring` on for the machine, or fail.
@@ -158,4 +161,9 @@ pub(crate) enum DevicePlan {
         /// Bytes.
         size: u64,
     },
+}
+
+/// What a plan of a version without that option means.
+fn checksum_on() -> String {
+    "on".into()
 }
