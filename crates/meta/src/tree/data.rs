@@ -51,7 +51,9 @@ fn check_sums(commit: &Commit<'_>) -> Result<(), Error> {
     if commit.sums.len() > SUMS_PER_MESSAGE_MAX {
         return Err(Errno::E2BIG.into());
     }
-    let is_right = commit.sums.is_empty() || commit.sums.len() as u64 == blocks;
+    let is_right = commit.sums.is_empty()
+        || commit.sums.len() as u64 == blocks
+        || ring::mutant!("sums-uncounted");
     if is_right { Ok(()) } else { Err(Errno::EINVAL.into()) }
 }
 

@@ -110,7 +110,8 @@ impl Transaction<'_> {
             if summed.last.replace((id, block)) == Some((id, block)) {
                 continue;
             }
-            let live = self.live_block(&mut summed.chunk, id, block)?;
+            let of = if ring::mutant!("sum-of-another-block") { block ^ 1 } else { block };
+            let live = self.live_block(&mut summed.chunk, id, of)?;
             if let Some(sum) = live.and_then(|live| live.sum) {
                 summed.sums.push(id, block, sum);
                 summed.count += 1;

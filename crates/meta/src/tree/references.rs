@@ -215,7 +215,9 @@ impl Transaction<'_> {
             };
             if count > 0 && !(*sum < 0 && ring::mutant!("first-reference-frees")) {
                 let flush_epoch = self.present_epoch(id.0, live.flush_epoch);
-                chunk.set(at, Some(Live { count, flush_epoch, ..live }));
+                let is_lost = *sum != 0 && ring::mutant!("sum-lost-on-recount");
+                let kept = if is_lost { None } else { live.sum };
+                chunk.set(at, Some(Live { count, flush_epoch, sum: kept, ..live }));
                 continue;
             }
             chunk.set(at, None);

@@ -12,7 +12,7 @@ use ring::SocketOptions;
 use ring::sim::{Node, Simulation};
 use ring::time::sleep;
 use rpc::{Credential, Guard};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -68,6 +68,11 @@ pub(crate) type Changes = Box<dyn Fn(Change)>;
 /// what becomes of data on devices.
 pub(crate) static INLINE_BYTES: AtomicU64 = AtomicU64::new(0);
 
+thread_local! {
+    /// The nodes, by number, whose clients make and check checksums; all, unless a test says otherwise.
+    pub(crate) static CHECKSUMS: Cell<u32> = const { Cell::new(u32::MAX) };
+}
+
 /// Starts a node with these devices; answers its client.
 pub(crate) async fn start_node_with(
     simulation: &(Node, Node),
@@ -82,6 +87,7 @@ pub(crate) async fn start_node_with(
         secret: PathBuf::new(),
         plain: true,
         plain_data: true,
+        checksum: node::Checksum::On,
         network_namespace: None,
         listen: SocketAddr::new(machine.address(), 0),
         mount: None,
@@ -111,7 +117,7 @@ pub(crate) async fn start_node_with(
             plain_data: true,
             changes,
             inline_bytes: INLINE_BYTES.load(Ordering::Relaxed),
-            checksum: true,
+            checksum: CHECKSUMS.get() & (1 << index) != 0,
         };
         *up.borrow_mut() = Some(Client::start(config).await.unwrap());
         std::future::pending::<()>().await;

@@ -5,13 +5,14 @@
 
 #[path = "../power_cut/cluster.rs"]
 mod cluster;
+pub(crate) mod flip;
 pub(crate) mod gate;
 
 use block::{Backing, Fault, FaultPlan, Incarnation, MemoryBacking};
 use client::{Client, OpenMode, Setting};
 pub(crate) use cluster::Changes;
 #[allow(unused_imports, reason = "each test uses a part of it")]
-pub(crate) use cluster::INLINE_BYTES;
+pub(crate) use cluster::{CHECKSUMS, INLINE_BYTES};
 use cluster::{machines, start_meta, start_node_with};
 use meta::store::{CrashPoint, MemoryStore};
 use node::NodeDevice;
