@@ -28,7 +28,9 @@ impl Client {
             return Err(Errno::EOPNOTSUPP);
         }
         if self.checksum {
-            files.iter_mut().for_each(|file| file.sum = Some(checksum(&file.bytes.0)));
+            for file in &mut files {
+                file.sum = Some(checksum(&file.bytes.0));
+            }
         }
         self.wait_for_names(parent).await;
         let names: Vec<Name> = files.iter().map(|file| file.name.clone()).collect();

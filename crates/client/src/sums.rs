@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn what_is_not_needed_goes() {
         let mut known = KnownSums::default();
-        (0..GROUPS_MIN as u64 + 1).for_each(|group| known.put(DEVICE, group * GROUP_BLOCKS, 1));
+        (0..=GROUPS_MIN as u64).for_each(|group| known.put(DEVICE, group * GROUP_BLOCKS, 1));
         assert!(known.may_be_stale());
         known.keep([(DEVICE, 3..5), (DEVICE, 40..41)].into_iter());
         assert!(!known.may_be_stale() && known.groups.len() == 2);

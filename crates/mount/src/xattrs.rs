@@ -189,8 +189,8 @@ mod tests {
         let given = |gid, handed_on| {
             let (name, bytes) = (b"a".to_vec(), protocol::inline::Bytes(Vec::new()));
             let (atime, mtime) = (protocol::Timestamp(0), protocol::Timestamp(0));
-            let (mode, uid, gid, sum) = (0o6755, 0, 0, None);
-            let mut file = NewFile { name, mode, uid, gid, atime, mtime, bytes, sum };
+            let (mode, uid, sum) = (0o6755, 0, None);
+            let mut file = NewFile { name, mode, uid, gid: 0, atime, mtime, bytes, sum };
             give(&mut file, (2, gid), handed_on);
             (file.mode, file.uid, file.gid)
         };

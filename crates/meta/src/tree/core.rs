@@ -432,14 +432,12 @@ impl Transaction<'_> {
                 let (old, sums, new) = (&old.0, &sums.0, &new.0);
                 self.compact(context, Compact { inode, generation, old, allocations, sums, new })
             }
-            ChangeCall::LeaseSpace { device, wanted_bytes } => {
-                let grant = self.lease_space(context.session, *device, *wanted_bytes)?;
-                Ok(Outcome::of(Answer::Space(grant)))
-            }
-            ChangeCall::ReturnSpace { device, free } => {
-                self.return_space(context.session, *device, free)?;
-                Ok(Outcome::of(Answer::Done))
-            }
+            ChangeCall::LeaseSpace { device, wanted_bytes } => self
+                .lease_space(context.session, *device, *wanted_bytes)
+                .map(|grant| Outcome::of(Answer::Space(grant))),
+            ChangeCall::ReturnSpace { device, free } => self
+                .return_space(context.session, *device, free)
+                .map(|()| Outcome::of(Answer::Done)),
             // The core carries `Fallocate` out in steps, before this, and keeps no locks.
             ChangeCall::Fallocate { .. } | ChangeCall::SetLock { .. } | ChangeCall::Unlock(_) => {
                 Err(Errno::EPROTO.into())

@@ -483,7 +483,7 @@ impl Driver {
     fn commit_inline(&mut self, index: Index, offset: u32, length: u32, value: u8) {
         let inode = self.any_file(index);
         let bytes = Bytes(vec![value; length as usize]);
-        let sum = (value % 2 == 0).then(|| checksum(&bytes.0));
+        let sum = value.is_multiple_of(2).then(|| checksum(&bytes.0));
         let run = InlineRun { offset, bytes, sum };
         let call = Call::Change(ChangeCall::Commit {
             sums: Sums::default(),
