@@ -6,6 +6,7 @@
 mod stage;
 
 use client::{ChecksumCounts, Client, Damage, OpenMode};
+use protocol::times::HEARTBEAT;
 use protocol::{DeviceId, Errno, InodeId};
 use ring::time::{sleep, timeout};
 use ring::{Buffer, Chunk, Region};
@@ -274,6 +275,8 @@ fn a_block_of_a_lost_session_is_not_called_damaged() {
         };
         stage.on(1, replace).await;
         stage.network.heal(&stage.nodes[0], &stage.meta);
+        // It has a new session, in which it may read again.
+        sleep(HEARTBEAT).await;
         gate.reads().release();
         let read = timeout(END_LASTS, read).await.expect("it ends").unwrap();
         // The file is gone by the time it is asked for anew.
@@ -304,7 +307,7 @@ fn what_a_device_has_lost_is_not_called_damaged() {
 #[test]
 fn a_compaction_copies_no_damage() {
     play(1, async |stage, flip| {
-        let blocks = 128;
+        let blocks = 64;
         let wear = async move |client: Rc<Client>| {
             let (handle, attr) = client.create(ROOT, b"a", SETTING, WRITE).await.unwrap();
             let (between, _) = client.create(ROOT, b"between", SETTING, WRITE).await.unwrap();
@@ -312,7 +315,7 @@ fn a_compaction_copies_no_damage() {
                 let at = block * 37 % blocks * BLOCK;
                 client.write(&handle, at, filled(1, 4096), false).await.unwrap();
                 client.flush(&handle).await.unwrap();
-                client.write(&between, block << 13, filled(9, 8192), false).await.unwrap();
+                client.write(&between, block << 15, filled(9, 32 << 10), false).await.unwrap();
                 client.flush(&between).await.unwrap();
             }
             client.release(&handle).await.unwrap();
