@@ -97,6 +97,11 @@ pub trait Backing: Send + Sync {
     /// The incarnation.
     fn incarnation(&self) -> Incarnation;
 
+    /// Whether it can never be written.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// A device for the calling thread, whose I/O goes to that thread's ring.
     fn attach(&self) -> Rc<dyn Device>;
 }

@@ -115,6 +115,26 @@ pub enum Error {
         /// The system's answer.
         source: Arc<io::Error>,
     },
+    /// A thin device has no space left for the write.
+    #[error("{access} of {len} bytes at {offset} failed: no space is left in the pool")]
+    NoSpace {
+        /// What was asked.
+        access: Access,
+        /// Byte offset.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// The device is read-only.
+    #[error("{access} of {len} bytes at {offset} failed: the device is read-only")]
+    ReadOnly {
+        /// What was asked.
+        access: Access,
+        /// Byte offset.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
     /// The device's shape makes no sense.
     #[error("{what}: {value} {expected}")]
     Geometry {
@@ -136,6 +156,8 @@ impl Error {
             Self::Short { .. } => libc::EIO,
             Self::Locked { .. } => libc::EBUSY,
             Self::MemoryLimit { .. } => libc::ENOMEM,
+            Self::NoSpace { .. } => libc::ENOSPC,
+            Self::ReadOnly { .. } => libc::EROFS,
             Self::Io { source, .. } | Self::Open { source, .. } => {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }

@@ -5,6 +5,7 @@ use ring::{Buffer, Chunk, Op, Segments};
 use std::fmt;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 /// The command that an operation belongs to, for its error.
@@ -47,47 +48,101 @@ enum State<T> {
     Over,
 }
 
+/// What learns when a command has ended, so that it knows when the device no longer touches a place.
+pub trait Watch {
+    /// A command has ended that was started under `token`.
+    fn ended(&self, token: usize);
+}
+
 /// The future of a device command. It is `Unpin` and may be polled by `&mut` in a race.
 #[must_use = "futures do nothing unless polled"]
-pub struct IoFuture<T> {
+pub struct IoFuture<T: 'static> {
     state: State<T>,
+    watch: Option<(Rc<dyn Watch>, usize)>,
 }
 
 impl<T> IoFuture<T> {
     /// One that is over already.
     pub fn ready(result: Result<T, Error>) -> Self {
-        Self { state: State::Ready(result) }
+        Self::of(State::Ready(result))
     }
 
     /// Any other future, in a box.
     pub fn boxed(future: impl Future<Output = Result<T, Error>> + 'static) -> Self {
-        Self { state: State::Boxed(Box::pin(future)) }
+        Self::of(State::Boxed(Box::pin(future)))
+    }
+
+    fn of(state: State<T>) -> Self {
+        Self { state, watch: None }
+    }
+
+    /// Tells `watch` when the device is done with the command, also if this future is dropped before. If
+    /// the thread's reactor ends before the command, `watch` does not learn of the end. A future has one
+    /// watch at most.
+    #[inline]
+    pub fn watched(mut self, watch: &Rc<impl Watch + 'static>, token: usize) -> Self {
+        debug_assert!(self.watch.is_none(), "the first watch would be lost");
+        if matches!(self.state, State::Ready(_)) {
+            watch.ended(token);
+        } else {
+            self.watch = Some((Rc::clone(watch) as Rc<dyn Watch>, token));
+        }
+        self
+    }
+}
+
+impl<T> Drop for IoFuture<T> {
+    /// The device goes on with a command whose future is dropped, so the watch has to wait for it.
+    fn drop(&mut self) {
+        let Some((watch, token)) = self.watch.take() else { return };
+        let state = std::mem::replace(&mut self.state, State::Over);
+        if ring::has_reactor() {
+            drop(ring::spawn(async move {
+                // The caller has gone, and what came of the command concerns nothing else.
+                let _ = Self::of(state).await;
+                watch.ended(token);
+            }));
+        }
     }
 }
 
 impl IoFuture<Chunk> {
+    /// The same read, whose chunk is not a view of the device: one that is, is copied.
+    #[inline]
+    pub fn lasting(mut self) -> Self {
+        self.state = match std::mem::replace(&mut self.state, State::Over) {
+            State::Ready(result) => State::Ready(result.map(Chunk::into_lasting)),
+            State::Boxed(future) => {
+                State::Boxed(Box::pin(async { Ok(future.await?.into_lasting()) }))
+            }
+            // A file's chunks are buffers.
+            state => state,
+        };
+        self
+    }
+
     pub(crate) fn read(op: Op<(io::Result<usize>, Buffer)>, command: Command) -> Self {
-        Self { state: State::Read(op, command, Chunk::from) }
+        Self::of(State::Read(op, command, Chunk::from))
     }
 }
 
 impl IoFuture<Segments> {
     pub(crate) fn read_into(op: Op<(io::Result<usize>, Segments)>, command: Command) -> Self {
-        Self { state: State::ReadInto(op, command, |segments| segments) }
+        Self::of(State::ReadInto(op, command, |segments| segments))
     }
 }
 
 impl IoFuture<()> {
     pub(crate) fn write(op: Op<(io::Result<()>, Chunk)>, command: Command) -> Self {
-        Self { state: State::Write(op, command, || ()) }
+        Self::of(State::Write(op, command, || ()))
     }
 
     pub(crate) fn write_chunks(op: Op<(io::Result<()>, Vec<Chunk>)>, command: Command) -> Self {
-        Self { state: State::WriteChunks(op, command, || ()) }
+        Self::of(State::WriteChunks(op, command, || ()))
     }
 
     pub(crate) fn plain(op: Op<io::Result<()>>, command: Command) -> Self {
-        Self { state: State::Plain(op, command, || ()) }
+        Self::of(State::Plain(op, command, || ()))
     }
 }
 
@@ -127,6 +182,9 @@ impl<T> Future for IoFuture<T> {
             }
         };
         self.state = State::Over;
+        if let Some((watch, token)) = self.watch.take() {
+            watch.ended(token);
+        }
         Poll::Ready(result)
     }
 }

@@ -23,7 +23,7 @@ pub use elevator::{Elevator, ElevatorOptions};
 pub use error::{Access, Error};
 pub use fault::{Fault, FaultCounts, FaultPlan};
 pub use file::{FileBacking, FileOptions, Fill, create};
-pub use future::IoFuture;
+pub use future::{IoFuture, Watch};
 pub use incarnation::Incarnation;
 pub use log::{Event, Log, Survival};
 pub use memory::MemoryBacking;

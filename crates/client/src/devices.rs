@@ -362,7 +362,7 @@ impl Client {
 
     /// Runs a command on a device on behalf of a session; a refused one is tried again once the
     /// session is admitted anew.
-    async fn command<T>(
+    async fn command<T: 'static>(
         self: &Rc<Self>,
         id: DeviceId,
         session: SessionStamp,

@@ -343,6 +343,11 @@ pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output> {
     spawn_on(None, future)
 }
 
+/// Whether [`spawn`] can be called: whether the thread has a reactor.
+pub fn has_reactor() -> bool {
+    crate::context::try_with_context(|_| ()).is_some()
+}
+
 /// As [`spawn`], on a simulated node (`None`: the spawning task's).
 pub(crate) fn spawn_on<F: Future + 'static>(node: Option<u32>, future: F) -> JoinHandle<F::Output> {
     let state = Rc::new(RefCell::new(JoinState { output: None, waker: None }));

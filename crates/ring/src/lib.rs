@@ -45,7 +45,7 @@ pub mod usage;
 
 pub use buffer::{Buffer, Shared};
 pub use chunk::{Chunk, Inline, Segment, Segments, scatter};
-pub use executor::{Aborted, JoinHandle, spawn, wake_after_others, yield_now};
+pub use executor::{Aborted, JoinHandle, has_reactor, spawn, wake_after_others, yield_now};
 pub use file::{File, OpenOptions};
 pub use file_queue::{Direction, FileQueue, FileQueueConfig};
 pub use handle::{Handle, UringCmd};

@@ -20,9 +20,11 @@ pub struct Namespace {
 
 impl Namespace {
     /// A namespace of a backing. `uuid` names it for good: hosts take two namespaces with one UUID
-    /// for two paths to the same blocks. A read-only one stays write protected.
+    /// for two paths to the same blocks. A read-only one, and one of a read-only backing, stays write
+    /// protected.
     pub fn new(nsid: Nsid, uuid: [u8; 16], backing: Arc<dyn Backing>, is_read_only: bool) -> Self {
         let geometry = backing.geometry();
+        let is_read_only = is_read_only || backing.is_read_only();
         Self {
             nsid,
             uuid,

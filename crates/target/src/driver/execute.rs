@@ -487,6 +487,7 @@ pub(crate) fn status_of(error: &block::Error) -> Status {
         block::Error::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE.do_not_retry(),
         block::Error::Unaligned { .. } => Status::INVALID_FIELD.do_not_retry(),
         _ if error.to_errno() == NO_SPACE => Status::CAPACITY_EXCEEDED.do_not_retry(),
+        block::Error::ReadOnly { .. } => Status::NAMESPACE_WRITE_PROTECTED.do_not_retry(),
         block::Error::Io { access, .. } | block::Error::Short { access, .. } => match access {
             Access::Read => Status::UNRECOVERED_READ_ERROR.do_not_retry(),
             _ => Status::WRITE_FAULT.do_not_retry(),
