@@ -13,6 +13,8 @@ pub struct Catalogue {
     pub promises: BTreeMap<String, String>,
     /// What the journal of a union keeps, by its number: tests run it, seeds do not.
     pub union: BTreeMap<String, String>,
+    /// What a pool of volumes keeps, by its number: tests run it, seeds do not.
+    pub volumes: BTreeMap<String, String>,
     /// The bugs.
     #[serde(rename = "mutant")]
     pub mutants: Vec<Mutant>,
@@ -25,7 +27,7 @@ pub struct Mutant {
     /// As its condition in the code names it.
     pub name: String,
     /// The rules that it breaks, with a space between two: numbers of [`Catalogue::invariants`],
-    /// [`Catalogue::promises`], [`Catalogue::union`] or docs/protocol.md.
+    /// [`Catalogue::promises`], [`Catalogue::union`], [`Catalogue::volumes`] or docs/protocol.md.
     pub rule: String,
     /// The file in which it is planted.
     pub file: String,

@@ -1,0 +1,309 @@
+//! A volume as a block device.
+
+use crate::commit;
+use crate::lane::Entrance;
+use crate::map::{Map, Range};
+use crate::shared::Shared;
+use crate::slow::{self, Pieces, Work};
+use block::{
+    Access, Backing, Device, DiscardEffect, Error, Geometry, Incarnation, IoFuture, Watch,
+};
+use ring::{Buffer, Chunk, Segments};
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// A volume in use. While there is one, the volume is neither removed nor resized.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) id: u64,
+    pub(crate) uuid: Uuid,
+    pub(crate) clusters: u32,
+    pub(crate) is_snapshot: bool,
+    pub(crate) map: Arc<Map>,
+}
+
+/// A volume that threads share.
+#[derive(Clone)]
+pub struct VolumeBacking {
+    shared: Arc<Shared>,
+    volume: Arc<Opened>,
+}
+
+impl VolumeBacking {
+    pub(crate) fn new(shared: Arc<Shared>, volume: Arc<Opened>) -> Self {
+        Self { shared, volume }
+    }
+
+    /// Its UUID.
+    pub fn uuid(&self) -> Uuid {
+        self.volume.uuid
+    }
+}
+
+impl fmt::Debug for VolumeBacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VolumeBacking").field("volume", &self.volume).finish_non_exhaustive()
+    }
+}
+
+fn geometry(shared: &Shared, volume: &Opened) -> Geometry {
+    let block_size = shared.inner.geometry().block_size;
+    let size = u64::from(volume.clusters) * u64::from(shared.layout.cluster_bytes);
+    Geometry {
+        block_size,
+        blocks: size / u64::from(block_size),
+        discard: DiscardEffect::Zeroes,
+        // Changes of the table are durable after a flush only.
+        has_volatile_cache: true,
+    }
+}
+
+impl Backing for VolumeBacking {
+    fn geometry(&self) -> Geometry {
+        geometry(&self.shared, &self.volume)
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation(self.shared.incarnation.0 ^ self.volume.uuid.as_u128())
+    }
+
+    /// Whether it is a snapshot.
+    fn is_read_only(&self) -> bool {
+        self.volume.is_snapshot
+    }
+
+    fn attach(&self) -> Rc<dyn Device> {
+        let parts = Parts {
+            inner: self.shared.inner.attach(),
+            entrance: self.shared.entrance(),
+            shared: Arc::clone(&self.shared),
+            volume: Arc::clone(&self.volume),
+            geometry: self.geometry(),
+            cluster_shift: self.shared.layout.cluster_bytes.trailing_zeros(),
+        };
+        Rc::new(VolumeDevice(Rc::new(parts)))
+    }
+}
+
+/// What a thread has of a volume.
+pub(crate) struct Parts {
+    pub(crate) inner: Rc<dyn Device>,
+    pub(crate) entrance: Rc<Entrance>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) volume: Arc<Opened>,
+    geometry: Geometry,
+    pub(crate) cluster_shift: u32,
+}
+
+impl Parts {
+    /// What a range of at least a byte is in the pool: its offset there if it is in one piece.
+    #[inline]
+    pub(crate) fn range(&self, offset: u64, len: u64, is_write: bool) -> Place {
+        let shift = self.cluster_shift;
+        let (first, last) = ((offset >> shift) as u32, ((offset + len - 1) >> shift) as u32);
+        match self.volume.map.range(first, last, is_write) {
+            Range::Whole(cluster) => {
+                let within = offset & ((1 << shift) - 1);
+                Place::At(self.shared.layout.cluster_offset(cluster) + within)
+            }
+            Range::Hole => Place::Hole,
+            Range::Mixed => Place::Mixed,
+        }
+    }
+}
+
+/// Where a range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At this byte of the pool's device, in one piece.
+    At(u64),
+    /// Nowhere: it is zeros.
+    Hole,
+    /// In pieces.
+    Mixed,
+}
+
+/// A thread's device.
+struct VolumeDevice(Rc<Parts>);
+
+impl VolumeDevice {
+    fn check(&self, access: Access, offset: u64, len: u64) -> Result<(), Error> {
+        self.0.geometry.check(access, offset, len)?;
+        let is_change = !matches!(access, Access::Read | Access::Flush);
+        if is_change && self.0.volume.is_snapshot {
+            return Err(Error::ReadOnly { access, offset, len });
+        }
+        Ok(())
+    }
+
+    /// Runs a command of the slow path as a task, which goes on if the caller goes away.
+    fn slowly<T: 'static, F>(
+        &self,
+        (access, offset, len): (Access, u64, u64),
+        run: impl FnOnce(Work) -> F,
+    ) -> IoFuture<T>
+    where
+        F: Future<Output = Result<T, Error>> + 'static,
+    {
+        let task = ring::spawn(run(Work { parts: Rc::clone(&self.0), access, offset, len }));
+        IoFuture::boxed(async move {
+            task.await.unwrap_or_else(|_| {
+                let source = Arc::new(io::Error::from(io::ErrorKind::Interrupted));
+                Err(Error::Io { access, offset, len, source })
+            })
+        })
+    }
+
+    fn write_pieces(&self, offset: u64, len: u64, pieces: Pieces) -> IoFuture<()> {
+        let what = (Access::Write, offset, len);
+        self.slowly(what, |work| slow::write(work, pieces))
+    }
+}
+
+impl Device for VolumeDevice {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation(self.0.shared.incarnation.0 ^ self.0.volume.uuid.as_u128())
+    }
+
+    fn read(&self, offset: u64, len: usize) -> IoFuture<Chunk> {
+        let checked = self.check(Access::Read, offset, len as u64);
+        if checked.is_err() || len == 0 {
+            return IoFuture::ready(checked.map(|()| Buffer::with_capacity(0).into()));
+        }
+        let Parts { inner, entrance, .. } = &*self.0;
+        let token = entrance.enter();
+        match self.0.range(offset, len as u64, false) {
+            // A view of the device could show another volume's bytes later.
+            Place::At(place) => inner.read(place, len).lasting().watched(entrance, token),
+            Place::Hole => {
+                entrance.ended(token);
+                IoFuture::ready(Ok(Buffer::zeroed(len).into()))
+            }
+            Place::Mixed => {
+                entrance.ended(token);
+                self.slowly((Access::Read, offset, len as u64), slow::read)
+            }
+        }
+    }
+
+    fn read_into(&self, offset: u64, mut segments: Segments) -> IoFuture<Segments> {
+        let len: usize = segments.iter().map(ring::Segment::len).sum();
+        let checked = self.check(Access::Read, offset, len as u64);
+        if checked.is_err() || len == 0 {
+            return IoFuture::ready(checked.map(|()| segments));
+        }
+        let Parts { inner, entrance, .. } = &*self.0;
+        let token = entrance.enter();
+        if let Place::At(place) = self.0.range(offset, len as u64, false) {
+            return inner.read_into(place, segments).watched(entrance, token);
+        }
+        entrance.ended(token);
+        let read = self.read(offset, len);
+        IoFuture::boxed(async move {
+            let chunk = read.await?;
+            ring::scatter(&chunk, &mut segments);
+            Ok(segments)
+        })
+    }
+
+    fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
+        let len = chunk.len() as u64;
+        let checked = self.check(Access::Write, offset, len);
+        if checked.is_err() || len == 0 {
+            return IoFuture::ready(checked);
+        }
+        let Parts { inner, entrance, .. } = &*self.0;
+        let token = entrance.enter();
+        if let Place::At(place) = self.0.range(offset, len, true) {
+            return inner.write(place, chunk).watched(entrance, token);
+        }
+        entrance.ended(token);
+        self.write_pieces(offset, len, Pieces::new(vec![chunk]))
+    }
+
+    fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
+        let len = chunks.iter().map(Chunk::len).sum::<usize>() as u64;
+        let checked = self.check(Access::Write, offset, len);
+        if checked.is_err() || len == 0 {
+            return IoFuture::ready(checked);
+        }
+        let Parts { inner, entrance, .. } = &*self.0;
+        let token = entrance.enter();
+        if let Place::At(place) = self.0.range(offset, len, true) {
+            return inner.write_chunks(place, chunks).watched(entrance, token);
+        }
+        entrance.ended(token);
+        self.write_pieces(offset, len, Pieces::new(chunks))
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        let Parts { inner, shared, .. } = &*self.0;
+        if shared.is_clean() {
+            return inner.flush();
+        }
+        let (shared, inner) = (Arc::clone(shared), Rc::clone(inner));
+        IoFuture::boxed(async move { commit::flush(&shared, &inner).await })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> IoFuture<()> {
+        let checked = self.check(Access::Discard, offset, len);
+        if checked.is_err() || len == 0 {
+            return IoFuture::ready(checked);
+        }
+        self.slowly((Access::Discard, offset, len), slow::clear)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> IoFuture<()> {
+        let checked = self.check(Access::WriteZeroes, offset, len);
+        if checked.is_err() || len == 0 {
+            return IoFuture::ready(checked);
+        }
+        self.slowly((Access::WriteZeroes, offset, len), slow::clear)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Pool;
+    use block::{Backing, MemoryBacking};
+    use ring::{Buffer, Config, Runtime};
+    use std::sync::Arc;
+
+    const CLUSTER: u64 = 64 << 10;
+
+    /// Goal: reads, and writes to clusters that are the volume's own, take no lock: they go on while it is
+    /// held. (Taking it again on one thread would panic or never end.)
+    #[test]
+    fn the_fast_path_takes_no_lock() {
+        Runtime::new(&Config::default()).unwrap().block_on(async {
+            let memory = MemoryBacking::new(8 << 20, 4096).unwrap();
+            Pool::format(&memory, CLUSTER as u32).await.unwrap();
+            let pool = Pool::open(Arc::new(memory)).await.unwrap();
+            pool.create("a", 4 * CLUSTER).await.unwrap();
+            let device = pool.volume("a").unwrap().attach();
+            let bytes = Buffer::copy_from(&vec![7; 2 * CLUSTER as usize]);
+            device.write(0, bytes.into()).await.unwrap();
+            device.flush().await.unwrap();
+            // A command starts when the method is called; memory has then done it.
+            let locked = pool.shared.lock();
+            let bytes = Buffer::copy_from(&[9; 8192]);
+            let write = device.write(CLUSTER - 4096, bytes.into());
+            let read = device.read(CLUSTER - 8192, 16384);
+            let hole = device.read(3 * CLUSTER, 4096);
+            let flush = device.flush();
+            drop(locked);
+            write.await.unwrap();
+            flush.await.unwrap();
+            let want = [vec![7; 4096], vec![9; 8192], vec![7; 4096]].concat();
+            assert!(*read.await.unwrap().to_bytes() == want);
+            assert!(*hole.await.unwrap().to_bytes() == [0; 4096]);
+        });
+    }
+}

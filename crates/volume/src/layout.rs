@@ -1,0 +1,139 @@
+//! Where what is on a pool's device.
+//!
+//! From the start: four superblocks of a page each (A, B, copy of A, copy of B), places (*slots*) for
+//! metadata pages, clusters of data from a multiple of the cluster size on. All of it follows from the
+//! device's size and the cluster size.
+
+use crate::error::Error;
+
+/// Bytes of a metadata page.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Entries of a map page: clusters of a volume.
+pub(crate) const ENTRIES: usize = 1016;
+/// Pointers of a root or index page.
+pub(crate) const POINTERS: usize = 508;
+/// Pages of superblocks.
+pub(crate) const SUPERBLOCKS: u64 = 4;
+
+/// Default cluster size in bytes.
+pub const CLUSTER_BYTES_DEFAULT: u32 = 256 << 10;
+/// Smallest cluster size in bytes.
+pub const CLUSTER_BYTES_MIN: u32 = 64 << 10;
+/// Largest cluster size in bytes.
+pub const CLUSTER_BYTES_MAX: u32 = 1 << 20;
+/// Most clusters of a pool, and of a volume.
+pub const CLUSTERS_MAX: u32 = 1 << 27;
+/// Most volumes of a pool, snapshots and clones included.
+pub const VOLUMES_MAX: usize = 1024;
+
+/// Most map and volume pages: what one root page can name.
+const POSITIONS_MAX: u64 = (POINTERS * POINTERS) as u64;
+/// A pool has room for this many times the map pages that name each of its clusters once, as snapshots
+/// and thin volumes need more than one.
+const MAPS_OF_POOL: u64 = 8;
+/// More of them, for small pools.
+const POSITIONS_MIN: u64 = 256;
+
+/// Where what is on a pool's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of the device that the pool uses.
+    pub size: u64,
+    /// Bytes of a cluster, a power of two.
+    pub cluster_bytes: u32,
+    /// Number of clusters.
+    pub clusters: u32,
+    /// Map and volume pages that the pool can have.
+    pub positions: u32,
+    /// Places for metadata pages.
+    pub slots: u32,
+    /// Byte offset of the first cluster.
+    pub data_start: u64,
+}
+
+impl Layout {
+    /// The layout of a device of `size` bytes.
+    ///
+    /// # Errors
+    /// [`Error::ClusterSize`], [`Error::PoolSize`].
+    pub fn new(size: u64, cluster_bytes: u32) -> Result<Self, Error> {
+        if !cluster_bytes.is_power_of_two()
+            || !(CLUSTER_BYTES_MIN..=CLUSTER_BYTES_MAX).contains(&cluster_bytes)
+        {
+            return Err(Error::ClusterSize(u64::from(cluster_bytes)));
+        }
+        let cluster = u64::from(cluster_bytes);
+        let clusters = size / cluster;
+        if clusters > u64::from(CLUSTERS_MAX) {
+            let problem =
+                "has more than 134217728 clusters: use larger clusters or a smaller device";
+            return Err(Error::PoolSize { size, problem });
+        }
+        let positions =
+            (MAPS_OF_POOL * clusters.div_ceil(ENTRIES as u64) + POSITIONS_MIN).min(POSITIONS_MAX);
+        // A commit may write all pages anew while those of the commit before must stay.
+        let slots = 2 * (positions + positions.div_ceil(POINTERS as u64) + 1);
+        let data_start = ((SUPERBLOCKS + slots) * PAGE_BYTES as u64).next_multiple_of(cluster);
+        let clusters = size.saturating_sub(data_start) / cluster;
+        if clusters == 0 {
+            let problem = "is too small for a pool, which needs at least 4 MiB";
+            return Err(Error::PoolSize { size, problem });
+        }
+        Ok(Self {
+            size,
+            cluster_bytes,
+            clusters: clusters as u32,
+            positions: positions as u32,
+            slots: slots as u32,
+            data_start,
+        })
+    }
+
+    /// Number of index pages.
+    pub(crate) fn indexes(&self) -> usize {
+        (self.positions as usize).div_ceil(POINTERS)
+    }
+
+    /// Byte offset of a slot, which is counted from 1.
+    pub(crate) fn slot_offset(&self, slot: u32) -> u64 {
+        assert!((1..=self.slots).contains(&slot), "slot {slot} of {}", self.slots);
+        (SUPERBLOCKS + u64::from(slot) - 1) * PAGE_BYTES as u64
+    }
+
+    /// Byte offset of a cluster.
+    pub(crate) fn cluster_offset(&self, cluster: u32) -> u64 {
+        assert!(cluster < self.clusters, "cluster {cluster} of {}", self.clusters);
+        self.data_start + u64::from(cluster) * u64::from(self.cluster_bytes)
+    }
+
+    /// Largest size of a volume in bytes.
+    pub fn volume_bytes_max(&self) -> u64 {
+        u64::from(CLUSTERS_MAX) * u64::from(self.cluster_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: parts of a pool do not overlap and lie on the device, for all sizes and clusters.
+    #[test]
+    fn parts_do_not_overlap() {
+        for shift in 16..=20 {
+            for size in [5 << 20, (7 << 20) + 4096, 1 << 30, (1 << 40) + 512, 5 << 40] {
+                let layout = Layout::new(size, 1 << shift).unwrap();
+                assert!(layout.slot_offset(layout.slots) + 4096 <= layout.data_start);
+                let end = layout.cluster_offset(layout.clusters - 1) + (1 << shift);
+                assert!(end <= size && size - end < 1 << shift);
+                assert_eq!(layout.data_start % (1 << shift), 0);
+                assert!(layout.indexes() <= POINTERS);
+            }
+        }
+        for (size, cluster) in
+            [(1 << 20, 1 << 16), (1 << 30, 3 << 16), (1 << 30, 1 << 21), (0, 1 << 16)]
+        {
+            assert!(Layout::new(size, cluster).is_err());
+        }
+        assert!(Layout::new(u64::MAX, 1 << 16).is_err());
+    }
+}

@@ -1,0 +1,251 @@
+//! A pool: formatting, opening, checking, listing.
+
+use crate::commit;
+use crate::device::{Opened, VolumeBacking};
+use crate::error::Error;
+use crate::layout::{Layout, PAGE_BYTES, SUPERBLOCKS};
+use crate::page::{self, Kind, Pointer};
+use crate::shared::Shared;
+use crate::superblock::{Flaw, Superblock};
+use crate::walk::{Loaded, Report, walk};
+use block::{Backing, Device};
+use ring::Buffer;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use uuid::Uuid;
+
+/// An open pool; clones are the same one. The device under it must have no other user: a
+/// [`FileBacking`](block::FileBacking) sees to that by its lock.
+///
+/// All asynchronous functions need a reactor. Changes are durable when they return.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    pub(crate) shared: Arc<Shared>,
+    warnings: Vec<String>,
+}
+
+/// A pool without a claim on it: it is open as long as something else keeps it.
+#[derive(Clone, Debug)]
+pub struct WeakPool(Weak<Shared>);
+
+impl WeakPool {
+    /// The pool, if it is still open.
+    pub fn upgrade(&self) -> Option<Pool> {
+        self.0.upgrade().map(|shared| Pool { shared, warnings: Vec::new() })
+    }
+}
+
+/// A volume as [`Pool::list`] shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Its name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Size in bytes.
+    pub size: u64,
+    /// Whether it is a snapshot, which is read-only.
+    pub is_snapshot: bool,
+    /// The volume that it was made of, if that is still there.
+    pub origin: Option<String>,
+    /// Bytes of the clusters that it has.
+    pub mapped: u64,
+    /// Bytes of those that no other volume has: what removing it frees.
+    pub own: u64,
+}
+
+/// How full a pool is, in bytes if not stated otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The pool's UUID.
+    pub uuid: Uuid,
+    /// Its layout.
+    pub layout: Layout,
+    /// All clusters.
+    pub size: u64,
+    /// Clusters that are free.
+    pub free: u64,
+    /// Map and volume pages in use, a number.
+    pub pages: u32,
+    /// Map and volume pages that there can be, a number.
+    pub pages_max: u32,
+}
+
+/// Whether there is a pool on a device, be it damaged.
+///
+/// # Errors
+/// If the device cannot be read.
+pub async fn has_pool(backing: &dyn Backing) -> Result<bool, Error> {
+    let device = backing.attach();
+    if device.geometry().size() < SUPERBLOCKS * PAGE_BYTES as u64
+        || device.geometry().block_size as usize > PAGE_BYTES
+    {
+        return Ok(false);
+    }
+    for page in 0..SUPERBLOCKS {
+        let chunk = device.read(page * PAGE_BYTES as u64, PAGE_BYTES).await?;
+        if Superblock::decode(&chunk.to_bytes()) != Err(Flaw::Magic) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl Pool {
+    /// Makes a pool without volumes; everything on the device is lost. A pool that was not finished is
+    /// none.
+    ///
+    /// # Errors
+    /// [`Error::ClusterSize`], [`Error::PoolSize`], [`Error::BlockSize`], [`Error::Device`].
+    pub async fn format(backing: &dyn Backing, cluster_bytes: u32) -> Result<Layout, Error> {
+        let device = backing.attach();
+        let geometry = device.geometry();
+        if geometry.block_size as usize > PAGE_BYTES {
+            return Err(Error::BlockSize(geometry.block_size));
+        }
+        let layout = Layout::new(geometry.size(), cluster_bytes)?;
+        // Space for metadata must not lack later, also where the file is sparse.
+        device.write_zeroes(0, layout.data_start).await?;
+        device.flush().await?;
+        let pointers = vec![Pointer::NONE; layout.indexes()];
+        let root = page::encode_pointers(Kind::Root, 0, 0, &pointers);
+        let pointer = Pointer { slot: 1, crc: root.crc };
+        device.write(layout.slot_offset(1), Buffer::copy_from(&root.bytes).into()).await?;
+        device.flush().await?;
+        let mut bytes = [0; 16];
+        ring::random::fill(&mut bytes);
+        let superblock = Superblock {
+            generation: 0,
+            uuid: uuid::Builder::from_random_bytes(bytes).into_uuid(),
+            layout,
+            root: pointer,
+            next_id: 1,
+            pages: 0,
+            volumes: 0,
+            mapped: 0,
+        };
+        commit::write_superblock(&*device, &superblock).await?;
+        commit::write_superblock(&*device, &Superblock { generation: 1, ..superblock }).await?;
+        device.flush().await?;
+        Ok(layout)
+    }
+
+    /// Opens a pool.
+    ///
+    /// # Errors
+    /// [`Error::NotAPool`], [`Error::Version`], [`Error::Damaged`], [`Error::BlockSize`],
+    /// [`Error::Device`].
+    pub async fn open(backing: Arc<dyn Backing>) -> Result<Self, Error> {
+        let (report, loaded) = walk(&*backing.attach()).await?;
+        let damaged = |first: &str| Error::Damaged { first: first.into(), count: report.count };
+        if let Some(finding) = report.fatal() {
+            return Err(damaged(&finding.text));
+        }
+        let Some(Loaded { superblock, state }) = loaded else {
+            return Err(damaged("its metadata cannot be read"));
+        };
+        let Superblock { layout, uuid, .. } = superblock;
+        let shared = Arc::new(Shared::new(backing, layout, uuid, state));
+        let warnings = report.findings.into_iter().map(|finding| finding.text).collect();
+        Ok(Self { shared, warnings })
+    }
+
+    /// Reads all metadata and compares them with each other; changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotAPool`], [`Error::Version`], [`Error::BlockSize`], [`Error::Device`]; damage is in the
+    /// report.
+    pub async fn check(backing: &dyn Backing) -> Result<Report, Error> {
+        Ok(walk(&*backing.attach()).await?.0)
+    }
+
+    /// Damage that was found when the pool was opened, and that it makes good for by a second copy.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// How full it is.
+    pub fn usage(&self) -> Usage {
+        let state = self.shared.lock();
+        let layout = self.shared.layout;
+        let bytes = |clusters: u32| u64::from(clusters) * u64::from(layout.cluster_bytes);
+        Usage {
+            uuid: self.shared.uuid,
+            layout,
+            size: bytes(layout.clusters),
+            free: bytes(state.clusters.free()),
+            pages: state.pages.live(),
+            pages_max: layout.positions,
+        }
+    }
+
+    /// All volumes by their names.
+    pub fn list(&self) -> Vec<VolumeInfo> {
+        let state = self.shared.lock();
+        let cluster = u64::from(self.shared.layout.cluster_bytes);
+        let info = |volume: &crate::state::Volume| {
+            let record = &volume.record;
+            let places = volume.map.all().filter_map(|(_, entry)| entry.cluster());
+            let own = places.filter(|place| state.clusters.references(*place) == 1).count() as u64;
+            VolumeInfo {
+                name: record.name.clone(),
+                uuid: record.uuid,
+                size: u64::from(record.clusters) * cluster,
+                is_snapshot: record.is_snapshot,
+                origin: state.volumes.get(&record.origin).map(|it| it.record.name.clone()),
+                mapped: u64::from(record.mapped) * cluster,
+                own: own * cluster,
+            }
+        };
+        let mut volumes: Vec<VolumeInfo> = state.volumes.values().map(info).collect();
+        volumes.sort_by(|one, other| one.name.cmp(&other.name));
+        volumes
+    }
+
+    /// Opens a volume; several may use it.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchVolume`].
+    pub fn volume(&self, name: &str) -> Result<VolumeBacking, Error> {
+        let mut state = self.shared.lock();
+        let id = state.find(name)?;
+        let volume = state.volume(id);
+        let opened = volume.opened.upgrade().unwrap_or_else(|| {
+            Arc::new(Opened {
+                id,
+                uuid: volume.record.uuid,
+                clusters: volume.record.clusters,
+                is_snapshot: volume.record.is_snapshot,
+                map: Arc::clone(&volume.map),
+            })
+        });
+        volume.opened = Arc::downgrade(&opened);
+        drop(state);
+        Ok(VolumeBacking::new(Arc::clone(&self.shared), opened))
+    }
+
+    /// Makes everything durable, of all volumes.
+    ///
+    /// # Errors
+    /// If the device fails, or has failed before.
+    pub async fn flush(&self) -> Result<(), Error> {
+        Ok(commit::flush(&self.shared, &self.device()).await?)
+    }
+
+    /// Makes everything durable and gives the pool up. It stays open as long as its volumes are.
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub async fn close(self) -> Result<(), Error> {
+        self.flush().await
+    }
+
+    /// The same pool, without keeping it open.
+    pub fn downgrade(&self) -> WeakPool {
+        WeakPool(Arc::downgrade(&self.shared))
+    }
+
+    pub(crate) fn device(&self) -> Rc<dyn Device> {
+        self.shared.inner.attach()
+    }
+}
