@@ -29,6 +29,7 @@ mod top;
 mod trace;
 pub(crate) mod union;
 pub(crate) mod up;
+mod volume;
 
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
@@ -120,6 +121,8 @@ enum Command {
     Union(union::UnionArgs),
     /// Create a job's file system from its nodes' SSDs.
     Up(Box<up::UpArgs>),
+    /// Create and manage thin volumes, snapshots and clones in a pool, which is a file or device.
+    Volume(volume::VolumeArgs),
 }
 
 /// The default of `TSUMUGI_LOG`. The painter of charts would warn of each line and band without an extent.
@@ -176,6 +179,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Trace(args) => trace::run(&args),
         Command::Union(args) => union::run(args),
         Command::Up(args) => up::run(&args),
+        Command::Volume(args) => volume::run(args),
     }
 }
 

@@ -10,7 +10,7 @@ mod identity;
 pub(crate) mod kernel;
 mod namespace;
 mod report;
-mod size;
+pub(super) mod size;
 
 use super::engine::Engine;
 use crate::signals::Signals;
@@ -49,6 +49,9 @@ Examples:
   A second target on the same machine, with its own name:
     tsumugi target --listen 127.0.0.1:4421 --namespace file:/scratch/other,size=4G \\
         --nqn nqn.2026-01.org.example:$(hostname):other
+
+  Two volumes of a pool, see `tsumugi volume`:
+    tsumugi target --namespace volume:/scratch/pool/a --namespace volume:/scratch/pool/b
 
   A disk, for other machines, on two cores that spin shortly before they sleep:
     tsumugi target --listen 10.0.0.7:4420 --insecure --cores 2 --poll-us 50 \\
@@ -104,8 +107,8 @@ pub(crate) struct TargetArgs {
     #[arg(
         long,
         value_name = "NAMESPACE",
-        help = "A namespace: file:PATH[,size=4G], memory:512M or \
-        a block device; with options nsid=N, uuid=UUID, block-size=BYTES, read-only, buffered, \
+        help = "A namespace: file:PATH[,size=4G], memory:512M, \
+        volume:POOL/NAME or a block device; with options nsid=N, uuid=UUID, block-size=BYTES, read-only, buffered, \
         lazy (reserves memory as it is written, not at the start); may be repeated"
     )]
     namespace: Vec<NamespaceSettings>,
@@ -285,7 +288,7 @@ async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsyste
     let mut uuids = Vec::new();
     for namespace in &settings.namespaces {
         namespace.prepare().await?;
-        uuids.push(namespace.uuid()?);
+        uuids.push(namespace.uuid().await?);
     }
     let named = settings.namespaces.iter().zip(&uuids);
     let persistent: Vec<Uuid> =

@@ -1,5 +1,7 @@
 //! What a namespace is made of: how it is written on the command line, and how it is opened.
 
+mod volume;
+
 use super::{identity, size};
 use anyhow::{Context, bail};
 use block::{Backing, FileBacking, FileOptions, Fill, Incarnation, MemoryBacking};
@@ -22,6 +24,8 @@ pub(super) struct NamespaceSettings {
     memory: Option<u64>,
     /// A file or block device.
     path: Option<PathBuf>,
+    /// A volume of a pool: the pool's path, a slash and the volume's name.
+    volume: Option<String>,
     /// Size that the file is made with if it is not there.
     #[serde(deserialize_with = "size::deserialize")]
     size: Option<u64>,
@@ -44,11 +48,15 @@ impl FromStr for NamespaceSettings {
         let mut settings = Self::default();
         if let Some(bytes) = what.strip_prefix("memory:") {
             settings.memory = Some(size::parse(bytes)?);
+        } else if let Some(volume) = what.strip_prefix("volume:") {
+            volume::split(volume)?;
+            settings.volume = Some(volume.into());
         } else {
             let path = what.strip_prefix("file:").unwrap_or(what);
             if path.is_empty() || (path == what && !path.starts_with('/')) {
                 return Err(format!(
-                    "{what:?} is not a namespace: write file:PATH, memory:SIZE or /dev/NAME"
+                    "{what:?} is not a namespace: write file:PATH, memory:SIZE, \
+                     volume:POOL/NAME or /dev/NAME"
                 ));
             }
             settings.path = Some(path.into());
@@ -87,7 +95,7 @@ impl NamespaceSettings {
 
     /// Whether its blocks outlive the target.
     pub(super) fn is_persistent(&self) -> bool {
-        self.path.is_some()
+        self.path.is_some() || self.volume.is_some()
     }
 
     /// The file or block device that it is made of, if it is.
@@ -118,11 +126,14 @@ impl NamespaceSettings {
     }
 
     /// The namespace's name, by which hosts recognise it: the one that was given, else one of the
-    /// store's own, the same at each start, or of memory a new one. The file has to be there.
+    /// store's own, the same at each start, or of memory a new one. The file or volume has to be there.
     ///
     /// # Errors
-    /// If the file or device cannot be examined.
-    pub(super) fn uuid(&self) -> anyhow::Result<Uuid> {
+    /// If the file, device or pool cannot be examined.
+    pub(super) async fn uuid(&self) -> anyhow::Result<Uuid> {
+        if let (None, Some(volume)) = (self.uuid, &self.volume) {
+            return volume::uuid(volume, self.buffered).await;
+        }
         match (self.uuid, &self.path) {
             (Some(uuid), _) => Ok(uuid),
             (None, Some(path)) => identity::of_path(path),
@@ -152,7 +163,16 @@ impl NamespaceSettings {
 
     /// Opens what the namespace is made of, after [`Self::prepare`].
     pub(super) async fn open(&self, uuid: Uuid) -> anyhow::Result<Arc<dyn Backing>> {
+        if let (None, None, Some(volume)) = (&self.path, self.memory, &self.volume) {
+            if self.size.is_some() || self.block_size.is_some() || self.lazy {
+                bail!("size, block-size and lazy are not for volumes: the pool has set these");
+            }
+            return volume::open(volume, self.buffered).await;
+        }
         match (&self.path, self.memory) {
+            _ if self.volume.is_some() => {
+                bail!("a namespace of a volume has neither memory nor path")
+            }
             (None, Some(bytes)) => {
                 if self.size.is_some() || self.buffered {
                     bail!("size and buffered are for files, not for memory");
@@ -251,7 +271,21 @@ mod tests {
         assert!(file.read_only);
         let device: NamespaceSettings = "/dev/x".parse().unwrap();
         assert_eq!(device.path, Some("/dev/x".into()));
-        for wrong in ["", "disk", "file:", "memory:", "file:a,colour=red", "memory:1G,nsid=x"] {
+        let volume: NamespaceSettings = "volume:/a/pool/one,nsid=2,buffered".parse().unwrap();
+        assert_eq!(volume.volume.as_deref(), Some("/a/pool/one"));
+        assert!(volume.is_persistent() && volume.buffered);
+        for wrong in [
+            "",
+            "disk",
+            "volume:",
+            "volume:pool",
+            "volume:pool/",
+            "volume:/one",
+            "file:",
+            "memory:",
+            "file:a,colour=red",
+            "memory:1G,nsid=x",
+        ] {
             assert!(wrong.parse::<NamespaceSettings>().is_err(), "{wrong}");
         }
     }

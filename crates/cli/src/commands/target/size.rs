@@ -4,7 +4,7 @@
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn parse(text: &str) -> Result<u64, String> {
+pub(in crate::commands) fn parse(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size: write e.g. 4096, 512M or 4G");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);
@@ -21,7 +21,7 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// `bytes` in the largest binary unit that divides it.
-pub(super) fn format(bytes: u64) -> String {
+pub(in crate::commands) fn format(bytes: u64) -> String {
     for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
             return format!("{} {unit}", bytes >> shift);

@@ -1,0 +1,113 @@
+//! Namespaces that are volumes. A pool is opened once in a process, whatever number of its volumes is
+//! exported, and is closed when none is any more.
+
+use anyhow::{Context, bail};
+use block::{Backing, FileBacking, FileOptions, Incarnation};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uuid::Uuid;
+use volume::{Pool, WeakPool};
+
+/// A pool that is open, or was.
+struct Known {
+    /// The canonical path.
+    path: PathBuf,
+    is_buffered: bool,
+    pool: WeakPool,
+    /// Keeps the pool open from when a volume's UUID was asked for until the volume is opened.
+    kept: Option<Pool>,
+}
+
+static POOLS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+fn pools() -> MutexGuard<'static, Vec<Known>> {
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pool's path and the volume's name of `POOL/NAME`.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn split(text: &str) -> Result<(&Path, &str), String> {
+    match text.rsplit_once('/') {
+        Some((pool, name)) if !pool.is_empty() && !name.is_empty() => Ok((Path::new(pool), name)),
+        _ => Err(format!("{text:?} is not a volume: write volume:POOL/NAME, where POOL is a path")),
+    }
+}
+
+/// The UUID of a volume, from then on of its namespace.
+///
+/// # Errors
+/// If the pool cannot be opened or has no such volume.
+pub(super) async fn uuid(text: &str, is_buffered: bool) -> anyhow::Result<Uuid> {
+    let (path, name) = split(text).map_err(anyhow::Error::msg)?;
+    let pool = pool(path, is_buffered).await?;
+    let volume = pool.volume(name).with_context(|| format!("cannot open {text}"))?;
+    keep(path, Some(pool))?;
+    Ok(volume.uuid())
+}
+
+/// Opens a volume.
+///
+/// # Errors
+/// If the pool cannot be opened or has no such volume.
+pub(super) async fn open(text: &str, is_buffered: bool) -> anyhow::Result<Arc<dyn Backing>> {
+    let (path, name) = split(text).map_err(anyhow::Error::msg)?;
+    let pool = pool(path, is_buffered).await?;
+    let volume = pool.volume(name);
+    keep(path, None)?;
+    Ok(Arc::new(volume.with_context(|| format!("cannot open {text}"))?))
+}
+
+fn canonical(path: &Path) -> anyhow::Result<PathBuf> {
+    path.canonicalize().with_context(|| format!("cannot examine {}", path.display()))
+}
+
+/// Keeps a pool open, or no longer.
+fn keep(path: &Path, pool: Option<Pool>) -> anyhow::Result<()> {
+    let path = canonical(path)?;
+    if let Some(known) = pools().iter_mut().find(|known| known.path == path) {
+        known.kept = pool;
+    }
+    Ok(())
+}
+
+/// The pool at `path`, if this process has it open.
+fn known(path: &Path, is_buffered: bool) -> anyhow::Result<Option<Pool>> {
+    let mut pools = pools();
+    pools.retain(|known| known.pool.upgrade().is_some());
+    let Some(known) = pools.iter().find(|known| known.path == path) else { return Ok(None) };
+    if known.is_buffered != is_buffered {
+        bail!("{}: give buffered for all volumes of a pool, or for none", path.display());
+    }
+    Ok(known.pool.upgrade())
+}
+
+async fn pool(path: &Path, is_buffered: bool) -> anyhow::Result<Pool> {
+    let path = canonical(path)?;
+    if let Some(pool) = known(&path, is_buffered)? {
+        return Ok(pool);
+    }
+    let options = FileOptions {
+        block_size: None,
+        direct: !is_buffered,
+        preallocated: false,
+        incarnation: Incarnation::random(),
+    };
+    let backing = match FileBacking::open_patiently(&path, &options).await {
+        Ok(backing) => backing,
+        // Another task of this process may have opened it meanwhile.
+        Err(error @ block::Error::Locked { .. }) => {
+            return known(&path, is_buffered)?.ok_or_else(|| error.into());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let opened = Pool::open(Arc::new(backing)).await;
+    let pool = opened.with_context(|| format!("cannot open pool {}", path.display()))?;
+    for warning in pool.warnings() {
+        eprintln!("tsumugi: pool {}: {warning}; a copy of it is used", path.display());
+    }
+    let pool_weak = pool.downgrade();
+    pools().push(Known { path, is_buffered, pool: pool_weak, kept: None });
+    Ok(pool)
+}
