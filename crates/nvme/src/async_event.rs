@@ -33,6 +33,9 @@ impl AsyncEvent {
     /// The attributes of a namespace, or the list of active namespaces, changed.
     pub const NAMESPACE_ATTRIBUTES_CHANGED: Self =
         Self { event_type: Self::TYPE_NOTICE, info: 0x00, log_page: lid::CHANGED_NAMESPACES };
+    /// A reservation notification is available.
+    pub const RESERVATION_LOG_AVAILABLE: Self =
+        Self { event_type: Self::TYPE_IO_COMMAND, info: 0, log_page: lid::RESERVATION_NOTIFICATION };
     /// ANA states changed.
     pub const ANA_CHANGED: Self =
         Self { event_type: Self::TYPE_NOTICE, info: 0x03, log_page: lid::ANA };

@@ -6,9 +6,14 @@
 
 mod admin;
 mod io;
+mod reservation;
 
 pub use admin::{Abort, Feature, FeatureSelect, GetLogPage, Identify, SetFeatures};
 pub use io::{DatasetManagement, DsmRange, ReadWrite};
+pub use reservation::{
+    AcquireAction, RegisterAction, ReservationAcquire, ReservationRegister, ReservationRelease,
+    ReservationReport,
+};
 
 use crate::opcode::{self, AdminOpcode, DataDirection, FabricsType, NvmOpcode};
 use crate::{CommandId, Nsid, SglDescriptor, U16, U32, U64};

@@ -29,6 +29,7 @@ pub mod log_page;
 mod nqn;
 pub mod opcode;
 pub mod property;
+pub mod reservation;
 pub mod sgl;
 pub mod status;
 pub mod tcp;

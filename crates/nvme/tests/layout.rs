@@ -97,3 +97,16 @@ fn pdus() {
     assert_offsets!(C2hData: ch = 0, cccid = 8, datao = 12, datal = 16);
     assert_offsets!(R2t: ch = 0, cccid = 8, ttag = 10, r2to = 12, r2tl = 16);
 }
+
+#[test]
+fn reservations() {
+    // Goal: base figures 265, 460, 465, 473 and 475.
+    assert_offsets!(nvme::reservation::ReservationStatus: generation = 0, rtype = 4, regctl = 5,
+        ptpls = 9, rsvd10 = 10);
+    assert_offsets!(nvme::reservation::RegisteredController: cntlid = 0, rcsts = 2, rkey = 8,
+        hostid = 16, rsvd32 = 32);
+    assert_offsets!(nvme::reservation::RegisterKeys: crkey = 0, nrkey = 8);
+    assert_offsets!(nvme::reservation::AcquireKeys: crkey = 0, prkey = 8);
+    assert_offsets!(nvme::reservation::ReservationNotification: lpc = 0, rnlpt = 8, nalp = 9,
+        nsid = 12, rsvd16 = 16);
+}
