@@ -10,16 +10,19 @@ mod health;
 mod identify;
 mod log;
 mod property;
+mod reservation;
 
 pub use event::EventKind;
 
 use crate::limits::Limits;
 use crate::queue_pair::Tag;
+use crate::reservation::NoticeLog;
 use crate::signal::{self, Signal};
 use crate::subsystem::Subsystem;
 use crate::target::{ConnectFailure, Link, Target};
 use event::Events;
 use health::Thresholds;
+use reservation::Later;
 use nvme::fabrics::ConnectInvalid;
 use nvme::log_page::ErrorEntry;
 use nvme::opcode::{AdminOpcode, FabricsType};
@@ -56,6 +59,8 @@ pub struct Association {
     admin: Arc<Signal>,
     io_queues: Mutex<BTreeMap<u16, Arc<Signal>>>,
     errors: Mutex<Errors>,
+    /// Reservation notifications for the host.
+    notices: Mutex<NoticeLog>,
     /// Tasks that wait until no queue pair is left.
     waiters: Mutex<Vec<Waker>>,
 }
@@ -218,7 +223,7 @@ fn has_ending(queues: &BTreeMap<u16, Arc<Signal>>) -> bool {
 pub enum Reply {
     /// With a status and a result, and data for the host if it succeeded and has any.
     Done(Status, u64, Option<Buffer>),
-    /// Not yet: it is an Asynchronous Event Request, which the controller keeps.
+    /// Not yet: it is an Asynchronous Event Request, which the controller keeps, or needs I/O.
     Held,
 }
 
@@ -261,6 +266,8 @@ pub struct Controller {
     deadline: Option<Instant>,
     events: Events,
     thresholds: Thresholds,
+    /// Commands that need I/O, and have ended.
+    later: Later,
     /// Wall-clock milliseconds that the host set, less those of our clock.
     timestamp_offset_ms: i64,
     /// Whether the host set it.
@@ -289,6 +296,7 @@ impl Controller {
             admin: Arc::clone(link.signal),
             io_queues: Mutex::default(),
             errors: Mutex::default(),
+            notices: Mutex::default(),
             waiters: Mutex::default(),
         });
         Self {
@@ -300,6 +308,7 @@ impl Controller {
             deadline: None,
             events: Events::new(subsystem, target),
             thresholds: Thresholds::default(),
+            later: Later::default(),
             timestamp_offset_ms: 0,
             is_timestamp_set: false,
             instance: ring::random::u64(),
@@ -397,7 +406,7 @@ impl Controller {
             AdminOpcode::IDENTIFY => self.identify(sqe),
             AdminOpcode::GET_LOG_PAGE => self.get_log_page(sqe),
             AdminOpcode::GET_FEATURES => self.get_features(sqe),
-            AdminOpcode::SET_FEATURES => self.set_features(sqe, data, now),
+            AdminOpcode::SET_FEATURES => self.set_features(tag, sqe, data, now),
             AdminOpcode::KEEP_ALIVE => {
                 self.restart_keep_alive(now);
                 Reply::result(0)

@@ -9,6 +9,8 @@ mod cores;
 mod execute;
 mod pace;
 mod plan;
+mod reserve;
+mod work;
 
 use crate::error::Error;
 use crate::signal::{self, Signal};

@@ -25,6 +25,18 @@ pub enum Error {
         /// The identifier.
         nsid: Nsid,
     },
+    /// The file of a namespace's reservations cannot be used.
+    #[error(
+        "reservations cannot be taken from {}: {fault}; restore the file, or remove it if no host \
+         relies on the reservations that it held",
+        path.display()
+    )]
+    Reservations {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong.
+        fault: String,
+    },
     /// An address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {

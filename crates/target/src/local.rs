@@ -33,8 +33,10 @@ pub struct LocalAccess {
 }
 
 impl LocalAccess {
-    /// The namespace for `host`, which need not be admitted yet.
+    /// The namespace for `host`, which need not be admitted yet. It has no reservations, which would
+    /// not bind this way to it.
     pub fn new(admissions: &Arc<Admissions>, namespace: &Arc<Namespace>, host: HostId) -> Self {
+        assert!(namespace.reservations().is_none(), "{namespace:?} is used past its reservations");
         Self { admissions: Arc::clone(admissions), namespace: Arc::clone(namespace), host }
     }
 

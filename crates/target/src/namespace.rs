@@ -1,6 +1,7 @@
 //! A namespace: a backing with an identity, a write protection and counters.
 
 use crate::counts::{Counters, NamespaceCounts, Origin, Tally};
+use crate::reservation::Reservations;
 use block::{Backing, DiscardEffect, Geometry};
 use nvme::Nsid;
 use std::fmt;
@@ -16,6 +17,7 @@ pub struct Namespace {
     is_read_only: bool,
     is_write_protected: AtomicBool,
     counters: Counters,
+    reservations: Option<Arc<Reservations>>,
 }
 
 impl Namespace {
@@ -33,7 +35,20 @@ impl Namespace {
             is_read_only,
             is_write_protected: AtomicBool::new(is_read_only),
             counters: Counters::default(),
+            reservations: None,
         }
+    }
+
+    /// The same with reservations, which bind hosts that come over the fabric.
+    #[must_use]
+    pub fn with_reservations(mut self, reservations: Reservations) -> Self {
+        self.reservations = Some(Arc::new(reservations));
+        self
+    }
+
+    /// Its reservations, if hosts can make any.
+    pub fn reservations(&self) -> Option<&Arc<Reservations>> {
+        self.reservations.as_ref()
     }
 
     /// Its identifier in the subsystem.

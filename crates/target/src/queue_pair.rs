@@ -206,6 +206,16 @@ impl QueuePair {
         self.commands.get(tag).is_damaged
     }
 
+    /// Whether a command was aborted while it waited: it has to end with that status.
+    pub(crate) fn is_aborted(&self, tag: Tag) -> bool {
+        self.commands.get(tag).is_aborted
+    }
+
+    /// Aborts the commands of a namespace that wait for memory or data.
+    pub(crate) fn abort_waiting(&mut self, nsid: nvme::Nsid) {
+        self.commands.abort_waiting(nsid);
+    }
+
     /// Whether the command's data is here.
     pub fn has_data(&self, tag: Tag) -> bool {
         self.commands.get(tag).data.is_some()

@@ -139,6 +139,11 @@ impl Subsystem {
         self.read().namespaces.values().any(|namespace| namespace.has_write_cache())
     }
 
+    /// Whether hosts can reserve any namespace.
+    pub fn has_reservations(&self) -> bool {
+        self.read().namespaces.values().any(|namespace| namespace.reservations().is_some())
+    }
+
     /// What the namespaces have served.
     pub fn counts(&self) -> Vec<NamespaceCounts> {
         self.read().namespaces.values().map(|namespace| namespace.counts()).collect()

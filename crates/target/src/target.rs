@@ -6,6 +6,7 @@
 mod connect;
 mod discovery;
 mod proof;
+mod reservation;
 mod takeover;
 mod tls;
 

@@ -47,6 +47,8 @@ pub(crate) struct Events {
     notice: Notice,
     /// How far the report of a temperature warning has come.
     temperature: Notice,
+    /// How far the report of a reservation notification has come.
+    reservation: Notice,
     /// What the controller has noticed up to.
     generation: u64,
     changed: BTreeSet<Nsid>,
@@ -66,6 +68,7 @@ impl Events {
             config: AsyncEventConfig(0),
             notice: Notice::Idle,
             temperature: Notice::Idle,
+            reservation: Notice::Idle,
             generation,
             changed: BTreeSet::new(),
         }
@@ -83,6 +86,7 @@ impl Events {
         self.config = AsyncEventConfig(0);
         self.notice = Notice::Idle;
         self.temperature = Notice::Idle;
+        self.reservation = Notice::Idle;
         self.changed.clear();
         self.aborted.append(&mut self.requests);
     }
@@ -115,6 +119,13 @@ impl Events {
         }
     }
 
+    /// The reservation notification log page was read.
+    pub(super) fn note_reservation_read(&mut self, is_retained: bool) {
+        if !is_retained {
+            self.reservation = Notice::Idle;
+        }
+    }
+
     /// The event to report now, if there is one that the host wants.
     fn next_event(&mut self) -> Option<AsyncEvent> {
         if self.requests.is_empty() {
@@ -124,6 +135,11 @@ impl Events {
         if self.temperature == Notice::Pending && wants_temperature {
             self.temperature = Notice::Told;
             return Some(AsyncEvent::TEMPERATURE_THRESHOLD);
+        }
+        // The host masks it by the feature, so there is no bit in the configuration.
+        if self.reservation == Notice::Pending {
+            self.reservation = Notice::Told;
+            return Some(AsyncEvent::RESERVATION_LOG_AVAILABLE);
         }
         if self.notice != Notice::Pending || !self.config.has(self.supported()) {
             return None;
@@ -159,6 +175,9 @@ impl Controller {
         if let Some(tag) = self.events.aborted.pop_front() {
             return Some(Completion { tag, status: Status::ABORT_REQUESTED, result: 0 });
         }
+        if let Some(completion) = self.later.take() {
+            return Some(completion);
+        }
         self.notice_changes();
         let event = self.events.next_event()?;
         let tag = self.events.requests.pop_front()?;
@@ -167,6 +186,9 @@ impl Controller {
     }
 
     fn notice_changes(&mut self) {
+        if self.events.reservation == Notice::Idle && !self.association.notices().is_empty() {
+            self.events.reservation = Notice::Pending;
+        }
         let events = &mut self.events;
         match events.kind {
             EventKind::Discovery => {

@@ -2,6 +2,7 @@
 
 use super::health::Thresholds;
 use super::{Controller, Reply};
+use crate::queue_pair::Tag;
 use nvme::command::{Feature, FeatureSelect, SetFeatures};
 use nvme::feature::{AsyncEventConfig, QueueCounts, fid};
 use nvme::{HostId, Nsid, Status, SubmissionQueueEntry};
@@ -46,7 +47,9 @@ impl FeatureKind {
             | fid::ASYNC_EVENT_CONFIG
             | fid::TEMPERATURE_THRESHOLD
             | fid::TIMESTAMP => Self::Changeable,
-            fid::WRITE_PROTECTION => Self::PerNamespace,
+            fid::WRITE_PROTECTION
+            | fid::RESERVATION_NOTIFICATION_MASK
+            | fid::RESERVATION_PERSISTENCE => Self::PerNamespace,
             fid::VOLATILE_WRITE_CACHE
             | fid::HOST_ID
             | fid::ARBITRATION
@@ -64,7 +67,14 @@ impl Controller {
         let has = if self.is_discovery() {
             DISCOVERY_FEATURES.contains(&fid)
         } else {
-            fid != fid::VOLATILE_WRITE_CACHE || self.association.subsystem.has_write_cache()
+            let subsystem = &self.association.subsystem;
+            match fid {
+                fid::VOLATILE_WRITE_CACHE => subsystem.has_write_cache(),
+                fid::RESERVATION_NOTIFICATION_MASK | fid::RESERVATION_PERSISTENCE => {
+                    subsystem.has_reservations()
+                }
+                _ => true,
+            }
         };
         FeatureKind::of(fid).filter(|_| has)
     }
@@ -100,17 +110,23 @@ impl Controller {
             fid::TIMESTAMP => self.get_timestamp(sqe, is_current),
             fid::HOST_ID => self.get_host_id(sqe, get.dword11, is_current),
             fid::WRITE_PROTECTION => self.get_write_protection(nsid, is_current),
+            fid::RESERVATION_NOTIFICATION_MASK => self.get_notification_mask(nsid, is_current),
+            fid::RESERVATION_PERSISTENCE => self.get_persistence(nsid, is_current),
             fid => Reply::result(u64::from(fixed_value(fid))),
         }
     }
 
     pub(super) fn set_features(
         &mut self,
+        tag: Tag,
         sqe: &SubmissionQueueEntry,
         data: &[u8],
         now: Instant,
     ) -> Reply {
         match self.check_set_features(sqe) {
+            Ok(set) if set.fid == fid::RESERVATION_PERSISTENCE => {
+                self.set_persistence(tag, sqe.namespace_id(), set.dword11)
+            }
             Ok(set) => self.set_feature(&set, sqe.namespace_id(), data, now),
             Err(status) => status.do_not_retry().into(),
         }
@@ -154,6 +170,7 @@ impl Controller {
             // Given by Connect, once and for all (base 5.1.25.1.28).
             fid::HOST_ID => Status::COMMAND_SEQUENCE_ERROR.do_not_retry().into(),
             fid::WRITE_PROTECTION => self.set_write_protection(nsid, set.dword11),
+            fid::RESERVATION_NOTIFICATION_MASK => self.set_notification_mask(nsid, set.dword11),
             // There is one power state; bits 7:5 only describe the load that comes.
             fid::POWER_MANAGEMENT => match set.dword11 & POWER_STATE {
                 0 => Reply::result(0),

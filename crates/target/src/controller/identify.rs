@@ -135,6 +135,7 @@ impl Controller {
         let mut data = IdentifyNamespace::new(namespace.blocks(), shift)
             .map_err(|_| Status::INTERNAL_ERROR)?;
         data.nmic = IdentifyNamespace::NMIC_SHARED;
+        data.rescap = rescap(&namespace);
         data.nguid = namespace.uuid();
         data.nsfeat =
             IdentifyNamespace::NSFEAT_UNIQUE_IDS | IdentifyNamespace::NSFEAT_OPTIMAL_PERFORMANCE;
@@ -217,11 +218,18 @@ impl Controller {
                 | IdentifyController::ONCS_SAVE_AND_SELECT
                 | IdentifyController::ONCS_TIMESTAMP,
         );
+        if subsystem.has_reservations() {
+            data.oncs = U16::new(data.oncs.get() | IdentifyController::ONCS_RESERVATIONS);
+        }
         data.nwpc = WRITE_PROTECTION;
         data.vwc = IdentifyController::VWC_FLUSH_BROADCAST
             | if subsystem.has_write_cache() { IdentifyController::VWC_PRESENT } else { 0 };
         data
     }
+}
+
+fn rescap(namespace: &Namespace) -> u8 {
+    namespace.reservations().map_or(0, |reservations| reservations.capabilities())
 }
 
 fn independent(namespace: &Namespace) -> IdentifyNamespaceIndependent {
@@ -233,6 +241,7 @@ fn independent(namespace: &Namespace) -> IdentifyNamespaceIndependent {
     IdentifyNamespaceIndependent {
         nsfeat: IdentifyNamespace::NSFEAT_UNIQUE_IDS | cache,
         nmic: IdentifyNamespace::NMIC_SHARED,
+        rescap: rescap(namespace),
         nsattr: u8::from(namespace.is_write_protected()),
         nstat: IdentifyNamespaceIndependent::NSTAT_READY,
         ..IdentifyNamespaceIndependent::default()

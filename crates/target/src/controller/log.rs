@@ -21,6 +21,8 @@ const IO_PAGES: &[u8] = &[
     lid::FEATURE_EFFECTS,
     lid::MANAGEMENT_EFFECTS,
 ];
+/// Those of a subsystem whose namespaces can be reserved.
+const RESERVATION_PAGES: &[u8] = &[lid::RESERVATION_NOTIFICATION];
 const DISCOVERY_PAGES: &[u8] =
     &[lid::SUPPORTED_PAGES, lid::ERROR, lid::FEATURE_EFFECTS, lid::DISCOVERY];
 
@@ -55,12 +57,16 @@ impl Controller {
     }
 
     fn log_page(&mut self, get: &GetLogPage, nsid: Nsid) -> Result<Vec<u8>, Status> {
-        let pages = if self.is_discovery() { DISCOVERY_PAGES } else { IO_PAGES };
+        let has_reservations = self.association.subsystem.has_reservations();
+        let mut pages = if self.is_discovery() { DISCOVERY_PAGES } else { IO_PAGES }.to_vec();
+        if has_reservations {
+            pages.extend_from_slice(RESERVATION_PAGES);
+        }
         if !pages.contains(&get.lid) {
             return Err(Status::INVALID_LOG_PAGE);
         }
         Ok(match get.lid {
-            lid::SUPPORTED_PAGES => SupportedPages::new(pages).bytes().to_vec(),
+            lid::SUPPORTED_PAGES => SupportedPages::new(&pages).bytes().to_vec(),
             lid::ERROR => self.error_page(),
             lid::SMART_HEALTH => {
                 let page = self.health_page(nsid)?;
@@ -75,7 +81,11 @@ impl Controller {
                 FirmwareSlots::single(revision).bytes().to_vec()
             }
             lid::CHANGED_NAMESPACES => self.changed_page(get.is_event_retained),
-            lid::COMMAND_EFFECTS => command_effects().bytes().to_vec(),
+            lid::COMMAND_EFFECTS => command_effects(has_reservations).bytes().to_vec(),
+            lid::RESERVATION_NOTIFICATION => {
+                self.events.note_reservation_read(get.is_event_retained);
+                self.association.notices().page(get.is_event_retained).bytes().to_vec()
+            }
             lid::FEATURE_EFFECTS => self.feature_effects().bytes().to_vec(),
             // No command of NVMe-MI is taken.
             lid::MANAGEMENT_EFFECTS => vec![0; 4096],
@@ -124,7 +134,7 @@ impl Controller {
     }
 }
 
-fn command_effects() -> CommandEffects {
+fn command_effects(has_reservations: bool) -> CommandEffects {
     const ADMIN: u32 = CommandEffects::SUPPORTED | CommandEffects::SCOPE_CONTROLLER;
     const SUPPORTED: u32 = CommandEffects::SUPPORTED | CommandEffects::SCOPE_NAMESPACE;
     const CHANGES: u32 = SUPPORTED | CommandEffects::LOGICAL_BLOCK_CONTENT_CHANGE;
@@ -149,6 +159,16 @@ fn command_effects() -> CommandEffects {
         (NvmOpcode::DATASET_MANAGEMENT, CHANGES),
     ] {
         effects.iocs[usize::from(opcode.0)] = U32::new(effect);
+    }
+    if has_reservations {
+        for opcode in [
+            NvmOpcode::RESERVATION_REGISTER,
+            NvmOpcode::RESERVATION_REPORT,
+            NvmOpcode::RESERVATION_ACQUIRE,
+            NvmOpcode::RESERVATION_RELEASE,
+        ] {
+            effects.iocs[usize::from(opcode.0)] = U32::new(SUPPORTED);
+        }
     }
     effects
 }

@@ -100,6 +100,7 @@ impl Controller {
         self.association.drop_io_queues();
         self.association.io_queues_granted.store(0, Ordering::SeqCst);
         self.events.reset();
+        self.association.notices().reset();
         self.thresholds = Thresholds::default();
         (self.timestamp_offset_ms, self.is_timestamp_set) = (0, false);
     }

@@ -205,6 +205,9 @@ impl Connection {
             return Err("its admission, controller or target has ended");
         }
         if signal.take(signal::EVENT) != 0 {
+            if let Role::Io(executor) = &mut self.role {
+                executor.take_tickets(&mut self.pair);
+            }
             self.poll_event();
         }
         Ok(())

@@ -8,32 +8,33 @@
 
 use super::pace::{COMMAND_BYTES, Pace};
 use super::plan::{Extent, Plan, is_broadcast_flush, ranges};
-use crate::admission::{Lane, Lent, Moment, Permit, Refusal};
+use super::work::{Long, Outcome, Pending, Work, compare, status_of, then_flush};
+use crate::admission::{Lane, Lent, Moment, Refusal};
 use crate::controller::check_in_capsule;
 use crate::counts::{Origin, Tally};
 use crate::limits::Limits;
 use crate::namespace::Namespace;
 use crate::queue_pair::{Event, QueuePair, Tag};
-use crate::target::IoQueue;
-use block::{Access, Device, DiscardEffect, IoFuture};
+use crate::reservation::Guard;
+use crate::target::{IoQueue, Target};
+use block::{Device, DiscardEffect, IoFuture};
 use nvme::command::DsmRange;
 use nvme::{Nsid, Status, SubmissionQueueEntry};
 use ring::{Buffer, Chunk};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Index of a command that is for all namespaces.
-const ALL: usize = usize::MAX;
+pub(super) const ALL: usize = usize::MAX;
 /// Index where there is no namespace.
 const NONE: usize = usize::MAX;
 
 /// A namespace as this queue pair uses it.
-struct Open {
-    namespace: Arc<Namespace>,
+pub(super) struct Open {
+    pub(super) namespace: Arc<Namespace>,
     device: Rc<dyn Device>,
     /// Whether the device was seen to work elsewhere than on this thread.
     is_elsewhere: Rc<Cell<bool>>,
@@ -41,55 +42,36 @@ struct Open {
     tally: Tally,
     /// Not removed from the subsystem.
     is_active: bool,
+    /// The rights of the queue pair's host, if hosts can reserve the namespace.
+    pub(super) guard: Option<Guard>,
 }
 
 impl Open {
-    fn new(namespace: &Arc<Namespace>) -> Self {
+    fn new(namespace: &Arc<Namespace>, queue: &IoQueue) -> Self {
         let device = namespace.backing().attach();
+        let reservations = namespace.reservations();
+        let host = queue.association().host();
+        let guard = reservations.map(|it| Guard::new(it, host, queue.signal()));
         let (namespace, tally) = (Arc::clone(namespace), Tally::default());
-        Self { namespace, device, is_elsewhere: Rc::default(), tally, is_active: true }
+        Self { namespace, device, is_elsewhere: Rc::default(), tally, is_active: true, guard }
     }
-}
-
-/// What a device is at work on.
-enum Work {
-    Read(IoFuture<Chunk>),
-    Write(IoFuture<()>),
-    Steps(Pin<Box<dyn Future<Output = Result<(), Status>>>>),
-}
-
-struct Pending {
-    tag: Tag,
-    permit: Permit,
-    /// Index of the namespace, for its tally.
-    open: usize,
-    plan: Plan,
-    work: Work,
-    /// When its connection's turn began in which it was begun.
-    started: Moment,
-}
-
-/// What came of a device's work.
-enum Outcome {
-    Data(Chunk),
-    Done,
-    Failed(Status),
 }
 
 /// An I/O queue pair's side towards the devices.
 pub(super) struct Executor {
-    queue: IoQueue,
+    pub(super) target: Arc<Target>,
+    pub(super) queue: IoQueue,
     lane: Lane,
     limits: Limits,
     /// The subsystem's namespaces as of `generation`.
-    open: Vec<Open>,
+    pub(super) open: Vec<Open>,
     /// Where in `open` each active namespace is, by its identifier; [`NONE`] where there is none.
     /// There are 1024 identifiers at most.
     by_nsid: Vec<usize>,
     /// Those of `open` whose tally has something in it.
     touched: Vec<usize>,
     generation: u64,
-    pending: Vec<Pending>,
+    pub(super) pending: Vec<Pending>,
     /// Permits of reads whose bytes are taken from a namespace's memory when they are sent.
     lent: Lent,
     /// What may still be done in this turn.
@@ -97,12 +79,13 @@ pub(super) struct Executor {
 }
 
 impl Executor {
-    pub(super) fn new(queue: IoQueue, lane: Lane, limits: &Limits) -> Self {
+    pub(super) fn new(target: &Arc<Target>, queue: IoQueue, lane: Lane) -> Self {
         let lent = lane.lend();
         let mut executor = Self {
+            target: Arc::clone(target),
             queue,
             lane,
-            limits: limits.clone(),
+            limits: target.limits().clone(),
             open: Vec::new(),
             by_nsid: Vec::new(),
             touched: Vec::new(),
@@ -159,7 +142,7 @@ impl Executor {
         for namespace in namespaces {
             let key = Arc::as_ptr(&namespace);
             let index = kept.get(&key).copied().unwrap_or_else(|| {
-                let open = known.remove(&key).unwrap_or_else(|| Open::new(&namespace));
+                let open = known.remove(&key).unwrap_or_else(|| Open::new(&namespace, &self.queue));
                 self.open.push(open);
                 self.open.len() - 1
             });
@@ -214,8 +197,16 @@ impl Executor {
                 .and_then(|planned| check_in_capsule(&sqe, pair.data(tag).len()).map(|()| planned)),
             Event::Reserved(_) | Event::Data(_) => self.plan(&sqe),
         };
-        let (open, plan) = match planned {
-            Ok(planned) => planned,
+        let allowed = planned.and_then(|(open, plan)| {
+            self.check_rights(open, &plan, pair).map(|()| (open, plan))
+        });
+        let is_aborted = pair.is_aborted(tag);
+        let (open, plan) = match allowed {
+            _ if is_aborted => {
+                self.fail(pair, tag, &sqe, Status::ABORTED_PREEMPT.do_not_retry());
+                return Ok(());
+            }
+            Ok(allowed) => allowed,
             Err(status) => {
                 self.fail(pair, tag, &sqe, status.do_not_retry());
                 return Ok(());
@@ -223,7 +214,7 @@ impl Executor {
         };
         let has_all = pair.has_data(tag) || plan.data_bytes_in() == 0;
         let is_new = matches!(event, Event::Command(_));
-        let needs_memory = is_new && (!has_all || matches!(plan, Plan::Read(_)));
+        let needs_memory = is_new && (!has_all || plan.returns_data());
         if needs_memory && !pair.reserve(tag, plan.buffer_bytes()) {
             return Ok(());
         }
@@ -254,7 +245,8 @@ impl Executor {
         };
         let data = pair.take_data(tag);
         let work = self.start(open, plan, data);
-        let mut pending = Pending { tag, permit, open, plan, work, started: now };
+        let tickets = Vec::new();
+        let mut pending = Pending { tag, permit, open, plan, work, started: now, tickets };
         self.pace.spend(COMMAND_BYTES);
         match pending.poll(cx) {
             Poll::Ready(outcome) => {
@@ -299,6 +291,8 @@ impl Executor {
                 Work::Write(IoFuture::ready(Ok(())))
             }
             Plan::Flush => Work::Write(device.flush()),
+            Plan::Reserve(reserve) => self.reserve(namespace, reserve, data.as_deref()),
+            Plan::Report { bytes } => self.report(namespace, bytes),
         }
     }
 
@@ -364,7 +358,12 @@ impl Executor {
     }
 
     fn finish(&mut self, pair: &mut QueuePair, pending: Pending, outcome: Outcome) {
-        let Pending { tag, permit, open, plan, started, .. } = pending;
+        let Pending { tag, permit, open, plan, started, tickets, .. } = pending;
+        let outcome = if tickets.is_empty() {
+            outcome
+        } else {
+            Outcome::Failed(Status::ABORTED_PREEMPT.do_not_retry())
+        };
         let nsid = self.open.get(open).map_or(0, |open| u64::from(open.namespace.nsid().get()));
         plan.count(nsid, started, matches!(outcome, Outcome::Failed(_)));
         let all = if open == ALL { 0..self.open.len() } else { open..open + 1 };
@@ -404,94 +403,5 @@ impl Executor {
 impl Drop for Executor {
     fn drop(&mut self) {
         self.flush_tallies();
-    }
-}
-
-impl Pending {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
-        match &mut self.work {
-            Work::Read(future) => Pin::new(future).poll(cx).map(|result| match result {
-                Ok(chunk) => Outcome::Data(chunk),
-                Err(error) => Outcome::Failed(status_of(&error)),
-            }),
-            Work::Write(future) => Pin::new(future).poll(cx).map(|result| match result {
-                Ok(()) => Outcome::Done,
-                Err(error) => Outcome::Failed(status_of(&error)),
-            }),
-            Work::Steps(future) => future.as_mut().poll(cx).map(|result| match result {
-                Ok(()) => Outcome::Done,
-                Err(status) => Outcome::Failed(status),
-            }),
-        }
-    }
-}
-
-impl Tally {
-    fn note(&mut self, plan: &Plan, outcome: &Outcome) {
-        self.commands += 1;
-        let is_success = !matches!(outcome, Outcome::Failed(_));
-        match plan {
-            Plan::Read(extent) | Plan::Compare(extent) => {
-                self.read_commands += 1;
-                self.read_bytes += if is_success { extent.bytes } else { 0 };
-            }
-            Plan::Write { extent, .. } => {
-                self.write_commands += 1;
-                self.written_bytes += if is_success { extent.bytes } else { 0 };
-            }
-            Plan::WriteZeroes { .. } => self.write_commands += 1,
-            Plan::Manage { .. } | Plan::Flush => {}
-        }
-        if let Outcome::Failed(status) = outcome
-            && status.code_type() == nvme::status::StatusCodeType::MediaAndDataIntegrity
-            && !status.is(Status::COMPARE_FAILURE)
-        {
-            self.media_errors += 1;
-        }
-    }
-}
-
-fn then_flush(write: IoFuture<()>, device: &Rc<dyn Device>) -> Work {
-    let device = Rc::clone(device);
-    Work::Write(IoFuture::boxed(async move {
-        write.await?;
-        device.flush().await
-    }))
-}
-
-fn compare(device: &Rc<dyn Device>, extent: Extent, data: Option<Buffer>) -> Work {
-    let read = device.read(extent.offset, extent.bytes as usize);
-    Work::Steps(Box::pin(async move {
-        let stored = read.await.map_err(|error| status_of(&error))?;
-        if *stored.to_bytes() == *data.as_deref().unwrap_or_default() {
-            Ok(())
-        } else {
-            Err(Status::COMPARE_FAILURE.do_not_retry())
-        }
-    }))
-}
-
-/// What a command does to ranges without moving data.
-#[derive(Clone, Copy, Debug)]
-enum Long {
-    Discard,
-    Zero,
-}
-
-/// The status that reports a device's error to the host. The host must not retry failed writes and flushes: a
-/// second flush may succeed although the data is lost.
-pub(crate) fn status_of(error: &block::Error) -> Status {
-    /// `ENOSPC`.
-    const NO_SPACE: i32 = 28;
-    match error {
-        block::Error::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE.do_not_retry(),
-        block::Error::Unaligned { .. } => Status::INVALID_FIELD.do_not_retry(),
-        _ if error.to_errno() == NO_SPACE => Status::CAPACITY_EXCEEDED.do_not_retry(),
-        block::Error::ReadOnly { .. } => Status::NAMESPACE_WRITE_PROTECTED.do_not_retry(),
-        block::Error::Io { access, .. } | block::Error::Short { access, .. } => match access {
-            Access::Read => Status::UNRECOVERED_READ_ERROR.do_not_retry(),
-            _ => Status::WRITE_FAULT.do_not_retry(),
-        },
-        _ => Status::INTERNAL_ERROR.do_not_retry(),
     }
 }

@@ -116,7 +116,7 @@ impl Pace {
                 Poll::Ready(result) => result,
                 Poll::Pending => work.await,
             };
-            result.map_err(|error| super::execute::status_of(&error))?;
+            result.map_err(|error| super::work::status_of(&error))?;
             done += here;
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! What an I/O command asks for, checked against the namespace before anything is moved (NVM 3.3).
 
+use super::reserve::Reserve;
 use crate::admission::Moment;
 use crate::controller::transfer_bytes;
 use crate::limits::Limits;
@@ -40,6 +41,12 @@ pub(crate) enum Plan {
         is_deallocate: bool,
     },
     Flush,
+    /// A command that changes reservations.
+    Reserve(Reserve),
+    /// Reservation Report of so many bytes.
+    Report {
+        bytes: u32,
+    },
 }
 
 impl Plan {
@@ -59,6 +66,8 @@ impl Plan {
             Self::Compare(_) => (3, "compare"),
             Self::Manage { .. } => (4, "dataset_management"),
             Self::Flush => (5, "flush"),
+            Self::Reserve(_) => (6, "reserve"),
+            Self::Report { .. } => (7, "reservation_report"),
         };
         Point::new(Family::Target, index, name)
     }
@@ -68,14 +77,21 @@ impl Plan {
         match self {
             Self::Write { extent, .. } | Self::Compare(extent) => extent.bytes as u32,
             Self::Manage { list_bytes, .. } => *list_bytes,
-            Self::Read(_) | Self::WriteZeroes { .. } | Self::Flush => 0,
+            Self::Reserve(reserve) => reserve.data_bytes(),
+            Self::Read(_) | Self::WriteZeroes { .. } | Self::Flush | Self::Report { .. } => 0,
         }
+    }
+
+    /// Whether the host gets data.
+    pub(crate) fn returns_data(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::Report { .. })
     }
 
     /// Buffer memory that the command's data may need, beside in-capsule data.
     pub(crate) fn buffer_bytes(&self) -> usize {
         match self {
             Self::Read(extent) => extent.bytes as usize,
+            Self::Report { bytes } => *bytes as usize,
             _ => self.data_bytes_in() as usize,
         }
     }
@@ -91,6 +107,7 @@ impl Plan {
             | NvmOpcode::WRITE_ZEROES
             | NvmOpcode::DATASET_MANAGEMENT
             | NvmOpcode::FLUSH => {}
+            opcode if Reserve::is_opcode(opcode) => {}
             NvmOpcode::FABRICS if sqe.fabrics_type() == FabricsType::CONNECT => {
                 return Err(Status::COMMAND_SEQUENCE_ERROR);
             }
@@ -132,6 +149,7 @@ impl Plan {
                 Self::Manage { list_bytes, is_deallocate: command.is_deallocate }
             }
             NvmOpcode::FLUSH => Self::Flush,
+            _ if namespace.reservations().is_some() => Reserve::plan(sqe)?,
             _ => return Err(Status::INVALID_OPCODE),
         };
         plan.check(sqe, namespace, limits)?;

@@ -34,6 +34,8 @@ pub(crate) struct Command {
     pub(crate) reserved_bytes: usize,
     /// A data digest did not match: the command must fail.
     pub(crate) is_damaged: bool,
+    /// Another host's Preempt and Abort came while the command waited for memory or data.
+    pub(crate) is_aborted: bool,
 }
 
 impl Command {
@@ -46,6 +48,7 @@ impl Command {
             received_bytes: 0,
             reserved_bytes: 0,
             is_damaged: false,
+            is_aborted: false,
         }
     }
 }
@@ -88,6 +91,7 @@ impl Commands {
         slot.received_bytes = 0;
         slot.reserved_bytes = 0;
         slot.is_damaged = false;
+        slot.is_aborted = false;
         Some(Tag(index))
     }
 
@@ -109,6 +113,15 @@ impl Commands {
     /// The slot with a transfer tag from the wire, which may be any number.
     pub(crate) fn find_mut(&mut self, ttag: u16) -> Option<&mut Command> {
         self.slots.get_mut(usize::from(ttag))
+    }
+
+    /// Marks the commands of a namespace as aborted that wait for memory or data.
+    pub(crate) fn abort_waiting(&mut self, nsid: nvme::Nsid) {
+        for slot in &mut self.slots {
+            let waits =
+                matches!(slot.state, CommandState::AwaitingMemory | CommandState::AwaitingData);
+            slot.is_aborted |= waits && slot.sqe.namespace_id() == nsid;
+        }
     }
 
     /// Gives a slot back.

@@ -64,6 +64,11 @@ impl IoQueue {
     pub fn qid(&self) -> u16 {
         self.qid
     }
+
+    /// What wakes the queue pair's task.
+    pub(crate) fn signal(&self) -> &Arc<Signal> {
+        &self.signal
+    }
 }
 
 impl Drop for IoQueue {

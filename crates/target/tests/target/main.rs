@@ -14,5 +14,8 @@ mod life;
 mod model;
 mod proof;
 mod reconnect;
+mod reservation_hosts;
+mod reservation_model;
+mod reservations;
 mod server;
 mod transport;

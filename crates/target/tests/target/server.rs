@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use target::{
-    AdmissionMode, Admissions, Cores, HostAccess, Limits, Namespace, Server, ServerOptions,
-    Subsystem, Target,
+    AdmissionMode, Admissions, Cores, HostAccess, Limits, Namespace, Reservations, Server,
+    ServerOptions, Subsystem, Target,
 };
 
 pub const BLOCK: u32 = 4096;
@@ -63,9 +63,33 @@ impl TestServer {
         cores: usize,
         backing: Arc<dyn Backing>,
     ) -> Self {
+        let namespace = Namespace::new(Nsid(1), [7; 16], backing, false);
+        Self::serving(listen, limits, admissions, cores, namespace)
+    }
+
+    /// A namespace that hosts can reserve.
+    pub fn reservable(
+        cores: usize,
+        backing: Arc<dyn Backing>,
+        reservations: Reservations,
+    ) -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let namespace = Namespace::new(Nsid(1), [7; 16], backing, false);
+        let namespace = namespace.with_reservations(reservations);
+        let admissions = Admissions::new(AdmissionMode::AnyHost);
+        Self::serving(listen, Limits::default(), admissions, cores, namespace)
+    }
+
+    fn serving(
+        listen: SocketAddr,
+        limits: Limits,
+        admissions: Arc<Admissions>,
+        cores: usize,
+        namespace: Namespace,
+    ) -> Self {
         let target = Target::new(limits, admissions).unwrap();
         let subsystem = Subsystem::new(nqn(), "serial", "model", HostAccess::Any);
-        subsystem.add_namespace(Namespace::new(Nsid(1), [7; 16], backing, false)).unwrap();
+        subsystem.add_namespace(namespace).unwrap();
         let subsystem = target.add_subsystem(subsystem).unwrap();
         let (stop, mut stopped) = channel::<()>(2);
         let (started, start) = mpsc::channel();

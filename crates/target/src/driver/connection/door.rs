@@ -201,7 +201,7 @@ impl Connection {
             }
             Attached::Io(queue) => {
                 self.registration.settle(Kind::Io);
-                let executor = Executor::new(queue, lane, &self.limits);
+                let executor = Executor::new(&self.target, queue, lane);
                 self.lent = Some(executor.lend());
                 Role::Io(Box::new(executor))
             }

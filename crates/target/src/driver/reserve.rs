@@ -1,0 +1,223 @@
+//! Reservations on the way of I/O commands: the check of each command, and the four commands themselves.
+
+use super::execute::{ALL, Executor};
+use super::plan::Plan;
+use super::work::Work;
+use crate::namespace::Namespace;
+use crate::queue_pair::QueuePair;
+use crate::reservation::{Access, Change, Register};
+use block::IoFuture;
+use nvme::command::{
+    AcquireAction, RegisterAction, ReservationAcquire, ReservationRegister, ReservationRelease,
+    ReservationReport,
+};
+use nvme::opcode::NvmOpcode;
+use nvme::reservation::{AcquireKeys, RegisterKeys, ReleaseKeys, ReservationStatus};
+use nvme::{Status, SubmissionQueueEntry};
+use ring::Chunk;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A command that changes reservations, without the keys that are its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reserve {
+    Register(ReservationRegister),
+    Acquire(ReservationAcquire),
+    Release(ReservationRelease),
+}
+
+impl Reserve {
+    /// Whether it is one of the four commands.
+    pub(crate) fn is_opcode(opcode: NvmOpcode) -> bool {
+        matches!(
+            opcode,
+            NvmOpcode::RESERVATION_REGISTER
+                | NvmOpcode::RESERVATION_REPORT
+                | NvmOpcode::RESERVATION_ACQUIRE
+                | NvmOpcode::RESERVATION_RELEASE
+        )
+    }
+
+    /// The plan of a reservation command.
+    pub(super) fn plan(sqe: &SubmissionQueueEntry) -> Result<Plan, Status> {
+        let invalid = |_| Status::INVALID_FIELD;
+        Ok(Plan::Reserve(match sqe.nvm_opcode() {
+            NvmOpcode::RESERVATION_REGISTER => {
+                Self::Register(ReservationRegister::decode(sqe).map_err(invalid)?)
+            }
+            NvmOpcode::RESERVATION_ACQUIRE => {
+                Self::Acquire(ReservationAcquire::decode(sqe).map_err(invalid)?)
+            }
+            NvmOpcode::RESERVATION_RELEASE => {
+                Self::Release(ReservationRelease::decode(sqe).map_err(invalid)?)
+            }
+            NvmOpcode::RESERVATION_REPORT => return report_plan(sqe),
+            _ => return Err(Status::INVALID_OPCODE),
+        }))
+    }
+
+    /// Bytes of keys.
+    pub(crate) fn data_bytes(self) -> u32 {
+        let bytes = match self {
+            Self::Register(_) => RegisterKeys::BYTES,
+            Self::Acquire(_) => AcquireKeys::BYTES,
+            Self::Release(_) => ReleaseKeys::BYTES,
+        };
+        bytes as u32
+    }
+
+    fn change(self, data: &[u8]) -> Result<Change, Status> {
+        let short = |_| Status::SGL_DATA_LENGTH_INVALID.do_not_retry();
+        Ok(match self {
+            Self::Register(ReservationRegister { action, ignores_key, persist }) => {
+                let keys = RegisterKeys::from_prefix(data).map_err(short)?;
+                let (key, new) = ((!ignores_key).then(|| keys.crkey.get()), keys.nrkey.get());
+                let how = match action {
+                    RegisterAction::Register => Register::Add { new },
+                    RegisterAction::Unregister => Register::Remove { key },
+                    RegisterAction::Replace => Register::Replace { key, new },
+                };
+                Change::Register { how, persist }
+            }
+            Self::Acquire(ReservationAcquire { action, kind }) => {
+                let keys = AcquireKeys::from_prefix(data).map_err(short)?;
+                let (key, victims) = (keys.crkey.get(), keys.prkey.get());
+                match action {
+                    AcquireAction::Acquire => Change::Acquire { key, kind },
+                    AcquireAction::Preempt => {
+                        Change::Preempt { key, victims, kind, is_abort: false }
+                    }
+                    AcquireAction::PreemptAndAbort => {
+                        Change::Preempt { key, victims, kind, is_abort: true }
+                    }
+                }
+            }
+            Self::Release(release) => {
+                let key = ReleaseKeys::from_prefix(data).map_err(short)?.crkey.get();
+                match release {
+                    ReservationRelease::Release(kind) => Change::Release { key, kind },
+                    ReservationRelease::Clear => Change::Clear { key },
+                }
+            }
+        })
+    }
+}
+
+fn report_plan(sqe: &SubmissionQueueEntry) -> Result<Plan, Status> {
+    let report = ReservationReport::decode(sqe);
+    // Hosts over fabrics have identifiers of 128 bits, which only the extended structure holds.
+    if !report.is_extended {
+        return Err(Status::HOST_ID_INCONSISTENT);
+    }
+    let bytes = u32::try_from(report.dwords * 4).map_err(|_| Status::INVALID_FIELD)?;
+    if (bytes as usize) < ReservationStatus::BYTES {
+        return Err(Status::INVALID_FIELD);
+    }
+    Ok(Plan::Report { bytes })
+}
+
+/// The command group (base figure 672); [`None`] if a reservation does not concern the command, or its
+/// own rules do.
+fn group(plan: &Plan) -> Option<Access> {
+    match plan {
+        Plan::Read(_) | Plan::Compare(_) => Some(Access::Read),
+        Plan::Write { .. } | Plan::WriteZeroes { .. } | Plan::Manage { .. } | Plan::Flush => {
+            Some(Access::Write)
+        }
+        Plan::Reserve(_) | Plan::Report { .. } => None,
+    }
+}
+
+impl Executor {
+    /// Checks a command against the reservations of its namespace, or of all if it is for all.
+    pub(super) fn check_rights(
+        &mut self,
+        open: usize,
+        plan: &Plan,
+        pair: &mut QueuePair,
+    ) -> Result<(), Status> {
+        let range = if open == ALL { 0..self.open.len() } else { open..open + 1 };
+        for index in range {
+            let open = &self.open[index];
+            let (Some(guard), Some(reservations)) = (&open.guard, open.namespace.reservations())
+            else {
+                continue;
+            };
+            if guard.is_stale(reservations) {
+                self.refresh_rights(index, pair);
+            }
+            let guard = self.open[index].guard.as_ref();
+            let is_allowed = group(plan).zip(guard).is_none_or(|(it, guard)| guard.allows(it));
+            if !is_allowed {
+                return Err(Status::RESERVATION_CONFLICT);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether another host aborts commands of this one.
+    pub(super) fn take_tickets(&mut self, pair: &mut QueuePair) {
+        for index in 0..self.open.len() {
+            self.refresh_rights(index, pair);
+        }
+    }
+
+    /// Takes over the present rights to a namespace. What was begun under the earlier ones and is to be
+    /// aborted gets a ticket; what waits for data is not begun.
+    fn refresh_rights(&mut self, index: usize, pair: &mut QueuePair) {
+        let open = &mut self.open[index];
+        let (Some(guard), Some(reservations)) = (&mut open.guard, open.namespace.reservations())
+        else {
+            return;
+        };
+        let tickets = guard.refresh(reservations);
+        if tickets.is_empty() {
+            return;
+        }
+        pair.abort_waiting(open.namespace.nsid());
+        for pending in &mut self.pending {
+            let is_concerned = pending.open == index || pending.open == ALL;
+            // Two hosts that preempt each other must not wait for each other.
+            if is_concerned && group(&pending.plan).is_some() {
+                pending.tickets.extend(tickets.iter().map(Rc::clone));
+            }
+        }
+    }
+
+    /// Carries out a command that changes reservations.
+    pub(super) fn reserve(
+        &self,
+        namespace: &Arc<Namespace>,
+        reserve: Reserve,
+        data: Option<&[u8]>,
+    ) -> Work {
+        let change = reserve.change(data.unwrap_or_default());
+        let association = self.queue.association();
+        let (host, nsid) = (association.host(), namespace.nsid());
+        let subsystem = Arc::clone(association.subsystem());
+        let (target, namespace) = (Arc::clone(&self.target), Arc::clone(namespace));
+        Work::Steps(Box::pin(async move {
+            let (Some(reservations), change) = (namespace.reservations(), change?) else {
+                return Err(Status::INVALID_OPCODE.do_not_retry());
+            };
+            // Without an identifier a host could not be recognised.
+            if host.is_zero() {
+                return Err(Status::OPERATION_DENIED.do_not_retry());
+            }
+            let (notices, drained) = reservations.change(host, change).await?;
+            target.note_reservations(&subsystem, nsid, &notices);
+            drained.await;
+            Ok(())
+        }))
+    }
+
+    /// Reports the reservations of a namespace.
+    pub(super) fn report(&self, namespace: &Namespace, bytes: u32) -> Work {
+        let Some(reservations) = namespace.reservations() else {
+            let error = Status::INVALID_OPCODE.do_not_retry();
+            return Work::Steps(Box::pin(async move { Err(error) }));
+        };
+        let data = reservations.report(bytes as usize);
+        Work::Read(IoFuture::ready(Ok(Chunk::from(data))))
+    }
+}

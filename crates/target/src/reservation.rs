@@ -1,0 +1,221 @@
+//! Reservations of a namespace (base 8.1.22): hosts register keys, and one of them (or all) may exclude
+//! others from writing or reading.
+//!
+//! The rules are a state machine without I/O ([`State`]). I/O commands do not take its lock: the
+//! namespace has an epoch that each change raises, and each I/O queue pair keeps its host's rights as of
+//! the last epoch that it has seen ([`Guard`]). While nothing was ever registered, a command costs one
+//! relaxed load.
+//!
+//! Preempt and Abort completes when no command of the preempted hosts is at work on the device any
+//! more. Commands are not counted for that. Each of these hosts' queue pairs gets a [`Ticket`], attaches
+//! it to the commands that it has begun, and the last one that is dropped wakes the waiting command. A
+//! queue pair starts commands and takes tickets on one thread, so a command either sees the new rights
+//! or holds the ticket.
+//!
+//! A change with persistence is on stable storage before hosts see it. Changes of one namespace are
+//! made one after the other.
+
+mod guard;
+mod log;
+mod state;
+mod store;
+
+pub(crate) use guard::{Drained, Guard, Ticket};
+pub(crate) use log::NoticeLog;
+pub(crate) use state::{Access, Change, Notice, Register};
+
+use crate::error::Error;
+use guard::Member;
+use nvme::reservation::{RegisteredController, ReservationStatus, rescap};
+use nvme::{ControllerId, HostId, Status, U16, U32, U64};
+use ring::Buffer;
+use state::{Effects, Rights, State};
+use std::future::poll_fn;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
+use store::Store;
+
+/// Most registrants of a namespace.
+pub const REGISTRANTS_MAX: usize = 256;
+
+/// The registrations and the reservation of one namespace.
+#[derive(Debug)]
+pub struct Reservations {
+    /// Number of the last change; 0 until the first.
+    epoch: AtomicU64,
+    inner: Mutex<Inner>,
+    store: Option<Store>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: State,
+    /// A change is being made durable.
+    is_changing: bool,
+    /// Tasks that wait for that.
+    waiters: Vec<Waker>,
+    /// The queue pairs that use the namespace.
+    members: Vec<Weak<Member>>,
+}
+
+impl Inner {
+    /// Has the queue pairs of `hosts` give up what they have begun. With the new rights a queue pair
+    /// finds its ticket, as both are published under one lock.
+    fn abort(&mut self, hosts: &[HostId]) -> Drained {
+        let drained = Drained::default();
+        if hosts.is_empty() {
+            return drained;
+        }
+        self.members.retain(|member| member.strong_count() > 0);
+        for member in self.members.iter().filter_map(Weak::upgrade) {
+            if hosts.contains(&member.host()) {
+                member.give(drained.ticket());
+            }
+        }
+        drained
+    }
+}
+
+impl Reservations {
+    /// No registrations, kept in memory: they end with the target.
+    pub fn new() -> Self {
+        Self { epoch: AtomicU64::new(0), inner: Mutex::default(), store: None }
+    }
+
+    /// Those that `path` holds of the namespace with this UUID. Hosts can ask for persistence, and find
+    /// their registrations again after a restart. A missing file is created.
+    ///
+    /// # Errors
+    /// [`Error::Reservations`] if the file cannot be read or written, is damaged, or belongs to another
+    /// namespace.
+    pub async fn open(path: &Path, uuid: [u8; 16]) -> Result<Self, Error> {
+        let (store, state) = Store::open(path, uuid).await?;
+        let epoch = AtomicU64::new(u64::from(!state.is_empty()));
+        let inner = Mutex::new(Inner { state, ..Inner::default() });
+        Ok(Self { epoch, inner, store: Some(store) })
+    }
+
+    /// Whether hosts can have registrations survive a restart.
+    pub fn can_persist(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// Whether registrations survive a restart (PTPL).
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.inner().state.is_persistent
+    }
+
+    /// RESCAP of Identify Namespace.
+    pub(crate) fn capabilities(&self) -> u8 {
+        let persist = if self.can_persist() { rescap::PERSIST } else { 0 };
+        rescap::ALL_TYPES | rescap::IGNORE_EXISTING_KEY | persist
+    }
+
+    /// Makes a change on behalf of a host, durably if registrations persist. Nothing has changed if it
+    /// fails. The command completes when [`Drained`] does: nothing is at work any more that the change
+    /// aborts.
+    ///
+    /// # Errors
+    /// The status of the command.
+    pub(crate) async fn change(
+        &self,
+        host: HostId,
+        change: Change,
+    ) -> Result<(Vec<Notice>, Drained), Status> {
+        let turn = self.turn().await;
+        let (mut state, old) = {
+            let inner = self.inner();
+            (inner.state.clone(), inner.state.clone())
+        };
+        let Effects { notices, aborted } = state.apply(host, change, self.can_persist())?;
+        if let Some(store) = &self.store
+            && (old.is_persistent || state.is_persistent)
+            && old.is_stored_otherwise(&state)
+            && let Err(error) = store.save(&state).await
+        {
+            tracing::error!(%error, "a change of reservations is refused");
+            return Err(Status::INTERNAL_ERROR);
+        }
+        let mut inner = self.inner();
+        inner.state = state;
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        let drained = inner.abort(&aborted);
+        drop(inner);
+        drop(turn);
+        Ok((notices, drained))
+    }
+
+    /// Waits until no other change is being made.
+    async fn turn(&self) -> Turn<'_> {
+        poll_fn(|cx| {
+            let mut inner = self.inner();
+            if inner.is_changing {
+                if !inner.waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) {
+                    inner.waiters.push(cx.waker().clone());
+                }
+                return Poll::Pending;
+            }
+            inner.is_changing = true;
+            Poll::Ready(())
+        })
+        .await;
+        Turn(self)
+    }
+
+    /// The data of Reservation Report, `bytes` long.
+    pub(crate) fn report(&self, bytes: usize) -> Buffer {
+        let inner = self.inner();
+        let state = &inner.state;
+        let header = ReservationStatus {
+            generation: U32::new(state.generation),
+            rtype: state.kind().map_or(0, |kind| kind.to_u8()),
+            regctl: U16::new(state.registrants().count() as u16),
+            ptpls: u8::from(state.is_persistent),
+            ..ReservationStatus::default()
+        };
+        let mut data = header.bytes().to_vec();
+        for (host, key) in state.registrants() {
+            let entry = RegisteredController {
+                cntlid: U16::new(ControllerId::DYNAMIC.get()),
+                rcsts: u8::from(state.is_holder(host)),
+                rkey: U64::new(key),
+                hostid: host.0,
+                ..RegisteredController::default()
+            };
+            data.extend_from_slice(entry.bytes());
+        }
+        data.resize(bytes, 0);
+        Buffer::copy_from(&data)
+    }
+
+    fn rights(&self, host: HostId) -> (u64, Rights) {
+        let inner = self.inner();
+        (self.epoch.load(Ordering::SeqCst), inner.state.rights(host))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Each change is complete in itself: a panicked holder leaves the state sound.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Reservations {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The right to make a change.
+struct Turn<'a>(&'a Reservations);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.0.inner();
+        inner.is_changing = false;
+        let waiters = std::mem::take(&mut inner.waiters);
+        drop(inner);
+        waiters.into_iter().for_each(Waker::wake);
+    }
+}

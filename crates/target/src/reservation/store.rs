@@ -1,0 +1,153 @@
+//! The file of reservations that survive a restart.
+//!
+//! Text, one fact a line, and a checksum of all lines before it:
+//!
+//! ```text
+//! tsumugi reservations 1
+//! namespace 6b8f6f3e-52f7-4b0c-9d2a-0d1e6a1f4c11
+//! registrant 01010101-0101-0101-0101-010101010101 00000000000000ab
+//! holder 01010101-0101-0101-0101-010101010101 3
+//! crc32c 8a9136aa
+//! ```
+//!
+//! Without persistence there is a line `volatile` in place of registrants and holder. A change writes a
+//! new file beside it, syncs that, renames it and syncs the directory: after a crash there is the old
+//! file or the new one. Any other content is an error; a target does not start without its reservations.
+
+use super::state::{Held, State};
+use crate::error::Error;
+use nvme::HostId;
+use nvme::reservation::ReservationType;
+use nvme::tcp::crc32c;
+use ring::{Buffer, File, OpenOptions};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+const HEAD: &str = "tsumugi reservations 1";
+/// Longer than any file with the most registrants.
+const BYTES_MAX: u64 = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct Store {
+    path: PathBuf,
+    uuid: [u8; 16],
+}
+
+impl Store {
+    /// Reads the file of a namespace; makes it if it is not there.
+    pub(super) async fn open(path: &Path, uuid: [u8; 16]) -> Result<(Self, State), Error> {
+        let failed = |fault: String| Error::Reservations { path: path.to_owned(), fault };
+        let store = Self { path: path.to_owned(), uuid };
+        let state = match File::open(path, OpenOptions::READ) {
+            Ok(file) => {
+                let text = read(&file).await.map_err(|error| failed(error.to_string()))?;
+                decode(&text, uuid).map_err(failed)?
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let state = State::default();
+                store.save(&state).await.map_err(|error| failed(error.to_string()))?;
+                state
+            }
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        Ok((store, state))
+    }
+
+    /// Replaces the file's content, durably.
+    pub(super) async fn save(&self, state: &State) -> io::Result<()> {
+        let mut new = self.path.clone().into_os_string();
+        new.push(".new");
+        let new = PathBuf::from(new);
+        let text = encode(state, self.uuid);
+        assert!(text.len() as u64 <= BYTES_MAX, "a file of {} bytes could not be read", text.len());
+        let options =
+            OpenOptions { create: true, truncate: true, write: true, ..OpenOptions::READ };
+        let file = File::open(&new, options)?;
+        file.write_at(Buffer::copy_from(text.as_bytes()), 0).await.0?;
+        file.sync_all().await?;
+        std::fs::rename(&new, &self.path)?;
+        let directory = match self.path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        File::open(directory, OpenOptions::READ)?.sync_all().await
+    }
+}
+
+async fn read(file: &File) -> io::Result<Vec<u8>> {
+    let size = file.size()?;
+    if size > BYTES_MAX {
+        return Err(io::Error::other(format!("it has {size} bytes, and can have {BYTES_MAX}")));
+    }
+    let size = size as usize;
+    let (result, buffer) = file.read_at(Buffer::with_capacity(size), 0..size, 0).await;
+    let bytes = result?;
+    Ok(buffer[..bytes].to_vec())
+}
+
+fn encode(state: &State, uuid: [u8; 16]) -> String {
+    let mut text = format!("{HEAD}\nnamespace {}\n", Uuid::from_bytes(uuid));
+    // Writing to a string does not fail.
+    if state.is_persistent {
+        for (host, key) in state.registrants() {
+            let _ = writeln!(text, "registrant {host} {key:016x}");
+        }
+        if let Some(Held { kind, by }) = state.held() {
+            let _ = writeln!(text, "holder {by} {}", kind.to_u8());
+        }
+    } else {
+        text.push_str("volatile\n");
+    }
+    let checksum = crc32c(text.as_bytes());
+    let _ = writeln!(text, "crc32c {checksum:08x}");
+    text
+}
+
+/// The state in a file's content, or what is wrong with it.
+fn decode(text: &[u8], uuid: [u8; 16]) -> Result<State, String> {
+    let damaged = || "it is damaged".to_owned();
+    let text = std::str::from_utf8(text).map_err(|_| damaged())?;
+    let start = text.rfind("crc32c ").ok_or_else(damaged)?;
+    let (body, end) = text.split_at(start);
+    if end != format!("crc32c {:08x}\n", crc32c(body.as_bytes())) {
+        return Err(damaged());
+    }
+    let mut lines = body.lines();
+    if lines.next() != Some(HEAD) {
+        return Err("it is of a version of this program that is not known".to_owned());
+    }
+    let owner = lines.next().and_then(|line| line.strip_prefix("namespace ")).ok_or_else(damaged)?;
+    if owner != Uuid::from_bytes(uuid).to_string() {
+        let own = Uuid::from_bytes(uuid);
+        return Err(format!("it belongs to the namespace {owner}, and this one is {own}"));
+    }
+    let mut lines = lines.peekable();
+    if lines.next_if_eq(&"volatile").is_some() {
+        return if lines.next().is_none() { Ok(State::default()) } else { Err(damaged()) };
+    }
+    let (mut registrants, mut held) = (BTreeMap::new(), None);
+    for line in lines {
+        let mut words = line.split(' ');
+        let (what, host) = (words.next(), words.next().and_then(host));
+        let (host, value) = host.zip(words.next()).ok_or_else(damaged)?;
+        match what {
+            Some("registrant") if held.is_none() => {
+                let key = u64::from_str_radix(value, 16).map_err(|_| damaged())?;
+                registrants.insert(host, key);
+            }
+            Some("holder") if held.is_none() => {
+                let kind = value.parse().ok().and_then(|it| ReservationType::from_u8(it).ok());
+                held = Some(Held { kind: kind.ok_or_else(damaged)?, by: host });
+            }
+            _ => return Err(damaged()),
+        }
+    }
+    State::restored(registrants, held).ok_or_else(damaged)
+}
+
+fn host(text: &str) -> Option<HostId> {
+    Uuid::parse_str(text).ok().map(|uuid| HostId(uuid.into_bytes()))
+}

@@ -1,0 +1,31 @@
+//! Reservation notifications (base 8.1.22.1): which controllers report what.
+
+use super::Target;
+use crate::reservation::Notice;
+use crate::subsystem::Subsystem;
+use nvme::Nsid;
+use std::sync::Arc;
+
+impl Target {
+    /// Has the controllers of hosts report what happened to reservations of a namespace.
+    pub(crate) fn note_reservations(
+        &self,
+        subsystem: &Arc<Subsystem>,
+        nsid: Nsid,
+        notices: &[Notice],
+    ) {
+        if notices.is_empty() {
+            return;
+        }
+        for controller in self.registry().controllers.values() {
+            if !Arc::ptr_eq(controller.subsystem(), subsystem) {
+                continue;
+            }
+            for &(host, notice) in notices {
+                if host == controller.host() && controller.notices().add(nsid, notice) {
+                    controller.look_for_events();
+                }
+            }
+        }
+    }
+}
