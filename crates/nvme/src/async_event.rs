@@ -34,8 +34,11 @@ impl AsyncEvent {
     pub const NAMESPACE_ATTRIBUTES_CHANGED: Self =
         Self { event_type: Self::TYPE_NOTICE, info: 0x00, log_page: lid::CHANGED_NAMESPACES };
     /// A reservation notification is available.
-    pub const RESERVATION_LOG_AVAILABLE: Self =
-        Self { event_type: Self::TYPE_IO_COMMAND, info: 0, log_page: lid::RESERVATION_NOTIFICATION };
+    pub const RESERVATION_LOG_AVAILABLE: Self = Self {
+        event_type: Self::TYPE_IO_COMMAND,
+        info: 0,
+        log_page: lid::RESERVATION_NOTIFICATION,
+    };
     /// ANA states changed.
     pub const ANA_CHANGED: Self =
         Self { event_type: Self::TYPE_NOTICE, info: 0x03, log_page: lid::ANA };

@@ -10,7 +10,8 @@
 //! more. Commands are not counted for that. Each of these hosts' queue pairs gets a [`Ticket`], attaches
 //! it to the commands that it has begun, and the last one that is dropped wakes the waiting command. A
 //! queue pair starts commands and takes tickets on one thread, so a command either sees the new rights
-//! or holds the ticket.
+//! or holds the ticket. Data of reads that had ended before, and are still being sent out of a memory
+//! namespace, may show later writes.
 //!
 //! A change with persistence is on stable storage before hosts see it. Changes of one namespace are
 //! made one after the other.

@@ -41,7 +41,7 @@ pub(super) struct Open {
     /// What is yet to be added to the namespace's counters.
     tally: Tally,
     /// Not removed from the subsystem.
-    is_active: bool,
+    pub(super) is_active: bool,
     /// The rights of the queue pair's host, if hosts can reserve the namespace.
     pub(super) guard: Option<Guard>,
 }
@@ -197,9 +197,8 @@ impl Executor {
                 .and_then(|planned| check_in_capsule(&sqe, pair.data(tag).len()).map(|()| planned)),
             Event::Reserved(_) | Event::Data(_) => self.plan(&sqe),
         };
-        let allowed = planned.and_then(|(open, plan)| {
-            self.check_rights(open, &plan, pair).map(|()| (open, plan))
-        });
+        let allowed = planned
+            .and_then(|(open, plan)| self.check_rights(open, &plan, pair).map(|()| (open, plan)));
         let is_aborted = pair.is_aborted(tag);
         let (open, plan) = match allowed {
             _ if is_aborted => {

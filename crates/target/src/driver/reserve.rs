@@ -139,6 +139,9 @@ impl Executor {
         let range = if open == ALL { 0..self.open.len() } else { open..open + 1 };
         for index in range {
             let open = &self.open[index];
+            if !open.is_active {
+                continue;
+            }
             let (Some(guard), Some(reservations)) = (&open.guard, open.namespace.reservations())
             else {
                 continue;

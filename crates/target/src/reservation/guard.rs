@@ -1,8 +1,8 @@
 //! What an I/O queue pair has of a namespace's reservations: its host's rights, and the tickets of
 //! Preempt and Abort.
 
-use super::state::{Access, Rights};
 use super::Reservations;
+use super::state::{Access, Rights};
 use crate::signal::{self, Signal};
 use nvme::HostId;
 use std::pin::Pin;

@@ -119,7 +119,8 @@ fn decode(text: &[u8], uuid: [u8; 16]) -> Result<State, String> {
     if lines.next() != Some(HEAD) {
         return Err("it is of a version of this program that is not known".to_owned());
     }
-    let owner = lines.next().and_then(|line| line.strip_prefix("namespace ")).ok_or_else(damaged)?;
+    let owner =
+        lines.next().and_then(|line| line.strip_prefix("namespace ")).ok_or_else(damaged)?;
     if owner != Uuid::from_bytes(uuid).to_string() {
         let own = Uuid::from_bytes(uuid);
         return Err(format!("it belongs to the namespace {owner}, and this one is {own}"));

@@ -35,7 +35,12 @@ impl Host {
         Self { who, admin, io }
     }
 
-    pub fn change(&mut self, (action, ignores_key, persist): Register, old: u64, new: u64) -> Status {
+    pub fn change(
+        &mut self,
+        (action, ignores_key, persist): Register,
+        old: u64,
+        new: u64,
+    ) -> Status {
         let sqe = ReservationRegister { action, ignores_key, persist }.encode(Nsid(1));
         let keys = RegisterKeys { crkey: U64::new(old), nrkey: U64::new(new) };
         self.io.command(sqe, Some((Way::InCapsule, keys.bytes())), 0).0.status()

@@ -89,8 +89,7 @@ impl Model {
 
     fn may(&self, host: usize, is_write: bool) -> bool {
         let Some((kind, _)) = self.held else { return true };
-        let (_, stranger, registrant) =
-            CONFLICTS.into_iter().find(|(it, ..)| *it == kind).unwrap();
+        let (_, stranger, registrant) = CONFLICTS.into_iter().find(|(it, ..)| *it == kind).unwrap();
         let (read, write) = if self.keys[host].is_some() { registrant } else { stranger };
         self.holds(host) || if is_write { write } else { read }
     }
@@ -200,9 +199,7 @@ fn carry_out(host: &mut Host, step: Step) -> Status {
         Step::Clear { key } => host.release(ReservationRelease::Clear, key),
         Step::Read => host.read().err().unwrap_or(Status::SUCCESS),
         Step::Write => host.write(1),
-        Step::Zero => {
-            host.io.command(rw(NvmOpcode::WRITE_ZEROES, 0, 1), None, 0).0.status()
-        }
+        Step::Zero => host.io.command(rw(NvmOpcode::WRITE_ZEROES, 0, 1), None, 0).0.status(),
         Step::Flush => host.io.command(SubmissionQueueEntry::flush(Nsid(1)), None, 0).0.status(),
     }
 }

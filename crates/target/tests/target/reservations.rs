@@ -309,20 +309,21 @@ fn preempting_each_other_ends() {
         gate.close();
         assert!(one.register(1).is_success() && two.register(2).is_success());
         let (a, b) = (one.begin_write(1), two.begin_write(2));
+        for host in [&mut one, &mut two] {
+            host.io.receive();
+        }
+        gate.wait_for(2 * (round + 1));
         let first = one.begin_acquire(AcquireAction::PreemptAndAbort, 1, 2, WE);
         let second = two.begin_acquire(AcquireAction::PreemptAndAbort, 2, 1, WE);
         for host in [&mut one, &mut two] {
             host.io.receive();
-            host.io.receive();
         }
-        gate.wait_for(2 * (round + 1));
         gate.open();
         let statuses = [one.io.wait(first).0.status(), two.io.wait(second).0.status()];
         one.io.wait(a);
         two.io.wait(b);
         assert_eq!(statuses.iter().filter(|it| it.is_success()).count(), 1, "{statuses:?}");
-        let (winner, key) =
-            if statuses[0].is_success() { (&mut one, 1) } else { (&mut two, 2) };
+        let (winner, key) = if statuses[0].is_success() { (&mut one, 1) } else { (&mut two, 2) };
         assert!(winner.release(ReservationRelease::Clear, key).is_success());
     }
     gate.close();

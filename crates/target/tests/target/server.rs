@@ -68,11 +68,7 @@ impl TestServer {
     }
 
     /// A namespace that hosts can reserve.
-    pub fn reservable(
-        cores: usize,
-        backing: Arc<dyn Backing>,
-        reservations: Reservations,
-    ) -> Self {
+    pub fn reservable(cores: usize, backing: Arc<dyn Backing>, reservations: Reservations) -> Self {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let namespace = Namespace::new(Nsid(1), [7; 16], backing, false);
         let namespace = namespace.with_reservations(reservations);
