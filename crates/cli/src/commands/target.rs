@@ -109,7 +109,8 @@ pub(crate) struct TargetArgs {
         value_name = "NAMESPACE",
         help = "A namespace: file:PATH[,size=4G], memory:512M, \
         volume:POOL/NAME or a block device; with options nsid=N, uuid=UUID, block-size=BYTES, read-only, buffered, \
-        lazy (reserves memory as it is written, not at the start); may be repeated"
+        lazy (reserves memory as it is written, not at the start), reservations=FILE (hosts can have \
+        reservations survive a restart; FILE keeps them); may be repeated"
     )]
     namespace: Vec<NamespaceSettings>,
     /// NQN of a host that may connect; may be repeated [default: any]
@@ -301,8 +302,10 @@ async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsyste
         let nsid = Nsid(namespace.nsid.unwrap_or(next));
         next = nsid.get() + 1;
         let backing = namespace.open(uuid).await?;
+        let reservations = namespace.reservations(uuid).await?;
         let namespace =
-            Namespace::new(nsid, uuid.into_bytes(), Arc::clone(&backing), namespace.read_only);
+            Namespace::new(nsid, uuid.into_bytes(), Arc::clone(&backing), namespace.read_only)
+                .with_reservations(reservations);
         subsystem.add_namespace(namespace)?;
     }
     Ok(subsystem)

@@ -152,6 +152,10 @@ async fn open(settings: &Settings) -> anyhow::Result<Opened> {
         let mut persistent = Vec::new();
         let mut next = 1;
         for namespace in &subsystem.namespaces {
+            ensure!(
+                !namespace.has_reservations_file(),
+                "reservations= is for our own target: the kernel's keeps none over a restart"
+            );
             namespace.prepare().await?;
             let uuid = namespace.uuid()?;
             let nsid = namespace.nsid.unwrap_or(next);

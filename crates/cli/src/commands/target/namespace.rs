@@ -11,6 +11,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use target::Reservations;
 use uuid::Uuid;
 
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
@@ -37,6 +38,8 @@ pub(super) struct NamespaceSettings {
     buffered: bool,
     /// Take memory as it is written, not at the start.
     lazy: bool,
+    /// The file of reservations that survive a restart.
+    reservations: Option<PathBuf>,
 }
 
 impl FromStr for NamespaceSettings {
@@ -80,13 +83,14 @@ impl NamespaceSettings {
                 let bytes = size::parse(value)?;
                 self.block_size = Some(bytes.try_into().map_err(|error| wrong(&error))?);
             }
+            "reservations" if !value.is_empty() => self.reservations = Some(value.into()),
             "read-only" if value.is_empty() => self.read_only = true,
             "buffered" if value.is_empty() => self.buffered = true,
             "lazy" if value.is_empty() => self.lazy = true,
             _ => {
                 return Err(format!(
                     "{option:?} is not an option: there are size=, nsid=, uuid=, block-size=, \
-                     read-only, buffered and lazy"
+                     reservations=, read-only, buffered and lazy"
                 ));
             }
         }
@@ -106,6 +110,25 @@ impl NamespaceSettings {
     /// Whether its file is used through the page cache.
     pub(super) fn is_buffered(&self) -> bool {
         self.buffered
+    }
+
+    /// Whether reservations are to survive a restart.
+    pub(super) fn has_reservations_file(&self) -> bool {
+        self.reservations.is_some()
+    }
+
+    /// Opens the reservations of the namespace: from their file, else in memory.
+    ///
+    /// # Errors
+    /// If the file cannot be used, or the blocks of the namespace do not survive a restart.
+    pub(super) async fn reservations(&self, uuid: Uuid) -> anyhow::Result<Reservations> {
+        match &self.reservations {
+            None => Ok(Reservations::new()),
+            Some(_) if !self.is_persistent() => bail!(
+                "reservations= is for files and devices: blocks in memory do not survive a restart"
+            ),
+            Some(path) => Ok(Reservations::open(path, uuid.into_bytes()).await?),
+        }
     }
 
     /// Whether a block size is asked for.
@@ -268,7 +291,9 @@ mod tests {
         assert_eq!((memory.memory, memory.nsid), (Some(512 << 20), Some(3)));
         let file: NamespaceSettings = "file:disk,size=4G,read-only".parse().unwrap();
         assert_eq!((file.path, file.size), (Some("disk".into()), Some(4 << 30)));
-        assert!(file.read_only);
+        assert!(file.read_only && !file.has_reservations_file());
+        let reserved: NamespaceSettings = "file:disk,reservations=/var/r".parse().unwrap();
+        assert_eq!(reserved.reservations, Some("/var/r".into()));
         let device: NamespaceSettings = "/dev/x".parse().unwrap();
         assert_eq!(device.path, Some("/dev/x".into()));
         let volume: NamespaceSettings = "volume:/a/pool/one,nsid=2,buffered".parse().unwrap();
@@ -285,6 +310,7 @@ mod tests {
             "memory:",
             "file:a,colour=red",
             "memory:1G,nsid=x",
+            "file:a,reservations=",
         ] {
             assert!(wrong.parse::<NamespaceSettings>().is_err(), "{wrong}");
         }
