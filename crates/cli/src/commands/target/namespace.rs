@@ -107,6 +107,11 @@ impl NamespaceSettings {
         self.path.as_deref()
     }
 
+    /// Whether it is a volume of a pool.
+    pub(super) fn is_volume(&self) -> bool {
+        self.volume.is_some()
+    }
+
     /// Whether its file is used through the page cache.
     pub(super) fn is_buffered(&self) -> bool {
         self.buffered

@@ -59,6 +59,9 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
             return Err(refused("tls-key (it takes keys from its keyring, by tlshd)"));
         }
         for namespace in &subsystem.namespaces {
+            if namespace.is_volume() {
+                return Err(refused("volume: (our own target makes volumes)"));
+            }
             if namespace.read_only {
                 return Err(refused("read-only"));
             }
@@ -241,12 +244,15 @@ mod tests {
             Settings { listen, subsystems: vec![subsystem.clone()], ..Settings::default() }
         };
         assert!(check(&good()).is_ok());
-        let wrong: [(&str, Change); 6] = [
+        let wrong: [(&str, Change); 7] = [
             ("--cores", |it| it.cores = Some(2)),
             ("--poll-us", |it| it.poll_us = Some(ring::Spin::Auto)),
             ("chooses no port", |it| it.listen[0].set_port(0)),
             ("read-only", |it| {
                 it.subsystems[0].namespaces = vec!["/dev/x,read-only".parse().unwrap()];
+            }),
+            ("volume", |it| {
+                it.subsystems[0].namespaces = vec!["volume:/pool/one".parse().unwrap()];
             }),
             ("block-size", |it| {
                 it.subsystems[0].namespaces = vec!["/dev/x,block-size=512".parse().unwrap()];
