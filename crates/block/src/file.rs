@@ -13,8 +13,10 @@
 //! buffer) goes through an aligned copy.
 
 mod creation;
+mod sharing;
 
 pub use creation::{Fill, create};
+use sharing::Sharing;
 
 use crate::device::{Backing, Device, DiscardEffect, Geometry};
 use crate::error::{Access, Error};
@@ -82,18 +84,19 @@ impl FileBacking {
     /// # Errors
     /// [`Error::Open`], [`Error::Locked`], [`Error::Geometry`].
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self, Error> {
-        let path = path.as_ref();
+        Self::open_with(path.as_ref(), options, Sharing::Alone)
+    }
+
+    fn open_with(path: &Path, options: &FileOptions, sharing: Sharing) -> Result<Self, Error> {
         let failed = |action| failed(action, path);
         let open = OpenOptions { direct: options.direct, ..OpenOptions::READ_WRITE };
         let mut file = File::open(path, open).map_err(failed("open"))?;
-        lock(&file, path)?;
+        sharing.lock(&file, path)?;
         let is_block_device = file.is_block_device().map_err(failed("examine"))?;
         if is_block_device {
             // The other descriptor's lock has to go first.
             drop(file);
-            file = File::open(path, OpenOptions { exclusive: true, ..open })
-                .map_err(|source| unless_busy(path, source))?;
-            lock(&file, path)?;
+            file = sharing.open_device(path, open)?;
         }
         let minimum = file.logical_block_size().map_err(failed("examine"))?;
         let default = if is_block_device { minimum } else { BLOCK_SIZE_DEFAULT.max(minimum) };
@@ -147,9 +150,17 @@ impl FileBacking {
         path: impl AsRef<Path>,
         options: &FileOptions,
     ) -> Result<Self, Error> {
+        Self::open_with_patiently(path.as_ref(), options, Sharing::Alone).await
+    }
+
+    async fn open_with_patiently(
+        path: &Path,
+        options: &FileOptions,
+        sharing: Sharing,
+    ) -> Result<Self, Error> {
         let deadline = now() + LOCK_PATIENCE;
         loop {
-            match Self::open(path.as_ref(), options) {
+            match Self::open_with(path, options, sharing) {
                 Err(Error::Locked { .. }) if now() < deadline => sleep(LOCK_PAUSE).await,
                 result => return result,
             }
@@ -175,7 +186,11 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) ->
 }
 
 pub(crate) fn lock(file: &File, path: &Path) -> Result<(), Error> {
-    file.try_lock_exclusive().map_err(|source| match source.kind() {
+    locked(path, file.try_lock_exclusive())
+}
+
+fn locked(path: &Path, result: io::Result<()>) -> Result<(), Error> {
+    result.map_err(|source| match source.kind() {
         io::ErrorKind::WouldBlock => Error::Locked { path: path.into(), source: Arc::new(source) },
         _ => failed("lock", path)(source),
     })

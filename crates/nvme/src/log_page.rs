@@ -130,6 +130,15 @@ pub enum AnaState {
 }
 
 impl AnaState {
+    /// All states.
+    pub const ALL: [Self; 5] = [
+        Self::Optimized,
+        Self::NonOptimized,
+        Self::Inaccessible,
+        Self::PersistentLoss,
+        Self::Change,
+    ];
+
     /// The state with this number, if there is one; the upper half byte is reserved.
     pub const fn from_u8(value: u8) -> Option<Self> {
         Some(match value & 0xf {
@@ -140,6 +149,22 @@ impl AnaState {
             0x0f => Self::Change,
             _ => return None,
         })
+    }
+
+    /// The state with this name, as the Linux target spells them, if there is one.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+
+    /// Its name, as the Linux target spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Optimized => "optimized",
+            Self::NonOptimized => "non-optimized",
+            Self::Inaccessible => "inaccessible",
+            Self::PersistentLoss => "persistent-loss",
+            Self::Change => "change",
+        }
     }
 
     /// The state's number.

@@ -230,6 +230,14 @@ impl File {
     pub fn try_lock_exclusive(&self) -> io::Result<()> {
         open::try_lock_exclusive(&self.handle)
     }
+
+    /// Takes a shared lock in the same way: others may have shared locks too, and none an exclusive one.
+    ///
+    /// # Errors
+    /// `WouldBlock` if another has an exclusive lock; `Unsupported` in the simulation.
+    pub fn try_lock_shared(&self) -> io::Result<()> {
+        open::try_lock_shared(&self.handle)
+    }
 }
 
 fn emptied(mut chunks: Vec<Chunk>) -> Vec<Chunk> {

@@ -37,6 +37,12 @@ pub enum Error {
         /// What is wrong.
         fault: String,
     },
+    /// There is no such subsystem.
+    #[error("there is no subsystem {0}")]
+    NoSubsystem(Nqn),
+    /// The subsystem was made without asymmetric access.
+    #[error("{0} reports no asymmetric access: name the states of its ANA groups when it is made")]
+    NoAna(Nqn),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {

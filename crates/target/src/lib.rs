@@ -6,6 +6,7 @@
 //! a removed host no longer does.
 
 pub mod admission;
+mod ana;
 mod budget;
 pub mod controller;
 mod counts;
@@ -22,6 +23,7 @@ mod subsystem;
 mod target;
 
 pub use admission::{AdmissionMode, Admissions, Moment, Refusal};
+pub use ana::{ANA_GROUPS_MAX, AnaGroupId};
 pub use budget::Budget;
 pub use controller::Controller;
 pub use counts::NamespaceCounts;

@@ -1,5 +1,7 @@
 //! Every bound on what a peer can ask for, with its default, in one place.
 
+use nvme::ControllerId;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Bounds and parameters of a target's connections.
@@ -12,6 +14,9 @@ pub struct Limits {
     /// Controllers at a time, over all subsystems. Each has a connection, so that as many as these
     /// leave others room in the same way.
     pub controllers_max: usize,
+    /// The smallest and the largest controller identifier, within 1 … 65519. Targets that export one subsystem
+    /// need ranges that have no identifier in common: hosts refuse a second controller with the same one.
+    pub controller_ids: RangeInclusive<u16>,
     /// I/O queue pairs of one controller.
     pub io_queues_max: u16,
     /// Entries of an I/O submission queue (CAP.MQES + 1), 2 … 4096.
@@ -67,6 +72,7 @@ impl Default for Limits {
         Self {
             connections_max: 1024,
             controllers_max: 1024,
+            controller_ids: 1..=ControllerId::MAX.get(),
             io_queues_max: 64,
             queue_entries_max: 128,
             admin_queue_entries_max: 32,
@@ -116,6 +122,10 @@ impl Limits {
 
     /// What is wrong with these values, if anything.
     pub fn fault(&self) -> Option<&'static str> {
+        let (first, last) = (*self.controller_ids.start(), *self.controller_ids.end());
+        if first == 0 || last > ControllerId::MAX.get() || first > last {
+            return Some("controller identifiers must be a range within 1 to 65519");
+        }
         let queue = 2..=4096;
         if !queue.contains(&self.queue_entries_max) {
             return Some("queue_entries_max must be 2 to 4096");

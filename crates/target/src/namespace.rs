@@ -1,5 +1,6 @@
 //! A namespace: a backing with an identity, a write protection and counters.
 
+use crate::ana::AnaGroupId;
 use crate::counts::{Counters, NamespaceCounts, Origin, Tally};
 use crate::reservation::Reservations;
 use block::{Backing, DiscardEffect, Geometry};
@@ -14,6 +15,7 @@ pub struct Namespace {
     uuid: [u8; 16],
     backing: Arc<dyn Backing>,
     geometry: Geometry,
+    ana_group: AnaGroupId,
     is_read_only: bool,
     is_write_protected: AtomicBool,
     counters: Counters,
@@ -32,6 +34,7 @@ impl Namespace {
             uuid,
             backing,
             geometry,
+            ana_group: AnaGroupId::DEFAULT,
             is_read_only,
             is_write_protected: AtomicBool::new(is_read_only),
             counters: Counters::default(),
@@ -49,6 +52,18 @@ impl Namespace {
     /// Its reservations, if hosts can make any.
     pub fn reservations(&self) -> Option<&Arc<Reservations>> {
         self.reservations.as_ref()
+    }
+
+    /// The same namespace in another group of asymmetric access.
+    #[must_use]
+    pub fn with_ana_group(mut self, group: AnaGroupId) -> Self {
+        self.ana_group = group;
+        self
+    }
+
+    /// Its group of asymmetric access.
+    pub fn ana_group(&self) -> AnaGroupId {
+        self.ana_group
     }
 
     /// Its identifier in the subsystem.

@@ -1,5 +1,6 @@
 //! A subsystem: a name, the hosts that may use it, and its namespaces.
 
+use crate::ana::AnaGroups;
 use crate::counts::NamespaceCounts;
 use crate::error::Error;
 use crate::namespace::Namespace;
@@ -47,6 +48,8 @@ pub struct Subsystem {
     model: String,
     access: HostAccess,
     generation: AtomicU64,
+    /// The states of asymmetric access, if they are reported.
+    pub(crate) ana: Option<AnaGroups>,
     state: RwLock<State>,
 }
 
@@ -59,6 +62,7 @@ impl Subsystem {
             model: model.to_owned(),
             access,
             generation: AtomicU64::new(0),
+            ana: None,
             state: RwLock::default(),
         }
     }

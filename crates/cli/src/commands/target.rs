@@ -4,6 +4,7 @@
 //! checked before anything is opened. Everything is written to standard output that a script needs
 //! (the addresses that were taken, then the namespaces), progress and messages to standard error.
 
+mod ana;
 mod config;
 mod hosts;
 mod identity;
@@ -88,7 +89,7 @@ Examples:
 Hosts recognise a disk by its subsystem's NQN and its namespace's UUID, and take equal names for two \
 paths to the same blocks. Without --nqn and uuid= both are derived from this machine and the file or disk, \
 and stay the same over restarts; names of memory are new at each start. Give no two targets the same --nqn \
-or uuid=. Machines that were cloned with their /etc/machine-id and disks first need a new machine-id, or \
+or uuid=, unless they export the same blocks (docs/paths.md). Machines that were cloned with their /etc/machine-id and disks first need a new machine-id, or \
 --nqn and uuid=.
 
 SIGINT and SIGTERM end the target in good order; SIGUSR1 prints what it has served.")]
@@ -108,11 +109,29 @@ pub(crate) struct TargetArgs {
         long,
         value_name = "NAMESPACE",
         help = "A namespace: file:PATH[,size=4G], memory:512M, \
-        volume:POOL/NAME or a block device; with options nsid=N, uuid=UUID, block-size=BYTES, read-only, buffered, \
-        lazy (reserves memory as it is written, not at the start), reservations=FILE (hosts can have \
-        reservations survive a restart; FILE keeps them); may be repeated"
+        volume:POOL/NAME or a block device; with options nsid=N, uuid=UUID, block-size=BYTES, ana-group=N, read-only, \
+        buffered, shared (with other targets that have it as shared too; see docs/paths.md), lazy (reserves memory as \
+        it is written, not at the start), reservations=FILE (hosts can have reservations survive a restart; FILE \
+        keeps them); may be repeated"
     )]
     namespace: Vec<NamespaceSettings>,
+    /// State of an ANA group of the namespaces of --namespace when the target starts; may be repeated
+    #[arg(
+        long,
+        value_name = "GROUP=STATE",
+        value_parser = ana::parse,
+        help = "State of an ANA group of the namespaces of --namespace when the target starts: optimized, \
+        non-optimized, inaccessible, persistent-loss or change; may be repeated [default: optimized, and \
+        nothing is reported unless --ana or ana-group= is given]"
+    )]
+    ana: Vec<(String, String)>,
+    /// Smallest identifier of a controller. Targets that export one subsystem need ranges without a common
+    /// identifier [default: 1]
+    #[arg(long, value_name = "N")]
+    cntlid_min: Option<u16>,
+    /// Largest identifier of a controller [default: 65519]
+    #[arg(long, value_name = "N")]
+    cntlid_max: Option<u16>,
     /// NQN of a host that may connect; may be repeated [default: any]
     #[arg(long, value_name = "NQN")]
     allow_host: Vec<Nqn>,
@@ -179,21 +198,33 @@ impl TargetArgs {
         settings.cores = self.cores.or(settings.cores);
         settings.poll_us = self.poll_us.or(settings.poll_us);
         settings.data_memory_max = self.data_memory_max.or(settings.data_memory_max);
+        settings.cntlid_min = self.cntlid_min.or(settings.cntlid_min);
+        settings.cntlid_max = self.cntlid_max.or(settings.cntlid_max);
         settings.hdr_digest &= !self.no_hdr_digest;
         settings.data_digest &= !self.no_data_digest;
         if self.network_namespace.is_some() {
             settings.network_namespace.clone_from(&self.network_namespace);
         }
         if !self.namespace.is_empty() {
-            settings.subsystems.push(SubsystemSettings::new(
+            let mut subsystem = SubsystemSettings::new(
                 self.nqn.clone(),
                 &self.allow_host,
                 &self.host,
                 &self.namespace,
-            ));
-        } else if self.nqn.is_some() || !self.allow_host.is_empty() || !self.host.is_empty() {
+            );
+            for (group, state) in &self.ana {
+                if subsystem.ana.insert(group.clone(), state.clone()).is_some() {
+                    bail!("--ana names group {group} twice");
+                }
+            }
+            settings.subsystems.push(subsystem);
+        } else if self.nqn.is_some()
+            || !self.allow_host.is_empty()
+            || !self.host.is_empty()
+            || !self.ana.is_empty()
+        {
             bail!(
-                "--nqn, --allow-host and --host are for the namespaces of --namespace: give some"
+                "--nqn, --allow-host, --host and --ana are for the namespaces of --namespace: give some"
             );
         }
         settings.check()?;
@@ -231,6 +262,7 @@ async fn serve(
         settings.data_memory_max.map_or(defaults.data_bytes_total_max, |bytes| bytes as usize);
     let limits = Limits {
         data_bytes_total_max,
+        controller_ids: ana::controller_ids(settings.cntlid_min, settings.cntlid_max),
         allows_header_digest: settings.hdr_digest,
         allows_data_digest: settings.data_digest,
         ..defaults
@@ -296,16 +328,25 @@ async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsyste
         named.filter(|(it, _)| it.is_persistent()).map(|(_, uuid)| *uuid).collect();
     let nqn = settings.nqn(&persistent)?;
     let serial = settings.serial(&nqn);
-    let subsystem = Subsystem::new(nqn, &serial, &settings.model(), access);
+    let mut subsystem = Subsystem::new(nqn, &serial, &settings.model(), access);
+    if let Some(states) = ana::states(settings)? {
+        subsystem = subsystem.with_ana(&states);
+    }
     let mut next = 1;
     for (namespace, uuid) in settings.namespaces.iter().zip(uuids) {
         let nsid = Nsid(namespace.nsid.unwrap_or(next));
         next = nsid.get() + 1;
+        let group = ana::group(namespace.ana_group)?;
         let backing = namespace.open(uuid).await?;
-        let reservations = namespace.reservations(uuid).await?;
         let namespace =
+        let shared =
             Namespace::new(nsid, uuid.into_bytes(), Arc::clone(&backing), namespace.read_only)
-                .with_reservations(reservations);
+                .with_ana_group(group);
+        // What one target knows of reservations, another that shares the store does not.
+        let namespace = match namespace.is_shared() {
+            true => shared,
+            false => shared.with_reservations(namespace.reservations(uuid).await?),
+        };
         subsystem.add_namespace(namespace)?;
     }
     Ok(subsystem)

@@ -106,8 +106,18 @@ pub(super) fn try_lock_exclusive(handle: &Handle) -> io::Result<()> {
     if let Some(result) = simulated(|world, _| world.lock_file(handle.simulated())) {
         return result;
     }
+    try_lock(handle, whole_file_lock())
+}
+
+pub(super) fn try_lock_shared(handle: &Handle) -> io::Result<()> {
+    if let Some(result) = simulated(|_, _| Err(io::Error::from(io::ErrorKind::Unsupported))) {
+        return result;
+    }
+    try_lock(handle, libc::flock { l_type: libc::F_RDLCK as i16, ..whole_file_lock() })
+}
+
+fn try_lock(handle: &Handle, mut lock: libc::flock) -> io::Result<()> {
     let fd = handle.as_fd()?;
-    let mut lock = whole_file_lock();
     // SAFETY: F_OFD_SETLK reads a flock.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
         return Ok(());

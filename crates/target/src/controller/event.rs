@@ -49,6 +49,10 @@ pub(crate) struct Events {
     temperature: Notice,
     /// How far the report of a reservation notification has come.
     reservation: Notice,
+    /// How far the report of a change of asymmetric access has come; [`None`] without such reports.
+    ana: Option<Notice>,
+    /// The change of asymmetric access that was noticed last.
+    ana_generation: u64,
     /// What the controller has noticed up to.
     generation: u64,
     changed: BTreeSet<Nsid>,
@@ -69,6 +73,8 @@ impl Events {
             notice: Notice::Idle,
             temperature: Notice::Idle,
             reservation: Notice::Idle,
+            ana: subsystem.ana().map(|_| Notice::Idle),
+            ana_generation: subsystem.ana_generation(),
             generation,
             changed: BTreeSet::new(),
         }
@@ -77,6 +83,9 @@ impl Events {
     /// Bits of the configuration that mean something to this controller.
     pub(super) fn supported(&self) -> u32 {
         match self.kind {
+            EventKind::Namespaces if self.ana.is_some() => {
+                AsyncEventConfig::NAMESPACE_ATTRIBUTES | AsyncEventConfig::ANA_CHANGE
+            }
             EventKind::Namespaces => AsyncEventConfig::NAMESPACE_ATTRIBUTES,
             EventKind::Discovery => AsyncEventConfig::DISCOVERY_CHANGE,
         }
@@ -87,6 +96,7 @@ impl Events {
         self.notice = Notice::Idle;
         self.temperature = Notice::Idle;
         self.reservation = Notice::Idle;
+        self.ana = self.ana.map(|_| Notice::Idle);
         self.changed.clear();
         self.aborted.append(&mut self.requests);
     }
@@ -141,7 +151,13 @@ impl Events {
             self.reservation = Notice::Told;
             return Some(AsyncEvent::RESERVATION_LOG_AVAILABLE);
         }
-        if self.notice != Notice::Pending || !self.config.has(self.supported()) {
+        // Before changes of namespaces: with a new namespace the host looks for its group at once.
+        if self.ana == Some(Notice::Pending) && self.config.has(AsyncEventConfig::ANA_CHANGE) {
+            self.ana = Some(Notice::Told);
+            return Some(AsyncEvent::ANA_CHANGED);
+        }
+        let wanted = self.supported() & !AsyncEventConfig::ANA_CHANGE;
+        if self.notice != Notice::Pending || !self.config.has(wanted) {
             return None;
         }
         self.notice = Notice::Told;
@@ -149,6 +165,24 @@ impl Events {
             EventKind::Namespaces => AsyncEvent::NAMESPACE_ATTRIBUTES_CHANGED,
             EventKind::Discovery => AsyncEvent::DISCOVERY_CHANGED,
         })
+    }
+
+    /// The ANA log page was read, which showed the changes up to `generation`.
+    pub(super) fn note_ana_read(&mut self, generation: u64, is_retained: bool) {
+        if !is_retained {
+            self.ana_generation = generation;
+            self.ana = self.ana.map(|_| Notice::Idle);
+        }
+    }
+
+    /// Notes a change of asymmetric access.
+    fn notice_ana(&mut self, generation: u64) {
+        if generation != self.ana_generation {
+            self.ana_generation = generation;
+            if self.ana == Some(Notice::Idle) {
+                self.ana = Some(Notice::Pending);
+            }
+        }
     }
 
     /// The discovery log page was read.
@@ -200,6 +234,7 @@ impl Controller {
             }
             EventKind::Namespaces => {
                 let subsystem = &self.association.subsystem;
+                events.notice_ana(subsystem.ana_generation());
                 if subsystem.generation() == events.generation {
                     return;
                 }

@@ -1,6 +1,7 @@
 //! Identify (base 5.1.13): what controller and namespaces are.
 
 use super::{Controller, ERROR_ENTRIES_MAX, Reply};
+use crate::ana;
 use crate::namespace::Namespace;
 use nvme::command::Identify;
 use nvme::identify::{
@@ -85,7 +86,11 @@ impl Controller {
             cns::NAMESPACE => self.namespace(nsid)?,
             cns::NAMESPACE_INDEPENDENT => {
                 let namespace = self.valid_namespace(nsid)?;
-                let data = namespace.map(|it| independent(&it)).unwrap_or_default();
+                let mut data = IdentifyNamespaceIndependent::default();
+                if let Some(namespace) = &namespace {
+                    data = independent(namespace);
+                    data.anagrpid = self.ana_group_id(namespace);
+                }
                 Buffer::copy_from(data.bytes())
             }
             cns::NAMESPACE_DESCRIPTORS => self.descriptors(nsid)?,
@@ -136,6 +141,7 @@ impl Controller {
             .map_err(|_| Status::INTERNAL_ERROR)?;
         data.nmic = IdentifyNamespace::NMIC_SHARED;
         data.rescap = rescap(&namespace);
+        data.anagrpid = self.ana_group_id(&namespace);
         data.nguid = namespace.uuid();
         data.nsfeat =
             IdentifyNamespace::NSFEAT_UNIQUE_IDS | IdentifyNamespace::NSFEAT_OPTIMAL_PERFORMANCE;
@@ -149,6 +155,12 @@ impl Controller {
         data.nvmcap = size.to_le_bytes();
         data.set_incarnation(namespace.backing().incarnation().0);
         Ok(Buffer::copy_from(data.bytes()))
+    }
+
+    /// ANAGRPID: 0 where no asymmetric access is reported.
+    fn ana_group_id(&self, namespace: &Namespace) -> U32 {
+        let has_ana = self.association.subsystem.ana().is_some();
+        U32::new(if has_ana { namespace.ana_group().get() } else { 0 })
     }
 
     fn descriptors(&self, nsid: Nsid) -> Result<Buffer, Status> {
@@ -207,6 +219,13 @@ impl Controller {
         }
         data.cntrltype = IdentifyController::TYPE_IO;
         data.cmic = IdentifyController::CMIC_MULTI_PORT | IdentifyController::CMIC_MULTI_CONTROLLER;
+        if subsystem.ana().is_some() {
+            data.cmic |= IdentifyController::CMIC_ANA;
+            data.anatt = ana::TRANSITION_SECONDS;
+            data.anacap = ana::CAPABILITIES;
+            data.anagrpmax = U32::new(ana::ANA_GROUPS_MAX);
+            data.nanagrpid = U32::new(ana::ANA_GROUPS_MAX);
+        }
         data.lpa |=
             IdentifyController::LPA_COMMAND_EFFECTS | IdentifyController::LPA_SUPPORTED_PAGES;
         data.nn = U32::new(subsystem.namespaces_max());

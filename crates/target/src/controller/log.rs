@@ -23,6 +23,10 @@ const IO_PAGES: &[u8] = &[
 ];
 /// Those of a subsystem whose namespaces can be reserved.
 const RESERVATION_PAGES: &[u8] = &[lid::RESERVATION_NOTIFICATION];
+/// That of a controller that reports asymmetric access.
+const ANA_PAGES: &[u8] = &[lid::ANA];
+/// Return Groups Only (base figure 216): bit 0 of the log specific parameter.
+const GROUPS_ONLY: u8 = 1;
 const DISCOVERY_PAGES: &[u8] =
     &[lid::SUPPORTED_PAGES, lid::ERROR, lid::FEATURE_EFFECTS, lid::DISCOVERY];
 
@@ -59,8 +63,11 @@ impl Controller {
     fn log_page(&mut self, get: &GetLogPage, nsid: Nsid) -> Result<Vec<u8>, Status> {
         let has_reservations = self.association.subsystem.has_reservations();
         let mut pages = if self.is_discovery() { DISCOVERY_PAGES } else { IO_PAGES }.to_vec();
-        if has_reservations {
+        if has_reservations && !self.is_discovery() {
             pages.extend_from_slice(RESERVATION_PAGES);
+        }
+        if self.association.subsystem.ana().is_some() && !self.is_discovery() {
+            pages.extend_from_slice(ANA_PAGES);
         }
         if !pages.contains(&get.lid) {
             return Err(Status::INVALID_LOG_PAGE);
@@ -81,6 +88,7 @@ impl Controller {
                 FirmwareSlots::single(revision).bytes().to_vec()
             }
             lid::CHANGED_NAMESPACES => self.changed_page(get.is_event_retained),
+            lid::ANA => self.ana_page(get)?,
             lid::COMMAND_EFFECTS => command_effects(has_reservations).bytes().to_vec(),
             lid::RESERVATION_NOTIFICATION => {
                 self.events.note_reservation_read(get.is_event_retained);
@@ -95,6 +103,17 @@ impl Controller {
                 page
             }
         })
+    }
+
+    fn ana_page(&mut self, get: &GetLogPage) -> Result<Vec<u8>, Status> {
+        let subsystem = &self.association.subsystem;
+        let ana = subsystem.ana().ok_or(Status::INVALID_LOG_PAGE)?;
+        let (page, generation) = subsystem.ana_page(ana, get.lsp & GROUPS_ONLY != 0);
+        // A change between two reads of one page gives an event, so that the host reads it again.
+        if get.offset == 0 {
+            self.events.note_ana_read(generation, get.is_event_retained);
+        }
+        Ok(page)
     }
 
     fn error_page(&self) -> Vec<u8> {

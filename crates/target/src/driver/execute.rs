@@ -173,10 +173,14 @@ impl Executor {
 
     fn plan(&self, sqe: &SubmissionQueueEntry) -> Result<(usize, Plan), Status> {
         Plan::check_opcode(sqe)?;
+        let subsystem = self.queue.association().subsystem();
         if is_broadcast_flush(sqe) {
+            subsystem
+                .check_access(self.open.iter().filter(|it| it.is_active).map(|it| &it.namespace))?;
             return Ok((ALL, Plan::Flush));
         }
         let index = self.find(sqe.namespace_id())?;
+        subsystem.check_access([&self.open[index].namespace])?;
         let plan = Plan::new(sqe, &self.open[index].namespace, &self.limits)?;
         Ok((index, plan))
     }
@@ -207,7 +211,9 @@ impl Executor {
             }
             Ok(allowed) => allowed,
             Err(status) => {
-                self.fail(pair, tag, &sqe, status.do_not_retry());
+                // Another path may be open: then the command can be repeated there.
+                let status = if status.is_path_error() { status } else { status.do_not_retry() };
+                self.fail(pair, tag, &sqe, status);
                 return Ok(());
             }
         };

@@ -195,15 +195,15 @@ impl Target {
             return Err(ConnectInvalid::CNTLID.into());
         }
         let mut registry = self.registry();
-        if registry.controllers.len() >= self.limits.controllers_max {
+        let (first, last) =
+            (*self.limits.controller_ids.start(), *self.limits.controller_ids.end());
+        let ids = usize::from(last - first) + 1;
+        if registry.controllers.len() >= self.limits.controllers_max.min(ids) {
             return Err(Status::CONNECT_CONTROLLER_BUSY.into());
         }
         let mut id = registry.next_id;
-        while id == 0
-            || id > ControllerId::MAX.get()
-            || registry.controllers.contains_key(&id.into())
-        {
-            id = if id >= ControllerId::MAX.get() { 1 } else { id + 1 };
+        while id < first || id > last || registry.controllers.contains_key(&id.into()) {
+            id = if id < first || id >= last { first } else { id + 1 };
         }
         registry.next_id = id + 1;
         let host = (wanted.host, wanted.host_name.clone());

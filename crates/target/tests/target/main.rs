@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub, dead_code)]
 
 mod admission;
+mod ana;
 mod announced;
 mod basics;
 mod client;

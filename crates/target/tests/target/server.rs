@@ -64,7 +64,7 @@ impl TestServer {
         backing: Arc<dyn Backing>,
     ) -> Self {
         let namespace = Namespace::new(Nsid(1), [7; 16], backing, false);
-        Self::serving(listen, limits, admissions, cores, namespace)
+        Self::exporting(namespace, listen, limits, admissions, cores)
     }
 
     /// A namespace that hosts can reserve.
@@ -73,19 +73,30 @@ impl TestServer {
         let namespace = Namespace::new(Nsid(1), [7; 16], backing, false);
         let namespace = namespace.with_reservations(reservations);
         let admissions = Admissions::new(AdmissionMode::AnyHost);
-        Self::serving(listen, Limits::default(), admissions, cores, namespace)
+        Self::exporting(namespace, listen, Limits::default(), admissions, cores)
     }
 
-    fn serving(
+    fn exporting(
+        namespace: Namespace,
         listen: SocketAddr,
         limits: Limits,
         admissions: Arc<Admissions>,
         cores: usize,
-        namespace: Namespace,
     ) -> Self {
-        let target = Target::new(limits, admissions).unwrap();
         let subsystem = Subsystem::new(nqn(), "serial", "model", HostAccess::Any);
         subsystem.add_namespace(namespace).unwrap();
+        Self::serving(subsystem, listen, limits, admissions, cores)
+    }
+
+    /// Serves a subsystem that the test has made.
+    pub fn serving(
+        subsystem: Subsystem,
+        listen: SocketAddr,
+        limits: Limits,
+        admissions: Arc<Admissions>,
+        cores: usize,
+    ) -> Self {
+        let target = Target::new(limits, admissions).unwrap();
         let subsystem = target.add_subsystem(subsystem).unwrap();
         let (stop, mut stopped) = channel::<()>(2);
         let (started, start) = mpsc::channel();

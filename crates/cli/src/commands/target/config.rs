@@ -6,6 +6,7 @@ use super::namespace::NamespaceSettings;
 use anyhow::{Context, bail};
 use nvme::Nqn;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -24,6 +25,8 @@ pub(super) struct Settings {
     pub(super) poll_us: Option<ring::Spin>,
     #[serde(deserialize_with = "super::size::deserialize")]
     pub(super) data_memory_max: Option<u64>,
+    pub(super) cntlid_min: Option<u16>,
+    pub(super) cntlid_max: Option<u16>,
     pub(super) hdr_digest: bool,
     pub(super) data_digest: bool,
     pub(super) network_namespace: Option<PathBuf>,
@@ -40,6 +43,8 @@ impl Default for Settings {
             cores: None,
             poll_us: None,
             data_memory_max: None,
+            cntlid_min: None,
+            cntlid_max: None,
             hdr_digest: true,
             data_digest: true,
             network_namespace: None,
@@ -58,6 +63,9 @@ pub(super) struct SubsystemSettings {
     model: Option<String>,
     #[serde(default, deserialize_with = "nqns")]
     pub(super) allow_hosts: Vec<Nqn>,
+    /// States of ANA groups when the target starts, by the groups' numbers.
+    #[serde(default)]
+    pub(super) ana: BTreeMap<String, String>,
     #[serde(default, rename = "host")]
     pub(super) hosts: Vec<HostSettings>,
     #[serde(default, rename = "namespace")]
@@ -87,6 +95,9 @@ impl Settings {
             bail!("cores must be at least 1");
         }
         self.check_tls()?;
+        for subsystem in &self.subsystems {
+            super::ana::states(subsystem)?;
+        }
         let exposed = self.listen.iter().find(|address| !address.ip().is_loopback());
         let has_keys = self.subsystems.iter().all(SubsystemSettings::has_keys);
         if let Some(address) = exposed
@@ -148,6 +159,7 @@ impl SubsystemSettings {
             nqn,
             serial: None,
             model: None,
+            ana: BTreeMap::new(),
             allow_hosts: allow_hosts.to_vec(),
             hosts: hosts.to_vec(),
             namespaces: namespaces.to_vec(),

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use target::Reservations;
+use target::{AnaGroupId, Reservations};
 use uuid::Uuid;
 
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
@@ -36,6 +36,10 @@ pub(super) struct NamespaceSettings {
     pub(super) read_only: bool,
     /// Through the page cache, for file systems without direct I/O.
     buffered: bool,
+    /// Together with other targets that share the file or block device too.
+    shared: bool,
+    /// The group of asymmetric access that it belongs to.
+    pub(super) ana_group: Option<u32>,
     /// Take memory as it is written, not at the start.
     lazy: bool,
     /// The file of reservations that survive a restart.
@@ -86,11 +90,16 @@ impl NamespaceSettings {
             "reservations" if !value.is_empty() => self.reservations = Some(value.into()),
             "read-only" if value.is_empty() => self.read_only = true,
             "buffered" if value.is_empty() => self.buffered = true,
+            "shared" if value.is_empty() => self.shared = true,
+            "ana-group" => {
+                let group: AnaGroupId = value.parse()?;
+                self.ana_group = Some(group.get());
+            }
             "lazy" if value.is_empty() => self.lazy = true,
             _ => {
                 return Err(format!(
                     "{option:?} is not an option: there are size=, nsid=, uuid=, block-size=, \
-                     reservations=, read-only, buffered and lazy"
+                     ana-group=, reservations=, read-only, buffered, shared and lazy"
                 ));
             }
         }
@@ -110,6 +119,11 @@ impl NamespaceSettings {
     /// Whether it is a volume of a pool.
     pub(super) fn is_volume(&self) -> bool {
         self.volume.is_some()
+    }
+
+    /// Whether other targets may use its file or block device too.
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared
     }
 
     /// Whether its file is used through the page cache.
@@ -202,8 +216,8 @@ impl NamespaceSettings {
                 bail!("a namespace of a volume has neither memory nor path")
             }
             (None, Some(bytes)) => {
-                if self.size.is_some() || self.buffered {
-                    bail!("size and buffered are for files, not for memory");
+                if self.size.is_some() || self.buffered || self.shared {
+                    bail!("size, buffered and shared are for files, not for memory");
                 }
                 let block_size = self.block_size.unwrap_or(BLOCK_SIZE_DEFAULT);
                 if self.lazy {
@@ -220,6 +234,11 @@ impl NamespaceSettings {
         if self.lazy {
             bail!("lazy is for memory, not for files");
         }
+        if self.shared && self.buffered {
+            bail!(
+                "shared needs direct I/O, as each machine would have a page cache of its own: leave buffered out"
+            );
+        }
         let metadata = std::fs::metadata(path)
             .with_context(|| format!("cannot examine {}", path.display()))?;
         let is_device = metadata.file_type().is_block_device();
@@ -230,7 +249,11 @@ impl NamespaceSettings {
             preallocated: !is_device,
             incarnation,
         };
-        let backing = FileBacking::open_patiently(path, &options).await?;
+        let backing = if self.shared {
+            FileBacking::open_shared(path, &options).await?
+        } else {
+            FileBacking::open_patiently(path, &options).await?
+        };
         let have = backing.geometry().size();
         if let Some(want) = self.size
             && want != have

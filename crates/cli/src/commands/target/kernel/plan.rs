@@ -45,6 +45,10 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
         (settings.data_memory_max.is_some(), "--data-memory-max"),
         (!settings.hdr_digest || !settings.data_digest, "refusing digests (hosts choose)"),
         (settings.auth_discovery, "--auth-discovery"),
+        (
+            settings.cntlid_min.is_some() || settings.cntlid_max.is_some(),
+            "--cntlid-min and --cntlid-max",
+        ),
         (settings.network_namespace.is_some(), "--network-namespace"),
     ] {
         if is_set {
@@ -58,9 +62,15 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
         if subsystem.hosts.iter().any(HostSettings::has_tls) {
             return Err(refused("tls-key (it takes keys from its keyring, by tlshd)"));
         }
+        if super::super::ana::states(subsystem)?.is_some() {
+            return Err(refused("ANA (--ana and ana-group=)"));
+        }
         for namespace in &subsystem.namespaces {
             if namespace.is_volume() {
                 return Err(refused("volume: (our own target makes volumes)"));
+            }
+            if namespace.is_shared() {
+                return Err(refused("shared"));
             }
             if namespace.read_only {
                 return Err(refused("read-only"));
