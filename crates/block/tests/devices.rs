@@ -447,3 +447,28 @@ fn simulated_files_lose_only_what_was_not_flushed() {
     }
     assert!(partial > 3, "{partial} torn");
 }
+
+/// Goal: a shared file is open to others that share it, in both ways closed to one that wants it alone, and
+/// shows each what the others wrote; without direct I/O it is refused.
+#[test]
+fn a_file_is_shared_by_those_that_share_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk");
+    sparse_file(&path);
+    run(async {
+        let first = FileBacking::open_shared(&path, &options(true)).await.unwrap();
+        let second = FileBacking::open_shared(&path, &options(true)).await.unwrap();
+        assert!(matches!(FileBacking::open(&path, &options(true)), Err(Error::Locked { .. })));
+        let (one, two) = (first.attach(), second.attach());
+        one.write(BLOCK, Chunk::copy_from(&pattern(BLOCK, 9))).await.unwrap();
+        let read = two.read(BLOCK, BLOCK as usize).await.unwrap();
+        assert!(read.to_bytes() == pattern(BLOCK, 9));
+        let buffered = FileOptions { direct: false, ..options(true) };
+        assert!(FileBacking::open_shared(&path, &buffered).await.is_err());
+        drop((one, two, first, second));
+        let alone = FileBacking::open(&path, &options(true)).unwrap();
+        let refused = FileBacking::open_shared(&path, &options(true)).await;
+        assert!(matches!(refused, Err(Error::Locked { .. })));
+        drop(alone);
+    });
+}

@@ -52,6 +52,8 @@ pub(crate) struct Inner {
     /// Reports changes of state.
     changed: Notify,
     command_timeout: Duration,
+    /// The target is on this machine.
+    is_local: bool,
 }
 
 impl Connection {
@@ -65,11 +67,12 @@ impl Connection {
             .await
             .map_err(|_| Error::Timeout { address, what: "the TCP connection", timeout })?
             .map_err(|error| Error::Connect { address, error: Arc::new(error) })?;
+        let is_local = address.ip().is_loopback() || address.ip() == stream.local_addr().ip();
         let stream = match &options.tls {
             None => Stream::from(stream),
             Some(tls) => secure(stream, tls, options)?,
         };
-        let connection = Self::start(stream, options, depth);
+        let connection = Self::start(stream, options, depth, is_local);
         let is_ready = time::timeout_at(deadline, connection.initialized()).await;
         if is_ready.is_err() {
             connection.close(ConnectionEnd::Closed);
@@ -84,7 +87,7 @@ impl Connection {
         }
     }
 
-    fn start(stream: Stream, options: &ConnectOptions, depth: u16) -> Self {
+    fn start(stream: Stream, options: &ConnectOptions, depth: u16, is_local: bool) -> Self {
         let pair = QueuePair::new(QueuePairConfig {
             depth,
             has_header_digest: options.hdr_digest,
@@ -104,6 +107,7 @@ impl Connection {
             end: RefCell::new(None),
             changed: Notify::new(),
             command_timeout,
+            is_local,
         }));
         let tick = command_timeout / TICKS_PER_TIMEOUT;
         let _driver: JoinHandle<()> =
@@ -141,6 +145,11 @@ impl Connection {
     pub(crate) fn close(&self, why: ConnectionEnd) {
         self.0.end_wanted.borrow_mut().get_or_insert(why);
         self.0.wake_driver();
+    }
+
+    /// Whether the target is on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.0.is_local
     }
 
     /// Commands that may be outstanding.

@@ -101,6 +101,10 @@ pub(crate) struct Inner {
     events: RefCell<VecDeque<ControllerEvent>>,
     events_changed: Notify,
     reconnects: Cell<u64>,
+    /// Changes of asymmetric access that were reported.
+    pub(crate) ana_changes: Cell<u64>,
+    /// There are other paths to the same namespace: a silent one is given up after `keep_alive_tmo`.
+    pub(crate) is_path: Cell<bool>,
 }
 
 /// A handle to a connected controller; clones refer to the same one. When the last is dropped, the
@@ -144,6 +148,8 @@ impl Controller {
             events: RefCell::default(),
             events_changed: Notify::new(),
             reconnects: Cell::new(0),
+            ana_changes: Cell::new(0),
+            is_path: Cell::new(false),
         });
         let link = establish::establish(&inner, 1).await?;
         supervise::start(&inner, &link);

@@ -184,6 +184,17 @@ pub enum Error {
     /// What is behind the namespace's identifier is now another namespace.
     #[error("{0} is now another namespace than the one that was opened")]
     NamespaceReplaced(Nsid),
+    /// A path does not lead where the others do.
+    #[error("the path through {address} cannot be used with the others: {what}")]
+    PathMismatch {
+        /// The target's address.
+        address: SocketAddr,
+        /// What differs.
+        what: &'static str,
+    },
+    /// No path to the namespace worked for as long as a command may wait.
+    #[error("no path to the namespace for {0:?} (ctrl_loss_tmo)")]
+    NoPath(Duration),
     /// TLS could not be agreed on: most often the two have no key in common.
     #[error(transparent)]
     SecureChannel(ConnectionEnd),
@@ -245,7 +256,10 @@ impl Error {
         const ETIMEDOUT: i32 = 110;
         const EILSEQ: i32 = 84;
         match self {
-            Self::Timeout { .. } | Self::DeadlineExceeded(_) | Self::ControllerLost(_) => ETIMEDOUT,
+            Self::Timeout { .. }
+            | Self::DeadlineExceeded(_)
+            | Self::ControllerLost(_)
+            | Self::NoPath(_) => ETIMEDOUT,
             Self::Refused { command: "Connect", status, .. }
                 if status.is(Status::CONNECT_INVALID_HOST) =>
             {
@@ -253,7 +267,9 @@ impl Error {
             }
             Self::SecretNeeded | Self::Authentication(_) | Self::SecureChannel(_) => EACCES,
             Self::NoSuchNamespace(_) => ENOENT,
-            Self::InvalidRequest { .. } | Self::InvalidOption { .. } => EINVAL,
+            Self::InvalidRequest { .. }
+            | Self::InvalidOption { .. }
+            | Self::PathMismatch { .. } => EINVAL,
             Self::TooManyWaiters(_) => EBUSY,
             Self::Unsupported(_) => EOPNOTSUPP,
             Self::DataDigest => EILSEQ,

@@ -18,5 +18,5 @@ pub mod queue_pair;
 pub use controller::{Controller, ControllerEvent, ControllerInfo, NamespaceIdentity, Stage};
 pub use discovery::{DISCOVERY_ENTRIES_MAX, DiscoveryLog};
 pub use error::{ConnectionEnd, Error, ProtocolError};
-pub use namespace::Namespace;
+pub use namespace::{IoPolicy, Namespace, PATHS_MAX, PathStatus};
 pub use options::{ConnectOptions, InterruptedWrites, TlsOptions};

@@ -12,8 +12,13 @@
 //! looks like any lost connection, for this host as for Linux's.
 
 mod device;
+mod paths;
+mod policy;
 mod request;
 mod split;
+
+pub use paths::{PATHS_MAX, PathStatus};
+pub use policy::IoPolicy;
 
 use crate::controller::{Controller, Link, NamespaceIdentity, NvmLimits};
 use crate::error::Error;
@@ -23,6 +28,7 @@ use nvme::command::ReadWrite;
 use nvme::identify::{IdentifyController, IdentifyNamespace};
 use nvme::opcode::NvmOpcode;
 use nvme::{Nsid, SubmissionQueueEntry};
+use paths::{Paths, Trouble};
 use request::Request;
 use ring::local::Semaphore;
 use ring::time::{self, Instant};
@@ -50,6 +56,21 @@ struct Inner {
     check_turn: Semaphore,
     failed: RefCell<Option<Error>>,
     next_lane: Cell<usize>,
+    /// All paths, if there may be several.
+    paths: Option<Paths>,
+}
+
+/// A namespace as one controller shows it.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    identity: NamespaceIdentity,
+    geometry: Geometry,
+    block_shift: u8,
+    transfer_bytes_max: u32,
+    limits: NvmLimits,
+    is_write_zeroes_supported: bool,
+    /// ANAGRPID; 0: none.
+    ana_group: u32,
 }
 
 impl Namespace {
@@ -59,37 +80,11 @@ impl Namespace {
     /// its blocks carry metadata.
     pub async fn open(controller: &Controller, nsid: Nsid) -> Result<Self, Error> {
         let link = controller.link(None).await?;
-        let identify = link.identify_namespace(nsid).await?;
-        let identity = link.namespace_identity(nsid, &identify).await?;
-        if identify.format().ms.get() != 0 {
-            return Err(Error::Unsupported("metadata in blocks"));
-        }
-        let block_shift = identify.block_shift().map_err(|source| Error::InvalidResponse {
-            structure: "Identify Namespace",
-            fault: source,
-        })?;
-        let limits = link.nvm_limits().await?;
-        let oncs = link.info.identify.oncs.get();
-        let geometry = geometry(&identify, block_shift, &link.info.identify)?;
-        let transfer_bytes_max = link.transfer_bytes_max.max(geometry.block_size);
-        Ok(Self(Rc::new(Inner {
-            controller: controller.clone(),
-            nsid,
-            identity,
-            incarnation: Cell::new(identity.incarnation),
-            geometry,
-            block_shift,
-            transfer_bytes_max,
-            limits,
-            is_write_zeroes_supported: oncs & IdentifyController::ONCS_WRITE_ZEROES != 0,
-            checked_link: Cell::new(link.number),
-            check_turn: Semaphore::new(1),
-            failed: RefCell::new(None),
-            next_lane: Cell::new(0),
-        })))
+        let found = Found::look(&link, nsid).await?;
+        Ok(Self(Rc::new(Inner::new(controller, nsid, found, link.number, None))))
     }
 
-    /// The controller.
+    /// The controller; of several paths the first.
     pub fn controller(&self) -> &Controller {
         &self.0.controller
     }
@@ -123,7 +118,10 @@ impl Namespace {
     /// the device as it is now.
     pub fn adopt_incarnation(&self) {
         let mut failed = self.0.failed.borrow_mut();
-        if let Some(Error::WritesLost { now, .. }) = &*failed {
+        if let Some(Error::WritesLost { was, now }) = &*failed {
+            if let Some(paths) = &self.0.paths {
+                paths.adopt(was.as_u128(), now.as_u128());
+            }
             self.0.incarnation.set(Some(now.as_u128()));
             *failed = None;
             self.0.checked_link.set(0);
@@ -165,7 +163,7 @@ impl Namespace {
         let request = Request { command: "Flush", sqe, start_lba: 0, blocks: 0, is_write: false };
         if !self.0.geometry.has_volatile_cache {
             // Nothing to flush; but the handle may have failed.
-            return self.link(self.deadline()).await.map(drop);
+            return self.route(self.deadline(), &mut Trouble::default()).await.map(drop);
         }
         self.run(&request, Data::None, self.lane()).await.map(drop)
     }
@@ -292,6 +290,86 @@ impl Namespace {
                 now: uuid::Uuid::from_u128(now),
             }),
             _ => Ok(()),
+        }
+    }
+}
+
+impl Found {
+    async fn look(link: &Link, nsid: Nsid) -> Result<Self, Error> {
+        let identify = link.identify_namespace(nsid).await?;
+        let identity = link.namespace_identity(nsid, &identify).await?;
+        if identify.format().ms.get() != 0 {
+            return Err(Error::Unsupported("metadata in blocks"));
+        }
+        let block_shift = identify.block_shift().map_err(|source| Error::InvalidResponse {
+            structure: "Identify Namespace",
+            fault: source,
+        })?;
+        let limits = link.nvm_limits().await?;
+        let oncs = link.info.identify.oncs.get();
+        let geometry = geometry(&identify, block_shift, &link.info.identify)?;
+        let transfer_bytes_max = link.transfer_bytes_max.max(geometry.block_size);
+        Ok(Self {
+            identity,
+            geometry,
+            block_shift,
+            transfer_bytes_max,
+            limits,
+            is_write_zeroes_supported: oncs & IdentifyController::ONCS_WRITE_ZEROES != 0,
+            ana_group: identify.anagrpid.get(),
+        })
+    }
+
+    /// What holds for both paths; what makes that impossible otherwise.
+    fn merge(mut self, other: Self) -> Result<Self, &'static str> {
+        let names = |it: &Self| (it.identity.uuid, it.identity.nguid, it.identity.eui64);
+        if names(&self) != names(&other) {
+            return Err("it leads to a namespace with another UUID, NGUID or EUI64");
+        }
+        let shape = |it: &Self| (it.geometry.block_size, it.geometry.blocks, it.geometry.discard);
+        if shape(&self) != shape(&other) {
+            return Err("its block size, size or effect of discarding is another one");
+        }
+        self.geometry.has_volatile_cache |= other.geometry.has_volatile_cache;
+        self.transfer_bytes_max = self.transfer_bytes_max.min(other.transfer_bytes_max);
+        self.limits = self.limits.merge(other.limits);
+        self.is_write_zeroes_supported &= other.is_write_zeroes_supported;
+        Ok(self)
+    }
+}
+
+impl Inner {
+    fn new(
+        controller: &Controller,
+        nsid: Nsid,
+        found: Found,
+        checked_link: u64,
+        paths: Option<Paths>,
+    ) -> Self {
+        Self {
+            controller: controller.clone(),
+            nsid,
+            identity: found.identity,
+            incarnation: Cell::new(found.identity.incarnation),
+            geometry: found.geometry,
+            block_shift: found.block_shift,
+            transfer_bytes_max: found.transfer_bytes_max,
+            limits: found.limits,
+            is_write_zeroes_supported: found.is_write_zeroes_supported,
+            checked_link: Cell::new(checked_link),
+            check_turn: Semaphore::new(1),
+            failed: RefCell::new(None),
+            next_lane: Cell::new(0),
+            paths,
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Ends the tasks that look after the paths.
+        for path in self.paths.iter().flat_map(|paths| &paths.all) {
+            path.controller.inner().link_changed.notify();
         }
     }
 }

@@ -187,6 +187,12 @@ impl TcpStream {
         })
     }
 
+    /// Has the socket discard what it has not sent when it is closed, and reset the connection (`SO_LINGER` of zero
+    /// seconds). In the simulation a closed connection delivers nothing anyhow.
+    pub fn discard_unsent_on_close(&self) {
+        socket::discard_unsent_on_close(&self.handle);
+    }
+
     /// This end's address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr

@@ -140,6 +140,10 @@ impl Driver {
         }
         let deadline = time::sleep(CLOSING_TIME_MAX);
         let is_polite = fault.is_some() && self.receive.is_none() && self.send.is_none();
+        if !is_polite {
+            // What the kernel has not sent yet must not reach the target after a repetition elsewhere did.
+            self.stream.tcp().discard_unsent_on_close();
+        }
         let shutdown = if is_polite {
             Shutting::Later
         } else {

@@ -167,11 +167,24 @@ impl Link {
         offset: u64,
         bytes: usize,
     ) -> Result<Vec<u8>, Error> {
+        self.log_page_of(lid, 0, nsid, offset, bytes).await
+    }
+
+    /// As [`Self::log_page`], with the page's own parameter (LSP).
+    pub(crate) async fn log_page_of(
+        &self,
+        lid: u8,
+        lsp: u8,
+        nsid: Nsid,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<Vec<u8>, Error> {
         let mut page = Vec::with_capacity(bytes);
         while page.len() < bytes {
             let piece_bytes = (bytes - page.len()).min(LOG_PAGE_BYTES_MAX).next_multiple_of(4);
             let request = GetLogPage {
                 lid,
+                lsp,
                 dwords: (piece_bytes / 4) as u64,
                 offset: offset + page.len() as u64,
                 ..Default::default()
@@ -240,6 +253,17 @@ impl NvmLimits {
                 none.discard_range_blocks_max,
             ),
             discard_blocks_max: stated_or(stated.dmsl.get(), none.discard_blocks_max),
+        }
+    }
+
+    /// The limits that hold for both.
+    pub(crate) fn merge(self, other: Self) -> Self {
+        let least = |of: fn(&Self) -> u64| of(&self).min(of(&other));
+        Self {
+            zero_bytes_max: least(|it| it.zero_bytes_max),
+            discard_ranges_max: self.discard_ranges_max.min(other.discard_ranges_max),
+            discard_range_blocks_max: least(|it| it.discard_range_blocks_max),
+            discard_blocks_max: least(|it| it.discard_blocks_max),
         }
     }
 

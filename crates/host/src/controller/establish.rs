@@ -44,6 +44,11 @@ impl Link {
         }
     }
 
+    /// Whether the target is on this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.admin.is_local()
+    }
+
     /// Executes an admin or Fabrics command and expects success.
     pub(crate) async fn admin(
         &self,

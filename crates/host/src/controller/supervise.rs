@@ -27,22 +27,29 @@ pub(super) fn start(inner: &Rc<Inner>, link: &Rc<Link>) {
         });
     }
     if !inner.options.keep_alive_tmo.is_zero() {
-        let period = inner.options.keep_alive_tmo / 2;
-        let _keeper = ring::spawn(keep_alive(Rc::clone(link), period));
+        let _keeper = ring::spawn(keep_alive(Rc::clone(inner), Rc::clone(link)));
     }
     let _listener = ring::spawn(listen(Rc::clone(inner), Rc::clone(link)));
 }
 
 /// Sends Keep Alive until the link ends. A controller that does not answer is noticed by the
-/// command's deadline, one that refuses is of no use.
-async fn keep_alive(link: Rc<Link>, period: Duration) {
+/// command's deadline, one that refuses is of no use. With other paths the deadline is the timeout itself,
+/// as in Linux: then commands need not wait longer for an answer that will not come.
+async fn keep_alive(inner: Rc<Inner>, link: Rc<Link>) {
+    let total = inner.options.keep_alive_tmo;
     loop {
+        let period = total / 2;
         let slept = ring::race(Box::pin(link.admin.ended()), time::sleep(period)).await;
         if matches!(slept, ring::Either::First(_)) {
             return;
         }
-        let answer = link.admin("Keep Alive", SubmissionQueueEntry::keep_alive(), Data::None).await;
-        if answer.is_err() {
+        let answer = link.admin("Keep Alive", SubmissionQueueEntry::keep_alive(), Data::None);
+        let is_answered = if inner.is_path.get() {
+            matches!(time::timeout(total, answer).await, Ok(Ok(_)))
+        } else {
+            answer.await.is_ok()
+        };
+        if !is_answered {
             link.close();
             return;
         }
@@ -68,6 +75,8 @@ async fn listen(inner: Rc<Inner>, link: Rc<Link>) {
         } else if event == AsyncEvent::DISCOVERY_CHANGED {
             ControllerEvent::DiscoveryChanged
         } else if event == AsyncEvent::ANA_CHANGED {
+            inner.ana_changes.set(inner.ana_changes.get() + 1);
+            inner.link_changed.notify();
             ControllerEvent::AnaChanged
         } else {
             clear_event(&link, event).await;

@@ -1,6 +1,7 @@
 //! One command to its end, over as many connections as it takes.
 
 use super::Namespace;
+use super::paths::{Route, SETTLE_TIME, Trouble};
 use crate::connection::Connection;
 use crate::error::Error;
 use crate::options::InterruptedWrites;
@@ -43,12 +44,17 @@ impl Request {
     }
 }
 
+/// Whether a write was under way when its connection ended.
+type IsInterruptedWrite = bool;
+
 /// What to do after an attempt.
 enum Next {
     Done(Data),
     Fail(Error),
     /// Try again, after a pause, if any.
     Again(Data, Option<Duration>),
+    /// Try again on another path; a write that may have been executed waits first.
+    Elsewhere(Data, IsInterruptedWrite),
 }
 
 impl Namespace {
@@ -76,8 +82,10 @@ impl Namespace {
     ) -> Result<Data, Error> {
         let deadline = self.deadline();
         let mut retries = 0;
+        let mut trouble = Trouble::default();
         loop {
-            let link = self.link(deadline).await?;
+            let route = self.route(deadline, &mut trouble).await?;
+            let link = &route.link;
             let count = link.io.len();
             let Some(connection) = link.io.get(if count > 1 { lane % count } else { 0 }) else {
                 return Err(Error::ControllerFailed("grants no I/O queue pair"));
@@ -92,9 +100,17 @@ impl Namespace {
                 },
             };
             retries += 1;
-            match self.judge(request, connection, outcome, returned, retries) {
+            match self.judge(request, (connection, &route), outcome, returned, retries) {
                 Next::Done(data) => return Ok(data),
                 Next::Fail(error) => return Err(error),
+                Next::Elsewhere(returned, is_interrupted_write) => {
+                    data = returned;
+                    if is_interrupted_write {
+                        connection.ended().await;
+                        time::sleep(SETTLE_TIME).await;
+                    }
+                    self.check_patience(&mut trouble)?;
+                }
                 Next::Again(returned, delay) => {
                     data = returned;
                     if delay.is_none() {
@@ -112,7 +128,7 @@ impl Namespace {
         }
     }
 
-    fn too_late(&self) -> Error {
+    pub(super) fn too_late(&self) -> Error {
         let total = self.0.controller.options().fast_io_fail_tmo;
         Error::DeadlineExceeded(total.unwrap_or_default())
     }
@@ -145,7 +161,7 @@ impl Namespace {
     fn judge(
         &self,
         request: &Request,
-        connection: &Connection,
+        (connection, route): (&Connection, &Route<'_>),
         outcome: Result<Outcome, Error>,
         data: Data,
         retries: u32,
@@ -156,7 +172,13 @@ impl Namespace {
             {
                 Next::Done(data)
             }
-            Ok(Outcome::Completed(cqe)) => self.judge_status(request, cqe.status(), data, retries),
+            Ok(Outcome::Completed(cqe)) => match route.path {
+                Some(path) if may_go_elsewhere(cqe.status()) => {
+                    path.note_status(&route.link, cqe.status());
+                    Next::Elsewhere(data, false)
+                }
+                _ => self.judge_status(request, cqe.status(), data, retries),
+            },
             Ok(Outcome::DataDigestMismatch) if retries <= RETRIES_MAX => {
                 Next::Again(data, Some(RETRY_DELAY))
             }
@@ -172,14 +194,23 @@ impl Namespace {
                 if !may_resend {
                     return Next::Fail(Error::WriteInterrupted(end));
                 }
-                if data.is_intact() {
-                    Next::Again(data, None)
-                } else {
-                    Next::Fail(Error::ConnectionLost(end))
+                match route.path {
+                    _ if !data.is_intact() => Next::Fail(Error::ConnectionLost(end)),
+                    Some(path) => {
+                        path.note_lost(&route.link);
+                        Next::Elsewhere(data, request.is_write)
+                    }
+                    None => Next::Again(data, None),
                 }
             }
             // It was not sent.
-            Err(error) if error.is_connection_error() => Next::Again(data, None),
+            Err(error) if error.is_connection_error() => match route.path {
+                Some(path) => {
+                    path.note_lost(&route.link);
+                    Next::Elsewhere(data, false)
+                }
+                None => Next::Again(data, None),
+            },
             Err(error) => Next::Fail(error),
         }
     }
@@ -212,4 +243,9 @@ impl Namespace {
         };
         RETRY_DELAY.max(Duration::from_millis(u64::from(units) * 100))
     }
+}
+
+/// Whether another path may execute a command that ended so.
+fn may_go_elsewhere(status: Status) -> bool {
+    status.is_path_error() && !status.is_do_not_retry()
 }

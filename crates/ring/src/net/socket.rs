@@ -47,6 +47,17 @@ pub(super) fn set_up(handle: &Handle, options: &SocketOptions) -> io::Result<Soc
     Ok(SocketAddr::try_from(rustix::net::getsockname(fd)?)?)
 }
 
+/// Sets `SO_LINGER` to zero seconds.
+pub(super) fn discard_unsent_on_close(handle: &Handle) {
+    if simulated(|_, _| ()).is_some() {
+        return;
+    }
+    // Fails for a connection that has ended already: then nothing is sent either.
+    if let Ok(fd) = handle.as_fd() {
+        let _ = sockopt::set_socket_linger(fd, Some(std::time::Duration::ZERO));
+    }
+}
+
 fn make(address: SocketAddr, options: &SocketOptions) -> io::Result<OwnedFd> {
     let fd = match &options.network_namespace {
         None => socket(address)?,

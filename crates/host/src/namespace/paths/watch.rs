@@ -1,0 +1,162 @@
+//! The task that looks after one path: before commands use a new connection, and when its access changed.
+
+use super::{Inner, Namespace, Path};
+use crate::controller::Link;
+use crate::error::Error;
+use crate::namespace::Found;
+use nvme::Nsid;
+use nvme::identify::IdentifyController;
+use nvme::log_page::{AnaGroup, AnaHeader, AnaState, lid};
+use ring::time;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// Return Groups Only: no namespace identifiers.
+const GROUPS_ONLY: u8 = 1;
+/// How often the log page is read anew because it changed meanwhile.
+const READS_MAX: usize = 10;
+/// Pause before the page is read because a command was refused.
+const STALE_PAUSE: Duration = Duration::from_millis(10);
+/// How often a path without access, or one that failed, is looked at although nothing was reported.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// Starts the task; it ends with the namespace.
+pub(super) fn start(inner: &Rc<Inner>, index: usize) {
+    let Some(path) = inner.paths.as_ref().and_then(|paths| paths.all.get(index)) else { return };
+    // Not the handle: its last drop ends the controller, which wakes this task.
+    let controller = Rc::clone(path.controller.inner());
+    let inner = Rc::downgrade(inner);
+    let _watcher = ring::spawn(async move {
+        loop {
+            let changed = controller.link_changed.notified();
+            let Some(pause) = look(&inner, index).await else { return };
+            match pause {
+                None => changed.await,
+                // Either way it is looked again.
+                Some(pause) => drop(time::timeout(pause, changed).await),
+            }
+        }
+    });
+}
+
+/// Looks at the path if there is reason to; the time until the next look if it is not left to a report. [`None`]: the
+/// namespace is gone.
+async fn look(inner: &Weak<Inner>, index: usize) -> Option<Option<Duration>> {
+    let namespace = Namespace(inner.upgrade()?);
+    let paths = namespace.0.paths.as_ref()?;
+    let path = paths.all.get(index)?;
+    let controller = path.controller.inner();
+    let Ok(Some(link)) = controller.live_link_now() else {
+        paths.changed.notify();
+        return Some(None);
+    };
+    let changes = controller.ana_changes.get();
+    let is_new = link.number != path.checked_link.get();
+    let is_open = matches!(path.access.get(), AnaState::Optimized | AnaState::NonOptimized);
+    let is_reported = changes == path.ana_changes_seen.get() && !path.is_stale.get();
+    if !is_new && is_open && is_reported && path.fault.borrow().is_none() {
+        return Some(None);
+    }
+    if path.is_stale.replace(false) {
+        time::sleep(STALE_PAUSE).await;
+    }
+    let result = check(&namespace, path, &link).await;
+    let pause = match &result {
+        Ok(AnaState::Optimized | AnaState::NonOptimized) => None,
+        Ok(_) | Err(_) => Some(LOOK_PERIOD),
+    };
+    match result {
+        Ok(access) => {
+            path.access.set(access);
+            path.is_local.set(link.is_local());
+            *path.fault.borrow_mut() = None;
+            path.checked_link.set(link.number);
+            path.ana_changes_seen.set(changes);
+        }
+        Err(error @ Error::WritesLost { .. }) => {
+            tracing::error!(address = %path.address(), %error, "the namespace cannot be used");
+            *namespace.0.failed.borrow_mut() = Some(error);
+        }
+        // That link is gone: the next one will be looked at.
+        Err(error) if error.is_connection_error() => {}
+        Err(error) => {
+            // Once, and not at each look.
+            if path.fault.replace(Some(error.clone())).is_none() {
+                tracing::warn!(address = %path.address(), %error, "the path cannot be used");
+            }
+        }
+    }
+    paths.changed.notify();
+    Some(pause)
+}
+
+/// The access through the link, if it leads to the same namespace.
+async fn check(namespace: &Namespace, path: &Path, link: &Link) -> Result<AnaState, Error> {
+    let nsid = namespace.0.nsid;
+    let found = Found::look(link, nsid).await?;
+    let known = &namespace.0.identity;
+    let now = &found.identity;
+    if (known.uuid, known.nguid, known.eui64) != (now.uuid, now.nguid, now.eui64) {
+        return Err(Error::NamespaceReplaced(nsid));
+    }
+    let geometry = &namespace.0.geometry;
+    let is_shaped = found.geometry.block_size == geometry.block_size
+        && found.geometry.blocks >= geometry.blocks
+        && found.transfer_bytes_max >= namespace.0.transfer_bytes_max;
+    if !is_shaped {
+        let what = "blocks, size or largest transfer are not those of the other paths";
+        return Err(Error::PathMismatch { address: path.address(), what });
+    }
+    match (path.incarnation.get(), now.incarnation) {
+        (Some(was), Some(now)) if was != now => Err(Error::WritesLost {
+            was: uuid::Uuid::from_u128(was),
+            now: uuid::Uuid::from_u128(now),
+        }),
+        _ => access(link, nsid, found.ana_group).await,
+    }
+}
+
+/// The state of the namespace's group in the ANA log page; optimized if the controller has no such page.
+pub(super) async fn access(link: &Link, nsid: Nsid, group: u32) -> Result<AnaState, Error> {
+    let identify = &link.info.identify;
+    if identify.cmic & IdentifyController::CMIC_ANA == 0 {
+        return Ok(AnaState::Optimized);
+    }
+    let mut before = header(link).await?;
+    for _ in 0..READS_MAX {
+        let count = before.ngrps.get();
+        if u32::from(count) > identify.nanagrpid.get() {
+            return Err(invalid("ngrps", u64::from(count)));
+        }
+        let bytes = usize::from(count) * AnaGroup::BYTES;
+        let offset = AnaHeader::BYTES as u64;
+        let page = link.log_page_of(lid::ANA, GROUPS_ONLY, Nsid(0), offset, bytes).await?;
+        let after = header(link).await?;
+        if after.chgcnt != before.chgcnt || after.ngrps != before.ngrps {
+            before = after;
+            continue;
+        }
+        for descriptor in page.chunks_exact(AnaGroup::BYTES) {
+            let descriptor = AnaGroup::from_prefix(descriptor)
+                .map_err(|_| invalid("descriptor", u64::from(group)))?;
+            if descriptor.agid.get() == group {
+                return Ok(descriptor.ana_state().unwrap_or(AnaState::Inaccessible));
+            }
+        }
+        tracing::debug!(%nsid, group, "the ANA log page lacks the namespace's group");
+        return Ok(AnaState::Inaccessible);
+    }
+    Err(Error::ControllerFailed("changes its ANA log page faster than it can be read"))
+}
+
+async fn header(link: &Link) -> Result<AnaHeader, Error> {
+    let page = link.log_page_of(lid::ANA, GROUPS_ONLY, Nsid(0), 0, AnaHeader::BYTES).await?;
+    let header = AnaHeader::from_prefix(&page)
+        .map_err(|fault| Error::InvalidResponse { structure: "ANA log page", fault })?;
+    Ok(*header)
+}
+
+fn invalid(field: &'static str, value: u64) -> Error {
+    let fault = nvme::Error::InvalidField { field, value };
+    Error::InvalidResponse { structure: "ANA log page", fault }
+}
