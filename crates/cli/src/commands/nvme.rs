@@ -8,6 +8,7 @@ mod attach;
 mod check;
 mod foreign;
 mod keys;
+mod paths;
 mod pattern;
 mod perf;
 mod show;
@@ -142,6 +143,7 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Option<ExitCode> {
             error,
             Error::Refused { command: "Connect", .. }
                 | Error::ControllerLost(_)
+                | Error::NoPath(_)
                 | Error::SecretNeeded
                 | Error::Authentication(_)
                 | Error::SecureChannel(_)

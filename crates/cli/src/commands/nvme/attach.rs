@@ -12,6 +12,7 @@ mod kernel;
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
 use super::foreign::OutputArgs;
+use super::paths::{self, PathArgs};
 use crate::commands::engine::Engine;
 use crate::one_file::unmount_on_signals;
 use anyhow::{Context, bail};
@@ -37,6 +38,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub(crate) struct AttachArgs {
     #[command(flatten)]
     connect: ConnectArgs,
+    #[command(flatten)]
+    paths: PathArgs,
     #[command(flatten)]
     namespace: NamespaceArgs,
     /// Directory to mount at, for our host; the file in it is called `namespace`
@@ -72,6 +75,11 @@ pub(crate) fn run(args: &AttachArgs) -> anyhow::Result<()> {
 fn kernel_check(args: &AttachArgs) -> Result<(), String> {
     if args.connect.has_network_namespace() {
         return Err("the kernel's host would reconnect outside of the network namespace".into());
+    }
+    if args.paths.is_given() {
+        return Err(
+            "--path is for our own host; the kernel's host takes each path by nvme connect".into(),
+        );
     }
     if args.connect.has_tls() {
         return Err("the kernel's host takes TLS keys from its keyring only, see nvme-cli".into());
@@ -146,7 +154,7 @@ fn run_own(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
 async fn serve(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
     let mount =
         args.mount.as_deref().context("--mount DIR is missing: our host shows a file there")?;
-    let (controller, namespace) = super::open(&args.connect, &args.namespace).await?;
+    let (controllers, namespace) = paths::open(&args.connect, &args.paths, &args.namespace).await?;
     let is_writable = args.destroy.is_some();
     if is_writable {
         check_destroy(args.destroy.as_deref(), &namespace)?;
@@ -169,10 +177,10 @@ async fn serve(args: &AttachArgs, why: &str) -> anyhow::Result<()> {
     let export = Export::new(namespace.clone(), is_writable, Box::new(ready));
     let served = session.run(Rc::new(export)).await;
     let flushed = namespace.flush().await;
-    let disconnected = controller.disconnect().await;
+    let disconnected = controllers.disconnect().await;
     served.context("serving the mount ended")?;
     flushed.context("the namespace cannot be flushed: its last writes may be lost")?;
-    Ok(disconnected?)
+    disconnected
 }
 
 /// Arguments of `detach`.

@@ -9,6 +9,7 @@ mod report;
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
 use super::foreign::OutputArgs;
+use super::paths::PathArgs;
 use crate::load::{self, Mode};
 use anyhow::bail;
 use clap::Args;
@@ -25,6 +26,8 @@ const WATCH_PERIOD: Duration = Duration::from_millis(20);
 pub(crate) struct PerfArgs {
     #[command(flatten)]
     connect: ConnectArgs,
+    #[command(flatten)]
+    paths: PathArgs,
     #[command(flatten)]
     namespace: NamespaceArgs,
     /// Kind of load; --rwmixread sets the mix of `randrw`
@@ -108,7 +111,8 @@ pub(crate) fn run(mut args: PerfArgs) -> anyhow::Result<()> {
 /// Looks at the namespace once and checks that the load is possible.
 fn plan(args: &PerfArgs) -> anyhow::Result<Plan> {
     super::block_on(async {
-        let (controller, namespace) = super::open(&args.connect, &args.namespace).await?;
+        let (controller, namespace) =
+            super::paths::open(&args.connect, &args.paths, &args.namespace).await?;
         if args.rw.writes() {
             check_destroy(args.destroy.as_deref(), &namespace)?;
         }

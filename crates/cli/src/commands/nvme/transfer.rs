@@ -1,6 +1,7 @@
 //! `read` and `write`: bytes between a namespace and a file or pipe.
 
 use super::args::{ConnectArgs, NamespaceArgs, check_destroy};
+use super::paths::{self, PathArgs};
 use anyhow::{Context, bail};
 use clap::Args;
 use eval::units::parse_bytes;
@@ -16,6 +17,8 @@ const PIECE_BYTES: usize = 4 << 20;
 pub(crate) struct ReadArgs {
     #[command(flatten)]
     connect: ConnectArgs,
+    #[command(flatten)]
+    paths: PathArgs,
     #[command(flatten)]
     namespace: NamespaceArgs,
     /// Start offset in bytes
@@ -34,6 +37,8 @@ pub(crate) struct WriteArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
+    paths: PathArgs,
+    #[command(flatten)]
     namespace: NamespaceArgs,
     /// Start offset in bytes
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
@@ -48,7 +53,7 @@ pub(crate) struct WriteArgs {
 
 /// Reads whole blocks around the range and gives the range.
 pub(crate) async fn read(args: ReadArgs) -> anyhow::Result<()> {
-    let (controller, namespace) = super::open(&args.connect, &args.namespace).await?;
+    let (controllers, namespace) = paths::open(&args.connect, &args.paths, &args.namespace).await?;
     let geometry = namespace.geometry();
     let Some(rest) = geometry.size().checked_sub(args.offset) else {
         bail!("--offset {} is past the end at {}", args.offset, geometry.size());
@@ -76,14 +81,14 @@ pub(crate) async fn read(args: ReadArgs) -> anyhow::Result<()> {
         match output.write_all(&buffer[(at - start) as usize..(until - start) as usize]) {
             // The reader has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                return Ok(controller.disconnect().await?);
+                return controllers.disconnect().await;
             }
             written => written?,
         }
         at = until;
     }
     output.flush()?;
-    controller.disconnect().await?;
+    controllers.disconnect().await?;
     Ok(())
 }
 
@@ -103,7 +108,7 @@ fn read_full(input: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {
 
 /// Writes the input; a part of a block at its end keeps the block's other bytes.
 pub(crate) async fn write(args: WriteArgs) -> anyhow::Result<()> {
-    let (controller, namespace) = super::open(&args.connect, &args.namespace).await?;
+    let (controllers, namespace) = paths::open(&args.connect, &args.paths, &args.namespace).await?;
     check_destroy(args.destroy.as_deref(), &namespace)?;
     let geometry = namespace.geometry();
     let block = geometry.block_size as usize;
@@ -137,6 +142,6 @@ pub(crate) async fn write(args: WriteArgs) -> anyhow::Result<()> {
         }
     }
     namespace.flush().await?;
-    controller.disconnect().await?;
+    controllers.disconnect().await?;
     Ok(())
 }

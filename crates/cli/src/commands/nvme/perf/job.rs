@@ -1,10 +1,10 @@
 //! One thread of load.
 
-use super::super::{Mismatch, pattern};
+use super::super::{Mismatch, paths, pattern};
 use super::PerfArgs;
 use crate::load::{self, Done, Mode, Spread};
 use hdrhistogram::Histogram;
-use host::{Controller, Namespace};
+use host::{Namespace, PathStatus};
 use nvme::Nsid;
 use ring::{Buffer, Shared, time};
 use std::cell::{Cell, RefCell};
@@ -83,6 +83,8 @@ pub(crate) struct JobResult {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) latency_ns: Histogram<u64>,
+    /// Of several paths, what each is like at the end.
+    pub(crate) paths: Vec<PathStatus>,
     pub(crate) reconnects: u64,
     pub(crate) verified: u64,
 }
@@ -115,8 +117,8 @@ pub(crate) async fn run(job: Job) -> anyhow::Result<JobResult> {
 
 async fn load(job: Job) -> anyhow::Result<JobResult> {
     load::pin(&job.args.cpus, job.index as usize)?;
-    let controller = Controller::connect(job.args.connect.options()?).await?;
-    let namespace = Namespace::open(&controller, job.plan.nsid).await?;
+    let (controllers, namespace) =
+        paths::open_namespace(&job.args.connect, &job.args.paths, job.plan.nsid).await?;
     let state = Rc::new(State::new(job, namespace)?);
     state.job.control.connected.fetch_add(1, Ordering::Release);
     let tasks: Vec<_> = (0..state.job.args.iodepth)
@@ -153,11 +155,12 @@ async fn load(job: Job) -> anyhow::Result<JobResult> {
         reads: state.reads.get(),
         writes: state.writes.get(),
         latency_ns: state.latency_ns.borrow().clone(),
-        reconnects: controller.reconnects(),
+        paths: state.namespace.paths(),
+        reconnects: controllers.reconnects(),
         verified,
     };
     drop(state);
-    controller.disconnect().await?;
+    controllers.disconnect().await?;
     Ok(result)
 }
 

@@ -6,6 +6,7 @@ use super::{Measured, PerfArgs};
 use crate::load;
 use hdrhistogram::Histogram;
 use serde_json::json;
+use std::net::SocketAddr;
 
 /// All jobs together.
 struct Sum {
@@ -14,6 +15,8 @@ struct Sum {
     reconnects: u64,
     verified: u64,
     latency_ns: Histogram<u64>,
+    /// Address of each path, and the commands that were sent on it.
+    paths: Vec<(SocketAddr, u64)>,
 }
 
 fn sum(results: Vec<JobResult>) -> anyhow::Result<Sum> {
@@ -25,6 +28,7 @@ fn sum(results: Vec<JobResult>) -> anyhow::Result<Sum> {
         reconnects: first.reconnects,
         verified: first.verified,
         latency_ns: first.latency_ns,
+        paths: first.paths.iter().map(|path| (path.address, path.commands)).collect(),
     };
     for result in results {
         sum.reads += result.reads;
@@ -32,6 +36,12 @@ fn sum(results: Vec<JobResult>) -> anyhow::Result<Sum> {
         sum.reconnects += result.reconnects;
         sum.verified += result.verified;
         sum.latency_ns.add(&result.latency_ns)?;
+        for path in &result.paths {
+            match sum.paths.iter_mut().find(|(address, _)| *address == path.address) {
+                Some((_, commands)) => *commands += path.commands,
+                None => sum.paths.push((path.address, path.commands)),
+            }
+        }
     }
     Ok(sum)
 }
@@ -65,6 +75,10 @@ pub(super) fn print(
             "cpu_us_per_io": cpu_us, "cpu_percent": cpu_percent,
             "reconnects": sum.reconnects, "verified": sum.verified, "series": measured.series,
         });
+        if !sum.paths.is_empty() {
+            let of = |(address, commands): (SocketAddr, u64)| json!({ "address": address, "commands": commands });
+            said["paths"] = sum.paths.iter().map(|path| of(*path)).collect();
+        }
         if args.histogram {
             said["histogram_ns"] = json!(load::coarse(latency)?);
         }
@@ -86,6 +100,9 @@ pub(super) fn print(
         at(0.999),
     );
     println!("  CPU of this process: {cpu_us:.2} us per I/O, {cpu_percent:.0} %");
+    for (address, commands) in &sum.paths {
+        println!("  path {address}: {commands} commands");
+    }
     if sum.verified > 0 {
         println!("  verified: {} requests", sum.verified);
     }
