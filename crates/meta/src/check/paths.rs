@@ -57,8 +57,12 @@ fn path_of(
         names.push(name);
         parent = above;
     }
-    let words = names.iter().rev().map(|name| String::from_utf8_lossy(name));
-    Ok(Some(words.map(|word| format!("/{word}")).collect()))
+    let mut path = String::new();
+    for name in names.iter().rev() {
+        path.push('/');
+        path.push_str(&String::from_utf8_lossy(name));
+    }
+    Ok(Some(path))
 }
 
 /// The name of a directory, which knows its parent.
