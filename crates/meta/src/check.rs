@@ -9,13 +9,13 @@ pub mod store;
 
 pub use finding::{Area, Finding};
 
-use crate::tree::Core;
 use crate::records::{
     CookieEntry, Counters, Dentry, ExtentPage, Inline, Inode, Key, Record, Resting, Segment,
     SpaceLease, Xattr, decode, key_number, key_tail,
 };
 use crate::space::live::{CHUNK_BLOCKS, Chunk, ChunkId, blocks_of, chunks_of};
 use crate::store::Error;
+use crate::tree::Core;
 use protocol::{DeviceId, Extent, FileKind, FreeEpoch, InodeId, SessionId};
 use std::collections::BTreeMap;
 
@@ -110,7 +110,10 @@ impl Core {
             let child = check.inodes.get(&dentry.inode);
             let is_directory = child.is_some_and(|c| c.attr.kind == FileKind::Directory);
             match child {
-                None => check.of(parent, format!("an entry of {parent} names {}, which is not there", dentry.inode)),
+                None => check.of(
+                    parent,
+                    format!("an entry of {parent} names {}, which is not there", dentry.inode),
+                ),
                 Some(child) if is_directory && child.parent != parent => {
                     check.of(
                         dentry.inode,
@@ -370,7 +373,9 @@ impl Check {
 
     /// Tells of blocks of a chunk that extents touch and that do not count as live.
     fn not_live(&mut self, (device, chunk): ChunkId, named: &[u32]) {
-        for (at, count) in (chunk.saturating_mul(CHUNK_BLOCKS)..).zip(named).filter(|(_, count)| **count > 0) {
+        for (at, count) in
+            (chunk.saturating_mul(CHUNK_BLOCKS)..).zip(named).filter(|(_, count)| **count > 0)
+        {
             self.problem(format!(
                 "block {at} of {device} is not live, but {count} extents name it"
             ));

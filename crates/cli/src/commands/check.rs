@@ -32,7 +32,7 @@ pub(crate) struct CheckArgs {
     /// Directory of a metadata store, or the name of a pool on this machine
     #[arg(value_name = "STORE|JOB")]
     store: PathBuf,
-    /// Base of the pools' directories [default: /run/tsumugi for root, else $XDG_RUNTIME_DIR/tsumugi]
+    /// Base of the pools' directories [default: the user's runtime directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Print JSON: an object per finding

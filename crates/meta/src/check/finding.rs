@@ -41,12 +41,16 @@ impl Area {
             Area::Commits => {
                 "changes that were acknowledged are gone; the service refuses to start"
             }
-            Area::Tree => "a file may be unreachable under its name, or its directory not removable",
+            Area::Tree => {
+                "a file may be unreachable under its name, or its directory not removable"
+            }
             Area::Data => "reads of the file may lack data, or fail with EIO",
             Area::Space => {
                 "space is lost if too few blocks are free, and data may be overwritten if too many are"
             }
-            Area::Counts => "stat shows wrong numbers, and the file's space may be freed late or never",
+            Area::Counts => {
+                "stat shows wrong numbers, and the file's space may be freed late or never"
+            }
         }
     }
 }

@@ -48,6 +48,12 @@ pub fn check(directory: &Path) -> Result<Checked, Error> {
             }
             Ok(Checked { inodes: 0, commits: None, findings })
         }
+        // Its files are there, and the engine refuses them.
+        Err(error @ Error::Store { .. }) if directory.join("version").exists() => {
+            let what = error.to_string();
+            let finding = Finding { area: Area::Commits, inode: None, path: None, what };
+            Ok(Checked { inodes: 0, commits: None, findings: vec![finding] })
+        }
         Err(error) => Err(error),
     }
 }
@@ -73,7 +79,8 @@ pub fn check_records(store: Box<dyn Store>) -> Result<Checked, Error> {
         now: Timestamp(0),
         root: (0o755, 0, 0),
     };
-    let core = match Core::open(Box::new(Frozen { lower: store, upper: Overlay::default() }), &boot) {
+    let core = match Core::open(Box::new(Frozen { lower: store, upper: Overlay::default() }), &boot)
+    {
         Ok((core, _)) => core,
         Err(error @ Error::Corrupt { .. }) => {
             checked.findings.push(Finding::of_record(&error));
