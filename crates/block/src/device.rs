@@ -5,6 +5,7 @@ use crate::future::IoFuture;
 use crate::incarnation::Incarnation;
 use ring::{Chunk, Segments};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// What discarding does to blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,22 @@ impl Geometry {
     /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.blocks * u64::from(self.block_size)
+    }
+
+    /// The same with `size` bytes, of at most `room`.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`].
+    pub(crate) fn resized(self, size: u64, room: u64) -> Result<Self, Error> {
+        let expected = match size {
+            0 => "is not positive",
+            _ if !size.is_multiple_of(u64::from(self.block_size)) => {
+                "is no multiple of the block size"
+            }
+            _ if size > room => "is more than there is room for",
+            _ => return Ok(Self { blocks: size / u64::from(self.block_size), ..self }),
+        };
+        Err(Error::Geometry { what: "device size", value: size, expected })
     }
 
     /// Checks that a range consists of whole blocks of the device.
@@ -104,4 +121,14 @@ pub trait Backing: Send + Sync {
 
     /// A device for the calling thread, whose I/O goes to that thread's ring.
     fn attach(&self) -> Rc<dyn Device>;
+
+    /// Returns the same store with `size` bytes, a positive multiple of the block size that the store has room for: as
+    /// much as it was made with, or was given since. Both may be used at the same time.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`] if the store has no room for as much, or cannot change its size.
+    fn resized(&self, size: u64) -> Result<Arc<dyn Backing>, Error> {
+        let expected = "cannot be had: a device of this kind keeps its size";
+        Err(Error::Geometry { what: "device size", value: size, expected })
+    }
 }

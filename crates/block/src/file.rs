@@ -15,7 +15,7 @@
 mod creation;
 mod sharing;
 
-pub use creation::{Fill, create};
+pub use creation::{Fill, create, cut, grow};
 use sharing::Sharing;
 
 use crate::device::{Backing, Device, DiscardEffect, Geometry};
@@ -222,6 +222,12 @@ impl Backing for FileBacking {
     fn attach(&self) -> Rc<dyn Device> {
         let flushes = FlushGroup::new(self.file.clone(), Arc::clone(&self.flushes));
         Rc::new(FileDevice { backing: self.clone(), flushes: Rc::new(flushes) })
+    }
+
+    fn resized(&self, size: u64) -> Result<Arc<dyn Backing>, Error> {
+        let room = self.file.size().map_err(failed("examine", Path::new("the device's file")))?;
+        let geometry = self.geometry.resized(size, room)?;
+        Ok(Arc::new(Self { geometry, ..self.clone() }))
     }
 }
 

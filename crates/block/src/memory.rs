@@ -74,6 +74,11 @@ impl Backing for MemoryBacking {
     fn attach(&self) -> Rc<dyn Device> {
         Rc::new(self.clone())
     }
+
+    fn resized(&self, size: u64) -> Result<Arc<dyn Backing>, Error> {
+        let geometry = self.geometry.resized(size, self.region.len() as u64)?;
+        Ok(Arc::new(Self { geometry, ..self.clone() }))
+    }
 }
 
 impl MemoryBacking {

@@ -50,6 +50,10 @@ pub struct Association {
     subsystem: Arc<Subsystem>,
     /// The address at which the host reached the target.
     local_address: SocketAddr,
+    /// The address from which it did.
+    peer_address: SocketAddr,
+    /// When it connected.
+    since: Instant,
     /// Enabled and not shut down: I/O queue pairs may be connected.
     is_ready: AtomicBool,
     /// I/O queue pairs that the host was granted; 0 until it asked.
@@ -90,6 +94,16 @@ impl Association {
     /// The address at which the host reached the target.
     pub fn local_address(&self) -> SocketAddr {
         self.local_address
+    }
+
+    /// The address from which the host's admin queue pair came.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.peer_address
+    }
+
+    /// When the host connected.
+    pub fn since(&self) -> Instant {
+        self.since
     }
 
     /// The subsystem that the controller belongs to.
@@ -147,9 +161,13 @@ impl Association {
         self.drop_io_queues();
     }
 
-    /// Makes the controller look for changes that it should report to the host.
+    /// Makes the controller look for changes that it should report to the host, and its I/O queue pairs follow changes
+    /// of the namespaces: an idle one would hold a removed namespace's device until its host's next command.
     pub(crate) fn look_for_events(&self) {
         self.admin.raise(signal::EVENT);
+        for queue in self.io_queue_map().values() {
+            queue.raise(signal::EVENT);
+        }
     }
 
     /// Wakes a task when no queue pair holds this any more: nothing is in flight then.
@@ -290,6 +308,8 @@ impl Controller {
             host_name,
             subsystem: Arc::clone(subsystem),
             local_address: link.local_address,
+            peer_address: link.peer_address,
+            since: ring::time::now(),
             is_ready: AtomicBool::new(false),
             io_queues_granted: AtomicU16::new(0),
             had_traffic: AtomicBool::new(false),

@@ -7,6 +7,7 @@
 mod connection;
 mod cores;
 mod execute;
+mod listen;
 mod pace;
 mod plan;
 mod reserve;
@@ -15,10 +16,9 @@ mod work;
 use crate::error::Error;
 use crate::signal::{self, Signal};
 use crate::target::Target;
-use connection::Connection;
 use cores::{Kind, Loads, Place, Threads};
 use ring::net::{Entered, Entrance, EntranceLimits};
-use ring::{Config, SocketOptions, Sparse, TcpListener};
+use ring::{Config, SocketOptions, TcpListener};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -27,8 +27,6 @@ use std::time::Duration;
 
 /// Accepted connections that may wait for their core.
 const HANDOVER_MAX: usize = 64;
-/// Pause after an accept that failed, e.g. for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Pause while connections end that were asked to.
 const ENDING_PAUSE: Duration = Duration::from_millis(1);
 
@@ -36,11 +34,6 @@ const ENDING_PAUSE: Duration = Duration::from_millis(1);
 const LISTEN_PAUSE: Duration = Duration::from_millis(50);
 
 pub use cores::{Cores, QueuePairs};
-
-/// Lines that strangers can cause.
-static ACCEPT_FAILED: Sparse = Sparse::new();
-static NO_ROOM: Sparse = Sparse::new();
-static NO_TLS: Sparse = Sparse::new();
 
 /// How a target is run.
 #[derive(Clone, Debug)]
@@ -209,8 +202,12 @@ pub struct Server {
     target: Arc<Target>,
     connections: Arc<Connections>,
     addresses: Vec<SocketAddr>,
+    /// How sockets are made.
+    socket: SocketOptions,
+    /// The listeners' tasks, in the order of `addresses`.
     acceptors: Vec<ring::JoinHandle<()>>,
     cores: Vec<ring::thread::JoinHandle<()>>,
+    threads: Option<Rc<Threads>>,
 }
 
 impl Server {
@@ -228,9 +225,11 @@ impl Server {
         let mut server = Self {
             target: Arc::clone(target),
             connections: Connections::new(target.limits().connections_max, options.cores),
-            addresses: listeners.iter().map(TcpListener::local_addr).collect(),
+            addresses: Vec::new(),
+            socket: options.socket.clone(),
             acceptors: Vec::new(),
             cores: Vec::new(),
+            threads: None,
         };
         let mut senders = Vec::new();
         if options.cores > 1 {
@@ -240,15 +239,9 @@ impl Server {
                 server.cores.push(thread);
             }
         }
-        let threads = (!senders.is_empty()).then(|| Rc::new(Threads::new(senders)));
+        server.threads = (!senders.is_empty()).then(|| Rc::new(Threads::new(senders)));
         for listener in listeners {
-            target.add_listener(listener.local_addr());
-            let acceptor = Acceptor {
-                target: Arc::clone(target),
-                connections: Arc::clone(&server.connections),
-                threads: threads.clone(),
-            };
-            server.acceptors.push(ring::spawn(acceptor.run(listener)));
+            server.accept(listener);
         }
         Ok(server)
     }
@@ -310,6 +303,8 @@ impl Server {
         }
         self.connections.close();
         self.connections.ended().await;
+        // The cores' threads end when no one can send them connections.
+        self.threads = None;
         for core in self.cores.drain(..) {
             let _ = core.await;
         }
@@ -323,51 +318,5 @@ impl Server {
             }
         }
         result
-    }
-}
-
-/// Accepts the connections of one listener.
-struct Acceptor {
-    target: Arc<Target>,
-    connections: Arc<Connections>,
-    /// The cores' threads, if there are several.
-    threads: Option<Rc<Threads>>,
-}
-
-impl Acceptor {
-    async fn run(self, listener: TcpListener) {
-        loop {
-            let (stream, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    if let Some(suppressed) = ACCEPT_FAILED.pass() {
-                        tracing::warn!(%error, suppressed, "cannot accept a connection");
-                    }
-                    self.connections.make_room();
-                    ring::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let registration = match self.connections.open(peer).await {
-                Ok(registration) => registration,
-                Err(reason) => {
-                    if let Some(suppressed) = NO_ROOM.pass() {
-                        tracing::warn!(%peer, reason, suppressed, "a connection is refused");
-                    }
-                    continue;
-                }
-            };
-            let stream = match self.target.accepted(stream) {
-                Ok(stream) => stream,
-                Err(error) => {
-                    if let Some(suppressed) = NO_TLS.pass() {
-                        tracing::warn!(%peer, %error, suppressed, "a connection is refused");
-                    }
-                    continue;
-                }
-            };
-            let connection = Connection::new(&self.target, stream, registration);
-            ring::spawn(connection.outside(self.threads.clone()).run());
-        }
     }
 }

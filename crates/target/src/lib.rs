@@ -29,7 +29,7 @@ pub use controller::Controller;
 pub use counts::NamespaceCounts;
 pub use driver::{Cores, QueuePairs, Server, ServerOptions};
 pub use error::Error;
-pub use limits::Limits;
+pub use limits::{Limits, MemoryCost};
 pub use local::LocalAccess;
 pub use namespace::Namespace;
 pub use queue_pair::{CommandState, Event, QueuePair, QueuePairState, Tag};

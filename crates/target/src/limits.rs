@@ -4,6 +4,30 @@ use nvme::ControllerId;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+/// Size of the receive buffer of an I/O queue pair in bytes.
+pub(crate) const RECEIVE_BYTES: usize = 256 << 10;
+/// Size of the receive buffer of any other connection, which any peer can open: more than the longest PDU that
+/// is received as a whole there.
+pub(crate) const RECEIVE_BYTES_FIRST: usize = 16 << 10;
+/// What a connection takes beside its buffers, in bytes, rounded up: 26 KiB of a controller were measured.
+const CONNECTION_BYTES: usize = 32 << 10;
+/// What is kept of a command beside its data, in bytes, rounded up.
+const COMMAND_BYTES: usize = 512;
+
+/// The most memory that a target's connections can take. Memory that is not touched is not taken: an idle queue pair
+/// costs a small part of this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryCost {
+    /// Bytes of a connection that is no I/O queue pair.
+    pub new_connection_bytes: usize,
+    /// Bytes of an I/O queue pair whose queue is full of commands with data in their capsules.
+    pub io_queue_pair_bytes: usize,
+    /// Bytes of the data of all commands outside of capsules.
+    pub data_bytes: usize,
+    /// Bytes of all of it, with as many connections as there may be.
+    pub bytes: usize,
+}
+
 /// Bounds and parameters of a target's connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -120,6 +144,34 @@ impl Limits {
         (nvme::SubmissionQueueEntry::BYTES as u32 + self.in_capsule_data_bytes) / 16
     }
 
+    /// The memory that these values cost, beside that of the namespaces.
+    pub fn memory(&self) -> MemoryCost {
+        let entries = usize::from(self.queue_entries_max);
+        let commands = entries * (COMMAND_BYTES + self.in_capsule_data_bytes as usize);
+        let io_queue_pair_bytes = RECEIVE_BYTES + CONNECTION_BYTES + commands;
+        let new_connection_bytes = RECEIVE_BYTES_FIRST + CONNECTION_BYTES;
+        let admins = self.controllers_max.min(self.connections_max);
+        let others = self.connections_max - admins;
+        // A controller without I/O queue pairs costs less, so the most is with as few controllers as their queue
+        // pairs allow.
+        let with_queues = (1 + usize::from(self.io_queues_max)) * admins;
+        let io_queues = if self.connections_max <= with_queues {
+            self.connections_max
+                - self.connections_max.div_ceil(1 + usize::from(self.io_queues_max))
+        } else {
+            others.min(admins * usize::from(self.io_queues_max))
+        };
+        let few = self.connections_max - io_queues;
+        MemoryCost {
+            new_connection_bytes,
+            io_queue_pair_bytes,
+            data_bytes: self.data_bytes_total_max,
+            bytes: few * new_connection_bytes
+                + io_queues * io_queue_pair_bytes
+                + self.data_bytes_total_max,
+        }
+    }
+
     /// What is wrong with these values, if anything.
     pub fn fault(&self) -> Option<&'static str> {
         let (first, last) = (*self.controller_ids.start(), *self.controller_ids.end());
@@ -166,5 +218,29 @@ impl Limits {
             || self.deallocate_range_blocks_max == 0
             || self.io_queues_max == 0;
         is_empty.then_some("every count must be at least 1")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the most memory is that of as many I/O queue pairs as the connections and controllers allow.
+    #[test]
+    fn memory_is_that_of_the_most_queue_pairs() {
+        let of = |connections_max, controllers_max, io_queues_max| {
+            let limits =
+                Limits { connections_max, controllers_max, io_queues_max, ..Limits::default() };
+            let memory = limits.memory();
+            let queues =
+                memory.bytes - memory.data_bytes - connections_max * memory.new_connection_bytes;
+            queues / (memory.io_queue_pair_bytes - memory.new_connection_bytes)
+        };
+        assert_eq!(of(1, 1, 64), 0, "a controller has an admin queue pair first");
+        assert_eq!(of(65, 1024, 64), 64);
+        assert_eq!(of(66, 1024, 64), 64);
+        assert_eq!(of(100, 2, 4), 8, "controllers are short");
+        assert_eq!(of(10, 2, 4), 8);
+        assert_eq!(of(1024, 1024, 64), 1024 - 16);
     }
 }

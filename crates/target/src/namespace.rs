@@ -17,9 +17,16 @@ pub struct Namespace {
     geometry: Geometry,
     ana_group: AnaGroupId,
     is_read_only: bool,
+    /// Shared with the namespace that takes this one's place.
+    common: Arc<Common>,
+    reservations: Option<Arc<Reservations>>,
+}
+
+/// What a namespace keeps when it is resized.
+#[derive(Debug, Default)]
+struct Common {
     is_write_protected: AtomicBool,
     counters: Counters,
-    reservations: Option<Arc<Reservations>>,
 }
 
 impl Namespace {
@@ -36,10 +43,22 @@ impl Namespace {
             geometry,
             ana_group: AnaGroupId::DEFAULT,
             is_read_only,
-            is_write_protected: AtomicBool::new(is_read_only),
-            counters: Counters::default(),
+            common: Arc::new(Common {
+                is_write_protected: AtomicBool::new(is_read_only),
+                counters: Counters::default(),
+            }),
             reservations: None,
         }
+    }
+
+    /// Returns the same namespace on another backing, for example with more blocks: identity, write protection,
+    /// reservations and counts are common to both. Give it to
+    /// [`Subsystem::replace_namespace`](crate::Subsystem::replace_namespace).
+    pub fn on_backing(&self, backing: Arc<dyn Backing>) -> Self {
+        let geometry = backing.geometry();
+        let common = Arc::clone(&self.common);
+        let reservations = self.reservations.clone();
+        Self { backing, geometry, common, reservations, ..*self }
     }
 
     /// The same with reservations, which bind hosts that come over the fabric.
@@ -108,7 +127,7 @@ impl Namespace {
 
     /// Whether writes are refused.
     pub fn is_write_protected(&self) -> bool {
-        self.is_write_protected.load(Ordering::Relaxed)
+        self.common.is_write_protected.load(Ordering::Relaxed)
     }
 
     /// Protects or unprotects it; false if it is read-only for good.
@@ -116,17 +135,17 @@ impl Namespace {
         if self.is_read_only && !is_protected {
             return false;
         }
-        self.is_write_protected.store(is_protected, Ordering::SeqCst);
+        self.common.is_write_protected.store(is_protected, Ordering::SeqCst);
         true
     }
 
     /// What it has served.
     pub fn counts(&self) -> NamespaceCounts {
-        self.counters.snapshot()
+        self.common.counters.snapshot()
     }
 
     pub(crate) fn count(&self, tally: &Tally, origin: Origin) {
-        self.counters.add(tally, origin);
+        self.common.counters.add(tally, origin);
     }
 
     /// Counts a connection or command that was refused.

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::namespace::Namespace;
 use nvme::{Nqn, Nsid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Most namespaces of a subsystem (NN).
@@ -46,7 +46,9 @@ pub struct Subsystem {
     nqn: Nqn,
     serial: String,
     model: String,
-    access: HostAccess,
+    access: RwLock<HostAccess>,
+    /// Namespaces with a write cache may come later: hosts have to flush in any case.
+    is_open_ended: AtomicBool,
     generation: AtomicU64,
     /// The states of asymmetric access, if they are reported.
     pub(crate) ana: Option<AnaGroups>,
@@ -60,7 +62,8 @@ impl Subsystem {
             nqn,
             serial: serial.to_owned(),
             model: model.to_owned(),
-            access,
+            access: RwLock::new(access),
+            is_open_ended: AtomicBool::new(false),
             generation: AtomicU64::new(0),
             ana: None,
             state: RwLock::default(),
@@ -82,9 +85,25 @@ impl Subsystem {
         &self.model
     }
 
-    /// Which hosts may connect.
-    pub fn access(&self) -> &HostAccess {
-        &self.access
+    /// Which hosts may connect now.
+    pub fn access(&self) -> HostAccess {
+        self.access.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a host may connect now. A host without a name is on no list.
+    pub fn allows(&self, host: Option<&Nqn>) -> bool {
+        self.access.read().unwrap_or_else(PoisonError::into_inner).allows(host)
+    }
+
+    /// Replaces the hosts that may connect; [`Target::set_access`](crate::Target::set_access) drops the others.
+    pub(crate) fn set_access(&self, access: HostAccess) {
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
+    }
+
+    /// From now on Identify reports a volatile write cache whatever the namespaces have. A host learns this once, when
+    /// it connects: if it was told that there is none, it would not flush a namespace with a cache that is added later.
+    pub fn expect_any_namespace(&self) {
+        self.is_open_ended.store(true, Ordering::Relaxed);
     }
 
     /// Whether it is the discovery subsystem.
@@ -123,6 +142,23 @@ impl Subsystem {
         Some(namespace)
     }
 
+    /// Replaces a namespace by another with the same identifier, for example after it was resized. Commands that run
+    /// end on the earlier one, which is returned; later ones go to the new one. As for [`Self::add_namespace`], the
+    /// caller has to notify the controllers.
+    ///
+    /// # Errors
+    /// [`Error::NamespaceId`] if there is no namespace with this identifier.
+    pub fn replace_namespace(&self, namespace: Namespace) -> Result<Arc<Namespace>, Error> {
+        let nsid = namespace.nsid();
+        let mut state = self.write();
+        let Some(place) = state.namespaces.get_mut(&nsid) else {
+            return Err(Error::NamespaceId { nqn: self.nqn.clone(), nsid });
+        };
+        let earlier = std::mem::replace(place, Arc::new(namespace));
+        self.record(&mut state, nsid);
+        Ok(earlier)
+    }
+
     /// A namespace.
     pub fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         self.read().namespaces.get(&nsid).cloned()
@@ -138,9 +174,10 @@ impl Subsystem {
         self.read().namespaces.keys().copied().collect()
     }
 
-    /// Whether any namespace needs flushes.
+    /// Whether hosts are told to flush: a namespace needs it, or one that is added later may.
     pub fn has_write_cache(&self) -> bool {
-        self.read().namespaces.values().any(|namespace| namespace.has_write_cache())
+        self.is_open_ended.load(Ordering::Relaxed)
+            || self.read().namespaces.values().any(|namespace| namespace.has_write_cache())
     }
 
     /// Whether hosts can reserve any namespace.

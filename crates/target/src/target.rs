@@ -3,6 +3,7 @@
 //! Only connecting, discovery and administration come here, so that its locks are never on the way
 //! of an I/O command.
 
+mod change;
 mod connect;
 mod discovery;
 mod proof;
@@ -129,23 +130,14 @@ impl Target {
         Ok(subsystem)
     }
 
-    /// Removes a subsystem, ends its controllers and notifies discovery controllers.
-    pub fn remove_subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
-        let mut registry = self.registry();
-        let subsystem = registry.subsystems.remove(nqn)?;
-        for controller in registry.controllers.values() {
-            if Arc::ptr_eq(controller.subsystem(), &subsystem) {
-                controller.drop_all();
-            }
-        }
-        drop(registry);
-        self.note_discovery_changed();
-        Some(subsystem)
-    }
-
     /// All subsystems but the discovery one.
     pub fn subsystems(&self) -> Vec<Arc<Subsystem>> {
         self.registry().subsystems.values().cloned().collect()
+    }
+
+    /// The subsystem of this name.
+    pub fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
+        self.registry().subsystems.get(nqn).cloned()
     }
 
     /// Notes an address at which the target can be reached.

@@ -4,6 +4,7 @@ use super::{failed, lock};
 use crate::error::Error;
 use ring::{Buffer, File, OpenOptions};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::Path;
 
 /// Bytes per write.
@@ -46,25 +47,71 @@ pub async fn create(
     file.set_size(0).map_err(failed("empty", path))?;
     file.fallocate(0, 0, size).await.map_err(failed("reserve space for", path))?;
     if fill == Fill::Written {
-        write_once(&file, size, &mut progress).await.map_err(failed("write", path))?;
+        write_once(&file, 0..size, &mut progress).await.map_err(failed("write", path))?;
     }
     file.sync_all().await.map_err(failed("flush", path))
 }
 
-async fn write_once(file: &File, size: u64, progress: &mut impl FnMut(u64)) -> std::io::Result<()> {
+/// Makes a file longer: `from` to `size` bytes get real data blocks that are written once, durably. Does not lock it:
+/// for a process that uses the file already. Calls `progress` with the bytes done after each piece. After an error the
+/// file has its former size.
+///
+/// # Errors
+/// [`Error::Open`], e.g. for lack of space; [`Error::Geometry`] unless both sizes are multiples of 4096, in order.
+pub async fn grow(
+    path: impl AsRef<Path>,
+    (from, size): (u64, u64),
+    direct: bool,
+    mut progress: impl FnMut(u64),
+) -> Result<(), Error> {
+    let path = path.as_ref();
+    if size <= from || !size.is_multiple_of(4096) || !from.is_multiple_of(4096) {
+        let expected = "is not more than the present size, and a multiple of 4096 as that";
+        return Err(Error::Geometry { what: "device size", value: size, expected });
+    }
+    let options = OpenOptions { direct, ..OpenOptions::READ_WRITE };
+    let file = File::open(path, options).map_err(failed("open", path))?;
+    let result = async {
+        file.fallocate(0, from, size - from).await.map_err(failed("reserve space for", path))?;
+        write_once(&file, from..size, &mut progress).await.map_err(failed("write", path))?;
+        file.sync_all().await.map_err(failed("flush", path))
+    };
+    let result = result.await;
+    if result.is_err() {
+        let _ = file.set_size(from);
+    }
+    result
+}
+
+/// Makes a file shorter, durably: what is behind `size` bytes is lost.
+///
+/// # Errors
+/// [`Error::Open`].
+pub async fn cut(path: impl AsRef<Path>, size: u64) -> Result<(), Error> {
+    let path = path.as_ref();
+    let file = File::open(path, OpenOptions::READ_WRITE).map_err(failed("open", path))?;
+    file.set_size(size).map_err(failed("cut", path))?;
+    file.sync_all().await.map_err(failed("flush", path))
+}
+
+async fn write_once(
+    file: &File,
+    range: Range<u64>,
+    progress: &mut impl FnMut(u64),
+) -> std::io::Result<()> {
     let zeros = Buffer::zeroed(PIECE_BYTES as usize).freeze();
     let mut writes = VecDeque::new();
-    let (mut started, mut done) = (0, 0);
-    while done < size {
-        while started < size && writes.len() < WRITES_MAX {
-            let len = PIECE_BYTES.min(size - started);
+    let (mut started, mut done) = (range.start, range.start);
+    while done < range.end {
+        while started < range.end && writes.len() < WRITES_MAX {
+            let len = PIECE_BYTES.min(range.end - started);
             writes.push_back((file.write_at(zeros.slice(..len as usize), started), len));
             started += len;
         }
         if let Some((write, len)) = writes.pop_front() {
             write.await.0?;
             done += len;
-            progress(done);
+            progress(done - range.start);
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ use super::cores::Threads;
 use super::execute::Executor;
 use crate::admission::{Lane, Lent};
 use crate::controller::Controller;
-use crate::limits::Limits;
+use crate::limits::{Limits, RECEIVE_BYTES, RECEIVE_BYTES_FIRST};
 use crate::queue_pair::{Event, LARGE_TRANSFER_BYTES, QueuePair, QueuePairState};
 use crate::signal;
 use crate::target::Target;
@@ -33,11 +33,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tls::{Receiving, Stream};
 
-/// Size of the receive buffer of an I/O queue pair in bytes.
-const RECEIVE_BYTES: usize = 256 << 10;
-/// Size of the receive buffer of any other connection, which any peer can open: more than the longest PDU that
-/// is received as a whole there.
-const RECEIVE_BYTES_FIRST: usize = 16 << 10;
 /// What is received at most while large data is awaited, so that little of it has to be copied.
 const RECEIVE_SMALL_BYTES: usize = 4 << 10;
 /// Room that must be left in the receive buffer before it is tidied up: more than the longest PDU

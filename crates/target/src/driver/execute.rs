@@ -63,8 +63,11 @@ pub(super) struct Executor {
     pub(super) queue: IoQueue,
     lane: Lane,
     limits: Limits,
-    /// The subsystem's namespaces as of `generation`.
-    pub(super) open: Vec<Open>,
+    /// The subsystem's namespaces as of `generation`, and those that were removed and on which commands still run.
+    /// Others may take the place of one that has been closed.
+    pub(super) open: Vec<Option<Open>>,
+    /// Some of `open` are waiting for the end of their last command.
+    has_inactive: bool,
     /// Where in `open` each active namespace is, by its identifier; [`NONE`] where there is none.
     /// There are 1024 identifiers at most.
     by_nsid: Vec<usize>,
@@ -87,6 +90,7 @@ impl Executor {
             lane,
             limits: target.limits().clone(),
             open: Vec::new(),
+            has_inactive: false,
             by_nsid: Vec::new(),
             touched: Vec::new(),
             generation: 0,
@@ -120,7 +124,6 @@ impl Executor {
     /// Follows changes of the subsystem's namespaces.
     pub(super) fn refresh(&mut self) {
         if self.queue.association().subsystem().generation() != self.generation {
-            self.flush_tallies();
             self.reopen();
         }
     }
@@ -130,29 +133,59 @@ impl Executor {
         self.generation = subsystem.generation();
         let namespaces = subsystem.namespaces();
         // Indices of commands in flight must stay true.
-        let old = if self.pending.is_empty() { std::mem::take(&mut self.open) } else { Vec::new() };
-        let mut known: BTreeMap<*const Namespace, Open> =
-            old.into_iter().map(|open| (Arc::as_ptr(&open.namespace), open)).collect();
-        let mut kept: BTreeMap<*const Namespace, usize> = BTreeMap::new();
+        let mut known: BTreeMap<*const Namespace, usize> = BTreeMap::new();
         for (index, open) in self.open.iter_mut().enumerate() {
-            open.is_active = false;
-            kept.insert(Arc::as_ptr(&open.namespace), index);
+            if let Some(open) = open {
+                open.is_active = false;
+                known.insert(Arc::as_ptr(&open.namespace), index);
+            }
         }
         self.by_nsid.fill(NONE);
         for namespace in namespaces {
-            let key = Arc::as_ptr(&namespace);
-            let index = kept.get(&key).copied().unwrap_or_else(|| {
-                let open = known.remove(&key).unwrap_or_else(|| Open::new(&namespace, &self.queue));
-                self.open.push(open);
-                self.open.len() - 1
-            });
-            self.open[index].is_active = true;
+            let index = known.get(&Arc::as_ptr(&namespace)).copied();
+            let index = index.unwrap_or_else(|| self.add(Open::new(&namespace, &self.queue)));
+            if let Some(open) = &mut self.open[index] {
+                open.is_active = true;
+            }
             let nsid = namespace.nsid().get() as usize;
             if self.by_nsid.len() <= nsid {
                 self.by_nsid.resize(nsid + 1, NONE);
             }
             self.by_nsid[nsid] = index;
         }
+        self.close_unused();
+    }
+
+    /// Puts a namespace to a free place and returns that.
+    fn add(&mut self, open: Open) -> usize {
+        if let Some(index) = self.open.iter().position(Option::is_none) {
+            self.open[index] = Some(open);
+            return index;
+        }
+        self.open.push(Some(open));
+        self.open.len() - 1
+    }
+
+    /// Closes the devices of removed namespaces on which no command runs any more.
+    fn close_unused(&mut self) {
+        self.flush_tallies();
+        self.has_inactive = false;
+        for index in 0..self.open.len() {
+            if self.open[index].as_ref().is_none_or(|open| open.is_active) {
+                continue;
+            }
+            let is_used = self.pending.iter().any(|pending| pending.open == index);
+            if is_used {
+                self.has_inactive = true;
+            } else {
+                self.open[index] = None;
+            }
+        }
+    }
+
+    /// The namespaces that are not removed.
+    fn active(&self) -> impl Iterator<Item = &Open> {
+        self.open.iter().flatten().filter(|open| open.is_active)
     }
 
     fn find(&self, nsid: Nsid) -> Result<usize, Status> {
@@ -164,7 +197,7 @@ impl Executor {
 
     /// Adds a command to a namespace's tally.
     fn note(&mut self, index: usize, note: impl FnOnce(&mut Tally)) {
-        let Some(open) = self.open.get_mut(index) else { return };
+        let Some(Some(open)) = self.open.get_mut(index) else { return };
         if open.tally == Tally::default() {
             self.touched.push(index);
         }
@@ -175,13 +208,13 @@ impl Executor {
         Plan::check_opcode(sqe)?;
         let subsystem = self.queue.association().subsystem();
         if is_broadcast_flush(sqe) {
-            subsystem
-                .check_access(self.open.iter().filter(|it| it.is_active).map(|it| &it.namespace))?;
+            subsystem.check_access(self.active().map(|open| &open.namespace))?;
             return Ok((ALL, Plan::Flush));
         }
         let index = self.find(sqe.namespace_id())?;
-        subsystem.check_access([&self.open[index].namespace])?;
-        let plan = Plan::new(sqe, &self.open[index].namespace, &self.limits)?;
+        let Some(open) = &self.open[index] else { return Err(Status::INVALID_NAMESPACE) };
+        subsystem.check_access([&open.namespace])?;
+        let plan = Plan::new(sqe, &open.namespace, &self.limits)?;
         Ok((index, plan))
     }
 
@@ -265,7 +298,7 @@ impl Executor {
     }
 
     fn start(&self, open: usize, plan: Plan, data: Option<Buffer>) -> Work {
-        let Some(open) = self.open.get(open) else {
+        let Some(Some(open)) = self.open.get(open) else {
             return self.flush_all();
         };
         let Open { device, namespace, .. } = open;
@@ -322,7 +355,9 @@ impl Executor {
 
     /// Flushes all namespaces; fails if any of them does.
     fn flush_all(&self) -> Work {
-        let flushes: Vec<IoFuture<()>> = self.open.iter().map(|open| open.device.flush()).collect();
+        // Also those of removed namespaces: what they hold in a cache was written before this.
+        let open = self.open.iter().flatten();
+        let flushes: Vec<IoFuture<()>> = open.map(|open| open.device.flush()).collect();
         Work::Write(IoFuture::boxed(async move {
             let mut result = Ok(());
             for flush in flushes {
@@ -352,7 +387,11 @@ impl Executor {
             let first = if index < self.pending.len() { index } else { 1 };
             self.pending.rotate_left(first);
         }
-        before != self.pending.len()
+        let has_ended = before != self.pending.len();
+        if has_ended && self.has_inactive {
+            self.close_unused();
+        }
+        has_ended
     }
 
     /// Looks at all commands without answering the host: the connection is over.
@@ -369,7 +408,8 @@ impl Executor {
         } else {
             Outcome::Failed(Status::ABORTED_PREEMPT.do_not_retry())
         };
-        let nsid = self.open.get(open).map_or(0, |open| u64::from(open.namespace.nsid().get()));
+        let known = self.open.get(open).and_then(Option::as_ref);
+        let nsid = known.map_or(0, |open| u64::from(open.namespace.nsid().get()));
         plan.count(nsid, started, matches!(outcome, Outcome::Failed(_)));
         let all = if open == ALL { 0..self.open.len() } else { open..open + 1 };
         for index in all {
@@ -399,8 +439,9 @@ impl Executor {
     /// Adds what was served to the namespaces' counters.
     pub(super) fn flush_tallies(&mut self) {
         for index in self.touched.drain(..) {
-            let Open { namespace, tally, .. } = &mut self.open[index];
-            namespace.count(&std::mem::take(tally), Origin::Remote);
+            if let Some(Open { namespace, tally, .. }) = &mut self.open[index] {
+                namespace.count(&std::mem::take(tally), Origin::Remote);
+            }
         }
     }
 }

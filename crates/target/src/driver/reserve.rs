@@ -138,10 +138,9 @@ impl Executor {
     ) -> Result<(), Status> {
         let range = if open == ALL { 0..self.open.len() } else { open..open + 1 };
         for index in range {
-            let open = &self.open[index];
-            if !open.is_active {
+            let Some(open) = self.open[index].as_ref().filter(|open| open.is_active) else {
                 continue;
-            }
+            };
             let (Some(guard), Some(reservations)) = (&open.guard, open.namespace.reservations())
             else {
                 continue;
@@ -149,7 +148,7 @@ impl Executor {
             if guard.is_stale(reservations) {
                 self.refresh_rights(index, pair);
             }
-            let guard = self.open[index].guard.as_ref();
+            let guard = self.open[index].as_ref().and_then(|open| open.guard.as_ref());
             let is_allowed = group(plan).zip(guard).is_none_or(|(it, guard)| guard.allows(it));
             if !is_allowed {
                 return Err(Status::RESERVATION_CONFLICT);
@@ -168,7 +167,7 @@ impl Executor {
     /// Takes over the present rights to a namespace. What was begun under the earlier ones and is to be
     /// aborted gets a ticket; what waits for data is not begun.
     fn refresh_rights(&mut self, index: usize, pair: &mut QueuePair) {
-        let open = &mut self.open[index];
+        let Some(open) = &mut self.open[index] else { return };
         let (Some(guard), Some(reservations)) = (&mut open.guard, open.namespace.reservations())
         else {
             return;

@@ -174,7 +174,7 @@ impl Target {
             }
             ConnectFailure::from(Status::CONNECT_INVALID_HOST)
         };
-        if !subsystem.access().allows(wanted.host_name.as_ref()) {
+        if !subsystem.allows(wanted.host_name.as_ref()) {
             self.admissions.note_refused();
             return Err(refused());
         }
@@ -195,6 +195,7 @@ impl Target {
             return Err(ConnectInvalid::CNTLID.into());
         }
         let mut registry = self.registry();
+        self.check_present(&registry, wanted, subsystem)?;
         let (first, last) =
             (*self.limits.controller_ids.start(), *self.limits.controller_ids.end());
         let ids = usize::from(last - first) + 1;

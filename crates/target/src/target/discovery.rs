@@ -20,7 +20,7 @@ impl Target {
         let visible = registry
             .subsystems
             .values()
-            .filter(|subsystem| is_admitted && subsystem.access().allows(asking.host_name()));
+            .filter(|subsystem| is_admitted && subsystem.allows(asking.host_name()));
         let ports = ports(&registry.listeners, asking.local_address());
         let discovery = std::iter::once((&self.discovery, subsystem_type::CURRENT_DISCOVERY));
         let mut entries = Vec::new();

@@ -63,7 +63,7 @@ impl Target {
         let Ok(wanted) = Wanted::decode(sqe, data) else { return Ended::default() };
         let Ok(subsystem) = self.find(&wanted.subsystem_name) else { return Ended::default() };
         let is_let_in = self.may_connect(&wanted, tls_identity)
-            && subsystem.access().allows(wanted.host_name.as_ref())
+            && subsystem.allows(wanted.host_name.as_ref())
             && self.admissions.check(wanted.host).is_ok();
         if !is_let_in || !wanted.connect.qid.is_admin() || subsystem.is_discovery() {
             return Ended::default();

@@ -36,6 +36,19 @@ impl Keyring {
     fn keys(&self) -> MutexGuard<'_, BTreeMap<Nqn, HostTls>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Removes a host's key; whether there was one.
+    pub(super) fn remove(&self, host: &Nqn) -> bool {
+        self.keys().remove(host).is_some()
+    }
+
+    /// The PSK by this identity, if the present key of its host has one by it.
+    fn psk(&self, identity: &[u8]) -> Option<TlsPsk> {
+        let (host, subsystem) = owner(identity)?;
+        let HostTls { key, derivation } = self.keys().get(&host).cloned()?;
+        let psks = key.psks(&host, &subsystem, derivation);
+        psks.into_iter().find(|psk| psk.identity.as_bytes() == identity)
+    }
 }
 
 /// The keys, for the TLS library.
@@ -43,10 +56,7 @@ struct Door(Arc<Keyring>);
 
 impl Keys for Door {
     fn find(&self, identity: &[u8]) -> Option<Psk> {
-        let (host, subsystem) = owner(identity)?;
-        let HostTls { key, derivation } = self.0.keys().get(&host).cloned()?;
-        let psks = key.psks(&host, &subsystem, derivation);
-        to_library(psks.into_iter().find(|psk| psk.identity.as_bytes() == identity)?)
+        to_library(self.0.psk(identity)?)
     }
 }
 
@@ -178,7 +188,8 @@ impl Target {
     }
 
     /// Whether a connection's key is for the host and the subsystem of a Connect on it. The key of an admission has
-    /// to be in force now, and not only at the handshake.
+    /// to be in force now, and not only at the handshake; that of a host must not have been removed or replaced by one
+    /// of another identity since.
     pub(super) fn may_connect(&self, wanted: &Wanted, identity: Option<&[u8]>) -> bool {
         let Some(required) = self.tls.get() else { return true };
         let Some(identity) = identity else { return false };
@@ -187,7 +198,7 @@ impl Target {
             return false;
         }
         match required.keys {
-            KeysOf::Hosts => true,
+            KeysOf::Hosts => self.keyring.psk(identity).is_some(),
             KeysOf::Admissions => {
                 let is_its_own = host_id(&host) == Some(wanted.host);
                 (is_its_own || ring::mutant!("key-of-any-host"))
@@ -280,6 +291,17 @@ mod tests {
         assert!(!check("host", &nqn("disk-2"), identity));
         assert!(!check("host", &Nqn::discovery(), identity));
         assert!(!check("host", &nqn("disk"), None));
+        let other = TlsKey::generate(Hash::Sha256).unwrap();
+        let replaced = HostTls { key: other, derivation: Derivation::Standard };
+        target.require_tls(nqn("host"), replaced).unwrap();
+        assert!(
+            !check("host", &nqn("disk"), identity),
+            "its handshake was made with the earlier key"
+        );
+        target.require_tls(nqn("host"), tls.clone()).unwrap();
+        assert!(check("host", &nqn("disk"), identity));
+        assert!(target.forget_tls(&nqn("host")) && !target.forget_tls(&nqn("host")));
+        assert!(!check("host", &nqn("disk"), identity) && target.requires_tls());
         let spaced = Nqn::new("nqn.2026-01.io.tsumugi:a b").unwrap();
         assert!(matches!(target.require_tls(spaced, tls), Err(Error::TlsName(_))));
     }

@@ -5,6 +5,7 @@ mod admission;
 mod ana;
 mod announced;
 mod basics;
+mod changing;
 mod client;
 mod connecting;
 mod cores;

@@ -102,6 +102,29 @@ fn the_proof_comes_first() {
     assert_eq!(io.command(rw(NvmOpcode::READ, 0, 1), None, BLOCK).1, bytes);
 }
 
+/// Goal: a host's key is replaced and removed while it is connected: what is connected stays, what connects then needs
+/// the new key.
+#[test]
+fn keys_are_replaced() {
+    let (server, keys) = start(Limits::default());
+    let (mut earlier, _) = connect(&server);
+    assert!(prove(&mut earlier, &keys));
+    earlier.enable();
+    let new = KeyPair { host: key(), controller: None };
+    let proof = HostProof { keys: new.clone(), policy: policy() };
+    server.target.require_proof(Who::number(1).name, proof).unwrap();
+    assert!(get_version(&mut earlier).is_success());
+    assert!(!prove(&mut connect(&server).0, &keys));
+    assert!(prove(&mut connect(&server).0, &new));
+    assert!(server.target.forget_proof(&Who::number(1).name));
+    assert!(!server.target.forget_proof(&Who::number(1).name));
+    let mut client = Client::open(server.address);
+    let result = client.connect(&Who::number(1), &nqn(), (0, ControllerId::DYNAMIC), (32, 0, 0));
+    assert!(!result.unwrap().is_authentication_required);
+    assert!(server.target.drop_host(&Who::number(1).name) > 0);
+    assert!(earlier.wait_closed(PATIENCE));
+}
+
 /// Goal: a wrong proof ends the connection, and until then nothing more is done on it; of a connection
 /// that was let in before, too.
 #[test]
