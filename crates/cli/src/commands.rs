@@ -109,7 +109,7 @@ enum Command {
     /// Show or set how files are laid out over the devices.
     Stripe(stripe::StripeArgs),
     /// Export namespaces over NVMe/TCP.
-    Target(target::TargetArgs),
+    Target(Box<target::TargetArgs>),
     /// Take the kernel's target down when the process that set it up has ended; `target` starts this.
     #[command(hide = true)]
     TargetKeeper(target::kernel::keeper::KeeperArgs),

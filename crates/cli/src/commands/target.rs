@@ -6,6 +6,8 @@
 
 mod ana;
 mod config;
+mod control;
+mod ctl;
 mod hosts;
 mod identity;
 pub(crate) mod kernel;
@@ -16,30 +18,29 @@ pub(super) mod size;
 use super::engine::Engine;
 use crate::signals::Signals;
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use config::{Settings, SubsystemSettings};
+use control::{Control, Socket};
 use hosts::HostSettings;
 use namespace::NamespaceSettings;
 use nvme::{Nqn, Nsid};
-use ring::{Runtime, SocketOptions};
-use signal_hook::consts::SIGUSR1;
-use std::collections::BTreeSet;
+use ring::{Either, Runtime, SocketOptions};
+use signal_hook::consts::{SIGHUP, SIGUSR1};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use target::{
-    AdmissionMode, Admissions, HostAccess, Limits, Namespace, Server, ServerOptions, Subsystem,
-    Target,
-};
+use target::{AdmissionMode, Admissions, Namespace, Server, ServerOptions, Subsystem, Target};
 use uuid::Uuid;
 
 /// How long to wait for an address that a target which was killed still holds.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 /// Export namespaces over NVMe/TCP.
-#[derive(Debug, Args)]
-#[command(after_help = "\
+#[derive(Clone, Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Examples:
   Half a gigabyte of memory, for a test on this machine:
     tsumugi target --namespace memory:512M
@@ -92,8 +93,18 @@ and stay the same over restarts; names of memory are new at each start. Give no 
 or uuid=, unless they export the same blocks (docs/paths.md). Machines that were cloned with their /etc/machine-id and disks first need a new machine-id, or \
 --nqn and uuid=.
 
-SIGINT and SIGTERM end the target in good order; SIGUSR1 prints what it has served.")]
+Each connection that is no I/O queue pair takes up to 48 KiB, an I/O queue pair up to 288 KiB and, for each \
+entry of its queue, 8.5 KiB; --data-memory-max bounds the rest. Memory is taken when it is used: an idle \
+connection costs about 40 KiB. `tsumugi target ctl show` prints the sums.
+
+SIGINT and SIGTERM end the target in good order; SIGUSR1 prints what it has served. With a configuration \
+file, SIGHUP reads it again and applies the difference: namespaces, subsystems, hosts, keys and listeners. \
+A file that is not valid changes nothing. What was changed by `tsumugi target ctl` and is not in the file \
+is taken back, so write it first with `tsumugi target ctl write`."
+)]
 pub(crate) struct TargetArgs {
+    #[command(subcommand)]
+    command: Option<TargetCommand>,
     /// Configuration file (TOML); options on the command line are added to it
     #[arg(value_name = "CONFIG.toml")]
     config: Option<PathBuf>,
@@ -159,6 +170,25 @@ pub(crate) struct TargetArgs {
     /// Buffer memory for data of all hosts' commands together [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     data_memory_max: Option<u64>,
+    /// Connections at a time, of all hosts; three quarters of them may come from one address [default: 1024]
+    #[arg(long, value_name = "N")]
+    connections_max: Option<usize>,
+    /// Controllers at a time, of all hosts [default: as many as connections, at most 1024]
+    #[arg(long, value_name = "N")]
+    controllers_max: Option<usize>,
+    /// I/O queue pairs of a controller [default: 64]
+    #[arg(long, value_name = "N")]
+    io_queues_max: Option<u16>,
+    /// Entries of an I/O queue, 2 to 4096 [default: 128]
+    #[arg(long, value_name = "N")]
+    queue_size_max: Option<u16>,
+    /// Longest transfer of a command (MDTS): a power of two, 4K to 64M; --data-memory-max must hold four [default: 1M]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    mdts: Option<u64>,
+    /// Control socket, for `tsumugi target ctl`, or none [default: target-PID.sock in /run/tsumugi (root) or
+    /// `$XDG_RUNTIME_DIR/tsumugi`]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// Refuse header digests
     #[arg(long)]
     no_hdr_digest: bool,
@@ -200,6 +230,14 @@ impl TargetArgs {
         settings.data_memory_max = self.data_memory_max.or(settings.data_memory_max);
         settings.cntlid_min = self.cntlid_min.or(settings.cntlid_min);
         settings.cntlid_max = self.cntlid_max.or(settings.cntlid_max);
+        settings.connections_max = self.connections_max.or(settings.connections_max);
+        settings.controllers_max = self.controllers_max.or(settings.controllers_max);
+        settings.io_queues_max = self.io_queues_max.or(settings.io_queues_max);
+        settings.queue_size_max = self.queue_size_max.or(settings.queue_size_max);
+        settings.mdts = self.mdts.or(settings.mdts);
+        if self.control.is_some() {
+            settings.control.clone_from(&self.control);
+        }
         settings.hdr_digest &= !self.no_hdr_digest;
         settings.data_digest &= !self.no_data_digest;
         if self.network_namespace.is_some() {
@@ -228,12 +266,22 @@ impl TargetArgs {
             );
         }
         settings.check()?;
+        control::limits_of(&settings)?;
         Ok(settings)
     }
 }
 
+#[derive(Clone, Debug, Subcommand)]
+enum TargetCommand {
+    /// Show and change a running target.
+    Ctl(ctl::CtlArgs),
+}
+
 /// Runs `tsumugi target`.
 pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
+    if let Some(TargetCommand::Ctl(args)) = &args.command {
+        return ctl::run(args);
+    }
     crate::confine::keep_files_private();
     let settings = args.settings()?;
     if args.engine == Engine::Kernel {
@@ -244,30 +292,42 @@ pub(crate) fn run(args: &TargetArgs) -> anyhow::Result<ExitCode> {
     }
     let config =
         ring::Config { spin: settings.poll_us.unwrap_or_default(), ..ring::Config::default() };
-    let signals = crate::signals::watch(&[SIGUSR1])?;
+    // Without a file to read again SIGHUP keeps its meaning: the terminal has gone.
+    let further: &[i32] = if args.config.is_some() { &[SIGUSR1, SIGHUP] } else { &[SIGUSR1] };
+    let signals = crate::signals::watch(further)?;
     crate::descriptors::raise_limit();
+    check_descriptors(&settings)?;
     let mut runtime = Runtime::new(&config)?;
-    runtime.block_on(serve(&settings, config, signals, args.json))?;
+    runtime.block_on(serve(settings, config, signals, args))?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Refuses a number of connections that was asked for and cannot be had.
+fn check_descriptors(settings: &Settings) -> anyhow::Result<()> {
+    /// Files of the program itself, and of a few namespaces.
+    const OTHERS: u64 = 64;
+    let Some(connections) = settings.connections_max else { return Ok(()) };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if let Some(limit) = limit
+        && limit < connections as u64 + OTHERS
+    {
+        bail!(
+            "{connections} connections need as many open files, and the limit is {limit}: raise it \
+             (ulimit -Hn, LimitNOFILE= of systemd), or lower connections_max"
+        );
+    }
+    Ok(())
+}
+
 async fn serve(
-    settings: &Settings,
+    settings: Settings,
     runtime: ring::Config,
     mut signals: Signals,
-    is_json: bool,
+    args: &TargetArgs,
 ) -> anyhow::Result<()> {
-    let defaults = Limits::default();
-    let data_bytes_total_max =
-        settings.data_memory_max.map_or(defaults.data_bytes_total_max, |bytes| bytes as usize);
-    let limits = Limits {
-        data_bytes_total_max,
-        controller_ids: ana::controller_ids(settings.cntlid_min, settings.cntlid_max),
-        allows_header_digest: settings.hdr_digest,
-        allows_data_digest: settings.data_digest,
-        ..defaults
-    };
-    let target = Target::new(limits, Admissions::new(AdmissionMode::AnyHost))?;
+    let is_json = args.json;
+    let target =
+        Target::new(control::limits_of(&settings)?, Admissions::new(AdmissionMode::AnyHost))?;
     let hosts = settings.subsystems.iter().flat_map(|subsystem| &subsystem.hosts);
     for (host, proof) in hosts::proofs(hosts.clone())? {
         target.require_proof(host, proof)?;
@@ -278,17 +338,7 @@ async fn serve(
     if settings.auth_discovery {
         target.require_proof_for_discovery();
     }
-    for subsystem in &settings.subsystems {
-        let opened = {
-            let opening = std::pin::pin!(open_subsystem(subsystem));
-            let signal = std::pin::pin!(signals.recv());
-            match ring::race(opening, signal).await {
-                ring::Either::First(opened) => opened?,
-                ring::Either::Second(_) => bail!("interrupted before the target was ready"),
-            }
-        };
-        target.add_subsystem(opened)?;
-    }
+    let names = add_subsystems(&target, &settings, &mut signals).await?;
     let options = ServerOptions {
         listen: settings.listen.clone(),
         cores: settings.cores.unwrap_or(1),
@@ -298,11 +348,28 @@ async fn serve(
             ..SocketOptions::default()
         },
     };
-    let server = Server::start_patiently(&target, &options, LISTEN_PATIENCE).await?;
-    report::started(&server, is_json);
-    while signals.recv().await == SIGUSR1 {
-        report::counts(&target, server.connections(), &server.cores(), is_json);
+    let mut server = Server::start_patiently(&target, &options, LISTEN_PATIENCE).await?;
+    let socket = control_socket(&settings)?;
+    let place = socket.as_ref().map(|socket| socket.path().to_owned());
+    let (control, mut orders) = Control::new(&server, settings, names, args.clone())?;
+    let socket = socket.map(|socket| socket.serve(&control)).transpose()?;
+    report::started(&server, place.as_deref(), is_json);
+    loop {
+        let event = {
+            let signal = std::pin::pin!(signals.recv());
+            ring::race(signal, std::pin::pin!(orders.next())).await
+        };
+        match event {
+            Either::First(SIGUSR1) => {
+                report::counts(&target, server.connections(), &server.cores(), is_json);
+            }
+            Either::First(SIGHUP) => control.reload_in_background(),
+            Either::First(_) => break,
+            Either::Second(order) => order.carry_out(&mut server).await,
+        }
     }
+    drop((socket, orders));
+    control.end().await;
     let (connections, cores) = (server.connections(), server.cores());
     server
         .shutdown()
@@ -314,10 +381,50 @@ async fn serve(
     Ok(())
 }
 
+/// Opens the subsystems of the settings; returns their names, in their order.
+async fn add_subsystems(
+    target: &Target,
+    settings: &Settings,
+    signals: &mut Signals,
+) -> anyhow::Result<Vec<Nqn>> {
+    let mut names = Vec::new();
+    for subsystem in &settings.subsystems {
+        let opened = {
+            let opening = std::pin::pin!(open_subsystem(subsystem));
+            let signal = std::pin::pin!(signals.recv());
+            match ring::race(opening, signal).await {
+                Either::First(opened) => opened?,
+                Either::Second(_) => bail!("interrupted before the target was ready"),
+            }
+        };
+        opened.expect_any_namespace();
+        names.push(opened.nqn().clone());
+        target.add_subsystem(opened)?;
+    }
+    Ok(names)
+}
+
+/// The control socket. Where there is no place for one by default, the target runs without.
+fn control_socket(settings: &Settings) -> anyhow::Result<Option<Socket>> {
+    let path = settings.control.as_deref();
+    if path == Some(Path::new("none")) {
+        return Ok(None);
+    }
+    match Socket::new(path) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(error) if path.is_none() => {
+            eprintln!(
+                "tsumugi: there is no control socket, as `tsumugi target ctl` needs: {}; give another \
+                 path with --control, or --control none",
+                crate::print::words(&error)
+            );
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsystem> {
-    let named = settings.allow_hosts.iter().chain(settings.hosts.iter().map(|host| &host.nqn));
-    let named: BTreeSet<Nqn> = named.cloned().collect();
-    let access = if named.is_empty() { HostAccess::Any } else { HostAccess::List(named) };
     let mut uuids = Vec::new();
     for namespace in &settings.namespaces {
         namespace.prepare().await?;
@@ -328,26 +435,40 @@ async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsyste
         named.filter(|(it, _)| it.is_persistent()).map(|(_, uuid)| *uuid).collect();
     let nqn = settings.nqn(&persistent)?;
     let serial = settings.serial(&nqn);
-    let mut subsystem = Subsystem::new(nqn, &serial, &settings.model(), access);
+    let mut subsystem = Subsystem::new(nqn, &serial, &settings.model(), settings.access());
     if let Some(states) = ana::states(settings)? {
         subsystem = subsystem.with_ana(&states);
     }
     let mut next = 1;
     for (namespace, uuid) in settings.namespaces.iter().zip(uuids) {
         let nsid = Nsid(namespace.nsid.unwrap_or(next));
-        next = nsid.get() + 1;
-        let group = ana::group(namespace.ana_group)?;
+        next = nsid.get().saturating_add(1);
         let backing = namespace.open(uuid).await?;
-        let namespace =
-        let shared =
-            Namespace::new(nsid, uuid.into_bytes(), Arc::clone(&backing), namespace.read_only)
-                .with_ana_group(group);
-        // What one target knows of reservations, another that shares the store does not.
-        let namespace = match namespace.is_shared() {
-            true => shared,
-            false => shared.with_reservations(namespace.reservations(uuid).await?),
-        };
-        subsystem.add_namespace(namespace)?;
+        subsystem.add_namespace(namespace_of(namespace, nsid, uuid, backing).await?)?;
     }
     Ok(subsystem)
+}
+
+/// Opens a namespace, making its file if that is asked for.
+async fn open_namespace(settings: &NamespaceSettings, nsid: Nsid) -> anyhow::Result<Namespace> {
+    settings.prepare().await?;
+    let uuid = settings.uuid()?;
+    let backing = settings.open(uuid).await?;
+    namespace_of(settings, nsid, uuid, backing).await
+}
+
+async fn namespace_of(
+    settings: &NamespaceSettings,
+    nsid: Nsid,
+    uuid: Uuid,
+    backing: Arc<dyn block::Backing>,
+) -> anyhow::Result<Namespace> {
+    let group = ana::group(settings.ana_group)?;
+    let namespace =
+        Namespace::new(nsid, uuid.into_bytes(), backing, settings.read_only).with_ana_group(group);
+    if settings.is_shared() {
+        // What one target knows of reservations, another that shares the store does not.
+        return Ok(namespace);
+    }
+    Ok(namespace.with_reservations(settings.reservations(uuid).await?))
 }

@@ -1,21 +1,22 @@
 //! What a target shall do, from its configuration file and its flags.
 
 use super::hosts::HostSettings;
-use super::identity;
 use super::namespace::NamespaceSettings;
+use super::{identity, size};
 use anyhow::{Context, bail};
 use nvme::Nqn;
-use serde::Deserialize;
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use target::HostAccess;
 use uuid::Uuid;
 
 /// Least memory for commands' data, in bytes.
 const DATA_MEMORY_MIN: u64 = 4 << 20;
 
 /// Everything that can be set.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Settings {
     pub(super) listen: Vec<SocketAddr>,
@@ -23,14 +24,22 @@ pub(super) struct Settings {
     pub(super) auth_discovery: bool,
     pub(super) cores: Option<usize>,
     pub(super) poll_us: Option<ring::Spin>,
-    #[serde(deserialize_with = "super::size::deserialize")]
+    #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
     pub(super) data_memory_max: Option<u64>,
     pub(super) cntlid_min: Option<u16>,
     pub(super) cntlid_max: Option<u16>,
+    pub(super) connections_max: Option<usize>,
+    pub(super) controllers_max: Option<usize>,
+    pub(super) io_queues_max: Option<u16>,
+    pub(super) queue_size_max: Option<u16>,
+    #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
+    pub(super) mdts: Option<u64>,
+    /// The control socket, or "none".
+    pub(super) control: Option<PathBuf>,
     pub(super) hdr_digest: bool,
     pub(super) data_digest: bool,
     pub(super) network_namespace: Option<PathBuf>,
-    #[serde(rename = "subsystem")]
+    #[serde(rename = "subsystem", skip_serializing_if = "Vec::is_empty")]
     pub(super) subsystems: Vec<SubsystemSettings>,
 }
 
@@ -45,6 +54,12 @@ impl Default for Settings {
             data_memory_max: None,
             cntlid_min: None,
             cntlid_max: None,
+            connections_max: None,
+            controllers_max: None,
+            io_queues_max: None,
+            queue_size_max: None,
+            mdts: None,
+            control: None,
             hdr_digest: true,
             data_digest: true,
             network_namespace: None,
@@ -54,21 +69,22 @@ impl Default for Settings {
 }
 
 /// One subsystem.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SubsystemSettings {
-    #[serde(default, deserialize_with = "nqn")]
-    nqn: Option<Nqn>,
-    serial: Option<String>,
-    model: Option<String>,
-    #[serde(default, deserialize_with = "nqns")]
+    #[serde(default, deserialize_with = "nqn", serialize_with = "as_text")]
+    pub(super) nqn: Option<Nqn>,
+    pub(super) serial: Option<String>,
+    pub(super) model: Option<String>,
+    #[serde(default, deserialize_with = "nqns", serialize_with = "as_texts")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) allow_hosts: Vec<Nqn>,
     /// States of ANA groups when the target starts, by the groups' numbers.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) ana: BTreeMap<String, String>,
-    #[serde(default, rename = "host")]
+    #[serde(default, rename = "host", skip_serializing_if = "Vec::is_empty")]
     pub(super) hosts: Vec<HostSettings>,
-    #[serde(default, rename = "namespace")]
+    #[serde(default, rename = "namespace", skip_serializing_if = "Vec::is_empty")]
     pub(super) namespaces: Vec<NamespaceSettings>,
 }
 
@@ -94,6 +110,11 @@ impl Settings {
         if self.cores == Some(0) {
             bail!("cores must be at least 1");
         }
+        self.check_hosts()
+    }
+
+    /// Checks that hosts can connect and strangers cannot; for a change of a running target as well.
+    pub(super) fn check_hosts(&self) -> anyhow::Result<()> {
         self.check_tls()?;
         for subsystem in &self.subsystems {
             super::ana::states(subsystem)?;
@@ -166,6 +187,13 @@ impl SubsystemSettings {
         }
     }
 
+    /// The hosts that may connect.
+    pub(super) fn access(&self) -> HostAccess {
+        let named = self.allow_hosts.iter().chain(self.hosts.iter().map(|host| &host.nqn));
+        let named: BTreeSet<Nqn> = named.cloned().collect();
+        if named.is_empty() { HostAccess::Any } else { HostAccess::List(named) }
+    }
+
     /// Whether nobody may connect who does not prove itself.
     fn has_keys(&self) -> bool {
         self.allow_hosts.is_empty()
@@ -189,6 +217,22 @@ impl SubsystemSettings {
     pub(super) fn model(&self) -> String {
         self.model.clone().unwrap_or_else(|| "Tsumugi target".into())
     }
+}
+
+/// Writes what has a text as that.
+#[allow(clippy::ref_option, reason = "serde gives the field")]
+pub(super) fn as_text<T: std::fmt::Display, S: serde::Serializer>(
+    value: &Option<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn as_texts<S: serde::Serializer>(values: &[Nqn], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(Nqn::as_str))
 }
 
 fn nqn<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Nqn>, D::Error> {

@@ -1,10 +1,11 @@
 //! The hosts of a subsystem: how they are written on the command line, and how they prove themselves.
 
+use super::config;
 use crate::keys;
 use anyhow::{Context, bail};
 use auth::{Derivation, Group, Hash, KeyPair, Policy, TlsKey};
 use nvme::Nqn;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,25 +13,25 @@ use target::{HostProof, HostTls};
 use zeroize::Zeroizing;
 
 /// A host that may connect.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HostSettings {
-    #[serde(deserialize_with = "parsed")]
+    #[serde(deserialize_with = "parsed", serialize_with = "as_text")]
     pub(super) nqn: Nqn,
     /// The file with the host's key.
     dhchap_key: Option<PathBuf>,
     /// The file with the key by which this target proves itself to the host.
     dhchap_ctrl_key: Option<PathBuf>,
     /// The only hash function that is good enough.
-    #[serde(default, deserialize_with = "maybe_parsed")]
+    #[serde(default, deserialize_with = "maybe_parsed", serialize_with = "config::as_text")]
     dhchap_hash: Option<Hash>,
     /// The only group that is good enough.
-    #[serde(default, deserialize_with = "maybe_parsed")]
+    #[serde(default, deserialize_with = "maybe_parsed", serialize_with = "config::as_text")]
     dhchap_dhgroup: Option<Group>,
     /// The file with the host's key for TLS.
     tls_key: Option<PathBuf>,
     /// The host derives from it as libnvme did before 1.15.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     tls_compat: bool,
 }
 
@@ -96,6 +97,16 @@ impl HostSettings {
     /// Whether it has to prove itself, in whichever way.
     pub(super) fn has_key(&self) -> bool {
         self.dhchap_key.is_some() || self.has_tls()
+    }
+
+    /// The files that hold its keys, to be made absolute.
+    pub(super) fn files_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        [&mut self.dhchap_key, &mut self.dhchap_ctrl_key, &mut self.tls_key].into_iter().flatten()
+    }
+
+    /// Whether it has to prove itself in-band.
+    pub(super) fn has_dhchap(&self) -> bool {
+        self.dhchap_key.is_some()
     }
 
     /// Whether it connects under TLS.
@@ -175,6 +186,10 @@ pub(super) fn tls<'a>(
         keys.insert(host.nqn.clone(), tls);
     }
     Ok(keys)
+}
+
+fn as_text<S: serde::Serializer>(nqn: &Nqn, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(nqn.as_str())
 }
 
 fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>

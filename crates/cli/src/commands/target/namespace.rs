@@ -1,12 +1,15 @@
 //! What a namespace is made of: how it is written on the command line, and how it is opened.
 
+mod resize;
 mod volume;
+
+pub(super) use resize::Resized;
 
 use super::{identity, size};
 use anyhow::{Context, bail};
 use block::{Backing, FileBacking, FileOptions, Fill, Incarnation, MemoryBacking};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -17,30 +20,34 @@ use uuid::Uuid;
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
 
 /// One namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NamespaceSettings {
     /// Bytes of memory.
-    #[serde(deserialize_with = "size::deserialize")]
+    #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
     memory: Option<u64>,
     /// A file or block device.
     path: Option<PathBuf>,
     /// A volume of a pool: the pool's path, a slash and the volume's name.
     volume: Option<String>,
     /// Size that the file is made with if it is not there.
-    #[serde(deserialize_with = "size::deserialize")]
+    #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
     size: Option<u64>,
     pub(super) nsid: Option<u32>,
     uuid: Option<Uuid>,
     block_size: Option<u32>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) read_only: bool,
     /// Through the page cache, for file systems without direct I/O.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     buffered: bool,
     /// Together with other targets that share the file or block device too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     shared: bool,
     /// The group of asymmetric access that it belongs to.
     pub(super) ana_group: Option<u32>,
     /// Take memory as it is written, not at the start.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     lazy: bool,
     /// The file of reservations that survive a restart.
     reservations: Option<PathBuf>,

@@ -2,14 +2,16 @@
 
 use super::size;
 use serde_json::json;
+use std::path::Path;
 use target::{Cores, NamespaceCounts, Server, Target};
 
 /// Says where the target listens and what it exports.
-pub(super) fn started(server: &Server, is_json: bool) {
+pub(super) fn started(server: &Server, control: Option<&Path>, is_json: bool) {
     let subsystems = server.target().subsystems();
     if is_json {
         let line = json!({
             "listening": server.addresses(),
+            "control": control,
             "subsystems": subsystems.iter().map(|subsystem| json!({
                 "nqn": subsystem.nqn().as_str(),
                 "serial": subsystem.serial(),
@@ -27,6 +29,9 @@ pub(super) fn started(server: &Server, is_json: bool) {
             for subsystem in &subsystems {
                 println!("listening on {address} nqn {}", subsystem.nqn());
             }
+        }
+        if let Some(control) = control {
+            println!("control socket {}", control.display());
         }
         for subsystem in &subsystems {
             for namespace in subsystem.namespaces() {

@@ -30,6 +30,23 @@ pub(in crate::commands) fn format(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// For serde: the shortest text that [`parse`] reads.
+#[allow(clippy::ref_option, reason = "serde gives the field")]
+pub(super) fn serialize<S: serde::Serializer>(
+    bytes: &Option<u64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match bytes {
+        Some(bytes) => serializer.serialize_str(&short(*bytes)),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// `bytes` as [`parse`] reads them.
+pub(super) fn short(bytes: u64) -> String {
+    format(bytes).replace("iB", "").replace(['B', ' '], "")
+}
+
 /// For serde: a number of bytes, or text for [`parse`].
 pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
@@ -55,6 +72,9 @@ mod tests {
     fn sizes_are_read() {
         assert_eq!(parse("512"), Ok(512));
         assert_eq!(parse("4k"), Ok(4096));
+        for bytes in [0, 1000, 4096, 3 << 20, 5 << 40] {
+            assert_eq!(parse(&short(bytes)), Ok(bytes));
+        }
         assert_eq!(parse("512M"), Ok(512 << 20));
         assert_eq!(parse("4GiB"), Ok(4 << 30));
         for wrong in ["", "G", "4X", "-1", "99999999999999999999", "16777216T"] {

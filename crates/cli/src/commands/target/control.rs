@@ -1,0 +1,201 @@
+//! Control of a running target: what it is, what it was asked to be, and how one becomes the other.
+//!
+//! A change is made from a whole new [`Settings`], whether it comes by the control socket ([`request`]) or from the
+//! configuration file at a SIGHUP: the difference to the present ones is prepared, then applied ([`apply`]). Changes
+//! come one after the other. They run on the thread of the connection that asks, with a reactor of its own, so that
+//! opening a file or taking memory holds up neither I/O nor those who only look.
+
+mod apply;
+mod difference;
+mod file;
+mod listen;
+mod request;
+mod server;
+mod show;
+
+pub(super) use listen::Orders;
+pub(super) use request::Request;
+pub(super) use server::{LINE_BYTES_MAX, Socket, directory, path_for};
+pub(super) use show::limits_of;
+
+use super::TargetArgs;
+use super::config::Settings;
+use super::hosts;
+use anyhow::{Context, bail};
+use nvme::{Nqn, Nsid};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use target::{Cores, HostProof, HostTls, NAMESPACES_MAX, Server, Target};
+
+/// How long the end of the target waits for a change that is under way.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(2);
+/// Pause between looks at a change that is under way.
+const CHANGE_PAUSE: Duration = Duration::from_millis(5);
+
+/// What the target is at present.
+#[derive(Clone)]
+pub(super) struct Live {
+    /// As it would be configured; each namespace has its identifier.
+    settings: Settings,
+    /// The names of the subsystems, in the order of the settings.
+    names: Vec<Nqn>,
+    /// Addresses as they were asked for, and as they are.
+    listeners: Vec<(SocketAddr, SocketAddr)>,
+    proofs: BTreeMap<Nqn, HostProof>,
+    tls: BTreeMap<Nqn, HostTls>,
+}
+
+/// A target that is controlled.
+pub(super) struct Control {
+    target: Arc<Target>,
+    cores: Cores,
+    args: TargetArgs,
+    live: Mutex<Live>,
+    /// Held while a change is made.
+    changing: Mutex<()>,
+    listeners: ring::mailbox::Sender<listen::Order>,
+    is_ending: AtomicBool,
+    /// A SIGHUP has come that no reading of the file answers yet.
+    is_reload_waiting: AtomicBool,
+}
+
+impl Control {
+    /// Control of a target that was just started with `settings`, whose subsystems are called `names`. The orders are
+    /// for the task that owns the server.
+    ///
+    /// # Errors
+    /// If the settings are not those of the target.
+    pub(super) fn new(
+        server: &Server,
+        mut settings: Settings,
+        names: Vec<Nqn>,
+        args: TargetArgs,
+    ) -> anyhow::Result<(Arc<Self>, Orders)> {
+        number_namespaces(&mut settings)?;
+        let wanted = settings.listen.iter().copied();
+        let hosts = || settings.subsystems.iter().flat_map(|subsystem| &subsystem.hosts);
+        let live = Live {
+            listeners: wanted.zip(server.addresses().iter().copied()).collect(),
+            proofs: hosts::proofs(hosts())?,
+            tls: hosts::tls(hosts())?,
+            settings,
+            names,
+        };
+        let (listeners, orders) = listen::channel();
+        let control = Self {
+            target: Arc::clone(server.target()),
+            cores: server.cores(),
+            args,
+            live: Mutex::new(live),
+            changing: Mutex::default(),
+            listeners,
+            is_ending: AtomicBool::new(false),
+            is_reload_waiting: AtomicBool::new(false),
+        };
+        Ok((Arc::new(control), orders))
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        // It is replaced as a whole.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a change on this thread, after those that are under way. Fails when the target ends.
+    fn change<T>(&self, change: impl AsyncFnOnce(&Self) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        // What a panicked change left is what `live` and the target have.
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runtime = ring::Runtime::new(&ring::Config::default())
+            .context("cannot make the reactor of a change")?;
+        runtime.block_on(async {
+            let work = std::pin::pin!(change(self));
+            let end = std::pin::pin!(self.ending());
+            match ring::race(work, end).await {
+                ring::Either::First(result) => result,
+                ring::Either::Second(()) => bail!("the target ends"),
+            }
+        })
+    }
+
+    async fn ending(&self) {
+        while !self.is_ending.load(Ordering::Relaxed) {
+            ring::time::sleep(CHANGE_PAUSE).await;
+        }
+    }
+
+    /// Reads the configuration file again and applies the difference, on a thread of its own, which reports to standard
+    /// error.
+    pub(super) fn reload_in_background(self: &Arc<Self>) {
+        if self.is_reload_waiting.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let this = Arc::clone(self);
+        let reload = move || match this.reload() {
+            Ok(report) => eprintln!("tsumugi: the configuration file was read again: {report}"),
+            Err(error) => eprintln!(
+                "tsumugi: the configuration file was read again, and not applied: {}",
+                crate::print::words(&error)
+            ),
+        };
+        if let Err(error) = std::thread::Builder::new().name("reload".into()).spawn(reload) {
+            self.is_reload_waiting.store(false, Ordering::SeqCst);
+            eprintln!("tsumugi: cannot start a thread for the configuration file: {error}");
+        }
+    }
+
+    /// Reads the configuration file again and applies the difference.
+    fn reload(&self) -> anyhow::Result<apply::Report> {
+        if self.args.config.is_none() {
+            bail!("the target was started without a configuration file");
+        }
+        self.change(async |this| {
+            // What is written to the file from now on needs another signal.
+            this.is_reload_waiting.store(false, Ordering::SeqCst);
+            let mut settings = this.args.settings()?;
+            number_namespaces(&mut settings)?;
+            let wanted = difference::Wanted::of_file(&this.live(), settings);
+            this.apply(wanted).await
+        })
+    }
+
+    /// Writes the present state as a configuration file. Returns the file's path.
+    fn write(&self, path: &Path) -> anyhow::Result<PathBuf> {
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = self.live().clone();
+        file::write(path, &live.settings, &live.names)
+    }
+
+    /// Refuses further changes and waits for the end of one that is under way. The orders have to be dropped before.
+    pub(super) async fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        let deadline = ring::time::now() + CHANGE_PATIENCE;
+        while self.changing.try_lock().is_err() && ring::time::now() < deadline {
+            ring::time::sleep(CHANGE_PAUSE).await;
+        }
+    }
+}
+
+/// Gives each namespace without an identifier the next one after its predecessor's, as at the start of a target.
+///
+/// # Errors
+/// If two namespaces of a subsystem have one identifier, or one is out of range.
+pub(super) fn number_namespaces(settings: &mut Settings) -> anyhow::Result<()> {
+    for subsystem in &mut settings.subsystems {
+        let mut next = 1;
+        let mut known = std::collections::BTreeSet::new();
+        for namespace in &mut subsystem.namespaces {
+            let nsid = *namespace.nsid.get_or_insert(next);
+            next = nsid.saturating_add(1);
+            if nsid == 0 || nsid > NAMESPACES_MAX || !known.insert(nsid) {
+                bail!(
+                    "{} cannot be had: identifiers are 1 to {NAMESPACES_MAX}, each once",
+                    Nsid(nsid)
+                );
+            }
+        }
+    }
+    Ok(())
+}

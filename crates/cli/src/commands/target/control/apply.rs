@@ -1,0 +1,444 @@
+//! Making a running target what it should be.
+//!
+//! What may fail comes first: stores are opened and made larger, addresses are taken, keys are read. If any of it fails,
+//! it is taken back and the target stays as it is. The rest cannot fail, but for what has to wait until the target
+//! has let go of a file: a failure there is reported as a warning.
+
+use super::difference::{Difference, Keys, NamespaceStep, Wanted, real_path};
+use super::{Control, Live};
+use crate::commands::target::config::Settings;
+use crate::commands::target::namespace::{NamespaceSettings, Resized};
+use crate::commands::target::{open_namespace, open_subsystem};
+use anyhow::Context;
+use block::Backing;
+use nvme::{Nqn, Nsid};
+use serde::Serialize;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use target::{Namespace, Subsystem};
+
+/// How long a removed namespace's last commands are waited for.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+const CLOSE_PAUSE: Duration = Duration::from_millis(1);
+
+/// What was done.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    /// Each change in words.
+    pub(super) changes: Vec<String>,
+    /// What did not work, or has to wait.
+    pub(super) warnings: Vec<String>,
+    /// Controllers that were ended because their hosts may not use them any more.
+    pub(super) controllers_ended: usize,
+    /// Namespaces that were added or resized.
+    pub(super) namespaces: Vec<NamespaceReport>,
+    /// Addresses that are listened on now.
+    pub(super) listeners: Vec<SocketAddr>,
+    /// Subsystems that were added.
+    pub(super) subsystems: Vec<String>,
+}
+
+/// A namespace that was added or resized.
+#[derive(Debug, Serialize)]
+pub(super) struct NamespaceReport {
+    subsystem: String,
+    nsid: u32,
+    uuid: String,
+    size_bytes: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<&str> =
+            self.changes.iter().chain(&self.warnings).map(String::as_str).collect();
+        f.write_str(if all.is_empty() { "nothing has changed" } else { "" })?;
+        f.write_str(&all.join("; "))
+    }
+}
+
+impl Report {
+    fn note(&mut self, subsystem: &Nqn, namespace: &Namespace) {
+        self.namespaces.push(NamespaceReport {
+            subsystem: subsystem.to_string(),
+            nsid: namespace.nsid().get(),
+            uuid: uuid::Uuid::from_bytes(namespace.uuid()).to_string(),
+            size_bytes: namespace.blocks() << namespace.block_shift(),
+        });
+    }
+}
+
+/// A namespace that gets another size.
+struct Resize {
+    subsystem: Arc<Subsystem>,
+    settings: NamespaceSettings,
+    former: Arc<Namespace>,
+    resized: Resized,
+}
+
+/// What was made ready.
+#[derive(Default)]
+struct Prepared {
+    added: Vec<(Arc<Subsystem>, Namespace)>,
+    /// To be opened when the target has let go of their files.
+    later: Vec<(Arc<Subsystem>, Nsid, NamespaceSettings)>,
+    resizes: Vec<Resize>,
+    /// With their places in the settings.
+    subsystems: Vec<(usize, Subsystem)>,
+    /// As they were asked for and as they are.
+    listeners: Vec<(SocketAddr, SocketAddr)>,
+}
+
+/// A namespace that hosts do not see any more; its last commands may still run.
+struct Closing {
+    name: String,
+    namespace: Weak<Namespace>,
+    backing: Arc<dyn Backing>,
+    /// What is behind so many bytes is given back.
+    shrunk: Option<(NamespaceSettings, u64)>,
+}
+
+impl Closing {
+    fn new(name: String, namespace: &Arc<Namespace>) -> Self {
+        let backing = Arc::clone(namespace.backing());
+        Self { name, namespace: Arc::downgrade(namespace), backing, shrunk: None }
+    }
+}
+
+impl Control {
+    /// Applies the difference between the target and `wanted`.
+    ///
+    /// # Errors
+    /// If it cannot be done; the target stays as it is.
+    pub(super) async fn apply(&self, wanted: Wanted) -> anyhow::Result<Report> {
+        wanted.settings.check_hosts()?;
+        let live = self.live().clone();
+        let difference = Difference::new(&live, &wanted)?;
+        let keys = Keys::read(&live, &wanted)?;
+        let mut prepared = Prepared::default();
+        let ready = async {
+            self.prepare(&wanted, &difference, &mut prepared).await?;
+            for (host, tls) in &keys.tls {
+                self.target.require_tls(host.clone(), tls.clone())?;
+            }
+            anyhow::Ok(())
+        };
+        if let Err(error) = ready.await {
+            self.take_back(prepared).await;
+            return Err(error);
+        }
+        let mut report = Report::default();
+        let new = self.commit(&live, wanted, (&difference, &keys), prepared, &mut report).await;
+        *self.live() = new;
+        for name in &difference.needs_restart {
+            report.warnings.push(format!("{name}: takes effect when the target is started again"));
+        }
+        Ok(report)
+    }
+
+    /// Does what may fail.
+    async fn prepare(
+        &self,
+        wanted: &Wanted,
+        difference: &Difference,
+        prepared: &mut Prepared,
+    ) -> anyhow::Result<()> {
+        for &index in &difference.subsystems_added {
+            let opened = open_subsystem(&wanted.settings.subsystems[index]).await?;
+            prepared.subsystems.push((index, opened));
+        }
+        for (name, step) in &difference.namespaces {
+            let subsystem = self.target.subsystem(name).context("the subsystem has gone")?;
+            match step {
+                NamespaceStep::Remove { .. } => {}
+                NamespaceStep::Add { nsid, settings } => {
+                    let path = real_path(settings);
+                    if path.is_some_and(|path| difference.paths_removed.contains(&path)) {
+                        prepared.later.push((subsystem, *nsid, settings.clone()));
+                    } else {
+                        prepared.added.push((subsystem, open_namespace(settings, *nsid).await?));
+                    }
+                }
+                NamespaceStep::Resize { nsid, settings, bytes } => {
+                    let former = subsystem.namespace(*nsid).context("the namespace has gone")?;
+                    let have = former.backing().geometry().size();
+                    let is_smaller = |bytes: u64| bytes < have && !wanted.may_shrink;
+                    let refused = || {
+                        anyhow::anyhow!(
+                            "{nsid} would lose what is behind its new end: give --shrink to \
+                             `tsumugi target ctl namespace resize` if nothing there is needed"
+                        )
+                    };
+                    if bytes.is_some_and(is_smaller) {
+                        return Err(refused());
+                    }
+                    let resized = settings.resize(former.backing(), *bytes).await?;
+                    let is_too_small = is_smaller(resized.backing.geometry().size());
+                    let settings = settings.clone();
+                    prepared.resizes.push(Resize { subsystem, settings, former, resized });
+                    if is_too_small {
+                        return Err(refused());
+                    }
+                }
+            }
+        }
+        for &address in &difference.listeners_added {
+            prepared.listeners.push((address, self.add_listener(address)?));
+        }
+        Ok(())
+    }
+
+    /// Takes back what was made ready.
+    async fn take_back(&self, prepared: Prepared) {
+        for resize in prepared.resizes {
+            resize.resized.undo().await;
+        }
+        for (_, address) in prepared.listeners {
+            if let Err(error) = self.remove_listener(address) {
+                tracing::warn!(%address, %error, "a listener stays");
+            }
+        }
+    }
+
+    /// Does the rest, and returns what the target is then.
+    async fn commit(
+        &self,
+        live: &Live,
+        wanted: Wanted,
+        (difference, keys): (&Difference, &Keys),
+        mut prepared: Prepared,
+        report: &mut Report,
+    ) -> Live {
+        let Wanted { mut settings, names, is_of_file, .. } = wanted;
+        self.change_hosts(live, (&settings, &names), (difference, keys), report);
+        let mut names: Vec<Option<Nqn>> = names;
+        let mut closing = self.remove(difference, report);
+        for (subsystem, namespace) in std::mem::take(&mut prepared.added) {
+            let (name, nsid) = (subsystem.nqn().clone(), namespace.nsid());
+            match subsystem.add_namespace(namespace) {
+                Ok(namespace) => {
+                    report.note(&name, &namespace);
+                    report.changes.push(format!("{nsid} of {name} was added"));
+                }
+                Err(error) => report.warnings.push(error.to_string()),
+            }
+        }
+        for resize in std::mem::take(&mut prepared.resizes) {
+            closing.extend(Self::replace(resize, report));
+        }
+        for (index, subsystem) in std::mem::take(&mut prepared.subsystems) {
+            names[index] = self.add_subsystem(subsystem, report);
+            if !is_of_file {
+                // No entry of the configuration file stands for it.
+                settings.subsystems[index].nqn.clone_from(&names[index]);
+            }
+        }
+        self.target.tell_controllers();
+        if !is_of_file {
+            // An address with a free port is the one that was taken from now on.
+            for (asked, taken) in &mut prepared.listeners {
+                if let Some(it) = settings.listen.iter_mut().rev().find(|it| *it == asked) {
+                    *it = *taken;
+                }
+                *asked = *taken;
+            }
+        }
+        let listeners = self.change_listeners(live, difference, prepared.listeners, report);
+        Self::close(closing, report).await;
+        self.open_later(prepared.later, &mut settings, &names, report).await;
+        let mut settings = settings.with_fixed_of(&live.settings);
+        let mut kept = names.iter().map(Option::is_some);
+        settings.subsystems.retain(|_| kept.next().unwrap_or(false));
+        let names = names.into_iter().flatten().collect();
+        let (proofs, tls) = (keys.proofs.clone(), keys.tls.clone());
+        Live { settings, names, listeners, proofs, tls }
+    }
+
+    /// Gives hosts their keys, and access to those that have it; keys are taken away when their hosts have no access
+    /// any more.
+    fn change_hosts(
+        &self,
+        live: &Live,
+        (settings, names): (&Settings, &[Option<Nqn>]),
+        (difference, keys): (&Difference, &Keys),
+        report: &mut Report,
+    ) {
+        for (host, proof) in &keys.proofs {
+            let former = live.proofs.get(host);
+            let is_same =
+                |it: &target::HostProof| it.keys == proof.keys && it.policy == proof.policy;
+            if former.is_some_and(is_same) {
+                continue;
+            }
+            match self.target.require_proof(host.clone(), proof.clone()) {
+                Ok(()) => report.changes.push(format!("the key of {host} was set")),
+                Err(error) => report.warnings.push(error.to_string()),
+            }
+        }
+        for host in keys.tls.iter().filter(|(host, key)| live.tls.get(*host) != Some(key)) {
+            report.changes.push(format!("the TLS key of {} was set", host.0));
+        }
+        for &index in &difference.access {
+            let name = names[index].as_ref();
+            let Some(subsystem) = name.and_then(|name| self.target.subsystem(name)) else {
+                continue;
+            };
+            let access = settings.subsystems[index].access();
+            report.controllers_ended += self.target.set_access(&subsystem, access);
+            report.changes.push(format!("the hosts of {} were changed", subsystem.nqn()));
+        }
+        for host in live.proofs.keys().filter(|host| !keys.proofs.contains_key(*host)) {
+            self.target.forget_proof(host);
+            report.changes.push(format!("the key of {host} was removed"));
+        }
+        for host in live.tls.keys().filter(|host| !keys.tls.contains_key(*host)) {
+            self.target.forget_tls(host);
+            report.changes.push(format!("the TLS key of {host} was removed"));
+        }
+    }
+
+    /// Adds a subsystem; returns its name.
+    fn add_subsystem(&self, subsystem: Subsystem, report: &mut Report) -> Option<Nqn> {
+        subsystem.expect_any_namespace();
+        let name = subsystem.nqn().clone();
+        match self.target.add_subsystem(subsystem) {
+            Ok(subsystem) => {
+                for namespace in subsystem.namespaces() {
+                    report.note(&name, &namespace);
+                }
+                report.changes.push(format!("subsystem {name} was added"));
+                report.subsystems.push(name.to_string());
+                Some(name)
+            }
+            Err(error) => {
+                report.warnings.push(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Removes namespaces and subsystems.
+    fn remove(&self, difference: &Difference, report: &mut Report) -> Vec<Closing> {
+        let mut closing = Vec::new();
+        for (name, step) in &difference.namespaces {
+            let NamespaceStep::Remove { nsid } = step else { continue };
+            let Some(subsystem) = self.target.subsystem(name) else { continue };
+            if let Some(namespace) = subsystem.remove_namespace(*nsid) {
+                closing.push(Closing::new(format!("{nsid} of {name}"), &namespace));
+                report.changes.push(format!("{nsid} of {name} was removed"));
+            }
+        }
+        for name in &difference.subsystems_removed {
+            let Some(subsystem) = self.target.remove_subsystem(name) else { continue };
+            for namespace in subsystem.namespaces() {
+                closing.push(Closing::new(format!("{} of {name}", namespace.nsid()), &namespace));
+            }
+            report.changes.push(format!("subsystem {name} was removed"));
+        }
+        closing
+    }
+
+    /// Puts a namespace with its new size in its place. What it was closes.
+    fn replace(resize: Resize, report: &mut Report) -> Option<Closing> {
+        let Resize { subsystem, settings, former, resized } = resize;
+        let (have, bytes) = (former.backing().geometry().size(), resized.backing.geometry().size());
+        let name = format!("{} of {}", former.nsid(), subsystem.nqn());
+        let mut closing = Closing::new(name.clone(), &former);
+        if have == bytes {
+            return None;
+        }
+        let new = former.on_backing(resized.backing);
+        report.note(subsystem.nqn(), &new);
+        if let Err(error) = subsystem.replace_namespace(new) {
+            report.warnings.push(error.to_string());
+            return None;
+        }
+        report.changes.push(format!("{name} has {bytes} bytes, and had {have}"));
+        if bytes < have {
+            closing.shrunk = Some((settings, bytes));
+            return Some(closing);
+        }
+        None
+    }
+
+    fn change_listeners(
+        &self,
+        live: &Live,
+        difference: &Difference,
+        added: Vec<(SocketAddr, SocketAddr)>,
+        report: &mut Report,
+    ) -> Vec<(SocketAddr, SocketAddr)> {
+        let mut listeners = Vec::new();
+        let mut removed = difference.listeners_removed.clone();
+        for &(wanted, address) in &live.listeners {
+            let Some(known) = removed.iter().position(|it| *it == wanted) else {
+                listeners.push((wanted, address));
+                continue;
+            };
+            removed.remove(known);
+            match self.remove_listener(address) {
+                Ok(()) => report.changes.push(format!("{address} is not listened on any more")),
+                Err(error) => report.warnings.push(format!("{address}: {error}")),
+            }
+        }
+        for (wanted, address) in added {
+            report.changes.push(format!("{address} is listened on"));
+            report.listeners.push(address);
+            listeners.push((wanted, address));
+        }
+        listeners
+    }
+
+    /// Waits until nothing runs on removed namespaces, and makes what was written there durable.
+    async fn close(closing: Vec<Closing>, report: &mut Report) {
+        let deadline = ring::time::now() + CLOSE_PATIENCE;
+        for Closing { name, namespace, backing, shrunk } in closing {
+            while namespace.strong_count() > 0 && ring::time::now() < deadline {
+                ring::time::sleep(CLOSE_PAUSE).await;
+            }
+            if let Err(error) = backing.attach().flush().await {
+                report.warnings.push(format!("{name} cannot be flushed: {error}"));
+            }
+            if namespace.strong_count() > 0 {
+                report.warnings.push(format!(
+                    "{name} is still used by commands that run, and closes after the last of them"
+                ));
+            } else if let Some((settings, bytes)) = shrunk
+                && let Err(error) = settings.give_back(&backing, bytes).await
+            {
+                report.warnings.push(format!("what {name} had is not given back: {error:#}"));
+            }
+        }
+    }
+
+    /// Opens namespaces whose files were used until now.
+    async fn open_later(
+        &self,
+        later: Vec<(Arc<Subsystem>, Nsid, NamespaceSettings)>,
+        settings: &mut Settings,
+        names: &[Option<Nqn>],
+        report: &mut Report,
+    ) {
+        for (subsystem, nsid, wanted) in later {
+            let opened = open_namespace(&wanted, nsid).await;
+            let added = opened.and_then(|namespace| Ok(subsystem.add_namespace(namespace)?));
+            let name = subsystem.nqn();
+            match added {
+                Ok(namespace) => {
+                    report.note(name, &namespace);
+                    report.changes.push(format!("{nsid} of {name} was added"));
+                }
+                Err(error) => {
+                    let error = crate::print::words(&error);
+                    report.warnings.push(format!("{nsid} of {name} is not there: {error}"));
+                    let own = settings.subsystems.iter_mut().zip(names);
+                    for (it, _) in own.filter(|(_, known)| known.as_ref() == Some(name)) {
+                        it.namespaces.retain(|it| it.nsid != Some(nsid.get()));
+                    }
+                }
+            }
+        }
+        self.target.tell_controllers();
+    }
+}

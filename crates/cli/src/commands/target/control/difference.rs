@@ -1,0 +1,356 @@
+//! The difference between what a target is and what it should be. Nothing is changed here.
+
+use super::Live;
+use crate::commands::target::config::{Settings, SubsystemSettings};
+use crate::commands::target::hosts::{self, HostSettings};
+use crate::commands::target::namespace::NamespaceSettings;
+use anyhow::bail;
+use nvme::{Nqn, Nsid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use target::{HostProof, HostTls};
+
+/// What the target should be.
+pub(super) struct Wanted {
+    /// All settings; the namespaces are numbered.
+    pub(super) settings: Settings,
+    /// The names of the subsystems that have one already.
+    pub(super) names: Vec<Option<Nqn>>,
+    /// Whether it is of the configuration file: then key files of hosts whose settings are unchanged are read again, too.
+    pub(super) is_of_file: bool,
+    /// A host whose key files are read again though its settings are unchanged.
+    pub(super) keys_read: Option<Nqn>,
+    /// A namespace that gets another size, whatever its settings: the bytes, or those of its file or device now.
+    pub(super) resized: Option<(Nqn, Nsid, Option<u64>)>,
+    /// Whether namespaces may lose what is behind their new end.
+    pub(super) may_shrink: bool,
+}
+
+impl Wanted {
+    /// What the target is.
+    pub(super) fn of_live(live: &Live) -> Self {
+        Self {
+            settings: live.settings.clone(),
+            names: live.names.iter().cloned().map(Some).collect(),
+            is_of_file: false,
+            keys_read: None,
+            resized: None,
+            may_shrink: false,
+        }
+    }
+
+    /// What a configuration file says. A subsystem without a name in the file is the one that was started for such an
+    /// entry, in their order, as its derived name depends on what its namespaces were then.
+    pub(super) fn of_file(live: &Live, settings: Settings) -> Self {
+        let known = live.settings.subsystems.iter().zip(&live.names);
+        let mut unnamed = known.filter(|(it, _)| it.nqn.is_none()).map(|(_, name)| name.clone());
+        let names = settings.subsystems.iter().map(|it| it.nqn.clone().or_else(|| unnamed.next()));
+        let names: Vec<Option<Nqn>> = names.collect();
+        Self {
+            settings,
+            names,
+            is_of_file: true,
+            keys_read: None,
+            resized: None,
+            may_shrink: false,
+        }
+    }
+
+    fn subsystems(&self) -> impl Iterator<Item = (&SubsystemSettings, Option<&Nqn>)> {
+        self.settings.subsystems.iter().zip(self.names.iter().map(Option::as_ref))
+    }
+}
+
+/// What happens to a namespace.
+#[derive(Debug)]
+pub(super) enum NamespaceStep {
+    Add {
+        nsid: Nsid,
+        settings: NamespaceSettings,
+    },
+    Remove {
+        nsid: Nsid,
+    },
+    /// To these bytes, or to those of its file or device.
+    Resize {
+        nsid: Nsid,
+        settings: NamespaceSettings,
+        bytes: Option<u64>,
+    },
+}
+
+/// What has to be done.
+#[derive(Default)]
+pub(super) struct Difference {
+    pub(super) listeners_added: Vec<SocketAddr>,
+    /// As they were asked for.
+    pub(super) listeners_removed: Vec<SocketAddr>,
+    /// Indices of the settings.
+    pub(super) subsystems_added: Vec<usize>,
+    pub(super) subsystems_removed: Vec<Nqn>,
+    pub(super) namespaces: Vec<(Nqn, NamespaceStep)>,
+    /// Subsystems whose hosts differ, by indices of the settings.
+    pub(super) access: Vec<usize>,
+    /// Files and devices that are let go.
+    pub(super) paths_removed: BTreeSet<PathBuf>,
+    /// Settings that differ and cannot be changed now.
+    pub(super) needs_restart: Vec<&'static str>,
+}
+
+impl Difference {
+    /// Compares.
+    ///
+    /// # Errors
+    /// If the settings contradict each other, or need what cannot be done.
+    pub(super) fn new(live: &Live, wanted: &Wanted) -> anyhow::Result<Self> {
+        let mut difference =
+            Self { needs_restart: fixed(&live.settings, &wanted.settings), ..Self::default() };
+        let names: Vec<&Nqn> = wanted.names.iter().flatten().collect();
+        if let Some(twice) =
+            names.iter().find(|name| names.iter().filter(|it| it == name).count() > 1)
+        {
+            bail!("there are two subsystems named {twice}");
+        }
+        let known: BTreeMap<&Nqn, &SubsystemSettings> =
+            live.names.iter().zip(&live.settings.subsystems).collect();
+        for (index, (settings, name)) in wanted.subsystems().enumerate() {
+            let Some((name, former)) = name.and_then(|name| Some((name, *known.get(name)?))) else {
+                difference.subsystems_added.push(index);
+                continue;
+            };
+            if (&former.serial, &former.model) != (&settings.serial, &settings.model) {
+                difference.needs_restart.push("serial and model of a subsystem");
+            }
+            if former.ana != settings.ana {
+                difference.needs_restart.push("ana of a subsystem");
+            }
+            if former.access() != settings.access() {
+                difference.access.push(index);
+            }
+            difference.compare_namespaces(name, former, settings, wanted);
+        }
+        for (name, former) in &known {
+            if !names.contains(name) {
+                difference.subsystems_removed.push((*name).clone());
+                let paths = former.namespaces.iter().filter_map(real_path);
+                difference.paths_removed.extend(paths);
+            }
+        }
+        // Port 0 may be asked for several times.
+        difference.listeners_removed.clone_from(&live.settings.listen);
+        for address in &wanted.settings.listen {
+            let removed = &mut difference.listeners_removed;
+            match removed.iter().position(|it| it == address) {
+                Some(known) => drop(removed.remove(known)),
+                None => difference.listeners_added.push(*address),
+            }
+        }
+        Ok(difference)
+    }
+
+    fn compare_namespaces(
+        &mut self,
+        name: &Nqn,
+        former: &SubsystemSettings,
+        settings: &SubsystemSettings,
+        wanted: &Wanted,
+    ) {
+        let by_nsid = |it: &SubsystemSettings| -> BTreeMap<u32, NamespaceSettings> {
+            it.namespaces.iter().filter_map(|it| Some((it.nsid?, it.clone()))).collect()
+        };
+        let (old, new) = (by_nsid(former), by_nsid(settings));
+        let mut steps = Vec::new();
+        for (&nsid, old) in &old {
+            let is_kept = new.get(&nsid).is_some_and(|new| new.is_same_but_size(old));
+            if !is_kept {
+                self.paths_removed.extend(real_path(old));
+                steps.push(NamespaceStep::Remove { nsid: Nsid(nsid) });
+            }
+        }
+        for (&nsid, settings) in &new {
+            let (settings, id) = (settings.clone(), Nsid(nsid));
+            let Some(old) = old.get(&nsid).filter(|old| settings.is_same_but_size(old)) else {
+                steps.push(NamespaceStep::Add { nsid: id, settings });
+                continue;
+            };
+            let explicit = wanted.resized.as_ref().filter(|it| (&it.0, it.1) == (name, id));
+            let bytes = match explicit {
+                Some((_, _, bytes)) => *bytes,
+                None if settings.size_bytes().is_none_or(|it| Some(it) == old.size_bytes()) => {
+                    continue;
+                }
+                None => settings.size_bytes(),
+            };
+            steps.push(NamespaceStep::Resize { nsid: id, settings, bytes });
+        }
+        self.namespaces.extend(steps.into_iter().map(|step| (name.clone(), step)));
+    }
+}
+
+/// The path of a namespace without symbolic links.
+pub(super) fn real_path(settings: &NamespaceSettings) -> Option<PathBuf> {
+    let path = settings.path()?;
+    Some(path.canonicalize().unwrap_or_else(|_| path.to_owned()))
+}
+
+/// The settings that differ though they cannot be changed while the target runs.
+fn fixed(old: &Settings, new: &Settings) -> Vec<&'static str> {
+    [
+        ("cores", old.cores != new.cores),
+        ("poll_us", old.poll_us != new.poll_us),
+        ("data_memory_max", old.data_memory_max != new.data_memory_max),
+        ("cntlid_min", old.cntlid_min != new.cntlid_min),
+        ("cntlid_max", old.cntlid_max != new.cntlid_max),
+        ("connections_max", old.connections_max != new.connections_max),
+        ("controllers_max", old.controllers_max != new.controllers_max),
+        ("io_queues_max", old.io_queues_max != new.io_queues_max),
+        ("queue_size_max", old.queue_size_max != new.queue_size_max),
+        ("mdts", old.mdts != new.mdts),
+        ("hdr_digest", old.hdr_digest != new.hdr_digest),
+        ("data_digest", old.data_digest != new.data_digest),
+        ("auth_discovery", old.auth_discovery != new.auth_discovery),
+        ("network_namespace", old.network_namespace != new.network_namespace),
+        ("control", old.control != new.control),
+    ]
+    .into_iter()
+    .filter_map(|(name, is_changed)| is_changed.then_some(name))
+    .collect()
+}
+
+impl Settings {
+    /// These settings with those of `live` that cannot be changed while the target runs.
+    pub(super) fn with_fixed_of(self, live: &Self) -> Self {
+        let Self { listen, insecure, subsystems, .. } = self;
+        Self { listen, insecure, subsystems, ..live.clone() }
+    }
+}
+
+/// The keys of all hosts.
+pub(super) struct Keys {
+    pub(super) proofs: BTreeMap<Nqn, HostProof>,
+    pub(super) tls: BTreeMap<Nqn, HostTls>,
+}
+
+impl Keys {
+    /// Reads the keys of hosts that are new or have other settings, or of all, and takes the others from `live`.
+    ///
+    /// # Errors
+    /// If a key cannot be read, or a host has two.
+    pub(super) fn read(live: &Live, wanted: &Wanted) -> anyhow::Result<Self> {
+        let of = |settings: &Settings| -> Vec<HostSettings> {
+            settings.subsystems.iter().flat_map(|it| it.hosts.clone()).collect()
+        };
+        let (old, new) = (of(&live.settings), of(&wanted.settings));
+        for (index, host) in new.iter().enumerate() {
+            let other = new[..index].iter().find(|it| it.nqn == host.nqn && *it != host);
+            if other.is_some_and(|other| other.has_key() && host.has_key()) {
+                bail!("host {} has two keys or ways of authentication: one is enough", host.nqn);
+            }
+        }
+        if let Some(host) = new.iter().find(|it| it.has_tls() && it.nqn.as_str().contains(' ')) {
+            bail!("host {:?} has a space in its name, and can have no TLS key", host.nqn.as_str());
+        }
+        let is_read = |host: &&HostSettings| {
+            wanted.is_of_file || wanted.keys_read.as_ref() == Some(&host.nqn) || !old.contains(host)
+        };
+        let mut proofs = hosts::proofs(new.iter().filter(is_read))?;
+        let mut tls = hosts::tls(new.iter().filter(is_read))?;
+        for host in new.iter().filter(|host| !is_read(host)) {
+            if let Some(proof) = live.proofs.get(&host.nqn).filter(|_| host.has_dhchap()) {
+                proofs.entry(host.nqn.clone()).or_insert_with(|| proof.clone());
+            }
+            if let Some(key) = live.tls.get(&host.nqn).filter(|_| host.has_tls()) {
+                tls.entry(host.nqn.clone()).or_insert_with(|| key.clone());
+            }
+        }
+        Ok(Self { proofs, tls })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "listen = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\n[[subsystem]]\n\
+        [[subsystem.namespace]]\nmemory = \"1M\"\nnsid = 1\n[[subsystem.namespace]]\npath = \"/x\"\nnsid = 2\nsize = \"1M\"\n\
+        [[subsystem]]\nnqn = \"nqn.2026-01.io.tsumugi:b\"\n";
+
+    fn live() -> Live {
+        let names = ["a", "b"].map(|it| Nqn::new(&format!("nqn.2026-01.io.tsumugi:{it}")).unwrap());
+        Live {
+            settings: toml::from_str(TEXT).unwrap(),
+            names: names.to_vec(),
+            listeners: Vec::new(),
+            proofs: BTreeMap::new(),
+            tls: BTreeMap::new(),
+        }
+    }
+
+    fn of(text: &str) -> Difference {
+        let live = live();
+        let wanted = Wanted::of_file(&live, toml::from_str(text).unwrap());
+        Difference::new(&live, &wanted).unwrap()
+    }
+
+    fn steps(difference: &Difference) -> String {
+        let steps = difference.namespaces.iter().map(|(name, step)| {
+            let name = name.as_str().rsplit(':').next().unwrap();
+            match step {
+                NamespaceStep::Add { nsid, .. } => format!("{name}+{}", nsid.get()),
+                NamespaceStep::Remove { nsid } => format!("{name}-{}", nsid.get()),
+                NamespaceStep::Resize { nsid, bytes, .. } => {
+                    format!("{name}={}:{}", nsid.get(), bytes.unwrap())
+                }
+            }
+        });
+        steps.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Goal: only what differs is changed: a size is a resize, another option is another namespace, whose file has to be free first.
+    #[test]
+    fn only_differences_are_changed() {
+        let same = of(TEXT);
+        assert!(same.listeners_added.is_empty() && same.listeners_removed.is_empty());
+        assert!(same.subsystems_added.is_empty() && same.subsystems_removed.is_empty());
+        assert_eq!(
+            (steps(&same), same.access.len(), same.needs_restart.len()),
+            (String::new(), 0, 0)
+        );
+        let grown = of(&TEXT.replace("memory = \"1M\"", "memory = \"2M\""));
+        assert_eq!(steps(&grown), "a=1:2097152");
+        let protected = of(&TEXT.replace("size = \"1M\"", "size = \"1M\"\nread_only = true"));
+        assert_eq!(steps(&protected), "a-2 a+2");
+        assert_eq!(protected.paths_removed, [PathBuf::from("/x")].into());
+        assert_eq!(steps(&of(&TEXT.replace("nsid = 2", "nsid = 3"))), "a-2 a+3");
+        assert_eq!(
+            steps(&of(&TEXT.replace("\nsize = \"1M\"", ""))),
+            "",
+            "the file's size is as good"
+        );
+        let one = of(&TEXT.replacen("\"127.0.0.1:0\"", "\"127.0.0.1:1\"", 1));
+        assert_eq!((one.listeners_added.len(), one.listeners_removed.len()), (1, 1));
+        let fixed = of(&format!("cores = 3\nmdts = \"64K\"\n{TEXT}"));
+        assert_eq!(fixed.needs_restart, ["cores", "mdts"]);
+        let access = of(&format!("{TEXT}allow_hosts = [\"nqn.2026-01.io.tsumugi:h\"]\n"));
+        assert_eq!(access.access, [1]);
+    }
+
+    /// Goal: a subsystem without a name in the file stays what it is, whatever its namespaces are now; others come and go by
+    /// their names.
+    #[test]
+    fn subsystems_are_known_by_their_names() {
+        let renamed = of(&TEXT.replace("tsumugi:b", "tsumugi:c"));
+        assert_eq!((renamed.subsystems_added, renamed.subsystems_removed.len()), (vec![1], 1));
+        let first_is_gone = of("[[subsystem]]\nnqn = \"nqn.2026-01.io.tsumugi:b\"\n");
+        assert_eq!(first_is_gone.subsystems_removed[0].as_str(), "nqn.2026-01.io.tsumugi:a");
+        assert_eq!(first_is_gone.paths_removed.len(), 1);
+        let live = live();
+        let twice = TEXT.replace(
+            "[[subsystem]]\nnqn",
+            "[[subsystem]]\nnqn = \"nqn.2026-01.io.tsumugi:b\"\n[[subsystem]]\nnqn",
+        );
+        let wanted = Wanted::of_file(&live, toml::from_str(&twice).unwrap());
+        assert!(Difference::new(&live, &wanted).is_err());
+    }
+}

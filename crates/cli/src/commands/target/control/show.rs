@@ -1,0 +1,170 @@
+//! What the control socket shows. Nothing here waits for a change that is under way.
+
+use super::{Control, Live};
+use crate::commands::target::ana;
+use crate::commands::target::config::Settings;
+use crate::commands::target::namespace::NamespaceSettings;
+use metrics::Family;
+use serde_json::{Value, json};
+use target::{Limits, Namespace, Subsystem};
+
+impl Control {
+    /// The target, its subsystems and its bounds.
+    pub(super) fn show(&self) -> Value {
+        let live = self.live().clone();
+        let subsystems: Vec<Value> =
+            self.target.subsystems().iter().map(|it| subsystem(it, &live)).collect();
+        let hosts = live.settings.subsystems.iter().flat_map(|it| &it.hosts);
+        let keyed: Vec<Value> = hosts
+            .filter(|host| host.has_key())
+            .map(|host| {
+                json!({ "nqn": host.nqn.as_str(), "dhchap": host.has_dhchap(), "tls": host.has_tls() })
+            })
+            .collect();
+        let cores = self.cores.queue_pairs();
+        json!({
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "seconds": self.target.uptime().as_secs(),
+            "listeners": live.listeners.iter().map(|it| it.1).collect::<Vec<_>>(),
+            "requires_tls": self.target.requires_tls(),
+            "connections": cores.iter().map(|it| it.io + it.admin).sum::<usize>(),
+            "controllers": self.target.controllers().len(),
+            "cores": cores,
+            "refused": self.target.admissions().refused(),
+            "limits": limits(self.target.limits()),
+            "memory": memory(self.target.limits(), self.target.budget().used_bytes()),
+            "hosts_with_keys": keyed,
+            "subsystems": subsystems,
+        })
+    }
+
+    /// The controllers that are connected.
+    pub(super) fn connections(&self) -> Value {
+        let now = ring::time::now();
+        let controllers = self.target.controllers();
+        let all = controllers.iter().map(|it| {
+            json!({
+                "controller": it.id().get(),
+                "host": it.host_name().map(nvme::Nqn::as_str),
+                "host_id": uuid::Uuid::from_bytes(it.host().0),
+                "subsystem": it.subsystem().nqn().as_str(),
+                "peer": it.peer_address(),
+                "local": it.local_address(),
+                "io_queues": it.io_queues(),
+                "seconds": now.since(it.since()).as_secs(),
+            })
+        });
+        json!({ "connections": all.collect::<Vec<_>>() })
+    }
+}
+
+fn subsystem(subsystem: &Subsystem, live: &Live) -> Value {
+    let place = live.names.iter().position(|name| name == subsystem.nqn());
+    let settings = place.map(|place| &live.settings.subsystems[place]);
+    let stores = |namespace: &Namespace| {
+        let nsid = Some(namespace.nsid().get());
+        let namespaces = settings.map(|it| it.namespaces.as_slice()).unwrap_or_default();
+        namespaces.iter().find(|it| it.nsid == nsid).map(NamespaceSettings::store)
+    };
+    let namespaces: Vec<Value> = subsystem
+        .namespaces()
+        .iter()
+        .map(|namespace| {
+            json!({
+                "nsid": namespace.nsid().get(),
+                "uuid": uuid::Uuid::from_bytes(namespace.uuid()),
+                "size_bytes": namespace.blocks() << namespace.block_shift(),
+                "block_bytes": 1_u64 << namespace.block_shift(),
+                "read_only": namespace.is_write_protected(),
+                "store": stores(namespace),
+                "counts": namespace.counts(),
+            })
+        })
+        .collect();
+    let hosts = match subsystem.access() {
+        target::HostAccess::Any => None,
+        target::HostAccess::List(hosts) => {
+            Some(hosts.iter().map(|host| host.as_str().to_owned()).collect::<Vec<_>>())
+        }
+    };
+    json!({
+        "nqn": subsystem.nqn().as_str(),
+        "serial": subsystem.serial(),
+        "hosts": hosts,
+        "namespaces": namespaces,
+    })
+}
+
+fn limits(limits: &Limits) -> Value {
+    json!({
+        "connections_max": limits.connections_max,
+        "controllers_max": limits.controllers_max,
+        "io_queues_max": limits.io_queues_max,
+        "queue_size_max": limits.queue_entries_max,
+        "mdts_bytes": limits.transfer_bytes_max,
+    })
+}
+
+fn memory(limits: &Limits, used_bytes: usize) -> Value {
+    let memory = limits.memory();
+    json!({
+        "new_connection_bytes": memory.new_connection_bytes,
+        "io_queue_pair_bytes": memory.io_queue_pair_bytes,
+        "data_bytes_max": memory.data_bytes,
+        "data_bytes_now": used_bytes,
+        "bytes_max": memory.bytes,
+    })
+}
+
+/// Counts and latencies of commands since the start of the target.
+///
+/// # Errors
+/// None in practice: they always have a form in JSON.
+pub(super) fn stats() -> anyhow::Result<Value> {
+    let mut snapshot = metrics::snapshot();
+    snapshot.operations.retain(|it| it.family == Family::Target);
+    // They name what is done now, which is for others to look at.
+    (snapshot.running, snapshot.slow, snapshot.values) = Default::default();
+    Ok(serde_json::to_value(snapshot)?)
+}
+
+/// The bounds that settings ask for.
+///
+/// # Errors
+/// If a value is out of range.
+pub(in crate::commands::target) fn limits_of(settings: &Settings) -> anyhow::Result<Limits> {
+    let defaults = Limits::default();
+    let transfer = settings.mdts.map_or(defaults.transfer_bytes_max.into(), |bytes| bytes);
+    let Ok(transfer_bytes_max) = u32::try_from(transfer) else {
+        anyhow::bail!("mdts must be at most 64M");
+    };
+    let connections_max = settings.connections_max.unwrap_or(defaults.connections_max);
+    let limits = Limits {
+        connections_max,
+        controller_ids: ana::controller_ids(settings.cntlid_min, settings.cntlid_max),
+        controllers_max: settings
+            .controllers_max
+            .unwrap_or_else(|| connections_max.min(defaults.controllers_max)),
+        io_queues_max: settings.io_queues_max.unwrap_or(defaults.io_queues_max),
+        queue_entries_max: settings.queue_size_max.unwrap_or(defaults.queue_entries_max),
+        transfer_bytes_max,
+        data_bytes_in_flight_max: defaults
+            .data_bytes_in_flight_max
+            .max(transfer_bytes_max as usize),
+        data_bytes_total_max: settings
+            .data_memory_max
+            .map_or(defaults.data_bytes_total_max, |bytes| bytes as usize),
+        allows_header_digest: settings.hdr_digest,
+        allows_data_digest: settings.data_digest,
+        ..defaults
+    };
+    if let Some(fault) = limits.fault() {
+        let fault = fault
+            .replace("queue_entries_max", "queue_size_max")
+            .replace("transfer_bytes_max", "mdts")
+            .replace("data_bytes_total_max", "data_memory_max");
+        anyhow::bail!("{fault}");
+    }
+    Ok(limits)
+}

@@ -1,0 +1,386 @@
+//! `tsumugi target ctl`: shows and changes a running target by its control socket.
+
+mod ask;
+mod print;
+
+use super::control::Request;
+use super::hosts::HostSettings;
+use super::namespace::NamespaceSettings;
+use super::size;
+use crate::commands::stats::parse_seconds;
+use anyhow::Context;
+use ask::Target;
+use clap::{Args, Subcommand};
+use nvme::Nqn;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Show and change a running target.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+    tsumugi target ctl show
+    tsumugi target ctl namespace add file:/scratch/more,size=4G
+    tsumugi target ctl namespace resize 2 --size 8G
+    tsumugi target ctl host key HOSTNQN,dhchap-key=new.key
+    tsumugi target ctl write target.toml
+
+Hosts are told of changed namespaces and subsystems by events. Commands that run end as they would have; \
+nothing that is not changed is interrupted. Without --control the only running target of this user is meant.
+
+Exit codes:
+    0  done
+    1  refused or failed, or no target answers
+    2  wrong usage")]
+pub(crate) struct CtlArgs {
+    /// Control socket of the target [default: that of the only running target of this user]
+    #[arg(long, value_name = "PATH", global = true)]
+    control: Option<PathBuf>,
+    /// Print JSON, one object per line
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: CtlCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum CtlCommand {
+    /// Show the target: listeners, subsystems, namespaces, hosts, bounds and memory.
+    #[command(
+        after_help = "Examples:\n  tsumugi target ctl show\n  tsumugi target ctl show --json"
+    )]
+    Show,
+    /// Show the controllers that are connected.
+    #[command(after_help = "Example:\n  tsumugi target ctl connections")]
+    Connections,
+    /// Show counts, rates and latencies of commands.
+    #[command(after_help = "Examples:\n  tsumugi target ctl stats\n  \
+        tsumugi target ctl stats --interval 1 --count 5")]
+    Stats(StatsArgs),
+    /// Add, remove and resize namespaces.
+    #[command(subcommand)]
+    Namespace(NamespaceCommand),
+    /// Add and remove subsystems.
+    #[command(subcommand)]
+    Subsystem(SubsystemCommand),
+    /// Let hosts in, take their access, and change their keys.
+    #[command(subcommand)]
+    Host(HostCommand),
+    /// Add and remove addresses to listen at.
+    #[command(subcommand)]
+    Listener(ListenerCommand),
+    /// Write the present state as a configuration file, without keys: only with the names of their files.
+    #[command(after_help = "Example:\n  tsumugi target ctl write /etc/tsumugi/target.toml")]
+    Write {
+        /// File to write or replace
+        #[arg(value_name = "CONFIG.toml")]
+        path: PathBuf,
+    },
+    /// Read the configuration file again and apply the difference, as SIGHUP does.
+    #[command(after_help = "Example:\n  tsumugi target ctl reload")]
+    Reload,
+}
+
+#[derive(Clone, Debug, Args)]
+struct StatsArgs {
+    /// Show rates over intervals of this length, until Ctrl-C
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    interval: Option<Duration>,
+    /// End after N intervals
+    #[arg(long, value_name = "N", requires = "interval")]
+    count: Option<u64>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct SubsystemArg {
+    /// Subsystem [default: the only one]
+    #[arg(long, short = 'n', value_name = "NQN")]
+    subsystem: Option<Nqn>,
+}
+
+impl SubsystemArg {
+    fn name(&self) -> Option<String> {
+        self.subsystem.as_ref().map(Nqn::to_string)
+    }
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum NamespaceCommand {
+    /// Add a namespace.
+    #[command(after_help = "Examples:\n  tsumugi target ctl namespace add memory:512M\n  \
+        tsumugi target ctl namespace add file:/scratch/disk,size=4G,nsid=7 --subsystem NQN")]
+    Add {
+        /// Namespace, as for `tsumugi target --namespace`
+        #[arg(value_parser = namespace_text)]
+        namespace: String,
+        #[command(flatten)]
+        subsystem: SubsystemArg,
+    },
+    /// Remove a namespace: commands that run end, later ones fail with Invalid Namespace or Format.
+    #[command(after_help = "Example:\n  tsumugi target ctl namespace remove 7")]
+    Remove {
+        /// Identifier
+        #[arg(value_name = "NSID")]
+        nsid: u32,
+        #[command(flatten)]
+        subsystem: SubsystemArg,
+    },
+    /// Make a namespace larger or smaller while hosts use it.
+    #[command(after_help = "Examples:\n  tsumugi target ctl namespace resize 7 --size 8G\n  \
+        tsumugi target ctl namespace resize 1        after its disk was made larger")]
+    Resize {
+        /// Identifier
+        #[arg(value_name = "NSID")]
+        nsid: u32,
+        /// New size; a file is made as long [default: the size that the file or disk has now]
+        #[arg(long, value_name = "SIZE", value_parser = size_text)]
+        size: Option<String>,
+        /// Confirm that a smaller size loses what is behind it
+        #[arg(long)]
+        shrink: bool,
+        #[command(flatten)]
+        subsystem: SubsystemArg,
+    },
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum SubsystemCommand {
+    /// Add a subsystem.
+    #[command(after_help = "Example:\n  tsumugi target ctl subsystem add --nqn NQN \
+        --namespace memory:1G --host HOSTNQN,dhchap-key=host.key")]
+    Add {
+        /// NQN [default: derived from this machine and the namespaces]
+        #[arg(long, value_name = "NQN")]
+        nqn: Option<Nqn>,
+        /// Serial number [default: derived from the NQN]
+        #[arg(long, value_name = "TEXT")]
+        serial: Option<String>,
+        /// Model [default: Tsumugi target]
+        #[arg(long, value_name = "TEXT")]
+        model: Option<String>,
+        /// Namespace, as for `tsumugi target --namespace`; may be repeated
+        #[arg(long, value_parser = namespace_text)]
+        namespace: Vec<String>,
+        /// Host that may connect, as for `tsumugi target --host`; may be repeated [default: any]
+        #[arg(long, value_parser = host_text)]
+        host: Vec<String>,
+    },
+    /// Remove a subsystem and end its controllers.
+    #[command(after_help = "Example:\n  tsumugi target ctl subsystem remove NQN")]
+    Remove {
+        /// NQN
+        #[arg(value_name = "NQN")]
+        nqn: Nqn,
+    },
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum HostCommand {
+    /// Let a host in.
+    #[command(after_help = "Examples:\n  tsumugi target ctl host add HOSTNQN\n  \
+        tsumugi target ctl host add HOSTNQN,dhchap-key=host.key --subsystem NQN")]
+    Add {
+        /// Host, as for `tsumugi target --host`
+        #[arg(value_parser = host_text)]
+        host: String,
+        #[command(flatten)]
+        subsystem: SubsystemArg,
+        /// Confirm that other hosts lose access, where all may connect so far
+        #[arg(long)]
+        restrict: bool,
+    },
+    /// Take a host's access and end its controllers.
+    #[command(after_help = "Example:\n  tsumugi target ctl host remove HOSTNQN")]
+    Remove {
+        /// NQN of the host
+        #[arg(value_name = "HOSTNQN")]
+        host: Nqn,
+        #[command(flatten)]
+        subsystem: SubsystemArg,
+        /// Confirm that all hosts may connect when the last one is removed
+        #[arg(long)]
+        any_host: bool,
+    },
+    /// Replace a host's keys in all subsystems; connections that are there stay.
+    #[command(after_help = "Example:\n  tsumugi target ctl host key HOSTNQN,dhchap-key=new.key")]
+    Key {
+        /// Host with all its options, as for `tsumugi target --host`
+        #[arg(value_parser = host_text)]
+        host: String,
+    },
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum ListenerCommand {
+    /// Listen at another address.
+    #[command(after_help = "Example:\n  tsumugi target ctl listener add 10.0.0.8:4420")]
+    Add {
+        /// Address; port 0 chooses a free port
+        #[arg(value_name = "ADDR:PORT")]
+        address: SocketAddr,
+    },
+    /// Stop listening at an address; connections that came there stay.
+    #[command(after_help = "Example:\n  tsumugi target ctl listener remove 10.0.0.8:4420")]
+    Remove {
+        /// Address
+        #[arg(value_name = "ADDR:PORT")]
+        address: SocketAddr,
+    },
+}
+
+/// Names a file from the root: the target may have another working directory.
+fn absolute(path: &str) -> Result<String, String> {
+    let absolute = std::path::absolute(path).map_err(|error| format!("{path:?}: {error}"))?;
+    absolute.into_os_string().into_string().map_err(|_| format!("{path:?} is not in UTF-8"))
+}
+
+fn namespace_text(text: &str) -> Result<String, String> {
+    text.parse::<NamespaceSettings>()?;
+    let (what, options) = text.split_at(text.find(',').unwrap_or(text.len()));
+    match what.strip_prefix("file:") {
+        Some(path) => Ok(format!("file:{}{options}", absolute(path)?)),
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn host_text(text: &str) -> Result<String, String> {
+    text.parse::<HostSettings>()?;
+    let parts = text.split(',').map(|part| match part.split_once('=') {
+        Some((name @ ("dhchap-key" | "dhchap-ctrl-key" | "tls-key"), file)) => {
+            Ok(format!("{name}={}", absolute(file)?))
+        }
+        _ => Ok(part.to_owned()),
+    });
+    Ok(parts.collect::<Result<Vec<_>, String>>()?.join(","))
+}
+
+fn size_text(text: &str) -> Result<String, String> {
+    size::parse(text).map(|_| text.to_owned())
+}
+
+impl CtlCommand {
+    fn request(&self) -> anyhow::Result<Request> {
+        Ok(match self {
+            Self::Show => Request::Show {},
+            Self::Connections => Request::Connections {},
+            Self::Stats(_) => Request::Stats {},
+            Self::Namespace(command) => command.request(),
+            Self::Subsystem(command) => command.request(),
+            Self::Host(command) => command.request(),
+            Self::Listener(ListenerCommand::Add { address }) => {
+                Request::ListenerAdd { address: address.to_string() }
+            }
+            Self::Listener(ListenerCommand::Remove { address }) => {
+                Request::ListenerRemove { address: address.to_string() }
+            }
+            Self::Write { path } => Request::Write {
+                path: std::path::absolute(path)
+                    .with_context(|| format!("cannot find {}", path.display()))?,
+            },
+            Self::Reload => Request::Reload {},
+        })
+    }
+}
+
+impl NamespaceCommand {
+    fn request(&self) -> Request {
+        match self {
+            Self::Add { namespace, subsystem } => {
+                Request::NamespaceAdd { subsystem: subsystem.name(), namespace: namespace.clone() }
+            }
+            Self::Remove { nsid, subsystem } => {
+                Request::NamespaceRemove { subsystem: subsystem.name(), nsid: *nsid }
+            }
+            Self::Resize { nsid, size, shrink, subsystem } => Request::NamespaceResize {
+                subsystem: subsystem.name(),
+                nsid: *nsid,
+                size: size.clone(),
+                shrink: *shrink,
+            },
+        }
+    }
+}
+
+impl SubsystemCommand {
+    fn request(&self) -> Request {
+        match self {
+            Self::Add { nqn, serial, model, namespace, host } => Request::SubsystemAdd {
+                nqn: nqn.as_ref().map(Nqn::to_string),
+                serial: serial.clone(),
+                model: model.clone(),
+                namespaces: namespace.clone(),
+                hosts: host.clone(),
+            },
+            Self::Remove { nqn } => Request::SubsystemRemove { subsystem: nqn.to_string() },
+        }
+    }
+}
+
+impl HostCommand {
+    fn request(&self) -> Request {
+        match self {
+            Self::Add { host, subsystem, restrict } => Request::HostAdd {
+                subsystem: subsystem.name(),
+                host: host.clone(),
+                restrict: *restrict,
+            },
+            Self::Remove { host, subsystem, any_host } => Request::HostRemove {
+                subsystem: subsystem.name(),
+                host: host.to_string(),
+                any_host: *any_host,
+            },
+            Self::Key { host } => Request::HostKey { host: host.clone() },
+        }
+    }
+}
+
+/// Runs `tsumugi target ctl`.
+pub(crate) fn run(args: &CtlArgs) -> anyhow::Result<ExitCode> {
+    let request = args.command.request()?;
+    let mut target = match &args.control {
+        Some(path) => Target::at(path)?,
+        None => Target::only()?,
+    };
+    if let CtlCommand::Stats(stats) = &args.command {
+        print::stats(&mut target, stats.interval, stats.count, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let result = target.ask(&request)?;
+    if args.json {
+        println!("{result}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    match request {
+        Request::Show {} => print::show(&result),
+        Request::Connections {} => print::connections(&result),
+        Request::Write { .. } => {
+            println!("{} was written", result["path"].as_str().unwrap_or_default());
+        }
+        _ => print::report(&result),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: files in requests are named from the root, and everything else stays as it was written.
+    #[test]
+    fn files_are_named_from_the_root() {
+        let here = |file: &str| std::path::absolute(file).unwrap().display().to_string();
+        let of = |text: &str| namespace_text(text).unwrap();
+        assert_eq!(of("file:disk,size=4G"), format!("file:{},size=4G", here("disk")));
+        for kept in ["file:/x", "/dev/x,read-only", "memory:1M,nsid=3"] {
+            assert_eq!(of(kept), kept);
+        }
+        let host = "nqn.2026-01.io.tsumugi:h";
+        let written = format!("{host},dhchap-key=k,dhchap-hash=sha384,tls-key=/t,tls-compat");
+        let expected =
+            format!("{host},dhchap-key={},dhchap-hash=sha384,tls-key=/t,tls-compat", here("k"));
+        assert_eq!(host_text(&written).unwrap(), expected);
+        assert!(namespace_text("disk").is_err() && host_text("h").is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! Finding a running target's control socket, and asking there.
+
+use crate::commands::target::control::{self, Request};
+use crate::observe::socket;
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long an answer may take that needs no change.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Most bytes of an answer.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// A running target.
+#[derive(Debug)]
+pub(super) struct Target {
+    path: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+impl Target {
+    /// The target at a socket.
+    ///
+    /// # Errors
+    /// If none answers there.
+    pub(super) fn at(path: &Path) -> anyhow::Result<Self> {
+        let stream = socket::connect(path)
+            .with_context(|| format!("no target answers at {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), stream: BufReader::new(stream) })
+    }
+
+    /// The only running target of this user.
+    ///
+    /// # Errors
+    /// If there is none, or several, which are listed.
+    pub(super) fn only() -> anyhow::Result<Self> {
+        let mut targets = running();
+        if targets.len() > 1 {
+            let lines: Vec<String> = targets.iter_mut().map(Self::in_words).collect();
+            bail!("several targets run: give one of these with --control\n{}", lines.join("\n"));
+        }
+        targets.pop().with_context(|| {
+            format!(
+                "no target of this user runs with a control socket in {}: start one, or give its \
+                 socket with --control",
+                control::directory().display()
+            )
+        })
+    }
+
+    /// Where the target is and what it listens at.
+    fn in_words(&mut self) -> String {
+        let shown = self.ask(&Request::Show {});
+        let listeners =
+            shown.map_or_else(|error| error.to_string(), |it| it["listeners"].to_string());
+        format!("  {} {listeners}", self.path.display())
+    }
+
+    /// Sends a request and returns its result.
+    ///
+    /// # Errors
+    /// What the target answers if it refuses or fails, or if it does not answer.
+    pub(super) fn ask(&mut self, request: &Request) -> anyhow::Result<Value> {
+        let no_answer = || format!("the target at {} does not answer", self.path.display());
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        if line.len() > control::LINE_BYTES_MAX {
+            bail!("the request is too long: {} bytes can be sent", control::LINE_BYTES_MAX);
+        }
+        let is_quick =
+            matches!(request, Request::Show {} | Request::Connections {} | Request::Stats {});
+        let stream = self.stream.get_mut();
+        // A change may take memory or write a file first.
+        stream.set_read_timeout(is_quick.then_some(PATIENCE)).with_context(no_answer)?;
+        // The answer may be there already: why the connection is refused.
+        let sent = stream.write_all(&line);
+        let mut answer = String::new();
+        let read = self.stream.by_ref().take(BYTES_MAX).read_line(&mut answer);
+        if answer.is_empty() {
+            sent.and(read.map(drop)).with_context(no_answer)?;
+            bail!("{}", no_answer());
+        }
+        let mut answer: Value = serde_json::from_str(&answer).with_context(|| {
+            format!("{} answers what this version does not know", self.path.display())
+        })?;
+        if answer["ok"] != true {
+            bail!("{}", answer["error"].as_str().unwrap_or("the target refuses without a reason"));
+        }
+        Ok(answer["result"].take())
+    }
+}
+
+/// The running targets with a socket at the default place. Sockets of processes that have gone are removed.
+fn running() -> Vec<Target> {
+    let entries = std::fs::read_dir(control::directory()).into_iter().flatten();
+    let mut found = Vec::new();
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let Some(pid) = pid_of(&path) else { continue };
+        match socket::connect(&path) {
+            Ok(stream) => found.push(Target { path, stream: BufReader::new(stream) }),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                if !Path::new("/proc").join(pid.to_string()).exists() {
+                    let _ = std::fs::remove_file(&path);
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found
+}
+
+/// The process whose default socket this is.
+fn pid_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    let pid = name.strip_prefix("target-")?.strip_suffix(".sock")?.parse().ok()?;
+    (control::path_for(pid) == path).then_some(pid)
+}

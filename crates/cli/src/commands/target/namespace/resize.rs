@@ -1,0 +1,182 @@
+//! Changing the size of a namespace that is in use: first its store, then what hosts see of it.
+
+use super::{BLOCK_SIZE_DEFAULT, NamespaceSettings, take_memory};
+use crate::commands::target::size;
+use anyhow::{Context, bail};
+use block::{Backing, Joined, MemoryBacking};
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A store with its new size.
+pub(in crate::commands::target) struct Resized {
+    pub(in crate::commands::target) backing: Arc<dyn Backing>,
+    /// The file that was made longer, and its former size.
+    grown: Option<(PathBuf, u64)>,
+}
+
+impl Resized {
+    /// Takes the change back: nobody uses the new size yet.
+    pub(in crate::commands::target) async fn undo(self) {
+        if let Some((path, bytes)) = self.grown
+            && let Err(error) = block::cut(&path, bytes).await
+        {
+            tracing::warn!(path = %path.display(), %error, "a file stays longer than its namespace");
+        }
+    }
+}
+
+impl NamespaceSettings {
+    /// The namespace's store in words.
+    pub(in crate::commands::target) fn store(&self) -> String {
+        match (&self.path, &self.volume) {
+            (Some(path), _) => path.display().to_string(),
+            (None, Some(volume)) => format!("volume {volume}"),
+            (None, None) => "memory".to_owned(),
+        }
+    }
+
+    /// Names the file from the root, for a process with another working directory.
+    pub(in crate::commands::target) fn make_absolute(&mut self) -> anyhow::Result<()> {
+        if let Some(path) = &mut self.path {
+            *path = std::path::absolute(&*path)
+                .with_context(|| format!("cannot find {}", path.display()))?;
+        }
+        if let Some(file) = &mut self.reservations {
+            *file = std::path::absolute(&*file)
+                .with_context(|| format!("cannot find {}", file.display()))?;
+        }
+        if let Some(volume) = &mut self.volume {
+            let path =
+                std::path::absolute(&*volume).with_context(|| format!("cannot find {volume}"))?;
+            *volume = path.to_str().context("a pool's path must be UTF-8")?.to_owned();
+        }
+        Ok(())
+    }
+
+    /// The size in bytes that was set.
+    pub(in crate::commands::target) fn size_bytes(&self) -> Option<u64> {
+        self.memory.or(self.size)
+    }
+
+    /// The same with another size, if a size was set.
+    pub(in crate::commands::target) fn with_size(&self, bytes: u64) -> Self {
+        let (memory, size) = (self.memory.map(|_| bytes), self.size.map(|_| bytes));
+        Self { memory, size, ..self.clone() }
+    }
+
+    /// From now on the size is that of the file or device.
+    pub(in crate::commands::target) fn forget_size(&mut self) {
+        self.size = None;
+    }
+
+    /// Whether the other is the same namespace, though it may have another size.
+    pub(in crate::commands::target) fn is_same_but_size(&self, other: &Self) -> bool {
+        let bare = |it: &Self| Self { memory: it.memory.map(|_| 0), size: None, ..it.clone() };
+        bare(self) == bare(other)
+    }
+
+    /// Gives the store `bytes`, or the size that the file or device has now. `present` is in use and stays so until
+    /// the caller replaces it. A store that becomes smaller keeps its bytes until [`Self::give_back`].
+    ///
+    /// # Errors
+    /// If the size cannot be had.
+    pub(in crate::commands::target) async fn resize(
+        &self,
+        present: &Arc<dyn Backing>,
+        bytes: Option<u64>,
+    ) -> anyhow::Result<Resized> {
+        match (&self.path, self.memory) {
+            (Some(path), None) => self.resize_path(path, present, bytes).await,
+            (None, Some(_)) => {
+                let bytes = bytes.context("give the new size of memory, as in --size 1G")?;
+                self.resize_memory(present, bytes).await
+            }
+            _ => bail!("a namespace of this kind keeps its size"),
+        }
+    }
+
+    async fn resize_memory(
+        &self,
+        present: &Arc<dyn Backing>,
+        bytes: u64,
+    ) -> anyhow::Result<Resized> {
+        let have = present.geometry().size();
+        let backing = match present.resized(bytes) {
+            Err(_) if bytes > have => {
+                let block_size = self.block_size.unwrap_or(BLOCK_SIZE_DEFAULT);
+                let more = if self.lazy {
+                    MemoryBacking::new(bytes - have, block_size)?
+                } else {
+                    take_memory(bytes - have, block_size).await?
+                };
+                Arc::new(Joined::new(Arc::clone(present), Arc::new(more))?) as Arc<dyn Backing>
+            }
+            resized => resized?,
+        };
+        Ok(Resized { backing, grown: None })
+    }
+
+    async fn resize_path(
+        &self,
+        path: &Path,
+        present: &Arc<dyn Backing>,
+        bytes: Option<u64>,
+    ) -> anyhow::Result<Resized> {
+        let (have, is_device) = examine(path)?;
+        let block = u64::from(present.geometry().block_size);
+        let bytes = bytes.unwrap_or(have / block * block);
+        let mut grown = None;
+        if bytes > have {
+            if is_device {
+                bail!(
+                    "{} has {}: make the device larger first",
+                    path.display(),
+                    size::format(have)
+                );
+            }
+            if !bytes.is_multiple_of(block) {
+                bail!("{bytes} bytes are no multiple of the block size, {block}");
+            }
+            block::grow(path, (have, bytes), !self.buffered, |_| {}).await?;
+            grown = Some((path.to_owned(), have));
+        }
+        match present.resized(bytes) {
+            Ok(backing) => Ok(Resized { backing, grown }),
+            Err(error) => {
+                Resized { backing: Arc::clone(present), grown }.undo().await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Gives back what a store that became smaller has behind `bytes`. Nobody may use `former` any more.
+    ///
+    /// # Errors
+    /// If the system refuses it.
+    pub(in crate::commands::target) async fn give_back(
+        &self,
+        former: &Arc<dyn Backing>,
+        bytes: u64,
+    ) -> anyhow::Result<()> {
+        let Some(path) = &self.path else {
+            let rest = former.geometry().size().saturating_sub(bytes);
+            return Ok(former.attach().discard(bytes, rest).await?);
+        };
+        let (have, is_device) = examine(path)?;
+        if !is_device && have > bytes {
+            block::cut(path, bytes).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The size of a file or device, and whether it is a device.
+fn examine(path: &Path) -> anyhow::Result<(u64, bool)> {
+    let examined = || format!("cannot examine {}", path.display());
+    let mut file = File::open(path).with_context(examined)?;
+    let is_device = file.metadata().with_context(examined)?.file_type().is_block_device();
+    Ok((file.seek(SeekFrom::End(0)).with_context(examined)?, is_device))
+}
