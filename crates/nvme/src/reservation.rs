@@ -160,7 +160,7 @@ wire_struct! {
 wire_struct! {
     /// Registered controller, extended (base figure 475).
     pub struct RegisteredController[64] {
-        /// Controller; `FFFFh` in the dynamic controller model.
+        /// Controller; 0xffff in the dynamic controller model.
         pub cntlid: U16,
         /// Bit 0: it holds the reservation.
         pub rcsts: u8,

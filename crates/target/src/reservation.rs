@@ -27,7 +27,7 @@ pub(crate) use state::{Access, Change, Notice, Register};
 
 use crate::error::Error;
 use guard::Member;
-use nvme::reservation::{RegisteredController, ReservationStatus, rescap};
+use nvme::reservation::{RegisteredController, ReservationStatus, ReservationType, rescap};
 use nvme::{ControllerId, HostId, Status, U16, U32, U64};
 use ring::Buffer;
 use state::{Effects, Rights, State};
@@ -171,7 +171,7 @@ impl Reservations {
         let state = &inner.state;
         let header = ReservationStatus {
             generation: U32::new(state.generation),
-            rtype: state.kind().map_or(0, |kind| kind.to_u8()),
+            rtype: state.kind().map_or(0, ReservationType::to_u8),
             regctl: U16::new(state.registrants().count() as u16),
             ptpls: u8::from(state.is_persistent),
             ..ReservationStatus::default()

@@ -8,6 +8,7 @@
 
 use super::pace::{COMMAND_BYTES, Pace};
 use super::plan::{Extent, Plan, is_broadcast_flush, ranges};
+use super::reserve::report;
 use super::work::{Long, Outcome, Pending, Work, compare, status_of, then_flush};
 use crate::admission::{Lane, Lent, Moment, Refusal};
 use crate::controller::check_in_capsule;
@@ -330,7 +331,7 @@ impl Executor {
             }
             Plan::Flush => Work::Write(device.flush()),
             Plan::Reserve(reserve) => self.reserve(namespace, reserve, data.as_deref()),
-            Plan::Report { bytes } => self.report(namespace, bytes),
+            Plan::Report { bytes } => report(namespace, bytes),
         }
     }
 

@@ -212,14 +212,14 @@ impl Executor {
             Ok(())
         }))
     }
+}
 
-    /// Reports the reservations of a namespace.
-    pub(super) fn report(&self, namespace: &Namespace, bytes: u32) -> Work {
-        let Some(reservations) = namespace.reservations() else {
-            let error = Status::INVALID_OPCODE.do_not_retry();
-            return Work::Steps(Box::pin(async move { Err(error) }));
-        };
-        let data = reservations.report(bytes as usize);
-        Work::Read(IoFuture::ready(Ok(Chunk::from(data))))
-    }
+/// Reports the reservations of a namespace.
+pub(super) fn report(namespace: &Namespace, bytes: u32) -> Work {
+    let Some(reservations) = namespace.reservations() else {
+        let error = Status::INVALID_OPCODE.do_not_retry();
+        return Work::Steps(Box::pin(async move { Err(error) }));
+    };
+    let data = reservations.report(bytes as usize);
+    Work::Read(IoFuture::ready(Ok(Chunk::from(data))))
 }

@@ -17,9 +17,12 @@ use target::Reservations;
 
 const HOSTS: usize = 3;
 
+/// Whether a host may read, and whether it may write.
+type Allowed = (bool, bool);
+
 /// Base figure 672: the type, then whether a host that does not hold the reservation may read and
 /// write, first if it is not a registrant, then if it is one.
-const CONFLICTS: [(ReservationType, (bool, bool), (bool, bool)); 6] = [
+const CONFLICTS: [(ReservationType, Allowed, Allowed); 6] = [
     (WriteExclusive, (true, false), (true, false)),
     (ExclusiveAccess, (false, false), (false, false)),
     (WriteExclusiveRegistrantsOnly, (true, false), (true, true)),
@@ -125,7 +128,9 @@ impl Model {
             return Status::INVALID_FIELD;
         }
         let found: Vec<usize> = (0..HOSTS).filter(|&it| of_key(&self.keys, it)).collect();
-        found.iter().for_each(|&other| self.remove(other));
+        for &other in &found {
+            self.remove(other);
+        }
         if found.is_empty() { Status::RESERVATION_CONFLICT } else { Status::SUCCESS }
     }
 

@@ -326,7 +326,7 @@ mod tests {
         assert_eq!((memory.memory, memory.nsid), (Some(512 << 20), Some(3)));
         let file: NamespaceSettings = "file:disk,size=4G,read-only".parse().unwrap();
         assert_eq!((file.path, file.size), (Some("disk".into()), Some(4 << 30)));
-        assert!(file.read_only && !file.has_reservations_file());
+        assert!(file.read_only && file.reservations.is_none());
         let reserved: NamespaceSettings = "file:disk,reservations=/var/r".parse().unwrap();
         assert_eq!(reserved.reservations, Some("/var/r".into()));
         let device: NamespaceSettings = "/dev/x".parse().unwrap();
