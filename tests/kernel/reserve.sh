@@ -6,28 +6,39 @@
 address=$1 port=$2 nqn=$3
 fabric="-t tcp -a $address -s $port"
 
-# device_of N: the block device of the Nth controller, as each host has a path of its own.
-device_of() {
-    ls /sys/block | grep -E '^nvme[0-9]+n[0-9]+$' | sed -n "$1p"
+# Path of the controller of host N. The kernel takes the two hosts for two paths of one and joins them in one
+# block device, so that commands go to the controllers themselves.
+controller_of() {
+    for entry in /sys/class/nvme/nvme*; do
+        grep -q "host-$1$" $entry/hostnqn 2>/dev/null && echo $entry && return
+    done
 }
 
-has_devices() {
-    [ -b "/dev/$(device_of $1)" ]
+has_namespace() {
+    ls -d $(controller_of $1)/nvme*n1
 }
 
 # host N: connects as another host.
 host() {
     need "connect as host $1" nvme connect $fabric -n $nqn --hostnqn nqn.2024-01.io.tsumugi:host-$1 \
         --hostid 0000000$1-0000-4000-8000-000000000000
-    need "the namespace of host $1 appears" wait_until has_devices $1
+    need "the namespace of host $1 appears" wait_until has_namespace $1
+}
+
+# io CONTROLLER OPCODE OPTION...: a command for the first 4 KiB.
+io() {
+    io_device=$1 io_opcode=$2
+    shift 2
+    nvme io-passthru $io_device --opcode=$io_opcode --namespace-id=1 --cdw12=$count --data-len=4096 "$@"
 }
 
 write() {
-    dd if=/dev/urandom of=$1 bs=4096 count=1 oflag=direct
+    head -c 4096 /dev/urandom >/tmp/block
+    io $1 1 --write --input-file=/tmp/block
 }
 
 read_block() {
-    dd if=$1 of=/dev/null bs=4096 count=1 iflag=direct
+    io $1 2 --read --raw-binary >/tmp/back
 }
 
 # report PATTERN: the report, seen by the second host, has such a line.
@@ -35,15 +46,14 @@ report() {
     says "$1" nvme resv-report $two -n 1 --eds
 }
 
-# Else the kernel takes the two hosts for two paths of one.
-need "modprobe nvme-core" modprobe nvme-core multipath=N
 need "modprobe nvme-tcp" modprobe nvme-tcp
 host 1
 host 2
-one=/dev/$(device_of 1) two=/dev/$(device_of 2)
+one=/dev/$(basename $(controller_of 1)) two=/dev/$(basename $(controller_of 2))
+count=$((4096 / $(blockdev --getss /dev/$(block_name)) - 1))   # blocks of 4 KiB, counted from 0
 check "the controller announces reservations" \
     equal $(($(nvme id-ctrl $one | sed -n 's/^oncs *: *//p') >> 5 & 1)) 1
-check "all types and persistence" says '^rescap *: *0xff' nvme id-ns $one
+check "all types and persistence" says '^rescap *: *0xff' nvme id-ns $one -n 1
 check "no registrant" report 'regctl *: 0'
 check "host 1 registers, to last" nvme resv-register $one -n 1 --nrkey=0xa1 --rrega=0 --cptpl=3
 check "host 2 registers" nvme resv-register $two -n 1 --nrkey=0xb2 --rrega=0
@@ -54,15 +64,17 @@ check "host 1 acquires write exclusive" nvme resv-acquire $one -n 1 --crkey=0xa1
 check "the report has the type" report 'rtype *: 1'
 check_refused "host 2 acquires" nvme resv-acquire $two -n 1 --crkey=0xb2 --rtype=1 --racqa=0
 check "host 1 writes" write $one
+cp /tmp/block /tmp/written
 check_refused "host 2 writes" write $two
 check "host 2 reads" read_block $two
+check "host 2 reads what host 1 wrote" cmp /tmp/written /tmp/back
 check "host 2 preempts and aborts, exclusive access" \
     nvme resv-acquire $two -n 1 --crkey=0xb2 --prkey=0xa1 --rtype=2 --racqa=2
 check "one registrant" report 'regctl *: 1'
 check "host 2 writes now" write $two
 check_refused "host 1 writes now" write $one
 check_refused "host 1 reads" read_block $one
-check "host 1 is notified" says '^nvme_resv_notif_log_type *: *1\|type *: *1' nvme resv-notif-log $one
+check "host 1 is notified" says 'Page Type.*: 1 ' nvme resv-notif-log $one
 check_refused "host 1 registers by force of a wrong key" \
     nvme resv-register $one -n 1 --crkey=1 --nrkey=0xa1 --rrega=2
 check "host 1 registers without regard to its key" \
