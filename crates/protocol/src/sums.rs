@@ -139,7 +139,7 @@ mod tests {
         let mut sums = BlockSums::default();
         (0..256).for_each(|block| sums.push(DeviceId(3), 70_000 + block, u32::MAX));
         assert!(postcard::to_stdvec(&sums).unwrap().len() <= 1024 + 8);
-        assert!(SUMS_PER_MESSAGE_MAX * 4 <= crate::frame::BODY_MAX_BYTES / 4);
+        const { assert!(SUMS_PER_MESSAGE_MAX * 4 <= crate::frame::BODY_MAX_BYTES / 4) };
     }
 
     /// Goal: lists that are too long, cut off or of blocks that cannot be are refused.
@@ -171,7 +171,9 @@ mod tests {
             let mut sums = BlockSums::default();
             let blocks: Vec<_> =
                 blocks.into_iter().map(|(device, block, sum)| (DeviceId(device), block, sum)).collect();
-            blocks.iter().for_each(|(device, block, sum)| sums.push(*device, *block, *sum));
+            for (device, block, sum) in &blocks {
+                sums.push(*device, *block, *sum);
+            }
             prop_assert_eq!(sums.each().collect::<Vec<_>>(), blocks);
             let encoded = postcard::to_stdvec(&sums).unwrap();
             prop_assert_eq!(postcard::from_bytes::<BlockSums>(&encoded).unwrap(), sums);

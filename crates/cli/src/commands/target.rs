@@ -452,7 +452,7 @@ async fn open_subsystem(settings: &SubsystemSettings) -> anyhow::Result<Subsyste
 /// Opens a namespace, making its file if that is asked for.
 async fn open_namespace(settings: &NamespaceSettings, nsid: Nsid) -> anyhow::Result<Namespace> {
     settings.prepare().await?;
-    let uuid = settings.uuid()?;
+    let uuid = settings.uuid().await?;
     let backing = settings.open(uuid).await?;
     namespace_of(settings, nsid, uuid, backing).await
 }

@@ -157,7 +157,7 @@ async fn open(settings: &Settings) -> anyhow::Result<Opened> {
                 "reservations= is for our own target: the kernel's keeps none over a restart"
             );
             namespace.prepare().await?;
-            let uuid = namespace.uuid()?;
+            let uuid = namespace.uuid().await?;
             let nsid = namespace.nsid.unwrap_or(next);
             next = nsid + 1;
             let (bytes, block_bytes) = match namespace.path() {
