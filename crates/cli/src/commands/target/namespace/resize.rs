@@ -51,7 +51,8 @@ impl NamespaceSettings {
         if let Some(volume) = &mut self.volume {
             let path =
                 std::path::absolute(&*volume).with_context(|| format!("cannot find {volume}"))?;
-            *volume = path.to_str().context("a pool's path must be UTF-8")?.to_owned();
+            let path = path.into_os_string().into_string();
+            *volume = path.ok().context("a pool's path must be UTF-8")?;
         }
         Ok(())
     }
