@@ -14,6 +14,7 @@
 //! standard random state, or asks the system for time or randomness past this crate, breaks
 //! repetition.
 
+mod copies;
 mod disk;
 mod moment;
 mod network;

@@ -67,6 +67,9 @@ const WORKERS: [Doing; 5] =
 /// The moments that tell most for a misfortune.
 fn aims(kind: Fault) -> &'static [Aim] {
     match kind {
+        Fault::Duplicate => {
+            &[Aim::Data, Aim::TargetAnswers, Aim::MetaIsAsked, Aim::ChangeIsAnswered]
+        }
         Fault::Reset => {
             &[Aim::ChangeIsAnswered, Aim::ChangeIsAnswered, Aim::Data, Aim::TargetAnswers]
         }

@@ -6,7 +6,6 @@
 
 mod appends;
 mod bytes;
-mod locks;
 mod names;
 
 use crate::history::{Actor, History, Life, Tick};
@@ -52,7 +51,6 @@ pub(crate) fn check(history: &mut History) -> Vec<String> {
     history.counts.undecided_orders = order.undecided;
     violations.extend(order.violations);
     violations.extend(names::check(history));
-    violations.extend(locks::check(&history.locks));
     violations.truncate(REPORTED_MAX);
     violations
 }

@@ -19,6 +19,8 @@ pub enum Fault {
     Hold,
     /// The same for minutes: longer than any session lives.
     LongHold,
+    /// What a node has sent over a connection, which may have ended, arrives again over another one.
+    Duplicate,
     /// A node's process is killed and started again.
     NodeKill,
     /// The metadata service is killed and started again.
@@ -73,13 +75,14 @@ const RECONNECTED_AFTER: Duration = times::TARGET_DEADLINE.saturating_mul(2);
 
 impl Fault {
     /// All kinds, in the order of their numbers, with their names in counts.
-    pub(crate) const ALL: [(Fault, &'static str); 22] = [
+    pub(crate) const ALL: [(Fault, &'static str); 23] = [
         (Fault::Reset, "resets"),
         (Fault::Cut, "cuts"),
         (Fault::CutOneWay, "one_way_cuts"),
         (Fault::SlowLink, "slow_links"),
         (Fault::Hold, "holds"),
         (Fault::LongHold, "long_holds"),
+        (Fault::Duplicate, "duplicates"),
         (Fault::NodeKill, "node_kills"),
         (Fault::MetaKill, "meta_kills"),
         (Fault::CrashTwice, "double_crashes"),
@@ -102,7 +105,8 @@ impl Fault {
     pub(crate) fn reach(self) -> Reach {
         let (errors, waits) = match self {
             Fault::ClockStep => (None, None),
-            Fault::Reset => (None, Some(RECONNECTED_AFTER)),
+            // A host that seems to connect anew loses its earlier connections.
+            Fault::Reset | Fault::Duplicate => (None, Some(RECONNECTED_AFTER)),
             // What was lost is lost for good.
             Fault::NodePower | Fault::MetaPower | Fault::DeviceBroken => {
                 (Some(Duration::MAX), Some(RECOVERED_AFTER))

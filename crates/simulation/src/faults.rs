@@ -11,7 +11,7 @@ use crate::causes::Place;
 use crate::fault::Fault;
 use crate::random::Random;
 use crate::worker::Shared;
-use ring::sim::DiskPace;
+use ring::sim::{DiskPace, Network, Node};
 use ring::time::{now, sleep, timeout};
 use ring::{Either, race};
 use std::pin::pin;
@@ -34,6 +34,8 @@ const KEPT_ALIVE_MS: (u64, u64) = (500, 2_400);
 const PHASE_MAX: Duration = Duration::from_secs(4);
 /// Commands whose operations take longer may miss their deadline.
 const BEARABLE: Duration = Duration::from_secs(3);
+/// Connections that arrive again in one misfortune at most.
+const COPIES_MAX: u64 = 6;
 /// Shortest operation of a slow disk.
 const SLOW_MIN: Duration = Duration::from_micros(300);
 
@@ -91,6 +93,7 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
             shared.befalls(kind, &[link(is_meta)]);
             cluster.network.reset(&machine.node, peer);
         }
+        Fault::Duplicate => duplicate(shared, victim, random).await,
         Fault::Hold | Fault::LongHold => {
             let lasting = if kind == Fault::Hold { lasting } else { minutes(random) };
             let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(30));
@@ -118,18 +121,7 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
             last(shared, lasting).await;
             cluster.network.heal_all();
         }
-        Fault::CutOneWay => {
-            let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(60));
-            let peer = if is_meta { &cluster.meta.node } else { other };
-            shared.befalls(kind, &[link(is_meta)]);
-            if random.chance(50) {
-                cluster.network.cut_one_way(&machine.node, peer);
-            } else {
-                cluster.network.cut_one_way(peer, &machine.node);
-            }
-            last(shared, lasting).await;
-            cluster.network.heal_all();
-        }
+        Fault::CutOneWay => cut_one_way(shared, victim, lasting, random).await,
         Fault::SlowLink => slow_link(shared, victim, random).await,
         Fault::Strand => strand(shared, victim, random).await,
         Fault::Straggle => straggle(shared, victim, random).await,
@@ -146,6 +138,45 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
         }
         others => others::befall(shared, others, victim, (lasting, random)).await,
     }
+}
+
+/// What one of two machines sends does not reach the other.
+async fn cut_one_way(shared: &Rc<Shared>, victim: Victim, lasting: Duration, random: &mut Random) {
+    let (network, node, peer) = link_of(shared, Fault::CutOneWay, victim, 60, random);
+    if random.chance(50) {
+        network.cut_one_way(node, peer);
+    } else {
+        network.cut_one_way(peer, node);
+    }
+    last(shared, lasting).await;
+    network.heal_all();
+}
+
+/// Some of what one machine has sent to another arrives again, now and later.
+async fn duplicate(shared: &Rc<Shared>, victim: Victim, random: &mut Random) {
+    let (network, from, to) = link_of(shared, Fault::Duplicate, victim, 40, random);
+    for _ in 0..random.between(1, COPIES_MAX) {
+        network.duplicate(from, to, random.next(), random.chance(50));
+        let most_ms = *random.of(&[1, 100, 5_000]);
+        last(shared, Duration::from_micros(random.between(1, most_ms * 1_000))).await;
+    }
+}
+
+/// The network, a machine, and the one at the other end of the link that a misfortune befalls: if the victim does not
+/// say, that of the metadata service in so many of a hundred cases.
+fn link_of<'a>(
+    shared: &'a Shared,
+    kind: Fault,
+    victim: Victim,
+    meta_percent: u64,
+    random: &mut Random,
+) -> (&'a Network, &'a Node, &'a Node) {
+    let cluster = &shared.cluster;
+    let is_meta = victim.is_meta.unwrap_or_else(|| random.chance(meta_percent));
+    let other = &cluster.machines[victim.other].node;
+    let peer = if is_meta { &cluster.meta.node } else { other };
+    shared.befalls(kind, &[Place::Link(victim.machine, (!is_meta).then_some(victim.other))]);
+    (&cluster.network, &cluster.machines[victim.machine].node, peer)
 }
 
 /// Longer than any session lives.

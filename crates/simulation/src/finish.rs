@@ -35,6 +35,7 @@ pub(crate) async fn finish(shared: &Rc<Shared>, pool: (u64, u64)) {
         on_client(shared, index, |worker| async move { worker.look_at_everything().await }).await;
     }
     shared.check_store("when all rest");
+    on_client(shared, 1, |worker| async move { worker.expect_no_locks().await }).await;
     lose_node(shared).await;
     let faults = shared.plan.faults;
     if faults.has(Fault::DeviceBroken) || faults.has(Fault::DeviceFull) {

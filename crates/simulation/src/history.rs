@@ -8,7 +8,6 @@ use crate::fault::Fault;
 use crate::linear::Loss;
 use crate::names::NameCall;
 use crate::pattern::Stamp;
-use protocol::lock::{LockFamily, LockOwner};
 use protocol::{InodeId, SessionId};
 use ring::time::now;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,21 +96,6 @@ pub(crate) struct Read {
     pub(crate) is_cached: bool,
 }
 
-/// A lock that was certainly held from one moment to another.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
-    pub(crate) file: FileKey,
-    pub(crate) family: LockFamily,
-    /// First and last byte.
-    pub(crate) start: u64,
-    pub(crate) last: u64,
-    pub(crate) is_exclusive: bool,
-    pub(crate) actor: Actor,
-    pub(crate) owner: LockOwner,
-    pub(crate) from: Tick,
-    pub(crate) to: Tick,
-}
-
 /// How often what happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -145,7 +129,7 @@ pub struct Counts {
     pub late_commits: u64,
     /// Blocks written more than once: those of space that was freed and used again, mostly.
     pub rewritten_blocks: u64,
-    /// Locks that were certainly held.
+    /// Locks that were given back in the session in which they were taken.
     pub locks: u64,
     /// Checks of the whole store.
     pub checks: u64,
@@ -227,7 +211,10 @@ pub(crate) struct History {
     pub(crate) calls: Vec<NameCall>,
     /// Names that power losses left open.
     pub(crate) losses: Vec<Loss>,
-    pub(crate) locks: Vec<Held>,
+    /// Files that were ever locked.
+    pub(crate) locked: BTreeSet<FileKey>,
+    /// Files that could not be read when all was mended.
+    pub(crate) unreadable: Vec<FileKey>,
     /// Appends of which it is not known where they went: file, stamp, length.
     pub(crate) unplaced: Vec<(FileKey, Stamp, u64)>,
     /// Values of extended attributes that were ever set: file, name, value.
@@ -287,6 +274,11 @@ impl Life {
     /// Whether it certainly was made, and no loss of power can have undone it.
     pub(crate) fn is_lasting(&self) -> bool {
         self.applied.is_some() && self.undone.is_none() && !self.is_void
+    }
+
+    /// Whether it certainly was made, and must be there whatever loses power.
+    pub(crate) fn is_safe(&self) -> bool {
+        self.is_lasting() && self.is_durable
     }
 
     /// Whether it certainly is in force for who looks from `start` to `end`.
@@ -381,6 +373,24 @@ impl History {
                 life.apply(tick);
                 life.is_durable |= durable;
             }
+        }
+    }
+
+    /// All that a client wrote to a file before `asked` was committed at `done` at the latest.
+    pub(crate) fn published(&mut self, file: FileKey, actor: Actor, asked: Tick, done: Tick) {
+        for change in self.changes.iter_mut().filter(|change| change.file == file) {
+            let life = &mut change.life;
+            if life.actor == actor && life.returned.is_some_and(|returned| returned < asked) {
+                life.apply(done);
+            }
+        }
+    }
+
+    /// Whatever anybody's commits had certainly put into a file before `asked` is durable.
+    pub(crate) fn synced(&mut self, file: FileKey, asked: Tick) {
+        for change in self.changes.iter_mut().filter(|change| change.file == file) {
+            let life = &mut change.life;
+            life.is_durable |= life.applied.is_some_and(|applied| applied < asked);
         }
     }
 

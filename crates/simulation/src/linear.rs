@@ -7,10 +7,13 @@
 //! have been made. Equal configurations are one. Names that no rename joins are searched by themselves. A
 //! search that grows too large says so, and proves nothing.
 
+mod locks;
 mod model;
 mod records;
 
 pub use records::{Recorded, check_lines};
+
+pub(crate) use locks::Lockable;
 
 use model::{Model, Value};
 use serde::{Deserialize, Serialize};
@@ -75,6 +78,12 @@ pub(crate) enum Op {
     /// A file is opened and its content read. Others that read it at the same time may see changes in
     /// another order, but with `locked`.
     Read { file: String, locked: bool },
+    /// A lock is taken, or what its owner has of its range becomes stronger or weaker.
+    Lock { file: String, lock: Lockable },
+    /// What an owner holds of a range is given back.
+    Unlock { file: String, lock: Lockable },
+    /// It is asked whether a lock could be taken.
+    TestLock { file: String, lock: Lockable },
 }
 
 /// What came of a call.
@@ -85,13 +94,13 @@ pub(crate) enum Answer {
     Done,
     /// It made or found this.
     Inode(u64, Option<Kind>),
-    /// It found something.
+    /// It found something; of a test, that another holds what excludes the lock.
     Some,
     /// It read this.
     Value(u64),
-    /// EEXIST.
+    /// EEXIST; of a lock, that another holds what excludes it.
     Exists,
-    /// ENOENT.
+    /// ENOENT; of a test, that the lock could be taken.
     Absent,
     /// EISDIR.
     IsDirectory,
@@ -151,13 +160,18 @@ impl Op {
             | Op::Rmdir { path }
             | Op::Lookup { path } => vec![path],
             Op::Rename { from, to, .. } => vec![from, to],
-            Op::Write { file, .. } | Op::Swap { file, .. } | Op::Read { file, .. } => vec![file],
+            Op::Write { file, .. }
+            | Op::Swap { file, .. }
+            | Op::Read { file, .. }
+            | Op::Lock { file, .. }
+            | Op::Unlock { file, .. }
+            | Op::TestLock { file, .. } => vec![file],
         }
     }
 
     /// Whether it only looks.
     pub(crate) fn is_look(&self) -> bool {
-        matches!(self, Op::Lookup { .. } | Op::Read { .. })
+        matches!(self, Op::Lookup { .. } | Op::Read { .. } | Op::TestLock { .. })
     }
 }
 
@@ -370,7 +384,12 @@ impl<'a> Search<'a> {
             }
             for next in &self.open {
                 let Err(place) = configuration.made.binary_search(next) else { continue };
+                // A lost call that changes nothing now need not be made: it may be later, or never.
+                let is_lost = *next != call && self.model.calls[*next].answer == Answer::Lost;
                 for names in self.model.made(*next, &configuration.names) {
+                    if is_lost && names == configuration.names {
+                        continue;
+                    }
                     let mut made = configuration.made.clone();
                     made.insert(place, *next);
                     let mut after = self.settled(Configuration { names, made });

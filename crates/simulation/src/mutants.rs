@@ -85,12 +85,13 @@ pub fn reached() -> u64 {
 }
 
 /// What a violation begins with, or has in it, by the checker that reports it.
-const CHECKERS: [(&str, &str); 18] = [
+const CHECKERS: [(&str, &str); 19] = [
     ("keeps what is forgotten", "forgets"),
     ("the store, ", "store"),
     ("free bytes and inodes", "space"),
     ("two appends", "appends"),
-    ("two locks are held", "locks"),
+    ("a lock is left", "locks"),
+    ("locks of inode", "locks"),
     ("was given out again", "inode numbers"),
     ("read of inode", "bytes"),
     ("fails without cause", "errors"),

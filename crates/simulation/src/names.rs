@@ -56,6 +56,7 @@ pub(crate) struct NameCall {
 pub(crate) fn error_answer(op: &Op, errno: Errno) -> Option<Answer> {
     match errno {
         Errno::EEXIST => Some(Answer::Exists),
+        Errno::EAGAIN if matches!(op, Op::Lock { .. }) => Some(Answer::Exists),
         // It may speak of the file, which has no name any more.
         Errno::ENOENT if matches!(op, Op::Link { .. }) => None,
         Errno::ENOENT => Some(Answer::Absent),
@@ -88,14 +89,19 @@ impl NameCall {
 /// Looks for an order of all calls on names.
 pub(crate) fn order(history: &History) -> Verdict {
     let calls = history.calls.iter().filter(|call| !call.life.is_void).map(|call| {
-        let life = &call.life;
+        let (life, op) = (&call.life, &call.op);
         let machine = life.actor.machine;
         Call {
             who: format!("node{machine}"),
-            op: call.op.clone(),
+            op: op.clone(),
             answer: call.answer.unwrap_or(Answer::Lost),
             begin: life.start,
-            end: call.answer.map_or(life.latest, |_| life.returned),
+            // A lock that nobody gave back goes when its session has been fenced, however late that is.
+            end: match (call.answer, op) {
+                (Some(_), _) => life.returned,
+                (None, Op::Lock { .. } | Op::Unlock { .. }) => None,
+                (None, _) => life.latest,
+            },
         }
     });
     let calls: Vec<Call> =

@@ -14,6 +14,18 @@ const NORMAL_OPERATIONS: u32 = 8;
 /// Nodes of a cluster.
 const NODES: usize = 3;
 
+/// What workers mostly do in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Focus {
+    /// A little of everything.
+    #[default]
+    Nothing,
+    /// They lock, write and read one file.
+    Locks,
+    /// They make, move and remove few names.
+    Names,
+}
+
 /// All that a run depends on.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -43,6 +55,8 @@ pub struct Plan {
     /// Workers mostly read few files that others empty and write again, and disks are slow to read:
     /// freed blocks are wanted while reads of them are under way.
     pub is_churning: bool,
+    /// What workers mostly do, where they do not churn.
+    pub focus: Focus,
     /// Longest that an operation of a slow disk takes; disks are slow by phases. `None`: never.
     pub disk_latency_max: Option<Duration>,
     /// An operator asks for the pool's state all the time.
@@ -77,9 +91,9 @@ impl Plan {
     /// The kinds of misfortunes of a seed with their weights.
     fn faults_of_seed(seed: u64, random: &mut Random) -> Faults {
         use Fault::{
-            ClockStep, CrashTwice, Cut, CutOneWay, DeviceBroken, DeviceFull, Hold, Leave, LongHold,
-            MetaKill, MetaPower, NodeKill, NodePower, Pause, Reset, SlowLink, StoreBroken,
-            StoreFull, Straggle, Strand, Suspend,
+            ClockStep, CrashTwice, Cut, CutOneWay, DeviceBroken, DeviceFull, Duplicate, Hold,
+            Leave, LongHold, MetaKill, MetaPower, NodeKill, NodePower, Pause, Reset, SlowLink,
+            StoreBroken, StoreFull, Straggle, Strand, Suspend,
         };
         let network = Faults::of(&[
             (Reset, 3),
@@ -88,17 +102,19 @@ impl Plan {
             (SlowLink, 3),
             (Hold, 3),
             (LongHold, 1),
+            (Duplicate, 3),
         ]);
         match seed % 8 {
             4 if seed % 16 == 4 => Faults::of(&[(Straggle, 1)]),
             1 => network,
-            2 => Faults::of(&[(NodeKill, 3), (CrashTwice, 1), (Leave, 2)]),
+            2 => Faults::of(&[(NodeKill, 3), (CrashTwice, 1), (Leave, 2), (Duplicate, 2)]),
             3 => Faults::of(&[(Pause, 3), (Suspend, 2), (Cut, 3), (CutOneWay, 1), (Strand, 3)]),
             5 => Faults::of(&[
                 (MetaKill, 4),
                 (ClockStep, 3),
                 (Reset, 3),
                 (Hold, 3),
+                (Duplicate, 2),
                 (CrashTwice, 2),
                 (StoreFull, 2),
                 (StoreBroken, 2),
@@ -136,6 +152,7 @@ impl Plan {
             has_guest: false,
             has_late_node: false,
             is_churning: false,
+            focus: Focus::Nothing,
             disk_latency_max: None,
             has_operator: false,
             faults,
@@ -160,6 +177,11 @@ impl Plan {
         }
         plan.has_operator = random.chance(50);
         plan.has_late_node = faults.has(Fault::Leave) && random.chance(50);
+        if !plan.is_churning {
+            let focus =
+                [Focus::Nothing, Focus::Nothing, Focus::Nothing, Focus::Locks, Focus::Names];
+            plan.focus = *random.of(&focus);
+        }
         plan
     }
 

@@ -61,6 +61,9 @@ pub(crate) fn run_told(plan: &Plan, story: &Arc<Story>) -> Outcome {
     let mut simulation = Simulation::with_config(plan.seed ^ world, config);
     let mut random = Random::new(plan.seed);
     let cluster = Cluster::new(&simulation, plan, &mut random);
+    if plan.faults.has(Fault::Duplicate) {
+        cluster.network.keep_copies();
+    }
     let steps = |node: usize| {
         let key = plan.key_of(node);
         let steps = |worker: &usize| plan.kept.has_steps_from((key, *worker, 0));
@@ -119,7 +122,6 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
     supervisor.abort();
     let counted = shared.cluster.counted();
     let mut history = shared.history.borrow_mut();
-    let locks = history.locks.len() as u64;
     let counts = &mut history.counts;
     *counts = Counts {
         fences: counted.fences,
@@ -128,7 +130,6 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
         repeated: counted.repeated,
         late_commits: counted.late_commits,
         rewritten_blocks: counted.rewritten_blocks,
-        locks,
         ..*counts
     };
 }

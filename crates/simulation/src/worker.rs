@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::fault::Fault;
 use crate::history::{Actor, FileKey, History, Life};
 use crate::kernel::{Caller, Kernel, Path};
-use crate::plan::Plan;
+use crate::plan::{Focus, Plan};
 use crate::random::Random;
 use crate::story::Story;
 use protocol::{Errno, InodeId, SessionId};
@@ -27,6 +27,8 @@ pub(crate) use names::Found;
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Names that only links get.
 const LINK_NAMES: [&str; 3] = ["l", "m", "n"];
+/// A file under the root that nobody moves or removes: workers that focus on locks use it.
+pub(crate) const SHARED: &str = "k";
 /// Directories under the root, besides the root itself. The files of the last may be striped.
 pub(crate) const DIRECTORIES: [&str; 2] = ["left", "right"];
 /// The thread of a mount's first worker.
@@ -215,6 +217,9 @@ impl Worker {
                 _ => {}
             }
         }
+        if self.shared.plan.focus != Focus::Nothing && self.random.chance(50) {
+            return self.focused_step().await;
+        }
         match self.random.below(100) {
             0..25 => self.write_file().await,
             25..45 => self.read_file().await,
@@ -231,6 +236,27 @@ impl Worker {
             90..94 => self.attributes().await,
             94..97 => self.look().await,
             _ => self.directory().await,
+        }
+    }
+
+    /// A step of what the plan's workers mostly do.
+    async fn focused_step(&mut self) {
+        let choice = self.random.below(100);
+        if self.shared.plan.focus == Focus::Locks {
+            return match choice {
+                0..60 => self.lock().await,
+                60..75 => self.read_file().await,
+                75..90 => self.write_file().await,
+                _ => self.copy().await,
+            };
+        }
+        match choice {
+            0..35 => self.rename().await,
+            35..50 => self.unlink().await,
+            50..65 => self.replace().await,
+            65..80 => self.link().await,
+            80..90 => self.directory().await,
+            _ => self.list().await,
         }
     }
 
@@ -323,8 +349,17 @@ impl Worker {
     fn place(&mut self) -> (InodeId, String) {
         let directories = self.shared.directories.borrow();
         let parent = *self.random.of(&directories);
-        let names = if self.shared.plan.is_churning { &NAMES[..2] } else { &NAMES };
+        let is_narrow = self.shared.plan.is_churning || self.shared.plan.focus == Focus::Names;
+        let names = if is_narrow { &NAMES[..2] } else { &NAMES };
         (parent, (*self.random.of(names)).to_owned())
+    }
+
+    /// As [`Worker::any_place`], but it may be that of the file which workers share.
+    fn file_place(&mut self) -> (InodeId, String) {
+        if self.shared.plan.focus == Focus::Locks && self.random.chance(60) {
+            return (InodeId::ROOT, SHARED.to_owned());
+        }
+        self.any_place()
     }
 
     /// As [`Worker::place`], but it may be a link's name.

@@ -158,6 +158,9 @@ impl World {
         let ip = if address.ip().is_loopback() { address.ip() } else { Self::address(node) };
         let local = SocketAddr::new(ip, self.free_port(node));
         let accepted = self.add(Object::Stream(Box::new(stream(target, node, address, socket))));
+        if let Some(copies) = &mut self.copies {
+            copies.begin(socket, (node, target), address);
+        }
         let mut mine = stream(node, target, local, accepted);
         mine.connecting = Some(key);
         self.objects.insert(socket, Object::Stream(Box::new(mine)));
@@ -252,13 +255,17 @@ impl World {
             let most = if self.rng.hits(200_000) { most.min(64) } else { most };
             let here = left.len().min(1 + self.rng.below(most) as usize);
             let range = left.start..left.start + here;
-            self.send_piece(object, Payload::Data(Piece { bytes: Rc::clone(bytes), range }));
+            let piece = Piece { bytes: Rc::clone(bytes), range };
+            if let Some(copies) = &mut self.copies {
+                copies.keep(object, &piece);
+            }
+            self.send_piece(object, Payload::Data(piece));
             left.start += here;
         }
     }
 
     /// Sends something to the other end of a stream, in order.
-    fn send_piece(&mut self, source: u64, payload: Payload) {
+    pub(super) fn send_piece(&mut self, source: u64, payload: Payload) {
         let Some(Object::Stream(stream)) = self.objects.get(&source) else { return };
         let (node, peer_node, target) = (stream.node, stream.peer_node, stream.peer);
         let last_arrival_ns = stream.last_arrival_ns;
@@ -436,7 +443,7 @@ fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-fn stream(node: u32, peer_node: u32, local: SocketAddr, peer: u64) -> Stream {
+pub(super) fn stream(node: u32, peer_node: u32, local: SocketAddr, peer: u64) -> Stream {
     Stream {
         node,
         peer_node,

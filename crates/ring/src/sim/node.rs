@@ -340,6 +340,22 @@ impl Network {
         world.hold_back(Some((a.id, b.id)), false);
     }
 
+    /// From now on a middlebox keeps what connections carry to those who accept them: of the latest 48
+    /// connections, their first MiB.
+    pub fn keep_copies(&self) {
+        self.world().copies.get_or_insert_default();
+    }
+
+    /// Delivers what a node has sent to another over one of the connections that it has made, which may have
+    /// ended, once more: from its first byte to the last one kept, over a new connection whose answers nobody
+    /// reads. It ends after the last byte if `ends`. Answers whether there was anything to deliver
+    /// ([`keep_copies`](Self::keep_copies)).
+    pub fn duplicate(&self, from: &Node, to: &Node, choice: u64, ends: bool) -> bool {
+        let mut world = self.world();
+        world.note(24, u64::from(from.id), u64::from(to.id));
+        world.duplicate((from.id, to.id), choice, ends)
+    }
+
     /// Completes at the next such event, before time advances, so that the waiting task can interfere at that
     /// moment.
     pub async fn moment(&self, moment: Moment<'_>) {

@@ -87,7 +87,7 @@ pub(crate) struct Delivery {
 }
 
 /// A part of one send's bytes, which the pieces share.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub(crate) bytes: Rc<Vec<u8>>,
     pub(crate) range: Range<usize>,

@@ -1,6 +1,7 @@
 //! The simulated machines: nodes, their objects (sockets, files) and what is going to happen.
 
 use super::SimConfig;
+use super::copies::Copies;
 use super::disk::{Disk, OpenFile};
 use super::moment::Watch;
 use super::node::{DiskFault, DiskPace};
@@ -135,6 +136,8 @@ pub(crate) struct World {
     /// Disk operations of suspended machines, for when they wake.
     pub(crate) frozen: Vec<(u32, Event)>,
     pub(crate) disk: Disk,
+    /// Copies of what connections carry, if a middlebox keeps them.
+    pub(crate) copies: Option<Copies>,
     /// The tasks that wait for a moment.
     pub(crate) watches: Vec<Watch>,
     events: BinaryHeap<Reverse<Planned>>,
@@ -156,6 +159,7 @@ impl World {
             slow_links: BTreeMap::new(),
             frozen: Vec::new(),
             disk: Disk::default(),
+            copies: None,
             watches: Vec::new(),
             events: BinaryHeap::new(),
             sequence: 0,

@@ -107,6 +107,51 @@ fn the_connection_that_sends_can_be_held_back_alone() {
         .unwrap();
 }
 
+/// Goal: what a connection has carried can be delivered again, byte by byte and over a connection of its own, when
+/// it has ended and while it has not; what nobody has kept cannot.
+#[test]
+fn connections_can_be_duplicated() {
+    let Cluster { mut simulation, server, client, network, address } = cluster(3);
+    simulation
+        .run(async move {
+            let received = Rc::new(RefCell::new(Vec::new()));
+            let counted = Rc::clone(&received);
+            server.spawn(async move {
+                let listener = TcpListener::bind(address, &SocketOptions::default()).unwrap();
+                loop {
+                    let (stream, _) = listener.accept().await.unwrap();
+                    let mut all = Vec::new();
+                    loop {
+                        let (n, buffer) = stream.recv(Buffer::with_capacity(512), 0..512).await;
+                        if n.unwrap() == 0 {
+                            break;
+                        }
+                        all.extend_from_slice(&buffer);
+                    }
+                    counted.borrow_mut().push(all);
+                }
+            });
+            let send = |count| {
+                client.spawn(async move {
+                    let options = SocketOptions::default();
+                    let stream = TcpStream::connect(address, &options).await.unwrap();
+                    stream.send_vectored(vec![Chunk::copy_from(&bytes(count))]).await.0.unwrap();
+                })
+            };
+            send(100).await.unwrap();
+            time::sleep(Duration::from_secs(1)).await;
+            assert!(!network.duplicate(&client, &server, 0, true), "nobody has kept it");
+            network.keep_copies();
+            send(5_000).await.unwrap();
+            time::sleep(Duration::from_secs(1)).await;
+            assert!(network.duplicate(&client, &server, 7, true));
+            assert!(!network.duplicate(&server, &client, 0, true), "it went the other way");
+            time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(*received.borrow(), [bytes(100), bytes(5_000), bytes(5_000)]);
+        })
+        .unwrap();
+}
+
 /// Goal: over a link that is cut in one direction, what goes the other way arrives; the answers come when it
 /// is mended. A slow link delays both.
 #[test]

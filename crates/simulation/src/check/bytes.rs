@@ -37,10 +37,28 @@ pub(super) fn check(history: &History) -> Vec<String> {
         changes[change.file].push(change);
     }
     let checker = Checker { history, changes };
-    history.reads.iter().filter_map(|read| checker.check_read(read)).collect()
+    let wrong = history.reads.iter().filter_map(|read| checker.check_read(read));
+    wrong.chain(checker.unreadable()).collect()
 }
 
 impl Checker<'_> {
+    /// What was synced as a whole cannot be lost to anybody's power or device.
+    fn unreadable(&self) -> Vec<String> {
+        let is_safe = |file: &&FileKey| {
+            let changes = &self.changes[**file];
+            !changes.is_empty() && changes.iter().all(|change| change.life.is_safe())
+        };
+        let files: BTreeSet<&FileKey> = self.history.unreadable.iter().filter(is_safe).collect();
+        let text = |file: &FileKey| {
+            let inode = self.history.file_inodes[*file].0;
+            let mut text =
+                format!("read of inode {inode} fails for good, and all of it was synced:");
+            self.add_changes(&mut text, *file, |_| true);
+            text
+        };
+        files.into_iter().map(text).collect()
+    }
+
     fn check_read(&self, read: &Read) -> Option<String> {
         let own = Some((read.actor, read.session));
         let view = View { start: read.start, end: read.end, own };

@@ -23,7 +23,7 @@ pub(crate) struct OpenFile {
     /// As the caller gave them.
     pub(super) flags: u32,
     /// Distinguishes open files: the owner of its flock locks.
-    pub(super) number: u64,
+    number: u64,
     pub(super) has_flock: Cell<bool>,
     /// The open has made the file.
     pub(crate) is_created: bool,
@@ -44,6 +44,16 @@ impl OpenFile {
     /// Whether each write goes to the end.
     pub(crate) fn is_appending(&self) -> bool {
         self.has(libc::O_APPEND)
+    }
+
+    /// Whether close(2) tells the mount, which ends record locks, before it returns.
+    pub(crate) fn is_flushed(&self) -> bool {
+        !self.treatment.contains(OpenFlags::NOFLUSH)
+    }
+
+    /// Distinguishes open files.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     fn is_direct(&self) -> bool {
@@ -230,7 +240,7 @@ impl Kernel {
 
     /// `fuse_flush`.
     async fn flush(self: &Rc<Self>, caller: Caller, file: &Rc<OpenFile>) -> Answer<()> {
-        if file.treatment.contains(OpenFlags::NOFLUSH) {
+        if !file.is_flushed() {
             return Ok(());
         }
         let lock = file.inode.lock().await;
@@ -451,15 +461,18 @@ impl Kernel {
         self.request_until(caller, file.inode.node, operation, patience).await.map(drop)
     }
 
-    /// fcntl(2) with `F_GETLK`.
+    /// fcntl(2) with `F_GETLK`; answers whether a lock could be taken.
     pub(crate) async fn test_lock(
         self: &Rc<Self>,
         caller: Caller,
         file: &Rc<OpenFile>,
         lock: Locking,
-    ) -> Answer<()> {
+    ) -> Answer<bool> {
         let operation = Operation::GetLock(file.lock_request(caller, lock));
-        self.request(caller, file.inode.node, operation).await.map(drop)
+        match self.request(caller, file.inode.node, operation).await? {
+            Response::Lock(found) => Ok(found.kind == fuse::LockKind::Unlock),
+            other => panic!("GETLK is answered with {other:?}"),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What calls do to names and files, by what they were answered.
 
+use super::locks::Locks;
 use super::{Answer, Call, Kind, Mode, Op};
 use std::collections::BTreeMap;
 
@@ -14,6 +15,8 @@ pub(super) enum Value {
     Fresh(usize),
     /// Something or nothing.
     Any(usize),
+    /// Of a file's locks: these, by their number in [`Locks`].
+    Held(usize),
 }
 
 /// The calls of a group of names, and what is known of them all.
@@ -25,6 +28,7 @@ pub(super) struct Model<'a> {
     kinds: BTreeMap<u64, Kind>,
     /// Inodes that calls with an answer have made.
     made: BTreeMap<u64, usize>,
+    locks: Locks,
 }
 
 type Names = Vec<Value>;
@@ -37,6 +41,7 @@ impl<'a> Model<'a> {
             numbers: BTreeMap::new(),
             kinds: BTreeMap::new(),
             made: BTreeMap::new(),
+            locks: Locks::default(),
         };
         for (index, call) in calls.iter().enumerate() {
             for path in call.op.paths() {
@@ -99,6 +104,23 @@ impl<'a> Model<'a> {
                 Answer::Value(value) => self.read(self.at(file), *value, names),
                 _ => Vec::new(),
             },
+            Op::Lock { file, lock } | Op::Unlock { file, lock } | Op::TestLock { file, lock } => {
+                let at = self.at(file);
+                let held = match names[at] {
+                    Value::Held(held) => Some(held),
+                    Value::Absent => None,
+                    // After a loss nobody knows what was held.
+                    Value::Known(_) | Value::Fresh(_) | Value::Any(_) => {
+                        return vec![names.to_vec()];
+                    }
+                };
+                let after = match op {
+                    Op::Unlock { .. } => Some(self.locks.without(held, lock)),
+                    _ => self.locks.asked(held, lock, *answer),
+                };
+                let value = |held: Option<usize>| held.map_or(Value::Absent, Value::Held);
+                after.into_iter().map(|held| with(names, at, value(held))).collect()
+            }
         }
     }
 
@@ -110,7 +132,7 @@ impl<'a> Model<'a> {
         match value {
             Value::Known(inode) => self.kinds.get(&inode).copied(),
             Value::Fresh(call) => self.calls.get(call).and_then(|call| made_kind(&call.op)),
-            Value::Absent | Value::Any(_) => None,
+            Value::Absent | Value::Any(_) | Value::Held(_) => None,
         }
     }
 
@@ -238,7 +260,7 @@ impl<'a> Model<'a> {
     fn found(&self, at: usize, inode: u64, names: &[Value]) -> Vec<Names> {
         let value = names[at];
         let may_be = match value {
-            Value::Absent => false,
+            Value::Absent | Value::Held(_) => false,
             Value::Known(known) => known == inode,
             Value::Any(_) => true,
             Value::Fresh(call) if call >= self.calls.len() => true,
@@ -279,7 +301,10 @@ fn made_kind(op: &Op) -> Option<Kind> {
         | Op::Lookup { .. }
         | Op::Write { .. }
         | Op::Swap { .. }
-        | Op::Read { .. } => None,
+        | Op::Read { .. }
+        | Op::Lock { .. }
+        | Op::Unlock { .. }
+        | Op::TestLock { .. } => None,
     }
 }
 
@@ -293,7 +318,7 @@ fn with(names: &[Value], at: usize, value: Value) -> Names {
 fn absent(names: &[Value], at: usize) -> Vec<Names> {
     match names[at] {
         Value::Absent | Value::Any(_) => vec![with(names, at, Value::Absent)],
-        Value::Known(_) | Value::Fresh(_) => Vec::new(),
+        Value::Known(_) | Value::Fresh(_) | Value::Held(_) => Vec::new(),
     }
 }
 
@@ -302,6 +327,6 @@ fn exists(names: &[Value], at: usize) -> Vec<Names> {
     match names[at] {
         Value::Absent => Vec::new(),
         Value::Any(number) => vec![with(names, at, Value::Fresh(number))],
-        Value::Known(_) | Value::Fresh(_) => vec![names.to_vec()],
+        Value::Known(_) | Value::Fresh(_) | Value::Held(_) => vec![names.to_vec()],
     }
 }

@@ -153,6 +153,44 @@ fn content() {
     assert!(!holds(&fenced), "a late write of one who has lost its lock");
 }
 
+/// Goal: locks exclude each other byte by byte, waits and refusals need somebody who holds what excludes them, and
+/// a lock whose end is not known may have ended at any time.
+#[test]
+fn locks() {
+    let lockable = |owner, (start, last), exclusive| Lockable { owner, start, last, exclusive };
+    let on = |op: fn(String, Lockable) -> Op, lock, answer, begin| {
+        call(op(path("f"), lock), answer, begin, begin + 1)
+    };
+    let lock = |lock, answer, begin| on(|file, lock| Op::Lock { file, lock }, lock, answer, begin);
+    let unlock =
+        |lock, begin| on(|file, lock| Op::Unlock { file, lock }, lock, Answer::Done, begin);
+    let test =
+        |lock, answer, begin| on(|file, lock| Op::TestLock { file, lock }, lock, answer, begin);
+    let (one, other) = (lockable(1, (0, 7), true), lockable(2, (4, 9), false));
+    let first = lock(one, Answer::Done, 0);
+    assert!(holds(&[first.clone(), lock(other, Answer::Exists, 2)]));
+    assert!(!holds(&[first.clone(), lock(other, Answer::Done, 2)]), "both hold bytes 4 to 7");
+    assert!(!holds(&[lock(other, Answer::Exists, 2)]), "nobody excludes it");
+    let half = lockable(1, (4, 7), true);
+    let freed = [first.clone(), unlock(half, 2)];
+    assert!(holds(&[&freed[..], &[lock(other, Answer::Done, 4)]].concat()));
+    assert!(!holds(&[&freed[..], &[test(other, Answer::Some, 4)]].concat()));
+    let low = lockable(3, (3, 3), false);
+    assert!(holds(&[&freed[..], &[test(low, Answer::Some, 4)]].concat()), "bytes 0 to 3 are held");
+    assert!(!holds(&[&freed[..], &[test(low, Answer::Absent, 4)]].concat()));
+    let weak = lock(lockable(1, (0, 7), false), Answer::Done, 2);
+    assert!(holds(&[first.clone(), weak.clone(), lock(other, Answer::Done, 4)]), "both share");
+    let own = test(lockable(1, (0, 9), true), Answer::Absent, 4);
+    assert!(holds(&[first.clone(), own]), "nobody excludes himself");
+    let lost = Call { answer: Answer::Lost, end: None, ..unlock(one, 2) };
+    let ended = [first, lost];
+    for answer in [Answer::Done, Answer::Exists] {
+        assert!(holds(&[&ended[..], &[lock(other, answer, 4)]].concat()));
+    }
+    let back = [lock(other, Answer::Done, 4), unlock(other, 6), lock(other, Answer::Exists, 8)];
+    assert!(!holds(&[&ended[..], &back[..]].concat()), "what has ended does not come again");
+}
+
 /// Goal: a search that grows too large is not taken for proof.
 #[test]
 fn too_large() {

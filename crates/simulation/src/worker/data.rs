@@ -21,7 +21,7 @@ const TAIL_BYTES: u64 = 8_192;
 /// A file that a worker has open.
 pub(crate) struct Open {
     pub(crate) file: Rc<OpenFile>,
-    key: FileKey,
+    pub(super) key: FileKey,
     /// When it began to be opened: pages may be as old.
     opened: Tick,
     session: Option<SessionId>,
@@ -41,7 +41,7 @@ impl Open {
 impl Worker {
     /// Opens a file, makes it if it is not there, writes some pieces and closes it.
     pub(super) async fn write_file(&mut self) {
-        let (parent, name) = self.any_place();
+        let (parent, name) = self.file_place();
         let append = if self.random.chance(25) { libc::O_APPEND } else { 0 };
         let flags = libc::O_RDWR | append;
         let open = match self.random.below(10) {
@@ -64,7 +64,8 @@ impl Worker {
                 _ => {}
             }
         }
-        if self.random.chance(15) {
+        let fsyncs = if self.shared.plan.may_lose_data() { 60 } else { 15 };
+        if self.random.chance(fsyncs) {
             self.fsync(&open).await;
         }
         self.close(&open).await;
@@ -104,7 +105,7 @@ impl Worker {
         self.write_file().await;
     }
 
-    async fn write(&mut self, open: &Open) {
+    pub(super) async fn write(&mut self, open: &Open) {
         let length = self.random.between(1, self.shared.plan.write_max);
         if open.file.is_appending() {
             return self.append(open, length.max(APPEND_BYTES_MIN)).await;
@@ -186,6 +187,12 @@ impl Worker {
     }
 
     pub(super) async fn close(&self, open: &Open) {
+        self.close_published(open, &[]).await;
+    }
+
+    /// Closes a file; answers whether that succeeded. Each unlock `published` what was written before its first
+    /// moment, at its second at the latest, unless the close tells that this failed.
+    pub(super) async fn close_published(&self, open: &Open, published: &[(Tick, Tick)]) -> bool {
         let asked = self.history().tick();
         self.note("close");
         self.log(|| format!("close of {} begins", open.file.inode.number().0));
@@ -193,11 +200,19 @@ impl Worker {
         let closing = self.kernel.close(self.caller(), &open.file);
         // Who only reads commits nothing, not even what others on its node have written.
         if !open.file.is_writable() {
-            return self.answered("close", &closing.await);
+            let result = closing.await;
+            self.answered("close", &result);
+            return result.is_ok();
         }
         self.does(Doing::Commits);
         let result = closing.await;
+        if result.is_ok() {
+            for (asked, done) in published {
+                self.history().published(open.key, self.actor, *asked, *done);
+            }
+        }
         self.flushed("close", open.key, asked, result, false);
+        result.is_ok()
     }
 
     fn flushed(
@@ -210,7 +225,12 @@ impl Worker {
     ) {
         self.answered(what, &result);
         match result {
-            Ok(()) => self.history().committed(file, self.actor, asked, durable),
+            Ok(()) => {
+                self.history().committed(file, self.actor, asked, durable);
+                if durable {
+                    self.history().synced(file, asked);
+                }
+            }
             Err(_) => self.history().lost(file, self.actor),
         }
     }
@@ -221,6 +241,10 @@ impl Worker {
         for _ in 0..self.pieces(1, 3) {
             self.read(&open).await;
         }
+        if self.shared.plan.may_lose_data() && self.random.chance(40) {
+            // It makes durable what others have written, too.
+            self.fsync(&open).await;
+        }
         self.close(&open).await;
     }
 
@@ -229,10 +253,16 @@ impl Worker {
             0 => (0, OFFSET_MAX * 4),
             _ => (self.random.below(OFFSET_MAX), self.random.between(1, 60_000)),
         };
-        self.read_range(open, offset, length).await;
+        // What an error says has been judged.
+        let _ = self.read_range(open, offset, length).await;
     }
 
-    pub(crate) async fn read_range(&self, open: &Open, offset: u64, asked: u64) {
+    pub(crate) async fn read_range(
+        &self,
+        open: &Open,
+        offset: u64,
+        asked: u64,
+    ) -> Result<(), Errno> {
         let mut session = self.session();
         let mut start = self.history().tick();
         self.note("read");
@@ -245,7 +275,7 @@ impl Worker {
             self.on(|| format!(" = {} bytes", bytes.len()));
         }
         self.answered("read", &result);
-        let Ok(bytes) = result else { return };
+        let bytes = result?;
         let is_cached = open.file.is_cached();
         if is_cached {
             // Pages may be as old as the open, and no older.
@@ -261,16 +291,17 @@ impl Worker {
         let read =
             Read { file, actor, session, start, end, ends_since, offset, asked, bytes, is_cached };
         history.reads.push(read);
+        Ok(())
     }
 
     /// A file to do something with, open.
     pub(super) async fn some_open_file(&mut self, flags: i32) -> Option<Open> {
-        let (parent, name) = self.any_place();
+        let (parent, name) = self.file_place();
         self.open(parent, &name, flags).await
     }
 
     pub(super) async fn truncate(&mut self) {
-        let (parent, name) = self.any_place();
+        let (parent, name) = self.file_place();
         let size = if self.random.chance(40) { 0 } else { self.random.below(OFFSET_MAX) };
         self.truncate_to((parent, &name), size).await;
     }
@@ -336,7 +367,8 @@ impl Worker {
     async fn copy_range(&mut self, from: &Open, to: &Open) {
         let (source_offset, offset) =
             (self.random.below(OFFSET_MAX), self.random.below(OFFSET_MAX));
-        let length = self.random.between(1, 80_000);
+        let length_max = *self.random.of(&[80_000, 200_000]);
+        let length = self.random.between(1, length_max);
         let source = from.key;
         let effect = Effect::Copy { source, source_offset, offset, length };
         let index = self.begin_change("copy", to, effect);
@@ -394,7 +426,8 @@ impl Worker {
 
     pub(crate) async fn lookup_again(&self, parent: InodeId, name: &str) -> Option<super::Found> {
         // Of other names, such as a killed worker's symbolic link, no history is kept.
-        if !super::NAMES.contains(&name) && !super::LINK_NAMES.contains(&name) {
+        let is_known = super::NAMES.contains(&name) || super::LINK_NAMES.contains(&name);
+        if !is_known && name != super::SHARED {
             return None;
         }
         self.lookup(parent, name).await
@@ -402,7 +435,9 @@ impl Worker {
 
     pub(crate) async fn read_whole(&self, parent: InodeId, name: &str) {
         let Some(open) = self.open(parent, name, libc::O_RDONLY).await else { return };
-        self.read_range(&open, 0, 4 << 20).await;
+        if self.read_range(&open, 0, 4 << 20).await == Err(Errno::EIO) {
+            self.history().unreadable.push(open.key);
+        }
         self.close(&open).await;
     }
 

@@ -1,11 +1,13 @@
-//! Steps that take file locks, and the check that no two hold what excludes the other.
+//! Steps that take file locks, test them, write and read under them, and give them back.
 
-use super::Worker;
 use super::data::Open;
-use crate::history::Held;
+use super::{SHARED, Worker};
+use crate::history::Tick;
 use crate::kernel::Locking;
+use crate::linear::{Answer, Lockable, Op};
+use crate::plan::Focus;
 use fuse::LockKind;
-use protocol::lock::{LockFamily, LockOwner};
+use protocol::{Errno, InodeId, SessionId};
 use ring::time::sleep;
 use std::time::Duration;
 
@@ -13,82 +15,234 @@ use std::time::Duration;
 const LOCKED_BYTES: u64 = 8;
 /// How long a worker waits for a lock until a signal interrupts it.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a lock that was weakened is held.
+const WEAK_FOR: Duration = Duration::from_millis(20);
+/// Owners of flock locks are apart from those of record locks in the history.
+const FLOCK_OWNERS: u64 = 1 << 20;
+/// The shift of a process's life, and of its machine, in an owner of locks in the history.
+const LIFE_SHIFT: u32 = 32;
+const MACHINE_SHIFT: u32 = 48;
+
+/// A lock that a worker holds.
+struct Taken {
+    lock: Locking,
+    /// The call that ends it, lost until it is made: it may end with its session at any time.
+    ending: usize,
+    session: Option<SessionId>,
+}
 
 impl Worker {
     /// Takes a lock on a file, holds it for a while and gives it back.
     pub(super) async fn lock(&mut self) {
         let access = *self.random.of(&[libc::O_RDONLY, libc::O_RDWR]);
-        let Some(open) = self.some_open_file(access).await else { return };
-        let family = *self.random.of(&[LockFamily::Flock, LockFamily::Posix]);
-        let (start, last) = match family {
-            LockFamily::Flock => (0, u64::MAX),
-            LockFamily::Posix => {
-                let start = self.random.below(LOCKED_BYTES);
-                (start, self.random.between(start, LOCKED_BYTES))
-            }
+        let is_shared = self.shared.plan.focus == Focus::Locks && self.random.chance(80);
+        let open = if is_shared {
+            self.open(InodeId::ROOT, SHARED, access | libc::O_CREAT).await
+        } else {
+            self.some_open_file(access).await
         };
-        let kind = *self.random.of(&[LockKind::Read, LockKind::Write, LockKind::Write]);
-        // fcntl(2) wants a file that is open for writing.
-        let is_weak = family == LockFamily::Posix && !open.file.is_writable();
-        let kind = if is_weak { LockKind::Read } else { kind };
+        let Some(open) = open else { return };
+        let lock = self.some_lock(&open);
         if self.random.chance(50) {
             self.read(&open).await;
         }
-        let lock = Locking { is_flock: family == LockFamily::Flock, start, last, kind };
         if self.random.chance(30) {
-            self.note("test lock");
-            let found = self.kernel.test_lock(self.caller(), &open.file, lock).await;
-            self.answered("test lock", &found);
+            self.test_lock(&open, lock).await;
         }
         let patience = self.random.chance(60).then_some(PATIENCE);
-        self.hold(&open, family, lock, patience).await;
-        self.close(&open).await;
+        let mut published = Vec::new();
+        let held = match self.take(&open, lock, patience).await {
+            Some(taken) => self.hold(&open, taken, &mut published).await,
+            None => None,
+        };
+        let begun = self.history().tick();
+        let is_closed = self.close_published(&open, &published).await;
+        // RELEASE, which ends other locks, is not waited for.
+        if let Some(taken) = held
+            && is_closed
+            && !lock.is_flock
+            && open.file.is_flushed()
+        {
+            self.given_back(&taken, begun);
+        }
     }
 
+    fn some_lock(&mut self, open: &Open) -> Locking {
+        let is_flock = self.random.chance(50);
+        let (start, last) = if is_flock {
+            (0, u64::MAX)
+        } else {
+            let start = self.random.below(LOCKED_BYTES);
+            (start, self.random.between(start, LOCKED_BYTES))
+        };
+        let kind = *self.random.of(&[LockKind::Read, LockKind::Write, LockKind::Write]);
+        // fcntl(2) wants a file that is open for writing.
+        let is_weak = !is_flock && !open.file.is_writable();
+        let kind = if is_weak { LockKind::Read } else { kind };
+        Locking { is_flock, start, last, kind }
+    }
+
+    /// The locks of a file, of one family, and one of them.
+    fn lockable(&self, open: &Open, lock: Locking) -> (String, Lockable) {
+        let (family, number) = if lock.is_flock {
+            ("flock", FLOCK_OWNERS + open.file.number())
+        } else {
+            ("record", self.number as u64)
+        };
+        let process = (self.actor.machine as u64) << MACHINE_SHIFT | self.actor.life << LIFE_SHIFT;
+        let wanted = Lockable {
+            owner: process | number,
+            start: lock.start,
+            last: lock.last,
+            exclusive: lock.kind == LockKind::Write,
+        };
+        (format!("{family} locks of inode {}", open.file.inode.number().0), wanted)
+    }
+
+    async fn test_lock(&mut self, open: &Open, lock: Locking) {
+        let life = self.begin("test lock");
+        let (file, lockable) = self.lockable(open, lock);
+        let call = self.call(&life, Op::TestLock { file, lock: lockable });
+        let found = self.kernel.test_lock(self.caller(), &open.file, lock).await;
+        self.call_ended(
+            call,
+            &found,
+            |is_free| {
+                if *is_free { Answer::Absent } else { Answer::Some }
+            },
+        );
+        self.answered("test lock", &found);
+    }
+
+    /// Takes a lock, waiting no longer than `patience`.
+    async fn take(
+        &mut self,
+        open: &Open,
+        lock: Locking,
+        patience: Option<Duration>,
+    ) -> Option<Taken> {
+        let session = self.session();
+        let life = self.begin("lock");
+        let inode = open.file.inode.number().0;
+        self.on(|| format!(" {lock:?} of inode {inode}"));
+        let (file, lockable) = self.lockable(open, lock);
+        self.history().locked.insert(open.key);
+        let call = self.call(&life, Op::Lock { file: file.clone(), lock: lockable });
+        let ending = self.call(&life, Op::Unlock { file, lock: lockable });
+        let taken = self.kernel.lock(self.caller(), &open.file, lock, patience).await;
+        // A signal that ends a wait is no failure, and the lock was not taken.
+        let is_interrupted = taken == Err(Errno::EINTR) && patience.is_some();
+        let judged = if is_interrupted { Ok(()) } else { taken };
+        self.answered("lock", &judged);
+        if is_interrupted && session == self.session() {
+            self.history().calls[call].life.is_void = true;
+        } else {
+            self.call_ended(call, &taken, |()| Answer::Done);
+        }
+        if self.history().calls[call].answer == Some(Answer::Exists)
+            || self.history().calls[call].life.is_void
+        {
+            self.history().calls[ending].life.is_void = true;
+        }
+        taken.ok()?;
+        if self.random.chance(70) {
+            // Nothing is older under the lock than when it was asked for.
+            let fresh = open.since(life.start, session);
+            self.read(&fresh).await;
+        }
+        Some(Taken { lock, ending, session })
+    }
+
+    /// Holds a lock, and gives it back unless the close is to do so.
     async fn hold(
         &mut self,
         open: &Open,
-        family: LockFamily,
-        lock: Locking,
-        patience: Option<Duration>,
-    ) {
-        let file = &open.file;
-        let session = self.session();
-        let asked = self.history().tick();
-        self.note("lock");
-        let inode = file.inode.number().0;
-        self.on(|| format!(" {lock:?} of inode {inode}"));
-        let taken = self.kernel.lock(self.caller(), file, lock, patience).await;
-        self.answered("lock", &taken);
-        if taken.is_err() {
-            return;
-        }
-        let from = self.history().tick();
-        if self.random.chance(70) {
-            // Nothing is older under the lock than when it was asked for.
-            let fresh = open.since(asked, session);
-            self.read(&fresh).await;
+        taken: Taken,
+        published: &mut Vec<(Tick, Tick)>,
+    ) -> Option<Taken> {
+        let may_write = taken.lock.kind == LockKind::Write && open.file.is_writable();
+        if may_write && self.random.chance(70) {
+            self.write(open).await;
         }
         let most_ms = *self.random.of(&[1, 20, 1_000]);
         sleep(Duration::from_millis(self.random.between(1, most_ms))).await;
+        if taken.lock.kind == LockKind::Write && self.random.chance(20) {
+            self.weaken(open, &taken, published).await;
+        }
         if self.random.chance(20) {
-            // The close gives it back.
+            return Some(taken);
+        }
+        let asked = self.history().tick();
+        let life = self.begin("unlock");
+        let inode = open.file.inode.number().0;
+        self.on(|| format!(" of inode {inode}"));
+        let unlock = Locking { kind: LockKind::Unlock, ..taken.lock };
+        let released = self.kernel.lock(self.caller(), &open.file, unlock, None).await;
+        self.answered("unlock", &released);
+        if released.is_ok() {
+            published.push((asked, self.history().tick()));
+            self.given_back(&taken, life.start);
+        }
+        None
+    }
+
+    /// Makes an exclusive lock a shared one, which publishes what was written under it.
+    async fn weaken(&self, open: &Open, taken: &Taken, published: &mut Vec<(Tick, Tick)>) {
+        let asked = self.history().tick();
+        let life = self.begin("lock");
+        let lock = Locking { kind: LockKind::Read, ..taken.lock };
+        let (file, lockable) = self.lockable(open, lock);
+        let call = self.call(&life, Op::Lock { file, lock: lockable });
+        let weakened = self.kernel.lock(self.caller(), &open.file, lock, None).await;
+        self.call_ended(call, &weakened, |()| Answer::Done);
+        self.answered("lock", &weakened);
+        if weakened.is_ok() {
+            published.push((asked, self.history().tick()));
+        }
+        sleep(WEAK_FOR).await;
+    }
+
+    /// A lock was given back by a call that began at a moment.
+    fn given_back(&self, taken: &Taken, begun: Tick) {
+        // Only if the service knew the session to the end nobody else can have been given the lock.
+        if taken.session.is_none() || taken.session != self.session() {
             return;
         }
-        self.note("unlock");
-        self.on(|| format!(" of inode {inode}"));
-        let to = self.history().tick();
-        let unlock = Locking { kind: LockKind::Unlock, ..lock };
-        let released = self.kernel.lock(self.caller(), file, unlock, None).await;
-        self.answered("unlock", &released);
-        // The service knew the session to the end: nobody else can have been given the lock.
-        if released.is_ok() && session.is_some() && session == self.session() {
-            let owner = LockOwner(self.number as u64 + 1);
-            let is_exclusive = lock.kind == LockKind::Write;
-            let (start, last, actor) = (lock.start, lock.last, self.actor);
-            let file = self.file(file.inode.number());
-            let held = Held { file, family, start, last, is_exclusive, actor, owner, from, to };
-            self.history().locks.push(held);
+        let mut history = self.history();
+        let tick = history.tick();
+        let ending = &mut history.calls[taken.ending];
+        ending.life.start = begun;
+        ending.life.returned = Some(tick);
+        ending.done(Answer::Done, tick);
+        history.counts.locks += 1;
+    }
+
+    /// When all have closed their files, and those who died have been fenced, nobody has a lock.
+    pub(crate) async fn expect_no_locks(self) {
+        for parent in self.directories() {
+            for (name, inode) in self.list_directory(parent).await.unwrap_or_default() {
+                let key = self.file(inode);
+                if self.history().locked.contains(&key) {
+                    self.expect_no_lock(parent, &name).await;
+                }
+            }
         }
+    }
+
+    async fn expect_no_lock(&self, parent: InodeId, name: &str) {
+        let Some(open) = self.open(parent, name, libc::O_RDWR).await else { return };
+        for is_flock in [true, false] {
+            let lock = Locking { is_flock, start: 0, last: u64::MAX, kind: LockKind::Write };
+            self.note("lock");
+            let taken = self.kernel.lock(self.caller(), &open.file, lock, None).await;
+            self.answered("lock", &taken);
+            if taken == Err(Errno::EAGAIN) {
+                let inode = open.file.inode.number().0;
+                let family = if is_flock { "flock" } else { "record" };
+                let text = format!("a lock is left: {family} lock of inode {inode}");
+                self.history().violations.push(text);
+            }
+        }
+        self.close(&open).await;
     }
 }

@@ -32,7 +32,10 @@ fn is_of_one_moment(op: &Op, errno: Errno) -> bool {
         | Op::Rmdir { .. }
         | Op::Write { .. }
         | Op::Swap { .. }
-        | Op::Read { .. } => true,
+        | Op::Read { .. }
+        | Op::Lock { .. }
+        | Op::Unlock { .. }
+        | Op::TestLock { .. } => true,
     }
 }
 
@@ -46,14 +49,14 @@ fn asked_mode(mode: Mode) -> Renaming {
 
 impl Worker {
     /// A call on names begins.
-    fn call(&self, life: &Life, op: Op) -> usize {
+    pub(super) fn call(&self, life: &Life, op: Op) -> usize {
         let mut history = self.history();
         history.calls.push(NameCall::new(op, life.clone()));
         history.calls.len() - 1
     }
 
     /// A call on names was answered; `done` is what success says.
-    fn call_ended<T>(
+    pub(super) fn call_ended<T>(
         &self,
         call: usize,
         result: &Result<T, Errno>,

@@ -1,0 +1,84 @@
+//! What a middlebox keeps of connections and may deliver again, over connections of its own.
+
+use super::network::stream;
+use super::streams::{Payload, Piece};
+use super::world::{Event, Object, World};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+/// Connections of which a copy is kept at most: the latest,
+const COPIES_MAX: usize = 48;
+/// and bytes of each, the first.
+const COPY_BYTES_MAX: usize = 1 << 20;
+
+/// What was sent over one connection by the node that has made it.
+#[derive(Debug)]
+struct Copy {
+    /// The sender's end.
+    stream: u64,
+    nodes: (u32, u32),
+    address: SocketAddr,
+    pieces: Vec<Piece>,
+    bytes: usize,
+}
+
+/// All copies, in the order of their connections.
+#[derive(Debug, Default)]
+pub(crate) struct Copies(VecDeque<Copy>);
+
+impl Copies {
+    /// A connection is made, by the first of two nodes to an address of the second.
+    pub(crate) fn begin(&mut self, stream: u64, nodes: (u32, u32), address: SocketAddr) {
+        if self.0.len() == COPIES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(Copy { stream, nodes, address, pieces: Vec::new(), bytes: 0 });
+    }
+
+    /// Something is sent over a connection.
+    pub(crate) fn keep(&mut self, stream: u64, piece: &Piece) {
+        let Some(copy) = self.0.iter_mut().rfind(|copy| copy.stream == stream) else { return };
+        // What follows a gap would be another connection's bytes.
+        if copy.bytes < COPY_BYTES_MAX {
+            copy.bytes += piece.range.len();
+            copy.pieces.push(piece.clone());
+        }
+    }
+}
+
+impl World {
+    /// Delivers what one node has sent to another over some connection, open or not, once more: over a new
+    /// connection whose answers nobody reads. Answers whether there was anything to deliver.
+    pub(crate) fn duplicate(&mut self, nodes: (u32, u32), choice: u64, ends: bool) -> bool {
+        let Some(copies) = &self.copies else { return false };
+        let fits = |copy: &&Copy| copy.nodes == nodes && copy.bytes > 0;
+        let count = copies.0.iter().filter(fits).count() as u64;
+        if count == 0 {
+            return false;
+        }
+        let chosen = copies.0.iter().filter(fits).nth((choice % count) as usize);
+        let Some((address, pieces)) = chosen.map(|copy| (copy.address, copy.pieces.clone())) else {
+            return false;
+        };
+        let (node, target) = nodes;
+        let Some(&listener) = self.listeners.get(&(target, address.port())) else { return false };
+        let local = SocketAddr::new(Self::address(node), self.free_port(node));
+        // An end without a program.
+        let own = self.add(Object::Stream(Box::new(stream(node, target, local, 0))));
+        let accepted = self.add(Object::Stream(Box::new(stream(target, node, address, own))));
+        if let Some(Object::Stream(stream)) = self.objects.get_mut(&own) {
+            stream.peer = accepted;
+        }
+        if let Some(Object::Listener(listener)) = self.objects.get_mut(&listener) {
+            listener.queue.push_back((accepted, local));
+        }
+        self.plan(1, Event::Pump(listener));
+        for piece in pieces {
+            self.send_piece(own, Payload::Data(piece));
+        }
+        if ends {
+            self.send_piece(own, Payload::End);
+        }
+        true
+    }
+}
