@@ -40,6 +40,10 @@ const ECONNABORTED: Errno = Errno(103);
 /// No process serves the mount any more.
 const ENOTCONN: Errno = Errno(107);
 
+/// How many of a hundred notifications about pages come late, and by how much: longer than the mount waits
+/// before it answers a recall.
+const LATE_PERCENT: u64 = 10;
+const LATE_MAX: Duration = Duration::from_millis(60);
 /// How long FORGETs wait for others, at most.
 const FORGET_DELAY: Duration = Duration::from_millis(50);
 
@@ -231,6 +235,10 @@ impl Kernel {
     /// The notification `INVAL_INODE`: drops attributes, and pages once nobody reads into them.
     pub(crate) async fn invalidate_inode(&self, node: u64) {
         self.delay().await;
+        if self.chance(LATE_PERCENT) {
+            let late_us = self.random.borrow_mut().between(1, LATE_MAX.as_micros() as u64);
+            sleep(Duration::from_micros(late_us)).await;
+        }
         let Some(inode) = self.known(node) else { return };
         inode.change_version(self.next_version());
         inode.expire_attributes();

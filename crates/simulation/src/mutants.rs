@@ -85,12 +85,13 @@ pub fn reached() -> u64 {
 }
 
 /// What a violation begins with, or has in it, by the checker that reports it.
-const CHECKERS: [(&str, &str); 19] = [
+const CHECKERS: [(&str, &str); 20] = [
     ("keeps what is forgotten", "forgets"),
     ("the store, ", "store"),
     ("free bytes and inodes", "space"),
     ("two appends", "appends"),
     ("a lock is left", "locks"),
+    ("has lost a lock", "locks"),
     ("locks of inode", "locks"),
     ("was given out again", "inode numbers"),
     ("read of inode", "bytes"),

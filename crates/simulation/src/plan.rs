@@ -178,9 +178,7 @@ impl Plan {
         plan.has_operator = random.chance(50);
         plan.has_late_node = faults.has(Fault::Leave) && random.chance(50);
         if !plan.is_churning {
-            let focus =
-                [Focus::Nothing, Focus::Nothing, Focus::Nothing, Focus::Locks, Focus::Names];
-            plan.focus = *random.of(&focus);
+            plan.focus = *random.of(&[Focus::Nothing, Focus::Locks, Focus::Names]);
         }
         plan
     }

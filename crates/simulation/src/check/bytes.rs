@@ -358,4 +358,28 @@ mod tests {
         assert_eq!(violations(start, 2), 1, "an end that was asked for may not");
         assert_eq!(violations(opened, 1), 1, "bytes may not be old");
     }
+
+    /// Goal: a file that cannot be read when all is mended is a violation if all that anybody wrote to it was synced,
+    /// by whomever, and only then.
+    #[test]
+    fn what_was_synced_can_be_read() {
+        let writer = Actor { machine: 0, life: 0 };
+        let mut history = History::default();
+        let file = history.file(InodeId(20));
+        history.unreadable = vec![file];
+        let write = |history: &mut History, stamp| {
+            let life = history.begin("write", writer, None);
+            let write = history.change(file, Effect::Write { offset: 0, length: 10, stamp }, life);
+            let (returned, asked) = (history.tick(), history.tick());
+            history.changes[write].life.returned = Some(returned);
+            history.committed(file, writer, asked, false);
+        };
+        write(&mut history, 1);
+        assert_eq!(check(&history), [""; 0], "closed, not synced");
+        let asked = history.tick();
+        history.synced(file, asked);
+        assert_eq!(check(&history).len(), 1);
+        write(&mut history, 2);
+        assert_eq!(check(&history), [""; 0], "the last write was not synced");
+    }
 }

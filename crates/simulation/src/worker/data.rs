@@ -105,7 +105,8 @@ impl Worker {
         self.write_file().await;
     }
 
-    pub(super) async fn write(&mut self, open: &Open) {
+    /// Writes somewhere; answers whether that succeeded.
+    pub(super) async fn write(&mut self, open: &Open) -> bool {
         let length = self.random.between(1, self.shared.plan.write_max);
         if open.file.is_appending() {
             return self.append(open, length.max(APPEND_BYTES_MIN)).await;
@@ -131,10 +132,11 @@ impl Worker {
         if result.is_err() {
             life.doubt();
         }
+        result.is_ok()
     }
 
     /// Appends. Where that went write(2) does not say: it is looked for at once.
-    async fn append(&self, open: &Open, length: u64) {
+    async fn append(&self, open: &Open, length: u64) -> bool {
         let stamp = self.history().stamp();
         let mut life = self.begin("write");
         let bytes = pattern::bytes(stamp, 0, length as usize);
@@ -150,14 +152,15 @@ impl Worker {
             history.counts.written_bytes += length;
         }
         if result.is_err() {
-            return;
+            return false;
         }
-        let Some(offset) = self.find_append(open, &bytes).await else { return };
+        let Some(offset) = self.find_append(open, &bytes).await else { return true };
         self.log(|| format!("append {stamp} is at {offset}"));
         let mut history = self.history();
         history.unplaced.retain(|(_, other, _)| *other != stamp);
         let index = history.change(open.key, Effect::Write { offset, length, stamp }, life);
         history.changes[index].is_append = true;
+        true
     }
 
     /// Where a file has the bytes that were just appended: at its end, or near it.

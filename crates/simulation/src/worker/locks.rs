@@ -15,6 +15,8 @@ use std::time::Duration;
 const LOCKED_BYTES: u64 = 8;
 /// How long a worker waits for a lock until a signal interrupts it.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a lock is held at most (ms), while things go wrong.
+const LONG_MS: u64 = 25_000;
 /// How long a lock that was weakened is held.
 const WEAK_FOR: Duration = Duration::from_millis(20);
 /// Owners of flock locks are apart from those of record locks in the history.
@@ -164,8 +166,12 @@ impl Worker {
         if may_write && self.random.chance(70) {
             self.write(open).await;
         }
-        let most_ms = *self.random.of(&[1, 20, 1_000]);
+        let longest_ms = if self.shared.plan.has_faults() { LONG_MS } else { 1_000 };
+        let most_ms = *self.random.of(&[1, 20, 1_000, longest_ms]);
         sleep(Duration::from_millis(self.random.between(1, most_ms))).await;
+        if may_write && self.random.chance(50) {
+            self.write_again(open, &taken).await;
+        }
         if taken.lock.kind == LockKind::Write && self.random.chance(20) {
             self.weaken(open, &taken, published).await;
         }
@@ -184,6 +190,21 @@ impl Worker {
             self.given_back(&taken, life.start);
         }
         None
+    }
+
+    /// Writes once more under a lock. Who knows that the lock went with its session must be refused.
+    async fn write_again(&mut self, open: &Open, taken: &Taken) {
+        let session = self.session();
+        let is_lost = taken.session.is_some() && session.is_some() && session != taken.session;
+        let is_done = self.write(open).await;
+        if is_lost && is_done {
+            let inode = open.file.inode.number().0;
+            let text = format!(
+                "a write of node{} to inode {inode}, of which it has lost a lock, succeeds",
+                self.actor.machine
+            );
+            self.history().violations.push(text);
+        }
     }
 
     /// Makes an exclusive lock a shared one, which publishes what was written under it.
