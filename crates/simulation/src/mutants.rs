@@ -85,7 +85,7 @@ pub fn reached() -> u64 {
 }
 
 /// What a violation begins with, or has in it, by the checker that reports it.
-const CHECKERS: [(&str, &str); 20] = [
+const CHECKERS: [(&str, &str); 21] = [
     ("keeps what is forgotten", "forgets"),
     ("the store, ", "store"),
     ("free bytes and inodes", "space"),
@@ -96,6 +96,7 @@ const CHECKERS: [(&str, &str); 20] = [
     ("was given out again", "inode numbers"),
     ("read of inode", "bytes"),
     ("fails without cause", "errors"),
+    ("without cause", "waits"),
     ("does not end", "waits"),
     ("time limit", "waits"),
     ("deadline", "waits"),

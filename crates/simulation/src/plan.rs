@@ -120,7 +120,7 @@ impl Plan {
                 (StoreBroken, 2),
             ]),
             6 if random.chance(60) => Faults::of(&[(NodePower, 1), (MetaPower, 1)]),
-            6 => Faults::of(&[(DeviceBroken, 2), (DeviceFull, 1), (NodeKill, 1)]),
+            6 => Faults::of(&[(DeviceBroken, 4), (DeviceFull, 1), (NodeKill, 1), (NodePower, 2)]),
             7 => {
                 let others = [NodeKill, MetaKill, CrashTwice, Leave, Pause, Suspend, ClockStep];
                 let others = others.into_iter().chain([Strand, StoreFull, StoreBroken, DeviceFull]);

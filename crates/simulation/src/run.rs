@@ -6,11 +6,13 @@ use crate::fault::Fault;
 use crate::faults;
 use crate::finish::finish;
 use crate::history::{Actor, Counts, History};
+use crate::linear::{Answer, Kind, Op};
+use crate::names::{NameCall, NameEffect, NameEvent, Slot};
 use crate::operator::Operator;
-use crate::plan::Plan;
+use crate::plan::{Focus, Plan};
 use crate::random::Random;
 use crate::story::Story;
-use crate::worker::{BALLAST, DIRECTORIES, Shared, Worker};
+use crate::worker::{BALLAST, DIRECTORIES, SHARED, Shared, Worker};
 use client::{Client, OpenMode, Setting};
 use protocol::InodeId;
 use protocol::attr::{AttrChanges, Layout};
@@ -171,11 +173,43 @@ async fn prepare(shared: &Rc<Shared>) -> (u64, u64) {
         if let Some(spare_bytes) = plan.spare_bytes {
             fill(&client, pool.free_bytes.saturating_sub(spare_bytes)).await;
         }
-        (directories, (pool.total_bytes - pool.free_bytes, pool.inodes))
+        let file = if plan.focus == Focus::Locks { Some(make_shared(&client).await) } else { None };
+        (directories, (pool.total_bytes - pool.free_bytes, pool.inodes), file)
     });
-    let (directories, pool) = job.await.expect("the task lives");
+    let (directories, pool, file) = job.await.expect("the task lives");
     *shared.directories.borrow_mut() = directories;
+    if let Some(inode) = file {
+        note_shared(&mut shared.history.borrow_mut(), inode);
+    }
     pool
+}
+
+/// Makes the file that workers share, for good.
+async fn make_shared(client: &Rc<Client>) -> InodeId {
+    let setting = Setting { mode: 0o644, uid: 0, gid: 0 };
+    let mode = OpenMode { write: true, ..OpenMode::default() };
+    let made = client.create(InodeId::ROOT, SHARED.as_bytes(), setting, mode).await;
+    let (handle, attr) = made.expect("nothing is broken yet");
+    client.fsync(attr.inode).await.expect("nothing is broken yet");
+    client.release(&handle).await.expect("nothing is broken yet");
+    client.forget(attr.inode, 1);
+    attr.inode
+}
+
+/// Enters it in the history.
+fn note_shared(history: &mut History, inode: InodeId) {
+    let mut life = history.begin("create", Actor { machine: 0, life: 1 }, None);
+    history.born(inode, life.start);
+    let tick = history.tick();
+    life.returned = Some(tick);
+    life.apply(tick);
+    let slot = Slot { parent: InodeId::ROOT, name: SHARED.to_owned() };
+    let effect = NameEffect::Set(Some(inode));
+    history.names.push(NameEvent { slot, effect, life: life.clone() });
+    let op = Op::Create { path: format!("/{SHARED}"), exclusive: true };
+    let mut call = NameCall::new(op, life);
+    call.done(Answer::Inode(inode.0, Some(Kind::File)), tick);
+    history.calls.push(call);
 }
 
 /// Writes a file of so many bytes.

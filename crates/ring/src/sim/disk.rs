@@ -253,6 +253,9 @@ impl World {
         };
         if let Some(error) = failed {
             self.note(19, object, 0);
+            if is_sync && fault.forgets {
+                self.disk.all[file].forget(covered);
+            }
             return error.code();
         }
         let file = &mut self.disk.all[file];
@@ -344,11 +347,21 @@ impl SimFile {
         len as i32
     }
 
-    /// Makes the writes numbered below `covered` durable.
-    fn sync(&mut self, covered: u64) {
+    /// Writes numbered below `covered`, in order, which count as unflushed no more.
+    fn take_unflushed(&mut self, covered: u64) -> Vec<Unflushed> {
         let later = self.unflushed.iter().position(|write| write.number >= covered);
         let count = later.unwrap_or(self.unflushed.len());
-        for write in self.unflushed.drain(..count) {
+        self.unflushed.drain(..count).collect()
+    }
+
+    /// Takes the writes numbered below `covered` for flushed, though they are not.
+    fn forget(&mut self, covered: u64) {
+        self.take_unflushed(covered);
+    }
+
+    /// Makes the writes numbered below `covered` durable.
+    fn sync(&mut self, covered: u64) {
+        for write in self.take_unflushed(covered) {
             for (number, page, range) in write.parts() {
                 let whole = (range.len() == PAGE_BYTES).then(|| Rc::clone(page));
                 self.durable.put(number, range.start, &page[range], whole);

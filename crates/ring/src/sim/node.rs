@@ -53,6 +53,9 @@ pub struct DiskFault {
     pub write: Option<DiskError>,
     /// Flushes. What they would have flushed stays unflushed.
     pub sync: Option<DiskError>,
+    /// What a flush that fails would have flushed is not flushed by later ones either: it can be read until the
+    /// machine loses power, and then it is gone.
+    pub forgets: bool,
 }
 
 /// What [`Network::moment`] waits for.

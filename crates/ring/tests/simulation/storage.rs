@@ -118,7 +118,7 @@ fn full_and_broken_disks_refuse() {
             assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
             assert_eq!(server.spawn(read()).await.unwrap().unwrap(), 1);
             let broken = Some(DiskError::Broken);
-            server.set_disk_fault(DiskFault { read: broken, sync: broken, write: None });
+            server.set_disk_fault(DiskFault { read: broken, sync: broken, ..DiskFault::default() });
             assert!(server.spawn(read()).await.unwrap().is_err());
             assert!(
                 server.spawn(async { open("/device").sync_all().await }).await.unwrap().is_err()
@@ -126,6 +126,40 @@ fn full_and_broken_disks_refuse() {
             server.set_disk_fault(DiskFault::default());
             server.spawn(write(3)).await.unwrap().unwrap();
             assert_eq!(server.spawn(read()).await.unwrap().unwrap(), 3);
+        })
+        .unwrap();
+}
+
+/// Goal: what a failed flush has forgotten can be read until power is lost, and is gone then, though a later flush
+/// succeeded.
+#[test]
+fn a_failed_flush_can_forget() {
+    let Cluster { mut simulation, server, .. } = cluster(1);
+    simulation
+        .run(async move {
+            let write = |at: u64, byte: u8| async move {
+                open("/device").write_at(Buffer::copy_from(&[byte; 4096]), at).await.0.unwrap();
+            };
+            let read = |at: u64| async move {
+                let buffer = Buffer::with_capacity(1);
+                let (n, buffer) = open("/device").read_at(buffer, 0..1, at).await;
+                n.map(|_| buffer[0]).unwrap()
+            };
+            let sync = || async { open("/device").sync_all().await };
+            server.spawn(write(0, 1)).await.unwrap();
+            server.spawn(sync()).await.unwrap().unwrap();
+            server.spawn(write(0, 2)).await.unwrap();
+            let broken = Some(DiskError::Broken);
+            let forgetting = DiskFault { sync: broken, forgets: true, ..DiskFault::default() };
+            server.set_disk_fault(forgetting);
+            assert!(server.spawn(sync()).await.unwrap().is_err());
+            server.set_disk_fault(DiskFault::default());
+            server.spawn(write(4096, 3)).await.unwrap();
+            server.spawn(sync()).await.unwrap().unwrap();
+            assert_eq!(server.spawn(read(0)).await.unwrap(), 2);
+            server.lose_power();
+            let after = server.spawn(async move { (read(0).await, read(4096).await) });
+            assert_eq!(after.await.unwrap(), (1, 3));
         })
         .unwrap();
 }

@@ -146,11 +146,12 @@ fn disk_fault(kind: Fault, random: &mut Random) -> DiskFault {
     if kind == Fault::DeviceFull {
         return DiskFault { write: Some(DiskError::Full), ..DiskFault::default() };
     }
-    match random.below(4) {
+    let forgets = random.chance(70);
+    match random.below(5) {
         0 => DiskFault { read: broken, ..DiskFault::default() },
         1 => DiskFault { write: broken, ..DiskFault::default() },
-        2 => DiskFault { sync: broken, ..DiskFault::default() },
-        _ => DiskFault { read: broken, write: broken, sync: broken },
+        2 | 3 => DiskFault { sync: broken, forgets, ..DiskFault::default() },
+        _ => DiskFault { read: broken, write: broken, sync: broken, forgets },
     }
 }
 

@@ -17,17 +17,20 @@ const LOCKED_BYTES: u64 = 8;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a lock is held at most (ms), while things go wrong.
 const LONG_MS: u64 = 25_000;
+/// How long a file is open after its lock was given back.
+const OPEN_FOR: Duration = Duration::from_millis(20);
 /// How long a lock that was weakened is held.
 const WEAK_FOR: Duration = Duration::from_millis(20);
 /// Owners of flock locks are apart from those of record locks in the history.
 const FLOCK_OWNERS: u64 = 1 << 20;
-/// The shift of a process's life, and of its machine, in an owner of locks in the history.
-const LIFE_SHIFT: u32 = 32;
-const MACHINE_SHIFT: u32 = 48;
+/// The shifts of a session, and of its machine, in an owner of locks in the history.
+const SESSION_SHIFT: u32 = 32;
+const MACHINE_SHIFT: u32 = 28;
 
 /// A lock that a worker holds.
 struct Taken {
     lock: Locking,
+    lockable: Lockable,
     /// The call that ends it, lost until it is made: it may end with its session at any time.
     ending: usize,
     session: Option<SessionId>,
@@ -84,14 +87,16 @@ impl Worker {
         Locking { is_flock, start, last, kind }
     }
 
-    /// The locks of a file, of one family, and one of them.
+    /// The locks of a file, of one family, and one of them. What an owner had in an earlier session excludes it, too,
+    /// until that has been fenced.
     fn lockable(&self, open: &Open, lock: Locking) -> (String, Lockable) {
         let (family, number) = if lock.is_flock {
             ("flock", FLOCK_OWNERS + open.file.number())
         } else {
             ("record", self.number as u64)
         };
-        let process = (self.actor.machine as u64) << MACHINE_SHIFT | self.actor.life << LIFE_SHIFT;
+        let session = self.session().map_or(0, |session| session.0);
+        let process = session << SESSION_SHIFT | (self.actor.machine as u64) << MACHINE_SHIFT;
         let wanted = Lockable {
             owner: process | number,
             start: lock.start,
@@ -152,7 +157,7 @@ impl Worker {
             let fresh = open.since(life.start, session);
             self.read(&fresh).await;
         }
-        Some(Taken { lock, ending, session })
+        Some(Taken { lock, lockable, ending, session })
     }
 
     /// Holds a lock, and gives it back unless the close is to do so.
@@ -163,13 +168,13 @@ impl Worker {
         published: &mut Vec<(Tick, Tick)>,
     ) -> Option<Taken> {
         let may_write = taken.lock.kind == LockKind::Write && open.file.is_writable();
-        if may_write && self.random.chance(70) {
+        if may_write && self.random.chance(50) {
             self.write(open).await;
         }
         let longest_ms = if self.shared.plan.has_faults() { LONG_MS } else { 1_000 };
         let most_ms = *self.random.of(&[1, 20, 1_000, longest_ms]);
         sleep(Duration::from_millis(self.random.between(1, most_ms))).await;
-        if may_write && self.random.chance(50) {
+        if may_write && self.random.chance(70) {
             self.write_again(open, &taken).await;
         }
         if taken.lock.kind == LockKind::Write && self.random.chance(20) {
@@ -188,6 +193,10 @@ impl Worker {
         if released.is_ok() {
             published.push((asked, self.history().tick()));
             self.given_back(&taken, life.start);
+        }
+        if self.random.chance(50) {
+            // What the unlock has published is there before the close.
+            sleep(OPEN_FOR).await;
         }
         None
     }
@@ -212,8 +221,9 @@ impl Worker {
         let asked = self.history().tick();
         let life = self.begin("lock");
         let lock = Locking { kind: LockKind::Read, ..taken.lock };
-        let (file, lockable) = self.lockable(open, lock);
-        let call = self.call(&life, Op::Lock { file, lock: lockable });
+        let (file, _) = self.lockable(open, lock);
+        let weak = Lockable { exclusive: false, ..taken.lockable };
+        let call = self.call(&life, Op::Lock { file, lock: weak });
         let weakened = self.kernel.lock(self.caller(), &open.file, lock, None).await;
         self.call_ended(call, &weakened, |()| Answer::Done);
         self.answered("lock", &weakened);
