@@ -204,6 +204,19 @@ impl Client {
         cid
     }
 
+    /// Sends the Connect of an admin queue, and other bytes with it.
+    pub fn send_connect_with(&mut self, who: &Who, subsystem: &Nqn, bytes: &[u8]) {
+        let connect = Connect { qid: QueueId(0), sq_entries: 32, cattr: 0, keep_alive_ms: 0 };
+        let data = ConnectData::new(who.host, ControllerId::DYNAMIC, subsystem, &who.name);
+        let sgl = SglDescriptor::in_capsule(0, data.bytes().len() as u32);
+        let sqe = connect.encode().unwrap().with_command_id(CommandId(0)).with_sgl(sgl);
+        let mut out = [0; HEADER_BYTES_MAX];
+        let header_bytes =
+            self.encoder.capsule_cmd(&mut out, &sqe, data.bytes().len() as u32).unwrap();
+        let pdu = [&out[..header_bytes], data.bytes(), bytes].concat();
+        self.stream.write_all(&pdu).unwrap();
+    }
+
     /// Sends a command whose descriptor is set already, and returns its end.
     pub fn command_with_sgl(
         &mut self,

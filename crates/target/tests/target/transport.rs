@@ -167,6 +167,25 @@ fn wrong_pdus_terminate() {
     server.stop();
 }
 
+/// A Connect with garbage right behind it connects nobody, whether it is held back for an earlier controller or not,
+/// and the target goes on.
+#[test]
+fn a_connect_before_garbage_connects_nobody() {
+    let server = TestServer::start();
+    let who = Who::number(1);
+    for _ in 0..2 {
+        let mut host = Client::open(server.address);
+        host.send_connect_with(&who, &nqn(), &[0xff; 64]);
+        assert!(host.wait_closed(Duration::from_secs(10)));
+        assert_eq!(host.term.unwrap().status(), FatalErrorStatus::INVALID_HEADER_FIELD);
+        // The second time there is one to be replaced.
+        let (mut admin, _) = Client::admin(server.address, &who, &nqn());
+        let (cqe, _) = admin.command(SubmissionQueueEntry::keep_alive(), None, 0);
+        assert!(cqe.status().is_success(), "{}", cqe.status());
+    }
+    server.stop();
+}
+
 /// Commands before Connect, and a peer that says nothing, get nowhere.
 #[test]
 fn nothing_works_before_connect() {

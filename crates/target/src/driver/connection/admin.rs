@@ -7,7 +7,7 @@
 use super::door::{Door, Proving};
 use super::{Connection, Role};
 use crate::controller::{Reply, check_in_capsule, transfer_bytes};
-use crate::queue_pair::{Event, QueuePair, Tag};
+use crate::queue_pair::{Event, QueuePair, QueuePairState, Tag};
 use crate::target::{Connected, Ended, Link};
 use nvme::auth::is_authentication;
 use nvme::command::Abort;
@@ -86,7 +86,8 @@ impl Connection {
             self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
             return;
         }
-        if self.connecting.is_some() {
+        // Garbage may have come right behind it, or while it was held back: nobody is answered then.
+        if self.connecting.is_some() || self.pair.state() != QueuePairState::AwaitingConnect {
             self.pair.complete(tag, Status::COMMAND_SEQUENCE_ERROR.do_not_retry(), 0);
             return;
         }
