@@ -251,12 +251,16 @@ impl Worker {
             };
         }
         match choice {
-            0..35 => self.rename().await,
-            35..50 => self.unlink().await,
-            50..65 => self.replace().await,
-            65..80 => self.link().await,
-            80..90 => self.directory().await,
-            _ => self.list().await,
+            0..30 => self.rename().await,
+            30..38 => self.unlink().await,
+            38..48 => self.replace().await,
+            48..58 => self.link().await,
+            58..83 => self.directory().await,
+            83..90 => self.list().await,
+            _ => {
+                let (parent, name) = self.place();
+                self.lookup(parent, &name).await;
+            }
         }
     }
 

@@ -152,6 +152,8 @@ impl Worker {
             self.history().calls[ending].life.is_void = true;
         }
         taken.ok()?;
+        // If it was lost meanwhile, the lock may be of either session.
+        let session = session.filter(|session| self.session() == Some(*session));
         if self.random.chance(70) {
             // Nothing is older under the lock than when it was asked for.
             let fresh = open.since(life.start, session);
@@ -223,13 +225,17 @@ impl Worker {
         let lock = Locking { kind: LockKind::Read, ..taken.lock };
         let (file, _) = self.lockable(open, lock);
         let weak = Lockable { exclusive: false, ..taken.lockable };
-        let call = self.call(&life, Op::Lock { file, lock: weak });
+        let call = self.call(&life, Op::Lock { file: file.clone(), lock: weak });
+        // It may be a lock of a later session, of which nobody knows how long it is held.
+        let ending = self.call(&life, Op::Unlock { file, lock: weak });
         let weakened = self.kernel.lock(self.caller(), &open.file, lock, None).await;
         self.call_ended(call, &weakened, |()| Answer::Done);
         self.answered("lock", &weakened);
         if weakened.is_ok() {
             published.push((asked, self.history().tick()));
         }
+        let is_same = taken.session.is_some() && taken.session == self.session();
+        self.history().calls[ending].life.is_void = is_same;
         sleep(WEAK_FOR).await;
     }
 
