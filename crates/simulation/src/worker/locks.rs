@@ -279,6 +279,10 @@ impl Worker {
                 let text = format!("a lock is left: {family} lock of inode {inode}");
                 self.history().violations.push(text);
             }
+            // The file may have another name, under which it is looked at next: RELEASE is not waited for.
+            let unlock = Locking { kind: LockKind::Unlock, ..lock };
+            let released = self.kernel.lock(self.caller(), &open.file, unlock, None).await;
+            self.answered("unlock", &released);
         }
         self.close(&open).await;
     }

@@ -259,6 +259,10 @@ impl Worker {
 
     pub(super) async fn rename(&mut self) {
         let (parent, name) = self.place();
+        self.rename_from(parent, name).await;
+    }
+
+    async fn rename_from(&mut self, parent: InodeId, name: String) {
         let (new_parent, new_name) = self.place();
         if (parent, &name) == (new_parent, &new_name) {
             return;
@@ -387,6 +391,11 @@ impl Worker {
                     self.history().born(*inode, life.start);
                     let set = NameEffect::Set(Some(*inode));
                     self.event(&life, &result, vec![(at, set)], Vec::new());
+                    if self.random.chance(50) {
+                        // Other kernels know it in its old place, or just look.
+                        self.list_directory(parent).await;
+                        self.rename_from(parent, name).await;
+                    }
                 }
                 Err(errno) => self.create_failed(&life, at, *errno),
             }
