@@ -196,6 +196,49 @@ fn a_load_survives_each_target() {
     }
 }
 
+/// Goal: requests of several commands, whose parts take different paths, are right, also while a target ends, and
+/// while its group is closed under the parts that it still serves.
+#[test]
+fn long_requests_take_all_paths() {
+    const LONG: usize = 5 << 20;
+    run(async {
+        let backing = memory();
+        let (mut first, second) = (start(&backing), start(&backing));
+        let namespace = open(&[&first, &second], IoPolicy::RoundRobin).await;
+        let tasks: Vec<_> = (0..3_u64)
+            .map(|place| {
+                let namespace = namespace.clone();
+                ring::spawn(async move {
+                    let offset = place * LONG as u64;
+                    for seed in 0..40_u64 {
+                        let bytes: Vec<u8> = (0..LONG as u64)
+                            .map(|i| (i / 4096 * 31 + seed * 7 + i) as u8)
+                            .collect();
+                        let written = Buffer::copy_from(&bytes).freeze();
+                        namespace.write(offset, written).await.unwrap();
+                        let read = namespace.read(offset, Buffer::zeroed(LONG)).await.unwrap();
+                        assert!(read[..] == bytes[..], "place {place}, round {seed}");
+                    }
+                })
+            })
+            .collect();
+        let before = commands(&namespace);
+        until(&namespace, |paths| paths[0].commands > before[0] + 20).await;
+        let address = first.end().await;
+        let before = commands(&namespace);
+        until(&namespace, |paths| paths[1].commands > before[1] + 20).await;
+        first = Peer::again(&backing, address).await;
+        until(&namespace, |paths| paths[0].access.is_some()).await;
+        for state in [AnaState::Inaccessible, AnaState::Optimized, AnaState::Change] {
+            first.set(state);
+            ring::time::sleep(Duration::from_millis(20)).await;
+        }
+        first.set(AnaState::Optimized);
+        all(tasks).await;
+        assert!(commands(&namespace).iter().all(|count| *count > 100));
+    });
+}
+
 /// Goal: round-robin and queue-depth use all optimized paths, numa one; a path that is not optimized is used only
 /// while no other one is.
 #[test]

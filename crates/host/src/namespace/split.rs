@@ -83,6 +83,9 @@ impl Namespace {
         start: usize,
         bytes: usize,
     ) -> Result<(), Error> {
+        if self.0.paths.is_some() && bytes as u64 > self.piece_bytes() {
+            return self.read_parts_apart(offset_bytes, buffer, start, bytes).await;
+        }
         // All on one queue pair: only one receive at a time may use the buffer.
         let lane = self.lane();
         run_all(pieces(bytes as u64, self.piece_bytes()).map(|range| -> Part<'_> {
@@ -92,6 +95,32 @@ impl Namespace {
             Box::pin(async move {
                 let request = self.read_write(NvmOpcode::READ, offset_bytes + range.start, len)?;
                 self.run(&request, Data::Read(destination), lane).await.map(drop)
+            })
+        }))
+        .await
+    }
+
+    /// As [`Self::read_parts`], where the parts may come over several paths at a time: each has a buffer of its
+    /// own, which is copied.
+    async fn read_parts_apart(
+        &self,
+        offset_bytes: u64,
+        buffer: &Rc<RefCell<Option<Buffer>>>,
+        start: usize,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let lost = || Error::ConnectionLost(crate::ConnectionEnd::Closed);
+        run_all(pieces(bytes as u64, self.piece_bytes()).map(|range| -> Part<'_> {
+            let len = (range.end - range.start) as usize;
+            let at = start + range.start as usize;
+            Box::pin(async move {
+                let mut part = Buffer::with_capacity(len);
+                part.set_len(len);
+                let part = self.read(offset_bytes + range.start, part).await?;
+                let mut whole = buffer.borrow_mut();
+                let whole = whole.as_mut().ok_or_else(lost)?;
+                whole.get_mut(at..at + len).ok_or_else(lost)?.copy_from_slice(&part);
+                Ok(())
             })
         }))
         .await

@@ -163,7 +163,7 @@ mod tests {
         let metadata = fs::metadata(dir.path().join("key")).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         fs::create_dir(dir.path().join("not")).unwrap();
-        let error = format!("{:?}", set_secret(dir.path(), "not", "DHHC-1:secret").unwrap_err());
+        let error = format!("{:#}", set_secret(dir.path(), "not", "DHHC-1:secret").unwrap_err());
         assert!(!error.contains("secret"), "{error}");
     }
 }
