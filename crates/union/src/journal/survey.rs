@@ -81,7 +81,11 @@ pub(super) fn survey<S: Storage>(storage: &S) -> Result<Survey, JournalError> {
     let newest_is_new = header.is_some_and(|header| header.oldest.is_some());
     let is_proven = newest.as_ref().is_some_and(|newest| newest.is_durable)
         || candidates.iter().filter(is_new_form).count() > 1;
-    let has_no_mark = marks.is_missing || (marks.mark.is_none() && marks.damaged_slots > 0);
+    // A loss of power may take a young file of marks with it: then nothing is known, and nothing is wrong.
+    let witness = storage.witness();
+    let has_lost_power = header.is_some_and(|it| witness == 0 || it.witness != witness);
+    let has_no_mark =
+        !has_lost_power && (marks.is_missing || (marks.mark.is_none() && marks.damaged_slots > 0));
     let synced = newest.map_or(Sequence(0), |newest| newest.synced);
     Ok(Survey {
         candidates,
