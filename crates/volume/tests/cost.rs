@@ -34,7 +34,7 @@ async fn cost(device: &Rc<dyn Device>, is_write: bool, shift: u64) -> f64 {
 
 /// Prints the cost with and without a volume; there is nothing to assert.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: run it alone, optimised, with --ignored"]
 fn cost_of_a_command() {
     run(async {
         let (memory, pool) = pool(16 << 20).await;

@@ -27,7 +27,7 @@ Examples:
     tsumugi target ctl host key HOSTNQN,dhchap-key=new.key
     tsumugi target ctl write target.toml
 
-Hosts are told of changed namespaces and subsystems by events. Commands that run end as they would have; \
+The target tells hosts of changed namespaces and subsystems by events. It completes the commands that are running; \
 nothing that is not changed is interrupted. Without --control the only running target of this user is meant.
 
 Exit codes:

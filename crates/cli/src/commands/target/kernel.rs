@@ -1,9 +1,9 @@
 //! `tsumugi target --engine kernel`: the kernel's own target (nvmet), set up from the same settings.
 //!
-//! The kernel serves; this process only makes the objects in configfs, holds the backing files and devices so
-//! that nobody else takes them, and waits. Each object is noted in a journal before it is made. A second
-//! process, the [`keeper`], removes what the journal names when this one ends, also after kill -9. What a
-//! keeper could not remove (a machine out of memory, a keeper that was killed too), the next start removes.
+//! The kernel serves. This process makes the objects in configfs, locks the backing files and devices, and
+//! waits. It notes each object in a journal before it makes the object. A second process, the [`keeper`],
+//! removes what the journal names when the first one ends, also after kill -9. If the keeper was killed too,
+//! the next start removes what is left.
 
 mod configfs;
 pub(crate) mod keeper;
@@ -63,7 +63,7 @@ pub(super) fn run(settings: &Settings, args: &TargetArgs) -> anyhow::Result<Exit
 /// Loads the modules and finds configfs.
 fn prepare(settings: &Settings, fabric: Fabric) -> anyhow::Result<()> {
     load(&format!("nvmet-{}", fabric.name()), &[])?;
-    // The kernel would listen without one, and serve nobody.
+    // Without a device the kernel would listen and accept no host.
     let has_adapter =
         || std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut it| it.next().is_some());
     ensure!(
@@ -144,7 +144,7 @@ struct Opened {
     held: Vec<Arc<dyn Backing>>,
 }
 
-/// Makes missing files, names everything, and takes what nobody else may use from now on.
+/// Makes missing files, names subsystems and namespaces, and locks the files and devices.
 async fn open(settings: &Settings) -> anyhow::Result<Opened> {
     let mut opened = Opened { exported: Vec::new(), held: Vec::new() };
     for subsystem in &settings.subsystems {

@@ -61,7 +61,7 @@ impl Order {
                 Ok(self.address)
             }
         };
-        // If nobody waits any more, the listener is where it was asked for all the same.
+        // The caller may have stopped waiting: the listener is open all the same.
         let _ = self.answer.send(result);
     }
 }

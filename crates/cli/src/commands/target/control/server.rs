@@ -1,6 +1,6 @@
 //! The control socket: who may speak there, and how much.
 //!
-//! Each connection has a thread of its own, so that a slow or silent peer holds up nobody but itself. All of it is
+//! A thread serves each connection, so a slow or silent peer delays only itself. All of it is
 //! bounded: connections, the length of a line, the time for one.
 
 use super::Control;

@@ -33,7 +33,7 @@ impl<'a> Tree<'a> {
     /// Makes an object.
     ///
     /// # Errors
-    /// Also if it is there: then it is somebody else's.
+    /// If the object exists, because another program made it; what making it answers.
     pub(super) fn make(&mut self, object: impl AsRef<Path>) -> anyhow::Result<PathBuf> {
         let path = self.path(object);
         if path.exists() {
@@ -73,7 +73,7 @@ pub(super) fn set(object: &Path, attribute: &str, value: &str) -> anyhow::Result
     written.with_context(|| format!("cannot set {} to {value:?}", path.display()))
 }
 
-/// Sets an attribute that nobody but root may read; the value is never shown.
+/// Sets an attribute that only root may read. Errors do not contain the value.
 pub(super) fn set_secret(object: &Path, attribute: &str, value: &str) -> anyhow::Result<()> {
     let path = object.join(attribute);
     fs::set_permissions(&path, Permissions::from_mode(0o600))
