@@ -6,6 +6,7 @@
 
 use crate::service::WorkRef;
 use protocol::client::Slot;
+use protocol::space::DeviceInfo;
 use protocol::{DeviceId, Epoch, HostId, SessionId};
 use ring::local::Notify;
 use ring::time::Instant;
@@ -35,6 +36,8 @@ pub(crate) struct Session {
     pub(crate) node: String,
     pub(crate) epoch: Epoch,
     pub(crate) connection: RefCell<Option<ClientConnection>>,
+    /// Devices that have changed and that its client has not been told of.
+    pub(crate) news: RefCell<BTreeMap<DeviceId, Rc<DeviceInfo>>>,
     /// When the last heartbeat or pulse was answered.
     pub(crate) last_heartbeat: Cell<Instant>,
     pub(crate) life: Cell<Life>,
@@ -70,6 +73,7 @@ impl Session {
             node,
             epoch,
             connection: RefCell::new(None),
+            news: RefCell::default(),
             last_heartbeat: Cell::new(ring::time::now()),
             life: Cell::new(Life::Live),
             gone_at: Cell::new(None),

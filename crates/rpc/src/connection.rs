@@ -1,6 +1,7 @@
 //! A connection after its handshake: calls out, calls in, one reader and one writer task.
 
 use crate::access::Credential;
+use crate::deferred::Deferred;
 use crate::error::RpcError;
 use crate::interface::{Connector, Interface, Side};
 use crate::transport::{self, Transport};
@@ -40,7 +41,7 @@ pub struct Traffic {
 }
 
 /// An own call whose answer is awaited.
-struct Waiting<A> {
+pub(crate) struct Waiting<A> {
     answer: Option<Result<A, RpcError>>,
     waker: Option<Waker>,
 }
@@ -48,14 +49,16 @@ struct Waiting<A> {
 type Awaited<A> = Rc<RefCell<Waiting<A>>>;
 
 /// What becomes of an own call's answer.
-enum Pending<A> {
+pub(crate) enum Pending<A> {
     Awaited(Awaited<A>),
     Then(Box<dyn FnOnce(Result<A, RpcError>)>),
 }
 
-struct Inner<S: Side> {
+pub(crate) struct Inner<S: Side> {
     peer: RefCell<Peer>,
-    pending: RefCell<BTreeMap<u64, Pending<S::Answer>>>,
+    /// A call that goes out before what is queued next.
+    pub(crate) deferred: Deferred<S::Call>,
+    pub(crate) pending: RefCell<BTreeMap<u64, Pending<S::Answer>>>,
     handler: RefCell<Option<Rc<dyn Handler<S>>>>,
     /// Why the connection is closed, once it is.
     reason: RefCell<Option<Rc<str>>>,
@@ -129,6 +132,7 @@ impl<S: Side> Connection<S> {
     pub(crate) fn start(transport: Transport, peer: Peer, handler: Rc<dyn Handler<S>>) -> Self {
         let inner = Rc::new(Inner {
             peer: RefCell::new(peer),
+            deferred: Deferred::default(),
             pending: RefCell::default(),
             handler: RefCell::new(Some(handler)),
             reason: RefCell::new(None),
@@ -216,6 +220,10 @@ impl<S: Side> Connection<S> {
         inner.watch(is_flushed).await;
     }
 
+    pub(crate) fn inner(&self) -> &Inner<S> {
+        &self.0.0
+    }
+
     /// Whether both are clones of one connection.
     pub fn is_same(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
@@ -238,8 +246,19 @@ impl<S: Side> Connection<S> {
 }
 
 impl<S: Side> Inner<S> {
-    /// Lets `queue` encode something and wakes the writer.
+    /// Lets `queue` encode something behind the call that waits, and wakes the writer.
     fn queue<T>(
+        &self,
+        queue: impl FnOnce(&mut Peer) -> Result<T, ConnectionError>,
+    ) -> Result<T, RpcError> {
+        if !ring::mutant!("news-overtaken") {
+            self.queue_deferred();
+        }
+        self.queue_now(queue)
+    }
+
+    /// The same, whatever waits.
+    pub(crate) fn queue_now<T>(
         &self,
         queue: impl FnOnce(&mut Peer) -> Result<T, ConnectionError>,
     ) -> Result<T, RpcError> {
@@ -279,7 +298,7 @@ impl<S: Side> Inner<S> {
         S::WAITS_FOR_READER && self.unsent.holds_calls()
     }
 
-    fn close(&self, reason: &str) {
+    pub(crate) fn close(&self, reason: &str) {
         if self.reason.borrow().is_some() {
             return;
         }

@@ -16,6 +16,7 @@
 
 mod access;
 mod connection;
+mod deferred;
 mod error;
 mod interface;
 mod listener;

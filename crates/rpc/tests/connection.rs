@@ -258,3 +258,27 @@ async fn shaken_hands(
     stream.send_vectored(vec![ring::Chunk::copy_from(&proof)]).await.0.unwrap();
     (stream, peer)
 }
+
+/// Goal: a deferred call comes before the answer that is sent next, with what was known last; and by itself when it
+/// is asked for.
+#[test]
+fn a_deferred_call_is_not_overtaken() {
+    run(async {
+        let notes = Rc::new(Notes::default());
+        let (client, service) = pair(&notes).await;
+        service.defer(|| Push::Reclaim { free_epoch: FreeEpoch(1) });
+        service.defer(|| Push::Devices(vec![]));
+        assert!(notes.0.borrow().is_empty());
+        let seen = Rc::new(Cell::new(usize::MAX));
+        let (noted, by_then) = (Rc::clone(&seen), Rc::clone(&notes));
+        client.call_then(&request(), move |_| noted.set(by_then.0.borrow().len()));
+        client.call(&request(), Some(Duration::from_secs(5))).await.unwrap();
+        assert_eq!(seen.get(), 1, "the answer came before the deferred call");
+        assert_eq!(*notes.0.borrow(), ["push Devices([])"]);
+        service.defer(|| Push::Devices(vec![]));
+        service.send_deferred();
+        service.send_deferred();
+        client.call(&request(), Some(Duration::from_secs(5))).await.unwrap();
+        assert_eq!(notes.0.borrow().len(), 2);
+    });
+}

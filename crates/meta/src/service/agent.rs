@@ -18,6 +18,9 @@ use tls::DataKeyUse;
 /// Devices that one agent may register.
 const DEVICES_MAX: usize = 1024;
 
+/// Messages about changed devices that a session without traffic gets in the time of a heartbeat, at most.
+const NEWS_PER_HEARTBEAT: u32 = 10;
+
 type AgentReply = Reply<Acceptor<Agent>>;
 
 /// One agent's connection.
@@ -142,11 +145,39 @@ impl Shared {
         }
     }
 
-    /// Sends the changed devices to all sessions. It does so at once, because answers that follow on the same
-    /// connections may name these devices, and a client writes only to devices that it knows to be online.
+    /// Sends the changed devices to all sessions: before anything else that a session is sent, because that may name
+    /// these devices, and a client writes only to devices that it knows to be online. Sessions without traffic get the
+    /// changes of a moment together, so hundreds of nodes that start cost each session tens of messages.
     fn tell_devices(self: &Rc<Self>, changed: &BTreeSet<DeviceId>) {
         let infos = self.core.borrow().devices_of(changed);
-        self.tell_sessions(&client::Push::Devices(infos));
+        let infos: Vec<_> = infos.into_iter().map(Rc::new).collect();
+        for session in self.sessions.borrow().all() {
+            // Whoever has no connection asks when it starts, or resumes.
+            let Some(connection) = session.connection() else { continue };
+            let news = infos.iter().map(|info| (info.device, Rc::clone(info)));
+            session.news.borrow_mut().extend(news);
+            let asked = Rc::downgrade(&session);
+            connection.defer(move || {
+                let news = asked.upgrade().map(|session| session.news.take()).unwrap_or_default();
+                client::Push::Devices(news.into_values().map(|info| (*info).clone()).collect())
+            });
+        }
+        self.news_wanted.notify();
+    }
+
+    /// Sends what sessions without traffic were not told, a moment after the first of it.
+    pub(super) async fn send_news(self: Rc<Self>) {
+        loop {
+            self.news_wanted.notified().await;
+            ring::time::sleep(self.times.heartbeat / NEWS_PER_HEARTBEAT).await;
+            for session in self.sessions.borrow().all() {
+                if let Some(connection) = session.connection()
+                    && !ring::mutant!("news-kept")
+                {
+                    connection.send_deferred();
+                }
+            }
+        }
     }
 
     /// Tells all sessions of something that needs no answer.

@@ -82,6 +82,8 @@ impl ClientPeer {
             before.close("the session goes on over another connection");
         }
         *self.session.borrow_mut() = Some(Rc::clone(&session));
+        // `Welcome` tells of all devices.
+        session.news.take();
         let core = self.shared.core.borrow();
         let welcome = Answer::Welcome {
             session: session.id,

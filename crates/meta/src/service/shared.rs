@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(super) agents: Agents,
     pub(super) outbox: RefCell<Vec<Outgoing>>,
     pub(super) flush_wanted: Notify,
+    /// Some session has not been told of changed devices.
+    pub(super) news_wanted: Notify,
     pub(super) reclaim_wanted: Notify,
     /// Flushed since the last sync.
     pub(super) is_unsynced: Cell<bool>,
@@ -110,6 +112,7 @@ impl Shared {
             agents: Agents::new(),
             outbox: RefCell::default(),
             flush_wanted: Notify::new(),
+            news_wanted: Notify::new(),
             reclaim_wanted: Notify::new(),
             is_unsynced: Cell::new(true),
             syncing,
@@ -136,6 +139,7 @@ impl Shared {
             ring::spawn(Rc::clone(self).flush_ticks()),
             ring::spawn(Rc::clone(self).watch_sessions()),
             ring::spawn(Rc::clone(self).renew_admissions()),
+            ring::spawn(Rc::clone(self).send_news()),
             ring::spawn(Rc::clone(self).reclaim_loop()),
         ];
         self.tasks.borrow_mut().extend(tasks);
