@@ -77,9 +77,10 @@ fn configure(
     fs::create_dir(&mount).map_err(Error::io("cannot make", &mount))?;
     let device = device(own, number);
     let text = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
+    let checksum = if pool.has_checksums { "on" } else { "off" };
     let config = format!(
         "name = \"node{number}\"\nmeta = \"{address}\"\nsecret = {}\nmount = {}\n\
-         [[device]]\npath = {}\nsize = {}\n",
+         checksum = \"{checksum}\"\n[[device]]\npath = {}\nsize = {}\n",
         text(secret),
         text(&mount),
         text(&device),

@@ -152,6 +152,8 @@ pub struct Pool {
     pub nodes: u16,
     /// Size of each node's device, a file.
     pub device_bytes: u64,
+    /// Whether mounts make and check checksums of data.
+    pub has_checksums: bool,
 }
 
 /// A device that serves at a known rate.

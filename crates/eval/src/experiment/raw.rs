@@ -94,6 +94,7 @@ pub(super) struct RawLevel {
     pub(super) scheduler: Option<Placed<String>>,
     pub(super) nodes: Option<Placed<u16>>,
     pub(super) device_size: Option<Placed<String>>,
+    pub(super) checksum: Option<Placed<String>>,
     pub(super) enter: Option<String>,
     pub(super) leave: Option<String>,
     pub(super) mpi: Option<String>,

@@ -187,7 +187,15 @@ fn pool(at: At<'_>) -> Result<Pool, Error> {
     };
     let size = raw.device_size.as_ref().ok_or_else(|| at.missing("device-size"))?;
     let device_bytes = at.source.bytes(size, &at.key("device-size"))?;
-    Ok(Pool { nodes, device_bytes })
+    let has_checksums = match &raw.checksum {
+        None => true,
+        Some(given) => {
+            let states = [("on", true), ("off", false)];
+            find(given.get_ref(), &states)
+                .map_err(|why| at.source.error(given, &at.key("checksum"), why))?
+        }
+    };
+    Ok(Pool { nodes, device_bytes, has_checksums })
 }
 
 /// `address` is ADDRESS or ADDRESS:PORT, with brackets around an IPv6 address that has a port.
