@@ -1,7 +1,8 @@
 //! A namespace: a backing with an identity, a write protection and counters.
 
 use crate::ana::AnaGroupId;
-use crate::counts::{Counters, NamespaceCounts, Origin, Tally};
+use crate::counts::{Counter, Counters, NamespaceCounts};
+use crate::rate::{Rate, RateLimits};
 use crate::reservation::Reservations;
 use block::{Backing, DiscardEffect, Geometry};
 use nvme::Nsid;
@@ -27,6 +28,7 @@ pub struct Namespace {
 struct Common {
     is_write_protected: AtomicBool,
     counters: Counters,
+    rate: Rate,
 }
 
 impl Namespace {
@@ -46,13 +48,14 @@ impl Namespace {
             common: Arc::new(Common {
                 is_write_protected: AtomicBool::new(is_read_only),
                 counters: Counters::default(),
+                rate: Rate::default(),
             }),
             reservations: None,
         }
     }
 
     /// Returns the same namespace on another backing, for example with more blocks: identity, write protection,
-    /// reservations and counts are common to both. Give it to
+    /// reservations, limits and counts are common to both. Give it to
     /// [`Subsystem::replace_namespace`](crate::Subsystem::replace_namespace).
     pub fn on_backing(&self, backing: Arc<dyn Backing>) -> Self {
         let geometry = backing.geometry();
@@ -139,18 +142,34 @@ impl Namespace {
         true
     }
 
+    /// How much hosts may do with it in a second, all of them together. A client on the target's own node is not
+    /// limited.
+    pub fn rate_limits(&self) -> RateLimits {
+        self.common.rate.limits()
+    }
+
+    /// Replaces the limits; commands that wait for the former ones follow within a tenth of a second.
+    pub fn set_rate_limits(&self, limits: RateLimits) {
+        self.common.rate.set(limits);
+    }
+
+    pub(crate) fn rate(&self) -> &Rate {
+        &self.common.rate
+    }
+
     /// What it has served.
     pub fn counts(&self) -> NamespaceCounts {
         self.common.counters.snapshot()
     }
 
-    pub(crate) fn count(&self, tally: &Tally, origin: Origin) {
-        self.common.counters.add(tally, origin);
+    /// Where the calling thread counts what it serves.
+    pub(crate) fn counter(&self) -> Counter {
+        self.common.counters.of_thread()
     }
 
-    /// Counts a connection or command that was refused.
+    /// Counts a connection or local command that was refused.
     pub(crate) fn count_refused(&self) {
-        self.count(&Tally { refused: 1, ..Tally::default() }, Origin::Remote);
+        self.common.counters.count_refused();
     }
 }
 

@@ -15,6 +15,7 @@ mod hostile;
 mod life;
 mod model;
 mod proof;
+mod rate;
 mod reconnect;
 mod reservation_hosts;
 mod reservation_model;

@@ -4,17 +4,19 @@ mod resize;
 mod volume;
 
 pub(super) use resize::Resized;
+pub(super) use volume::{OpenPool, open_pool, open_pools};
 
 use super::{identity, size};
 use anyhow::{Context, bail};
 use block::{Backing, FileBacking, FileOptions, Fill, Incarnation, MemoryBacking};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use target::{AnaGroupId, Reservations};
+use target::{AnaGroupId, RateLimits, Reservations};
 use uuid::Uuid;
 
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
@@ -51,6 +53,11 @@ pub(super) struct NamespaceSettings {
     lazy: bool,
     /// The file of reservations that survive a restart.
     reservations: Option<PathBuf>,
+    /// Commands a second, of all hosts together.
+    iops: Option<NonZeroU64>,
+    /// Bytes of data a second, of all hosts together.
+    #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
+    bytes_per_s: Option<u64>,
 }
 
 impl FromStr for NamespaceSettings {
@@ -94,6 +101,8 @@ impl NamespaceSettings {
                 let bytes = size::parse(value)?;
                 self.block_size = Some(bytes.try_into().map_err(|error| wrong(&error))?);
             }
+            "iops" => self.iops = Some(value.parse().map_err(|error| wrong(&error))?),
+            "bytes-per-s" => self.bytes_per_s = Some(size::parse(value)?),
             "reservations" if !value.is_empty() => self.reservations = Some(value.into()),
             "read-only" if value.is_empty() => self.read_only = true,
             "buffered" if value.is_empty() => self.buffered = true,
@@ -106,11 +115,33 @@ impl NamespaceSettings {
             _ => {
                 return Err(format!(
                     "{option:?} is not an option: there are size=, nsid=, uuid=, block-size=, \
-                     ana-group=, reservations=, read-only, buffered, shared and lazy"
+                     ana-group=, reservations=, iops=, bytes-per-s=, read-only, buffered, shared and lazy"
                 ));
             }
         }
         Ok(())
+    }
+
+    /// Whether it is this volume of the pool at a canonical path.
+    pub(super) fn is_the_volume(&self, pool: &Path, name: &str) -> bool {
+        let own = self.volume.as_deref().and_then(|text| volume::split(text).ok());
+        own.is_some_and(|own| own.1 == name && own.0.canonicalize().is_ok_and(|it| it == pool))
+    }
+
+    /// What hosts may do with it in a second.
+    ///
+    /// # Errors
+    /// If that is nothing.
+    pub(super) fn rate_limits(&self) -> anyhow::Result<RateLimits> {
+        if self.bytes_per_s == Some(0) {
+            bail!("bytes-per-s must be at least 1; leave it out for no limit");
+        }
+        Ok(RateLimits { commands: self.iops.map(NonZeroU64::get), bytes: self.bytes_per_s })
+    }
+
+    /// Sets what hosts may do with it in a second.
+    pub(super) fn set_rate_limits(&mut self, limits: RateLimits) {
+        (self.iops, self.bytes_per_s) = (limits.commands.and_then(NonZeroU64::new), limits.bytes);
     }
 
     /// Whether its blocks outlive the target.
@@ -331,6 +362,9 @@ mod tests {
         assert_eq!(reserved.reservations, Some("/var/r".into()));
         let device: NamespaceSettings = "/dev/x".parse().unwrap();
         assert_eq!(device.path, Some("/dev/x".into()));
+        let limited: NamespaceSettings = "memory:1G,iops=500,bytes-per-s=10M".parse().unwrap();
+        let limits = RateLimits { commands: Some(500), bytes: Some(10 << 20) };
+        assert_eq!(limited.rate_limits().unwrap(), limits);
         let volume: NamespaceSettings = "volume:/a/pool/one,nsid=2,buffered".parse().unwrap();
         assert_eq!(volume.volume.as_deref(), Some("/a/pool/one"));
         assert!(volume.is_persistent() && volume.buffered);
@@ -346,6 +380,8 @@ mod tests {
             "file:a,colour=red",
             "memory:1G,nsid=x",
             "file:a,reservations=",
+            "file:a,iops=0",
+            "file:a,bytes-per-s=fast",
         ] {
             assert!(wrong.parse::<NamespaceSettings>().is_err(), "{wrong}");
         }
