@@ -4,11 +4,12 @@ use crate::ana::AnaGroupId;
 use crate::counts::{Counter, Counters, NamespaceCounts};
 use crate::rate::{Rate, RateLimits};
 use crate::reservation::Reservations;
+use crate::subsystem::HostAccess;
 use block::{Backing, DiscardEffect, Geometry};
-use nvme::Nsid;
+use nvme::{Nqn, Nsid};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// What a subsystem exports under one identifier.
 pub struct Namespace {
@@ -24,11 +25,13 @@ pub struct Namespace {
 }
 
 /// What a namespace keeps when it is resized.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Common {
     is_write_protected: AtomicBool,
     counters: Counters,
     rate: Rate,
+    /// The hosts that see it.
+    hosts: RwLock<HostAccess>,
 }
 
 impl Namespace {
@@ -49,6 +52,7 @@ impl Namespace {
                 is_write_protected: AtomicBool::new(is_read_only),
                 counters: Counters::default(),
                 rate: Rate::default(),
+                hosts: RwLock::new(HostAccess::Any),
             }),
             reservations: None,
         }
@@ -140,6 +144,27 @@ impl Namespace {
         }
         self.common.is_write_protected.store(is_protected, Ordering::SeqCst);
         true
+    }
+
+    /// The same for some of the hosts that may connect to its subsystem: others do not see it.
+    #[must_use]
+    pub fn with_hosts(self, hosts: HostAccess) -> Self {
+        self.set_hosts(hosts);
+        self
+    }
+
+    /// The hosts that see it.
+    pub fn hosts(&self) -> HostAccess {
+        self.common.hosts.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_hosts(&self, hosts: HostAccess) {
+        *self.common.hosts.write().unwrap_or_else(PoisonError::into_inner) = hosts;
+    }
+
+    /// Whether a host sees it. A host without a name sees what all see.
+    pub(crate) fn is_for(&self, host: Option<&Nqn>) -> bool {
+        self.common.hosts.read().unwrap_or_else(PoisonError::into_inner).allows(host)
     }
 
     /// How much hosts may do with it in a second, all of them together. A client on the target's own node is not

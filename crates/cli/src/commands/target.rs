@@ -127,7 +127,7 @@ pub(crate) struct TargetArgs {
         help = "A namespace: file:PATH[,size=4G], memory:512M, \
         volume:POOL/NAME or a block device; with options nsid=N, uuid=UUID, block-size=BYTES, ana-group=N, read-only, \
         buffered, shared (with other targets that have it as shared too; see docs/paths.md), lazy (reserves memory as \
-        it is written, not at the start), iops=N and bytes-per-s=SIZE (what all hosts together may do with it in a \
+        it is written, not at the start), host=NQN (a host that sees it, may be repeated; without, all that may connect), iops=N and bytes-per-s=SIZE (what all hosts together may do with it in a \
         second), reservations=FILE (hosts can have reservations survive a restart; FILE \
         keeps them); may be repeated"
     )]
@@ -473,6 +473,7 @@ async fn namespace_of(
     let group = ana::group(settings.ana_group)?;
     let namespace =
         Namespace::new(nsid, uuid.into_bytes(), backing, settings.read_only).with_ana_group(group);
+    let namespace = namespace.with_hosts(settings.hosts()?);
     namespace.set_rate_limits(settings.rate_limits()?);
     if settings.is_shared() {
         // What one target knows of reservations, another that shares the store does not.

@@ -151,7 +151,7 @@ impl Executor {
     fn reopen(&mut self) {
         let subsystem = self.queue.association().subsystem();
         self.generation = subsystem.generation();
-        let namespaces = subsystem.namespaces();
+        let namespaces = self.queue.association().namespaces();
         // Indices of commands in flight must stay true.
         let mut known: BTreeMap<*const Namespace, usize> = BTreeMap::new();
         for (index, open) in self.open.iter_mut().enumerate() {

@@ -13,6 +13,7 @@ mod fair;
 mod features;
 mod hostile;
 mod life;
+mod masking;
 mod model;
 mod proof;
 mod rate;

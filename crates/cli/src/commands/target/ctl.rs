@@ -136,8 +136,10 @@ enum NamespaceCommand {
     /// Limit what all hosts together may do with a namespace in a second.
     ///
     /// Commands beyond a limit wait; hosts see longer latencies and no errors.
-    #[command(after_help = "Examples:\n  tsumugi target ctl namespace limit 1 --iops 5000 --bytes-per-s 200M\n  \
-        tsumugi target ctl namespace limit 1 --iops none --bytes-per-s none")]
+    #[command(
+        after_help = "Examples:\n  tsumugi target ctl namespace limit 1 --iops 5000 --bytes-per-s 200M\n  \
+        tsumugi target ctl namespace limit 1 --iops none --bytes-per-s none"
+    )]
     Limit {
         /// Identifier
         #[arg(value_name = "NSID")]
@@ -148,6 +150,29 @@ enum NamespaceCommand {
         /// Bytes of data a second
         #[arg(long, value_name = "SIZE|none", value_parser = bytes_limit)]
         bytes_per_s: LimitArg,
+        #[command(flatten)]
+        subsystem: SubsystemArg,
+    },
+    /// Set which of the hosts that may connect see a namespace.
+    ///
+    /// Others neither list nor reach it. Hosts that see it from now on, or no longer, get an event.
+    #[command(
+        after_help = "Examples:\n  tsumugi target ctl namespace hosts 2 HOSTNQN OTHERNQN\n  \
+        tsumugi target ctl namespace hosts 2 --any"
+    )]
+    Hosts {
+        /// Identifier
+        #[arg(value_name = "NSID")]
+        nsid: u32,
+        /// Hosts that see it
+        #[arg(value_name = "HOSTNQN", required_unless_present_any = ["any", "none"])]
+        hosts: Vec<Nqn>,
+        /// All hosts that may connect see it
+        #[arg(long, conflicts_with_all = ["hosts", "none"])]
+        any: bool,
+        /// No host sees it
+        #[arg(long, conflicts_with = "hosts")]
+        none: bool,
         #[command(flatten)]
         subsystem: SubsystemArg,
     },
@@ -386,6 +411,11 @@ impl NamespaceCommand {
                 nsid: *nsid,
                 size: size.clone(),
                 shrink: *shrink,
+            },
+            Self::Hosts { nsid, hosts, any, subsystem, .. } => Request::NamespaceHosts {
+                subsystem: subsystem.name(),
+                nsid: *nsid,
+                hosts: (!any).then(|| hosts.iter().map(Nqn::to_string).collect()),
             },
             Self::Limit { nsid, iops, bytes_per_s, subsystem } => Request::NamespaceLimit {
                 subsystem: subsystem.name(),

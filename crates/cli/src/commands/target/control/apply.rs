@@ -384,8 +384,14 @@ impl Control {
         closing
     }
 
-    /// Sets limits of rates.
+    /// Sets which hosts see namespaces, and limits of rates.
     fn change_limits(&self, difference: &Difference, report: &mut Report) {
+        for (name, nsid, hosts) in &difference.masks {
+            let Some(subsystem) = self.target.subsystem(name) else { continue };
+            if subsystem.set_namespace_hosts(*nsid, hosts.clone()) {
+                report.changes.push(format!("the hosts that see {nsid} of {name} were changed"));
+            }
+        }
         for (name, nsid, limits) in &difference.limits {
             let namespace = self.target.subsystem(name).and_then(|it| it.namespace(*nsid));
             let Some(namespace) = namespace else { continue };

@@ -9,7 +9,7 @@ use nvme::{Nqn, Nsid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use target::{HostProof, HostTls, RateLimits};
+use target::{HostAccess, HostProof, HostTls, RateLimits};
 
 /// What the target should be.
 pub(super) struct Wanted {
@@ -90,6 +90,8 @@ pub(super) struct Difference {
     pub(super) subsystems_added: Vec<usize>,
     pub(super) subsystems_removed: Vec<Nqn>,
     pub(super) namespaces: Vec<(Nqn, NamespaceStep)>,
+    /// Namespaces that other hosts see.
+    pub(super) masks: Vec<(Nqn, Nsid, HostAccess)>,
     /// Namespaces with other limits of their rate.
     pub(super) limits: Vec<(Nqn, Nsid, RateLimits)>,
     /// Subsystems whose hosts differ, by indices of the settings.
@@ -180,6 +182,9 @@ impl Difference {
             };
             if settings.rate_limits()? != old.rate_limits()? {
                 self.limits.push((name.clone(), id, settings.rate_limits()?));
+            }
+            if settings.hosts()? != old.hosts()? {
+                self.masks.push((name.clone(), id, settings.hosts()?));
             }
             let explicit = wanted.resized.as_ref().filter(|it| (&it.0, it.1) == (name, id));
             let bytes = match explicit {
@@ -330,6 +335,8 @@ mod tests {
         let limited = of(&TEXT.replace("size = \"1M\"", "size = \"1M\"\niops = 5"));
         assert_eq!((steps(&limited), limited.limits.len()), (String::new(), 1));
         assert_eq!(limited.limits[0].2, RateLimits { commands: Some(5), bytes: None });
+        let masked = of(&TEXT.replace("size = \"1M\"", "size = \"1M\"\nhosts = []"));
+        assert_eq!((steps(&masked), masked.masks.len()), (String::new(), 1));
         let protected = of(&TEXT.replace("size = \"1M\"", "size = \"1M\"\nread_only = true"));
         assert_eq!(steps(&protected), "a-2 a+2");
         assert_eq!(protected.paths_removed, [PathBuf::from("/x")].into());

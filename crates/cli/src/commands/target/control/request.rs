@@ -38,6 +38,8 @@ pub(in crate::commands) enum Request {
         #[serde(default)]
         shrink: bool,
     },
+    /// Sets the hosts that see a namespace, of those that may connect; all without a list.
+    NamespaceHosts { subsystem: Option<String>, nsid: u32, hosts: Option<Vec<String>> },
     /// Limits what all hosts together may do with a namespace in a second; a limit that is left out goes.
     NamespaceLimit {
         subsystem: Option<String>,
@@ -208,11 +210,18 @@ impl Wanted {
         if limits.commands == Some(0) || limits.bytes == Some(0) {
             bail!("a limit is at least 1; none takes it away");
         }
+        self.namespace(subsystem, nsid)?.set_rate_limits(limits);
+        Ok(())
+    }
+
+    fn namespace(
+        &mut self,
+        subsystem: Option<&str>,
+        nsid: u32,
+    ) -> anyhow::Result<&mut NamespaceSettings> {
         let namespaces = &mut self.subsystem(subsystem)?.namespaces;
         let namespace = namespaces.iter_mut().find(|it| it.nsid == Some(nsid));
-        let namespace = namespace.with_context(|| format!("there is no {}", Nsid(nsid)))?;
-        namespace.set_rate_limits(limits);
-        Ok(())
+        namespace.with_context(|| format!("there is no {}", Nsid(nsid)))
     }
 
     fn add_host(
@@ -296,6 +305,11 @@ impl Wanted {
                 let bytes = text.as_deref().map(size).transpose()?;
                 wanted.resize_namespace(subsystem.as_deref(), *nsid, bytes)?;
                 wanted.may_shrink = *shrink;
+            }
+            Request::NamespaceHosts { subsystem, nsid, hosts } => {
+                let namespace = wanted.namespace(subsystem.as_deref(), *nsid)?;
+                namespace.set_hosts(hosts.clone());
+                namespace.hosts()?;
             }
             Request::NamespaceLimit { subsystem, nsid, iops, bytes_per_s } => {
                 let bytes = bytes_per_s.as_deref().map(size).transpose()?;
@@ -473,6 +487,7 @@ mod tests {
             (r#"{"do":"namespace-resize","nsid":1}"#, "give the size"),
             (r#"{"do":"namespace-resize","nsid":1,"size":"big"}"#, "is not a size"),
             (r#"{"do":"namespace-limit","nsid":1,"iops":0}"#, "at least 1"),
+            (r#"{"do":"namespace-hosts","nsid":1,"hosts":["x"]}"#, "no NQN"),
             (r#"{"do":"namespace-limit","nsid":2,"iops":5}"#, "there is no"),
             (r#"{"do":"host-add","host":"nqn.2026-01.io.tsumugi:a"}"#, "already"),
             (

@@ -8,7 +8,7 @@ use metrics::Family;
 use nvme::log_page::AnaState;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use target::{AnaGroupId, Limits, Namespace, Subsystem};
+use target::{AnaGroupId, HostAccess, Limits, Namespace, Subsystem};
 
 impl Control {
     /// The target, its subsystems and its bounds.
@@ -90,6 +90,7 @@ fn subsystem(subsystem: &Subsystem, live: &Live) -> Value {
                 "size_bytes": namespace.blocks() << namespace.block_shift(),
                 "block_bytes": 1_u64 << namespace.block_shift(),
                 "read_only": namespace.is_write_protected(),
+                "hosts": names(&namespace.hosts()),
                 "iops_max": namespace.rate_limits().commands,
                 "bytes_per_s_max": namespace.rate_limits().bytes,
                 "ana_group": reports_ana.then(|| namespace.ana_group().get()),
@@ -98,19 +99,21 @@ fn subsystem(subsystem: &Subsystem, live: &Live) -> Value {
             })
         })
         .collect();
-    let hosts = match subsystem.access() {
-        target::HostAccess::Any => None,
-        target::HostAccess::List(hosts) => {
-            Some(hosts.iter().map(|host| host.as_str().to_owned()).collect::<Vec<_>>())
-        }
-    };
     json!({
         "nqn": subsystem.nqn().as_str(),
         "serial": subsystem.serial(),
-        "hosts": hosts,
+        "hosts": names(&subsystem.access()),
         "ana": reports_ana.then_some(ana),
         "namespaces": namespaces,
     })
+}
+
+/// The names of hosts; [`None`] stands for all.
+fn names(access: &HostAccess) -> Option<Vec<String>> {
+    match access {
+        HostAccess::Any => None,
+        HostAccess::List(hosts) => Some(hosts.iter().map(|it| it.as_str().to_owned()).collect()),
+    }
 }
 
 fn limits(limits: &Limits) -> Value {

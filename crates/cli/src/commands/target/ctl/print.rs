@@ -98,6 +98,11 @@ fn show_subsystem(subsystem: &Value, keyed: &Value) {
             namespace["counts"]["commands"],
             namespace["counts"]["media_errors"],
         );
+        if let Some(hosts) = namespace["hosts"].as_array() {
+            let names: Vec<&str> = hosts.iter().map(text).collect();
+            let names = if names.is_empty() { "no host".to_owned() } else { names.join(", ") };
+            println!("    only {names} may see it");
+        }
     }
 }
 

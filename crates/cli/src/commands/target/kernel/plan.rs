@@ -72,6 +72,9 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
             if namespace.rate_limits()? != target::RateLimits::default() {
                 return Err(refused("iops= and bytes-per-s="));
             }
+            if namespace.hosts()? != target::HostAccess::Any {
+                return Err(refused("host= of a namespace"));
+            }
             if namespace.is_shared() {
                 return Err(refused("shared"));
             }

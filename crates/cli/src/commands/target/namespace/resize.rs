@@ -74,11 +74,12 @@ impl NamespaceSettings {
         self.size = None;
     }
 
-    /// Whether the other is the same namespace, though it may have another size and other limits.
+    /// Whether the other is the same namespace, though it may have another size, other limits and other hosts.
     pub(in crate::commands::target) fn is_same_but_size(&self, other: &Self) -> bool {
         let bare = |it: &Self| {
             let mut bare = Self { memory: it.memory.map(|_| 0), size: None, ..it.clone() };
             bare.set_rate_limits(RateLimits::default());
+            bare.set_hosts(None);
             bare
         };
         bare(self) == bare(other)
