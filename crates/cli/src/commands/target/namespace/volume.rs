@@ -73,8 +73,8 @@ pub(in crate::commands::target) struct OpenPool {
 pub(in crate::commands::target) fn open_pool(path: &Path) -> anyhow::Result<OpenPool> {
     let path = canonical(path)?;
     let pools = pools();
-    let known = pools.iter().filter(|known| known.path == path);
-    let Some(pool) = known.filter_map(|known| known.pool.upgrade()).next() else {
+    let mut known = pools.iter().filter(|known| known.path == path);
+    let Some(pool) = known.find_map(|known| known.pool.upgrade()) else {
         bail!("the target exports no volume of {}", path.display());
     };
     drop(pools);
