@@ -220,8 +220,10 @@ impl Backing for FileBacking {
     }
 
     fn attach(&self) -> Rc<dyn Device> {
-        let flushes = FlushGroup::new(self.file.clone(), Arc::clone(&self.flushes));
-        Rc::new(FileDevice { backing: self.clone(), flushes: Rc::new(flushes) })
+        // Each command counts a reference to the file; the devices of other threads count elsewhere.
+        let file = self.file.apart();
+        let flushes = FlushGroup::new(file.clone(), Arc::clone(&self.flushes));
+        Rc::new(FileDevice { backing: Self { file, ..self.clone() }, flushes: Rc::new(flushes) })
     }
 
     fn resized(&self, size: u64) -> Result<Arc<dyn Backing>, Error> {

@@ -72,7 +72,8 @@ impl Backing for MemoryBacking {
     }
 
     fn attach(&self) -> Rc<dyn Device> {
-        Rc::new(self.clone())
+        // Each view of the memory counts its references; the devices of other threads count elsewhere.
+        Rc::new(Self { region: self.region.apart(), ..self.clone() })
     }
 
     fn resized(&self, size: u64) -> Result<Arc<dyn Backing>, Error> {

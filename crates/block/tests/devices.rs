@@ -472,3 +472,42 @@ fn a_file_is_shared_by_those_that_share_it() {
         drop(alone);
     });
 }
+
+/// Goal: commands of one device write to no count of references that the devices of other threads write to.
+#[test]
+fn devices_count_references_apart() {
+    run(async {
+        let memory = MemoryBacking::new(1 << 20, 512).unwrap();
+        let devices = [memory.attach(), memory.attach()];
+        let before = memory.region().references();
+        let mut views = Vec::new();
+        for device in &devices {
+            for at in 0..20 {
+                views.push(device.read(at * 512, 512).await.unwrap());
+            }
+        }
+        assert_eq!(memory.region().references(), before);
+        drop((devices, memory));
+        assert!(views.iter().all(|view| view.to_bytes().iter().all(|byte| *byte == 0)));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let options = FileOptions {
+            block_size: Some(512),
+            direct: false,
+            preallocated: false,
+            incarnation: Incarnation::random(),
+        };
+        let file = FileBacking::open(&path, &options).unwrap();
+        let devices = [file.attach(), file.attach()];
+        let before = file.file().handle().references();
+        let reads: Vec<_> = devices
+            .iter()
+            .flat_map(|device| (0..20).map(move |at| device.read(at * 512, 512)))
+            .collect();
+        assert_eq!(file.file().handle().references(), before, "while 40 reads are under way");
+        for read in reads {
+            assert_eq!(read.await.unwrap().to_bytes()[0], 7);
+        }
+    });
+}

@@ -74,6 +74,12 @@ impl File {
         Self { handle }
     }
 
+    /// Returns the same open file with a count of references of its own; see [`Handle::apart`].
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { handle: self.handle.apart() }
+    }
+
     /// The handle, for operations that this type lacks.
     pub fn handle(&self) -> &Handle {
         &self.handle

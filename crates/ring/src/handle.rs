@@ -21,7 +21,7 @@ pub(crate) enum HandleInner {
 /// A descriptor, and what engines have learned of it.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
-    pub(crate) fd: OwnedFd,
+    pub(crate) fd: Arc<OwnedFd>,
     /// Distinguishes it from descriptors that had the same number before.
     pub(crate) id: u64,
     /// Bits of the epoll engine; 0 while it knows nothing.
@@ -49,7 +49,26 @@ impl Handle {
     pub fn from_fd(fd: OwnedFd) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::new(HandleInner::Fd(Descriptor { fd, id, nature: AtomicU8::new(0) })))
+        Self(Arc::new(HandleInner::Fd(Descriptor {
+            fd: Arc::new(fd),
+            id,
+            nature: AtomicU8::new(0),
+        })))
+    }
+
+    /// Returns another owner of the same descriptor, whose clones count in memory of their own. Each operation clones its
+    /// handle, so a thread with such an owner writes to no cache line that the operations of other threads write to.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        let HandleInner::Fd(Descriptor { fd, id, nature }) = &*self.0 else { return self.clone() };
+        let nature = AtomicU8::new(nature.load(Ordering::Relaxed));
+        let descriptor = Descriptor { fd: Arc::clone(fd), id: *id, nature };
+        Self(Arc::new(HandleInner::Fd(descriptor)))
+    }
+
+    /// How many clones have the count of this one, operations that run included.
+    pub fn references(&self) -> usize {
+        Arc::strong_count(&self.0)
     }
 
     /// The descriptor with what is known of it; `None` for a simulated object.

@@ -100,6 +100,18 @@ impl Region {
         Ok((0..whole_len / len).map(|index| whole.part(index * len, len)).collect())
     }
 
+    /// Returns the same memory with a count of references of its own. A thread that takes its slices from such a region
+    /// writes to no cache line that the slices of other threads write to.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        self.part(0, self.len())
+    }
+
+    /// How many regions and slices have the count of references of this one.
+    pub fn references(&self) -> usize {
+        Arc::strong_count(&self.mapping)
+    }
+
     /// A range as a region with users of its own.
     fn part(&self, offset: usize, len: usize) -> Self {
         self.check(offset, len);
@@ -115,10 +127,10 @@ impl Region {
         self.mapping.len
     }
 
-    /// Whether no other region or slice refers to the memory. While that holds it stays so, because
+    /// Whether no other region or slice refers to the memory by this count ([`Region::apart`] makes another). While that holds it stays so, because
     /// only the existing ones make new ones.
     pub fn is_unique(&self) -> bool {
-        let is_unique = Arc::strong_count(&self.mapping) == 1;
+        let is_unique = self.references() == 1;
         // What the last other owner did to the memory happened before this.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         is_unique
@@ -365,6 +377,11 @@ mod tests {
         last.copy_in((1 << 20) - 3, b"end");
         drop(regions);
         assert_eq!(last.range((1 << 20) - 3, 3).to_buffer()[..], *b"end");
+        let (other, before) = (last.apart(), last.references());
+        let slices = [other.slice(0, 1), other.slice(1, 1)];
+        assert_eq!((other.references(), last.references()), (3, before));
+        drop((slices, last));
+        assert_eq!(other.range((1 << 20) - 3, 3).to_buffer()[..], *b"end", "it keeps the memory");
         assert!(Region::in_huge_pages(0).is_err() && Region::in_huge_pages(usize::MAX).is_err());
     }
 

@@ -170,12 +170,17 @@ impl Subsystem {
         self.ana.as_ref().map_or(0, |ana| ana.generation() + self.generation())
     }
 
-    /// The ANA log page (base 5.1.12.1.13), with the generation that it shows at least. `is_groups_only`: no
-    /// namespace identifiers (RGO).
-    pub(crate) fn ana_page(&self, ana: &AnaGroups, is_groups_only: bool) -> (Vec<u8>, u64) {
+    /// The ANA log page (base 5.1.12.1.13) of the namespaces that a host sees, with the generation that it shows at
+    /// least. `is_groups_only`: no namespace identifiers (RGO).
+    pub(crate) fn ana_page(
+        &self,
+        ana: &AnaGroups,
+        seen: &[Arc<Namespace>],
+        is_groups_only: bool,
+    ) -> (Vec<u8>, u64) {
         let generation = self.ana_generation();
         let mut members: BTreeMap<AnaGroupId, Vec<u32>> = BTreeMap::new();
-        for namespace in self.namespaces() {
+        for namespace in seen {
             members.entry(namespace.ana_group()).or_default().push(namespace.nsid().get());
         }
         let header = AnaHeader {

@@ -44,6 +44,12 @@ impl Budget {
         self.is_short.load(Ordering::Relaxed)
     }
 
+    /// Whether at most a quarter is in use, what idle connections keep included: so these never have more than that
+    /// together, and the longest transfer, of which the budget holds four, always finds room.
+    fn has_plenty(&self) -> bool {
+        self.used_bytes() <= self.bytes_max / 4 && !self.is_short()
+    }
+
     /// Takes `bytes`, if there is room for a connection that has none yet (`is_first`) or has some.
     pub(crate) fn take(&self, bytes: usize, is_first: bool) -> bool {
         let most = if is_first { self.bytes_max } else { self.bytes_max / 2 };
@@ -85,37 +91,52 @@ impl Budget {
     }
 }
 
-/// What one connection has of the budget: at least what it uses, and a little more, so that the
-/// connections of different cores seldom meet at the budget's counter.
+/// What one connection has of the budget: at least what it uses, and a little more, also while it uses nothing, so
+/// that the connections of different cores seldom meet at the budget's counter.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,
     bytes: usize,
+    /// Of these, bytes that commands use.
+    used: usize,
 }
 
 impl Share {
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
-        Self { budget: Arc::clone(budget), bytes: 0 }
+        Self { budget: Arc::clone(budget), bytes: 0, used: 0 }
     }
 
     /// Grows the share to cover `used` bytes, if there is room.
     pub(crate) fn cover(&mut self, used: usize) -> bool {
         let Some(missing) = used.checked_sub(self.bytes).filter(|missing| *missing > 0) else {
+            self.used = used;
             return true;
         };
-        let is_first = self.bytes == 0;
+        // What an idle connection keeps does not count: its next command is as good as that of one that has none.
+        let is_first = self.used == 0;
         for more in [missing.max(STEP_BYTES), missing] {
             if self.budget.take(more, is_first) {
                 self.bytes += more;
+                self.used = used;
                 return true;
             }
         }
         false
     }
 
-    /// Gives back what is far beyond `used` bytes, and all if none is used.
+    /// Gives back what is far beyond `used` bytes, and all if none is used and much of the budget is taken. As long as
+    /// little is, a share keeps a step: otherwise each command of a queue pair with one at a time would write
+    /// to the counter that all cores share.
     pub(crate) fn shrink(&mut self, used: usize) {
         assert!(self.bytes >= used, "{used} bytes are used, of {} that are covered", self.bytes);
+        self.used = used;
+        if used == 0 && self.bytes <= STEP_BYTES && self.budget.has_plenty() {
+            return;
+        }
+        self.give_back(used);
+    }
+
+    fn give_back(&mut self, used: usize) {
         let kept = if used == 0 { 0 } else { used + STEP_BYTES };
         if used == 0 || self.bytes > kept + STEP_BYTES {
             self.budget.give(self.bytes - kept.min(self.bytes));
@@ -126,7 +147,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.shrink(0);
+        self.give_back(0);
     }
 }
 
@@ -179,6 +200,41 @@ mod tests {
         assert_eq!(budget.used_bytes(), 4 * STEP_BYTES - 1);
         share.shrink(0);
         drop(other);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    /// Goal: commands one after the other do not touch the common counter; idle shares have at most a quarter of the
+    /// budget together, and none while memory is short.
+    #[test]
+    fn idle_shares_keep_little() {
+        let budget = Arc::new(Budget::new(16 * STEP_BYTES));
+        let mut shares: Vec<Share> = (0..10).map(|_| Share::new(&budget)).collect();
+        for round in 0..3 {
+            for share in &mut shares {
+                assert!(share.cover(4096));
+                share.shrink(0);
+            }
+            assert_eq!(budget.used_bytes(), 4 * STEP_BYTES, "round {round}");
+        }
+        for _ in 0..100 {
+            assert!(shares[0].cover(STEP_BYTES) && budget.used_bytes() == 4 * STEP_BYTES);
+            shares[0].shrink(0);
+            assert_eq!(budget.used_bytes(), 4 * STEP_BYTES);
+        }
+        let waker = Waker::from(Arc::new(Count(AtomicU32::new(0))));
+        budget.wait(&waker);
+        shares[0].shrink(0);
+        assert_eq!(budget.used_bytes(), 3 * STEP_BYTES, "others wait");
+        let mut large = Share::new(&budget);
+        assert!(large.cover(13 * STEP_BYTES), "idle shares leave room for the longest transfers");
+        assert!(!shares[1].cover(2 * STEP_BYTES));
+        large.shrink(0);
+        assert!(
+            large.cover(11 * STEP_BYTES) && shares[1].cover(3 * STEP_BYTES),
+            "it uses none yet"
+        );
+        assert!(!shares[1].cover(4 * STEP_BYTES), "and has some now");
+        drop((large, shares));
         assert_eq!(budget.used_bytes(), 0);
     }
 }

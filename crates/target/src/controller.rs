@@ -15,6 +15,7 @@ mod reservation;
 pub use event::EventKind;
 
 use crate::limits::Limits;
+use crate::namespace::Namespace;
 use crate::queue_pair::Tag;
 use crate::reservation::NoticeLog;
 use crate::signal::{self, Signal};
@@ -27,7 +28,7 @@ use nvme::log_page::ErrorEntry;
 use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::property::{Capabilities, Configuration, ControllerStatus};
 use nvme::sgl::Sgl;
-use nvme::{ControllerId, HostId, Nqn, Status, SubmissionQueueEntry, U16, U32, U64};
+use nvme::{ControllerId, HostId, Nqn, Nsid, Status, SubmissionQueueEntry, U16, U32, U64};
 use reservation::Later;
 use ring::Buffer;
 use ring::time::Instant;
@@ -178,6 +179,16 @@ impl Association {
         }
     }
 
+    /// The namespaces that the host sees.
+    pub(crate) fn namespaces(&self) -> Vec<Arc<Namespace>> {
+        self.subsystem.namespaces_for(self.host_name())
+    }
+
+    /// A namespace, if the host sees it.
+    pub(crate) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
+        self.subsystem.namespace(nsid).filter(|it| it.is_for(self.host_name()))
+    }
+
     /// Notes that a command came (traffic based keep alive).
     pub(crate) fn note_traffic(&self) {
         if !self.had_traffic.load(Ordering::Relaxed) {
@@ -319,6 +330,7 @@ impl Controller {
             notices: Mutex::default(),
             waiters: Mutex::default(),
         });
+        let events = Events::new(&association, target);
         Self {
             target: Arc::clone(target),
             association,
@@ -326,7 +338,7 @@ impl Controller {
             status: ControllerStatus::default(),
             keep_alive: Duration::ZERO,
             deadline: None,
-            events: Events::new(subsystem, target),
+            events,
             thresholds: Thresholds::default(),
             later: Later::default(),
             timestamp_offset_ms: 0,

@@ -7,6 +7,7 @@
 mod connection;
 mod cores;
 mod execute;
+mod limit;
 mod listen;
 mod pace;
 mod plan;

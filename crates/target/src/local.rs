@@ -5,7 +5,7 @@
 //! fence works the same for near and far hosts.
 
 use crate::admission::{Admissions, Lane, Permit, Refusal};
-use crate::counts::{Origin, Tally};
+use crate::counts::{Counter, Origin, Tally};
 use crate::namespace::Namespace;
 use crate::signal::Signal;
 use block::{Access, Backing, Device, Error, Geometry, Incarnation, IoFuture};
@@ -69,6 +69,7 @@ impl Backing for LocalAccess {
     fn attach(&self) -> Rc<dyn Device> {
         Rc::new(LocalDevice {
             inner: self.namespace.backing().attach(),
+            counter: self.namespace.counter(),
             access: self.clone(),
             lane: std::cell::RefCell::new(None),
             signal: Arc::default(),
@@ -81,6 +82,7 @@ impl Backing for LocalAccess {
 struct LocalDevice {
     inner: Rc<dyn Device>,
     access: LocalAccess,
+    counter: Counter,
     lane: std::cell::RefCell<Option<Lane>>,
     signal: Arc<Signal>,
 }
@@ -116,14 +118,14 @@ impl LocalDevice {
         // A memory device is done already: then nothing has to be kept alive.
         let mut cx = Context::from_waker(Waker::noop());
         if let Poll::Ready(result) = Pin::new(&mut work).poll(&mut cx) {
-            self.access.namespace.count(&tally(access, len, &result), Origin::Local);
+            self.counter.add(&tally(access, len, &result), Origin::Local);
             return IoFuture::ready(result);
         }
-        let namespace = Arc::clone(&self.access.namespace);
+        let counter = self.counter.clone();
         // The caller may drop its future; the permit must outlive the device's work all the same.
         let task = ring::spawn(async move {
             let result = work.await;
-            namespace.count(&tally(access, len, &result), Origin::Local);
+            counter.add(&tally(access, len, &result), Origin::Local);
             drop(permit);
             result
         });

@@ -1,13 +1,15 @@
 //! A namespace: a backing with an identity, a write protection and counters.
 
 use crate::ana::AnaGroupId;
-use crate::counts::{Counters, NamespaceCounts, Origin, Tally};
+use crate::counts::{Counter, Counters, NamespaceCounts};
+use crate::rate::{Rate, RateLimits};
 use crate::reservation::Reservations;
+use crate::subsystem::HostAccess;
 use block::{Backing, DiscardEffect, Geometry};
-use nvme::Nsid;
+use nvme::{Nqn, Nsid};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// What a subsystem exports under one identifier.
 pub struct Namespace {
@@ -23,10 +25,13 @@ pub struct Namespace {
 }
 
 /// What a namespace keeps when it is resized.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Common {
     is_write_protected: AtomicBool,
     counters: Counters,
+    rate: Rate,
+    /// The hosts that see it.
+    hosts: RwLock<HostAccess>,
 }
 
 impl Namespace {
@@ -46,13 +51,15 @@ impl Namespace {
             common: Arc::new(Common {
                 is_write_protected: AtomicBool::new(is_read_only),
                 counters: Counters::default(),
+                rate: Rate::default(),
+                hosts: RwLock::new(HostAccess::Any),
             }),
             reservations: None,
         }
     }
 
     /// Returns the same namespace on another backing, for example with more blocks: identity, write protection,
-    /// reservations and counts are common to both. Give it to
+    /// reservations, limits and counts are common to both. Give it to
     /// [`Subsystem::replace_namespace`](crate::Subsystem::replace_namespace).
     pub fn on_backing(&self, backing: Arc<dyn Backing>) -> Self {
         let geometry = backing.geometry();
@@ -139,18 +146,55 @@ impl Namespace {
         true
     }
 
+    /// The same for some of the hosts that may connect to its subsystem: others do not see it.
+    #[must_use]
+    pub fn with_hosts(self, hosts: HostAccess) -> Self {
+        self.set_hosts(hosts);
+        self
+    }
+
+    /// The hosts that see it.
+    pub fn hosts(&self) -> HostAccess {
+        self.common.hosts.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_hosts(&self, hosts: HostAccess) {
+        *self.common.hosts.write().unwrap_or_else(PoisonError::into_inner) = hosts;
+    }
+
+    /// Whether a host sees it. A host without a name sees what all see.
+    pub(crate) fn is_for(&self, host: Option<&Nqn>) -> bool {
+        self.common.hosts.read().unwrap_or_else(PoisonError::into_inner).allows(host)
+    }
+
+    /// How much hosts may do with it in a second, all of them together. A client on the target's own node is not
+    /// limited.
+    pub fn rate_limits(&self) -> RateLimits {
+        self.common.rate.limits()
+    }
+
+    /// Replaces the limits; commands that wait for the former ones follow within a tenth of a second.
+    pub fn set_rate_limits(&self, limits: RateLimits) {
+        self.common.rate.set(limits);
+    }
+
+    pub(crate) fn rate(&self) -> &Rate {
+        &self.common.rate
+    }
+
     /// What it has served.
     pub fn counts(&self) -> NamespaceCounts {
         self.common.counters.snapshot()
     }
 
-    pub(crate) fn count(&self, tally: &Tally, origin: Origin) {
-        self.common.counters.add(tally, origin);
+    /// Where the calling thread counts what it serves.
+    pub(crate) fn counter(&self) -> Counter {
+        self.common.counters.of_thread()
     }
 
-    /// Counts a connection or command that was refused.
+    /// Counts a connection or local command that was refused.
     pub(crate) fn count_refused(&self) {
-        self.count(&Tally { refused: 1, ..Tally::default() }, Origin::Remote);
+        self.common.counters.count_refused();
     }
 }
 

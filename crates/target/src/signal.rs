@@ -12,8 +12,10 @@ pub(crate) const CLOSE: u32 = 1 << 0;
 /// Something that asynchronous events report may have changed.
 pub(crate) const EVENT: u32 = 1 << 1;
 
-/// Flags for one task.
+/// Flags for one task. Padded: each turn of a task writes here, and the listener's thread makes the signals of all cores
+/// one after the other.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Signal {
     flags: AtomicU32,
     waker: Mutex<Option<Waker>>,

@@ -159,6 +159,22 @@ impl Subsystem {
         Ok(earlier)
     }
 
+    /// Replaces the hosts that see a namespace; false if there is none with this identifier. Commands that run end; later
+    /// ones of hosts that do not see it fail with Invalid Namespace or Format. As for [`Self::add_namespace`], the caller
+    /// has to notify the controllers.
+    pub fn set_namespace_hosts(&self, nsid: Nsid, hosts: HostAccess) -> bool {
+        let mut state = self.write();
+        let Some(namespace) = state.namespaces.get(&nsid) else { return false };
+        namespace.set_hosts(hosts);
+        self.record(&mut state, nsid);
+        true
+    }
+
+    /// The namespaces that a host sees, in the order of their identifiers.
+    pub(crate) fn namespaces_for(&self, host: Option<&Nqn>) -> Vec<Arc<Namespace>> {
+        self.read().namespaces.values().filter(|it| it.is_for(host)).cloned().collect()
+    }
+
     /// A namespace.
     pub fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         self.read().namespaces.get(&nsid).cloned()
@@ -167,11 +183,6 @@ impl Subsystem {
     /// All namespaces, in the order of their identifiers.
     pub fn namespaces(&self) -> Vec<Arc<Namespace>> {
         self.read().namespaces.values().cloned().collect()
-    }
-
-    /// The identifiers of all namespaces, ascending.
-    pub fn namespace_ids(&self) -> Vec<Nsid> {
-        self.read().namespaces.keys().copied().collect()
     }
 
     /// Whether hosts are told to flush: a namespace needs it, or one that is added later may.

@@ -15,9 +15,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A volume in use. While there is one, the volume is neither removed nor resized.
+/// The use of a volume: while there is one, the volume is neither removed nor made smaller.
+#[derive(Debug, Default)]
+pub(crate) struct Usage;
+
+/// A volume in use, with the size that it had when it was opened.
 #[derive(Debug)]
 pub(crate) struct Opened {
+    /// Held by all that were opened, whatever size the volume had.
+    pub(crate) usage: Arc<Usage>,
     pub(crate) id: u64,
     pub(crate) uuid: Uuid,
     pub(crate) clusters: u32,
@@ -33,8 +39,26 @@ pub struct VolumeBacking {
 }
 
 impl VolumeBacking {
-    pub(crate) fn new(shared: Arc<Shared>, volume: Arc<Opened>) -> Self {
-        Self { shared, volume }
+    /// Opens the volume of this number, if there is one.
+    pub(crate) fn open(shared: &Arc<Shared>, id: u64) -> Option<Self> {
+        let mut state = shared.lock();
+        let volume = state.volumes.get_mut(&id)?;
+        let known = volume.opened.upgrade();
+        let known = known.filter(|it| it.clusters == volume.record.clusters);
+        let opened = known.unwrap_or_else(|| {
+            Arc::new(Opened {
+                usage: volume.usage.upgrade().unwrap_or_default(),
+                id,
+                uuid: volume.record.uuid,
+                clusters: volume.record.clusters,
+                is_snapshot: volume.record.is_snapshot,
+                map: Arc::clone(&volume.map),
+            })
+        });
+        volume.opened = Arc::downgrade(&opened);
+        volume.usage = Arc::downgrade(&opened.usage);
+        drop(state);
+        Some(Self { shared: Arc::clone(shared), volume: opened })
     }
 
     /// Its UUID.
@@ -64,6 +88,17 @@ fn geometry(shared: &Shared, volume: &Opened) -> Geometry {
 impl Backing for VolumeBacking {
     fn geometry(&self) -> Geometry {
         geometry(&self.shared, &self.volume)
+    }
+
+    /// The volume as it is now, which may have grown since this was opened.
+    fn resized(&self, size: u64) -> Result<Arc<dyn Backing>, Error> {
+        let now = Self::open(&self.shared, self.volume.id);
+        let now = now.filter(|it| it.geometry().size() == size).ok_or(Error::Geometry {
+            what: "device size",
+            value: size,
+            expected: "is not that of the volume: resize the volume first",
+        })?;
+        Ok(Arc::new(now))
     }
 
     fn incarnation(&self) -> Incarnation {
@@ -157,8 +192,26 @@ impl VolumeDevice {
         })
     }
 
-    fn write_pieces(&self, offset: u64, len: u64, pieces: Pieces) -> IoFuture<()> {
+    /// Writes what `chunks` holds: by `straight` where the range is the volume's own and in one piece.
+    fn write_with<C>(
+        &self,
+        (offset, len): (u64, u64),
+        chunks: C,
+        straight: impl FnOnce(&dyn Device, u64, C) -> IoFuture<()>,
+        pieces: impl FnOnce(C) -> Pieces,
+    ) -> IoFuture<()> {
         let what = (Access::Write, offset, len);
+        let checked = self.check(Access::Write, offset, len);
+        if checked.is_err() || len == 0 {
+            return IoFuture::ready(checked);
+        }
+        let Parts { inner, entrance, .. } = &*self.0;
+        let token = entrance.enter();
+        if let Place::At(place) = self.0.range(offset, len, true) {
+            return straight(&**inner, place, chunks).watched(entrance, token);
+        }
+        entrance.ended(token);
+        let pieces = pieces(chunks);
         self.slowly(what, |work| slow::write(work, pieces))
     }
 }
@@ -214,33 +267,13 @@ impl Device for VolumeDevice {
     }
 
     fn write(&self, offset: u64, chunk: Chunk) -> IoFuture<()> {
-        let len = chunk.len() as u64;
-        let checked = self.check(Access::Write, offset, len);
-        if checked.is_err() || len == 0 {
-            return IoFuture::ready(checked);
-        }
-        let Parts { inner, entrance, .. } = &*self.0;
-        let token = entrance.enter();
-        if let Place::At(place) = self.0.range(offset, len, true) {
-            return inner.write(place, chunk).watched(entrance, token);
-        }
-        entrance.ended(token);
-        self.write_pieces(offset, len, Pieces::new(vec![chunk]))
+        let range = (offset, chunk.len() as u64);
+        self.write_with(range, chunk, |it, at, chunk| it.write(at, chunk), Pieces::of)
     }
 
     fn write_chunks(&self, offset: u64, chunks: Vec<Chunk>) -> IoFuture<()> {
-        let len = chunks.iter().map(Chunk::len).sum::<usize>() as u64;
-        let checked = self.check(Access::Write, offset, len);
-        if checked.is_err() || len == 0 {
-            return IoFuture::ready(checked);
-        }
-        let Parts { inner, entrance, .. } = &*self.0;
-        let token = entrance.enter();
-        if let Place::At(place) = self.0.range(offset, len, true) {
-            return inner.write_chunks(place, chunks).watched(entrance, token);
-        }
-        entrance.ended(token);
-        self.write_pieces(offset, len, Pieces::new(chunks))
+        let range = (offset, chunks.iter().map(Chunk::len).sum::<usize>() as u64);
+        self.write_with(range, chunks, |it, at, chunks| it.write_chunks(at, chunks), Pieces::new)
     }
 
     fn flush(&self) -> IoFuture<()> {

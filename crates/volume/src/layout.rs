@@ -51,6 +51,16 @@ pub struct Layout {
     pub data_start: u64,
 }
 
+/// Places for so many map and volume pages, and those that name them. A commit may write all pages anew while those of
+/// the commit before must stay.
+fn slots_for(positions: u64) -> u64 {
+    2 * (positions + positions.div_ceil(POINTERS as u64) + 1)
+}
+
+fn data_start_for(slots: u64, cluster_bytes: u64) -> u64 {
+    ((SUPERBLOCKS + slots) * PAGE_BYTES as u64).next_multiple_of(cluster_bytes)
+}
+
 impl Layout {
     /// The layout of a device of `size` bytes.
     ///
@@ -71,9 +81,8 @@ impl Layout {
         }
         let positions =
             (MAPS_OF_POOL * clusters.div_ceil(ENTRIES as u64) + POSITIONS_MIN).min(POSITIONS_MAX);
-        // A commit may write all pages anew while those of the commit before must stay.
-        let slots = 2 * (positions + positions.div_ceil(POINTERS as u64) + 1);
-        let data_start = ((SUPERBLOCKS + slots) * PAGE_BYTES as u64).next_multiple_of(cluster);
+        let slots = slots_for(positions);
+        let data_start = data_start_for(slots, cluster);
         let clusters = size.saturating_sub(data_start) / cluster;
         if clusters == 0 {
             let problem = "is too small for a pool, which needs at least 4 MiB";
@@ -87,6 +96,50 @@ impl Layout {
             slots: slots as u32,
             data_start,
         })
+    }
+
+    /// The layout of the same pool on a device that has become larger: the room for metadata stays.
+    ///
+    /// # Errors
+    /// [`Error::PoolSize`] for more clusters than a pool can have, or a smaller device.
+    pub(crate) fn grown(&self, size: u64) -> Result<Self, Error> {
+        // Nothing is gained by a part of a cluster, and the layout of a pool that never grew stays that of its size.
+        let clusters = size.saturating_sub(self.data_start) / u64::from(self.cluster_bytes);
+        if clusters == u64::from(self.clusters) {
+            return Ok(*self);
+        }
+        let problem = match clusters {
+            it if it < u64::from(self.clusters) => "is smaller than its pool",
+            _ if size / u64::from(self.cluster_bytes) > u64::from(CLUSTERS_MAX) => {
+                "has more than 134217728 clusters: a pool has no more"
+            }
+            _ => return Ok(Self { size, clusters: clusters as u32, ..*self }),
+        };
+        Err(Error::PoolSize { size, problem })
+    }
+
+    /// Whether the pool has grown since it was formatted.
+    pub(crate) fn has_grown(&self) -> bool {
+        Self::new(self.size, self.cluster_bytes).ok().as_ref() != Some(self)
+    }
+
+    /// Whether a pool can have it: that of its size, or one that has grown to it.
+    pub(crate) fn is_possible(&self) -> bool {
+        let Ok(full) = Self::new(self.size, self.cluster_bytes) else { return false };
+        let Self { positions, slots, data_start, clusters, .. } = *self;
+        let positions = u64::from(positions);
+        let known = POSITIONS_MIN + MAPS_OF_POOL..=u64::from(full.positions);
+        known.contains(&positions)
+            && u64::from(slots) == slots_for(positions)
+            && data_start == data_start_for(slots_for(positions), u64::from(self.cluster_bytes))
+            && clusters > 0
+            && u64::from(clusters)
+                == self.size.saturating_sub(data_start) / u64::from(self.cluster_bytes)
+    }
+
+    /// Whether the other is the same pool's layout, though one may have grown.
+    pub(crate) fn is_same_but_size(&self, other: &Self) -> bool {
+        Self { size: other.size, clusters: other.clusters, ..*self } == *other
     }
 
     /// Number of index pages.
@@ -135,5 +188,28 @@ mod tests {
             assert!(Layout::new(size, cluster).is_err());
         }
         assert!(Layout::new(u64::MAX, 1 << 16).is_err());
+    }
+
+    /// Goal: a pool that grew keeps its metadata's room, and its layout is told from one that cannot be.
+    #[test]
+    fn layouts_grow() {
+        let small = Layout::new(64 << 20, 1 << 16).unwrap();
+        let grown = small.grown(100 << 30).unwrap();
+        assert!(grown.clusters > 1_000_000 && grown.data_start == small.data_start);
+        assert!(grown.has_grown() && !small.has_grown());
+        assert!(grown.is_possible() && small.is_possible() && grown.is_same_but_size(&small));
+        let again = grown.grown(200 << 30).unwrap();
+        assert!(again.is_possible() && again.is_same_but_size(&small));
+        assert_eq!(small.grown((64 << 20) + 4096).unwrap(), small, "less than a cluster");
+        assert!(grown.grown(64 << 20).is_err() && small.grown(1 << 60).is_err());
+        for wrong in [
+            Layout { clusters: grown.clusters + 1, ..grown },
+            Layout { data_start: grown.data_start + (1 << 16), ..grown },
+            Layout { slots: grown.slots + 2, ..grown },
+            Layout { positions: small.positions - 8, ..small },
+            Layout { size: 1 << 20, ..small },
+        ] {
+            assert!(!wrong.is_possible(), "{wrong:?}");
+        }
     }
 }

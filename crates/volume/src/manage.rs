@@ -109,7 +109,8 @@ impl Pool {
     }
 
     /// Changes a volume's size to `size` bytes, a multiple of the cluster size. What is cut off is lost, and
-    /// is zeros if the volume grows again.
+    /// is zeros if the volume grows again. A volume that is in use can only grow: those who use it keep the former size
+    /// until they open it again ([`Backing::resized`](block::Backing::resized)).
     ///
     /// # Errors
     /// [`Error::NoSuchVolume`], [`Error::InUse`], [`Error::IsSnapshot`], [`Error::Size`],
@@ -119,9 +120,13 @@ impl Pool {
         let clusters = self.clusters_of(size)?;
         {
             let mut state = self.shared.lock();
-            let id = state.find_closed(name)?;
-            if state.volume(id).record.is_snapshot {
+            let id = state.find(name)?;
+            let Record { is_snapshot, clusters: present, .. } = state.volume(id).record;
+            if is_snapshot {
                 return Err(Error::IsSnapshot(name.into()));
+            }
+            if clusters < present {
+                state.find_closed(name)?;
             }
             let map = Arc::clone(&state.volume(id).map);
             let cut: Vec<(u32, Entry)> = map.all().filter(|(at, _)| *at >= clusters).collect();
@@ -132,8 +137,13 @@ impl Pool {
                     self.shared.retire(&mut state, place, change);
                 }
             }
-            let resized = Map::new(clusters);
-            map.all().for_each(|(at, entry)| resized.set(at, entry));
+            let resized = if clusters >= present {
+                map.grown(clusters)
+            } else {
+                let shorter = Map::new(clusters);
+                map.all().for_each(|(at, entry)| shorter.set(at, entry));
+                shorter
+            };
             let volume = state.volume(id);
             volume.map = Arc::new(resized);
             volume.record.clusters = clusters;
@@ -215,7 +225,7 @@ impl State {
     /// The volume of a name, if it is not in use.
     fn find_closed(&mut self, name: &str) -> Result<u64, Error> {
         let id = self.find(name)?;
-        if self.volume(id).opened.strong_count() > 0 {
+        if self.volume(id).usage.strong_count() > 0 {
             return Err(Error::InUse(name.into()));
         }
         Ok(id)
@@ -234,6 +244,7 @@ impl State {
             parts: BTreeMap::new(),
             is_frozen: false,
             opened: Weak::new(),
+            usage: Weak::new(),
         };
         self.volumes.insert(id, volume);
         self.dirty.insert(Key::Record(id));

@@ -4,8 +4,8 @@
 //! which nothing is mapped take no memory.
 
 use crate::layout::ENTRIES;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Marks a cluster that other volumes may name too: a write has to take another one.
 const SHARED: u32 = 1 << 31;
@@ -60,22 +60,43 @@ pub(crate) enum Range {
 
 type Part = [AtomicU32; ENTRIES];
 
-/// A volume's table.
+/// Parts that are kept together.
+const SEGMENT: usize = 64;
+
+type Segment = [OnceLock<Box<Part>>; SEGMENT];
+
+/// A volume's table. That of a volume that grew while it was in use has its words in common with the former one.
 #[derive(Debug)]
 pub(crate) struct Map {
-    parts: Box<[OnceLock<Box<Part>>]>,
+    segments: Box<[Arc<Segment>]>,
+    parts: usize,
 }
 
 impl Map {
     /// The table of a volume of `clusters` clusters, in which nothing is mapped.
     pub(crate) fn new(clusters: u32) -> Self {
         let parts = (clusters as usize).div_ceil(ENTRIES);
-        Self { parts: (0..parts).map(|_| OnceLock::new()).collect() }
+        let segment = |_| Arc::new(std::array::from_fn(|_| OnceLock::new()));
+        Self { segments: (0..parts.div_ceil(SEGMENT)).map(segment).collect(), parts }
+    }
+
+    /// The table of the same volume with `clusters` clusters, which are no fewer. What is changed by one of the two is
+    /// seen by the other: commands that began before the volume grew go on with the former.
+    pub(crate) fn grown(&self, clusters: u32) -> Self {
+        let longer = Self::new(clusters);
+        assert!(longer.parts >= self.parts, "a table does not become shorter");
+        let (own, new) = (self.segments.iter(), longer.segments.iter().skip(self.segments.len()));
+        Self { segments: own.chain(new).cloned().collect(), ..longer }
+    }
+
+    #[inline]
+    fn part(&self, part: usize) -> &OnceLock<Box<Part>> {
+        &self.segments[part / SEGMENT][part % SEGMENT]
     }
 
     /// Number of parts, each of which a map page holds.
     pub(crate) fn parts(&self) -> usize {
-        self.parts.len()
+        self.parts
     }
 
     /// The part that a cluster is in.
@@ -90,7 +111,7 @@ impl Map {
     #[inline]
     pub(crate) fn entry(&self, cluster: u32) -> Entry {
         let (part, at) = (cluster as usize / ENTRIES, cluster as usize % ENTRIES);
-        let part = self.parts[part].get();
+        let part = self.part(part).get();
         // In one order with the counts of lanes: see there.
         part.map_or(Entry::UNMAPPED, |part| Entry(part[at].load(Ordering::SeqCst)))
     }
@@ -98,15 +119,16 @@ impl Map {
     /// Changes a cluster of the volume; under the pool's lock.
     pub(crate) fn set(&self, cluster: u32, entry: Entry) {
         let (part, at) = (cluster as usize / ENTRIES, cluster as usize % ENTRIES);
+        assert!(part < self.parts, "part {part} of {}", self.parts);
         let part =
-            self.parts[part].get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU32::new(0))));
+            self.part(part).get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU32::new(0))));
         part[at].store(entry.0, Ordering::SeqCst);
     }
 
     /// All mapped clusters of a part, with their numbers in the volume.
     pub(crate) fn mapped(&self, part: usize) -> impl Iterator<Item = (u32, Entry)> + '_ {
         let first = (part * ENTRIES) as u32;
-        let words = self.parts[part].get().into_iter().flat_map(|part| part.iter());
+        let words = self.part(part).get().into_iter().flat_map(|part| part.iter());
         let entries = words.map(|word| Entry(word.load(Ordering::SeqCst)));
         (first..).zip(entries).filter(|(_, entry)| entry.cluster().is_some())
     }

@@ -1,7 +1,7 @@
 //! A pool: formatting, opening, checking, listing.
 
 use crate::commit;
-use crate::device::{Opened, VolumeBacking};
+use crate::device::VolumeBacking;
 use crate::error::Error;
 use crate::layout::{Layout, PAGE_BYTES, SUPERBLOCKS};
 use crate::page::{self, Kind, Pointer};
@@ -207,21 +207,8 @@ impl Pool {
     /// # Errors
     /// [`Error::NoSuchVolume`].
     pub fn volume(&self, name: &str) -> Result<VolumeBacking, Error> {
-        let mut state = self.shared.lock();
-        let id = state.find(name)?;
-        let volume = state.volume(id);
-        let opened = volume.opened.upgrade().unwrap_or_else(|| {
-            Arc::new(Opened {
-                id,
-                uuid: volume.record.uuid,
-                clusters: volume.record.clusters,
-                is_snapshot: volume.record.is_snapshot,
-                map: Arc::clone(&volume.map),
-            })
-        });
-        volume.opened = Arc::downgrade(&opened);
-        drop(state);
-        Ok(VolumeBacking::new(Arc::clone(&self.shared), opened))
+        let id = self.shared.lock().find(name)?;
+        VolumeBacking::open(&self.shared, id).ok_or_else(|| Error::NoSuchVolume(name.into()))
     }
 
     /// Makes everything durable, of all volumes.
@@ -238,6 +225,33 @@ impl Pool {
     /// As [`Self::flush`].
     pub async fn close(self) -> Result<(), Error> {
         self.flush().await
+    }
+
+    /// Makes the pool use all of its device, which has become larger. It must not be open. Metadata keep their room.
+    /// Returns the layout before and after.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; [`Error::PoolSize`] if there are too many clusters for one pool.
+    pub async fn grow(backing: &dyn Backing) -> Result<(Layout, Layout), Error> {
+        let device = backing.attach();
+        let (report, loaded) = walk(&*device).await?;
+        let first = report.findings.first();
+        let Some(Loaded { superblock, .. }) = loaded.filter(|_| first.is_none()) else {
+            let first = first.map_or("its metadata cannot be read", |it| it.text.as_str());
+            return Err(Error::Damaged { first: first.into(), count: report.count });
+        };
+        let before = superblock.layout;
+        let layout = before.grown(device.geometry().size())?;
+        if layout.clusters == before.clusters {
+            return Ok((before, before));
+        }
+        // After a power cut the latest generation counts, whichever it is.
+        for generation in [superblock.generation + 1, superblock.generation + 2] {
+            let superblock = Superblock { generation, layout, ..superblock };
+            commit::write_superblock(&*device, &superblock).await?;
+            device.flush().await?;
+        }
+        Ok((before, layout))
     }
 
     /// The same pool, without keeping it open.

@@ -34,6 +34,10 @@ impl Pieces {
         Self(chunks.into_iter().map(Chunk::into_shared).collect())
     }
 
+    pub(crate) fn of(chunk: Chunk) -> Self {
+        Self(vec![chunk.into_shared()])
+    }
+
     /// At most the largest cluster's length of zeros.
     fn zeroes(len: usize) -> Self {
         static ZEROES: OnceLock<ring::Shared> = OnceLock::new();

@@ -1,7 +1,7 @@
 //! What a pool's lock protects: volumes, clusters, pages, and who waits for what.
 
 use crate::clusters::Clusters;
-use crate::device::Opened;
+use crate::device::{Opened, Usage};
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::map::{Entry, Map};
@@ -30,7 +30,10 @@ pub(crate) struct Volume {
     pub(crate) parts: BTreeMap<usize, (u32, u32)>,
     /// A snapshot is being made, which waits for earlier writes: later ones wait for it.
     pub(crate) is_frozen: bool,
+    /// The volume as it was opened last.
     pub(crate) opened: Weak<Opened>,
+    /// Its use, whatever size it had when it was opened.
+    pub(crate) usage: Weak<Usage>,
 }
 
 /// What the lock protects.

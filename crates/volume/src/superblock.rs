@@ -10,7 +10,9 @@ use uuid::Uuid;
 
 const MAGIC: &[u8; 8] = b"tsmgpool";
 /// Version of the format.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+/// The version of pools that have not grown, which earlier versions of this program can use too.
+const VERSION_FIRST: u32 = 1;
 /// Bytes that have content and are under the checksum.
 const CONTENT_BYTES: usize = 512;
 
@@ -19,7 +21,7 @@ const CONTENT_BYTES: usize = 512;
 pub(crate) struct Superblock {
     pub(crate) generation: u64,
     pub(crate) uuid: Uuid,
-    /// As stored; [`Layout::new`] has to give the same.
+    /// As stored; has to be [possible](Layout::is_possible).
     pub(crate) layout: Layout,
     pub(crate) root: Pointer,
     /// The number of the next volume.
@@ -51,7 +53,8 @@ impl Superblock {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; PAGE_BYTES];
         put(&mut bytes, 0, MAGIC);
-        put(&mut bytes, 12, &VERSION.to_le_bytes());
+        let version = if self.layout.has_grown() { VERSION } else { VERSION_FIRST };
+        put(&mut bytes, 12, &version.to_le_bytes());
         put(&mut bytes, 16, &self.generation.to_le_bytes());
         put(&mut bytes, 24, self.uuid.as_bytes());
         put(&mut bytes, 40, &self.layout.size.to_le_bytes());
@@ -82,7 +85,7 @@ impl Superblock {
             return Err(Flaw::Checksum);
         }
         match get_u32(bytes, 12) {
-            VERSION => {}
+            VERSION_FIRST | VERSION => {}
             other => return Err(Flaw::Version(other)),
         }
         let mut uuid = [0; 16];

@@ -223,8 +223,8 @@ fn name(kind: Kind, at: u32, pointer: Pointer) -> String {
     }
 }
 
-/// The layout that a superblock states, if it is the right one.
+/// The layout that a superblock states, if a pool can have it.
 fn layout_of(superblock: &Superblock) -> Option<Layout> {
     let layout = superblock.layout;
-    Layout::new(layout.size, layout.cluster_bytes).ok().filter(|right| *right == layout)
+    layout.is_possible().then_some(layout)
 }

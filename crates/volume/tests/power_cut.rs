@@ -311,3 +311,69 @@ fn a_lost_superblock_is_noticed() {
         }
     });
 }
+
+/// Goal: a pool uses a device that became larger, keeps what it has, and survives a power cut in the midst of that.
+#[test]
+fn a_pool_grows() {
+    run(async {
+        let device = dirty_memory(64 << 20).await;
+        let small = device.resized(16 << 20).unwrap();
+        Pool::format(&*small, CLUSTER as u32).await.unwrap();
+        let pool = Pool::open(Arc::clone(&small)).await.unwrap();
+        pool.create("a", 32 << 20).await.unwrap();
+        let volume = pool.volume("a").unwrap().attach();
+        let mut written = 0;
+        while write(&volume, written * CLUSTER / BLOCK, &[written + 1]).await.is_ok() {
+            written += 1;
+        }
+        drop(volume);
+        pool.close().await.unwrap();
+        let pages = async || {
+            let mut pages = Vec::new();
+            for page in 0..4 {
+                let chunk = device.attach().read(page * 4096, 4096).await.unwrap();
+                pages.push(chunk.to_bytes().into_owned());
+            }
+            pages
+        };
+        let before = pages().await;
+        assert_eq!(Pool::grow(&*small).await.map(|(old, new)| old == new).ok(), Some(true));
+        assert_eq!(pages().await, before, "nothing is written if nothing grows");
+        let (old, new) = Pool::grow(&device).await.unwrap();
+        assert!(new.clusters > 3 * old.clusters && new.data_start == old.data_start);
+        let after = pages().await;
+        let generation = |page: &Vec<u8>| u64::from_le_bytes(page[16..24].try_into().unwrap());
+        let first = (0..2).min_by_key(|page| generation(&after[*page])).unwrap();
+        // A cut leaves any of the two pages in flight.
+        for (whole, torn) in [(None, first), (Some(first), 1 - first)] {
+            for kept in 0..4 {
+                for page in 0..4 {
+                    let is_new = Some(page % 2) == whole
+                        || page % 2 == torn && kept & (1 << (page / 2)) != 0;
+                    let bytes = if is_new { &after[page] } else { &before[page] };
+                    let raw = device.attach();
+                    raw.write(page as u64 * 4096, Buffer::copy_from(bytes).into()).await.unwrap();
+                }
+                assert_sound(&device).await;
+                let pool = Pool::open(Arc::new(device.clone())).await.unwrap();
+                let volume = pool.volume("a").unwrap().attach();
+                let has_grown = pool.usage().layout == new;
+                assert!(has_grown || pool.usage().layout == old);
+                assert_eq!(has_grown, whole.is_some() || kept != 0);
+                for at in 0..written {
+                    assert_eq!(read(&volume, at * CLUSTER / BLOCK, 1).await, [at + 1]);
+                }
+            }
+        }
+        Pool::grow(&device).await.unwrap();
+        let pool = Pool::open(Arc::new(device.clone())).await.unwrap();
+        let volume = pool.volume("a").unwrap().attach();
+        for at in 0..(32 << 20) / CLUSTER {
+            write(&volume, at * CLUSTER / BLOCK, &[at + 7]).await.unwrap();
+        }
+        drop(volume);
+        pool.close().await.unwrap();
+        assert_sound(&device).await;
+        assert!(Pool::open(small).await.is_err(), "a device that became smaller is refused");
+    });
+}

@@ -310,3 +310,47 @@ fn a_failed_commit_is_sticky() {
         assert_eq!(read(&device, 0, 1).await, [1]);
     });
 }
+
+/// Goal: a volume grows while it is in use. What was opened before keeps its size and goes on; what is written by one is
+/// read by the other, in old and new clusters, whichever path the command takes; a snapshot covers both. It
+/// does not shrink, and is not removed, while even the former is in use.
+#[test]
+fn a_volume_grows_in_use() {
+    run(async {
+        let (memory, pool) = pool(32 << 20).await;
+        pool.create("a", 4 * CLUSTER).await.unwrap();
+        let former = pool.volume("a").unwrap();
+        let old = former.attach();
+        write(&old, 0, &[1]).await.unwrap();
+        pool.resize("a", 4096 * CLUSTER).await.unwrap();
+        assert_eq!(Backing::geometry(&former).size(), 4 * CLUSTER);
+        assert!(former.resized(8 * CLUSTER).is_err());
+        let grown = former.resized(4096 * CLUSTER).unwrap();
+        let new = grown.attach();
+        assert_eq!(read(&new, 0, 1).await, [1]);
+        // A part of the table that neither had, a cluster that is there, and one behind the former end.
+        write(&new, PER, &[2]).await.unwrap();
+        write(&old, 2 * PER, &[3]).await.unwrap();
+        write(&new, 4000 * PER, &[4]).await.unwrap();
+        assert_eq!((read(&old, PER, 1).await, read(&new, 2 * PER, 1).await), (vec![2], vec![3]));
+        assert!(write(&old, 4 * PER, &[5]).await.is_err());
+        pool.snapshot("a", "s").await.unwrap();
+        write(&old, PER, &[6]).await.unwrap();
+        write(&new, 0, &[7]).await.unwrap();
+        assert_eq!((read(&new, PER, 1).await, read(&old, 0, 1).await), (vec![6], vec![7]));
+        let snapshot = pool.volume("s").unwrap().attach();
+        assert_eq!(
+            (read(&snapshot, 0, 1).await, read(&snapshot, PER, 1).await),
+            (vec![1], vec![2])
+        );
+        assert_eq!(read(&snapshot, 4000 * PER, 1).await, [4]);
+        drop((new, grown));
+        assert!(matches!(pool.resize("a", CLUSTER).await, Err(volume::Error::InUse(_))));
+        assert!(matches!(pool.remove("a").await, Err(volume::Error::InUse(_))));
+        drop((old, former));
+        pool.resize("a", CLUSTER).await.unwrap();
+        drop(snapshot);
+        pool.close().await.unwrap();
+        assert_sound(&memory).await;
+    });
+}

@@ -7,6 +7,7 @@
 mod ana;
 mod config;
 mod control;
+mod cores;
 mod ctl;
 mod hosts;
 mod identity;
@@ -15,12 +16,16 @@ mod namespace;
 mod report;
 pub(super) mod size;
 
+pub(super) use control::Request;
+pub(super) use ctl::Target as RunningTarget;
+
 use super::engine::Engine;
 use crate::signals::Signals;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use config::{Settings, SubsystemSettings};
 use control::{Control, Socket};
+use cores::CoreCount;
 use hosts::HostSettings;
 use namespace::NamespaceSettings;
 use nvme::{Nqn, Nsid};
@@ -122,7 +127,8 @@ pub(crate) struct TargetArgs {
         help = "A namespace: file:PATH[,size=4G], memory:512M, \
         volume:POOL/NAME or a block device; with options nsid=N, uuid=UUID, block-size=BYTES, ana-group=N, read-only, \
         buffered, shared (with other targets that have it as shared too; see docs/paths.md), lazy (reserves memory as \
-        it is written, not at the start), reservations=FILE (hosts can have reservations survive a restart; FILE \
+        it is written, not at the start), host=NQN (a host that sees it, may be repeated; without, all that may connect), iops=N and bytes-per-s=SIZE (what all hosts together may do with it in a \
+        second), reservations=FILE (hosts can have reservations survive a restart; FILE \
         keeps them); may be repeated"
     )]
     namespace: Vec<NamespaceSettings>,
@@ -164,9 +170,10 @@ pub(crate) struct TargetArgs {
     /// stops by itself while there is no work [default: 0]
     #[arg(long, value_name = "N|auto")]
     poll_us: Option<ring::Spin>,
-    /// Threads that serve connections
-    #[arg(long, value_name = "N")]
-    cores: Option<usize>,
+    /// Threads that serve connections, or all: one for each CPU that this process may use (its affinity, and what its
+    /// cgroup's quota allows) [default: 1]
+    #[arg(long, value_name = "N|all")]
+    cores: Option<CoreCount>,
     /// Buffer memory for data of all hosts' commands together [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     data_memory_max: Option<u64>,
@@ -341,7 +348,7 @@ async fn serve(
     let names = add_subsystems(&target, &settings, &mut signals).await?;
     let options = ServerOptions {
         listen: settings.listen.clone(),
-        cores: settings.cores.unwrap_or(1),
+        cores: settings.cores.map_or(1, CoreCount::get),
         runtime,
         socket: SocketOptions {
             network_namespace: settings.network_namespace.clone(),
@@ -466,6 +473,8 @@ async fn namespace_of(
     let group = ana::group(settings.ana_group)?;
     let namespace =
         Namespace::new(nsid, uuid.into_bytes(), backing, settings.read_only).with_ana_group(group);
+    let namespace = namespace.with_hosts(settings.hosts()?);
+    namespace.set_rate_limits(settings.rate_limits()?);
     if settings.is_shared() {
         // What one target knows of reservations, another that shares the store does not.
         return Ok(namespace);

@@ -1,14 +1,18 @@
-//! `tsumugi volume`: thin volumes, snapshots and clones in a pool, while no target uses it.
+//! `tsumugi volume`: thin volumes, snapshots and clones in a pool. A running target that has the pool open is asked to do
+//! it; otherwise the command opens the pool itself.
 
 mod check;
 mod format;
+mod grow;
 mod list;
 
-use super::target::size;
+use super::target::{Request, RunningTarget, size};
 use anyhow::Context;
 use block::{FileBacking, FileOptions, Incarnation};
 use clap::{Args, Subcommand};
+pub(super) use list::listing;
 use ring::Runtime;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,9 +28,12 @@ Examples:
     tsumugi volume snapshot /scratch/pool data monday
     tsumugi volume clone /scratch/pool monday try
     tsumugi volume list /scratch/pool
+    tsumugi volume grow /scratch/pool --size 200G
 
 A volume takes space as it is written. Snapshots and clones share space with the volume that they were made \
-of. These commands need the pool for themselves: end the target that exports its volumes first.
+of. While a target exports volumes of the pool, it carries out create, snapshot, clone, resize, remove and list; hosts \
+go on. The command finds a target of the same user by itself; give --control for one with a control socket elsewhere. \
+format, grow and check need the pool for themselves: end the target first.
 
 Exit codes:
     0  done
@@ -35,6 +42,9 @@ Exit codes:
 pub(crate) struct VolumeArgs {
     #[command(subcommand)]
     command: VolumeCommand,
+    /// Control socket of the target that exports volumes of the pool [default: found among this user's targets]
+    #[arg(long, value_name = "PATH", global = true)]
+    control: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -60,7 +70,8 @@ Example:
 Example:
     tsumugi volume clone /scratch/pool monday try")]
     Clone(CopyArgs),
-    /// Change the size of a volume. What is cut off is lost.
+    /// Change the size of a volume. What is cut off is lost. A volume that is exported only grows; hosts see its new
+    /// size at once.
     #[command(after_help = "\
 Example:
     tsumugi volume resize /scratch/pool data --size 2T")]
@@ -70,6 +81,12 @@ Example:
 Example:
     tsumugi volume remove /scratch/pool monday")]
     Remove(NamedArgs),
+    /// Let a pool use more space: of a file that is made longer, or of a device that has become larger.
+    #[command(after_help = "\
+Examples:
+    tsumugi volume grow /scratch/pool --size 200G
+    tsumugi volume grow /dev/mapper/pool          after the device was made larger")]
+    Grow(grow::GrowArgs),
     /// List the volumes of a pool with their sizes.
     #[command(after_help = "\
 Examples:
@@ -124,10 +141,68 @@ struct NamedArgs {
 pub(crate) fn run(args: VolumeArgs) -> anyhow::Result<ExitCode> {
     crate::confine::keep_files_private();
     let mut runtime = Runtime::new(&ring::Config::default())?;
-    runtime.block_on(execute(args.command))
+    runtime.block_on(execute(args.command, args.control.as_deref()))
 }
 
-async fn execute(command: VolumeCommand) -> anyhow::Result<ExitCode> {
+impl VolumeCommand {
+    /// What a target that has the pool open is asked for, if it can do it, and the pool.
+    fn request(&self) -> Option<(&Path, Request)> {
+        let (pool, request) = match self {
+            Self::Create(SizedArgs { pool, name, size }) => {
+                let (name, size_bytes) = (name.clone(), *size);
+                (pool, Request::VolumeCreate { pool: pool.clone(), name, size_bytes })
+            }
+            Self::Snapshot(CopyArgs { pool, source, name }) => {
+                let (source, name) = (source.clone(), name.clone());
+                (pool, Request::VolumeSnapshot { pool: pool.clone(), source, name })
+            }
+            Self::Clone(CopyArgs { pool, source, name }) => {
+                let (source, name) = (source.clone(), name.clone());
+                (pool, Request::VolumeClone { pool: pool.clone(), source, name })
+            }
+            Self::Resize(SizedArgs { pool, name, size }) => {
+                let (name, size_bytes) = (name.clone(), *size);
+                (pool, Request::VolumeResize { pool: pool.clone(), name, size_bytes })
+            }
+            Self::Remove(NamedArgs { pool, name }) => {
+                (pool, Request::VolumeRemove { pool: pool.clone(), name: name.clone() })
+            }
+            Self::List(args) => (&args.pool, Request::VolumeList { pool: args.pool.clone() }),
+            Self::Format(_) | Self::Check(_) | Self::Grow(_) => return None,
+        };
+        Some((pool, request))
+    }
+}
+
+/// Has the target that has the pool open do it. Returns its answer, or nothing if there is no such target.
+fn ask(command: &VolumeCommand, control: Option<&Path>) -> anyhow::Result<Option<Value>> {
+    let Some((pool, mut request)) = command.request() else { return Ok(None) };
+    // What is not there is for the command itself to report.
+    let Ok(canonical) = pool.canonicalize() else { return Ok(None) };
+    let Some(mut target) = RunningTarget::with_pool(&canonical, control)? else { return Ok(None) };
+    if let Request::VolumeList { pool }
+    | Request::VolumeCreate { pool, .. }
+    | Request::VolumeSnapshot { pool, .. }
+    | Request::VolumeClone { pool, .. }
+    | Request::VolumeResize { pool, .. }
+    | Request::VolumeRemove { pool, .. } = &mut request
+    {
+        // The target may have another working directory.
+        *pool = canonical;
+    }
+    target.ask(&request).map(Some)
+}
+
+async fn execute(command: VolumeCommand, control: Option<&Path>) -> anyhow::Result<ExitCode> {
+    if let Some(answer) = ask(&command, control)? {
+        if let VolumeCommand::List(args) = &command {
+            list::print(&answer, args.json)?;
+        }
+        for warning in answer["warnings"].as_array().into_iter().flatten() {
+            eprintln!("tsumugi: {}", warning.as_str().unwrap_or_default());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     match command {
         VolumeCommand::Format(args) => format::run(&args).await?,
         VolumeCommand::Create(SizedArgs { pool, name, size }) => {
@@ -145,6 +220,7 @@ async fn execute(command: VolumeCommand) -> anyhow::Result<ExitCode> {
         VolumeCommand::Remove(NamedArgs { pool, name }) => {
             open(&pool).await?.remove(&name).await?;
         }
+        VolumeCommand::Grow(args) => grow::run(&args).await?,
         VolumeCommand::List(args) => list::run(&args).await?,
         VolumeCommand::Check(args) => return check::run(&args).await,
     }
@@ -160,7 +236,12 @@ async fn backing(path: &Path) -> anyhow::Result<FileBacking> {
         preallocated: false,
         incarnation: Incarnation::random(),
     };
-    Ok(FileBacking::open_patiently(path, &options).await?)
+    match FileBacking::open_patiently(path, &options).await {
+        Err(error @ block::Error::Locked { .. }) => Err(error).context(
+            "another process uses the pool: if it is a target, give its control socket with --control, or end it first",
+        ),
+        opened => Ok(opened?),
+    }
 }
 
 async fn open(path: &Path) -> anyhow::Result<Pool> {

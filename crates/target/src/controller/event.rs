@@ -3,9 +3,8 @@
 //! Each changing thing has a generation; a controller remembers the last generation that it has reported. So a
 //! change only has to wake the admin queue pairs, and nothing is lost while no request is outstanding.
 
-use super::{Completion, Controller, Reply};
+use super::{Association, Completion, Controller, Reply};
 use crate::queue_pair::Tag;
-use crate::subsystem::Subsystem;
 use crate::target::Target;
 use nvme::async_event::AsyncEvent;
 use nvme::command::Abort;
@@ -56,10 +55,18 @@ pub(crate) struct Events {
     /// What the controller has noticed up to.
     generation: u64,
     changed: BTreeSet<Nsid>,
+    /// The namespaces that the host saw at `generation`: it hears nothing of others.
+    seen: BTreeSet<Nsid>,
+}
+
+/// The identifiers of the namespaces that the host of a controller sees.
+fn seen_by(association: &Association) -> BTreeSet<Nsid> {
+    association.namespaces().iter().map(|namespace| namespace.nsid()).collect()
 }
 
 impl Events {
-    pub(super) fn new(subsystem: &Subsystem, target: &Target) -> Self {
+    pub(super) fn new(association: &Association, target: &Target) -> Self {
+        let subsystem = association.subsystem();
         let (kind, generation) = if subsystem.is_discovery() {
             (EventKind::Discovery, target.discovery_generation())
         } else {
@@ -77,6 +84,7 @@ impl Events {
             ana_generation: subsystem.ana_generation(),
             generation,
             changed: BTreeSet::new(),
+            seen: seen_by(association),
         }
     }
 
@@ -240,6 +248,12 @@ impl Controller {
                 }
                 let (generation, changed) = subsystem.changes_since(events.generation);
                 events.generation = generation;
+                let before = std::mem::replace(&mut events.seen, seen_by(&self.association));
+                let is_visible = |nsid: &Nsid| before.contains(nsid) || events.seen.contains(nsid);
+                let changed: Vec<Nsid> = changed.into_iter().filter(is_visible).collect();
+                if changed.is_empty() {
+                    return;
+                }
                 // One more than can be listed is enough to know that they are too many.
                 let room = (CHANGED_MAX + 1).saturating_sub(events.changed.len());
                 events.changed.extend(changed.into_iter().take(room));

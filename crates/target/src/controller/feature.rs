@@ -246,7 +246,7 @@ impl Controller {
     }
 
     fn get_write_protection(&self, nsid: Nsid, is_current: bool) -> Reply {
-        match self.association.subsystem.namespace(nsid) {
+        match self.association.namespace(nsid) {
             Some(namespace) if is_current => {
                 Reply::result(u64::from(namespace.is_write_protected()))
             }
@@ -256,7 +256,7 @@ impl Controller {
     }
 
     fn set_write_protection(&mut self, nsid: Nsid, dword11: u32) -> Reply {
-        let Some(namespace) = self.association.subsystem.namespace(nsid) else {
+        let Some(namespace) = self.association.namespace(nsid) else {
             return Status::INVALID_NAMESPACE.do_not_retry().into();
         };
         let is_protected = match dword11 & 7 {

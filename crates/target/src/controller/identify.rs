@@ -119,7 +119,7 @@ impl Controller {
         if nsid.get() == 0 || nsid.get() > subsystem.namespaces_max() {
             return Err(Status::INVALID_NAMESPACE);
         }
-        Ok(subsystem.namespace(nsid))
+        Ok(self.association.namespace(nsid))
     }
 
     fn active_namespaces(&self, after: Nsid) -> Result<Buffer, Status> {
@@ -127,7 +127,8 @@ impl Controller {
         if after.get() >= 0xffff_fffe {
             return Err(Status::INVALID_NAMESPACE);
         }
-        let list = NamespaceList::new(after, self.association.subsystem.namespace_ids());
+        let list =
+            NamespaceList::new(after, self.association.namespaces().iter().map(|it| it.nsid()));
         Ok(Buffer::copy_from(list.bytes()))
     }
 

@@ -108,7 +108,8 @@ impl Controller {
     fn ana_page(&mut self, get: &GetLogPage) -> Result<Vec<u8>, Status> {
         let subsystem = &self.association.subsystem;
         let ana = subsystem.ana().ok_or(Status::INVALID_LOG_PAGE)?;
-        let (page, generation) = subsystem.ana_page(ana, get.lsp & GROUPS_ONLY != 0);
+        let (page, generation) =
+            subsystem.ana_page(ana, &self.association.namespaces(), get.lsp & GROUPS_ONLY != 0);
         // A change between two reads of one page gives an event, so that the host reads it again.
         if get.offset == 0 {
             self.events.note_ana_read(generation, get.is_event_retained);

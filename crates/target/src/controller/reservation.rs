@@ -34,11 +34,11 @@ impl Association {
 impl Controller {
     /// The namespaces with reservations that a feature is set for.
     fn reservable(&self, nsid: Nsid) -> Result<Vec<Arc<Namespace>>, Status> {
-        let subsystem = &self.association.subsystem;
+        let association = &self.association;
         let all = if nsid == Nsid::BROADCAST {
-            subsystem.namespaces()
+            association.namespaces()
         } else {
-            vec![subsystem.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.do_not_retry())?]
+            vec![association.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.do_not_retry())?]
         };
         let with: Vec<_> = all.into_iter().filter(|it| it.reservations().is_some()).collect();
         if with.is_empty() { Err(Status::INVALID_FIELD.do_not_retry()) } else { Ok(with) }

@@ -14,12 +14,12 @@ pub(super) use arrival::Arrival;
 use super::Registration;
 use super::cores::Threads;
 use super::execute::Executor;
-use crate::admission::{Lane, Lent};
+use crate::admission::{Lane, Lent, Refusal};
 use crate::controller::Controller;
 use crate::limits::{Limits, RECEIVE_BYTES, RECEIVE_BYTES_FIRST};
 use crate::queue_pair::{Event, LARGE_TRANSFER_BYTES, QueuePair, QueuePairState};
 use crate::signal;
-use crate::target::Target;
+use crate::target::{IoQueue, Target};
 use admin::Connecting;
 use door::{Door, Proving};
 use ring::time::{Instant, Sleep};
@@ -46,6 +46,16 @@ const LEAVES: &str = "it moves to its core";
 
 /// Lines that hosts can cause that are not admitted any more.
 static REFUSED: Sparse = Sparse::new();
+
+/// Counts a command that was refused, and returns why the connection ends.
+fn note_refused(target: &Target, queue: &IoQueue, refusal: Refusal) -> &'static str {
+    if let Some(suppressed) = REFUSED.pass() {
+        let host = queue.association().host();
+        tracing::info!(%host, %refusal, suppressed, "a command is refused");
+    }
+    target.admissions().note_refused();
+    "its host is not admitted any more"
+}
 
 /// What the connection is.
 enum Role {
@@ -289,7 +299,8 @@ impl Connection {
                     note(deadline);
                 }
             }
-            Role::Proving(_) | Role::Io(_) => {}
+            Role::Io(executor) => executor.next_limited(self.now).into_iter().for_each(&mut note),
+            Role::Proving(_) => {}
         }
         Ok(earliest)
     }
@@ -417,8 +428,14 @@ impl Connection {
         if self.outside.is_some() && self.pair.has_event() {
             return Err(LEAVES);
         }
-        let mut is_any = false;
         let now = self.target.admissions().now();
+        let mut is_any = match &mut self.role {
+            Role::Io(executor) => {
+                let handled = executor.handle_limited(&mut self.pair, now, cx);
+                handled.map_err(|it| note_refused(&self.target, executor.queue(), it))?
+            }
+            _ => false,
+        };
         loop {
             // What is left waits for the next turn.
             if let Role::Io(executor) = &self.role
@@ -436,14 +453,9 @@ impl Connection {
             let is_for_door = self.is_for_door(self.pair.command(tag));
             match &mut self.role {
                 Role::Io(executor) if !is_for_door => {
-                    if let Err(refusal) = executor.handle(event, &mut self.pair, now, cx) {
-                        if let Some(suppressed) = REFUSED.pass() {
-                            tracing::info!(host = %executor.queue().association().host(), %refusal,
-                                suppressed, "a command is refused");
-                        }
-                        self.target.admissions().note_refused();
-                        return Err("its host is not admitted any more");
-                    }
+                    let handled = executor.handle(event, &mut self.pair, now, cx);
+                    let refused = |refusal| note_refused(&self.target, executor.queue(), refusal);
+                    handled.map_err(refused)?;
                 }
                 _ => self.handle_admin(event)?,
             }

@@ -6,13 +6,14 @@
 //! connection's commands move in one turn is bounded ([`Pace`]). A running command is never dropped before its
 //! device has answered, because a fence relies on its permit.
 
+use super::limit::Limited;
 use super::pace::{COMMAND_BYTES, Pace};
 use super::plan::{Extent, Plan, is_broadcast_flush, ranges};
 use super::reserve::report;
 use super::work::{Long, Outcome, Pending, Work, compare, status_of, then_flush};
 use crate::admission::{Lane, Lent, Moment, Refusal};
 use crate::controller::check_in_capsule;
-use crate::counts::{Origin, Tally};
+use crate::counts::{Counter, Origin, Tally};
 use crate::limits::Limits;
 use crate::namespace::Namespace;
 use crate::queue_pair::{Event, QueuePair, Tag};
@@ -21,6 +22,7 @@ use crate::target::{IoQueue, Target};
 use block::{Device, DiscardEffect, IoFuture};
 use nvme::command::DsmRange;
 use nvme::{Nsid, Status, SubmissionQueueEntry};
+use ring::time::Instant;
 use ring::{Buffer, Chunk};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -39,7 +41,9 @@ pub(super) struct Open {
     device: Rc<dyn Device>,
     /// Whether the device was seen to work elsewhere than on this thread.
     is_elsewhere: Rc<Cell<bool>>,
-    /// What is yet to be added to the namespace's counters.
+    /// Where this thread counts what it serves of the namespace.
+    counter: Counter,
+    /// What is yet to be added there.
     tally: Tally,
     /// Not removed from the subsystem.
     pub(super) is_active: bool,
@@ -53,8 +57,17 @@ impl Open {
         let reservations = namespace.reservations();
         let host = queue.association().host();
         let guard = reservations.map(|it| Guard::new(it, host, queue.signal()));
+        let counter = namespace.counter();
         let (namespace, tally) = (Arc::clone(namespace), Tally::default());
-        Self { namespace, device, is_elsewhere: Rc::default(), tally, is_active: true, guard }
+        Self {
+            namespace,
+            device,
+            is_elsewhere: Rc::default(),
+            counter,
+            tally,
+            is_active: true,
+            guard,
+        }
     }
 }
 
@@ -76,6 +89,10 @@ pub(super) struct Executor {
     touched: Vec<usize>,
     generation: u64,
     pub(super) pending: Vec<Pending>,
+    /// Commands that wait because of a namespace's limits, by when they may go on and the order in which they came.
+    pub(super) limited: BTreeMap<(Instant, u64), Limited>,
+    /// Number of commands that had to wait.
+    pub(super) limited_count: u64,
     /// Permits of reads whose bytes are taken from a namespace's memory when they are sent.
     lent: Lent,
     /// What may still be done in this turn.
@@ -96,6 +113,8 @@ impl Executor {
             touched: Vec::new(),
             generation: 0,
             pending: Vec::new(),
+            limited: BTreeMap::new(),
+            limited_count: 0,
             lent,
             pace: Rc::default(),
         };
@@ -132,7 +151,7 @@ impl Executor {
     fn reopen(&mut self) {
         let subsystem = self.queue.association().subsystem();
         self.generation = subsystem.generation();
-        let namespaces = subsystem.namespaces();
+        let namespaces = self.queue.association().namespaces();
         // Indices of commands in flight must stay true.
         let mut known: BTreeMap<*const Namespace, usize> = BTreeMap::new();
         for (index, open) in self.open.iter_mut().enumerate() {
@@ -189,7 +208,7 @@ impl Executor {
         self.open.iter().flatten().filter(|open| open.is_active)
     }
 
-    fn find(&self, nsid: Nsid) -> Result<usize, Status> {
+    pub(super) fn find(&self, nsid: Nsid) -> Result<usize, Status> {
         match usize::try_from(nsid.get()).ok().and_then(|nsid| self.by_nsid.get(nsid)) {
             Some(&index) if index != NONE => Ok(index),
             _ => Err(Status::INVALID_NAMESPACE),
@@ -227,6 +246,17 @@ impl Executor {
         now: Moment,
         cx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
+        self.handle_as(event, matches!(event, Event::Command(_)), pair, (now, cx))
+    }
+
+    /// As [`Self::handle`]; `is_limited`: the limits of its namespace are yet to be asked.
+    pub(super) fn handle_as(
+        &mut self,
+        event: Event,
+        is_limited: bool,
+        pair: &mut QueuePair,
+        (now, cx): (Moment, &mut Context<'_>),
+    ) -> Result<(), Refusal> {
         let (Event::Command(tag) | Event::Reserved(tag) | Event::Data(tag)) = event;
         let sqe = *pair.command(tag);
         let planned = match event {
@@ -251,6 +281,9 @@ impl Executor {
                 return Ok(());
             }
         };
+        if is_limited && self.limit(open, &plan, tag) {
+            return Ok(());
+        }
         let has_all = pair.has_data(tag) || plan.data_bytes_in() == 0;
         let is_new = matches!(event, Event::Command(_));
         let needs_memory = is_new && (!has_all || plan.returns_data());
@@ -440,8 +473,8 @@ impl Executor {
     /// Adds what was served to the namespaces' counters.
     pub(super) fn flush_tallies(&mut self) {
         for index in self.touched.drain(..) {
-            if let Some(Open { namespace, tally, .. }) = &mut self.open[index] {
-                namespace.count(&std::mem::take(tally), Origin::Remote);
+            if let Some(Open { counter, tally, .. }) = &mut self.open[index] {
+                counter.add(&std::mem::take(tally), Origin::Remote);
             }
         }
     }

@@ -67,7 +67,13 @@ fn note_flaws(found: &[Result<Superblock, Flaw>], report: &mut Report) {
 
 fn choose(good: &[Superblock], size: u64, report: &mut Report) -> Option<Superblock> {
     let latest = *good.iter().max_by_key(|superblock| superblock.generation)?;
-    let is_of_pool = |it: &&Superblock| it.uuid == latest.uuid && it.layout == latest.layout;
+    // A power cut while the pool was growing leaves the layout before in the generation before.
+    let is_of_pool = |it: &&Superblock| {
+        let (layout, latest) = (&it.layout, &latest);
+        it.uuid == latest.uuid
+            && layout.is_same_but_size(&latest.layout)
+            && layout.size <= latest.layout.size
+    };
     if !good.iter().all(|it| is_of_pool(&it)) {
         report.damage("the superblocks are of different pools".into());
     }

@@ -65,6 +65,7 @@ impl<'a> Tables<'a> {
             parts: BTreeMap::new(),
             is_frozen: false,
             opened: Weak::new(),
+            usage: Weak::new(),
         };
         self.volumes.insert(id, volume);
         Ok(())

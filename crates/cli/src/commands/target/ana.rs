@@ -4,9 +4,9 @@ use super::config::SubsystemSettings;
 use anyhow::{Context, bail};
 use nvme::ControllerId;
 use nvme::log_page::AnaState;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use target::AnaGroupId;
+use target::{ANA_GROUPS_MAX, AnaGroupId};
 
 /// Splits the value of `--ana`.
 pub(super) fn parse(text: &str) -> Result<(String, String), String> {
@@ -45,6 +45,43 @@ pub(super) fn states(
     Ok(has_groups.then_some(states))
 }
 
+impl SubsystemSettings {
+    /// Sets states of groups, by the groups' numbers; the other groups keep theirs.
+    pub(super) fn set_ana(&mut self, states: &BTreeMap<String, String>) -> anyhow::Result<()> {
+        if states.is_empty() {
+            bail!("there is no group: give GROUP=STATE, e.g. 1=inaccessible");
+        }
+        let mut groups = BTreeSet::new();
+        for (group, state) in states {
+            let (group, state) = state_of(group, state)?;
+            if !groups.insert(group) {
+                bail!("{group} has two states");
+            }
+            self.ana.retain(|other, _| other.parse() != Ok(group));
+            self.ana.insert(group.get().to_string(), state.name().into());
+        }
+        Ok(())
+    }
+}
+
+/// The groups of a subsystem whose states have to be changed, with their new ones. `reported` is the state that hosts
+/// see now, if they see any.
+///
+/// # Errors
+/// If a state is not valid.
+pub(super) fn changes(
+    settings: &SubsystemSettings,
+    reported: impl Fn(AnaGroupId) -> Option<AnaState>,
+) -> anyhow::Result<Vec<(AnaGroupId, AnaState)>> {
+    let wanted = states(settings)?.unwrap_or_default();
+    let groups = (1..=ANA_GROUPS_MAX).filter_map(AnaGroupId::new);
+    let of = |group| {
+        let state = wanted.get(&group).copied().unwrap_or(AnaState::Optimized);
+        reported(group).filter(|known| *known != state).map(|_| (group, state))
+    };
+    Ok(groups.filter_map(of).collect())
+}
+
 /// A namespace's group.
 pub(super) fn group(number: Option<u32>) -> anyhow::Result<AnaGroupId> {
     let Some(number) = number else { return Ok(AnaGroupId::DEFAULT) };
@@ -59,6 +96,30 @@ pub(super) fn controller_ids(min: Option<u16>, max: Option<u16>) -> RangeInclusi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: only groups whose state differs are changed, those that are not named any more become optimized, and
+    /// nothing is changed where hosts see no states.
+    #[test]
+    fn differing_states_are_changed() {
+        let group = |number| AnaGroupId::new(number).unwrap();
+        let mut settings: SubsystemSettings =
+            toml::from_str("ana = { 01 = \"change\", 3 = \"inaccessible\" }\n").unwrap();
+        let now = |it: AnaGroupId| match it.get() {
+            2 => Some(AnaState::NonOptimized),
+            3 => Some(AnaState::Inaccessible),
+            _ => Some(AnaState::Optimized),
+        };
+        let expected = [(group(1), AnaState::Change), (group(2), AnaState::Optimized)];
+        assert_eq!(changes(&settings, now).unwrap(), expected);
+        assert_eq!(changes(&settings, |_| None).unwrap(), []);
+        settings.set_ana(&[("1".into(), "optimized".into())].into()).unwrap();
+        assert_eq!(
+            settings.ana.len(),
+            2,
+            "one state for each group, however its number was written"
+        );
+        assert_eq!(changes(&settings, now).unwrap(), expected[1..]);
+    }
 
     /// Goal: states are read by the names of the Linux target, and nothing is set where nothing is given.
     #[test]

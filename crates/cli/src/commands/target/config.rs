@@ -1,5 +1,6 @@
 //! What a target shall do, from its configuration file and its flags.
 
+use super::cores::CoreCount;
 use super::hosts::HostSettings;
 use super::namespace::NamespaceSettings;
 use super::{identity, size};
@@ -22,7 +23,7 @@ pub(super) struct Settings {
     pub(super) listen: Vec<SocketAddr>,
     pub(super) insecure: bool,
     pub(super) auth_discovery: bool,
-    pub(super) cores: Option<usize>,
+    pub(super) cores: Option<CoreCount>,
     pub(super) poll_us: Option<ring::Spin>,
     #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
     pub(super) data_memory_max: Option<u64>,
@@ -106,9 +107,6 @@ impl Settings {
         }
         if self.data_memory_max.is_some_and(|bytes| bytes < DATA_MEMORY_MIN) {
             bail!("data_memory_max must be at least 4M, which is four of the longest transfers");
-        }
-        if self.cores == Some(0) {
-            bail!("cores must be at least 1");
         }
         self.check_hosts()
     }

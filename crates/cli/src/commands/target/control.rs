@@ -12,9 +12,10 @@ mod listen;
 mod request;
 mod server;
 mod show;
+mod volumes;
 
 pub(super) use listen::Orders;
-pub(super) use request::Request;
+pub(in crate::commands) use request::Request;
 pub(super) use server::{LINE_BYTES_MAX, Socket, directory, path_for};
 pub(super) use show::limits_of;
 
@@ -106,18 +107,29 @@ impl Control {
 
     /// Makes a change on this thread, after those that are under way. Fails when the target ends.
     fn change<T>(&self, change: impl AsyncFnOnce(&Self) -> anyhow::Result<T>) -> anyhow::Result<T> {
-        // What a panicked change left is what `live` and the target have.
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut runtime = ring::Runtime::new(&ring::Config::default())
-            .context("cannot make the reactor of a change")?;
-        runtime.block_on(async {
-            let work = std::pin::pin!(change(self));
-            let end = std::pin::pin!(self.ending());
+        self.change_whole(async |this| {
+            let work = std::pin::pin!(change(this));
+            let end = std::pin::pin!(this.ending());
             match ring::race(work, end).await {
                 ring::Either::First(result) => result,
                 ring::Either::Second(()) => bail!("the target ends"),
             }
         })
+    }
+
+    /// As [`Self::change`], of a change that must not be left halfway: the end of the target waits for it.
+    fn change_whole<T>(
+        &self,
+        change: impl AsyncFnOnce(&Self) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        // What a panicked change left is what `live` and the target have.
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_ending.load(Ordering::Relaxed) {
+            bail!("the target ends");
+        }
+        let mut runtime = ring::Runtime::new(&ring::Config::default())
+            .context("cannot make the reactor of a change")?;
+        runtime.block_on(change(self))
     }
 
     async fn ending(&self) {

@@ -3,15 +3,17 @@
 mod ask;
 mod print;
 
+use super::ana;
 use super::control::Request;
 use super::hosts::HostSettings;
 use super::namespace::NamespaceSettings;
 use super::size;
 use crate::commands::stats::parse_seconds;
-use anyhow::Context;
-use ask::Target;
+use anyhow::{Context, bail};
+pub(in crate::commands) use ask::Target;
 use clap::{Args, Subcommand};
 use nvme::Nqn;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,6 +27,7 @@ Examples:
     tsumugi target ctl namespace add file:/scratch/more,size=4G
     tsumugi target ctl namespace resize 2 --size 8G
     tsumugi target ctl host key HOSTNQN,dhchap-key=new.key
+    tsumugi target ctl ana set 1=inaccessible
     tsumugi target ctl write target.toml
 
 The target tells hosts of changed namespaces and subsystems by events. It completes the commands that are running; \
@@ -59,7 +62,7 @@ enum CtlCommand {
     #[command(after_help = "Examples:\n  tsumugi target ctl stats\n  \
         tsumugi target ctl stats --interval 1 --count 5")]
     Stats(StatsArgs),
-    /// Add, remove and resize namespaces.
+    /// Add, remove, resize and limit namespaces.
     #[command(subcommand)]
     Namespace(NamespaceCommand),
     /// Add and remove subsystems.
@@ -68,6 +71,9 @@ enum CtlCommand {
     /// Let hosts in, take their access, and change their keys.
     #[command(subcommand)]
     Host(HostCommand),
+    /// Set how well hosts reach groups of namespaces through this target (ANA, docs/paths.md).
+    #[command(subcommand)]
+    Ana(AnaCommand),
     /// Add and remove addresses to listen at.
     #[command(subcommand)]
     Listener(ListenerCommand),
@@ -127,6 +133,49 @@ enum NamespaceCommand {
         #[command(flatten)]
         subsystem: SubsystemArg,
     },
+    /// Limit what all hosts together may do with a namespace in a second.
+    ///
+    /// Commands beyond a limit wait; hosts see longer latencies and no errors.
+    #[command(
+        after_help = "Examples:\n  tsumugi target ctl namespace limit 1 --iops 5000 --bytes-per-s 200M\n  \
+        tsumugi target ctl namespace limit 1 --iops none --bytes-per-s none"
+    )]
+    Limit {
+        /// Identifier
+        #[arg(value_name = "NSID")]
+        nsid: u32,
+        /// Commands a second
+        #[arg(long, value_name = "N|none", value_parser = commands_limit)]
+        iops: LimitArg,
+        /// Bytes of data a second
+        #[arg(long, value_name = "SIZE|none", value_parser = bytes_limit)]
+        bytes_per_s: LimitArg,
+        #[command(flatten)]
+        subsystem: SubsystemArg,
+    },
+    /// Set which of the hosts that may connect see a namespace.
+    ///
+    /// Others neither list nor reach it. Hosts that see it from now on, or no longer, get an event.
+    #[command(
+        after_help = "Examples:\n  tsumugi target ctl namespace hosts 2 HOSTNQN OTHERNQN\n  \
+        tsumugi target ctl namespace hosts 2 --any"
+    )]
+    Hosts {
+        /// Identifier
+        #[arg(value_name = "NSID")]
+        nsid: u32,
+        /// Hosts that see it
+        #[arg(value_name = "HOSTNQN", required_unless_present_any = ["any", "none"])]
+        hosts: Vec<Nqn>,
+        /// All hosts that may connect see it
+        #[arg(long, conflicts_with_all = ["hosts", "none"])]
+        any: bool,
+        /// No host sees it
+        #[arg(long, conflicts_with = "hosts")]
+        none: bool,
+        #[command(flatten)]
+        subsystem: SubsystemArg,
+    },
     /// Make a namespace larger or smaller while hosts use it.
     #[command(after_help = "Examples:\n  tsumugi target ctl namespace resize 7 --size 8G\n  \
         tsumugi target ctl namespace resize 1        after its disk was made larger")]
@@ -143,6 +192,41 @@ enum NamespaceCommand {
         #[command(flatten)]
         subsystem: SubsystemArg,
     },
+}
+
+/// A limit, or that there is none.
+#[derive(Clone, Debug)]
+enum LimitArg {
+    None,
+    Most(u64),
+}
+
+impl LimitArg {
+    fn value(&self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Most(most) => Some(*most),
+        }
+    }
+}
+
+fn commands_limit(text: &str) -> Result<LimitArg, String> {
+    if text == "none" {
+        return Ok(LimitArg::None);
+    }
+    let most = text.parse().ok().filter(|most| *most > 0);
+    let most = most.ok_or_else(|| format!("{text:?}: give none or a number from 1 on"))?;
+    Ok(LimitArg::Most(most))
+}
+
+fn bytes_limit(text: &str) -> Result<LimitArg, String> {
+    if text == "none" {
+        return Ok(LimitArg::None);
+    }
+    match size::parse(text)? {
+        0 => Err("0: give none or a size from 1 on".into()),
+        most => Ok(LimitArg::Most(most)),
+    }
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -213,6 +297,23 @@ enum HostCommand {
 }
 
 #[derive(Clone, Debug, Subcommand)]
+enum AnaCommand {
+    /// Set states of ANA groups; hosts get an event.
+    ///
+    /// The target has to report ANA since its start (--ana or ana-group=). Commands that have begun end with their own
+    /// status; later ones are executed or refused by the new state. `tsumugi target ctl show` prints the states.
+    #[command(after_help = "Examples:\n  tsumugi target ctl ana set 1=inaccessible\n  \
+        tsumugi target ctl ana set 1=non-optimized 2=optimized --subsystem NQN")]
+    Set {
+        /// Group (1 to 128) and state: optimized, non-optimized, inaccessible, persistent-loss or change
+        #[arg(value_name = "GROUP=STATE", required = true, value_parser = ana::parse)]
+        states: Vec<(String, String)>,
+        #[command(flatten)]
+        subsystem: SubsystemArg,
+    },
+}
+
+#[derive(Clone, Debug, Subcommand)]
 enum ListenerCommand {
     /// Listen at another address.
     #[command(after_help = "Example:\n  tsumugi target ctl listener add 10.0.0.8:4420")]
@@ -269,6 +370,7 @@ impl CtlCommand {
             Self::Namespace(command) => command.request(),
             Self::Subsystem(command) => command.request(),
             Self::Host(command) => command.request(),
+            Self::Ana(AnaCommand::Set { states, subsystem }) => ana_request(states, subsystem)?,
             Self::Listener(ListenerCommand::Add { address }) => {
                 Request::ListenerAdd { address: address.to_string() }
             }
@@ -282,6 +384,17 @@ impl CtlCommand {
             Self::Reload => Request::Reload {},
         })
     }
+}
+
+fn ana_request(states: &[(String, String)], subsystem: &SubsystemArg) -> anyhow::Result<Request> {
+    let subsystem = subsystem.name();
+    let mut by_group = BTreeMap::new();
+    for (group, state) in states {
+        if by_group.insert(group.clone(), state.clone()).is_some() {
+            bail!("ANA group {group} is named twice: give each group once");
+        }
+    }
+    Ok(Request::AnaSet { subsystem, states: by_group })
 }
 
 impl NamespaceCommand {
@@ -298,6 +411,17 @@ impl NamespaceCommand {
                 nsid: *nsid,
                 size: size.clone(),
                 shrink: *shrink,
+            },
+            Self::Hosts { nsid, hosts, any, subsystem, .. } => Request::NamespaceHosts {
+                subsystem: subsystem.name(),
+                nsid: *nsid,
+                hosts: (!any).then(|| hosts.iter().map(Nqn::to_string).collect()),
+            },
+            Self::Limit { nsid, iops, bytes_per_s, subsystem } => Request::NamespaceLimit {
+                subsystem: subsystem.name(),
+                nsid: *nsid,
+                iops: iops.value(),
+                bytes_per_s: bytes_per_s.value().map(size::short),
             },
         }
     }

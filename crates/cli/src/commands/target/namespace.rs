@@ -4,17 +4,20 @@ mod resize;
 mod volume;
 
 pub(super) use resize::Resized;
+pub(super) use volume::{OpenPool, open_pool, open_pools};
 
 use super::{identity, size};
 use anyhow::{Context, bail};
 use block::{Backing, FileBacking, FileOptions, Fill, Incarnation, MemoryBacking};
 use indicatif::{ProgressBar, ProgressStyle};
+use nvme::Nqn;
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use target::{AnaGroupId, Reservations};
+use target::{AnaGroupId, HostAccess, RateLimits, Reservations};
 use uuid::Uuid;
 
 const BLOCK_SIZE_DEFAULT: u32 = 4096;
@@ -51,6 +54,13 @@ pub(super) struct NamespaceSettings {
     lazy: bool,
     /// The file of reservations that survive a restart.
     reservations: Option<PathBuf>,
+    /// The hosts that see it, of those that may connect; all without.
+    hosts: Option<Vec<String>>,
+    /// Commands a second, of all hosts together.
+    iops: Option<NonZeroU64>,
+    /// Bytes of data a second, of all hosts together.
+    #[serde(deserialize_with = "size::deserialize", serialize_with = "size::serialize")]
+    bytes_per_s: Option<u64>,
 }
 
 impl FromStr for NamespaceSettings {
@@ -94,6 +104,12 @@ impl NamespaceSettings {
                 let bytes = size::parse(value)?;
                 self.block_size = Some(bytes.try_into().map_err(|error| wrong(&error))?);
             }
+            "host" => {
+                Nqn::new(value).map_err(|error| wrong(&error))?;
+                self.hosts.get_or_insert_default().push(value.into());
+            }
+            "iops" => self.iops = Some(value.parse().map_err(|error| wrong(&error))?),
+            "bytes-per-s" => self.bytes_per_s = Some(size::parse(value)?),
             "reservations" if !value.is_empty() => self.reservations = Some(value.into()),
             "read-only" if value.is_empty() => self.read_only = true,
             "buffered" if value.is_empty() => self.buffered = true,
@@ -106,11 +122,48 @@ impl NamespaceSettings {
             _ => {
                 return Err(format!(
                     "{option:?} is not an option: there are size=, nsid=, uuid=, block-size=, \
-                     ana-group=, reservations=, read-only, buffered, shared and lazy"
+                     ana-group=, reservations=, host=, iops=, bytes-per-s=, read-only, buffered, shared and lazy"
                 ));
             }
         }
         Ok(())
+    }
+
+    /// Whether it is this volume of the pool at a canonical path.
+    pub(super) fn is_the_volume(&self, pool: &Path, name: &str) -> bool {
+        let own = self.volume.as_deref().and_then(|text| volume::split(text).ok());
+        own.is_some_and(|own| own.1 == name && own.0.canonicalize().is_ok_and(|it| it == pool))
+    }
+
+    /// The hosts that see it.
+    ///
+    /// # Errors
+    /// If one of them has no valid name.
+    pub(super) fn hosts(&self) -> anyhow::Result<HostAccess> {
+        let Some(hosts) = &self.hosts else { return Ok(HostAccess::Any) };
+        let nqn = |host: &String| Nqn::new(host).with_context(|| format!("{host:?} is no NQN"));
+        Ok(HostAccess::List(hosts.iter().map(nqn).collect::<anyhow::Result<_>>()?))
+    }
+
+    /// Sets the hosts that see it; all of them without a list.
+    pub(super) fn set_hosts(&mut self, hosts: Option<Vec<String>>) {
+        self.hosts = hosts;
+    }
+
+    /// What hosts may do with it in a second.
+    ///
+    /// # Errors
+    /// If that is nothing.
+    pub(super) fn rate_limits(&self) -> anyhow::Result<RateLimits> {
+        if self.bytes_per_s == Some(0) {
+            bail!("bytes-per-s must be at least 1; leave it out for no limit");
+        }
+        Ok(RateLimits { commands: self.iops.map(NonZeroU64::get), bytes: self.bytes_per_s })
+    }
+
+    /// Sets what hosts may do with it in a second.
+    pub(super) fn set_rate_limits(&mut self, limits: RateLimits) {
+        (self.iops, self.bytes_per_s) = (limits.commands.and_then(NonZeroU64::new), limits.bytes);
     }
 
     /// Whether its blocks outlive the target.
@@ -331,6 +384,14 @@ mod tests {
         assert_eq!(reserved.reservations, Some("/var/r".into()));
         let device: NamespaceSettings = "/dev/x".parse().unwrap();
         assert_eq!(device.path, Some("/dev/x".into()));
+        let limited: NamespaceSettings = "memory:1G,iops=500,bytes-per-s=10M".parse().unwrap();
+        let masked: NamespaceSettings =
+            "memory:1G,host=nqn.2026-01.org:a,host=nqn.2026-01.org:b".parse().unwrap();
+        let names = ["a", "b"].map(|it| Nqn::new(&format!("nqn.2026-01.org:{it}")).unwrap());
+        assert_eq!(masked.hosts().unwrap(), HostAccess::List(names.into()));
+        assert_eq!(limited.hosts().unwrap(), HostAccess::Any);
+        let limits = RateLimits { commands: Some(500), bytes: Some(10 << 20) };
+        assert_eq!(limited.rate_limits().unwrap(), limits);
         let volume: NamespaceSettings = "volume:/a/pool/one,nsid=2,buffered".parse().unwrap();
         assert_eq!(volume.volume.as_deref(), Some("/a/pool/one"));
         assert!(volume.is_persistent() && volume.buffered);
@@ -346,6 +407,9 @@ mod tests {
             "file:a,colour=red",
             "memory:1G,nsid=x",
             "file:a,reservations=",
+            "file:a,iops=0",
+            "file:a,host=somebody",
+            "file:a,bytes-per-s=fast",
         ] {
             assert!(wrong.parse::<NamespaceSettings>().is_err(), "{wrong}");
         }

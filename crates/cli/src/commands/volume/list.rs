@@ -5,53 +5,63 @@ use crate::deploy::output::print_json;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use volume::{Usage, VolumeInfo};
+use volume::{Pool, Usage, VolumeInfo};
 
 /// Arguments of `tsumugi volume list`.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     /// File or block device of the pool
-    pool: PathBuf,
+    pub(super) pool: PathBuf,
     /// Print as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Runs `tsumugi volume list`.
 pub(super) async fn run(args: &ListArgs) -> anyhow::Result<()> {
     let pool = open(&args.pool).await?;
-    let (usage, volumes) = (pool.usage(), pool.list());
-    if args.json {
-        let all: Vec<Value> = volumes.iter().map(value).collect();
-        return print_json(&json!({ "pool": of_pool(&usage), "volumes": all }));
+    print(&listing(&pool), args.json)
+}
+
+/// A pool and its volumes.
+pub(in crate::commands) fn listing(pool: &Pool) -> Value {
+    let volumes: Vec<Value> = pool.list().iter().map(value).collect();
+    json!({ "pool": of_pool(&pool.usage()), "volumes": volumes })
+}
+
+/// Prints what [`listing`] returns.
+pub(super) fn print(listing: &Value, is_json: bool) -> anyhow::Result<()> {
+    if is_json {
+        return print_json(listing);
     }
+    let bytes = |value: &Value| size::format(value.as_u64().unwrap_or_default());
+    let (pool, none) = (&listing["pool"], Vec::new());
     println!(
         "{} of {} free, clusters of {}, {} of {} metadata pages used",
-        size::format(usage.free),
-        size::format(usage.size),
-        size::format(u64::from(usage.layout.cluster_bytes)),
-        usage.pages,
-        usage.pages_max
+        bytes(&pool["free_bytes"]),
+        bytes(&pool["size_bytes"]),
+        bytes(&pool["cluster_bytes"]),
+        pool["metadata_pages"],
+        pool["metadata_pages_max"]
     );
+    let volumes = listing["volumes"].as_array().unwrap_or(&none);
     if volumes.is_empty() {
         println!("there are no volumes");
         return Ok(());
     }
-    let width = volumes.iter().map(|volume| volume.name.len()).max().unwrap_or(0).max(6);
+    let text = |volume: &Value, key: &str| volume[key].as_str().unwrap_or("-").to_owned();
+    let width = volumes.iter().map(|it| text(it, "name").len()).max().unwrap_or(0).max(6);
     println!(
         "{:width$}  {:8}  {:>10}  {:>10}  {:>10}  of",
         "volume", "kind", "size", "used", "own"
     );
-    for volume in &volumes {
-        let [size, used, own] = [volume.size, volume.mapped, volume.own].map(size::format);
-        let (kind, origin) = (kind(volume), volume.origin.as_deref().unwrap_or("-"));
-        println!("{:width$}  {kind:8}  {size:>10}  {used:>10}  {own:>10}  {origin}", volume.name);
+    for volume in volumes {
+        let [size, used, own] =
+            ["size_bytes", "used_bytes", "own_bytes"].map(|key| bytes(&volume[key]));
+        let [name, kind, origin] = ["name", "kind", "origin"].map(|key| text(volume, key));
+        println!("{name:width$}  {kind:8}  {size:>10}  {used:>10}  {own:>10}  {origin}");
     }
     Ok(())
-}
-
-fn kind(volume: &VolumeInfo) -> &'static str {
-    if volume.is_snapshot { "snapshot" } else { "volume" }
 }
 
 fn of_pool(usage: &Usage) -> Value {
@@ -69,7 +79,7 @@ fn value(volume: &VolumeInfo) -> Value {
     json!({
         "name": volume.name,
         "uuid": volume.uuid,
-        "kind": kind(volume),
+        "kind": if volume.is_snapshot { "snapshot" } else { "volume" },
         "size_bytes": volume.size,
         "used_bytes": volume.mapped,
         "own_bytes": volume.own,

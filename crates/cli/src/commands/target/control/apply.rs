@@ -6,18 +6,20 @@
 
 use super::difference::{Difference, Keys, NamespaceStep, Wanted, real_path};
 use super::{Control, Live};
+use crate::commands::target::ana;
 use crate::commands::target::config::Settings;
 use crate::commands::target::namespace::{NamespaceSettings, Resized};
 use crate::commands::target::{open_namespace, open_subsystem};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use block::Backing;
+use nvme::log_page::AnaState;
 use nvme::{Nqn, Nsid};
 use serde::Serialize;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use target::{Namespace, Subsystem};
+use target::{AnaGroupId, Namespace, Subsystem};
 
 /// How long a removed namespace's last commands are waited for.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
@@ -59,6 +61,16 @@ impl fmt::Display for Report {
 }
 
 impl Report {
+    /// Adds what another change did.
+    pub(super) fn add(&mut self, other: Self) {
+        self.changes.extend(other.changes);
+        self.warnings.extend(other.warnings);
+        self.controllers_ended += other.controllers_ended;
+        self.namespaces.extend(other.namespaces);
+        self.listeners.extend(other.listeners);
+        self.subsystems.extend(other.subsystems);
+    }
+
     fn note(&mut self, subsystem: &Nqn, namespace: &Namespace) {
         self.namespaces.push(NamespaceReport {
             subsystem: subsystem.to_string(),
@@ -88,6 +100,7 @@ struct Prepared {
     subsystems: Vec<(usize, Subsystem)>,
     /// As they were asked for and as they are.
     listeners: Vec<(SocketAddr, SocketAddr)>,
+    ana: Vec<(Arc<Subsystem>, AnaGroupId, AnaState)>,
 }
 
 /// A namespace that hosts do not see any more; its last commands may still run.
@@ -117,6 +130,7 @@ impl Control {
         let difference = Difference::new(&live, &wanted)?;
         let keys = Keys::read(&live, &wanted)?;
         let mut prepared = Prepared::default();
+        let unreported = self.prepare_ana(&wanted, &difference, &mut prepared)?;
         let ready = async {
             self.prepare(&wanted, &difference, &mut prepared).await?;
             for (host, tls) in &keys.tls {
@@ -131,7 +145,7 @@ impl Control {
         let mut report = Report::default();
         let new = self.commit(&live, wanted, (&difference, &keys), prepared, &mut report).await;
         *self.live() = new;
-        for name in &difference.needs_restart {
+        for name in difference.needs_restart.iter().chain(&unreported) {
             report.warnings.push(format!("{name}: takes effect when the target is started again"));
         }
         Ok(report)
@@ -189,6 +203,35 @@ impl Control {
         Ok(())
     }
 
+    /// Finds the ANA groups whose states change. Returns the names of settings that take effect later: a subsystem that
+    /// reports nothing of ANA cannot begin with it, because hosts ask once, when they connect.
+    fn prepare_ana(
+        &self,
+        wanted: &Wanted,
+        difference: &Difference,
+        prepared: &mut Prepared,
+    ) -> anyhow::Result<Option<&'static str>> {
+        let mut unreported = None;
+        for &index in &difference.ana {
+            let name = wanted.names[index].as_ref().context("the subsystem has no name")?;
+            let subsystem = self.target.subsystem(name).context("the subsystem has gone")?;
+            if subsystem.ana_state(AnaGroupId::DEFAULT).is_some() {
+                let state = |group| subsystem.ana_state(group);
+                for (group, state) in ana::changes(&wanted.settings.subsystems[index], state)? {
+                    prepared.ana.push((Arc::clone(&subsystem), group, state));
+                }
+            } else if wanted.is_of_file {
+                unreported = Some("ana of a subsystem that reports no ANA");
+            } else {
+                bail!(
+                    "{name} reports no ANA: start the target with --ana, or with ana-group= for a \
+                     namespace, as hosts ask once, when they connect"
+                );
+            }
+        }
+        Ok(unreported)
+    }
+
     /// Takes back what was made ready.
     async fn take_back(&self, prepared: Prepared) {
         for resize in prepared.resizes {
@@ -234,6 +277,8 @@ impl Control {
                 settings.subsystems[index].nqn.clone_from(&names[index]);
             }
         }
+        Self::change_ana(std::mem::take(&mut prepared.ana), report);
+        self.change_limits(difference, report);
         self.target.tell_controllers();
         if !is_of_file {
             // An address with a free port is the one that was taken from now on.
@@ -337,6 +382,39 @@ impl Control {
             report.changes.push(format!("subsystem {name} was removed"));
         }
         closing
+    }
+
+    /// Sets which hosts see namespaces, and limits of rates.
+    fn change_limits(&self, difference: &Difference, report: &mut Report) {
+        for (name, nsid, hosts) in &difference.masks {
+            let Some(subsystem) = self.target.subsystem(name) else { continue };
+            if subsystem.set_namespace_hosts(*nsid, hosts.clone()) {
+                report.changes.push(format!("the hosts that see {nsid} of {name} were changed"));
+            }
+        }
+        for (name, nsid, limits) in &difference.limits {
+            let namespace = self.target.subsystem(name).and_then(|it| it.namespace(*nsid));
+            let Some(namespace) = namespace else { continue };
+            namespace.set_rate_limits(*limits);
+            let of = |limit: Option<u64>| limit.map_or("unlimited".into(), |it| it.to_string());
+            let (commands, bytes) = (of(limits.commands), of(limits.bytes));
+            report.changes.push(format!(
+                "{nsid} of {name} is limited: commands/s {commands}, bytes/s {bytes}"
+            ));
+        }
+    }
+
+    /// Sets states of ANA groups.
+    fn change_ana(states: Vec<(Arc<Subsystem>, AnaGroupId, AnaState)>, report: &mut Report) {
+        for (subsystem, group, state) in states {
+            match subsystem.set_ana_state(group, state) {
+                Ok(_) => {
+                    let (name, state) = (subsystem.nqn(), state.name());
+                    report.changes.push(format!("{group} of {name} is {state}"));
+                }
+                Err(error) => report.warnings.push(error.to_string()),
+            }
+        }
     }
 
     /// Puts a namespace with its new size in its place. What it was closes.

@@ -9,7 +9,7 @@ use nvme::{Nqn, Nsid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use target::{HostProof, HostTls};
+use target::{HostAccess, HostProof, HostTls, RateLimits};
 
 /// What the target should be.
 pub(super) struct Wanted {
@@ -90,8 +90,14 @@ pub(super) struct Difference {
     pub(super) subsystems_added: Vec<usize>,
     pub(super) subsystems_removed: Vec<Nqn>,
     pub(super) namespaces: Vec<(Nqn, NamespaceStep)>,
+    /// Namespaces that other hosts see.
+    pub(super) masks: Vec<(Nqn, Nsid, HostAccess)>,
+    /// Namespaces with other limits of their rate.
+    pub(super) limits: Vec<(Nqn, Nsid, RateLimits)>,
     /// Subsystems whose hosts differ, by indices of the settings.
     pub(super) access: Vec<usize>,
+    /// Subsystems whose states of ANA groups differ, by indices of the settings.
+    pub(super) ana: Vec<usize>,
     /// Files and devices that are let go.
     pub(super) paths_removed: BTreeSet<PathBuf>,
     /// Settings that differ and cannot be changed now.
@@ -123,12 +129,12 @@ impl Difference {
                 difference.needs_restart.push("serial and model of a subsystem");
             }
             if former.ana != settings.ana {
-                difference.needs_restart.push("ana of a subsystem");
+                difference.ana.push(index);
             }
             if former.access() != settings.access() {
                 difference.access.push(index);
             }
-            difference.compare_namespaces(name, former, settings, wanted);
+            difference.compare_namespaces(name, former, settings, wanted)?;
         }
         for (name, former) in &known {
             if !names.contains(name) {
@@ -155,7 +161,7 @@ impl Difference {
         former: &SubsystemSettings,
         settings: &SubsystemSettings,
         wanted: &Wanted,
-    ) {
+    ) -> anyhow::Result<()> {
         let by_nsid = |it: &SubsystemSettings| -> BTreeMap<u32, NamespaceSettings> {
             it.namespaces.iter().filter_map(|it| Some((it.nsid?, it.clone()))).collect()
         };
@@ -174,6 +180,12 @@ impl Difference {
                 steps.push(NamespaceStep::Add { nsid: id, settings });
                 continue;
             };
+            if settings.rate_limits()? != old.rate_limits()? {
+                self.limits.push((name.clone(), id, settings.rate_limits()?));
+            }
+            if settings.hosts()? != old.hosts()? {
+                self.masks.push((name.clone(), id, settings.hosts()?));
+            }
             let explicit = wanted.resized.as_ref().filter(|it| (&it.0, it.1) == (name, id));
             let bytes = match explicit {
                 Some((_, _, bytes)) => *bytes,
@@ -185,6 +197,7 @@ impl Difference {
             steps.push(NamespaceStep::Resize { nsid: id, settings, bytes });
         }
         self.namespaces.extend(steps.into_iter().map(|step| (name.clone(), step)));
+        Ok(())
     }
 }
 
@@ -319,6 +332,11 @@ mod tests {
         );
         let grown = of(&TEXT.replace("memory = \"1M\"", "memory = \"2M\""));
         assert_eq!(steps(&grown), "a=1:2097152");
+        let limited = of(&TEXT.replace("size = \"1M\"", "size = \"1M\"\niops = 5"));
+        assert_eq!((steps(&limited), limited.limits.len()), (String::new(), 1));
+        assert_eq!(limited.limits[0].2, RateLimits { commands: Some(5), bytes: None });
+        let masked = of(&TEXT.replace("size = \"1M\"", "size = \"1M\"\nhosts = []"));
+        assert_eq!((steps(&masked), masked.masks.len()), (String::new(), 1));
         let protected = of(&TEXT.replace("size = \"1M\"", "size = \"1M\"\nread_only = true"));
         assert_eq!(steps(&protected), "a-2 a+2");
         assert_eq!(protected.paths_removed, [PathBuf::from("/x")].into());
@@ -334,6 +352,8 @@ mod tests {
         assert_eq!(fixed.needs_restart, ["cores", "mdts"]);
         let access = of(&format!("{TEXT}allow_hosts = [\"nqn.2026-01.io.tsumugi:h\"]\n"));
         assert_eq!(access.access, [1]);
+        let states = of(&format!("{TEXT}ana = {{ 1 = \"inaccessible\" }}\n"));
+        assert_eq!((states.ana, states.needs_restart.len()), (vec![1], 0));
     }
 
     /// Goal: a subsystem without a name in the file stays what it is, whatever its namespaces are now; others come and go by

@@ -10,14 +10,16 @@ use anyhow::{Context, anyhow, bail};
 use nvme::{Nqn, Nsid};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use target::RateLimits;
 
 /// A request, as a line of JSON. `subsystem` may be left out where there is only one.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
-pub(in crate::commands::target) enum Request {
+pub(in crate::commands) enum Request {
     /// What the target is.
     Show {},
     /// The controllers that are connected.
@@ -35,6 +37,16 @@ pub(in crate::commands::target) enum Request {
         size: Option<String>,
         #[serde(default)]
         shrink: bool,
+    },
+    /// Sets the hosts that see a namespace, of those that may connect; all without a list.
+    NamespaceHosts { subsystem: Option<String>, nsid: u32, hosts: Option<Vec<String>> },
+    /// Limits what all hosts together may do with a namespace in a second; a limit that is left out goes.
+    NamespaceLimit {
+        subsystem: Option<String>,
+        nsid: u32,
+        iops: Option<u64>,
+        /// As for sizes.
+        bytes_per_s: Option<String>,
     },
     /// Adds a subsystem.
     SubsystemAdd {
@@ -70,6 +82,20 @@ pub(in crate::commands::target) enum Request {
     ListenerAdd { address: String },
     /// Stops listening at an address.
     ListenerRemove { address: String },
+    /// Sets states of ANA groups: each by the group's number.
+    AnaSet { subsystem: Option<String>, states: BTreeMap<String, String> },
+    /// The volumes of a pool that the target has open. Here and below `pool` is a path from the root.
+    VolumeList { pool: PathBuf },
+    /// Creates a volume.
+    VolumeCreate { pool: PathBuf, name: String, size_bytes: u64 },
+    /// Makes a snapshot of a volume, which may be exported.
+    VolumeSnapshot { pool: PathBuf, source: String, name: String },
+    /// Makes a volume of a snapshot.
+    VolumeClone { pool: PathBuf, source: String, name: String },
+    /// Changes the size of a volume, and of the namespaces that are this volume.
+    VolumeResize { pool: PathBuf, name: String, size_bytes: u64 },
+    /// Removes a volume that is not exported.
+    VolumeRemove { pool: PathBuf, name: String },
     /// Writes the configuration file.
     Write { path: PathBuf },
     /// Reads the configuration file again, as SIGHUP does.
@@ -175,6 +201,29 @@ impl Wanted {
         Ok(())
     }
 
+    fn limit_namespace(
+        &mut self,
+        subsystem: Option<&str>,
+        nsid: u32,
+        limits: RateLimits,
+    ) -> anyhow::Result<()> {
+        if limits.commands == Some(0) || limits.bytes == Some(0) {
+            bail!("a limit is at least 1; none takes it away");
+        }
+        self.namespace(subsystem, nsid)?.set_rate_limits(limits);
+        Ok(())
+    }
+
+    fn namespace(
+        &mut self,
+        subsystem: Option<&str>,
+        nsid: u32,
+    ) -> anyhow::Result<&mut NamespaceSettings> {
+        let namespaces = &mut self.subsystem(subsystem)?.namespaces;
+        let namespace = namespaces.iter_mut().find(|it| it.nsid == Some(nsid));
+        namespace.with_context(|| format!("there is no {}", Nsid(nsid)))
+    }
+
     fn add_host(
         &mut self,
         subsystem: Option<&str>,
@@ -257,6 +306,16 @@ impl Wanted {
                 wanted.resize_namespace(subsystem.as_deref(), *nsid, bytes)?;
                 wanted.may_shrink = *shrink;
             }
+            Request::NamespaceHosts { subsystem, nsid, hosts } => {
+                let namespace = wanted.namespace(subsystem.as_deref(), *nsid)?;
+                namespace.set_hosts(hosts.clone());
+                namespace.hosts()?;
+            }
+            Request::NamespaceLimit { subsystem, nsid, iops, bytes_per_s } => {
+                let bytes = bytes_per_s.as_deref().map(size).transpose()?;
+                let limits = RateLimits { commands: *iops, bytes };
+                wanted.limit_namespace(subsystem.as_deref(), *nsid, limits)?;
+            }
             Request::SubsystemAdd { nqn: name, serial, model, namespaces, hosts } => {
                 let name = name.as_deref().map(nqn).transpose()?;
                 let namespaces: anyhow::Result<Vec<_>> =
@@ -284,11 +343,20 @@ impl Wanted {
                 wanted.remove_host(subsystem.as_deref(), host, *any_host)?;
             }
             Request::HostKey { host } => wanted.set_key(host)?,
+            Request::AnaSet { subsystem, states } => {
+                wanted.subsystem(subsystem.as_deref())?.set_ana(states)?;
+            }
             Request::ListenerAdd { address } => wanted.add_listener(parsed(address)?)?,
             Request::ListenerRemove { address } => {
                 wanted.remove_listener(live, parsed(address)?)?;
             }
-            Request::Show {}
+            Request::VolumeList { .. }
+            | Request::VolumeCreate { .. }
+            | Request::VolumeSnapshot { .. }
+            | Request::VolumeClone { .. }
+            | Request::VolumeResize { .. }
+            | Request::VolumeRemove { .. }
+            | Request::Show {}
             | Request::Connections {}
             | Request::Stats {}
             | Request::Write { .. }
@@ -334,6 +402,12 @@ impl Control {
                 Ok(serde_json::json!({ "path": path }))
             }
             Request::Reload {} => Ok(serde_json::to_value(self.reload()?)?),
+            Request::VolumeList { .. }
+            | Request::VolumeCreate { .. }
+            | Request::VolumeSnapshot { .. }
+            | Request::VolumeClone { .. }
+            | Request::VolumeResize { .. }
+            | Request::VolumeRemove { .. } => self.change_volumes(request),
             _ => {
                 let report = self.change(async |this| {
                     let wanted = Wanted::after(&this.live(), request)?;
@@ -349,7 +423,6 @@ impl Control {
 mod tests {
     use super::*;
     use crate::commands::target::config::Settings;
-    use std::collections::BTreeMap;
 
     fn live() -> Live {
         let text = "listen = [\"127.0.0.1:0\"]\n[[subsystem]]\n\
@@ -383,6 +456,9 @@ mod tests {
         assert_eq!(resized.subsystems[0].namespaces[1].size_bytes(), Some(2 << 20));
         let as_it_is = of(r#"{"do":"namespace-resize","nsid":3}"#);
         assert_eq!(as_it_is.subsystems[0].namespaces[1].size_bytes(), None);
+        let limited = of(r#"{"do":"namespace-limit","nsid":3,"bytes_per_s":"1M"}"#);
+        let limits = limited.subsystems[0].namespaces[1].rate_limits().unwrap();
+        assert_eq!(limits, RateLimits { commands: None, bytes: Some(1 << 20) });
         let host = of(r#"{"do":"host-add","host":"nqn.2026-01.io.tsumugi:c"}"#);
         assert_eq!(host.subsystems[0].hosts.len(), 1);
         let keyed = of(r#"{"do":"host-key","host":"nqn.2026-01.io.tsumugi:a,dhchap-key=/k"}"#);
@@ -390,6 +466,10 @@ mod tests {
             keyed.subsystems[0].hosts[0].has_dhchap() && keyed.subsystems[0].allow_hosts.len() == 1
         );
         assert_eq!(of(r#"{"do":"listener-add","address":"127.0.0.1:1"}"#).listen.len(), 2);
+        let states = of(r#"{"do":"ana-set","states":{"07":"change","1":"inaccessible"}}"#);
+        let expected = [("1", "inaccessible"), ("7", "change")];
+        let expected = expected.map(|(group, state)| (group.to_owned(), state.to_owned()));
+        assert_eq!(states.subsystems[0].ana, expected.into());
         assert!(
             of(r#"{"do":"subsystem-remove","subsystem":"nqn.2026-01.io.tsumugi:s"}"#)
                 .subsystems
@@ -406,6 +486,9 @@ mod tests {
             (r#"{"do":"namespace-remove","nsid":-1}"#, "integer"),
             (r#"{"do":"namespace-resize","nsid":1}"#, "give the size"),
             (r#"{"do":"namespace-resize","nsid":1,"size":"big"}"#, "is not a size"),
+            (r#"{"do":"namespace-limit","nsid":1,"iops":0}"#, "at least 1"),
+            (r#"{"do":"namespace-hosts","nsid":1,"hosts":["x"]}"#, "no NQN"),
+            (r#"{"do":"namespace-limit","nsid":2,"iops":5}"#, "there is no"),
             (r#"{"do":"host-add","host":"nqn.2026-01.io.tsumugi:a"}"#, "already"),
             (
                 r#"{"do":"host-add","host":"nqn.2026-01.io.tsumugi:c,dhchap-key=k"}"#,
@@ -416,6 +499,10 @@ mod tests {
             (r#"{"do":"listener-remove","address":"127.0.0.1:4711"}"#, "last address"),
             (r#"{"do":"listener-remove","address":"127.0.0.1:1"}"#, "not listened"),
             (r#"{"do":"listener-add","address":"here"}"#, "here"),
+            (r#"{"do":"ana-set","states":{"1":"good"}}"#, "optimized, non-optimized"),
+            (r#"{"do":"ana-set","states":{"129":"optimized"}}"#, "1 to 128"),
+            (r#"{"do":"ana-set","states":{"1":"change","01":"optimized"}}"#, "two states"),
+            (r#"{"do":"ana-set","states":{}}"#, "no group"),
         ] {
             let said = after(wrong).err().map(|error| format!("{error:#}")).unwrap_or_default();
             assert!(said.contains(reason), "{wrong}: {said}");

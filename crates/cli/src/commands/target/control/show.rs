@@ -3,10 +3,12 @@
 use super::{Control, Live};
 use crate::commands::target::ana;
 use crate::commands::target::config::Settings;
-use crate::commands::target::namespace::NamespaceSettings;
+use crate::commands::target::namespace::{self, NamespaceSettings};
 use metrics::Family;
+use nvme::log_page::AnaState;
 use serde_json::{Value, json};
-use target::{Limits, Namespace, Subsystem};
+use std::collections::{BTreeMap, BTreeSet};
+use target::{AnaGroupId, HostAccess, Limits, Namespace, Subsystem};
 
 impl Control {
     /// The target, its subsystems and its bounds.
@@ -35,6 +37,7 @@ impl Control {
             "limits": limits(self.target.limits()),
             "memory": memory(self.target.limits(), self.target.budget().used_bytes()),
             "hosts_with_keys": keyed,
+            "pools": namespace::open_pools(),
             "subsystems": subsystems,
         })
     }
@@ -67,6 +70,16 @@ fn subsystem(subsystem: &Subsystem, live: &Live) -> Value {
         let namespaces = settings.map(|it| it.namespaces.as_slice()).unwrap_or_default();
         namespaces.iter().find(|it| it.nsid == nsid).map(NamespaceSettings::store)
     };
+    let groups = (1..=target::ANA_GROUPS_MAX).filter_map(AnaGroupId::new);
+    let used: BTreeSet<u32> =
+        subsystem.namespaces().iter().map(|it| it.ana_group().get()).collect();
+    // Those that have members, and those whose state is another one than all have at first.
+    let ana: BTreeMap<String, &str> = groups
+        .filter_map(|group| Some((group, subsystem.ana_state(group)?)))
+        .filter(|(group, state)| used.contains(&group.get()) || *state != AnaState::Optimized)
+        .map(|(group, state)| (group.get().to_string(), state.name()))
+        .collect();
+    let reports_ana = subsystem.ana_state(AnaGroupId::DEFAULT).is_some();
     let namespaces: Vec<Value> = subsystem
         .namespaces()
         .iter()
@@ -77,23 +90,30 @@ fn subsystem(subsystem: &Subsystem, live: &Live) -> Value {
                 "size_bytes": namespace.blocks() << namespace.block_shift(),
                 "block_bytes": 1_u64 << namespace.block_shift(),
                 "read_only": namespace.is_write_protected(),
+                "hosts": names(&namespace.hosts()),
+                "iops_max": namespace.rate_limits().commands,
+                "bytes_per_s_max": namespace.rate_limits().bytes,
+                "ana_group": reports_ana.then(|| namespace.ana_group().get()),
                 "store": stores(namespace),
                 "counts": namespace.counts(),
             })
         })
         .collect();
-    let hosts = match subsystem.access() {
-        target::HostAccess::Any => None,
-        target::HostAccess::List(hosts) => {
-            Some(hosts.iter().map(|host| host.as_str().to_owned()).collect::<Vec<_>>())
-        }
-    };
     json!({
         "nqn": subsystem.nqn().as_str(),
         "serial": subsystem.serial(),
-        "hosts": hosts,
+        "hosts": names(&subsystem.access()),
+        "ana": reports_ana.then_some(ana),
         "namespaces": namespaces,
     })
+}
+
+/// The names of hosts; [`None`] stands for all.
+fn names(access: &HostAccess) -> Option<Vec<String>> {
+    match access {
+        HostAccess::Any => None,
+        HostAccess::List(hosts) => Some(hosts.iter().map(|it| it.as_str().to_owned()).collect()),
+    }
 }
 
 fn limits(limits: &Limits) -> Value {

@@ -16,7 +16,7 @@ const BYTES_MAX: u64 = 64 << 20;
 
 /// A running target.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(in crate::commands) struct Target {
     path: PathBuf,
     stream: BufReader<UnixStream>,
 }
@@ -51,6 +51,27 @@ impl Target {
         })
     }
 
+    /// The running target that has a pool open: that at `control`, or one of this user's. `pool` is a canonical path.
+    ///
+    /// # Errors
+    /// If none answers at `control`.
+    pub(in crate::commands) fn with_pool(
+        pool: &Path,
+        control: Option<&Path>,
+    ) -> anyhow::Result<Option<Self>> {
+        let targets = match control {
+            Some(control) => vec![Self::at(control)?],
+            None => running(),
+        };
+        let has_it = |target: &mut Self| {
+            let shown = target.ask(&Request::Show {});
+            let pools = shown.map(|it| it["pools"].clone()).unwrap_or_default();
+            let mut pools = pools.as_array().into_iter().flatten();
+            pools.any(|it| it.as_str().map(Path::new) == Some(pool))
+        };
+        Ok(targets.into_iter().find_map(|mut target| has_it(&mut target).then_some(target)))
+    }
+
     /// Where the target is and what it listens at.
     fn in_words(&mut self) -> String {
         let shown = self.ask(&Request::Show {});
@@ -63,7 +84,7 @@ impl Target {
     ///
     /// # Errors
     /// What the target answers if it refuses or fails, or if it does not answer.
-    pub(super) fn ask(&mut self, request: &Request) -> anyhow::Result<Value> {
+    pub(in crate::commands) fn ask(&mut self, request: &Request) -> anyhow::Result<Value> {
         let no_answer = || format!("the target at {} does not answer", self.path.display());
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');

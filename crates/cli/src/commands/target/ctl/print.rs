@@ -77,9 +77,18 @@ fn show_subsystem(subsystem: &Value, keyed: &Value) {
         let tls = if has("tls") { ", connects under TLS" } else { "" };
         println!("  host {}{dhchap}{tls}", text(host));
     }
+    for (group, state) in subsystem["ana"].as_object().into_iter().flatten() {
+        println!("  ANA group {group}: {}", text(state));
+    }
     for namespace in each(&subsystem["namespaces"]) {
+        let group = &namespace["ana_group"];
+        let group = if group.is_null() { String::new() } else { format!(", ANA group {group}") };
+        let iops = namespace["iops_max"].as_u64().map(|it| format!(", {it} commands/s at most"));
+        let rate = namespace["bytes_per_s_max"].as_u64();
+        let rate = rate.map(|it| format!(", {}/s at most", show::bytes(it as f64)));
+        let limits = iops.unwrap_or_default() + &rate.unwrap_or_default();
         println!(
-            "  namespace {}: {}, {} in blocks of {}{}, uuid {}, {} commands, {} media errors",
+            "  namespace {}: {}, {} in blocks of {}{}{group}{limits}, uuid {}, {} commands, {} media errors",
             namespace["nsid"],
             text(&namespace["store"]),
             size::format(number(&namespace["size_bytes"])),
@@ -89,6 +98,11 @@ fn show_subsystem(subsystem: &Value, keyed: &Value) {
             namespace["counts"]["commands"],
             namespace["counts"]["media_errors"],
         );
+        if let Some(hosts) = namespace["hosts"].as_array() {
+            let names: Vec<&str> = hosts.iter().map(text).collect();
+            let names = if names.is_empty() { "no host".to_owned() } else { names.join(", ") };
+            println!("    only {names} may see it");
+        }
     }
 }
 

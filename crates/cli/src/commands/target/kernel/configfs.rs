@@ -66,11 +66,7 @@ impl<'a> Tree<'a> {
 /// Sets an attribute.
 pub(super) fn set(object: &Path, attribute: &str, value: &str) -> anyhow::Result<()> {
     let path = object.join(attribute);
-    let written = OpenOptions::new()
-        .write(true)
-        .open(&path)
-        .and_then(|mut file| file.write_all(value.as_bytes()));
-    written.with_context(|| format!("cannot set {} to {value:?}", path.display()))
+    write(&path, value).with_context(|| format!("cannot set {} to {value:?}", path.display()))
 }
 
 /// Sets an attribute that only root may read. Errors do not contain the value.
@@ -78,11 +74,12 @@ pub(super) fn set_secret(object: &Path, attribute: &str, value: &str) -> anyhow:
     let path = object.join(attribute);
     fs::set_permissions(&path, Permissions::from_mode(0o600))
         .with_context(|| format!("cannot hide {}", path.display()))?;
-    let written = OpenOptions::new()
-        .write(true)
-        .open(&path)
-        .and_then(|mut file| file.write_all(value.as_bytes()));
-    written.with_context(|| format!("cannot set {}", path.display()))
+    write(&path, value).with_context(|| format!("cannot set {}", path.display()))
+}
+
+/// Writes an attribute that is there.
+fn write(path: &Path, value: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }
 
 /// Removes what a journal names, the latest first. What is not there any more is no error.

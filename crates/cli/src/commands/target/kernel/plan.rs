@@ -69,6 +69,12 @@ pub(super) fn check(settings: &Settings) -> anyhow::Result<()> {
             if namespace.is_volume() {
                 return Err(refused("volume: (our own target makes volumes)"));
             }
+            if namespace.rate_limits()? != target::RateLimits::default() {
+                return Err(refused("iops= and bytes-per-s="));
+            }
+            if namespace.hosts()? != target::HostAccess::Any {
+                return Err(refused("host= of a namespace"));
+            }
             if namespace.is_shared() {
                 return Err(refused("shared"));
             }
@@ -241,6 +247,7 @@ fn host_keys(path: &Path, host: &HostSettings) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::target::cores::CoreCount;
 
     /// Goal: what the kernel's target cannot do is refused by name, before anything is set up.
     #[test]
@@ -255,7 +262,7 @@ mod tests {
         };
         assert!(check(&good()).is_ok());
         let wrong: [(&str, Change); 7] = [
-            ("--cores", |it| it.cores = Some(2)),
+            ("--cores", |it| it.cores = Some(CoreCount::Number(2))),
             ("--poll-us", |it| it.poll_us = Some(ring::Spin::Auto)),
             ("chooses no port", |it| it.listen[0].set_port(0)),
             ("read-only", |it| {

@@ -9,6 +9,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use target::RateLimits;
 
 /// A store with its new size.
 pub(in crate::commands::target) struct Resized {
@@ -73,9 +74,14 @@ impl NamespaceSettings {
         self.size = None;
     }
 
-    /// Whether the other is the same namespace, though it may have another size.
+    /// Whether the other is the same namespace, though it may have another size, other limits and other hosts.
     pub(in crate::commands::target) fn is_same_but_size(&self, other: &Self) -> bool {
-        let bare = |it: &Self| Self { memory: it.memory.map(|_| 0), size: None, ..it.clone() };
+        let bare = |it: &Self| {
+            let mut bare = Self { memory: it.memory.map(|_| 0), size: None, ..it.clone() };
+            bare.set_rate_limits(RateLimits::default());
+            bare.set_hosts(None);
+            bare
+        };
         bare(self) == bare(other)
     }
 
@@ -94,6 +100,11 @@ impl NamespaceSettings {
             (None, Some(_)) => {
                 let bytes = bytes.context("give the new size of memory, as in --size 1G")?;
                 self.resize_memory(present, bytes).await
+            }
+            (None, None) if self.volume.is_some() => {
+                let volume = self.volume.as_deref().unwrap_or_default();
+                let backing = super::volume::reopen(volume, bytes)?;
+                Ok(Resized { backing, grown: None })
             }
             _ => bail!("a namespace of this kind keeps its size"),
         }

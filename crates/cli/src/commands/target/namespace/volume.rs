@@ -59,6 +59,52 @@ pub(super) async fn open(text: &str, is_buffered: bool) -> anyhow::Result<Arc<dy
     Ok(Arc::new(volume.with_context(|| format!("cannot open {text}"))?))
 }
 
+/// A pool that this process has open.
+pub(in crate::commands::target) struct OpenPool {
+    /// Its canonical path.
+    pub(in crate::commands::target) path: PathBuf,
+    pub(in crate::commands::target) pool: Pool,
+}
+
+/// The pool at `path`.
+///
+/// # Errors
+/// If this process does not have it open.
+pub(in crate::commands::target) fn open_pool(path: &Path) -> anyhow::Result<OpenPool> {
+    let path = canonical(path)?;
+    let pools = pools();
+    let mut known = pools.iter().filter(|known| known.path == path);
+    let Some(pool) = known.find_map(|known| known.pool.upgrade()) else {
+        bail!("the target exports no volume of {}", path.display());
+    };
+    drop(pools);
+    Ok(OpenPool { path, pool })
+}
+
+/// The paths of all pools that this process has open.
+pub(in crate::commands::target) fn open_pools() -> Vec<PathBuf> {
+    let pools = pools();
+    let open = pools.iter().filter(|known| known.pool.upgrade().is_some());
+    open.map(|known| known.path.clone()).collect()
+}
+
+/// Opens a volume that is in use anew, with the size that it has now.
+///
+/// # Errors
+/// If it is not in use here, or has another size than is asked for.
+pub(super) fn reopen(text: &str, bytes: Option<u64>) -> anyhow::Result<Arc<dyn Backing>> {
+    let (path, name) = split(text).map_err(anyhow::Error::msg)?;
+    let volume = open_pool(path)?.pool.volume(name)?;
+    let present = volume.geometry().size();
+    if bytes.is_some_and(|bytes| bytes != present) {
+        bail!(
+            "{text} is a volume: `tsumugi volume resize {} {name} --size SIZE` resizes it with its namespace",
+            path.display()
+        );
+    }
+    Ok(Arc::new(volume))
+}
+
 fn canonical(path: &Path) -> anyhow::Result<PathBuf> {
     path.canonicalize().with_context(|| format!("cannot examine {}", path.display()))
 }

@@ -1,0 +1,151 @@
+//! Limits of a namespace's rate: commands and bytes a second, of all hosts together.
+//!
+//! Each limit is a token bucket, kept as the moment at which it is full again. A command moves that moment by its cost
+//! and may be executed once the moment before is no more than [`BURST`] away. So commands wait in the order in which
+//! they came, each knows how long, and a limit costs one atomic operation for a command; a namespace without
+//! limits costs two loads of memory that nothing writes.
+
+use ring::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What may be done at once after a pause: the share of this time.
+const BURST: Duration = Duration::from_millis(20);
+/// How long a command waits at most before its limit is looked at again, which may have changed.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
+/// Limits of a rate; [`None`] is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateLimits {
+    /// Commands a second, at least 1.
+    pub commands: Option<u64>,
+    /// Bytes of data a second, at least 1.
+    pub bytes: Option<u64>,
+}
+
+/// One bucket.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Bucket {
+    /// When it is full again, in nanoseconds of the reactor's clock.
+    full_ns: AtomicU64,
+}
+
+impl Bucket {
+    /// Takes what `cost_ns` fills again; returns when it may be used.
+    fn take(&self, cost_ns: u64, now_ns: u64) -> u64 {
+        let order = Ordering::Relaxed;
+        let take = |full: u64| Some(full.max(now_ns).saturating_add(cost_ns));
+        let before = self.full_ns.fetch_update(order, order, take).unwrap_or_default();
+        before.saturating_sub(BURST.as_nanos() as u64)
+    }
+}
+
+/// The limits of a namespace.
+#[derive(Debug, Default)]
+pub(crate) struct Rate {
+    /// Commands a second; 0 is no limit.
+    commands: AtomicU64,
+    /// Bytes a second; 0 is no limit.
+    bytes: AtomicU64,
+    /// Raised by each change.
+    epoch: AtomicU64,
+    command_bucket: Bucket,
+    byte_bucket: Bucket,
+}
+
+/// Until when a command waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    pub(crate) until: Instant,
+    /// The limits that this follows from.
+    epoch: u64,
+}
+
+impl Rate {
+    /// The limits.
+    pub(crate) fn limits(&self) -> RateLimits {
+        let of = |limit: &AtomicU64| Some(limit.load(Ordering::Relaxed)).filter(|it| *it != 0);
+        RateLimits { commands: of(&self.commands), bytes: of(&self.bytes) }
+    }
+
+    /// Replaces the limits. Commands that wait follow the new ones within [`LOOK`].
+    pub(crate) fn set(&self, limits: RateLimits) {
+        self.commands.store(limits.commands.unwrap_or(0), Ordering::Relaxed);
+        self.bytes.store(limits.bytes.unwrap_or(0), Ordering::Relaxed);
+        for bucket in [&self.command_bucket, &self.byte_bucket] {
+            bucket.full_ns.store(0, Ordering::Relaxed);
+        }
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts a command with so many bytes of data. Returns how long it has to wait, if it has to.
+    pub(crate) fn take(&self, bytes: u64, now: Instant) -> Option<Wait> {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let (per_second, now_ns) = (1_000_000_000_u128, now.as_ns());
+        let mut until_ns = 0;
+        for (limit, bucket, amount) in [
+            (&self.commands, &self.command_bucket, 1),
+            (&self.bytes, &self.byte_bucket, bytes),
+        ] {
+            let limit = limit.load(Ordering::Relaxed);
+            if limit != 0 && amount != 0 {
+                let cost = u128::from(amount) * per_second / u128::from(limit);
+                let cost = u64::try_from(cost).unwrap_or(u64::MAX);
+                until_ns = until_ns.max(bucket.take(cost, now_ns));
+            }
+        }
+        (until_ns > now_ns).then(|| Wait { until: Instant::from_ns(until_ns), epoch })
+    }
+
+    /// Whether the limits have changed since a command began to wait.
+    pub(crate) fn has_changed(&self, wait: &Wait) -> bool {
+        self.epoch.load(Ordering::Relaxed) != wait.epoch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_ns(1_000_000_000_000 + ms * 1_000_000)
+    }
+
+    /// When commands that all come at once may be executed, in milliseconds.
+    fn waits(rate: &Rate, count: usize, bytes: u64, now: Instant) -> Vec<u64> {
+        let wait = |_| rate.take(bytes, now).map_or(0, |wait| (wait.until.since(now)).as_millis() as u64);
+        (0..count).map(wait).collect()
+    }
+
+    /// Goal: commands are as far apart as the tighter limit says, after a burst of 20 ms; a pause gives no more than
+    /// that back, and without limits nothing waits.
+    #[test]
+    fn commands_keep_their_distance() {
+        let rate = Rate::default();
+        assert_eq!(waits(&rate, 3, 1 << 30, at(0)), [0, 0, 0]);
+        let limits = RateLimits { commands: Some(100), bytes: None };
+        rate.set(limits);
+        assert_eq!(rate.limits(), limits);
+        assert_eq!(waits(&rate, 5, 1 << 20, at(0)), [0, 0, 0, 10, 20]);
+        assert_eq!(waits(&rate, 1, 0, at(10)), [20]);
+        assert_eq!(waits(&rate, 4, 0, at(1000)), [0, 0, 0, 10]);
+        rate.set(RateLimits { commands: Some(100), bytes: Some(1_000_000) });
+        assert_eq!(waits(&rate, 3, 100_000, at(2000)), [0, 80, 180]);
+        assert_eq!(waits(&rate, 3, 0, at(2000)), [10, 20, 30], "no bytes are no reason to wait for");
+        rate.set(RateLimits { commands: None, bytes: Some(1) });
+        assert_eq!(waits(&rate, 1, u64::MAX, at(3000)), [0], "a large command passes once");
+        assert!(rate.take(1, at(3000)).is_some_and(|wait| wait.until > at(1 << 30)));
+    }
+
+    /// Goal: a change ends what follows from the limits before.
+    #[test]
+    fn a_change_is_noticed() {
+        let rate = Rate::default();
+        rate.set(RateLimits { commands: Some(1), bytes: None });
+        let waiting = (0..3).filter_map(|_| rate.take(1, at(0))).last().unwrap();
+        assert!(!rate.has_changed(&waiting));
+        rate.set(RateLimits::default());
+        assert!(rate.has_changed(&waiting) && rate.take(1, at(0)).is_none());
+    }
+}
