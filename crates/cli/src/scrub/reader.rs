@@ -301,3 +301,39 @@ async fn next(running: &mut VecDeque<JoinHandle<anyhow::Result<()>>>) -> anyhow:
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is read at once by several is no faster than the rate allows for all of it, and time in which nothing
+    /// was read is not made up for.
+    #[test]
+    fn a_rate_is_kept() {
+        let mut simulation = ring::sim::Simulation::new(1);
+        let paced = async {
+            let pace = Rc::new(Pace { rate: Some(1 << 20), next: Cell::new(now()) });
+            let read = |parts: u32| {
+                let pace = Rc::clone(&pace);
+                ring::spawn(async move {
+                    for _ in 0..parts {
+                        pace.wait(1 << 20).await;
+                    }
+                })
+            };
+            let begun = now();
+            let (one, other) = (read(4), read(6));
+            one.await.unwrap();
+            other.await.unwrap();
+            let all = now() - begun;
+            sleep(Duration::from_secs(60)).await;
+            let begun = now();
+            read(3).await.unwrap();
+            (all, now() - begun)
+        };
+        let (all, after) = simulation.run(paced).unwrap();
+        let near = |took: Duration, seconds: f64| (took.as_secs_f64() - seconds).abs() < 0.1;
+        assert!(near(all, 10.0), "10 MiB at 1 MiB/s took {all:?}");
+        assert!(near(after, 3.0), "3 MiB at 1 MiB/s took {after:?}");
+    }
+}

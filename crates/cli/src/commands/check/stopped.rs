@@ -242,3 +242,23 @@ fn spans(part: &Part, block_size: u64) -> Vec<Vec<SummedBlock>> {
     let near = part.blocks.chunk_by(are_near);
     near.flat_map(|near| near.chunks(most)).map(<[SummedBlock]>::to_vec).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: each block is read once, blocks side by side together, and no read is longer than it may be.
+    #[test]
+    fn blocks_are_read_together() {
+        let block = |block| SummedBlock { block, sum: 0, is_unflushed: false };
+        let blocks = [1, 2, 3, 7, 9, 10].map(block).to_vec();
+        let part = Part { blocks, unsummed: 0, lost: 0, next: 1 };
+        let read = |size| -> Vec<Vec<u64>> {
+            let blocks = |span: Vec<SummedBlock>| span.iter().map(|it| it.block).collect();
+            spans(&part, size).into_iter().map(blocks).collect()
+        };
+        assert_eq!(read(4096), [vec![1, 2, 3], vec![7], vec![9, 10]]);
+        assert_eq!(read(READ_BYTES / 2), [vec![1, 2], vec![3], vec![7], vec![9, 10]]);
+        assert_eq!(read(READ_BYTES * 4), [vec![1], vec![2], vec![3], vec![7], vec![9], vec![10]]);
+    }
+}
