@@ -111,8 +111,7 @@ pub fn repair_records(
     Ok(Repaired { before, changes: repair.notes, records: batch.writes.len(), after })
 }
 
-/// Whether a finding says that nothing can be done here: without the counters of this version or with commits
-/// missing.
+/// Whether a finding says that commits are missing: then records that seem to be all right may be old.
 fn is_hopeless(finding: &Finding) -> bool {
     finding.area == Area::Commits
 }
