@@ -21,6 +21,7 @@ mod nvme;
 mod renew;
 mod restart;
 mod run;
+mod scrub;
 mod stats;
 mod status;
 mod stripe;
@@ -62,7 +63,7 @@ pub(crate) struct Cli {
 enum Command {
     /// Run a node's part of a job in the foreground, as a task of a Slurm step.
     Agent(agent::AgentArgs),
-    /// Check a stopped metadata store: that nothing is missing, and that all of it agrees.
+    /// Check a pool, running or stopped: its records, and with --data all of its data.
     Check(check::CheckArgs),
     /// Copy files and trees with many threads, in or out.
     Cp(cp::CpArgs),
@@ -102,6 +103,8 @@ enum Command {
     Restart(restart::RestartArgs),
     /// Create a job's file system, run a command on it, and take it down again.
     Run(Box<run::RunArgs>),
+    /// Read all data of a running pool at a bounded rate, and compare it with its checksums.
+    Scrub(scrub::ScrubArgs),
     /// Show counts and latencies of a mount's operations.
     Stats(stats::StatsArgs),
     /// Show a job's nodes, space and health.
@@ -170,6 +173,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Renew(args) => renew::run(&args),
         Command::Restart(args) => restart::run(&args),
         Command::Run(args) => run::run(*args),
+        Command::Scrub(args) => Ok(scrub::run(&args)),
         Command::Stats(args) => stats::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Stripe(args) => stripe::run(&args),

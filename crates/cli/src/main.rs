@@ -12,6 +12,7 @@ mod keys;
 mod load;
 mod observe;
 mod one_file;
+mod scrub;
 mod signals;
 mod site;
 mod staging;

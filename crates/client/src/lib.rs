@@ -63,6 +63,6 @@ pub use habit::Habit;
 pub use holds::{NamesHeld, Pin};
 pub use lent::{Lending, LentCounts, LentName};
 pub use names::{Listing, Renamed, Setting};
-pub use read::AheadCounts;
+pub use read::{AheadCounts, Scrubbed, WrongPlace};
 pub use session::{CallCounts, SessionConfig};
 pub use sums::{ChecksumCounts, ChecksumView, Damage};

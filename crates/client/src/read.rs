@@ -11,6 +11,7 @@ mod ahead;
 mod check;
 mod command;
 mod committed;
+mod scrub;
 
 use crate::client::Client;
 use crate::dirty::{Fill, FillState};
@@ -32,6 +33,7 @@ use protocol::{
 };
 use ring::local::InFlight;
 use ring::{Buffer, Chunk, RegionSlice, Shared};
+pub use scrub::{Scrubbed, WrongPlace};
 use std::ops::Range;
 use std::rc::Rc;
 

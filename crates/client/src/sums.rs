@@ -162,6 +162,11 @@ impl Checks {
         self.0.extend(others.0);
     }
 
+    /// How many blocks there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether there is nothing to check.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -3,8 +3,10 @@
 //! Walks all records, so it is for tests, for `tsumugi check`, and after a crash that one does not trust; the
 //! service itself never needs it. [`store`] checks a store that no service has open, without changing it.
 
+pub mod data;
 mod finding;
 mod paths;
+pub mod repair;
 pub mod store;
 
 pub use finding::{Area, Finding};
@@ -362,8 +364,7 @@ impl Core {
 
 impl Check {
     fn problem(&mut self, what: String) {
-        let area = self.area;
-        self.problems.push(Finding { area, inode: None, path: None, what });
+        self.problems.push(Finding::general(self.area, what));
     }
 
     /// Adds what concerns an inode.
@@ -373,11 +374,11 @@ impl Check {
 
     /// Tells of blocks of a chunk that extents touch and that do not count as live.
     fn not_live(&mut self, (device, chunk): ChunkId, named: &[u32]) {
-        for (at, count) in
-            (chunk.saturating_mul(CHUNK_BLOCKS)..).zip(named).filter(|(_, count)| **count > 0)
-        {
+        let first = chunk.saturating_mul(CHUNK_BLOCKS);
+        for (at, count) in (0..).zip(named).filter(|(_, count)| **count > 0) {
+            let block = first.saturating_add(at);
             self.problem(format!(
-                "block {at} of {device} is not live, but {count} extents name it"
+                "block {block} of {device} is not live, but {count} extents name it"
             ));
         }
     }

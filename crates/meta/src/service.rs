@@ -16,6 +16,7 @@ mod admin;
 mod agent;
 mod background;
 mod call;
+mod check;
 mod client;
 mod durable;
 mod end;

@@ -68,6 +68,11 @@ pub enum Error {
     /// There is no store in the directory.
     #[error("{} is no metadata store", .0.display())]
     NoStore(PathBuf),
+    /// A look at the records as of one moment had to end before it was through.
+    #[error(
+        "the metadata store opened its engine anew while it was looked at, as it does when its disk is full: try again"
+    )]
+    LookEnded,
     /// An earlier batch failed: nothing is accepted any more.
     #[error("the metadata store failed earlier; restart the metadata service")]
     Poisoned,
@@ -154,6 +159,12 @@ pub trait Store: Send {
     /// (not of the machine). After [`Error::Full`] nothing has changed; another error means that the
     /// store's state is unknown.
     fn commit(&mut self, batch: &Batch) -> Result<(), Error>;
+
+    /// Returns the records as of the last commit, to be read on any thread beside later commits; `None` if
+    /// the store cannot give them. Nothing can be committed to what is returned.
+    fn snapshot(&self) -> Result<Option<Box<dyn Store>>, Error> {
+        Ok(None)
+    }
 
     /// A handle that makes durable, from any thread, what was committed before the call.
     fn syncer(&self) -> Box<dyn Syncer>;

@@ -31,6 +31,7 @@ pub use self::core::{Boot, Core, Opened};
 pub use conflicts::{Conflict, ConflictKind};
 pub use durability::Durable;
 pub use names::{FIRST_COOKIE, LINK_MAX};
+pub(crate) use names::{NewInode, check_name, is_dots};
 pub use sessions::SlotState;
 pub use transaction::Context;
 

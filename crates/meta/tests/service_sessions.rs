@@ -350,6 +350,9 @@ fn an_administrator_sees_and_ends() {
             panic!()
         };
         assert!(devices[0].online && sessions.len() == 1 && meta.calls > 0);
+        // The root, d, f and empty.
+        let checked = Answer::Checked { inodes: 4, count: 0, found: Vec::new() };
+        assert_eq!(call(Call::Check).await, checked);
         agent.connection.close("test");
         until(|| client.state.pushes.borrow().iter().any(|p| matches!(p, Push::Devices(_)))).await;
         let hit = call(Call::FilesHit { count_max: 10 }).await;

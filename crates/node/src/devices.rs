@@ -62,6 +62,14 @@ pub async fn open_devices(config: &NodeConfig) -> Result<Vec<NodeDevice>, NodeEr
     Ok(devices)
 }
 
+/// Opens one device of a configuration, the `index`th: its name depends on its place there.
+///
+/// # Errors
+/// [`NodeError::Device`].
+pub async fn open_device(config: &NodeConfig, index: usize) -> Result<NodeDevice, NodeError> {
+    open(config, index, &config.devices[index]).await
+}
+
 async fn open(
     config: &NodeConfig,
     index: usize,

@@ -16,7 +16,7 @@ mod mounting;
 mod node;
 
 pub use config::{Checksum, DeviceConfig, FuseTransport, NodeConfig, parse_bytes};
-pub use devices::{NodeDevice, create_devices, open_devices};
+pub use devices::{NodeDevice, create_devices, open_device, open_devices};
 pub use error::NodeError;
 pub use fuse::{Mounter, Transport};
 pub use local::Local;

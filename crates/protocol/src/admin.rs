@@ -1,7 +1,7 @@
 //! What an administrator's tool may ask of the metadata service.
 
 use crate::agent::DeviceCounts;
-use crate::ids::DeviceId;
+use crate::ids::{DeviceId, InodeId};
 use crate::space::{DeviceInfo, PoolUse, SessionInfo};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,21 @@ pub enum Call {
     },
     /// End: sync the store and exit → [`Answer::Done`].
     Shutdown,
+    /// Check all records as of now, while calls go on → [`Answer::Checked`]. It may take long.
+    Check,
+}
+
+/// A contradiction between records, as [`Answer::Checked`] tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contradiction {
+    /// What it concerns, by name.
+    pub area: String,
+    /// The inode that it is about, if it is about one.
+    pub inode: Option<InodeId>,
+    /// A path of that inode, if it has one.
+    pub path: Option<String>,
+    /// What was found, as a sentence.
+    pub what: String,
 }
 
 /// What the metadata service has counted since its start.
@@ -62,4 +77,13 @@ pub enum Answer {
     Paths(Vec<(Vec<u8>, DeviceId)>),
     /// Not to be done, and why.
     Refused(String),
+    /// What a check has found.
+    Checked {
+        /// Inodes of the file system.
+        inodes: u64,
+        /// Contradictions in all.
+        count: u64,
+        /// The first of them.
+        found: Vec<Contradiction>,
+    },
 }

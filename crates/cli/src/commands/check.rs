@@ -1,68 +1,126 @@
-//! `tsumugi check`: checks the metadata store of a pool whose service does not run, from the tree to free space.
+//! `tsumugi check`: checks the metadata of a pool, from the tree to free space, and with `--data` all data against its
+//! checksums. A running pool's service checks a look at one moment of its store; a stopped pool's store and devices are
+//! read here.
 
+mod repair;
+mod stopped;
+
+use super::scrub;
 use crate::deploy::job::JobDir;
 use crate::deploy::state::State;
-use ::meta::check::Finding;
-use ::meta::check::store::{Checked, check};
+use crate::print::words;
+use crate::scrub::Progress;
+use crate::scrub::reader::Look;
+use crate::scrub::record::json_of;
+use ::meta::check::store::check;
+use ::meta::check::{Area, Finding};
 use anyhow::{Context, bail};
 use clap::Args;
-use serde_json::json;
-use std::path::{Path, PathBuf};
+use protocol::admin::{Answer, Call, Contradiction};
+use ring::Runtime;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Nothing could be checked.
 const UNCHECKED: u8 = 2;
 
-/// Check a stopped metadata store: that nothing is missing, and that all of it agrees.
+/// Check a pool, running or stopped: its records, and with --data all of its data.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-    tsumugi check /var/tmp/job.meta        the directory of a store
-    tsumugi check training --json          the store of a pool of this machine
+    tsumugi check training                 a pool of this machine, running or stopped
+    tsumugi check training --data          all of its data, too
+    tsumugi check /var/tmp/job.meta        the directory of a stopped store
+    tsumugi check /var/tmp/job.meta --repair
+    tsumugi check job.meta --data --node node1.toml --node node2.toml
+                                           and the devices of stopped nodes
 
 Reads all records and compares them: names with inodes, inodes with extents, extents with the blocks that \
-count as used, blocks with free space. Changes nothing. The metadata service must not be running. `tsumugi meta \
-check` is the first part of it alone: whether commits are missing.
+count as used, blocks with free space. Changes nothing. A running service checks what its store holds at one \
+moment, on a thread that gives way to its other work, so changes during the check are no findings.
+
+--data also reads all data, and compares it with its checksums: of a running pool over the network, as `tsumugi \
+scrub` does without a rate; of a stopped pool from the devices of this machine, whose nodes must have ended. Each \
+finding names device, block, file and bytes.
+
+--repair makes anew what other records say, too: names, link counts, counts of data, states of blocks. Files that \
+lost their names get some in /lost+found. What only one record says is left as it is, and stays a finding. Before \
+anything is changed, what the changed records held is kept in a file beside the store; --undo takes the repair back. \
+The next start of the service ends all sessions.
 
 Exit codes:
-    0  nothing was found
-    1  findings are printed
-    2  wrong usage, or nothing could be checked: the service runs, or there is no such store")]
+    0  nothing was found, or all of it was repaired
+    1  findings are printed; data that could not be read is one
+    2  wrong usage, or not all could be checked; the reason is printed")]
 pub(crate) struct CheckArgs {
-    /// Directory of a metadata store, or the name of a pool on this machine
+    /// Directory of a stopped metadata store, or the name of a pool on this machine
     #[arg(value_name = "STORE|JOB")]
     store: PathBuf,
     /// Base of the pools' directories [default: the user's runtime directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Read all data, and compare it with its checksums
+    #[arg(long)]
+    data: bool,
+    /// Configuration of a stopped node whose devices are read; may be repeated [default: those of the pool's nodes on
+    /// this machine]
+    #[arg(long, value_name = "CONFIG.toml", requires = "data")]
+    node: Vec<PathBuf>,
+    /// Repair the records of a stopped store, as far as nothing more is lost by it
+    #[arg(long, conflicts_with = "data")]
+    repair: bool,
+    /// Take a repair back, by the file that it has left
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "repair"])]
+    undo: Option<PathBuf>,
     /// Print JSON: an object per finding
     #[arg(long)]
     json: bool,
 }
 
+/// What is checked.
+enum Subject {
+    /// The store of a service that does not run, and the configurations of its nodes.
+    Stopped { directory: PathBuf, nodes: Vec<PathBuf> },
+    /// The pool of a service that runs.
+    Running { dir: JobDir, state: Box<State> },
+}
+
+/// What came of it.
+struct Outcome {
+    /// What was looked at, in words.
+    what: String,
+    findings: Vec<Finding>,
+    /// Findings in all, if more than are known here.
+    count: u64,
+}
+
 /// Runs `tsumugi check`.
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     crate::confine::keep_files_private();
-    let checked = directory(args).and_then(|directory| {
-        let checked = check(&directory).with_context(|| {
-            format!("the metadata store {} cannot be checked", directory.display())
-        })?;
-        Ok((directory, checked))
+    let outcome = subject(args).and_then(|subject| match subject {
+        Subject::Stopped { directory, .. } if args.repair => repair::repair(&directory),
+        Subject::Stopped { directory, nodes } => match &args.undo {
+            Some(journal) => repair::undo(&directory, journal),
+            None => of_stopped(args, &directory, &nodes),
+        },
+        Subject::Running { dir, .. } if args.repair || args.undo.is_some() => {
+            bail!("job {} runs: a store is repaired while its service is stopped", dir.job())
+        }
+        Subject::Running { dir, state } => of_running(args, &dir, &state),
     });
-    match checked {
-        Ok((_, checked)) if args.json => print_json(&checked),
-        Ok((directory, checked)) => print(&directory, &checked),
+    match outcome {
+        Ok(outcome) => print(args, &outcome),
         Err(error) => {
-            eprintln!("tsumugi: nothing was checked: {error:#}");
+            eprintln!("tsumugi: not all was checked: {}", words(&error));
             ExitCode::from(UNCHECKED)
         }
     }
 }
 
-/// The store that is meant.
-fn directory(args: &CheckArgs) -> anyhow::Result<PathBuf> {
+/// The pool that is meant.
+fn subject(args: &CheckArgs) -> anyhow::Result<Subject> {
     if args.store.is_dir() {
-        return Ok(args.store.clone());
+        return Ok(Subject::Stopped { directory: args.store.clone(), nodes: args.node.clone() });
     }
     let name = args.store.to_str().filter(|name| !name.contains('/'));
     let Some(name) = name else { bail!("there is no directory {}", args.store.display()) };
@@ -71,29 +129,101 @@ fn directory(args: &CheckArgs) -> anyhow::Result<PathBuf> {
     let Some(state) = state else {
         bail!("there is no directory {name}, and no job {name} ({})", dir.path().display())
     };
+    state.refuse_elsewhere()?;
+    if state.living_meta().is_some() {
+        if !args.node.is_empty() {
+            bail!("job {name} runs, and its data is read over the network: leave --node out");
+        }
+        return Ok(Subject::Running { dir, state: Box::new(state) });
+    }
+    let of_job = state.nodes.iter().map(|node| dir.join(&format!("{}.toml", node.name)));
+    let nodes = if args.node.is_empty() { of_job.collect() } else { args.node.clone() };
     match state.meta {
-        Some(meta) => Ok(meta.store),
+        Some(meta) => Ok(Subject::Stopped { directory: meta.store, nodes }),
         None => bail!("the metadata service of job {name} is not on this machine"),
     }
 }
 
-fn print_json(checked: &Checked) -> ExitCode {
-    for finding in &checked.findings {
-        let line = json!({
-            "area": finding.area.name(),
-            "inode": finding.inode.map(|inode| inode.0),
-            "path": finding.path,
-            "finding": finding.what,
-            "meaning": finding.area.meaning(),
-        });
-        println!("{line}");
+fn of_stopped(args: &CheckArgs, directory: &PathBuf, nodes: &[PathBuf]) -> anyhow::Result<Outcome> {
+    let checked = check(directory).with_context(|| {
+        format!(
+            "the metadata store {} cannot be checked (of a pool that runs, name the job)",
+            directory.display()
+        )
+    })?;
+    let commits = checked.commits.map_or(String::new(), |commits| format!(", {commits} commits"));
+    let mut what = format!("{}: {} inodes{commits}", directory.display(), checked.inodes);
+    let mut findings = checked.findings;
+    let is_readable = !findings.iter().any(|finding| finding.area == Area::Commits);
+    if args.data && is_readable {
+        let data = stopped::compare(directory, nodes)?;
+        what = format!("{what}; {}", data.tally);
+        findings.extend(data.findings);
     }
-    code(checked)
+    let count = findings.len() as u64;
+    Ok(Outcome { what, findings, count })
 }
 
-fn print(directory: &Path, checked: &Checked) -> ExitCode {
+fn of_running(args: &CheckArgs, dir: &JobDir, state: &State) -> anyhow::Result<Outcome> {
+    let access = scrub::access(dir, state)?;
+    let mut runtime = Runtime::new(&ring::Config::default())?;
+    let answer = runtime.block_on(access.call(&Call::Check))?;
+    let (inodes, mut count, found) = match answer {
+        Answer::Checked { inodes, count, found } => (inodes, count, found),
+        Answer::Refused(reason) => bail!("the metadata service refuses: {reason}"),
+        other => bail!("the metadata service answered {other:?}"),
+    };
+    let mut what = format!("job {}: {inodes} inodes", dir.job());
+    let mut findings: Vec<Finding> = found.into_iter().map(finding).collect();
+    if args.data {
+        let mut progress = Progress::new();
+        let mut of_data = Vec::new();
+        let watch = |look: Look| {
+            of_data.extend(look.found);
+            progress.show(look.tally.read_bytes, look.live_bytes, of_data.len() as u64);
+            Ok(())
+        };
+        let tally = runtime.block_on(scrub::read(&access, None, watch));
+        progress.end();
+        what = format!("{what}; {}", scrub::done(&tally?));
+        count += of_data.len() as u64;
+        findings.extend(of_data);
+    }
+    Ok(Outcome { what, findings, count })
+}
+
+/// What the service has found.
+fn finding(told: Contradiction) -> Finding {
+    let Contradiction { area, inode, path, what } = told;
+    let area = Area::of_name(&area).unwrap_or_default();
+    Finding { inode, path, ..Finding::general(area, what) }
+}
+
+fn print(args: &CheckArgs, outcome: &Outcome) -> ExitCode {
+    let Outcome { what, findings, count } = outcome;
+    if args.json {
+        findings.iter().for_each(|finding| println!("{}", json_of(finding)));
+    } else {
+        print_words(findings);
+        let found = match count {
+            0 => "nothing was found".to_owned(),
+            1 => "1 finding".to_owned(),
+            count => format!("{count} findings"),
+        };
+        println!("{what}: {found}");
+        if findings.iter().any(|finding| !matches!(finding.area, Area::Damage | Area::Unread)) {
+            println!(
+                "Copy the files out if the service still starts, end the job by `tsumugi down` and make it anew; \
+                 keep the store for a report. `tsumugi check --repair` repairs what can be repaired."
+            );
+        }
+    }
+    if *count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print_words(findings: &[Finding]) {
     let mut last = None;
-    for finding in &checked.findings {
+    for finding in findings {
         let Finding { area, path, what, .. } = finding;
         if last.replace(*area) != Some(*area) {
             println!("{}: {}:", area.name(), area.meaning());
@@ -103,22 +233,4 @@ fn print(directory: &Path, checked: &Checked) -> ExitCode {
             None => println!("    {what}"),
         }
     }
-    let commits = checked.commits.map_or(String::new(), |commits| format!(", {commits} commits"));
-    let found = match checked.findings.len() {
-        0 => "nothing was found".to_owned(),
-        1 => "1 finding".to_owned(),
-        count => format!("{count} findings"),
-    };
-    println!("{}: {} inodes{commits}: {found}", directory.display(), checked.inodes);
-    if !checked.findings.is_empty() {
-        println!(
-            "Nothing was changed. Copy the files out if the service still starts, end the job by `tsumugi \
-             down` and make it anew; keep the store for a report."
-        );
-    }
-    code(checked)
-}
-
-fn code(checked: &Checked) -> ExitCode {
-    if checked.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -10,7 +10,7 @@ use crate::deploy::output::{print_json, relay};
 use crate::deploy::remote;
 use crate::deploy::size::human;
 use crate::deploy::slurm;
-use crate::deploy::status::{KeeperStatus, Life, NodeStatus, Status};
+use crate::deploy::status::{KeeperStatus, Life, NodeStatus, ScrubStatus, Status};
 use crate::deploy::users;
 use crate::observe::show;
 use anyhow::bail;
@@ -18,6 +18,8 @@ use clap::Args;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// Findings of a scrub that are shown.
+const FOUND_MAX: usize = 10;
 /// Slow operations that are shown.
 const SLOW_MAX: usize = 5;
 /// Operations that have run for longer are shown.
@@ -126,6 +128,9 @@ fn print(status: &Status) {
         print_keeper(keeper);
     }
     print_notes(status);
+    if let Some(scrub) = &status.scrub {
+        print_scrub(scrub);
+    }
     print_slow(status);
     for session in &status.sessions {
         println!(
@@ -166,6 +171,33 @@ fn print_notes(status: &Status) {
         for note in node.activity.iter().flat_map(|activity| &activity.notes) {
             println!("{}: {note}", node.name);
         }
+    }
+}
+
+/// How far the last scrub is, and what it has found.
+fn print_scrub(scrub: &ScrubStatus) {
+    let ScrubStatus { running, record } = scrub;
+    let read = human(record.tally.read_bytes);
+    let state = match (running, record.ended, &record.failure) {
+        (true, _, _) => {
+            let pid = record.process.pid;
+            format!("runs (process {pid}), {read} of {} read", human(record.live_bytes))
+        }
+        (false, _, Some(failure)) => format!("stopped after {read}: {failure}"),
+        (false, Some(_), None) => format!("has ended, {read} read"),
+        (false, None, None) => format!("died after {read}"),
+    };
+    let found = match record.findings_count {
+        0 => "nothing was found".to_owned(),
+        1 => "DAMAGED DATA: 1 finding".to_owned(),
+        count => format!("DAMAGED DATA: {count} findings"),
+    };
+    println!("scrub {state}; {found}");
+    for found in record.findings.iter().take(FOUND_MAX) {
+        println!("  {}: {}", found.path.as_deref().unwrap_or("-"), found.finding);
+    }
+    if record.findings.len() > FOUND_MAX {
+        println!("  and more: see `tsumugi status --json`");
     }
 }
 

@@ -6,10 +6,11 @@ use anyhow::bail;
 use protocol::admin::{Answer, Call};
 use ring::{Runtime, SocketOptions};
 use rpc::{Admin, Connection, Connector, Credential, Handler, Limits, Nothing, Reply};
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
-use tls::Holder;
+use tls::{Holder, JobKey};
 
 /// How long the whole of it may take.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -25,6 +26,8 @@ pub(crate) struct Pool {
     pub(crate) files_hit: Vec<(Vec<u8>, protocol::ids::DeviceId)>,
 }
 
+type Link = Connection<Connector<Admin>>;
+
 /// The metadata service never calls a tool.
 struct Silent;
 
@@ -34,24 +37,59 @@ impl Handler<Connector<Admin>> for Silent {
     }
 }
 
-/// Asks for the state of the pool, with the tools' key, which is derived from the job's in the file `secret`.
+/// How a job's metadata service is reached by tools.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    namespace: Option<PathBuf>,
+    secret: PathBuf,
+}
+
+impl Access {
+    /// Of a service, with the job's key in the file `secret`.
+    pub(crate) fn new(meta: &MetaState, secret: &Path) -> anyhow::Result<Access> {
+        let Some(address) = meta.address else { bail!("the metadata service was never ready") };
+        Ok(Access { address, namespace: meta.namespace.clone(), secret: secret.into() })
+    }
+
+    /// How sockets are made.
+    pub(crate) fn sockets(&self) -> SocketOptions {
+        let network_namespace = self.namespace.clone();
+        SocketOptions { network_namespace, ..SocketOptions::default() }
+    }
+
+    /// The job's key.
+    pub(crate) fn job_key(&self) -> anyhow::Result<JobKey> {
+        keys::read_job(&self.secret)
+    }
+
+    /// Connects with the tools' key, which is derived from the job's.
+    async fn connect(&self) -> anyhow::Result<Link> {
+        let credential = Credential::Tls(self.job_key()?.of(&Holder::Tools)?);
+        let (limits, silent) = (Limits::default(), Rc::new(Silent));
+        Link::connect(self.address, &self.sockets(), &credential, limits, silent)
+            .await
+            .map_err(|error| told(&error))
+    }
+
+    /// Makes one call on a connection of its own. The answer may take as long as it takes; a service that is gone
+    /// is noticed by its connection.
+    pub(crate) async fn call(&self, call: &Call) -> anyhow::Result<Answer> {
+        let connection = match ring::time::timeout(DEADLINE, Box::pin(self.connect())).await {
+            Ok(connection) => connection?,
+            Err(_) => bail!("the metadata service does not answer within {DEADLINE:?}"),
+        };
+        connection.call(call, None).await.map_err(|error| told(&error))
+    }
+}
+
+/// Asks for the state of the pool.
 pub(crate) fn ask(meta: &MetaState, secret: &Path) -> anyhow::Result<Pool> {
-    let Some(address) = meta.address else { bail!("the metadata service was never ready") };
-    let credential = Credential::Tls(keys::read_job(secret)?.of(&Holder::Tools)?);
-    let options =
-        SocketOptions { network_namespace: meta.namespace.clone(), ..SocketOptions::default() };
+    let access = Access::new(meta, secret)?;
     Runtime::new(&ring::Config::default())?.block_on(async {
         let asking = async {
-            let limits = Limits::default();
-            let connection = Connection::<Connector<Admin>>::connect(
-                address,
-                &options,
-                &credential,
-                limits,
-                Rc::new(Silent),
-            )
-            .await
-            .map_err(|error| told(&error))?;
+            let connection = access.connect().await?;
             let status = connection
                 .call(&Call::Status, Some(DEADLINE))
                 .await

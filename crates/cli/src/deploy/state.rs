@@ -396,7 +396,7 @@ impl State {
 }
 
 /// Writes beside and renames; only the owner can read what is written.
-fn replace(path: &Path, text: &[u8], owner: Option<&User>) -> anyhow::Result<()> {
+pub(crate) fn replace(path: &Path, text: &[u8], owner: Option<&User>) -> anyhow::Result<()> {
     let beside = path.with_extension("json.new");
     let result = (|| {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;

@@ -9,6 +9,7 @@ use super::mounts::{self, Condition};
 use super::state::State;
 use crate::observe::ask;
 use crate::print::words;
+use crate::scrub::record::ScrubRecord;
 use anyhow::bail;
 use metrics::Snapshot;
 use protocol::admin::Answer;
@@ -71,6 +72,9 @@ pub(crate) struct Status {
     /// What looks after the job on this machine, if anything does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) keeper: Option<KeeperStatus>,
+    /// The last scrub, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) scrub: Option<ScrubStatus>,
     /// Devices, with the targets' own counts since their start.
     pub(crate) devices: Vec<DeviceStatus>,
     /// Sessions.
@@ -79,6 +83,16 @@ pub(crate) struct Status {
     pub(crate) space: Option<Space>,
     /// Files that have data on devices that are offline (at most 1000).
     pub(crate) files_hit: Vec<FileHit>,
+}
+
+/// A scrub, under way or ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ScrubStatus {
+    /// It goes on.
+    pub(crate) running: bool,
+    /// What it has done and found.
+    #[serde(flatten)]
+    pub(crate) record: ScrubRecord,
 }
 
 /// What looks after a job on a machine.
@@ -292,6 +306,7 @@ impl Status {
             trouble: None,
             nodes: nodes(&state),
             keeper: if is_own { keeper(dir, &state)? } else { None },
+            scrub: if is_own { scrub(dir)? } else { None },
             devices: Vec::new(),
             sessions: Vec::new(),
             space: None,
@@ -424,6 +439,11 @@ impl NodeStatus {
             activity: None,
         }
     }
+}
+
+fn scrub(dir: &JobDir) -> anyhow::Result<Option<ScrubStatus>> {
+    let record = ScrubRecord::read(dir)?;
+    Ok(record.map(|record| ScrubStatus { running: record.is_running(), record }))
 }
 
 fn keeper(dir: &JobDir, state: &State) -> anyhow::Result<Option<KeeperStatus>> {

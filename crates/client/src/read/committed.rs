@@ -28,6 +28,19 @@ pub(crate) struct Committed {
     validity: Validity,
 }
 
+/// Where committed data of a range lies.
+pub(super) struct Found {
+    /// In the order of the file.
+    pub(super) runs: Vec<Run<Place>>,
+    /// The sums of their blocks, and perhaps of others.
+    pub(super) sums: Checks,
+    /// They are all up to here.
+    pub(super) end: u64,
+    /// From before they were found: their blocks hold nothing else while it lives.
+    epoch: ReadGuard,
+    pub(super) validity: Validity,
+}
+
 impl Committed {
     /// Bytes of all pieces.
     pub(crate) fn bytes(&self) -> u64 {
@@ -46,6 +59,27 @@ impl Client {
         range: Range<u64>,
         count_max: usize,
     ) -> Result<Committed, Errno> {
+        let Found { mut runs, sums, mut end, epoch, validity } =
+            self.find_runs(inode, range).await?;
+        if let Some(next) = runs.get(count_max) {
+            end = next.offset;
+            runs.truncate(count_max);
+        }
+        let parts = self.parts_of(&runs)?;
+        let commands = command::of_parts(&parts, |device| self.block_size(device))?.len();
+        let held_bytes = self.held_by(&runs)?;
+        Ok(Committed { runs, sums, end, commands, held_bytes, epoch, validity })
+    }
+
+    /// Finds where the committed data of a range lies, from its beginning on.
+    ///
+    /// # Errors
+    /// Those of a call.
+    pub(super) async fn find_runs(
+        self: &Rc<Self>,
+        inode: &Inode,
+        range: Range<u64>,
+    ) -> Result<Found, Errno> {
         let (validity, epoch) = (self.validity(), self.session.life.hold());
         let cached = {
             let state = inode.state.borrow();
@@ -53,7 +87,7 @@ impl Client {
             let known = may_use.then(|| state.extents(range.start, range.end)).flatten();
             known.map(|(_, runs)| (self.sums_of(&state.sums, &runs), runs))
         };
-        let (mut runs, mut end, sums) = if let Some((sums, runs)) = cached {
+        let (runs, end, sums) = if let Some((sums, runs)) = cached {
             (runs, range.end, sums)
         } else {
             let Asked { extents, covered_to, sums, .. } =
@@ -66,14 +100,7 @@ impl Client {
             };
             (clipped.map(run).collect(), end, self.checks_of(&sums))
         };
-        if let Some(next) = runs.get(count_max) {
-            end = next.offset;
-            runs.truncate(count_max);
-        }
-        let parts = self.parts_of(&runs)?;
-        let commands = command::of_parts(&parts, |device| self.block_size(device))?.len();
-        let held_bytes = self.held_by(&runs)?;
-        Ok(Committed { runs, sums, end, commands, held_bytes, epoch, validity })
+        Ok(Found { runs, sums, end, epoch, validity })
     }
 
     fn parts_of(&self, runs: &[Run<Place>]) -> Result<Vec<Part>, Errno> {

@@ -1,7 +1,7 @@
 //! A contradiction between records, in words.
 
 use crate::store::Error;
-use protocol::InodeId;
+use protocol::{DeviceId, InodeId};
 
 /// What a contradiction concerns, which decides what it may cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,9 +19,30 @@ pub enum Area {
     Space,
     /// Counts that are kept of other records.
     Counts,
+    /// Data on devices that does not have its checksum.
+    Damage,
+    /// Data that could not be read.
+    Unread,
 }
 
+/// All areas.
+const AREAS: [Area; 8] = [
+    Area::Record,
+    Area::Commits,
+    Area::Tree,
+    Area::Data,
+    Area::Space,
+    Area::Counts,
+    Area::Damage,
+    Area::Unread,
+];
+
 impl Area {
+    /// Returns the area of a name.
+    pub fn of_name(name: &str) -> Option<Area> {
+        AREAS.into_iter().find(|area| area.name() == name)
+    }
+
     /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +52,8 @@ impl Area {
             Area::Data => "data",
             Area::Space => "space",
             Area::Counts => "counts",
+            Area::Damage => "damage",
+            Area::Unread => "unread",
         }
     }
 
@@ -51,6 +74,13 @@ impl Area {
             Area::Counts => {
                 "stat shows wrong numbers, and the file's space may be freed late or never"
             }
+            Area::Damage => {
+                "the device holds other bytes than were written, and reads of them fail with EIO; \
+                 restore the file, or delete it"
+            }
+            Area::Unread => {
+                "whether this data is damaged is not known; reads of it may fail with EIO"
+            }
         }
     }
 }
@@ -64,6 +94,8 @@ pub struct Finding {
     pub inode: Option<InodeId>,
     /// A path of that inode, if it has one; only [`super::store::check`] looks for it.
     pub path: Option<String>,
+    /// The block that it is about, if it is about one.
+    pub block: Option<(DeviceId, u64)>,
     /// What was found, as a sentence.
     pub what: String,
 }
@@ -71,11 +103,16 @@ pub struct Finding {
 impl Finding {
     /// A contradiction that concerns an inode.
     pub(super) fn of(area: Area, inode: InodeId, what: String) -> Finding {
-        Finding { area, inode: Some(inode), path: None, what }
+        Finding { inode: Some(inode), ..Finding::general(area, what) }
     }
 
     /// A record that cannot be read.
     pub(crate) fn of_record(error: &Error) -> Finding {
-        Finding { area: Area::Record, inode: None, path: None, what: error.to_string() }
+        Finding::general(Area::Record, error.to_string())
+    }
+
+    /// A contradiction that concerns no inode.
+    pub fn general(area: Area, what: String) -> Finding {
+        Finding { area, inode: None, path: None, block: None, what }
     }
 }

@@ -18,6 +18,8 @@ pub struct Checked {
     pub commits: Option<u64>,
     /// All contradictions.
     pub findings: Vec<Finding>,
+    /// Only the first contradiction is known: a service could not open the store because of it.
+    pub is_partial: bool,
 }
 
 /// Checks the store in a directory: that no commit is missing, and that all records agree with each other.
@@ -36,23 +38,17 @@ pub fn check(directory: &Path) -> Result<Checked, Error> {
             Ok(Checked { commits: Some(checked.head.sequence), ..found })
         }
         Err(Error::Lost(loss)) => {
-            let finding = |what: &String| Finding {
-                area: Area::Commits,
-                inode: None,
-                path: None,
-                what: what.clone(),
-            };
+            let finding = |what: &String| Finding::general(Area::Commits, what.clone());
             let mut findings: Vec<Finding> = loss.findings.iter().map(finding).collect();
             if let Some(missing) = loss.commits() {
                 findings.insert(0, finding(&format!("{missing} commits are missing")));
             }
-            Ok(Checked { inodes: 0, commits: None, findings })
+            Ok(Checked { inodes: 0, commits: None, findings, is_partial: true })
         }
         // Its files are there, and the engine refuses them.
         Err(error @ Error::Store { .. }) if directory.join("version").exists() => {
-            let what = error.to_string();
-            let finding = Finding { area: Area::Commits, inode: None, path: None, what };
-            Ok(Checked { inodes: 0, commits: None, findings: vec![finding] })
+            let finding = Finding::general(Area::Commits, error.to_string());
+            Ok(Checked { inodes: 0, commits: None, findings: vec![finding], is_partial: true })
         }
         Err(error) => Err(error),
     }
@@ -63,15 +59,35 @@ pub fn check(directory: &Path) -> Result<Checked, Error> {
 /// # Errors
 /// If the store cannot be read, or is of another version.
 pub fn check_records(store: Box<dyn Store>) -> Result<Checked, Error> {
-    let mut checked = Checked { inodes: 0, commits: None, findings: Vec::new() };
+    let mut checked = Checked { inodes: 0, commits: None, findings: Vec::new(), is_partial: true };
     let key = Key::Counters.encode();
     let Some(value) = store.get(&key)? else {
         let what = "the counters are missing: nothing else can be checked".to_owned();
-        checked.findings.push(Finding { area: Area::Counts, inode: None, path: None, what });
+        checked.findings.push(Finding::general(Area::Counts, what));
         return Ok(checked);
     };
     // Another version's are refused by opening it.
     let counters = decode::<Counters>(&key, &value).ok();
+    let core = match open_frozen(store) {
+        Ok(core) => core,
+        Err(error @ Error::Corrupt { .. }) => {
+            checked.findings.push(Finding::of_record(&error));
+            return Ok(checked);
+        }
+        Err(error) => return Err(error),
+    };
+    checked.is_partial = false;
+    checked.inodes = counters.map_or(0, |counters| counters.inodes);
+    checked.findings = core.findings()?;
+    paths::fill(&core, &mut checked.findings)?;
+    Ok(checked)
+}
+
+/// Opens a store as a service would, but writes nothing to it.
+pub(super) fn open_frozen(store: Box<dyn Store>) -> Result<Core, Error> {
+    let key = Key::Counters.encode();
+    let value = store.get(&key)?;
+    let counters = value.and_then(|value| decode::<Counters>(&key, &value).ok());
     let boot = Boot {
         // With its own boot a store keeps its sessions.
         boot: counters.map_or(Uuid::nil(), |counters| counters.boot),
@@ -79,19 +95,13 @@ pub fn check_records(store: Box<dyn Store>) -> Result<Checked, Error> {
         now: Timestamp(0),
         root: (0o755, 0, 0),
     };
-    let core = match Core::open(Box::new(Frozen { lower: store, upper: Overlay::default() }), &boot)
-    {
-        Ok((core, _)) => core,
-        Err(error @ Error::Corrupt { .. }) => {
-            checked.findings.push(Finding::of_record(&error));
-            return Ok(checked);
-        }
-        Err(error) => return Err(error),
-    };
-    checked.inodes = counters.map_or(0, |counters| counters.inodes);
-    checked.findings = core.findings()?;
-    paths::fill(&core, &mut checked.findings)?;
-    Ok(checked)
+    let frozen = Frozen { lower: store, upper: Overlay::default() };
+    Core::open(Box::new(frozen), &boot).map(|(core, _)| core)
+}
+
+/// A store with changes that are in memory only.
+pub(super) fn frozen_over(lower: Box<dyn Store>, upper: Overlay) -> Box<dyn Store> {
+    Box::new(Frozen { lower, upper })
 }
 
 /// A store whose changes stay in memory.

@@ -42,6 +42,10 @@ impl Handler<Acceptor<Admin>> for AdminPeer {
                 });
             }
             Call::Shutdown => self.shutdown(reply),
+            Call::Check => {
+                let shared = Rc::clone(&self.shared);
+                ring::spawn(async move { send(reply, &shared.check().await) });
+            }
         }
     }
 

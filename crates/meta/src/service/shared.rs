@@ -63,6 +63,8 @@ pub(crate) struct Shared {
     pub(super) next_call: Cell<u64>,
     pub(super) space: super::space::Rounds,
     pub(super) flushing: super::durable::Flushing,
+    /// A check of all records is under way.
+    pub(super) is_checking: Cell<bool>,
     counts: Cell<MetaCounts>,
     /// Connections that are served, to be closed at the end.
     closers: RefCell<Vec<Closer>>,
@@ -120,6 +122,7 @@ impl Shared {
             next_call: Cell::new(1),
             space: super::space::Rounds::default(),
             flushing: super::durable::Flushing::default(),
+            is_checking: Cell::new(false),
             counts: Cell::default(),
             closers: RefCell::default(),
             tasks: RefCell::default(),

@@ -12,6 +12,7 @@
 //! opened; [`super::room`] avoids the latter, and where it cannot, the engine is opened anew in place.
 
 mod engine;
+mod look;
 
 use super::chain::Head;
 use super::inspect::{self, Inspection, Loss};
@@ -19,9 +20,10 @@ use super::room::Room;
 use super::watermark::Watermark;
 use super::{Batch, Error, Pair, Scan, Store, Syncer, privacy};
 use engine::{Engine, Workers, store_error};
+use look::{Look, Looked};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use uuid::Uuid;
 
 /// How often the engine may be opened anew without a full disk as the reason.
@@ -76,6 +78,8 @@ struct Shared {
     commits: Mutex<Commits>,
     /// `None` until the first commit after a loss was accepted.
     watermark: Mutex<Option<Arc<Watermark>>>,
+    /// Looks at the engine: they hold its lock, too.
+    looks: Mutex<Vec<Weak<Look>>>,
 }
 
 /// Which commits an engine has to hold.
@@ -145,6 +149,7 @@ impl FjallStore {
             engine: RwLock::new(Some(engine)),
             commits: Mutex::new(Commits { newest: head, tried: None }),
             watermark: Mutex::new(watermark.map(Arc::new)),
+            looks: Mutex::default(),
         };
         let room = Room::new(directory);
         Ok(FjallStore { shared: Arc::new(shared), room, has_lost, revivals: 0, _lock: lock })
@@ -234,7 +239,10 @@ impl Shared {
     /// [`Error::Lost`] if it is not, and any other.
     fn revive(&self, workers: Workers) -> Result<bool, Error> {
         let mut engine = self.engine.write().unwrap_or_else(PoisonError::into_inner);
-        // It holds the engine's own lock.
+        // All of them hold the engine's own lock.
+        for look in std::mem::take(&mut *locked(&self.looks)) {
+            look.upgrade().iter().for_each(|look| look.end());
+        }
         drop(engine.take());
         let opened = Engine::open(&self.directory, workers)?;
         let there = opened.head()?.unwrap_or_default();
@@ -246,6 +254,17 @@ impl Shared {
         }
         *engine = Some(opened);
         Ok(has_tried)
+    }
+
+    /// Looks at the records as of the last commit.
+    fn look(&self) -> Result<Arc<Look>, Error> {
+        self.with(|engine| {
+            let look = Arc::new(Look::new(engine));
+            let mut looks = locked(&self.looks);
+            looks.retain(|look| look.strong_count() > 0);
+            looks.push(Arc::downgrade(&look));
+            Ok(look)
+        })
     }
 
     fn lost(&self, head: Head, expected: Head) -> Error {
@@ -347,6 +366,10 @@ impl Store for FjallStore {
         };
         self.room.note_written(batch.bytes());
         self.note(head)
+    }
+
+    fn snapshot(&self) -> Result<Option<Box<dyn Store>>, Error> {
+        Ok(Some(Box::new(Looked(self.shared.look()?))))
     }
 
     fn syncer(&self) -> Box<dyn Syncer> {

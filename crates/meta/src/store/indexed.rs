@@ -187,6 +187,10 @@ impl Store for Indexed {
         self.store.has_lost()
     }
 
+    fn snapshot(&self) -> Result<Option<Box<dyn Store>>, Error> {
+        self.store.snapshot()
+    }
+
     fn syncer(&self) -> Box<dyn Syncer> {
         self.store.syncer()
     }

@@ -158,6 +158,10 @@ impl Store for MemoryStore {
         if fault.is_some() { Err(broken("commit")) } else { Ok(()) }
     }
 
+    fn snapshot(&self) -> Result<Option<Box<dyn Store>>, Error> {
+        Ok(Some(Box::new(self.crashed(CrashPoint::Process))))
+    }
+
     fn syncer(&self) -> Box<dyn Syncer> {
         Box::new(self.clone())
     }

@@ -237,6 +237,15 @@ impl Core {
         self.base.layers.store.syncer()
     }
 
+    /// Returns the records as of the last flush, to be read on any thread beside later ones; `None` if the
+    /// store cannot give them.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn snapshot(&self) -> Result<Option<Box<dyn Store>>, Error> {
+        self.base.layers.store.snapshot()
+    }
+
     /// Whether finished transactions wait for [`Core::flush`].
     pub fn has_pending(&self) -> bool {
         self.base.layers.pending.len() > 0

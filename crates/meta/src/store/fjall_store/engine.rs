@@ -30,7 +30,7 @@ pub(super) enum Workers {
 
 /// An open engine.
 pub(super) struct Engine {
-    database: Database,
+    pub(super) database: Database,
     pub(super) records: Keyspace,
 }
 
@@ -47,6 +47,23 @@ pub(super) fn is_no_space(error: &fjall::Error) -> bool {
         return false;
     };
     matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The records that a range of the engine gives to a scan, without the head of the chain.
+pub(super) fn records_of(mut range: fjall::Iter, scan: &Scan<'_>) -> Result<Vec<Pair>, Error> {
+    let mut found = Vec::new();
+    while found.len() < scan.limit {
+        let next = match scan.direction {
+            Direction::Forward => range.next(),
+            Direction::Backward => range.next_back(),
+        };
+        let Some(guard) = next else { break };
+        let (key, value) = guard.into_inner().map_err(store_error("scan records"))?;
+        if *key != chain::KEY {
+            found.push((key.to_vec(), value.to_vec()));
+        }
+    }
+    Ok(found)
 }
 
 impl Engine {
@@ -83,20 +100,7 @@ impl Engine {
         if is_empty_range(&start, &end) {
             return Ok(Vec::new());
         }
-        let mut range = self.records.range((start, end));
-        let mut found = Vec::new();
-        while found.len() < scan.limit {
-            let next = match scan.direction {
-                Direction::Forward => range.next(),
-                Direction::Backward => range.next_back(),
-            };
-            let Some(guard) = next else { break };
-            let (key, value) = guard.into_inner().map_err(store_error("scan records"))?;
-            if *key != chain::KEY {
-                found.push((key.to_vec(), value.to_vec()));
-            }
-        }
-        Ok(found)
+        records_of(self.records.range((start, end)), scan)
     }
 
     /// The newest commit; `None` for a store from before there was a chain, or a new one.

@@ -1,0 +1,167 @@
+//! `tsumugi scrub`: reads all data of a running pool at a bounded rate, and compares it with its checksums.
+
+use crate::deploy::admin::Access;
+use crate::deploy::job::JobDir;
+use crate::deploy::size::{human, parse};
+use crate::deploy::state::State;
+use crate::print::words;
+use crate::scrub::Progress;
+use crate::scrub::reader::{self, Look, Tally};
+use crate::scrub::record::{ScrubRecord, json_of};
+use crate::signals;
+use ::meta::check::Finding;
+use anyhow::{Context, bail};
+use clap::Args;
+use protocol::admin::{Answer, Call};
+use ring::Runtime;
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+/// It was not read to the end.
+const UNREAD: u8 = 2;
+
+/// Read all data of a running pool at a bounded rate, and compare it with its checksums.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+    tsumugi scrub training --rate 50M          beside the job's work
+    tsumugi scrub training --json > found      an object per finding
+
+Reads each file as a mount reads it: over the network, from all devices. A block that does not have its checksum \
+is read once more, then reported with device, block, file and bytes; `tsumugi status` shows how far the scrub is and \
+what it has found, also after its end. Nothing is changed. What is written during the scrub may be left out; files \
+that are being written are committed before they are read, as for any reader on another node.
+
+It runs on the machine of the metadata service, and ends with the job. SIGINT and SIGTERM end it in good order.
+
+Exit codes:
+    0  all data was read, and nothing was found
+    1  findings are printed
+    2  wrong usage, or not all data was read; the reason is printed")]
+pub(crate) struct ScrubArgs {
+    /// Name of the job (default: `$TSUMUGI_JOB`, else the Slurm job's number, else "default")
+    #[arg(value_name = "JOB")]
+    job: Option<String>,
+    /// Read at most this many bytes a second, for example 50M [default: no bound]
+    #[arg(long, value_name = "BYTES", value_parser = parse)]
+    rate: Option<u64>,
+    /// Base of the jobs' directories [default: the user's runtime directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Print JSON: an object per finding
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `tsumugi scrub`.
+pub(crate) fn run(args: &ScrubArgs) -> ExitCode {
+    crate::confine::keep_files_private();
+    match scrub(args) {
+        Ok((tally, 0)) => {
+            eprintln!("{}: nothing was found", done(&tally));
+            ExitCode::SUCCESS
+        }
+        Ok((tally, count)) => {
+            let noun = if count == 1 { "finding" } else { "findings" };
+            eprintln!("{}: {count} {noun}", done(&tally));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("tsumugi: not all data was read: {}", words(&error));
+            ExitCode::from(UNREAD)
+        }
+    }
+}
+
+/// Says what was read.
+pub(super) fn done(tally: &Tally) -> String {
+    let Tally { files, read_bytes, compared_blocks, unsummed_blocks, repaired_blocks } = tally;
+    let mut text =
+        format!("{files} files, {} read, {compared_blocks} blocks compared", human(*read_bytes));
+    if *unsummed_blocks > 0 {
+        text.push_str(&format!(", {unsummed_blocks} without a checksum"));
+    }
+    if *repaired_blocks > 0 {
+        text.push_str(&format!(", {repaired_blocks} changed on the way and right when read again"));
+    }
+    text
+}
+
+/// Prints a finding.
+pub(super) fn print(finding: &Finding, as_json: bool) {
+    if as_json {
+        println!("{}", json_of(finding));
+    } else {
+        println!("{}: {}", finding.path.as_deref().unwrap_or("-"), finding.what);
+    }
+}
+
+fn scrub(args: &ScrubArgs) -> anyhow::Result<(Tally, u64)> {
+    let dir = JobDir::new(args.job.as_deref(), args.dir.as_deref())?;
+    let Some(state) = State::read(&dir)? else {
+        bail!("there is no job {} ({})", dir.job(), dir.path().display());
+    };
+    if let Some(other) = ScrubRecord::read(&dir)?.filter(ScrubRecord::is_running) {
+        bail!("a scrub of job {} runs already (process {})", dir.job(), other.process.pid);
+    }
+    let access = access(&dir, &state)?;
+    let mut record = ScrubRecord::begin(args.rate)?;
+    record.write(&dir)?;
+    let mut signals = signals::watch(&[])?;
+    let interrupted = Rc::new(Cell::new(false));
+    let mut progress = Progress::new();
+    let watch = |look: Look| {
+        for finding in &look.found {
+            record.note(finding);
+            progress.aside(|| print(finding, args.json));
+        }
+        (record.tally, record.live_bytes) = (look.tally, look.live_bytes);
+        progress.show(look.tally.read_bytes, look.live_bytes, record.findings_count);
+        if !dir.join("state.json").exists() {
+            bail!("the job has ended");
+        }
+        if interrupted.get() {
+            bail!("it was interrupted");
+        }
+        record.write(&dir)
+    };
+    let result = Runtime::new(&ring::Config::default())?.block_on(async {
+        let noted = Rc::clone(&interrupted);
+        // The watch sees it, and the session ends in good order.
+        ring::spawn(async move {
+            signals::termination(&mut signals).await;
+            noted.set(true);
+        });
+        read(&access, args.rate, watch).await
+    });
+    progress.end();
+    record.end(result.as_ref().err().map(words));
+    if dir.path().exists() {
+        record.write(&dir)?;
+    }
+    Ok((result?, record.findings_count))
+}
+
+/// How the service of a job is reached that runs on this machine.
+pub(super) fn access(dir: &JobDir, state: &State) -> anyhow::Result<Access> {
+    let Some(meta) = &state.meta else {
+        bail!("the metadata service of job {} is not on this machine: run this there", dir.job());
+    };
+    Access::new(meta, &dir.join("secret"))
+}
+
+/// Reads all data of a pool.
+pub(super) async fn read(
+    access: &Access,
+    rate: Option<u64>,
+    watch: impl FnMut(Look) -> anyhow::Result<()>,
+) -> anyhow::Result<Tally> {
+    let status = access.call(&Call::Status).await?;
+    let Answer::Status { plain, .. } = status else {
+        bail!("the metadata service answered {status:?}")
+    };
+    let read = reader::read_all(access, !plain.is_empty(), rate, watch);
+    Box::pin(read).await.context("the pool cannot be read")
+}

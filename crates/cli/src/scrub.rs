@@ -1,0 +1,7 @@
+//! Reading all data of a pool to compare it with its checksums: for `tsumugi scrub` and `tsumugi check --data`.
+
+mod progress;
+pub(crate) mod reader;
+pub(crate) mod record;
+
+pub(crate) use progress::Progress;

@@ -1,0 +1,339 @@
+//! Reads all data of a running pool, as a session of its own, and compares it with its checksums.
+//!
+//! The session reads as a mount does: what it finds, a mount's read would find. It goes through the tree, so files
+//! that have no name any more are left out. Rights that writers hold are recalled for a moment, file by file.
+
+use crate::deploy::admin::Access;
+use ::meta::check::data::Wrongness;
+use ::meta::check::{Area, Finding};
+use anyhow::bail;
+use client::{Client, ClientConfig, Scrubbed, SessionConfig};
+use protocol::client::Entry;
+use protocol::times::Times;
+use protocol::{DeviceId, Errno, FileKind, InodeId};
+use ring::JoinHandle;
+use ring::time::{Instant, now, sleep};
+use rpc::Credential;
+use serde::{Deserialize, Serialize};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+use tls::Holder;
+
+/// What the session is called in the pool.
+const NAME: &str = "scrub";
+
+/// Files that are read at once.
+const FILES_AT_ONCE: usize = 8;
+
+/// Bytes of a file that are read at once, without a bounded rate and with one.
+const PART_BYTES: u64 = 8 << 20;
+const PACED_PART_BYTES: u64 = 1 << 20;
+
+/// How often the watcher is called.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How long the end of the session may take.
+const END_WITHIN: Duration = Duration::from_secs(2);
+
+/// Calls in a row that may get no answer in time.
+const TIMEOUTS_MAX: u32 = 3;
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    /// Files that were read.
+    pub(crate) files: u64,
+    /// Bytes that were read from devices.
+    pub(crate) read_bytes: u64,
+    /// Blocks that were compared with their checksum.
+    pub(crate) compared_blocks: u64,
+    /// Blocks that have none.
+    pub(crate) unsummed_blocks: u64,
+    /// Blocks that were changed on the way, and right when they were read again.
+    pub(crate) repaired_blocks: u64,
+}
+
+/// What a watcher is told.
+pub(crate) struct Look {
+    pub(crate) tally: Tally,
+    /// Bytes that are live in the pool.
+    pub(crate) live_bytes: u64,
+    /// What was found since the last look.
+    pub(crate) found: Vec<Finding>,
+}
+
+/// The reads under way.
+struct Reader {
+    client: Rc<Client>,
+    /// Nothing more is read.
+    is_over: Cell<bool>,
+    part_bytes: u64,
+    pace: Pace,
+    tally: Cell<Tally>,
+    found: RefCell<Vec<Finding>>,
+    /// Blocks of files that were named.
+    named: RefCell<BTreeSet<(InodeId, DeviceId, u64)>>,
+    /// Files of several names that were begun.
+    begun: RefCell<BTreeSet<InodeId>>,
+    timeouts: Cell<u32>,
+}
+
+/// Keeps to a rate.
+struct Pace {
+    rate: Option<u64>,
+    next: Cell<Instant>,
+}
+
+impl Pace {
+    /// Waits until so many more bytes are due.
+    async fn wait(&self, bytes: u64) {
+        let Some(rate) = self.rate else { return };
+        let due = self.next.get().max(now()) + Duration::from_secs_f64(bytes as f64 / rate as f64);
+        self.next.set(due);
+        sleep(due - now()).await;
+    }
+}
+
+/// Reads all data of a pool, at most `rate` bytes a second. `watch` is called twice a second and at the end, and says
+/// whether to go on.
+///
+/// # Errors
+/// In words why it was not read to the end.
+pub(crate) async fn read_all(
+    access: &Access,
+    plain_data: bool,
+    rate: Option<u64>,
+    mut watch: impl FnMut(Look) -> anyhow::Result<()>,
+) -> anyhow::Result<Tally> {
+    let client = Client::start(config(access, plain_data)?).await.map_err(anyhow::Error::msg)?;
+    let pool = client.pool_use().await.map_err(|errno| anyhow::anyhow!("no pool: {errno}"))?;
+    let live_bytes = pool.total_bytes.saturating_sub(pool.free_bytes);
+    let reader = Rc::new(Reader {
+        client: Rc::clone(&client),
+        is_over: Cell::new(false),
+        part_bytes: if rate.is_some() { PACED_PART_BYTES } else { PART_BYTES },
+        pace: Pace { rate, next: Cell::new(now()) },
+        tally: Cell::default(),
+        found: RefCell::default(),
+        named: RefCell::default(),
+        begun: RefCell::default(),
+        timeouts: Cell::new(0),
+    });
+    let mut walk = ring::spawn(Rc::clone(&reader).walk());
+    let done = loop {
+        let ended = match ring::race(&mut walk, sleep(LOOK_EVERY)).await {
+            ring::Either::First(ended) => Some(ended),
+            ring::Either::Second(()) => None,
+        };
+        let (tally, found) = (reader.tally.get(), reader.found.take());
+        match (watch(Look { tally, live_bytes, found }), ended) {
+            (Err(error), _) => break Err(error),
+            (Ok(()), None) => {}
+            (Ok(()), Some(Ok(Ok(())))) => break Ok(()),
+            (Ok(()), Some(Ok(Err(error)))) => break Err(error),
+            (Ok(()), Some(Err(_))) => break Err(anyhow::anyhow!("reading was aborted")),
+        }
+    };
+    walk.abort();
+    reader.is_over.set(true);
+    let tally = reader.tally.get();
+    // Nothing was written that could fail; a service that is gone is not waited for.
+    let _ = ring::time::timeout(END_WITHIN, client.end()).await;
+    done.map(|()| tally)
+}
+
+fn config(access: &Access, plain_data: bool) -> anyhow::Result<ClientConfig> {
+    let key = access.job_key()?.of(&Holder::Node(NAME.into()))?;
+    Ok(ClientConfig {
+        session: SessionConfig {
+            meta: access.address,
+            credential: Credential::Tls(key),
+            node: NAME.into(),
+            times: Times::default(),
+            sockets: access.sockets(),
+        },
+        local: Box::new(|_, _, _| None),
+        plain_data,
+        changes: None,
+        inline_bytes: 0,
+        checksum: true,
+    })
+}
+
+impl Reader {
+    fn count(&self, change: impl FnOnce(&mut Tally)) {
+        let mut tally = self.tally.get();
+        change(&mut tally);
+        self.tally.set(tally);
+    }
+
+    fn find(&self, area: Area, (inode, path): (InodeId, &str), what: String) {
+        let finding = Finding::general(area, what);
+        let path = Some(path.to_owned());
+        self.found.borrow_mut().push(Finding { inode: Some(inode), path, ..finding });
+    }
+
+    /// Goes through all directories, and reads a few files at once.
+    async fn walk(self: Rc<Self>) -> anyhow::Result<()> {
+        let mut todo = vec![(InodeId::ROOT, String::new())];
+        let mut running = VecDeque::new();
+        while let Some((directory, path)) = todo.pop() {
+            let mut after = 0;
+            loop {
+                let listing = match self.client.list(directory, after).await {
+                    Ok(listing) => listing,
+                    Err(Errno::ENOENT | Errno::ESTALE) => break,
+                    Err(errno) => {
+                        self.failed((directory, &path), errno, "the directory cannot be listed")?;
+                        break;
+                    }
+                };
+                for entry in &listing.entries {
+                    let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+                    match entry.attr.kind {
+                        FileKind::Directory => todo.push((entry.attr.inode, path)),
+                        FileKind::File if self.is_due(entry) => {
+                            let reader = Rc::clone(&self);
+                            let (id, size) = (entry.attr.inode, entry.attr.size);
+                            running.push_back(ring::spawn(reader.read_file(id, size, path)));
+                        }
+                        _ => {}
+                    }
+                    while running.len() >= FILES_AT_ONCE {
+                        next(&mut running).await?;
+                    }
+                }
+                match listing.entries.last() {
+                    Some(last) if !listing.end => after = last.cookie,
+                    _ => break,
+                }
+            }
+        }
+        while !running.is_empty() {
+            next(&mut running).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a file has data, and was not begun under another name.
+    fn is_due(&self, entry: &Entry) -> bool {
+        let attr = &entry.attr;
+        attr.allocated_bytes > 0 && (attr.nlink == 1 || self.begun.borrow_mut().insert(attr.inode))
+    }
+
+    async fn read_file(self: Rc<Self>, id: InodeId, size: u64, path: String) -> anyhow::Result<()> {
+        let mut at = 0;
+        while at < size && !self.is_over.get() {
+            match self.client.scrub(id, at..size, self.part_bytes).await {
+                Ok(part) => {
+                    self.timeouts.set(0);
+                    self.note((id, &path), &part);
+                    self.pace.wait(part.read_bytes).await;
+                    // A part has a byte at least.
+                    at = part.end.max(at + 1);
+                }
+                // It was removed meanwhile.
+                Err(Errno::ENOENT | Errno::ESTALE) => break,
+                Err(Errno::EIO) => {
+                    let what = "its inline data or its records are damaged: reads fail with EIO";
+                    self.find(Area::Damage, (id, &path), what.into());
+                    break;
+                }
+                Err(errno) => {
+                    self.failed((id, &path), errno, "it cannot be read")?;
+                    break;
+                }
+            }
+        }
+        self.client.forget(id, 0);
+        self.count(|tally| tally.files += 1);
+        Ok(())
+    }
+
+    /// Takes note of a call that failed.
+    fn failed(&self, of: (InodeId, &str), errno: Errno, what: &str) -> anyhow::Result<()> {
+        if errno == Errno::ETIMEDOUT {
+            self.timeouts.set(self.timeouts.get() + 1);
+            if self.timeouts.get() >= TIMEOUTS_MAX {
+                bail!("the metadata service does not answer");
+            }
+        }
+        self.find(Area::Unread, of, format!("{what}: {errno}"));
+        Ok(())
+    }
+
+    fn note(&self, (id, path): (InodeId, &str), part: &Scrubbed) {
+        self.count(|tally| {
+            tally.read_bytes += part.read_bytes;
+            tally.compared_blocks += part.compared;
+            tally.unsummed_blocks += part.unsummed;
+            tally.repaired_blocks += part.repaired;
+        });
+        for wrong in &part.wrong {
+            if !self.named.borrow_mut().insert((id, wrong.device, wrong.block)) {
+                continue;
+            }
+            let block = (wrong.device, wrong.block);
+            let what = Wrongness::Sum.of_file(block, &wrong.node, wrong.bytes);
+            tracing::error!(path, device = %wrong.device, block = wrong.block, node = wrong.node, "{what}");
+            self.find(Area::Damage, (id, path), what);
+            if let Some(finding) = self.found.borrow_mut().last_mut() {
+                finding.block = Some(block);
+            }
+        }
+        for (device, (from, to)) in &part.lost {
+            let what = format!("bytes {from} to {to} were lost with the power of {device}");
+            self.find(Area::Damage, (id, path), what);
+        }
+        for (device, errno) in &part.unread {
+            let what = format!("{device} cannot be read ({errno}): is its node alive?");
+            self.find(Area::Unread, (id, path), what);
+        }
+    }
+}
+
+/// Waits for the file that was begun first.
+async fn next(running: &mut VecDeque<JoinHandle<anyhow::Result<()>>>) -> anyhow::Result<()> {
+    match running.pop_front() {
+        Some(first) => first.await.unwrap_or_else(|_| bail!("reading a file was aborted")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what is read at once by several is no faster than the rate allows for all of it, and time in which nothing
+    /// was read is not made up for.
+    #[test]
+    fn a_rate_is_kept() {
+        let mut simulation = ring::sim::Simulation::new(1);
+        let paced = async {
+            let pace = Rc::new(Pace { rate: Some(1 << 20), next: Cell::new(now()) });
+            let read = |parts: u32| {
+                let pace = Rc::clone(&pace);
+                ring::spawn(async move {
+                    for _ in 0..parts {
+                        pace.wait(1 << 20).await;
+                    }
+                })
+            };
+            let begun = now();
+            let (one, other) = (read(4), read(6));
+            one.await.unwrap();
+            other.await.unwrap();
+            let all = now() - begun;
+            sleep(Duration::from_secs(60)).await;
+            let begun = now();
+            read(3).await.unwrap();
+            (all, now() - begun)
+        };
+        let (all, after) = simulation.run(paced).unwrap();
+        let near = |took: Duration, seconds: f64| (took.as_secs_f64() - seconds).abs() < 0.1;
+        assert!(near(all, 10.0), "10 MiB at 1 MiB/s took {all:?}");
+        assert!(near(after, 3.0), "3 MiB at 1 MiB/s took {after:?}");
+    }
+}

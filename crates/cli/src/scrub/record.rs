@@ -1,0 +1,146 @@
+//! What a scrub leaves in the job's directory for `tsumugi status`: how far it is, and what it has found.
+
+use super::reader::Tally;
+use crate::deploy::job::JobDir;
+use crate::deploy::place;
+use crate::deploy::process::Process;
+use crate::deploy::state;
+use ::meta::check::Finding;
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const FILE: &str = "scrub.json";
+
+/// Most findings that are kept.
+const FOUND_MAX: usize = 1000;
+
+/// A scrub, under way or ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ScrubRecord {
+    /// Its process.
+    pub(crate) process: Process,
+    /// When it began, in seconds since 1970.
+    pub(crate) begun: u64,
+    /// When it ended, if it has.
+    pub(crate) ended: Option<u64>,
+    /// Why it ended before it was through.
+    pub(crate) failure: Option<String>,
+    /// Most bytes that it reads in a second.
+    pub(crate) rate_bytes: Option<u64>,
+    /// Bytes that are live in the pool: about what it is going to read.
+    pub(crate) live_bytes: u64,
+    /// What it has done.
+    #[serde(flatten)]
+    pub(crate) tally: Tally,
+    /// Findings in all.
+    pub(crate) findings_count: u64,
+    /// The first 1000 of them.
+    pub(crate) findings: Vec<Found>,
+}
+
+/// What was found at one place.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Found {
+    /// `damage`, or `unread`.
+    pub(crate) area: String,
+    /// The device, if it is about a block.
+    pub(crate) device: Option<u32>,
+    /// The block, counted from the device's start.
+    pub(crate) block: Option<u64>,
+    /// The file.
+    pub(crate) inode: Option<u64>,
+    /// A path of it.
+    pub(crate) path: Option<String>,
+    /// In words.
+    pub(crate) finding: String,
+}
+
+impl From<&Finding> for Found {
+    fn from(finding: &Finding) -> Found {
+        Found {
+            area: finding.area.name().into(),
+            device: finding.block.map(|(device, _)| device.0),
+            block: finding.block.map(|(_, block)| block),
+            inode: finding.inode.map(|inode| inode.0),
+            path: finding.path.clone(),
+            finding: finding.what.clone(),
+        }
+    }
+}
+
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+impl ScrubRecord {
+    /// Of a scrub by this process that begins now.
+    pub(crate) fn begin(rate_bytes: Option<u64>) -> anyhow::Result<ScrubRecord> {
+        Ok(ScrubRecord {
+            process: Process::current().context("cannot find this process in /proc")?,
+            begun: seconds(),
+            ended: None,
+            failure: None,
+            rate_bytes,
+            live_bytes: 0,
+            tally: Tally::default(),
+            findings_count: 0,
+            findings: Vec::new(),
+        })
+    }
+
+    /// Notes a finding.
+    pub(crate) fn note(&mut self, finding: &Finding) {
+        self.findings_count += 1;
+        if self.findings.len() < FOUND_MAX {
+            self.findings.push(finding.into());
+        }
+    }
+
+    /// Notes that it has ended.
+    pub(crate) fn end(&mut self, failure: Option<String>) {
+        self.ended = Some(seconds());
+        self.failure = failure;
+    }
+
+    /// Whether it goes on.
+    pub(crate) fn is_running(&self) -> bool {
+        self.ended.is_none() && self.process.is_alive()
+    }
+
+    fn path(dir: &JobDir) -> PathBuf {
+        dir.join(FILE)
+    }
+
+    /// Replaces the file.
+    pub(crate) fn write(&self, dir: &JobDir) -> anyhow::Result<()> {
+        state::replace(&ScrubRecord::path(dir), &serde_json::to_vec_pretty(self)?, None)
+    }
+
+    /// Reads the file; `None` if there was no scrub.
+    pub(crate) fn read(dir: &JobDir) -> anyhow::Result<Option<ScrubRecord>> {
+        let path = ScrubRecord::path(dir);
+        match std::fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .with_context(|| format!("{} is not a scrub's record", path.display())),
+            Err(error) if place::is_absent(&error) => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+}
+
+/// A finding as JSON, as `tsumugi check` and `tsumugi scrub` print it.
+pub(crate) fn json_of(finding: &Finding) -> Value {
+    json!({
+        "area": finding.area.name(),
+        "inode": finding.inode.map(|inode| inode.0),
+        "path": finding.path,
+        "device": finding.block.map(|(device, _)| device.0),
+        "block": finding.block.map(|(_, block)| block),
+        "finding": finding.what,
+        "meaning": finding.area.meaning(),
+    })
+}

@@ -1,0 +1,107 @@
+//! Sets of blocks as ascending ranges that do not touch, and what repairs do with them.
+
+use protocol::space::BlockRange;
+use std::ops::Range;
+
+/// A set of blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Set(Vec<Range<u64>>);
+
+impl Set {
+    /// Of any ranges.
+    pub(super) fn of(mut ranges: Vec<Range<u64>>) -> Set {
+        ranges.retain(|range| range.start < range.end);
+        ranges.sort_unstable_by_key(|range| range.start);
+        let mut set: Vec<Range<u64>> = Vec::new();
+        for range in ranges {
+            match set.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => set.push(range),
+            }
+        }
+        Set(set)
+    }
+
+    /// The blocks of both.
+    pub(super) fn with(&self, other: &Set) -> Set {
+        Set::of(self.0.iter().chain(&other.0).cloned().collect())
+    }
+
+    /// The blocks that are in this and not in the other.
+    pub(super) fn without(&self, other: &Set) -> Set {
+        let mut left = Vec::new();
+        let mut others = other.0.iter().peekable();
+        for range in &self.0 {
+            let mut at = range.start;
+            while others.next_if(|other| other.end <= at).is_some() {}
+            let mut rest = others.clone();
+            while let Some(other) = rest.next_if(|other| other.start < range.end) {
+                if at < other.start {
+                    left.push(at..other.start);
+                }
+                at = at.max(other.end);
+            }
+            if at < range.end {
+                left.push(at..range.end);
+            }
+        }
+        Set(left)
+    }
+
+    /// The blocks that lie in a range.
+    pub(super) fn within(&self, range: BlockRange) -> Set {
+        let (start, end) = (range.start, range.end());
+        let first = self.0.partition_point(|it| it.end <= start);
+        let cut = self.0[first..].iter().take_while(|it| it.start < end);
+        Set(cut.map(|it| it.start.max(start)..it.end.min(end)).collect())
+    }
+
+    /// The ranges.
+    pub(super) fn each(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.0.iter().cloned()
+    }
+
+    /// Whether it has no block.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One past the last block.
+    pub(super) fn end(&self) -> u64 {
+        self.0.last().map_or(0, |range| range.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn blocks(set: &Set) -> Vec<u64> {
+        set.each().flatten().collect()
+    }
+
+    proptest! {
+        /// Goal: sets behave as sets of numbers do.
+        #[test]
+        fn sets_are_sets(
+            a in prop::collection::vec((0u64..60, 0u64..9), 0..12),
+            b in prop::collection::vec((0u64..60, 0u64..9), 0..12),
+            range in (0u64..60, 0u64..30),
+        ) {
+            let set = |of: &[(u64, u64)]| Set::of(of.iter().map(|(at, count)| *at..at + count).collect());
+            let plain = |of: &[(u64, u64)]| -> std::collections::BTreeSet<u64> {
+                of.iter().flat_map(|(at, count)| *at..at + count).collect()
+            };
+            let (left, right) = (plain(&a), plain(&b));
+            let expected: Vec<u64> = left.difference(&right).copied().collect();
+            prop_assert_eq!(blocks(&set(&a).without(&set(&b))), expected);
+            let expected: Vec<u64> = left.union(&right).copied().collect();
+            prop_assert_eq!(blocks(&set(&a).with(&set(&b))), expected);
+            let within = BlockRange { start: range.0, count: range.1 };
+            let expected: Vec<u64> =
+                left.iter().copied().filter(|at| (range.0..range.0 + range.1).contains(at)).collect();
+            prop_assert_eq!(blocks(&set(&a).within(within)), expected);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A check of all records while the service goes on.
+//!
+//! The store gives a look at what it held at one moment; a thread of its own, which gives way to all others, checks
+//! that. All records of one commit are in it or none, so what calls change meanwhile is no finding.
+
+use super::Shared;
+use crate::check::Finding;
+use crate::check::store::{Checked, check_records};
+use protocol::admin::{Answer, Contradiction};
+use std::rc::Rc;
+
+/// Most findings of one answer.
+const FOUND_MAX: usize = 1000;
+
+/// Most bytes of findings in one answer: they must fit a frame.
+const FOUND_BYTES_MAX: usize = 512 << 10;
+
+impl Shared {
+    /// Checks all records, unless a check is under way.
+    pub(super) async fn check(self: &Rc<Self>) -> Answer {
+        if self.is_checking.replace(true) {
+            return Answer::Refused("a check is under way: try again when it has ended".into());
+        }
+        let checked = self.check_snapshot().await;
+        self.is_checking.set(false);
+        match checked {
+            Ok(checked) => answer(&checked),
+            Err(reason) => Answer::Refused(reason),
+        }
+    }
+
+    async fn check_snapshot(&self) -> Result<Checked, String> {
+        let snapshot = self.core.borrow().snapshot().map_err(|error| error.to_string())?;
+        let snapshot = snapshot.ok_or("the store gives no look at one moment of it")?;
+        let check = move || async move {
+            // Without it the thread only competes as any other.
+            let _ = ring::thread::yield_to_all();
+            check_records(snapshot)
+        };
+        let thread = ring::thread::spawn("check", &ring::Config::default(), check);
+        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+        match thread.await {
+            Ok(checked) => checked.map_err(|error| error.to_string()),
+            Err(_) => Err("the check has failed".into()),
+        }
+    }
+}
+
+fn answer(checked: &Checked) -> Answer {
+    let mut bytes = 0;
+    let fits = |finding: &&Finding| {
+        bytes += finding.what.len() + finding.path.as_ref().map_or(0, String::len) + 64;
+        bytes <= FOUND_BYTES_MAX
+    };
+    let found = checked.findings.iter().take(FOUND_MAX).take_while(fits).map(contradiction);
+    Answer::Checked {
+        inodes: checked.inodes,
+        count: checked.findings.len() as u64,
+        found: found.collect(),
+    }
+}
+
+fn contradiction(finding: &Finding) -> Contradiction {
+    let Finding { area, inode, path, what, .. } = finding;
+    Contradiction {
+        area: area.name().into(),
+        inode: *inode,
+        path: path.clone(),
+        what: what.clone(),
+    }
+}
