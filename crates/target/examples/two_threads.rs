@@ -44,7 +44,10 @@ fn fastest<W: FnMut()>(threads: usize, make: &(impl Fn() -> W + Sync)) -> f64 {
 
 fn report<W: FnMut()>(name: &str, make: impl Fn() -> W + Sync) {
     let (one, two) = (fastest(1, &make), fastest(2, &make));
-    println!("{name:44} {one:6.1} ns with one thread, {two:6.1} ns with two: {:.1} times", two / one);
+    println!(
+        "{name:44} {one:6.1} ns with one thread, {two:6.1} ns with two: {:.1} times",
+        two / one
+    );
 }
 
 /// A block of memory to read into.
@@ -65,8 +68,8 @@ fn main() {
         move || drop(black_box(region.slice(0, BLOCK)))
     });
     report("view of memory, a count for each thread", || {
-        let device = memory.attach();
-        move || drop(black_box(device.read(0, BLOCK)))
+        let region = memory.region().apart();
+        move || drop(black_box(region.slice(0, BLOCK)))
     });
     let file = File::open("/dev/null", OpenOptions::READ).unwrap();
     report("handle of a file, one count for all threads", || {

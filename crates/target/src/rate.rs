@@ -84,10 +84,9 @@ impl Rate {
         let epoch = self.epoch.load(Ordering::Acquire);
         let (per_second, now_ns) = (1_000_000_000_u128, now.as_ns());
         let mut until_ns = 0;
-        for (limit, bucket, amount) in [
-            (&self.commands, &self.command_bucket, 1),
-            (&self.bytes, &self.byte_bucket, bytes),
-        ] {
+        for (limit, bucket, amount) in
+            [(&self.commands, &self.command_bucket, 1), (&self.bytes, &self.byte_bucket, bytes)]
+        {
             let limit = limit.load(Ordering::Relaxed);
             if limit != 0 && amount != 0 {
                 let cost = u128::from(amount) * per_second / u128::from(limit);
@@ -114,7 +113,8 @@ mod tests {
 
     /// When commands that all come at once may be executed, in milliseconds.
     fn waits(rate: &Rate, count: usize, bytes: u64, now: Instant) -> Vec<u64> {
-        let wait = |_| rate.take(bytes, now).map_or(0, |wait| (wait.until.since(now)).as_millis() as u64);
+        let wait =
+            |_| rate.take(bytes, now).map_or(0, |wait| (wait.until.since(now)).as_millis() as u64);
         (0..count).map(wait).collect()
     }
 
@@ -132,7 +132,11 @@ mod tests {
         assert_eq!(waits(&rate, 4, 0, at(1000)), [0, 0, 0, 10]);
         rate.set(RateLimits { commands: Some(100), bytes: Some(1_000_000) });
         assert_eq!(waits(&rate, 3, 100_000, at(2000)), [0, 80, 180]);
-        assert_eq!(waits(&rate, 3, 0, at(2000)), [10, 20, 30], "no bytes are no reason to wait for");
+        assert_eq!(
+            waits(&rate, 3, 0, at(2000)),
+            [10, 20, 30],
+            "no bytes are no reason to wait for"
+        );
         rate.set(RateLimits { commands: None, bytes: Some(1) });
         assert_eq!(waits(&rate, 1, u64::MAX, at(3000)), [0], "a large command passes once");
         assert!(rate.take(1, at(3000)).is_some_and(|wait| wait.until > at(1 << 30)));
