@@ -49,25 +49,28 @@ def make(image, top, suite):
     debian.prepare(top / "apt")
     sources = top / "apt/sources.list"
     # What is said of a suite expires, its packages do not.
-    sources.write_text(sources.read_text().replace(f" {debian.SUITE} ", f" {suite} ")
-                       .replace("[", "[check-valid-until=no "))
+    line = sources.read_text().replace("[", "[check-valid-until=no ")
+    base = suite.removesuffix("-backports")
+    # Backports lack what they share with their release.
+    sources.write_text("".join(line.replace(f" {debian.SUITE} ", f" {name} ") for name in dict.fromkeys((base, suite))))
     debian.apt(top / "apt", "update")
-    debian.apt(top / "apt", "--download-only", "install", PACKAGE)
-    debs = sorted((top / "apt/cache/archives").glob("linux-image-*.deb"))
+    debian.apt(top / "apt", "--download-only", "--target-release", suite, "install", PACKAGE)
+    # From 7.3 on the kernel and its modules have packages of their own.
+    debs = sorted(deb for kind in ("image", "binary", "modules")
+                  for deb in (top / "apt/cache/archives").glob(f"linux-{kind}-*.deb"))
     tree = top / "tree"
     debian.unpack(debs, tree)
     shutil.rmtree(top / "apt")
-    kernel, = tree.glob("boot/vmlinuz-*")
-    kernel.rename(top / kernel.name)
+    kernel, release = binary(tree)
+    kernel.rename(top / f"vmlinuz-{release}")
 
     say("making its RAM disk")
     guest = top / "guest"
     (guest / "usr/lib").mkdir(parents=True)
-    # Before bookworm, packages have them outside of usr.
-    modules, = {path.resolve() for path in tree.glob("**/lib/modules")}
-    modules.rename(guest / "usr/lib/modules")
+    # Before bookworm, packages have them outside of usr; from 7.3 on their index is there still.
+    for modules in {path.resolve() for path in tree.glob("**/lib/modules")}:
+        shutil.copytree(modules, guest / "usr/lib/modules", dirs_exist_ok=True)
     (guest / "lib").symlink_to("usr/lib")
-    release = kernel.name.partition("-")[2]
     subprocess.run(image.run(image.tree / "usr/sbin/depmod", "-b", guest, release), check=True)
     # The packer is the guest's own busybox.
     (guest / "usr/bin").mkdir()
@@ -82,6 +85,15 @@ def make(image, top, suite):
     os.remove(top / "modules")
     for rest in (guest, tree):
         shutil.rmtree(rest)
+
+
+def binary(tree):
+    """The kernel in an unpacked tree, and its release; from 7.3 on it is among its modules."""
+    found = sorted(tree.glob("boot/vmlinuz-*"))
+    if found:
+        return found[0], found[0].name.partition("-")[2]
+    kernel, = tree.glob("usr/lib/modules/*/vmlinuz")
+    return kernel, kernel.parent.name
 
 
 def busybox(image, top):

@@ -80,7 +80,7 @@ def arguments():
     run.add_argument("--memory", metavar="SIZE", default="1G", help="(default 1G)")
     run.add_argument("--cpus", metavar="N", type=int, default=1, help="(default 1)")
     run.add_argument("--kernel", metavar="SUITE", help="the kernel of another release of Debian: bullseye "
-                     "(5.10), bookworm (6.1)")
+                     "(5.10), bookworm (6.1), trixie-backports")
     run.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto",
                      help="auto takes KVM where the processor backs it, else emulation")
     run.add_argument("-v", "--verbose", action="store_true", help="show QEMU's command line")

@@ -8,6 +8,7 @@ use crate::Policy;
 use crate::group::{Exchange, Group};
 use crate::key::KeyPair;
 use crate::response::{Names, Side, Terms, challenge, sequence};
+use crate::tls_key::TlsKey;
 use nvme::auth::{Message, Reason};
 use subtle::ConstantTimeEq;
 
@@ -66,12 +67,27 @@ pub struct Controller {
     names: Names,
     policy: Policy,
     state: State,
+    /// What the present transaction has generated.
+    generated: Option<Box<TlsKey>>,
 }
 
 impl Controller {
     /// Waits for the first message.
     pub fn new(keys: KeyPair, names: Names, policy: Policy) -> Self {
-        Self { keys, names, policy, state: State::Idle }
+        Self { keys, names, policy, state: State::Idle, generated: None }
+    }
+
+    /// Returns the names that it proves.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Takes the key for TLS that the last transaction has generated, once it has succeeded.
+    pub fn take_generated(&mut self) -> Option<TlsKey> {
+        if self.progress() != Progress::Proved {
+            return None;
+        }
+        self.generated.take().map(|key| *key)
     }
 
     /// How far it is.
@@ -163,22 +179,23 @@ impl Controller {
     }
 
     fn negotiate(
-        &self,
+        &mut self,
         transaction: u16,
         concatenation: u8,
         hashes: &[u8],
         groups: &[u8],
     ) -> Result<State, Reason> {
-        if concatenation != 0 {
+        self.generated = None;
+        if concatenation != self.policy.channel() {
             return Err(Reason::CONCATENATION_MISMATCH);
         }
-        let mut ours = self.policy.hashes.iter().copied();
+        let mut ours = self.policy.usable_hashes();
         let hash = ours.find(|hash| hashes.contains(&hash.id())).ok_or(Reason::HASH_UNUSABLE)?;
-        let mut ours = self.policy.groups.iter().copied();
+        let mut ours = self.policy.usable_groups();
         let group =
             ours.find(|group| groups.contains(&group.id())).ok_or(Reason::GROUP_UNUSABLE)?;
         Ok(State::Challenging(Box::new(Transaction {
-            terms: Terms { names: self.names.clone(), transaction, hash },
+            terms: Terms { names: self.names.clone(), transaction, hash, channel: concatenation },
             group,
             exchange: group.begin(),
             challenge: challenge(hash),
@@ -188,7 +205,7 @@ impl Controller {
 
     /// Judges the host's response, and makes ours if it demands one.
     fn judge(
-        &self,
+        &mut self,
         challenged: &Transaction,
         response: &[u8],
         demand: Option<(&[u8], u32)>,
@@ -208,13 +225,20 @@ impl Controller {
         if !bool::from(expected.ct_eq(response)) {
             return Err(Reason::FAILED);
         }
+        // Our own challenge thrown back: not what a host does.
+        if demand.is_some_and(|(c2, _)| c2 == challenge.as_slice()) {
+            return Err(Reason::FAILED);
+        }
+        let mut demand = demand;
+        if self.policy.concatenation {
+            let (c2, s2) = demand.ok_or(Reason::FAILED)?;
+            self.generated = terms.generated(shared, c2, challenge).map(Box::new);
+            // Without a number the challenge was for the key alone.
+            demand = demand.filter(|_| s2 != 0);
+        }
         let proof = match (demand, &self.keys.controller) {
             (None, _) => None,
-            (Some(_), None) => return Err(Reason::FAILED),
-            // Our own challenge thrown back, or no number: not what a host does.
-            (Some((c2, s2)), Some(_)) if c2 == challenge.as_slice() || s2 == 0 => {
-                return Err(Reason::FAILED);
-            }
+            (Some(_), None) | (Some((_, 0)), _) => return Err(Reason::FAILED),
             (Some(demand), Some(key)) => {
                 Some(terms.response(Side::Controller, key, demand, shared))
             }

@@ -6,6 +6,7 @@ use crate::group::{Exchange, Group};
 use crate::hash::Hash;
 use crate::key::KeyPair;
 use crate::response::{Names, Side, Terms, challenge, sequence};
+use crate::tls_key::TlsKey;
 use nvme::auth::{Message, Reason};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
@@ -27,15 +28,26 @@ pub struct Answered {
     group: Group,
     /// The response that the controller owes.
     expected: Option<Zeroizing<Vec<u8>>>,
+    generated: Option<TlsKey>,
+}
+
+/// A transaction that has succeeded.
+#[derive(Debug)]
+pub struct Judged {
+    /// The message that confirms the controller's proof, if the host demanded one.
+    pub confirmation: Option<Vec<u8>>,
+    /// The key for TLS that both sides have generated, if the policy asks for one.
+    pub generated: Option<TlsKey>,
 }
 
 impl Host {
     /// Starts a transaction; the bytes are its first message. No two transactions of a queue pair may
     /// have the same number.
     pub fn start(keys: KeyPair, names: Names, policy: Policy, transaction: u16) -> (Self, Vec<u8>) {
-        let hashes: Vec<u8> = policy.hashes.iter().map(|hash| hash.id()).collect();
-        let groups: Vec<u8> = policy.groups.iter().map(|group| group.id()).collect();
-        let negotiate = Message::Negotiate { concatenation: 0, hashes: &hashes, groups: &groups };
+        let hashes: Vec<u8> = policy.usable_hashes().map(Hash::id).collect();
+        let groups: Vec<u8> = policy.usable_groups().map(Group::id).collect();
+        let concatenation = policy.channel();
+        let negotiate = Message::Negotiate { concatenation, hashes: &hashes, groups: &groups };
         let bytes = negotiate.encode(transaction);
         (Self { keys, names, policy, transaction }, bytes)
     }
@@ -50,9 +62,12 @@ impl Host {
         else {
             return Err(Reason::INCORRECT_MESSAGE.into());
         };
-        let hash = Hash::from_id(hash).filter(|hash| self.policy.hashes.contains(hash));
+        let hash = Hash::from_id(hash);
+        let hash = hash.filter(|hash| self.policy.usable_hashes().any(|usable| usable == *hash));
         let hash = hash.filter(|hash| hash.bytes() == c1.len()).ok_or(Reason::HASH_UNUSABLE)?;
-        let group = Group::from_id(group).filter(|group| self.policy.groups.contains(group));
+        let group = Group::from_id(group);
+        let group =
+            group.filter(|group| self.policy.usable_groups().any(|usable| usable == *group));
         let group = group.ok_or(Reason::GROUP_UNUSABLE)?;
         let exchange = group.begin();
         let shared = match &exchange {
@@ -61,23 +76,26 @@ impl Host {
             None => return Err(Reason::INCORRECT_PAYLOAD.into()),
         };
         let shared = shared.as_ref().map(|shared| shared.as_slice());
-        let Self { keys, names, transaction, .. } = self;
-        let terms = Terms { names, transaction, hash };
+        let Self { keys, names, transaction, policy } = self;
+        let terms = Terms { names, transaction, hash, channel: policy.channel() };
         let response = terms.response(Side::Host, &keys.host, (c1, s1), shared);
-        let demand = keys.controller.as_ref().map(|key| {
-            let (c2, s2) = (challenge(hash), sequence());
-            let expected = terms.response(Side::Controller, key, (&c2, s2), shared);
-            (c2, s2, expected)
-        });
+        let c2 = challenge(hash);
+        // Without a number the challenge is for the generated key alone.
+        let s2 = keys.controller.as_ref().map_or(0, |_| sequence());
+        let expected = keys
+            .controller
+            .as_ref()
+            .map(|key| terms.response(Side::Controller, key, (&c2, s2), shared));
+        let generated = terms.generated(shared, &c2, c1);
+        let has_challenge = expected.is_some() || generated.is_some();
         let reply = Message::Reply {
             response: &response,
-            sequence: demand.as_ref().map_or(0, |(_, s2, _)| *s2),
-            challenge: demand.as_ref().map(|(c2, _, _)| c2.as_slice()),
+            sequence: s2,
+            challenge: has_challenge.then_some(c2.as_slice()),
             dh_value: exchange.as_ref().map_or(&[], Exchange::value),
         };
         let bytes = reply.encode(transaction);
-        let expected = demand.map(|(_, _, expected)| expected);
-        Ok((Answered { transaction, hash, group, expected }, bytes))
+        Ok((Answered { transaction, hash, group, expected, generated }, bytes))
     }
 
     fn accept<'a>(&self, bytes: &'a [u8]) -> Result<Message<'a>, Fault> {
@@ -87,23 +105,27 @@ impl Host {
 
 impl Answered {
     /// Processes the controller's verdict. On success the host is authenticated; if the host demanded a
-    /// proof, the controller is, too, and the returned bytes are the message that confirms it.
+    /// proof, the controller is, too.
     ///
     /// # Errors
     /// Why the transaction has ended.
-    pub fn judged(self, bytes: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+    pub fn judged(self, bytes: &[u8]) -> Result<Judged, Fault> {
         let Message::Success1 { hash_bytes, response } = accept(bytes, self.transaction)? else {
             return Err(Reason::INCORRECT_MESSAGE.into());
         };
         if usize::from(hash_bytes) != self.hash.bytes() {
             return Err(Reason::HASH_UNUSABLE.into());
         }
-        let Some(expected) = &self.expected else { return Ok(None) };
+        let generated = self.generated;
+        let Some(expected) = &self.expected else {
+            return Ok(Judged { confirmation: None, generated });
+        };
         let response = response.ok_or(Fault::Unproved)?;
         if !bool::from(expected.ct_eq(response)) {
             return Err(Reason::FAILED.into());
         }
-        Ok(Some(Message::Success2.encode(self.transaction)))
+        let confirmation = Some(Message::Success2.encode(self.transaction));
+        Ok(Judged { confirmation, generated })
     }
 
     /// The hash function and the group that the controller chose.

@@ -2,6 +2,7 @@
 
 use crate::hash::Hash;
 use crate::key::Key;
+use crate::tls_key::TlsKey;
 use nvme::Nqn;
 use zeroize::Zeroizing;
 
@@ -27,6 +28,8 @@ pub(crate) struct Terms {
     pub(crate) names: Names,
     pub(crate) transaction: u16,
     pub(crate) hash: Hash,
+    /// `SC_C`.
+    pub(crate) channel: u8,
 }
 
 impl Terms {
@@ -41,7 +44,7 @@ impl Terms {
     ) -> Zeroizing<Vec<u8>> {
         let (host, subsystem) = (self.names.host.as_str(), self.names.subsystem.as_str());
         let augmented =
-            shared.map(|shared| self.hash.hmac(&self.hash.digest(shared), &[challenge]));
+            shared.map(|shared| self.hash.hmac(&self.session_key(shared), &[challenge]));
         let challenge = augmented.as_ref().map_or(challenge, |augmented| augmented.as_slice());
         let (own, label, peer) = match side {
             Side::Host => (host, "HostHost", subsystem),
@@ -53,8 +56,7 @@ impl Terms {
                 challenge,
                 &sequence.to_le_bytes(),
                 &self.transaction.to_le_bytes(),
-                // SC_C: no secure channel concatenation.
-                &[0],
+                &[self.channel],
                 label.as_bytes(),
                 own.as_bytes(),
                 &[0],
@@ -62,6 +64,31 @@ impl Terms {
             ],
         )
     }
+
+    /// What comes of the Diffie-Hellman exchange: `KS`.
+    fn session_key(&self, shared: &[u8]) -> Zeroizing<Vec<u8>> {
+        self.hash.digest(shared)
+    }
+
+    /// The key for TLS that both sides generate from the exchange and both challenges (base 8.3.4.5.9); [`None`] if
+    /// it was not agreed on.
+    pub(crate) fn generated(
+        &self,
+        shared: Option<&[u8]>,
+        host_challenge: &[u8],
+        controller_challenge: &[u8],
+    ) -> Option<TlsKey> {
+        if self.channel == crate::CHANNEL_NONE {
+            return None;
+        }
+        let session_key = self.session_key(shared?);
+        generate(self.hash, &session_key, [controller_challenge, host_challenge])
+    }
+}
+
+/// The key for TLS that comes of a session key, and of C1 and C2.
+fn generate(hash: Hash, session_key: &[u8], challenges: [&[u8]; 2]) -> Option<TlsKey> {
+    TlsKey::generated(hash, hash.hmac(session_key, &challenges))
 }
 
 /// A challenge that was never used before.
@@ -91,6 +118,73 @@ mod tests {
             let _ = write!(text, "{byte:02x}");
             text
         })
+    }
+
+    /// Goal: generated keys are those of the specification's formulas. The session keys and challenges are those of the
+    /// Linux kernel's own test, whose generated keys are the same; Python's hmac computed what is derived from them.
+    #[test]
+    fn generated_keys_are_those_of_the_formulas() {
+        let known = [
+            (
+                Hash::Sha256,
+                "VZsr4pqRKDdz1FnY5+BVOUIEXyTD87RBmu27nz3Xiwo=",
+                "8b4b8effe0acec009c361bf256b827e7276e5cbe9952af1a4263a7679eb8534d",
+            ),
+            (
+                Hash::Sha384,
+                "QXxOVqHCflehxqYjCeO1nWvUn7Td4If1EUVug2xwv0EkXfSSuT3i3hyjBvmkJQWc",
+                "8d7804ac99f15d78a8494ba06d2b58ee6a1179c7ac86cc81c1726c6678dde625\
+                 011e62dd2bebbd86a415ed8ff014c80a",
+            ),
+        ];
+        let (host, subsystem) = ("nqn.2026-11.test:host", "nqn.2026-11.test:disk");
+        let nqns = [host, subsystem].map(|name| Nqn::new(name).unwrap());
+        for (hash, digest, secret) in known {
+            let of =
+                |value: &dyn Fn(u8) -> u8| (0..hash.bytes() as u8).map(value).collect::<Vec<u8>>();
+            let (c1, c2) = (of(&|i| i), of(&|i| 0xff - i));
+            let key = generate(hash, &of(&|i| b'A' + i), [&c1, &c2]).unwrap();
+            let psks = key.psks(&nqns[0], &nqns[1], crate::Derivation::Former);
+            assert_eq!(psks.len(), 1, "a generated key has one identity, whatever the derivation");
+            let identity = format!("NVMe1G{:02} {host} {subsystem} {digest}", hash.id());
+            assert_eq!((psks[0].identity.as_str(), psks[0].hash), (identity.as_str(), hash));
+            assert_eq!(hex(&psks[0].secret), secret);
+            assert!(!format!("{key:?} {psks:?}").contains(&secret[..8]));
+        }
+        assert!(generate(Hash::Sha512, &[1; 64], [&[1], &[2]]).is_none(), "no cipher suite has it");
+    }
+
+    /// Goal: where a key is generated, both responses are over `SC_C`, and the key comes from the hashed outcome of the
+    /// exchange, as Python's hmac and hashlib compute them.
+    #[test]
+    fn terms_with_a_generated_key_are_those_of_the_formulas() {
+        let key: Key =
+            "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:".parse().unwrap();
+        let (host, subsystem) = ("nqn.2026-11.test:host", "nqn.2026-11.test:disk");
+        let names =
+            Names { host: Nqn::new(host).unwrap(), subsystem: Nqn::new(subsystem).unwrap() };
+        let channel = crate::CHANNEL_NEW_PSK;
+        let terms =
+            Terms { names: names.clone(), transaction: 0x1234, hash: Hash::Sha256, channel };
+        let (c1, c2): (Vec<u8>, Vec<u8>) = (0..32).map(|i: u8| (i, 0xff - i)).unzip();
+        let shared = Some(&[5; 256][..]);
+        let response = |side, challenge: &[u8]| {
+            hex(&terms.response(side, &key, (challenge, 0x0102_0304), shared))
+        };
+        assert_eq!(
+            (response(Side::Host, &c1).as_str(), response(Side::Controller, &c2).as_str()),
+            (
+                "a1caab4ee69cce361df234d4e4b68907a9ee4d91e1de220b9a3d3f76ec781c28",
+                "e116fe97c09803357dea306a42277cfafe2d001ca2a658e0bca6a2ab4489cf01"
+            )
+        );
+        let generated = terms.generated(shared, &c2, &c1).unwrap();
+        let psks = generated.psks(&names.host, &names.subsystem, crate::Derivation::Standard);
+        let digest = "ygePL1YC4FSnpwFxoZM5AR7/GYJurzI4q90l+vZmlS8=";
+        assert_eq!(psks[0].identity, format!("NVMe1G01 {host} {subsystem} {digest}"));
+        assert!(terms.generated(None, &c2, &c1).is_none(), "there was no exchange");
+        let clear = Terms { channel: crate::CHANNEL_NONE, ..terms };
+        assert!(clear.generated(shared, &c2, &c1).is_none(), "it was not agreed on");
     }
 
     /// Goal: responses are those of the specification's formulas, as Python's hmac and hashlib compute
@@ -131,7 +225,7 @@ mod tests {
                 host: Nqn::new("nqn.2026-11.test:host").unwrap(),
                 subsystem: Nqn::new("nqn.2026-11.test:disk").unwrap(),
             };
-            let terms = Terms { names, transaction: 0x1234, hash };
+            let terms = Terms { names, transaction: 0x1234, hash, channel: 0 };
             let challenge: Vec<u8> = (0..hash.bytes() as u8).collect();
             let numbered = (challenge.as_slice(), 0x0102_0304);
             let host = terms.response(Side::Host, &key, numbered, Some(&[5; 256]));

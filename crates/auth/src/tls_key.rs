@@ -30,11 +30,12 @@ const FORM: Form = Form {
 /// Longest context of a derivation, whose length is one byte.
 const CONTEXT_BYTES_MAX: usize = 255;
 
-/// A configured PSK. Neither printing nor comparing it reveals it.
+/// A configured PSK, or one that an authentication has generated. Neither printing nor comparing it reveals it.
 #[derive(Clone)]
 pub struct TlsKey {
     secret: Zeroizing<Vec<u8>>,
     transform: Option<Hash>,
+    is_generated: bool,
 }
 
 /// Version of a PSK's identity.
@@ -98,7 +99,14 @@ impl TlsKey {
                 return Err(KeyError::LengthOfHash { hmac: hash.id(), bytes: hash.bytes() });
             }
         }
-        Ok(Self { secret, transform })
+        Ok(Self { secret, transform, is_generated: false })
+    }
+
+    /// The PSK that an authentication with this hash function has generated (TCP 3.6.1.2); [`None`] for SHA-512,
+    /// which no cipher suite has. Its only identity is `NVMe1G0N HOST SUBSYSTEM DIGEST`.
+    pub(crate) fn generated(hash: Hash, secret: Zeroizing<Vec<u8>>) -> Option<Self> {
+        assert_eq!(secret.len(), hash.bytes(), "a generated key is as long as its hash");
+        (hash != Hash::Sha512).then_some(Self { secret, transform: None, is_generated: true })
     }
 
     /// The same secret, to be used as retained PSK as it is.
@@ -150,6 +158,10 @@ impl TlsKey {
             Derivation::Former => Derivation::Standard,
         };
         let mut psks: Vec<TlsPsk> = Vec::with_capacity(3);
+        if self.is_generated {
+            let psk = self.psk(host, subsystem, IdentityVersion::V1, Derivation::Standard);
+            return psk.into_iter().collect();
+        }
         for (version, derivation) in [
             (IdentityVersion::V1, derivation),
             (IdentityVersion::V1, other),
@@ -185,7 +197,8 @@ impl TlsKey {
             IdentityVersion::V1 => {
                 let named = format!("{host} {subsystem} NVMe-over-Fabrics");
                 let digest = Base64::encode_string(&hash.hmac(&retained, &[named.as_bytes()]));
-                let identity = format!("NVMe1R{id:02} {host} {subsystem} {digest}");
+                let kind = if self.is_generated { 'G' } else { 'R' };
+                let identity = format!("NVMe1{kind}{id:02} {host} {subsystem} {digest}");
                 (identity, format!("{id:02} {digest}"))
             }
         };
@@ -257,7 +270,9 @@ impl fmt::Debug for TlsKey {
 
 impl PartialEq for TlsKey {
     fn eq(&self, other: &Self) -> bool {
-        self.transform == other.transform && bool::from(self.secret.ct_eq(&other.secret))
+        self.transform == other.transform
+            && self.is_generated == other.is_generated
+            && bool::from(self.secret.ct_eq(&other.secret))
     }
 }
 

@@ -19,7 +19,7 @@ fn key(transform: Option<Hash>) -> Key {
 }
 
 fn only(hash: Hash, group: Group) -> Policy {
-    Policy { hashes: vec![hash], groups: vec![group] }
+    Policy { hashes: vec![hash], groups: vec![group], concatenation: false }
 }
 
 /// What came of a transaction: how each side sees it.
@@ -69,7 +69,7 @@ fn talk(
         Ok::<_, Fault>(answer)
     };
     let (answered, mut reply) = host.challenged(&exchange(bytes)?)?;
-    if let Some(mut last) = answered.judged(&exchange(&mut reply)?)? {
+    if let Some(mut last) = answered.judged(&exchange(&mut reply)?)?.confirmation {
         wire(&mut last);
         controller.receive(&last);
     }
@@ -273,5 +273,87 @@ proptest! {
         if let Ok((answered, _)) = host.challenged(&messages[0]) {
             prop_assert!(answered.judged(messages.get(1).map_or(&[], |bytes| bytes)).is_err());
         }
+    }
+}
+
+/// A policy by which a transaction generates a TLS key.
+fn concatenating(hash: Hash, group: Group) -> Policy {
+    Policy { concatenation: true, ..only(hash, group) }
+}
+
+/// Carries a transaction out that may generate a key; what each side has of it.
+fn generate(
+    host: (&KeyPair, &Policy),
+    controller: &mut Controller,
+) -> Result<[Option<auth::TlsKey>; 2], Fault> {
+    let (host, negotiate) = Host::start(host.0.clone(), names(), host.1.clone(), 1);
+    let mut exchange = |bytes: &[u8]| {
+        controller.receive(bytes);
+        assert!(controller.take_generated().is_none(), "nothing is proved yet");
+        controller.next_message().unwrap()
+    };
+    let (answered, reply) = host.challenged(&exchange(&negotiate))?;
+    let verdict = exchange(&reply);
+    let judged = answered.judged(&verdict)?;
+    if let Some(confirmation) = judged.confirmation {
+        assert!(controller.take_generated().is_none(), "the host has not judged yet");
+        controller.receive(&confirmation);
+    }
+    Ok([judged.generated, controller.take_generated()])
+}
+
+/// Goal: both sides generate the same key, another one each time, one way and both ways; and none unless both want it.
+#[test]
+fn keys_for_tls_are_generated() {
+    let one_way = KeyPair { host: key(None), controller: None };
+    let both_ways = KeyPair { controller: Some(key(Some(Hash::Sha512))), ..one_way.clone() };
+    for keys in [one_way, both_ways] {
+        for hash in [Hash::Sha256, Hash::Sha384] {
+            let policy = concatenating(hash, Group::Ffdhe2048);
+            let mut controller = Controller::new(keys.clone(), names(), policy.clone());
+            let [host, target] = generate((&keys, &policy), &mut controller).unwrap();
+            assert!(host.is_some() && host == target);
+            assert_eq!(host.as_ref().map(auth::TlsKey::hash), Some(hash));
+            let [again, _] = generate((&keys, &policy), &mut controller).unwrap();
+            assert_ne!(again, host);
+        }
+        let policy = only(Hash::Sha256, Group::Ffdhe2048);
+        let mut controller = Controller::new(keys.clone(), names(), policy.clone());
+        assert_eq!(generate((&keys, &policy), &mut controller).unwrap(), [None, None]);
+        for (of_host, of_controller) in [(true, false), (false, true)] {
+            let policy = |concatenation| Policy { concatenation, ..policy.clone() };
+            let mut controller = Controller::new(keys.clone(), names(), policy(of_controller));
+            let verdict = run((&keys, &policy(of_host)), &mut controller, 1, &mut clean);
+            assert_eq!(verdict.host, Err(Fault::Refused(Reason::CONCATENATION_MISMATCH)));
+        }
+    }
+}
+
+/// Goal: no key is generated without a group, with a hash function that no cipher suite has, by a host that brings no
+/// challenge, or that throws ours back.
+#[test]
+fn keys_for_tls_need_their_terms() {
+    let keys = KeyPair { host: key(None), controller: None };
+    for (hash, group) in [(Hash::Sha512, Group::Ffdhe2048), (Hash::Sha256, Group::Null)] {
+        let mut controller = Controller::new(keys.clone(), names(), concatenating(hash, group));
+        let host = Policy { concatenation: true, ..Policy::default() };
+        let verdict = run((&keys, &host), &mut controller, 1, &mut clean);
+        assert!(!verdict.is_success(), "{hash} {group}");
+    }
+    let policy = concatenating(Hash::Sha256, Group::Ffdhe2048);
+    for is_thrown_back in [false, true] {
+        let mut controller = Controller::new(keys.clone(), names(), policy.clone());
+        let mut c1 = Vec::new();
+        let mut wire = |bytes: &mut Vec<u8>| match Message::decode(bytes).unwrap().1 {
+            Message::Challenge { challenge, .. } => c1 = challenge.to_vec(),
+            Message::Reply { response, sequence, dh_value, .. } => {
+                let challenge = is_thrown_back.then_some(&c1[..]);
+                let reply = Message::Reply { response, sequence, challenge, dh_value };
+                *bytes = reply.encode(1);
+            }
+            _ => {}
+        };
+        let verdict = run((&keys, &policy), &mut controller, 1, &mut wire);
+        assert_eq!(verdict.host, Err(Fault::Refused(Reason::FAILED)), "{is_thrown_back}");
     }
 }

@@ -201,6 +201,18 @@ pub enum Error {
     /// The target asks for a proof of this host.
     #[error("the target asks this host for a proof of its identity: give its --dhchap-secret")]
     SecretNeeded,
+    /// The target asks for a proof that generates a TLS key.
+    #[error(
+        "the target asks for an authentication that generates a TLS key (secure channel concatenation): give --concat \
+         beside --dhchap-secret"
+    )]
+    ConcatenationNeeded,
+    /// The target lets this host in without a proof, so that none generates a TLS key.
+    #[error(
+        "no TLS key can be generated: the target asks this host for no authentication; configure it there, or connect \
+         without --concat"
+    )]
+    NothingToConcatenate,
     /// Host and controller did not prove themselves to each other.
     #[error("authentication failed: {0}")]
     Authentication(auth::Fault),
@@ -265,7 +277,11 @@ impl Error {
             {
                 EACCES
             }
-            Self::SecretNeeded | Self::Authentication(_) | Self::SecureChannel(_) => EACCES,
+            Self::SecretNeeded
+            | Self::ConcatenationNeeded
+            | Self::NothingToConcatenate
+            | Self::Authentication(_)
+            | Self::SecureChannel(_) => EACCES,
             Self::NoSuchNamespace(_) => ENOENT,
             Self::InvalidRequest { .. }
             | Self::InvalidOption { .. }

@@ -56,6 +56,11 @@ impl TlsOptions {
         Ok(Self { key, derivation, identity: Some(psk.identity), is_refusal_final: true })
     }
 
+    /// The options for a key that this host and the target have generated. Another attempt generates another.
+    pub(crate) fn of_generated(key: TlsKey) -> Self {
+        Self { key, derivation: Derivation::Standard, identity: None, is_refusal_final: false }
+    }
+
     /// The PSKs to offer for a subsystem, best first.
     ///
     /// # Errors
@@ -114,6 +119,9 @@ pub struct ConnectOptions {
     pub dhchap_policy: Policy,
     /// Connect under TLS (`tls`, `tls_key`); [`None`] connects in the clear.
     pub tls: Option<TlsOptions>,
+    /// Prove this host in the clear, generate a TLS key by that and connect again under TLS with it: secure channel
+    /// concatenation (`concat`). Discovery stays in the clear.
+    pub concat: bool,
     /// What becomes of writes whose connection ended.
     pub interrupted_writes: InterruptedWrites,
     /// Network namespace to open sockets in, e.g. `/run/netns/node1`.
@@ -145,6 +153,7 @@ impl ConnectOptions {
             dhchap: None,
             dhchap_policy: Policy::default(),
             tls: None,
+            concat: false,
             interrupted_writes: InterruptedWrites::Resend,
             network_namespace: None,
             socket_buffer_bytes: None,
@@ -162,6 +171,12 @@ impl ConnectOptions {
     /// Checks what the types do not.
     pub fn check(&self) -> Result<(), Error> {
         let wrong = |option, why| Err(Error::InvalidOption { option, why });
+        if self.concat && self.tls.is_some() {
+            return wrong("concat", "it generates the TLS key, so no other can be given (tls_key)");
+        }
+        if self.concat && self.dhchap.is_none() {
+            return wrong("concat", "it needs a secret to authenticate with (dhchap_secret)");
+        }
         if self.queue_size == 0 || self.queue_size > DEPTH_MAX {
             return wrong("queue_size", "it has to be between 1 and 4095");
         }

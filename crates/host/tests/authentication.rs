@@ -69,7 +69,11 @@ fn keyed_hosts_are_served() {
     for (index, group) in Group::ALL.into_iter().enumerate() {
         run(async {
             let keys = keys();
-            let policy = Policy { hashes: vec![Hash::ALL[index % 3]], groups: vec![group] };
+            let policy = Policy {
+                hashes: vec![Hash::ALL[index % 3]],
+                groups: vec![group],
+                concatenation: false,
+            };
             let (_target, server) = start(&keys, policy, 1 + index % 2);
             let mut options = options(&server, "keyed", Some(keys));
             options.connect_timeout = Duration::from_mins(1);
@@ -148,7 +152,8 @@ fn strangers_are_refused() {
 fn guesses_are_bounded() {
     run(async {
         let keys = keys();
-        let policy = Policy { hashes: Hash::ALL.to_vec(), groups: vec![Group::Null] };
+        let policy =
+            Policy { hashes: Hash::ALL.to_vec(), groups: vec![Group::Null], concatenation: false };
         let (_target, server) = start(&keys, policy, 1);
         let wrong = KeyPair { host: key(), ..keys.clone() };
         let mut is_busy = false;

@@ -72,6 +72,14 @@ impl Chunk {
         }
     }
 
+    /// Returns the bytes if nothing can change them while the chunk is borrowed, which is so of all but a region's.
+    ///
+    /// # Panics
+    /// If a `Buffer` chunk's range reaches past the buffer's length.
+    pub fn as_lasting(&self) -> Option<&[u8]> {
+        self.as_owned_bytes().ok()
+    }
+
     /// The bytes, if nothing can change them while the chunk is borrowed; else the region's range.
     fn as_owned_bytes(&self) -> Result<&[u8], &RegionSlice> {
         match self {

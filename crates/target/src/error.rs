@@ -59,7 +59,10 @@ pub enum Error {
     #[error("TLS cannot be used: {0}")]
     Tls(tls::Error),
     /// A target asks for the keys of hosts or for those of admissions, which somebody has to give.
-    #[error("hosts connect with TLS keys of their own, or with those of controlled admissions")]
+    #[error(
+        "hosts connect with TLS keys of their own, with those of controlled admissions, or with those that they \
+         generate in their proofs (concat): a target has one kind"
+    )]
     TlsMixed,
     /// The identity of a TLS key separates names by spaces.
     #[error("host {0:?} has a space in its name, and can have no TLS key")]

@@ -6,6 +6,7 @@
 mod change;
 mod connect;
 mod discovery;
+mod generated;
 mod proof;
 mod reservation;
 mod takeover;
@@ -61,7 +62,8 @@ pub struct Target {
     generation: AtomicU64,
     registry: Mutex<Registry>,
     keyring: Arc<tls::Keyring>,
-    /// Set where hosts have to connect under TLS.
+    generated: Arc<generated::Generated>,
+    /// Set where hosts have to, or may, connect under TLS.
     tls: OnceLock<tls::Required>,
     started: Instant,
 }
@@ -85,6 +87,7 @@ impl Target {
             generation: AtomicU64::new(1),
             registry: Mutex::default(),
             keyring: Arc::default(),
+            generated: Arc::default(),
             tls: OnceLock::new(),
             started: ring::time::now(),
         }))

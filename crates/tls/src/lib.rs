@@ -5,13 +5,15 @@
 //! the key that belongs to the identity which the client names. There are no certificates, no resumption and
 //! no early data: a stream that was recorded opens nothing when it is sent again.
 //!
-//! The TLS is that of s2n-tls on aws-lc (docs/security.md has the reasons); none of the cryptography is ours.
+//! Handshakes are those of s2n-tls on aws-lc (docs/security.md has the reasons), and the records behind them are made
+//! by `records` with aws-lc's AES-GCM; none of the cryptography is ours.
 //! The one place with `unsafe` is `wires`, the functions in memory that the library calls for bytes.
 
 mod error;
 mod hello;
 mod job;
 mod key;
+mod records;
 mod server;
 mod session;
 mod stream;

@@ -2,25 +2,27 @@
 
 use crate::error::Error;
 use crate::key::{Psk, shown};
+use crate::records::{
+    ALERT_BYTES, Fault, HEADER_BYTES, Held, OVERHEAD_BYTES, Opened, PLAIN_BYTES_MAX, RENEWAL_BYTES,
+    Records,
+};
 use crate::server::{Asked, Server, library};
 use crate::wires::Wired;
 use ring::Buffer;
 use s2n_tls::config::{self, Config};
 use s2n_tls::connection::Connection;
-use s2n_tls::enums::{Blinding, Mode, Version};
+use s2n_tls::enums::{Blinding, Mode, SerializationVersion, Version};
 use s2n_tls::error::ErrorType;
 use s2n_tls::security::Policy;
 use std::fmt;
 use std::task::{Poll, Waker};
+use zeroize::Zeroizing;
 
 /// TLS 1.3 alone, forward secrecy, AES-GCM before all else. Numbered policies of the library never change.
 const POLICY: &str = "AWS-CRT-SDK-TLSv1.3-2023";
 
 /// Bytes of the record that says farewell, at most.
 pub const CLOSE_BYTES_MAX: usize = 64;
-
-/// Plain text of one call of the library, at most: that of a record.
-const RECORD_BYTES: usize = 16 << 10;
 
 /// The cipher suite of a connection: it follows from its key's hash function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,50 @@ pub enum Suite {
     Aes128,
     /// `TLS_AES_256_GCM_SHA384`
     Aes256,
+}
+
+impl Suite {
+    /// Bytes of its hash function, and of its secrets.
+    pub(crate) fn hash_bytes(self) -> usize {
+        match self {
+            Self::Aes128 => 32,
+            Self::Aes256 => 48,
+        }
+    }
+
+    /// Its number, as it travels.
+    pub(crate) fn code(self) -> [u8; 2] {
+        match self {
+            Self::Aes128 => [0x13, 0x01],
+            Self::Aes256 => [0x13, 0x02],
+        }
+    }
+}
+
+/// What is to be sent.
+#[derive(Default)]
+struct Output {
+    /// Takes records before `bytes` does, while it has room and `bytes` is empty.
+    lent: Option<Buffer>,
+    bytes: Vec<u8>,
+}
+
+impl Output {
+    /// Makes room for so many bytes behind the others.
+    fn place(&mut self, bytes: usize) -> &mut [u8] {
+        match &mut self.lent {
+            Some(lent) if self.bytes.is_empty() && lent.capacity() - lent.len() >= bytes => {
+                let start = lent.len();
+                lent.set_len(start + bytes);
+                &mut lent[start..]
+            }
+            _ => {
+                let start = self.bytes.len();
+                self.bytes.resize(start + bytes, 0);
+                &mut self.bytes[start..]
+            }
+        }
+    }
 }
 
 /// Where a connection stands.
@@ -50,8 +96,17 @@ enum State {
 /// [`Session::read`], writes with [`Session::write`], and after each of them sends what
 /// [`Session::take_output`] gives. It calls [`Session::close`] before it ends the stream, and
 /// [`Session::end_of_stream`] when the peer's stream is at its end.
+///
+/// The library carries out the handshake; what follows are [`Records`].
 pub struct Session {
-    wired: Wired,
+    /// The library's connection, until the handshake is over.
+    wired: Option<Wired>,
+    records: Option<Box<Records>>,
+    /// Plain text of a record that did not fit into the caller's memory.
+    held: Held,
+    /// The received part of a record.
+    partial: Vec<u8>,
+    output: Output,
     mode: Mode,
     state: State,
     /// The identity of the key that both know, once they do.
@@ -78,6 +133,8 @@ pub(crate) fn configuration() -> Result<config::Builder, Error> {
     builder.set_security_policy(&Policy::from_version(POLICY).map_err(fail)?).map_err(fail)?;
     // Nobody can prove itself with a certificate.
     builder.with_system_certs(false).map_err(fail)?;
+    // For Records, which go on where a handshake ends.
+    builder.set_serialization_version(SerializationVersion::V1).map_err(fail)?;
     Ok(builder)
 }
 
@@ -121,15 +178,17 @@ impl Session {
         connection.set_config(config).map_err(fail)?;
         // The owner ends a connection that failed at once; records of TLS 1.3 tell nobody by the time they take.
         connection.set_blinding(Blinding::SelfService).map_err(fail)?;
-        connection.prefer_throughput().map_err(fail)?;
         // Keys are found at once; the library asks for a waker all the same.
         connection.set_waker(Some(Waker::noop())).map_err(fail)?;
         let wired = Wired::new(connection)?;
-        let state = State::Shaking;
         Ok(Self {
-            wired,
+            wired: Some(wired),
+            records: None,
+            held: Held::default(),
+            partial: Vec::new(),
+            output: Output::default(),
             mode,
-            state,
+            state: State::Shaking,
             peer: Vec::new(),
             offered: Vec::new(),
             suite: None,
@@ -149,65 +208,28 @@ impl Session {
             State::Open | State::Ended => return Ok(true),
             State::Failed(error) => return Err(error.clone()),
         }
-        let done = self.wired.with(input, |connection| connection.poll_negotiate().map_ok(|_| ()));
-        match done {
-            Poll::Pending => Ok(false),
-            Poll::Ready(Ok(())) => match self.inspect() {
-                Ok(()) => {
-                    self.state = State::Open;
-                    Ok(true)
-                }
-                Err(error) => Err(self.fail(error)),
-            },
-            Poll::Ready(Err(error)) => {
-                let error = self.refusal(&error);
-                Err(self.fail(error))
+        let Some(wired) = &mut self.wired else { unreachable!("a handshake has its connection") };
+        let done = wired.with(input, |connection| connection.poll_negotiate().map_ok(|_| ()));
+        self.output.bytes.append(wired.output());
+        let result = match (done, &mut self.wired) {
+            (Poll::Pending, _) => return Ok(false),
+            (Poll::Ready(Ok(())), Some(wired)) => {
+                inspect(wired.connection(), self.mode, &self.offered)
             }
-        }
-    }
-
-    /// Asserts what was agreed on: no handshake of another kind may pass for one with a key.
-    fn inspect(&mut self) -> Result<(), Error> {
-        let fail = |error: s2n_tls::error::Error| library(&error);
-        let connection = self.wired.connection();
-        let bytes = connection.negotiated_psk_identity_length().map_err(fail)?;
-        if bytes == 0 {
-            return Err(Error::Handshake("it was over without a pre-shared key"));
-        }
-        let mut identity = vec![0; bytes];
-        connection.negotiated_psk_identity(&mut identity).map_err(fail)?;
-        if self.mode == Mode::Client && !self.offered.contains(&identity) {
-            return Err(Error::Handshake("the peer chose a key that was not offered"));
-        }
-        if connection.actual_protocol_version().map_err(fail)? != Version::TLS13 {
-            return Err(Error::Handshake("the peer speaks an older TLS than 1.3"));
-        }
-        self.suite = Some(match connection.cipher_suite().map_err(fail)? {
-            "TLS_AES_128_GCM_SHA256" => Suite::Aes128,
-            "TLS_AES_256_GCM_SHA384" => Suite::Aes256,
-            _ => return Err(Error::Handshake("the peer chose another cipher than AES-GCM")),
-        });
-        self.peer = identity;
-        Ok(())
-    }
-
-    /// Why the handshake failed.
-    fn refusal(&self, error: &s2n_tls::error::Error) -> Error {
-        let connection = self.wired.connection();
-        if let (ErrorType::Alert, Some(alert)) = (error.kind(), connection.alert()) {
-            return Error::Alert(alert);
-        }
-        if error.kind() == ErrorType::ConnectionClosed {
-            return Error::Truncated;
-        }
-        match (self.mode, connection.application_context::<Asked>()) {
-            (Mode::Server, Some(Asked { found: None, named })) => {
-                Error::Unknown(named.clone().unwrap_or_else(|| "it names none".into()))
+            (Poll::Ready(Err(error)), Some(wired)) => {
+                Err(refusal(wired.connection(), self.mode, &error))
             }
-            (Mode::Server, Some(Asked { found: Some(identity), .. })) => {
-                Error::Proof { identity: identity.clone(), reason: error.name() }
+            (Poll::Ready(_), None) => unreachable!("it was there before the call"),
+        };
+        match result {
+            Ok((identity, suite, records)) => {
+                (self.peer, self.suite, self.state) = (identity, Some(suite), State::Open);
+                self.records = Some(Box::new(records));
+                // It has given its keys away, and cleared them.
+                self.wired = None;
+                Ok(true)
             }
-            (Mode::Server | Mode::Client, _) => Error::Handshake(error.name()),
+            Err(error) => Err(self.fail(error)),
         }
     }
 
@@ -240,7 +262,7 @@ impl Session {
     pub fn read(&mut self, mut input: &[u8], plain: &mut Vec<u8>) -> Result<(), Error> {
         loop {
             let start = plain.len();
-            plain.resize(start + RECORD_BYTES, 0);
+            plain.resize(start + PLAIN_BYTES_MAX + 1, 0);
             let read = self.read_into(&mut input, &mut plain[start..]);
             plain.truncate(start + read.as_ref().map_or(0, |&bytes| bytes));
             if read? == 0 {
@@ -250,8 +272,8 @@ impl Session {
     }
 
     /// Takes bytes from the front of `input` until there is plain text, of one record at most, and puts it into
-    /// `plain`; answers how much. 0 says that all of `input` is taken and more is needed, or that the peer has said
-    /// farewell ([`Session::has_ended`]).
+    /// `plain`; answers how much. What is behind that in `plain` may change. 0 says that all of `input` is taken and
+    /// more is needed, or that the peer has said farewell ([`Session::has_ended`]).
     ///
     /// # Errors
     /// As [`Session::read`].
@@ -261,25 +283,62 @@ impl Session {
             State::Ended if input.is_empty() => return Ok(0),
             State::Ended => return Err(Error::Ended),
             State::Failed(error) => return Err(error.clone()),
+            State::Open if plain.is_empty() => return Ok(0),
             State::Open => {}
         }
-        match self.wired.with(input, |connection| connection.poll_recv(plain)) {
-            Poll::Pending => Ok(0),
-            Poll::Ready(Ok(0)) if plain.is_empty() => Ok(0),
-            Poll::Ready(Ok(0)) => {
-                self.state = State::Ended;
-                Ok(0)
+        loop {
+            if !self.held.is_empty() {
+                return Ok(self.held.take(plain));
             }
-            Poll::Ready(Ok(bytes)) => Ok(bytes),
-            Poll::Ready(Err(error)) => {
-                let alert = self.wired.connection().alert();
-                Err(self.fail(match (error.kind(), alert) {
-                    (ErrorType::Alert, Some(alert)) => Error::Alert(alert),
-                    (ErrorType::ConnectionClosed, _) => Error::Truncated,
-                    _ => Error::Record(error.name()),
-                }))
+            match self.open_next(input, plain) {
+                Ok(None) => return Ok(0),
+                // A record without plain text is of no use, and allowed.
+                Ok(Some(Opened::Direct(0) | Opened::Held | Opened::Nothing)) => {}
+                Ok(Some(Opened::Direct(bytes))) => return Ok(bytes),
+                Ok(Some(Opened::Farewell)) => {
+                    self.state = State::Ended;
+                    return Ok(0);
+                }
+                Err(fault) => return Err(self.refuse(fault)),
             }
         }
+    }
+
+    /// Decrypts the next record, if all of it is there; what there is of it is kept otherwise.
+    fn open_next(&mut self, input: &mut &[u8], plain: &mut [u8]) -> Result<Option<Opened>, Fault> {
+        let Some(records) = &mut self.records else { unreachable!("an open session has records") };
+        if self.partial.is_empty()
+            && let Some(bytes) = Records::length(input)?
+            && let Some((record, rest)) = input.split_at_checked(bytes)
+        {
+            *input = rest;
+            return records.open(record, plain, &mut self.held).map(Some);
+        }
+        loop {
+            let whole = Records::length(&self.partial)?;
+            let missing = whole.unwrap_or(HEADER_BYTES) - self.partial.len();
+            if missing == 0 {
+                let opened = records.open(&self.partial, plain, &mut self.held);
+                self.partial.clear();
+                return opened.map(Some);
+            }
+            let (piece, rest) = input.split_at(missing.min(input.len()));
+            self.partial.extend_from_slice(piece);
+            *input = rest;
+            if piece.len() < missing {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Ends the connection because of what the peer sent, with an alert to the peer.
+    fn refuse(&mut self, fault: Fault) -> Error {
+        let Fault { alert, error } = fault;
+        if let (Some(code), Some(records), false) = (alert, &mut self.records, self.is_closed) {
+            // That it ends is certain already; the alert is a courtesy.
+            let _ = records.seal_alert(Some(code), self.output.place(ALERT_BYTES));
+        }
+        self.fail(error)
     }
 
     /// Says that no more bytes will come.
@@ -290,10 +349,7 @@ impl Session {
         match &self.state {
             State::Ended => Ok(()),
             State::Failed(error) => Err(error.clone()),
-            State::Shaking | State::Open => {
-                self.wired.end_input();
-                Err(self.fail(Error::Truncated))
-            }
+            State::Shaking | State::Open => Err(self.fail(Error::Truncated)),
         }
     }
 
@@ -307,26 +363,52 @@ impl Session {
     /// # Errors
     /// [`Error::Handshake`] before the handshake is over, [`Error::Ended`] after [`Session::close`], an earlier
     /// error.
-    pub fn write(&mut self, mut plain: &[u8]) -> Result<(), Error> {
-        match &self.state {
-            State::Shaking => {
-                return Err(Error::Handshake("nothing can be written before its end"));
-            }
-            State::Failed(error) => return Err(error.clone()),
-            State::Open | State::Ended if self.is_closed => return Err(Error::Ended),
-            State::Open | State::Ended => {}
-        }
-        while !plain.is_empty() {
-            let written = self.wired.with(&mut &[][..], |connection| connection.poll_send(plain));
-            match written {
-                Poll::Ready(Ok(bytes)) => plain = &plain[bytes..],
-                Poll::Ready(Err(error)) => return Err(self.fail(Error::Library(error.name()))),
-                Poll::Pending => {
-                    return Err(self.fail(Error::Library("it waits though all is taken")));
-                }
-            }
+    pub fn write(&mut self, plain: &[u8]) -> Result<(), Error> {
+        // Nothing is refused as something would be.
+        self.check_writable()?;
+        for piece in plain.chunks(PLAIN_BYTES_MAX) {
+            self.write_record(piece.len(), |records, record| records.seal(Some(piece), record))?;
         }
         Ok(())
+    }
+
+    /// Encrypts a record of so many bytes, which `fill` writes to where they are encrypted.
+    ///
+    /// # Errors
+    /// As [`Session::write`].
+    pub(crate) fn write_filled(
+        &mut self,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), Error> {
+        self.check_writable()?;
+        self.write_record(bytes, |records, record| {
+            fill(&mut record[HEADER_BYTES..HEADER_BYTES + bytes]);
+            records.seal(None, record)
+        })
+    }
+
+    fn check_writable(&self) -> Result<(), Error> {
+        match &self.state {
+            State::Shaking => Err(Error::Handshake("nothing can be written before its end")),
+            State::Failed(error) => Err(error.clone()),
+            State::Open | State::Ended if self.is_closed => Err(Error::Ended),
+            State::Open | State::Ended => Ok(()),
+        }
+    }
+
+    fn write_record(
+        &mut self,
+        bytes: usize,
+        seal: impl FnOnce(&mut Records, &mut [u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(records) = &mut self.records else { unreachable!("an open session has records") };
+        let mut sealed = Ok(());
+        if records.owes_renewal() {
+            sealed = records.seal_renewal(self.output.place(RENEWAL_BYTES));
+        }
+        let sealed = sealed.and_then(|()| seal(records, self.output.place(bytes + OVERHEAD_BYTES)));
+        sealed.map_err(|error| self.fail(error))
     }
 
     /// Says farewell: after what this gives to send, the peer knows that nothing was cut off.
@@ -335,36 +417,86 @@ impl Session {
             return;
         }
         self.is_closed = true;
-        // Whether it succeeds does not matter any more: nothing can be written.
-        let _ = self
-            .wired
-            .with(&mut &[][..], |connection| connection.poll_shutdown_send().map_ok(|_| ()));
+        if let Some(records) = &mut self.records {
+            // Whether it succeeds does not matter any more: nothing can be written.
+            let _ = records.seal_alert(None, self.output.place(ALERT_BYTES));
+        }
     }
 
     /// Lends a buffer that takes what is to be sent from now on, as far as it has room.
     pub(crate) fn lend(&mut self, buffer: Buffer) {
-        *self.wired.lent() = Some(buffer);
+        self.output.lent = Some(buffer);
     }
 
     /// Takes back what was lent. What it holds is to be sent before [`Session::take_output`].
     pub(crate) fn take_lent(&mut self) -> Option<Buffer> {
-        self.wired.lent().take()
+        self.output.lent.take()
     }
 
     /// Whether there is something to send.
-    pub(crate) fn has_output(&mut self) -> bool {
-        self.wired.lent().as_ref().is_some_and(|lent| !lent.is_empty())
-            || !self.wired.output().is_empty()
+    pub(crate) fn has_output(&self) -> bool {
+        self.output.lent.as_ref().is_some_and(|lent| !lent.is_empty())
+            || !self.output.bytes.is_empty()
     }
 
     /// What is to be sent.
-    pub fn output(&mut self) -> &[u8] {
-        self.wired.output()
+    pub fn output(&self) -> &[u8] {
+        &self.output.bytes
     }
 
     /// Takes what is to be sent, leaving `spare` (emptied) for what comes next.
     pub fn take_output(&mut self, mut spare: Vec<u8>) -> Vec<u8> {
         spare.clear();
-        std::mem::replace(self.wired.output(), spare)
+        std::mem::replace(&mut self.output.bytes, spare)
+    }
+}
+
+/// Asserts what was agreed on: no handshake of another kind may pass for one with a key. Returns the key's identity
+/// and what goes on with the connection, which is the library's no longer.
+fn inspect(
+    connection: &Connection,
+    mode: Mode,
+    offered: &[Vec<u8>],
+) -> Result<(Vec<u8>, Suite, Records), Error> {
+    let fail = |error: s2n_tls::error::Error| library(&error);
+    let bytes = connection.negotiated_psk_identity_length().map_err(fail)?;
+    if bytes == 0 {
+        return Err(Error::Handshake("it was over without a pre-shared key"));
+    }
+    let mut identity = vec![0; bytes];
+    connection.negotiated_psk_identity(&mut identity).map_err(fail)?;
+    if mode == Mode::Client && !offered.contains(&identity) {
+        return Err(Error::Handshake("the peer chose a key that was not offered"));
+    }
+    if connection.actual_protocol_version().map_err(fail)? != Version::TLS13 {
+        return Err(Error::Handshake("the peer speaks an older TLS than 1.3"));
+    }
+    let suite = match connection.cipher_suite().map_err(fail)? {
+        "TLS_AES_128_GCM_SHA256" => Suite::Aes128,
+        "TLS_AES_256_GCM_SHA384" => Suite::Aes256,
+        _ => return Err(Error::Handshake("the peer chose another cipher than AES-GCM")),
+    };
+    let mut export = Zeroizing::new(vec![0; connection.serialization_length().map_err(fail)?]);
+    connection.serialize(&mut export).map_err(fail)?;
+    let records = Records::of_export(&export, suite, mode == Mode::Client)?;
+    Ok((identity, suite, records))
+}
+
+/// Why the handshake failed.
+fn refusal(connection: &Connection, mode: Mode, error: &s2n_tls::error::Error) -> Error {
+    if let (ErrorType::Alert, Some(alert)) = (error.kind(), connection.alert()) {
+        return Error::Alert(alert);
+    }
+    if error.kind() == ErrorType::ConnectionClosed {
+        return Error::Truncated;
+    }
+    match (mode, connection.application_context::<Asked>()) {
+        (Mode::Server, Some(Asked { found: None, named })) => {
+            Error::Unknown(named.clone().unwrap_or_else(|| "it names none".into()))
+        }
+        (Mode::Server, Some(Asked { found: Some(identity), .. })) => {
+            Error::Proof { identity: identity.clone(), reason: error.name() }
+        }
+        (Mode::Server | Mode::Client, _) => Error::Handshake(error.name()),
     }
 }

@@ -5,22 +5,22 @@
 //! that the caller gives. The handshake is carried out by whoever polls: the first receive goes through it, and sends
 //! wait for its end.
 
+mod outgoing;
+
 use crate::error::Error;
 use crate::key::Psk;
+use crate::records::{OVERHEAD_BYTES, PLAIN_BYTES_MAX};
 use crate::server::Server;
 use crate::session::Session;
-use ring::{Buffer, Chunk, Op, Segment, Segments, TcpStream};
+pub use outgoing::Outgoing;
+use ring::{Buffer, Chunk, Inline, Op, Segment, Segments, TcpStream};
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-/// Plain text of a record, at most.
-const RECORD_BYTES: usize = 16 << 10;
-/// Plain text that is encrypted before some of it is sent: whole records, which fit into [`SEND_BYTES`] encrypted.
-const PIECE_BYTES: usize = 15 * RECORD_BYTES;
-/// Room for encrypted bytes on their way.
-const SEND_BYTES: usize = 256 << 10;
+/// Plain text that is encrypted before some of it is sent: whole records, which fit into 256 KiB encrypted.
+const PIECE_BYTES: usize = 15 * PLAIN_BYTES_MAX;
 /// Room for received bytes at first, as every stranger gets it.
 const RECEIVE_BYTES_FIRST: usize = 4 << 10;
 /// Room for received bytes at most; it doubles when it is filled.
@@ -56,15 +56,6 @@ pub enum Sending {
     Secure(Outgoing),
 }
 
-/// Plain text on its way.
-#[derive(Debug)]
-pub struct Outgoing {
-    chunks: Vec<Chunk>,
-    /// The first chunk that is not encrypted as a whole, and how much of it is.
-    index: usize,
-    offset: usize,
-}
-
 /// A connection under TLS.
 #[derive(Debug)]
 pub struct Secure {
@@ -75,13 +66,14 @@ pub struct Secure {
     unread: Range<usize>,
     receiving: Option<Op<(io::Result<usize>, Buffer)>>,
     sending: Option<Op<(io::Result<()>, Vec<Chunk>)>>,
-    /// Plain text of a record that is being gathered.
-    stage: Vec<u8>,
     /// Memory to use again.
     spare: Vec<u8>,
     chunks: Vec<Chunk>,
     /// Whether something has come.
     has_begun: bool,
+    /// Whether the peer may speak in the clear, as its first byte says, and whether it does.
+    may_be_clear: bool,
+    is_clear: bool,
     /// Why it fails; the peer is told first.
     failure: Option<Error>,
     /// A sender that waits for the handshake.
@@ -132,6 +124,16 @@ impl Stream {
     /// [`Error::Library`].
     pub fn server(tcp: TcpStream, server: &Server) -> Result<Self, Error> {
         Ok(Self::Secure(Box::new(Secure::new(tcp, Session::server(server)?))))
+    }
+
+    /// The accepting end, under TLS or in the clear as the peer's first byte says. Nothing may be sent before something
+    /// has been received.
+    ///
+    /// # Errors
+    /// [`Error::Library`].
+    pub fn either(tcp: TcpStream, server: &Server) -> Result<Self, Error> {
+        let secure = Secure { may_be_clear: true, ..Secure::new(tcp, Session::server(server)?) };
+        Ok(Self::Secure(Box::new(secure)))
     }
 
     /// The TCP connection.
@@ -188,21 +190,25 @@ impl Stream {
         receiving: &mut Receiving,
         cx: &mut Context<'_>,
     ) -> Poll<(io::Result<usize>, Segments)> {
-        match (self, receiving) {
-            (_, Receiving::Plain(op)) => Pin::new(op).poll(cx),
-            (Self::Secure(secure), Receiving::Secure(segments)) => {
-                let result = ready!(secure.poll_receive(segments, cx));
-                Poll::Ready((result, std::mem::take(segments)))
-            }
+        let secure = match (&mut *self, &mut *receiving) {
+            (_, Receiving::Plain(op)) => return Pin::new(op).poll(cx),
+            (Self::Secure(secure), Receiving::Secure(_)) => secure,
             (Self::Plain(_), Receiving::Secure(_)) => unreachable!("the receive of another stream"),
+        };
+        let Receiving::Secure(segments) = receiving else { unreachable!("it is not plain") };
+        let result = ready!(secure.poll_receive(segments, cx));
+        let segments = std::mem::take(segments);
+        if secure.is_clear && secure.unread.is_empty() {
+            *self = Self::Plain(secure.tcp.clone());
         }
+        Poll::Ready((result, segments))
     }
 
     /// Begins to send, as [`TcpStream::send_vectored`] does. One at a time.
     pub fn send(&self, chunks: Vec<Chunk>) -> Sending {
         match self {
             Self::Plain(tcp) => Sending::Plain(tcp.send_vectored(chunks)),
-            Self::Secure(_) => Sending::Secure(Outgoing { chunks, index: 0, offset: 0 }),
+            Self::Secure(_) => Sending::Secure(Outgoing::new(chunks)),
         }
     }
 
@@ -216,8 +222,7 @@ impl Stream {
             (_, Sending::Plain(op)) => Pin::new(op).poll(cx),
             (Self::Secure(secure), Sending::Secure(outgoing)) => {
                 let result = ready!(secure.poll_send(outgoing, cx));
-                outgoing.chunks.clear();
-                Poll::Ready((result, std::mem::take(&mut outgoing.chunks)))
+                Poll::Ready((result, outgoing.take_chunks()))
             }
             (Self::Plain(_), Sending::Secure(_)) => unreachable!("the send of another stream"),
         }
@@ -233,10 +238,11 @@ impl Secure {
             unread: 0..0,
             receiving: None,
             sending: None,
-            stage: Vec::new(),
             spare: Vec::new(),
             chunks: Vec::new(),
             has_begun: false,
+            may_be_clear: false,
+            is_clear: false,
             failure: None,
             sender: None,
         }
@@ -297,6 +303,9 @@ impl Secure {
                 }
             } else if !self.unread.is_empty() {
                 self.shake();
+                if self.is_clear {
+                    return Poll::Ready(Ok(self.hand_over(segments)));
+                }
             }
             let has_output = self.sending.is_none() && self.session.has_output();
             if has_output || self.failure.is_some() || !self.unread.is_empty() {
@@ -352,7 +361,13 @@ impl Secure {
         let Some(buffer) = &self.incoming else { return };
         let mut input = &buffer[self.unread.clone()];
         // The library would wait for a record of the length that it reads out of something else.
-        if !std::mem::replace(&mut self.has_begun, true) && !FIRST_BYTES.contains(&input[0]) {
+        let is_foreign = !self.has_begun && !FIRST_BYTES.contains(&input[0]);
+        self.has_begun = true;
+        self.is_clear |= is_foreign && self.may_be_clear;
+        if self.is_clear {
+            return;
+        }
+        if is_foreign {
             self.unread = 0..0;
             return self.fail(Error::Handshake("the peer does not speak TLS"));
         }
@@ -367,6 +382,25 @@ impl Secure {
             Ok(false) => {}
             Err(error) => self.fail(error),
         }
+    }
+
+    /// Copies what has come in the clear into the segments, in order; answers how many bytes.
+    fn hand_over(&mut self, segments: &mut Segments) -> usize {
+        let Some(incoming) = &self.incoming else { return 0 };
+        let start = self.unread.start;
+        for segment in segments {
+            let left = &incoming[self.unread.clone()];
+            let bytes = left.len().min(segment.len());
+            match segment {
+                Segment::Buffer(buffer, range) => {
+                    buffer.set_len(buffer.len().max(range.start + bytes));
+                    buffer[range.start..range.start + bytes].copy_from_slice(&left[..bytes]);
+                }
+                Segment::Region(slice) => slice.range(0, bytes).copy_in(&left[..bytes]),
+            }
+            self.unread.start += bytes;
+        }
+        self.unread.start - start
     }
 
     /// Decrypts what has come into the segments, in order; answers how many bytes that gave. A failure is noted.
@@ -384,10 +418,18 @@ impl Secure {
                     bytes
                 }
                 Segment::Region(slice) => {
-                    let mut plain = vec![0; room];
-                    let bytes = self.decrypt_into(&mut plain);
-                    slice.range(0, bytes).copy_in(&plain[..bytes]);
-                    bytes
+                    let mut plain = vec![0; room.min(PLAIN_BYTES_MAX)];
+                    let mut done = 0;
+                    while done < room {
+                        let wanted = plain.len().min(room - done);
+                        let bytes = self.decrypt_into(&mut plain[..wanted]);
+                        slice.range(done, bytes).copy_in(&plain[..bytes]);
+                        done += bytes;
+                        if bytes < wanted {
+                            break;
+                        }
+                    }
+                    done
                 }
             };
             total += bytes;
@@ -441,58 +483,25 @@ impl Secure {
         }
     }
 
-    /// Encrypts the next piece. Small chunks are gathered, so that a header shares its record with the data behind.
+    /// Encrypts the next piece: chunk behind chunk into full records, so that a header shares its record with the
+    /// data behind. A record that lies in one chunk is encrypted from there; others are gathered where they are
+    /// encrypted.
     fn encrypt(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
-        let Outgoing { chunks, index, offset } = outgoing;
-        let mut room = PIECE_BYTES;
-        if has_bytes(&chunks[*index..], *offset + RECORD_BYTES) {
-            self.session.lend(Buffer::with_capacity(SEND_BYTES));
+        outgoing.advance(0);
+        let mut left = outgoing.bytes(PIECE_BYTES);
+        let record_bytes = left + left.div_ceil(PLAIN_BYTES_MAX) * OVERHEAD_BYTES;
+        if record_bytes > Inline::CAPACITY {
+            self.session.lend(Buffer::with_capacity(record_bytes));
         }
-        while room > 0
-            && let Some(chunk) = chunks.get(*index)
-        {
-            let left = chunk.len() - *offset;
-            let whole = left.min(room) / RECORD_BYTES * RECORD_BYTES;
-            let is_lasting = !matches!(chunk, Chunk::Region(_));
-            let taken = if self.stage.is_empty() && whole > 0 && is_lasting {
-                self.session.write(&chunk.to_bytes()[*offset..*offset + whole])?;
-                whole
-            } else {
-                let start = self.stage.len();
-                let taken = left.min(room).min(RECORD_BYTES - start);
-                self.stage.resize(start + taken, 0);
-                chunk.copy_out(*offset, &mut self.stage[start..]);
-                if self.stage.len() == RECORD_BYTES {
-                    self.session.write(&self.stage)?;
-                    self.stage.clear();
-                }
-                taken
-            };
-            room -= taken;
-            *offset += taken;
-            if *offset == chunk.len() {
-                (*index, *offset) = (*index + 1, 0);
+        while left > 0 {
+            let bytes = left.min(PLAIN_BYTES_MAX);
+            match outgoing.lasting(bytes) {
+                Some(plain) => self.session.write(plain)?,
+                None => self.session.write_filled(bytes, |place| outgoing.copy_out(place))?,
             }
-        }
-        if !self.stage.is_empty() {
-            self.session.write(&self.stage)?;
-            self.stage.clear();
+            outgoing.advance(bytes);
+            left -= bytes;
         }
         Ok(())
-    }
-}
-
-/// Whether chunks have so many bytes together: what is less is sent from a copy of its own length.
-fn has_bytes(chunks: &[Chunk], wanted: usize) -> bool {
-    let mut bytes = 0;
-    chunks.iter().any(|chunk| {
-        bytes += chunk.len();
-        bytes >= wanted
-    })
-}
-
-impl Outgoing {
-    fn is_done(&self) -> bool {
-        self.index == self.chunks.len()
     }
 }

@@ -299,4 +299,27 @@ proptest! {
         let mut lone = Session::server(&server()).unwrap();
         prop_assert_ne!(lone.handshake(&mut &hello[..]), Ok(true));
     }
+
+    /// Goal: no bytes of a stranger give plain text on a connection in use, or make it panic; it fails for good, and the
+    /// peer gets an alert.
+    #[test]
+    fn injected_bytes_give_nothing(bytes in prop::collection::vec(any::<u8>(), 5..400),
+                                   is_framed in any::<bool>(), cut in 1usize..400) {
+        let (mut client, mut server) = open_pair();
+        let body = (bytes.len() - 5) as u16;
+        let header = [23, 3, 3, (body >> 8) as u8, body as u8];
+        let injected = if is_framed { [&header[..], &bytes[5..]].concat() } else { bytes };
+        let mut plain = Vec::new();
+        let mut result = Ok(());
+        for piece in injected.chunks(cut) {
+            result = result.and_then(|()| server.read(piece, &mut plain));
+        }
+        prop_assert!(plain.is_empty());
+        prop_assert!(result.is_err() || !is_framed, "{result:?}");
+        if result.is_err() {
+            prop_assert!(server.read(&[], &mut plain).is_err() && server.write(b"x").is_err());
+            let alert = server.take_output(Vec::new());
+            prop_assert!(matches!(read(&mut client, &alert), Err(Error::Alert(_))));
+        }
+    }
 }

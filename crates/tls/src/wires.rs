@@ -1,14 +1,12 @@
 //! The two functions by which the library asks for bytes and gives bytes, on memory instead of a socket.
 //!
 //! The library calls them only inside its own functions, which [`Wired`] alone calls: with `input` lent for the
-//! time of the call. What the library wants to send gathers in `output`, or in a buffer that is lent for that, from
-//! which it is sent without another copy.
+//! time of the call. What the library wants to send gathers in `output`.
 #![allow(unsafe_code, reason = "the library's callbacks are C functions; see SAFETY notes")]
 
 use crate::error::Error;
 use crate::server::library;
 use libc::{c_int, c_void};
-use ring::Buffer;
 use s2n_tls::connection::Connection;
 use std::ptr::{self, NonNull};
 
@@ -17,10 +15,6 @@ struct Wires {
     /// What is lent to the library and not taken yet; null outside of [`Wired::with`].
     input: *const u8,
     input_bytes: usize,
-    /// Set when a stream of which all was taken is at its end.
-    is_at_end: bool,
-    /// Takes what is to be sent before `output` does, while it has room and `output` is empty.
-    lent: Option<Buffer>,
     output: Vec<u8>,
 }
 
@@ -47,13 +41,7 @@ unsafe impl Send for Wired {}
 
 impl Wired {
     pub(crate) fn new(mut connection: Connection) -> Result<Self, Error> {
-        let wires = Wires {
-            input: ptr::null(),
-            input_bytes: 0,
-            is_at_end: false,
-            lent: None,
-            output: Vec::new(),
-        };
+        let wires = Wires { input: ptr::null(), input_bytes: 0, output: Vec::new() };
         let wires = Owned(NonNull::from(Box::leak(Box::new(wires))));
         let context: *mut c_void = wires.0.as_ptr().cast();
         let fail = |error: s2n_tls::error::Error| library(&error);
@@ -89,24 +77,12 @@ impl Wired {
         result
     }
 
-    /// From now on the library finds the end of the stream where there are no bytes.
-    pub(crate) fn end_input(&mut self) {
-        // SAFETY: `&mut self` is held, and no callback runs now.
-        unsafe { (*self.wires.0.as_ptr()).is_at_end = true };
-    }
-
     /// The connection, for what needs no bytes.
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// The buffer that is lent for what is to be sent first.
-    pub(crate) fn lent(&mut self) -> &mut Option<Buffer> {
-        // SAFETY: `&mut self` is held as long as the reference lives; no callback runs before it ends.
-        unsafe { &mut (*self.wires.0.as_ptr()).lent }
-    }
-
-    /// What is to be sent, behind what the lent buffer has.
+    /// What is to be sent.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         // SAFETY: `&mut self` is held as long as the reference lives; no callback runs before it ends.
         unsafe { &mut (*self.wires.0.as_ptr()).output }
@@ -127,7 +103,7 @@ unsafe extern "C" fn receive(context: *mut c_void, bytes: *mut u8, count: u32) -
     let wires = unsafe { &mut *context.cast::<Wires>() };
     let count = wires.input_bytes.min(count as usize).min(c_int::MAX as usize);
     if count == 0 {
-        return if wires.is_at_end { 0 } else { would_block() };
+        return would_block();
     }
     // SAFETY: `input` points to `input_bytes` bytes, lent for the time of `Wired::with`; the library's buffer has
     // room for what it asked for, and is not ours.
@@ -149,11 +125,6 @@ unsafe extern "C" fn send(context: *mut c_void, bytes: *const u8, count: u32) ->
     let (wires, bytes) = unsafe {
         (&mut *context.cast::<Wires>(), std::slice::from_raw_parts(bytes, count as usize))
     };
-    match &mut wires.lent {
-        Some(lent) if wires.output.is_empty() && lent.capacity() - lent.len() >= bytes.len() => {
-            lent.extend_from_slice(bytes);
-        }
-        _ => wires.output.extend_from_slice(bytes),
-    }
+    wires.output.extend_from_slice(bytes);
     count as c_int
 }

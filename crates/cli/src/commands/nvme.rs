@@ -145,6 +145,8 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Option<ExitCode> {
                 | Error::ControllerLost(_)
                 | Error::NoPath(_)
                 | Error::SecretNeeded
+                | Error::ConcatenationNeeded
+                | Error::NothingToConcatenate
                 | Error::Authentication(_)
                 | Error::SecureChannel(_)
         );

@@ -3,8 +3,9 @@
 use super::{ControllerInfo, Inner, Stage, proof};
 use crate::connection::{Connection, check_outcome};
 use crate::error::{ConnectionEnd, Error};
-use crate::options::ConnectOptions;
+use crate::options::{ConnectOptions, TlsOptions};
 use crate::queue_pair::{DEPTH_MAX, Data, Destination};
+use auth::KeyPair;
 use nvme::command::SetFeatures;
 use nvme::fabrics::{Connect, ConnectData, ConnectResult, PropertyGet, PropertySet};
 use nvme::feature::{AsyncEventConfig, QueueCounts, fid};
@@ -15,6 +16,7 @@ use nvme::property::{
 use nvme::{CompletionQueueEntry, ControllerId, Nsid, QueueId, Status, SubmissionQueueEntry};
 use ring::Buffer;
 use ring::time::{self, Instant};
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -105,24 +107,47 @@ impl Stages {
 
 /// Makes a link.
 pub(super) async fn establish(inner: &Inner, number: u64) -> Result<Rc<Link>, Error> {
-    let options = &inner.options;
     let mut stages = Stages { since: time::now(), stages: Vec::new() };
-    let admin = Connection::open(options, (ADMIN_QUEUE_ENTRIES - 1) as u16).await?;
+    let mut options = Cow::Borrowed(&inner.options);
+    if options.concat && !inner.is_discovery {
+        options = Cow::Owned(concatenate(&options).await?);
+        stages.done("generating a TLS key");
+    }
+    let admin = Connection::open(&options, (ADMIN_QUEUE_ENTRIES - 1) as u16).await?;
     stages.done("TCP connection, ICReq");
-    let result = establish_over(inner, number, admin.clone(), stages).await;
+    let result = establish_over(inner, &options, number, admin.clone(), stages).await;
     if result.is_err() {
         admin.close(ConnectionEnd::Closed);
     }
     result
 }
 
+/// Proves this host in the clear, on a connection for that alone, and returns the options for connecting under TLS
+/// with the key that came of it. There is no way on without one.
+async fn concatenate(options: &ConnectOptions) -> Result<ConnectOptions, Error> {
+    let mut clear = options.clone();
+    clear.dhchap_policy.concatenation = true;
+    let admin = Connection::open(&clear, (ADMIN_QUEUE_ENTRIES - 1) as u16).await?;
+    let generating = async {
+        let (qid, entries) = (QueueId::ADMIN, ADMIN_QUEUE_ENTRIES);
+        let result = connect(&admin, &clear, qid, entries, ControllerId::DYNAMIC).await?;
+        proof::concatenate(&admin, &clear, result.is_authentication_required).await
+    };
+    let generated = generating.await;
+    admin.close(ConnectionEnd::Closed);
+    let tls = Some(TlsOptions::of_generated(generated?));
+    // The target has proved itself by now if it had to, and knowing the generated key proves it again.
+    let dhchap = options.dhchap.clone().map(|keys| KeyPair { controller: None, ..keys });
+    Ok(ConnectOptions { tls, dhchap, concat: false, ..options.clone() })
+}
+
 async fn establish_over(
     inner: &Inner,
+    options: &ConnectOptions,
     number: u64,
     admin: Connection,
     mut stages: Stages,
 ) -> Result<Rc<Link>, Error> {
-    let options = &inner.options;
     let controller_id =
         connect_queue(&admin, options, QueueId::ADMIN, ADMIN_QUEUE_ENTRIES, ControllerId::DYNAMIC)
             .await?;
@@ -161,7 +186,7 @@ async fn establish_over(
     Ok(Rc::new(Link { number, info, admin, io, transfer_bytes_max }))
 }
 
-/// Fabrics Connect; answers the controller's identifier.
+/// Fabrics Connect, and the proof that it asks for; answers the controller's identifier.
 async fn connect_queue(
     connection: &Connection,
     options: &ConnectOptions,
@@ -169,6 +194,22 @@ async fn connect_queue(
     sq_entries: u32,
     controller_id: ControllerId,
 ) -> Result<ControllerId, Error> {
+    let result = connect(connection, options, qid, sq_entries, controller_id).await?;
+    if result.is_secure_channel_required {
+        return Err(Error::ConcatenationNeeded);
+    }
+    proof::satisfy(connection, options, result.is_authentication_required).await?;
+    Ok(result.cntlid)
+}
+
+/// Fabrics Connect.
+async fn connect(
+    connection: &Connection,
+    options: &ConnectOptions,
+    qid: QueueId,
+    sq_entries: u32,
+    controller_id: ControllerId,
+) -> Result<ConnectResult, Error> {
     let keep_alive_ms = if qid.is_admin() { options.keep_alive_tmo.as_millis() as u32 } else { 0 };
     let connect = Connect { qid, sq_entries, cattr: 0, keep_alive_ms };
     let sqe = connect.encode().map_err(|source| invalid("Connect", source))?;
@@ -183,12 +224,7 @@ async fn connect_queue(
         timeout,
     })?;
     let (cqe, _) = answer.map_err(explain_connect)?;
-    let result = ConnectResult::from_dword(cqe.dword0());
-    if result.is_secure_channel_required {
-        return Err(Error::Unsupported("secure channel concatenation"));
-    }
-    proof::satisfy(connection, options, result.is_authentication_required).await?;
-    Ok(result.cntlid)
+    Ok(ConnectResult::from_dword(cqe.dword0()))
 }
 
 fn explain_connect(error: Error) -> Error {

@@ -6,7 +6,7 @@ use crate::connection::Connection;
 use crate::error::Error;
 use crate::options::ConnectOptions;
 use crate::queue_pair::{Data, Destination};
-use auth::{Fault, Host, Names};
+use auth::{Fault, Host, Judged, Names, TlsKey};
 use nvme::auth::{Authentication, Message};
 use ring::Buffer;
 use ring::time;
@@ -19,9 +19,13 @@ impl Controller {
     /// the proof wrong ends the connection.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] without a secret, [`Error::Authentication`], and what commands fail with.
+    /// [`Error::InvalidOption`] without a secret, and with secure channel concatenation; [`Error::Authentication`], and what commands fail with.
     pub async fn reauthenticate(&self) -> Result<(), Error> {
         let options = self.options();
+        if options.concat {
+            let why = "its connections are under a generated TLS key; connect anew for another";
+            return Err(Error::InvalidOption { option: "concat", why });
+        }
         if options.dhchap.is_none() {
             let why = "it is needed to authenticate";
             return Err(Error::InvalidOption { option: "dhchap_secret", why });
@@ -44,15 +48,28 @@ pub(super) async fn satisfy(
     let demands = options.dhchap.as_ref().is_some_and(|keys| keys.controller.is_some())
         && !options.subsystem_nqn.is_discovery();
     match (&options.dhchap, is_required) {
-        (Some(_), true) => prove(connection, options).await,
+        (Some(_), true) => prove(connection, options).await.map(drop),
         (None, true) => Err(Error::SecretNeeded),
         (_, false) if demands => Err(Error::Authentication(Fault::Unproved)),
         (_, false) => Ok(()),
     }
 }
 
-/// Carries a transaction out, within the time for connecting.
-async fn prove(connection: &Connection, options: &ConnectOptions) -> Result<(), Error> {
+/// Does what a Connect asked for by a proof that generates a TLS key, which it returns.
+pub(super) async fn concatenate(
+    connection: &Connection,
+    options: &ConnectOptions,
+    is_required: bool,
+) -> Result<TlsKey, Error> {
+    if !is_required {
+        return Err(Error::NothingToConcatenate);
+    }
+    prove(connection, options).await?.ok_or(Error::NothingToConcatenate)
+}
+
+/// Carries a transaction out, within the time for connecting. Returns the TLS key that it has generated, if
+/// the policy asks for one.
+async fn prove(connection: &Connection, options: &ConnectOptions) -> Result<Option<TlsKey>, Error> {
     let timeout = options.connect_timeout;
     let what = "authentication";
     time::timeout(timeout, transact(connection, options)).await.map_err(|_| Error::Timeout {
@@ -62,7 +79,10 @@ async fn prove(connection: &Connection, options: &ConnectOptions) -> Result<(), 
     })?
 }
 
-async fn transact(connection: &Connection, options: &ConnectOptions) -> Result<(), Error> {
+async fn transact(
+    connection: &Connection,
+    options: &ConnectOptions,
+) -> Result<Option<TlsKey>, Error> {
     let keys = options.dhchap.clone().ok_or(Error::SecretNeeded)?;
     let names = Names { host: options.hostnqn.clone(), subsystem: options.subsystem_nqn.clone() };
     let transaction = ring::random::u64() as u16;
@@ -76,16 +96,16 @@ async fn transact(connection: &Connection, options: &ConnectOptions) -> Result<(
     send(connection, &reply).await?;
     let (hash, group) = answered.terms();
     let verdict = receive(connection).await?;
-    let last = match answered.judged(&verdict) {
-        Ok(last) => last,
+    let Judged { confirmation, generated } = match answered.judged(&verdict) {
+        Ok(judged) => judged,
         Err(fault) => return Err(give_up(connection, transaction, fault).await),
     };
-    let is_mutual = last.is_some();
-    if let Some(last) = last {
-        send(connection, &last).await?;
+    let is_mutual = confirmation.is_some();
+    if let Some(confirmation) = confirmation {
+        send(connection, &confirmation).await?;
     }
     tracing::debug!(subsystem = %options.subsystem_nqn, %hash, %group, is_mutual, "authenticated");
-    Ok(())
+    Ok(generated)
 }
 
 /// Sends the controller the reason why this host gives up, unless it knows.

@@ -211,7 +211,11 @@ fn is_in_vain(inner: &Inner, error: &Error) -> bool {
     match error {
         Error::SecureChannel(_) => is_key_final(),
         Error::Refused { status, .. } => status.is_do_not_retry(),
-        Error::Unsupported(_) | Error::SecretNeeded | Error::Authentication(_) => true,
+        Error::Unsupported(_)
+        | Error::SecretNeeded
+        | Error::ConcatenationNeeded
+        | Error::NothingToConcatenate
+        | Error::Authentication(_) => true,
         _ => false,
     }
 }

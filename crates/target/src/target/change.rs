@@ -54,7 +54,9 @@ impl Target {
 
     /// From now on asks a host for no proof. Returns whether it had to give one.
     pub fn forget_proof(&self, host: &Nqn) -> bool {
-        self.registry().proofs.remove(host).is_some()
+        let had_one = self.registry().proofs.remove(host).is_some();
+        self.generated.forget(host);
+        had_one
     }
 
     /// Removes a host's TLS key: it connects no more. Where hosts are let in under TLS only, that stays so without any

@@ -136,7 +136,7 @@ impl Target {
             return Err(ConnectInvalid::SQSIZE.into());
         }
         let lane = self.admit(&wanted, &subsystem, link.signal)?;
-        let proof = self.proof_of(&wanted, link.peer_address, now)?;
+        let proof = self.proof_of(&wanted, link.tls_identity, link.peer_address, now)?;
         let attached = if is_admin {
             Attached::Admin(Box::new(self.new_controller(&wanted, &subsystem, link, now)?))
         } else {
@@ -149,7 +149,7 @@ impl Target {
         let result = ConnectResult {
             cntlid: association.id(),
             is_authentication_required: proof.is_some(),
-            ..ConnectResult::default()
+            is_secure_channel_required: proof.as_ref().is_some_and(|it| it.is_concatenated),
         };
         Ok(Connected { attached, lane, connect: wanted.connect, result, proof })
     }

@@ -9,6 +9,7 @@
 
 use super::Target;
 use super::connect::{ConnectFailure, Wanted};
+use super::generated;
 use crate::admission::{AdmissionMode, Admissions};
 use crate::error::Error;
 use ::tls::{Keys, Psk, Stream};
@@ -85,7 +86,7 @@ fn host_id(host: &Nqn) -> Option<HostId> {
     (rest.is_empty() || rest.starts_with(':')).then_some(HostId(id))
 }
 
-fn to_library(psk: TlsPsk) -> Option<Psk> {
+pub(super) fn to_library(psk: TlsPsk) -> Option<Psk> {
     let hash = match psk.hash {
         Hash::Sha384 => ::tls::Hash::Sha384,
         Hash::Sha256 | Hash::Sha512 => ::tls::Hash::Sha256,
@@ -107,16 +108,18 @@ enum KeysOf {
     Hosts,
     /// Those of admissions.
     Admissions,
+    /// Those that hosts generate in their proofs, which they give in the clear.
+    Generated,
 }
 
 /// The host and the subsystem that an identity names.
-fn owner(identity: &[u8]) -> Option<(Nqn, Nqn)> {
+pub(super) fn owner(identity: &[u8]) -> Option<(Nqn, Nqn)> {
     let identity = std::str::from_utf8(identity).ok()?;
     let mut words = identity.splitn(3, ' ');
     let (kind, host, rest) = (words.next()?, words.next()?, words.next()?);
     let subsystem = match kind {
         "NVMe0R01" | "NVMe0R02" => rest,
-        "NVMe1R01" | "NVMe1R02" => rest.rsplit_once(' ')?.0,
+        "NVMe1R01" | "NVMe1R02" | "NVMe1G01" | "NVMe1G02" => rest.rsplit_once(' ')?.0,
         _ => return None,
     };
     Some((Nqn::new(host).ok()?, Nqn::new(subsystem).ok()?))
@@ -149,6 +152,11 @@ impl Target {
         self.require(AdmissionDoor(Arc::clone(&self.admissions)), KeysOf::Admissions)
     }
 
+    /// From now on takes connections under TLS with generated keys beside those in the clear.
+    pub(super) fn offer_concatenation(&self) -> Result<(), Error> {
+        self.require(generated::Door(Arc::clone(&self.generated)), KeysOf::Generated)
+    }
+
     fn require(&self, door: impl Keys, keys: KeysOf) -> Result<(), Error> {
         if self.tls.get().is_none() {
             let server = ::tls::Server::new(door).map_err(Error::Tls)?;
@@ -163,12 +171,19 @@ impl Target {
 
     /// Whether hosts are let in under TLS only.
     pub fn requires_tls(&self) -> bool {
-        self.tls.get().is_some()
+        self.tls.get().is_some_and(|required| required.keys != KeysOf::Generated)
+    }
+
+    /// Whether a connection with this identity, or without one, has a key that was generated in a proof.
+    pub(super) fn is_proved_by(&self, identity: Option<&[u8]>) -> bool {
+        let is_generated = |required: &Required| required.keys == KeysOf::Generated;
+        identity.is_some() && self.tls.get().is_some_and(is_generated)
     }
 
     /// An accepted connection, under TLS where that is required.
     pub(crate) fn accepted(&self, tcp: TcpStream) -> Result<Stream, ::tls::Error> {
         match self.tls.get() {
+            Some(Required { server, keys: KeysOf::Generated }) => Stream::either(tcp, server),
             Some(required) => Stream::server(tcp, &required.server),
             None => Ok(Stream::from(tcp)),
         }
@@ -192,6 +207,9 @@ impl Target {
     /// of another identity since.
     pub(super) fn may_connect(&self, wanted: &Wanted, identity: Option<&[u8]>) -> bool {
         let Some(required) = self.tls.get() else { return true };
+        if required.keys == KeysOf::Generated {
+            return self.may_concatenate(wanted, identity);
+        }
         let Some(identity) = identity else { return false };
         let Some((host, subsystem)) = owner(identity) else { return false };
         if wanted.host_name.as_ref() != Some(&host) || wanted.subsystem_name != subsystem {
@@ -205,6 +223,7 @@ impl Target {
                     && (admitted(&self.admissions, identity).is_some()
                         || ring::mutant!("key-of-an-earlier-admission"))
             }
+            KeysOf::Generated => unreachable!("they were looked at"),
         }
     }
 }
@@ -226,10 +245,11 @@ mod tests {
         let both = Some((host.to_owned(), subsystem.to_owned()));
         assert_eq!(of(&format!("NVMe0R01 {host} {subsystem}")), both);
         assert_eq!(of(&format!("NVMe1R02 {host} {subsystem} ZGlnZXN0")), both);
+        assert_eq!(of(&format!("NVMe1G01 {host} {subsystem} ZGlnZXN0")), both);
         for wrong in [
             String::new(),
             format!("NVMe0R03 {host} {subsystem}"),
-            format!("NVMe1G01 {host} {subsystem} ZGlnZXN0"),
+            format!("NVMe0G01 {host} {subsystem}"),
             format!("NVMe1R01 {host} {subsystem}"),
             format!("NVMe0R01 {host}"),
             format!("NVMe0R01 {subsystem} host"),

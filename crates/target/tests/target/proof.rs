@@ -17,7 +17,7 @@ use target::{AdmissionMode, HostProof, Limits};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn policy() -> Policy {
-    Policy { hashes: vec![Hash::Sha256], groups: vec![Group::Null] }
+    Policy { hashes: vec![Hash::Sha256], groups: vec![Group::Null], concatenation: false }
 }
 
 fn key() -> Key {

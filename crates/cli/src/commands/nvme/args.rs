@@ -122,6 +122,10 @@ impl TargetArgs {
         options.data_digest = self.data_digest;
         options.dhchap = self.secrets.keys()?;
         options.tls = self.tls.options()?;
+        options.concat = self.tls.is_concatenated();
+        if options.concat && options.dhchap.is_none() {
+            bail!("--concat: the key comes from an authentication: give --dhchap-secret too");
+        }
         options.network_namespace.clone_from(&self.network_namespace);
         options.nr_io_queues = self.nr_io_queues;
         options.queue_size = self.queue_size;

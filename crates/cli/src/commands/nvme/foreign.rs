@@ -78,8 +78,6 @@ pub(super) struct ForeignArgs {
     host_iface: Option<String>,
     #[arg(long, hide = true, value_name = "KEYRING")]
     keyring: Option<String>,
-    #[arg(long, hide = true)]
-    concat: bool,
     #[arg(short = 'W', long, hide = true, value_name = "N")]
     nr_write_queues: Option<u16>,
     #[arg(short = 'P', long, hide = true, value_name = "N")]
@@ -104,8 +102,6 @@ impl ForeignArgs {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         const KEYRING: &str = "this host does not use the kernel's keyring: give the key with \
             --tls-key FILE";
-        const CONCAT: &str = "no TLS key comes from an authentication here: give --tls and --tls-key, \
-            and --dhchap-secret beside them if the target asks for both";
         const ROUTED: &str = "the kernel's routes choose the way to the target; to use other \
             routes, give --network-namespace";
         const ALIKE: &str = "all I/O queue pairs are alike: give --nr-io-queues";
@@ -116,7 +112,6 @@ impl ForeignArgs {
             ("--host-traddr", self.host_traddr.is_some(), ROUTED),
             ("--host-iface", self.host_iface.is_some(), ROUTED),
             ("--keyring", self.keyring.is_some(), KEYRING),
-            ("--concat", self.concat, CONCAT),
             ("--nr-write-queues", self.nr_write_queues.is_some(), ALIKE),
             ("--nr-poll-queues", self.nr_poll_queues.is_some(), ALIKE),
             ("--tos", self.tos.is_some(), "packets are sent with the system's type of service"),

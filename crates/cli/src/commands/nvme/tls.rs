@@ -27,12 +27,21 @@ pub(super) struct TlsArgs {
     /// targets, as the kernel's with tlshd, look at the first alone
     #[arg(long, value_name = "IDENTITY")]
     tls_key_identity: Option<String>,
+    /// Generate the TLS key in the authentication with --dhchap-secret, and connect again under TLS with it
+    /// (secure channel concatenation); discovery stays in the clear
+    #[arg(long, conflicts_with_all = ["tls", "tls_key", "tls_compat", "tls_key_identity"])]
+    concat: bool,
 }
 
 impl TlsArgs {
     /// Whether TLS is asked for.
     pub(super) fn is_given(&self) -> bool {
-        self.tls || self.tls_key.is_some()
+        self.tls || self.tls_key.is_some() || self.concat
+    }
+
+    /// Whether the TLS key comes from the authentication.
+    pub(super) fn is_concatenated(&self) -> bool {
+        self.concat
     }
 
     /// The options, if TLS is asked for.

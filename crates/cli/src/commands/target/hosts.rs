@@ -33,6 +33,9 @@ pub(super) struct HostSettings {
     /// The host derives from it as libnvme did before 1.15.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     tls_compat: bool,
+    /// The host generates a TLS key in its proof, and uses namespaces under TLS with it alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    concat: bool,
 }
 
 impl FromStr for HostSettings {
@@ -49,6 +52,7 @@ impl FromStr for HostSettings {
             dhchap_dhgroup: None,
             tls_key: None,
             tls_compat: false,
+            concat: false,
         };
         for option in parts {
             match option.split_once('=') {
@@ -58,11 +62,12 @@ impl FromStr for HostSettings {
                 Some(("dhchap-dhgroup", group)) => host.dhchap_dhgroup = Some(group.parse()?),
                 Some(("tls-key", file)) => host.tls_key = Some(file.into()),
                 None if option == "tls-compat" => host.tls_compat = true,
+                None if option == "concat" => host.concat = true,
                 _ => {
                     return Err(format!(
                         "{option:?} is not an option: there are dhchap-key=FILE, \
-                         dhchap-ctrl-key=FILE, dhchap-hash=, dhchap-dhgroup=, tls-key=FILE and \
-                         tls-compat"
+                         dhchap-ctrl-key=FILE, dhchap-hash=, dhchap-dhgroup=, concat, tls-key=FILE \
+                         and tls-compat"
                     ));
                 }
             }
@@ -109,7 +114,12 @@ impl HostSettings {
         self.dhchap_key.is_some()
     }
 
-    /// Whether it connects under TLS.
+    /// Whether it generates a TLS key in its proof.
+    pub(super) fn is_concatenated(&self) -> bool {
+        self.concat
+    }
+
+    /// Whether it connects under TLS with a key of its own.
     pub(super) fn has_tls(&self) -> bool {
         self.tls_key.is_some()
     }
@@ -131,7 +141,8 @@ impl HostSettings {
         let Some(file) = &self.dhchap_key else {
             let is_set = self.dhchap_ctrl_key.is_some()
                 || self.dhchap_hash.is_some()
-                || self.dhchap_dhgroup.is_some();
+                || self.dhchap_dhgroup.is_some()
+                || self.concat;
             if is_set {
                 bail!("{} has options for authentication, but no dhchap-key", self.nqn);
             }
@@ -148,6 +159,19 @@ impl HostSettings {
         }
         if let Some(group) = self.dhchap_dhgroup {
             policy.groups = vec![group];
+        }
+        if self.concat {
+            if self.has_tls() {
+                bail!("{} has concat and tls-key: a generated key needs no other", self.nqn);
+            }
+            if self.dhchap_hash == Some(Hash::Sha512) || self.dhchap_dhgroup == Some(Group::Null) {
+                bail!(
+                    "{} has concat, which needs SHA-256 or SHA-384 and a Diffie-Hellman group: give \
+                     another dhchap-hash or dhchap-dhgroup, or none",
+                    self.nqn
+                );
+            }
+            policy.concatenation = true;
         }
         Ok(Some(HostProof { keys, policy }))
     }

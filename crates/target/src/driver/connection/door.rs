@@ -50,7 +50,7 @@ pub(super) struct Door {
 
 impl Door {
     pub(super) fn new(proof: Proof, deadline: Instant) -> Self {
-        let Proof { controller, attempt } = proof;
+        let Proof { controller, attempt, .. } = proof;
         Self {
             controller: Side::Here(controller),
             attempt: Some(attempt),
@@ -157,6 +157,11 @@ impl Connection {
             }
             Progress::Proved => {
                 door.deadline = None;
+                if let Side::Here(controller) = &mut door.controller
+                    && let Some(key) = controller.take_generated()
+                {
+                    self.target.note_generated(controller.names(), &key, self.now);
+                }
                 if let Some(attempt) = door.attempt.take() {
                     attempt.succeed(self.now);
                 }

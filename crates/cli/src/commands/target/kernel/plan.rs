@@ -228,6 +228,12 @@ fn memory(tree: &mut Tree<'_>, store: &Store) -> anyhow::Result<PathBuf> {
 fn host_keys(path: &Path, host: &HostSettings) -> anyhow::Result<()> {
     let Some(keys) = host.dhchap()? else { return Ok(()) };
     ensure!(
+        !host.is_concatenated(),
+        "host {}: concat is not available with --engine kernel: the kernel's target leaves it to the host whether its \
+         proof generates a TLS key, so it would take the host in the clear as well",
+        host.nqn
+    );
+    ensure!(
         path.join("dhchap_key").exists(),
         "not available: this kernel's target has no authentication (CONFIG_NVME_TARGET_AUTH)"
     );
