@@ -158,11 +158,12 @@ fn store_of(records: &[Pair]) -> MemoryStore {
 
 fn number(key: &[u8], place: usize) -> u64 {
     let bytes = key.get(1 + 8 * place..9 + 8 * place);
-    bytes.map_or(u64::MAX, |bytes| u64::from_str_radix(&hex(bytes), 16).unwrap())
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    bytes.map_or(u64::MAX, number)
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{bytes:02x?}")
 }
 
 /// Damages records; returns the keys that were damaged, and those that damage has made.

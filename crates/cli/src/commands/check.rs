@@ -18,7 +18,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use protocol::admin::{Answer, Call, Contradiction};
 use ring::Runtime;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Nothing could be checked.
@@ -144,7 +144,7 @@ fn subject(args: &CheckArgs) -> anyhow::Result<Subject> {
     }
 }
 
-fn of_stopped(args: &CheckArgs, directory: &PathBuf, nodes: &[PathBuf]) -> anyhow::Result<Outcome> {
+fn of_stopped(args: &CheckArgs, directory: &Path, nodes: &[PathBuf]) -> anyhow::Result<Outcome> {
     let checked = check(directory).with_context(|| {
         format!(
             "the metadata store {} cannot be checked (of a pool that runs, name the job)",

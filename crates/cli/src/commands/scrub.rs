@@ -78,15 +78,16 @@ pub(crate) fn run(args: &ScrubArgs) -> ExitCode {
 /// Says what was read.
 pub(super) fn done(tally: &Tally) -> String {
     let Tally { files, read_bytes, compared_blocks, unsummed_blocks, repaired_blocks } = tally;
-    let mut text =
-        format!("{files} files, {} read, {compared_blocks} blocks compared", human(*read_bytes));
-    if *unsummed_blocks > 0 {
-        text.push_str(&format!(", {unsummed_blocks} without a checksum"));
-    }
-    if *repaired_blocks > 0 {
-        text.push_str(&format!(", {repaired_blocks} changed on the way and right when read again"));
-    }
-    text
+    let read = human(*read_bytes);
+    let unsummed = match unsummed_blocks {
+        0 => String::new(),
+        count => format!(", {count} without a checksum"),
+    };
+    let repaired = match repaired_blocks {
+        0 => String::new(),
+        count => format!(", {count} changed on the way and right when read again"),
+    };
+    format!("{files} files, {read} read, {compared_blocks} blocks compared{unsummed}{repaired}")
 }
 
 /// Prints a finding.

@@ -112,11 +112,9 @@ impl Client {
         checks.sort();
         scrubbed.compared = checks.len() as u64;
         scrubbed.unsummed = pieces.blocks.len() as u64 - scrubbed.compared;
-        let commands = match command::of_parts(&pieces.parts, |device| self.block_size(device)) {
-            Ok(commands) => commands,
-            // All devices have answered their block sizes before.
-            Err(_) => return scrubbed,
-        };
+        let commands = command::of_parts(&pieces.parts, |device| self.block_size(device));
+        // The block sizes of all of these devices were known just now.
+        let Ok(commands) = commands else { return scrubbed };
         let checks = Rc::new(checks);
         let start = |command: Command| {
             let (client, checks) = (Rc::clone(self), Rc::clone(&checks));

@@ -22,6 +22,11 @@ impl Set {
         Set(set)
     }
 
+    /// Of one range.
+    pub(super) fn one(range: Range<u64>) -> Set {
+        Set(if range.start < range.end { Vec::from([range]) } else { Vec::new() })
+    }
+
     /// The blocks of both.
     pub(super) fn with(&self, other: &Set) -> Set {
         Set::of(self.0.iter().chain(&other.0).cloned().collect())

@@ -183,7 +183,7 @@ impl Repair {
                 let id = first.device;
                 let all = devices.devices.get(&id).map_or(0, |device| device.info.blocks);
                 let end = first.block.saturating_add(u64::from(*blocks)).min(all);
-                let mut here = Set::of(vec![first.block..end]);
+                let mut here = Set::one(first.block..end);
                 for sets in used {
                     here = without(&here, sets.get(&id));
                 }
@@ -242,7 +242,7 @@ impl Repair {
         let (mut gap, mut written) = (Set::default(), 0);
         for index in 0..touched.max(needed) {
             let range = device.segment_range(index);
-            let whole = Set::of(vec![range.start..range.end()]);
+            let whole = Set::one(range.start..range.end());
             let known = match stored.get(&index) {
                 Some(free) => free.within(range),
                 None if index >= touched => whole.clone(),

@@ -270,8 +270,8 @@ impl Repair {
         if changed > 0 {
             self.note(format!("{changed} inodes were counted anew"));
         }
-        self.marks(&Key::Dead(InodeId(0)), |id| Key::Dead(id), &dead)?;
-        self.marks(&Key::Truncating(InodeId(0)), |id| Key::Truncating(id), &truncating)?;
+        self.marks(&Key::Dead(InodeId(0)), Key::Dead, &dead)?;
+        self.marks(&Key::Truncating(InodeId(0)), Key::Truncating, &truncating)?;
         self.found.inodes = tree.inodes.len() as u64;
         self.found.last_inode = tree.inodes.keys().last().map_or(0, |last| last.0);
         Ok(())
