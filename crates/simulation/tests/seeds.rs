@@ -36,7 +36,7 @@ fn seeds_hold() {
     let mut failed = Vec::new();
     let mut counts = Counts::default();
     sweep(
-        SEEDS,
+        &Vec::from_iter(SEEDS),
         cores(),
         LONGEST,
         |seed| run(&Plan::of_seed(seed)),
