@@ -91,7 +91,7 @@ impl Plan {
 
     /// Whether the file that takes space up is read, too, when a node has gone: it is most of a pool.
     pub(crate) fn reads_ballast(&self) -> bool {
-        self.spare_bytes.is_some() && self.seed % 16 == 0
+        self.spare_bytes.is_some() && self.seed.is_multiple_of(16)
     }
 
     /// The kinds of misfortunes of a seed with their weights.

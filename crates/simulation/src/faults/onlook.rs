@@ -39,7 +39,7 @@ enum Way {
     /// Nothing passes between it and the service.
     Cut,
     /// What the one sends does not reach the other.
-    OneWay,
+    Half,
     /// The connection over which the service asks something is stuck: pulses have another one.
     Deaf,
     /// Its machine is suspended, and looks when it wakes.
@@ -53,12 +53,12 @@ pub(super) async fn onlook(shared: &Rc<Shared>, victim: Victim, random: &mut Ran
     let key = random.next();
     let Some(place) = know(shared, victim.machine, key).await else { return };
     shared.befalls(Fault::Onlook, &[Place::Node(victim.machine)]);
-    let way = *random.of(&[Way::Cut, Way::Cut, Way::OneWay, Way::Deaf, Way::Deaf, Way::Suspended]);
+    let way = *random.of(&[Way::Cut, Way::Cut, Way::Half, Way::Deaf, Way::Deaf, Way::Suspended]);
     let mut stuck = None;
     match way {
         Way::Cut => network.cut(node, meta),
-        Way::OneWay if random.chance(50) => network.cut_one_way(node, meta),
-        Way::OneWay => network.cut_one_way(meta, node),
+        Way::Half if random.chance(50) => network.cut_one_way(node, meta),
+        Way::Half => network.cut_one_way(meta, node),
         Way::Deaf => {
             let (network, meta, node) = (network.clone(), meta.clone(), node.clone());
             let hold = async move { network.hold_back_sender(&meta, &node, 1).await };

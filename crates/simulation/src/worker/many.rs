@@ -20,7 +20,9 @@ impl Worker {
         let names: Vec<String> = names.map(str::to_owned).collect();
         let Some(client) = self.kernel.client() else { return };
         let life = self.begin("make files");
-        names.iter().for_each(|name| self.on_name(parent, name));
+        for name in &names {
+            self.on_name(parent, name);
+        }
         self.does(Doing::Changes);
         let slot = |name: &String| Slot { parent, name: name.clone() };
         let made: Vec<_> = names.iter().map(|name| (slot(name), NameEffect::SetSome)).collect();
