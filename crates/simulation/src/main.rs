@@ -78,12 +78,11 @@ impl Options {
             Some(text) => Some(text.parse().inspect_err(|error| eprintln!("{error}")).ok()?),
             None => None,
         };
-        let seeds = match value("--seeds=") {
-            Some(text) => text.split(',').map(|seed| seed.parse().ok()).collect::<Option<_>>()?,
-            None => {
-                let (first, count) = (number(0)?, number(1)?);
-                (first..first.checked_add(count)?).collect()
-            }
+        let seeds = if let Some(text) = value("--seeds=") {
+            text.split(',').map(|seed| seed.parse().ok()).collect::<Option<_>>()?
+        } else {
+            let (first, count) = (number(0)?, number(1)?);
+            (first..first.checked_add(count)?).collect()
         };
         let (is_verbose, is_reach_shown) = (has("--verbose"), has("--reached"));
         Some(Options { seeds, jobs, is_verbose, is_logged, is_reach_shown, mutant, reduce, only })
