@@ -3,7 +3,8 @@
 //! A bug is one condition in the code that is shipped, with a name: `if epoch <= fenced ||
 //! ring::mutant!("fence-epoch-lt")`. Without the feature `mutants` the condition is the constant `false`
 //! and leaves no trace in the program. With it, at most one mutant of a process is *active*: the one
-//! that [`activate`] names, or the environment variable [`VARIABLE`]. Its conditions are `true`.
+//! that [`activate`] names, or the environment variable [`VARIABLE`]. Its conditions are `true`. A thread can
+//! note which conditions it comes to ([`note_reached`]): a run that comes to none of a mutant's does not show it.
 //!
 //! The catalogue of all mutants, with the rule that each breaks, is in crate `simulation`.
 
@@ -25,20 +26,28 @@ pub const ARE_BUILT: bool = cfg!(feature = "mutants");
 /// What [`mutant!`](crate::mutant) asks: never, as planted bugs are not built in.
 #[cfg(not(feature = "mutants"))]
 #[inline]
-pub const fn is_active(_name: &str) -> bool {
+pub const fn is_active(_name: &'static str) -> bool {
     false
 }
 
 #[cfg(feature = "mutants")]
-pub use active::{activate, is_active, reached};
+pub use active::{activate, is_active, note_reached, noted, reached};
 
 #[cfg(feature = "mutants")]
 mod active {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
     use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     static ACTIVE: OnceLock<Option<String>> = OnceLock::new();
     static REACHED: AtomicU64 = AtomicU64::new(0);
+    /// Whether threads note what they come to.
+    static IS_NOTED: AtomicBool = AtomicBool::new(false);
+
+    thread_local! {
+        static NOTED: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
+    }
 
     fn of_environment() -> Option<String> {
         std::env::var(super::VARIABLE).ok().filter(|name| !name.is_empty())
@@ -54,12 +63,25 @@ mod active {
     }
 
     /// What [`mutant!`](crate::mutant) asks: whether this is the active one.
-    pub fn is_active(name: &str) -> bool {
+    pub fn is_active(name: &'static str) -> bool {
+        if IS_NOTED.load(Ordering::Relaxed) {
+            NOTED.with_borrow_mut(|noted| *noted.entry(name).or_default() += 1);
+        }
         let is_active = ACTIVE.get_or_init(of_environment).as_deref() == Some(name);
         if is_active {
             REACHED.fetch_add(1, Ordering::Relaxed);
         }
         is_active
+    }
+
+    /// From now on every thread notes to which mutants' conditions it comes.
+    pub fn note_reached() {
+        IS_NOTED.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes what this thread has noted: how often it came to a condition of each mutant.
+    pub fn noted() -> BTreeMap<&'static str, u64> {
+        NOTED.take()
     }
 
     /// How often the active mutant's condition was asked for: 0 if its code did not run.
@@ -77,5 +99,22 @@ mod tests {
     fn nothing_is_planted_by_itself() {
         assert!(!crate::mutant!("of-this-test"));
         assert_eq!(ARE_BUILT, cfg!(feature = "mutants"));
+    }
+
+    /// Goal: a thread notes the conditions that it came to, and none of another thread's.
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn each_thread_notes_what_it_reached() {
+        super::note_reached();
+        let ask = |times: u64| {
+            for _ in 0..times {
+                assert!(!crate::mutant!("of-one-thread"));
+            }
+            super::noted().get("of-one-thread").copied()
+        };
+        let other = std::thread::spawn(move || ask(2));
+        assert_eq!(ask(3), Some(3));
+        assert_eq!(other.join().expect("it ends"), Some(2));
+        assert_eq!(super::noted().get("of-one-thread"), None, "taken");
     }
 }

@@ -90,6 +90,7 @@ fn aims(kind: Fault) -> &'static [Aim] {
             Aim::TargetAnswers,
             Aim::MetaAnswers,
         ],
+        Fault::Onlook => &[Aim::Worker(Doing::Reads), Aim::Worker(Doing::Changes)],
         Fault::Straggle => &[Aim::Worker(Doing::Wrote), Aim::Worker(Doing::Commits)],
         Fault::Strand => &[Aim::Data, Aim::Data, Aim::TargetAnswers, Aim::Worker(Doing::Wrote)],
         Fault::ClockStep => &[Aim::Worker(Doing::Commits), Aim::MetaIsAsked],
@@ -102,7 +103,7 @@ fn aims(kind: Fault) -> &'static [Aim] {
             &[Aim::DiskWrites, Aim::DiskFlushes, Aim::Worker(Doing::Commits)]
         }
         Fault::StoreFull | Fault::StoreBroken => &[Aim::Worker(Doing::Changes), Aim::MetaIsAsked],
-        Fault::SlowDisk => &[Aim::DiskReads],
+        Fault::SlowDisk | Fault::Flip => &[Aim::DiskReads],
         Fault::NodePower => &[Aim::DiskWrites, Aim::DiskFlushes, Aim::DiskReads],
         Fault::MetaPower => &[Aim::MetaAnswers, Aim::Worker(Doing::Commits)],
     }

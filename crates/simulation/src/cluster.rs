@@ -1,5 +1,6 @@
 //! The simulated machines and what runs on them.
 
+use crate::fault::Fault;
 use crate::kernel::Kernel;
 use crate::plan::Plan;
 use crate::random::Random;
@@ -49,6 +50,8 @@ pub(crate) struct Machine {
     /// The mount of that process in the kernel.
     pub(crate) kernel: RefCell<Option<Rc<Kernel>>>,
     kernel_seed: u64,
+    /// Its client makes and checks checksums.
+    has_sums: bool,
     /// Counts starts of the process.
     pub(crate) life: Cell<u64>,
     /// What the process that runs exports.
@@ -127,11 +130,15 @@ impl Cluster {
                 metrics: None,
                 devices: Vec::new(),
             };
+            let applications = simulation.node(&format!("applications{index}"));
+            let kernel_seed = random.next();
             machines.push(Machine {
                 index,
-                applications: simulation.node(&format!("applications{index}")),
+                applications,
                 kernel: RefCell::default(),
-                kernel_seed: random.next(),
+                kernel_seed,
+                // A few machines make and check none, but where only they find what is wrong.
+                has_sums: kernel_seed & 6 != 0 || plan.faults.has(Fault::Flip),
                 node,
                 config,
                 device_bytes: plan.device_bytes,
@@ -334,8 +341,7 @@ impl Machine {
                 changes: Some(notices.changes()),
                 // On every other machine small files lie with the service.
                 inline_bytes: (self.kernel_seed & 1) * protocol::inline::INLINE_MAX_BYTES,
-                // A few machines make and check none.
-                checksum: self.kernel_seed & 6 != 0,
+                checksum: self.has_sums,
             };
             match Client::start(config).await {
                 Ok(client) => break client,

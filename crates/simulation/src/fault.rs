@@ -41,6 +41,8 @@ pub enum Fault {
     /// One connection is stuck with a write on it, and its node cut off from the metadata service, until
     /// its session has ended; the write arrives before the target has missed its host.
     Straggle,
+    /// A node that the metadata service does not reach goes on looking at what it knows, while others change it.
+    Onlook,
     /// A node loses power: unflushed writes are lost or torn.
     NodePower,
     /// The metadata service's machine loses power: what its store has not synced is lost.
@@ -49,6 +51,8 @@ pub enum Fault {
     DeviceBroken,
     /// A device answers writes with ENOSPC.
     DeviceFull,
+    /// Bits of what is read from a device flip on the way.
+    Flip,
     /// The store of the metadata service has no room.
     StoreFull,
     /// A commit or a sync of the store fails with EIO; the metadata service ends and is started again.
@@ -75,7 +79,7 @@ const RECONNECTED_AFTER: Duration = times::TARGET_DEADLINE.saturating_mul(2);
 
 impl Fault {
     /// All kinds, in the order of their numbers, with their names in counts.
-    pub(crate) const ALL: [(Fault, &'static str); 23] = [
+    pub(crate) const ALL: [(Fault, &'static str); 25] = [
         (Fault::Reset, "resets"),
         (Fault::Cut, "cuts"),
         (Fault::CutOneWay, "one_way_cuts"),
@@ -92,10 +96,12 @@ impl Fault {
         (Fault::ClockStep, "clock_steps"),
         (Fault::Strand, "strands"),
         (Fault::Straggle, "stragglers"),
+        (Fault::Onlook, "onlookers"),
         (Fault::NodePower, "node_power_losses"),
         (Fault::MetaPower, "meta_power_losses"),
         (Fault::DeviceBroken, "broken_devices"),
         (Fault::DeviceFull, "full_devices"),
+        (Fault::Flip, "flipping_devices"),
         (Fault::StoreFull, "full_stores"),
         (Fault::StoreBroken, "broken_stores"),
         (Fault::SlowDisk, "slow_disks"),

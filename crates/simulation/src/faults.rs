@@ -4,6 +4,7 @@
 //! ([`crate::aim`]): they wait until a device write, a reply or a commit is under way, and strike
 //! then. Beside them disks are slow by phases.
 
+mod onlook;
 mod others;
 
 use crate::aim::{self, Victim};
@@ -124,6 +125,7 @@ async fn befall(shared: &Rc<Shared>, kind: Fault, victim: Victim, random: &mut R
         Fault::CutOneWay => cut_one_way(shared, victim, lasting, random).await,
         Fault::SlowLink => slow_link(shared, victim, random).await,
         Fault::Strand => strand(shared, victim, random).await,
+        Fault::Onlook => onlook::onlook(shared, victim, random).await,
         Fault::Straggle => straggle(shared, victim, random).await,
         Fault::Pause => {
             shared.befalls(kind, &[Place::Node(victim.machine)]);

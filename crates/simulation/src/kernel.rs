@@ -47,6 +47,9 @@ const LATE_MAX: Duration = Duration::from_millis(60);
 /// How long FORGETs wait for others, at most.
 const FORGET_DELAY: Duration = Duration::from_millis(50);
 
+/// How often references are counted until those of mount and kernel are equal.
+const COUNTS_MAX: usize = 40;
+
 /// A directory's number and a name in it.
 type Key = (u64, Box<[u8]>);
 
@@ -287,6 +290,23 @@ impl Kernel {
     fn next_version(&self) -> u64 {
         self.attr_version.set(self.attr_version.get() + 1);
         self.attr_version.get()
+    }
+
+    /// How many references the mount keeps for this kernel, and how many this has: the root's, and one for each time
+    /// that it was told of an inode. Where nothing is under way they must be equal.
+    pub(crate) async fn references(&self) -> Answer<(u64, u64)> {
+        let mut counted = (0, 0);
+        for _ in 0..COUNTS_MAX {
+            // FORGETs are under way.
+            sleep(FORGET_DELAY).await;
+            let known = self.inodes.borrow().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
+            let lookups: u64 = known.iter().map(|inode| inode.lookups()).sum();
+            counted = (self.server()?.kept().references, 1 + lookups + self.forgets.count());
+            if counted.0 == counted.1 {
+                break;
+            }
+        }
+        Ok(counted)
     }
 
     /// Drops all names, as the shrinker does, and waits until the process has been told; answers what it

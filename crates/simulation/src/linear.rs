@@ -4,8 +4,12 @@
 //! place, or not, or does so much later. The search is that of J. Wing and C. Gong with the just-in-time
 //! rule of G. Lowe: calls are put into an order only when one of them has to have ended, and all
 //! *configurations* that are possible then are kept: what the names stand for, and which of the calls under way
-//! have been made. Equal configurations are one. Names that no rename joins are searched by themselves. A
-//! search that grows too large says so, and proves nothing.
+//! have been made. Equal configurations are one. Names that no rename joins are searched by themselves.
+//!
+//! Mostly the order in which calls ended explains all answers, or nearly does. So a search first keeps few
+//! configurations, those with the fewest calls made before they have to be: one that is left at the end is an order
+//! that explains everything. Only if none is left, more are kept. A search that grows too large says so, and proves
+//! nothing.
 
 mod locks;
 mod model;
@@ -17,9 +21,12 @@ pub(crate) use locks::Lockable;
 
 use model::{Model, Value};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::fmt::{self, Display};
 
+/// Configurations that are kept by quick searches for an order, and those that one of them looks at in all.
+const KEPT_AT_FIRST: [usize; 2] = [1, 32];
+const QUICK_LOOKS_MAX: usize = 10_000;
 /// Configurations that are kept at most,
 const CONFIGURATIONS_MAX: usize = 2_000;
 /// and those that one search looks at in all.
@@ -192,16 +199,26 @@ pub(crate) fn check(calls: &[Call], losses: &[Loss]) -> Verdict {
     for group in groups(calls) {
         let is_weak = |call: &&Call| matches!(call.op, Op::Read { locked: false, .. });
         let (weak, strong): (Vec<&Call>, Vec<&Call>) = group.iter().partition(|call| is_weak(call));
-        let searched = Search::new(&strong, losses).run();
+        let searched = search(&strong, losses);
         let is_explained = matches!(searched, Outcome::Explained);
         verdict.add(searched);
         // Each read that need not agree with others' by itself.
         for read in weak.into_iter().filter(|_| is_explained) {
             let calls: Vec<&Call> = strong.iter().copied().chain([read]).collect();
-            verdict.add(Search::new(&calls, losses).run());
+            verdict.add(search(&calls, losses));
         }
     }
     verdict
+}
+
+/// Looks for an order, first with few configurations.
+fn search(calls: &[&Call], losses: &[Loss]) -> Outcome {
+    let is_found =
+        |kept: &usize| matches!(Search::new(calls, losses, Some(*kept)).run(), Outcome::Explained);
+    if KEPT_AT_FIRST.iter().any(is_found) {
+        return Outcome::Explained;
+    }
+    Search::new(calls, losses, None).run()
 }
 
 impl Verdict {
@@ -275,15 +292,17 @@ struct Search<'a> {
     /// Calls under way.
     open: Vec<usize>,
     possible: HashSet<Configuration>,
+    /// How many configurations are kept: others are forgotten, and an order may be missed.
+    kept: Option<usize>,
     looks: usize,
 }
 
 impl<'a> Search<'a> {
-    fn new(calls: &[&'a Call], losses: &'a [Loss]) -> Search<'a> {
+    fn new(calls: &[&'a Call], losses: &'a [Loss], kept: Option<usize>) -> Search<'a> {
         let model = Model::new(calls);
         let start =
             Configuration { names: vec![Value::Absent; model.names.len()], made: Vec::new() };
-        Search { model, losses, open: Vec::new(), possible: [start].into(), looks: 0 }
+        Search { model, losses, open: Vec::new(), possible: [start].into(), kept, looks: 0 }
     }
 
     fn events(&self) -> Vec<Event> {
@@ -311,16 +330,30 @@ impl<'a> Search<'a> {
                 Event::End(call) => {
                     let before: Vec<Configuration> = self.possible.iter().cloned().collect();
                     self.end(call);
-                    if self.possible.is_empty() {
+                    if self.possible.is_empty() && self.looks <= self.looks_max() {
                         return Outcome::Unexplained(self.describe(call, before));
                     }
                 }
             }
-            if self.possible.len() > CONFIGURATIONS_MAX || self.looks > LOOKS_MAX {
+            self.forget_some();
+            if self.possible.len() > CONFIGURATIONS_MAX || self.looks > self.looks_max() {
                 return Outcome::TooLarge;
             }
         }
         Outcome::Explained
+    }
+
+    fn looks_max(&self) -> usize {
+        if self.kept.is_some() { QUICK_LOOKS_MAX } else { LOOKS_MAX }
+    }
+
+    /// Keeps those in which the fewest calls were made before they had to be.
+    fn forget_some(&mut self) {
+        let Some(kept) = self.kept.filter(|kept| self.possible.len() > *kept) else { return };
+        let mut possible: Vec<Configuration> = self.possible.drain().collect();
+        possible
+            .sort_unstable_by(|one, other| (one.made.len(), one).cmp(&(other.made.len(), other)));
+        self.possible = possible.into_iter().take(kept).collect();
     }
 
     /// With all calls made that change nothing now: nobody gains by their being made later.
@@ -376,10 +409,15 @@ impl<'a> Search<'a> {
 
     fn make(&mut self, call: usize, from: Configuration, ended: &mut HashSet<Configuration>) {
         let mut seen = HashSet::from([from.clone()]);
-        let mut left = vec![from];
-        while let Some(configuration) = left.pop() {
+        // Those with the fewest calls made come first.
+        let mut left = VecDeque::from([from]);
+        let enough = self.kept.map_or(usize::MAX, |kept| ended.len() + kept);
+        while let Some(configuration) = left.pop_front() {
+            if ended.len() >= enough {
+                return;
+            }
             self.looks += 1;
-            if self.looks > LOOKS_MAX {
+            if self.looks > self.looks_max() {
                 return;
             }
             for next in &self.open {
@@ -397,7 +435,7 @@ impl<'a> Search<'a> {
                         after.made.remove(place);
                         ended.insert(after);
                     } else if seen.insert(after.clone()) {
-                        left.push(after);
+                        left.push_back(after);
                     }
                 }
             }

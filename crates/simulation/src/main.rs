@@ -7,7 +7,9 @@
 //!
 //! With a planted bug (`--mutant`, if the feature `mutants` is built) it ends with the first seed in which
 //! a checker catches it. `tsumugi-simulation linear FILE...` checks recorded histories of names and files.
-//! `tsumugi-simulation mutants` prints the catalogue of planted bugs.
+//! `tsumugi-simulation mutants` prints the catalogue of planted bugs. `--reached` prints to which of them each seed
+//! comes, as `reached by SEED (traces ...): NAME=TIMES ...`: what a seed does not come to it cannot show. `--seeds=1,5,9` runs
+//! these, in place of FIRST and COUNT.
 //!
 //! While it runs, it prints the rate and the time left to standard error. `--verbose` prints each
 //! seed's plan, counts and hash of its trace, `--log` every call, answer and misfortune (of one seed
@@ -24,8 +26,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const USAGE: &str =
-    "usage: tsumugi-simulation FIRST COUNT [--jobs N] [--verbose] [--log] [--mutant=NAME]
-                          [--reduce | --no-reduce] [--reduce-seconds=N]
+    "usage: tsumugi-simulation FIRST COUNT | --seeds=N,N... [--jobs N] [--verbose] [--log] [--mutant=NAME]
+                          [--reduce | --no-reduce] [--reduce-seconds=N] [--reached]
        tsumugi-simulation SEED 1 --only=PARTS [--log] [--mutant=NAME]
        tsumugi-simulation linear FILE...
        tsumugi-simulation mutants";
@@ -40,11 +42,12 @@ const SHOWN_MAX: usize = 10;
 
 /// What the command line asks for.
 struct Options {
-    first: u64,
-    count: u64,
+    seeds: Vec<u64>,
     jobs: usize,
     is_verbose: bool,
     is_logged: bool,
+    /// Each seed's line says to which planted bugs it came.
+    is_reach_shown: bool,
     /// The planted bug.
     mutant: Option<String>,
     /// How long the first failing seed may be reduced; `None`: not at all.
@@ -75,9 +78,14 @@ impl Options {
             Some(text) => Some(text.parse().inspect_err(|error| eprintln!("{error}")).ok()?),
             None => None,
         };
-        let (first, count) = (number(0)?, number(1)?);
-        let is_verbose = has("--verbose");
-        Some(Options { first, count, jobs, is_verbose, is_logged, mutant, reduce, only })
+        let seeds = if let Some(text) = value("--seeds=") {
+            text.split(',').map(|seed| seed.parse().ok()).collect::<Option<_>>()?
+        } else {
+            let (first, count) = (number(0)?, number(1)?);
+            (first..first.checked_add(count)?).collect()
+        };
+        let (is_verbose, is_reach_shown) = (has("--verbose"), has("--reached"));
+        Some(Options { seeds, jobs, is_verbose, is_logged, is_reach_shown, mutant, reduce, only })
     }
 
     /// Ends the program if a bug is planted: it is caught.
@@ -124,8 +132,11 @@ impl Options {
 
     /// Runs the parts of a seed's plan that are asked for.
     fn run_only(&self, kept: &Kept) -> ExitCode {
-        let plan =
-            Plan { is_logged: self.is_logged, ..Plan::of_seed(self.first) }.keep(kept.clone());
+        let [seed] = self.seeds[..] else {
+            eprintln!("--only needs one seed\n{USAGE}");
+            return ExitCode::from(2);
+        };
+        let plan = Plan { is_logged: self.is_logged, ..Plan::of_seed(seed) }.keep(kept.clone());
         if self.is_verbose {
             println!("{plan:?}");
         }
@@ -174,6 +185,12 @@ impl Progress {
     fn ended(&mut self, seed: u64, outcome: &SeedOutcome, options: &Options) {
         let (cluster, block) = (&outcome.cluster, &outcome.block_path);
         let (hash, block_hash) = (cluster.trace_hash, block.trace_hash);
+        if options.is_reach_shown {
+            let reached = outcome.reached.iter();
+            let reached = reached.map(|(name, times)| format!(" {name}={times}"));
+            let reached = reached.collect::<String>();
+            println!("reached by {seed} (traces {hash:016x} {block_hash:016x}):{reached}");
+        }
         if options.is_verbose {
             println!("seed {seed}: trace {hash:016x}, {:?}, {:?}", cluster.elapsed, cluster.counts);
             println!("seed {seed}: {:?}", Plan::of_seed(seed));
@@ -253,7 +270,9 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    if let Some(Err(error)) = options.mutant.as_deref().map(mutants::activate) {
+    let planted = options.mutant.as_deref().map_or(Ok(()), mutants::activate);
+    let noted = if options.is_reach_shown { mutants::note_reached() } else { Ok(()) };
+    if let Err(error) = planted.and(noted) {
         eprintln!("{error}");
         return ExitCode::from(2);
     }
@@ -270,16 +289,15 @@ fn run_all(options: &Options) -> ExitCode {
         begun: now,
         shown: now,
         done: 0,
-        of: options.count,
+        of: options.seeds.len() as u64,
         failed: Vec::new(),
         reducible: Vec::new(),
         counts: Counts::default(),
     };
-    let seeds = options.first..options.first + options.count;
     let longest = Duration::from_secs(seed_seconds());
     let is_logged = options.is_logged;
     sweep(
-        seeds,
+        &options.seeds,
         options.jobs,
         longest,
         |seed| run_seed(seed, is_logged),
@@ -307,7 +325,7 @@ fn run_all(options: &Options) -> ExitCode {
     if options.mutant.is_some() {
         println!("reached: {}", mutants::reached());
     }
-    let (count, failed) = (options.count, progress.failed.len() as u64);
+    let (count, failed) = (options.seeds.len() as u64, progress.failed.len() as u64);
     println!("{} of {count} seeds passed, {:.1} a second", count - failed, progress.rate());
     if failed > 0 {
         progress.failed.sort_unstable();

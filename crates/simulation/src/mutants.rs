@@ -84,9 +84,33 @@ pub fn reached() -> u64 {
     0
 }
 
+/// From now on each thread notes to which mutants' conditions it comes.
+///
+/// # Errors
+/// Why that cannot be.
+pub fn note_reached() -> Result<(), String> {
+    #[cfg(feature = "mutants")]
+    {
+        ring::mutants::note_reached();
+        Ok(())
+    }
+    #[cfg(not(feature = "mutants"))]
+    Err("cannot see what is reached: build with --features mutants".to_owned())
+}
+
+/// Takes what this thread has noted: how often it came to a condition of each mutant.
+pub fn noted() -> BTreeMap<&'static str, u64> {
+    #[cfg(feature = "mutants")]
+    return ring::mutants::noted();
+    #[cfg(not(feature = "mutants"))]
+    BTreeMap::new()
+}
+
 /// What a violation begins with, or has in it, by the checker that reports it.
-const CHECKERS: [(&str, &str); 21] = [
+const CHECKERS: [(&str, &str); 23] = [
     ("keeps what is forgotten", "forgets"),
+    ("references for a kernel", "forgets"),
+    ("a duplicated connection is let in", "duplicates"),
     ("the store, ", "store"),
     ("free bytes and inodes", "space"),
     ("two appends", "appends"),

@@ -83,17 +83,23 @@ impl Plan {
     }
 
     /// How long a call may take without a misfortune. Each of a chain of recalls, commits and flushes waits
-    /// for a disk, which may be slow.
+    /// for a disk, which may be slow. Where space is tight, sessions may be waited for that are asked for some.
     pub(crate) fn normal_wait(&self) -> Duration {
-        NORMAL_WAIT + self.disk_latency_max.unwrap_or_default() * NORMAL_OPERATIONS
+        let asked = self.spare_bytes.map(|_| protocol::times::SPACE_DEADLINE).unwrap_or_default();
+        NORMAL_WAIT + asked + self.disk_latency_max.unwrap_or_default() * NORMAL_OPERATIONS
+    }
+
+    /// Whether the file that takes space up is read, too, when a node has gone: it is most of a pool.
+    pub(crate) fn reads_ballast(&self) -> bool {
+        self.spare_bytes.is_some() && self.seed.is_multiple_of(16)
     }
 
     /// The kinds of misfortunes of a seed with their weights.
     fn faults_of_seed(seed: u64, random: &mut Random) -> Faults {
         use Fault::{
-            ClockStep, CrashTwice, Cut, CutOneWay, DeviceBroken, DeviceFull, Duplicate, Hold,
-            Leave, LongHold, MetaKill, MetaPower, NodeKill, NodePower, Pause, Reset, SlowLink,
-            StoreBroken, StoreFull, Straggle, Strand, Suspend,
+            ClockStep, CrashTwice, Cut, CutOneWay, DeviceBroken, DeviceFull, Duplicate, Flip, Hold,
+            Leave, LongHold, MetaKill, MetaPower, NodeKill, NodePower, Onlook, Pause, Reset,
+            SlowLink, StoreBroken, StoreFull, Straggle, Strand, Suspend,
         };
         let network = Faults::of(&[
             (Reset, 3),
@@ -107,8 +113,17 @@ impl Plan {
         match seed % 8 {
             4 if seed % 16 == 4 => Faults::of(&[(Straggle, 1)]),
             1 => network,
-            2 => Faults::of(&[(NodeKill, 3), (CrashTwice, 1), (Leave, 2), (Duplicate, 2)]),
-            3 => Faults::of(&[(Pause, 3), (Suspend, 2), (Cut, 3), (CutOneWay, 1), (Strand, 3)]),
+            2 => {
+                Faults::of(&[(NodeKill, 3), (CrashTwice, 1), (Leave, 2), (Duplicate, 2), (Flip, 3)])
+            }
+            3 => Faults::of(&[
+                (Pause, 3),
+                (Suspend, 2),
+                (Cut, 3),
+                (CutOneWay, 1),
+                (Strand, 3),
+                (Onlook, 12),
+            ]),
             5 => Faults::of(&[
                 (MetaKill, 4),
                 (ClockStep, 3),
@@ -119,11 +134,12 @@ impl Plan {
                 (StoreFull, 2),
                 (StoreBroken, 2),
             ]),
-            6 if random.chance(60) => Faults::of(&[(NodePower, 1), (MetaPower, 1)]),
+            6 if random.chance(60) => Faults::of(&[(NodePower, 1), (MetaPower, 2)]),
             6 => Faults::of(&[(DeviceBroken, 4), (DeviceFull, 1), (NodeKill, 1), (NodePower, 2)]),
             7 => {
                 let others = [NodeKill, MetaKill, CrashTwice, Leave, Pause, Suspend, ClockStep];
-                let others = others.into_iter().chain([Strand, StoreFull, StoreBroken, DeviceFull]);
+                let others =
+                    others.into_iter().chain([Strand, Onlook, StoreFull, StoreBroken, DeviceFull]);
                 let mut all = others.fold(network, |faults, fault| faults.with(fault, 3));
                 for fault in [NodePower, MetaPower, DeviceBroken] {
                     all = all.with(fault, if random.chance(25) { 3 } else { 0 });

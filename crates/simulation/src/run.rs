@@ -12,7 +12,7 @@ use crate::operator::Operator;
 use crate::plan::{Focus, Plan};
 use crate::random::Random;
 use crate::story::Story;
-use crate::worker::{BALLAST, DIRECTORIES, SHARED, Shared, Worker};
+use crate::worker::{BALLAST, DIRECTORIES, ONLOOKERS, SHARED, Shared, Worker};
 use client::{Client, OpenMode, Setting};
 use protocol::InodeId;
 use protocol::attr::{AttrChanges, Layout};
@@ -27,6 +27,8 @@ use std::time::Duration;
 
 /// Virtual time that no run needs.
 const TIME_MAX: Duration = Duration::from_hours(2);
+/// Bytes with which the metadata service answers a connection that has proved nothing, at most.
+const OFFER_BYTES_MAX: usize = 128;
 /// How often new processes get their workers.
 const SUPERVISION: Duration = Duration::from_millis(20);
 /// How long disks are slow at most in a run without faults.
@@ -73,7 +75,7 @@ pub(crate) fn run_told(plan: &Plan, story: &Arc<Story>) -> Outcome {
         (0..plan.workers).map(steps).collect()
     };
     let turns = |_| (0..plan.workers).map(|_| Cell::new(0)).collect();
-    let doing = || (0..plan.workers).map(|_| RefCell::default()).collect();
+    let doing = || (0..=plan.workers + ONLOOKERS).map(|_| RefCell::default()).collect();
     let shared = Rc::new(Shared {
         plan: plan.clone(),
         cluster,
@@ -122,6 +124,7 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
     }
     finish(&shared, pool).await;
     supervisor.abort();
+    refuse_duplicates(&shared);
     let counted = shared.cluster.counted();
     let mut history = shared.history.borrow_mut();
     let counts = &mut history.counts;
@@ -134,6 +137,18 @@ async fn whole(shared: Rc<Shared>, mut random: Random) {
         rewritten_blocks: counted.rewritten_blocks,
         ..*counts
     };
+}
+
+/// A connection to the metadata service that arrives again is answered with the offer of a handshake, and no more:
+/// it cannot prove once more that it knows the key.
+fn refuse_duplicates(shared: &Rc<Shared>) {
+    let cluster = &shared.cluster;
+    let answered = cluster.network.duplicates_answered(&cluster.meta.node);
+    if answered > OFFER_BYTES_MAX {
+        let text =
+            format!("a duplicated connection is let in: it is answered with {answered} bytes");
+        shared.history.borrow_mut().violations.push(text);
+    }
 }
 
 /// Waits until the workers are done, or so long that slow disks have had their effect.

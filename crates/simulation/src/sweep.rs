@@ -1,12 +1,13 @@
 //! Many seeds on all cores: each thread takes the next seed and runs it by itself.
 
 use crate::block_path::{BlockOutcome, run_block_path};
+use crate::mutants;
 use crate::plan::Plan;
 use crate::run::{Outcome, run};
 use std::any::Any;
-use std::ops::Range;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,12 +38,17 @@ pub struct SeedOutcome {
     pub cluster: Outcome,
     /// Of a host and a target by themselves.
     pub block_path: BlockOutcome,
+    /// How often it came to a condition of each planted bug, if that is noted.
+    pub reached: BTreeMap<&'static str, u64>,
 }
 
 /// Runs all that belongs to a seed; `is_logged` as in [`Plan`].
 pub fn run_seed(seed: u64, is_logged: bool) -> SeedOutcome {
+    // Of a seed that panicked something may be left.
+    drop(mutants::noted());
     let cluster = run(&Plan { is_logged, ..Plan::of_seed(seed) });
-    SeedOutcome { cluster, block_path: run_block_path(seed, is_logged) }
+    let block_path = run_block_path(seed, is_logged);
+    SeedOutcome { cluster, block_path, reached: mutants::noted() }
 }
 
 /// How many seeds this machine runs at once.
@@ -53,19 +59,19 @@ pub fn cores() -> usize {
 /// Runs `job` for each seed, `jobs` of them at once, and reports each in the order in which they end.
 /// A seed that takes longer than `longest` is reported when it does; the sweep waits for it all the same.
 pub fn sweep<T: Send>(
-    seeds: Range<u64>,
+    seeds: &[u64],
     jobs: usize,
     longest: Duration,
     job: impl Fn(u64) -> T + Sync,
     mut report: impl FnMut(u64, Report<T>),
 ) {
-    let next = AtomicU64::new(seeds.start);
+    let next = AtomicUsize::new(0);
     let (sender, receiver) = channel();
     thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             let sender = sender.clone();
-            let (next, seeds, job) = (&next, &seeds, &job);
-            scope.spawn(move || take_seeds(next, seeds.end, job, &sender));
+            let (next, job) = (&next, &job);
+            scope.spawn(move || take_seeds(next, seeds, job, &sender));
         }
         drop(sender);
         let mut running: Vec<(u64, Instant)> = Vec::new();
@@ -86,10 +92,14 @@ pub fn sweep<T: Send>(
     });
 }
 
-fn take_seeds<T>(next: &AtomicU64, end: u64, job: impl Fn(u64) -> T, sender: &Sender<Message<T>>) {
-    loop {
-        let seed = next.fetch_add(1, Ordering::Relaxed);
-        if seed >= end || sender.send(Message::Begun(seed)).is_err() {
+fn take_seeds<T>(
+    next: &AtomicUsize,
+    seeds: &[u64],
+    job: impl Fn(u64) -> T,
+    sender: &Sender<Message<T>>,
+) {
+    while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
+        if sender.send(Message::Begun(seed)).is_err() {
             return;
         }
         let ended = match catch_unwind(AssertUnwindSafe(|| job(seed))) {

@@ -3,7 +3,9 @@
 mod attributes;
 mod data;
 mod locks;
+mod many;
 mod names;
+mod onlook;
 
 use crate::causes::{Called, Causes, Place, Span};
 use crate::cluster::Cluster;
@@ -31,6 +33,8 @@ const LINK_NAMES: [&str; 3] = ["l", "m", "n"];
 pub(crate) const SHARED: &str = "k";
 /// Directories under the root, besides the root itself. The files of the last may be striped.
 pub(crate) const DIRECTORIES: [&str; 2] = ["left", "right"];
+/// Workers of a machine, besides those that take steps and one more, that look on while it is out of contact.
+pub(crate) const ONLOOKERS: usize = 8;
 /// The thread of a mount's first worker.
 const FIRST_THREAD: u32 = 100;
 /// A file that takes space up, and that no worker touches.
@@ -229,9 +233,9 @@ impl Worker {
             62..68 => self.rename().await,
             68..71 => self.link().await,
             71..75 => self.list().await,
-            75..81 => self.truncate().await,
-            81..84 => self.punch().await,
-            84..87 => self.copy().await,
+            75..79 => self.truncate().await,
+            79..82 => self.punch().await,
+            82..87 => self.copy().await,
             87..90 => self.lock().await,
             90..94 => self.attributes().await,
             94..97 => self.look().await,

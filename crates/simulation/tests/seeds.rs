@@ -36,7 +36,7 @@ fn seeds_hold() {
     let mut failed = Vec::new();
     let mut counts = Counts::default();
     sweep(
-        SEEDS,
+        &SEEDS.collect::<Vec<_>>(),
         cores(),
         LONGEST,
         |seed| run(&Plan::of_seed(seed)),

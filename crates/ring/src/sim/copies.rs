@@ -24,20 +24,24 @@ struct Copy {
 
 /// All copies, in the order of their connections.
 #[derive(Debug, Default)]
-pub(crate) struct Copies(VecDeque<Copy>);
+pub(crate) struct Copies {
+    kept: VecDeque<Copy>,
+    /// Connections over which a copy was delivered: to which node, and the end without a program.
+    delivered: Vec<(u32, u64)>,
+}
 
 impl Copies {
     /// A connection is made, by the first of two nodes to an address of the second.
     pub(crate) fn begin(&mut self, stream: u64, nodes: (u32, u32), address: SocketAddr) {
-        if self.0.len() == COPIES_MAX {
-            self.0.pop_front();
+        if self.kept.len() == COPIES_MAX {
+            self.kept.pop_front();
         }
-        self.0.push_back(Copy { stream, nodes, address, pieces: Vec::new(), bytes: 0 });
+        self.kept.push_back(Copy { stream, nodes, address, pieces: Vec::new(), bytes: 0 });
     }
 
     /// Something is sent over a connection.
     pub(crate) fn keep(&mut self, stream: u64, piece: &Piece) {
-        let Some(copy) = self.0.iter_mut().rfind(|copy| copy.stream == stream) else { return };
+        let Some(copy) = self.kept.iter_mut().rfind(|copy| copy.stream == stream) else { return };
         // What follows a gap would be another connection's bytes.
         if copy.bytes < COPY_BYTES_MAX {
             copy.bytes += piece.range.len();
@@ -52,11 +56,11 @@ impl World {
     pub(crate) fn duplicate(&mut self, nodes: (u32, u32), choice: u64, ends: bool) -> bool {
         let Some(copies) = &self.copies else { return false };
         let fits = |copy: &&Copy| copy.nodes == nodes && copy.bytes > 0;
-        let count = copies.0.iter().filter(fits).count() as u64;
+        let count = copies.kept.iter().filter(fits).count() as u64;
         if count == 0 {
             return false;
         }
-        let chosen = copies.0.iter().filter(fits).nth((choice % count) as usize);
+        let chosen = copies.kept.iter().filter(fits).nth((choice % count) as usize);
         let Some((address, pieces)) = chosen.map(|copy| (copy.address, copy.pieces.clone())) else {
             return false;
         };
@@ -69,6 +73,9 @@ impl World {
         if let Some(Object::Stream(stream)) = self.objects.get_mut(&own) {
             stream.peer = accepted;
         }
+        if let Some(copies) = &mut self.copies {
+            copies.delivered.push((target, own));
+        }
         if let Some(Object::Listener(listener)) = self.objects.get_mut(&listener) {
             listener.queue.push_back((accepted, local));
         }
@@ -80,5 +87,16 @@ impl World {
             self.send_piece(own, Payload::End);
         }
         true
+    }
+
+    /// With how many bytes a node has answered a duplicated connection at most.
+    pub(crate) fn duplicates_answered(&self, target: u32) -> usize {
+        let delivered = self.copies.iter().flat_map(|copies| &copies.delivered);
+        let to_target = delivered.filter(|(node, _)| *node == target);
+        let answered = to_target.filter_map(|(_, own)| match self.objects.get(own) {
+            Some(Object::Stream(stream)) => Some(stream.inbox.len()),
+            _ => None,
+        });
+        answered.max().unwrap_or(0)
     }
 }

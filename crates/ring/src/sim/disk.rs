@@ -1,6 +1,7 @@
 //! Simulated files: what programs see, what a flush has made durable, and what power loss leaves.
 
 use super::moment::Seen;
+use super::node::DiskFault;
 use super::world::{Event, Object, World};
 use crate::chunk::Chunk;
 use crate::file::OpenOptions;
@@ -258,6 +259,7 @@ impl World {
             }
             return error.code();
         }
+        let flipped = (is_read && fault.flips_percent > 0).then(|| self.flipped(operation, fault));
         let file = &mut self.disk.all[file];
         match operation {
             Operation::Read { segments, offset } => {
@@ -265,7 +267,14 @@ impl World {
                 let start = at;
                 for segment in segments {
                     let here = (segment.len() as u64).min(file.size.saturating_sub(at));
-                    segment.fill_from(&file.current.read(at, here as usize));
+                    let mut bytes = file.current.read(at, here as usize);
+                    if let Some(Some((flipped, bit))) = flipped
+                        && let Some(byte) = flipped.checked_sub(at - start)
+                        && let Some(byte) = bytes.get_mut(byte as usize)
+                    {
+                        *byte ^= bit;
+                    }
+                    segment.fill_from(&bytes);
                     at += here;
                 }
                 (at - start) as i32
@@ -283,6 +292,14 @@ impl World {
             Operation::Allocate { mode, offset, len } => file.allocate(*mode, *offset, *len),
             _ => -libc::EINVAL,
         }
+    }
+
+    /// Which byte of a read is wrong, and which bit of it, if one is.
+    fn flipped(&mut self, operation: &Operation, fault: DiskFault) -> Option<(u64, u8)> {
+        let Operation::Read { segments, .. } = operation else { return None };
+        let length: u64 = segments.iter().map(|segment| segment.len() as u64).sum();
+        let is_flipped = self.rng.below(100) < u64::from(fault.flips_percent);
+        is_flipped.then(|| (self.rng.below(length), 1 << self.rng.below(8)))
     }
 
     /// A node loses power: of each of its files' unflushed writes, and of `in_flight` ones (file

@@ -44,7 +44,7 @@ impl DiskError {
     }
 }
 
-/// With what a disk answers its operations, which have no effect then; `None`: it does them.
+/// With what a disk answers its operations, which have no effect then; `None`: it does them. And how well it reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFault {
     /// Reads.
@@ -56,6 +56,8 @@ pub struct DiskFault {
     /// What a flush that fails would have flushed is not flushed by later ones either: it can be read until the
     /// machine loses power, and then it is gone.
     pub forgets: bool,
+    /// In so many of a hundred reads one bit flips on the way.
+    pub flips_percent: u8,
 }
 
 /// What [`Network::moment`] waits for.
@@ -357,6 +359,11 @@ impl Network {
         let mut world = self.world();
         world.note(24, u64::from(from.id), u64::from(to.id));
         world.duplicate((from.id, to.id), choice, ends)
+    }
+
+    /// With how many bytes a node has answered a duplicated connection at most.
+    pub fn duplicates_answered(&self, to: &Node) -> usize {
+        self.world().duplicates_answered(to.id)
     }
 
     /// Completes at the next such event, before time advances, so that the waiting task can interfere at that

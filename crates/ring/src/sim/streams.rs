@@ -111,6 +111,10 @@ impl Inbox {
         self.len == 0
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(crate) fn push(&mut self, piece: Piece) {
         self.len += piece.range.len();
         self.pieces.push_back(piece);

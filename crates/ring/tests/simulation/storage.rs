@@ -163,3 +163,35 @@ fn a_failed_flush_can_forget() {
         })
         .unwrap();
 }
+
+/// Goal: bits flip on the way to who reads, one in a read and as often as asked for, and what lies on the disk stays.
+#[test]
+fn bits_flip_on_the_way() {
+    let Cluster { mut simulation, server, .. } = cluster(1);
+    simulation
+        .run(async move {
+            let write =
+                async { open("/device").write_at(Buffer::copy_from(&[7; 4096]), 0).await.0 };
+            // How many bits of a read are wrong.
+            let wrong = || async {
+                let buffer = Buffer::with_capacity(4096);
+                let (n, buffer) = open("/device").read_at(buffer, 0..4096, 0).await;
+                assert_eq!(n.unwrap(), 4096);
+                buffer.iter().map(|byte| (byte ^ 7).count_ones()).sum::<u32>()
+            };
+            server.spawn(write).await.unwrap().unwrap();
+            for (flips_percent, least, most) in [(0, 0, 0), (30, 5, 40), (100, 60, 60)] {
+                server.set_disk_fault(DiskFault { flips_percent, ..DiskFault::default() });
+                let mut flipped = 0;
+                for _ in 0..60 {
+                    let wrong = server.spawn(wrong()).await.unwrap();
+                    assert!(wrong <= 1, "{wrong} bits of one read");
+                    flipped += wrong;
+                }
+                assert!((least..=most).contains(&flipped), "{flipped} of 60 at {flips_percent} %");
+            }
+            server.set_disk_fault(DiskFault::default());
+            assert_eq!(server.spawn(wrong()).await.unwrap(), 0);
+        })
+        .unwrap();
+}

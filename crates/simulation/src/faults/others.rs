@@ -29,7 +29,7 @@ pub(super) async fn befall(
     let cluster = &shared.cluster;
     let machine = &cluster.machines[victim.machine];
     match kind {
-        Fault::DeviceBroken | Fault::DeviceFull => {
+        Fault::DeviceBroken | Fault::DeviceFull | Fault::Flip => {
             shared.befalls(kind, &[Place::Device(victim.machine)]);
         }
         Fault::StoreFull | Fault::StoreBroken | Fault::MetaKill | Fault::MetaPower => {
@@ -40,7 +40,7 @@ pub(super) async fn befall(
     match kind {
         Fault::Leave => leave(shared, victim.machine, lasting).await,
         Fault::CrashTwice => crash_twice(shared, victim, lasting, random).await,
-        Fault::DeviceBroken | Fault::DeviceFull => {
+        Fault::DeviceBroken | Fault::DeviceFull | Fault::Flip => {
             machine.node.set_disk_fault(disk_fault(kind, random));
             last(shared, lasting).await;
             machine.node.set_disk_fault(DiskFault::default());
@@ -140,18 +140,24 @@ async fn crash_twice(shared: &Rc<Shared>, victim: Victim, lasting: Duration, ran
     }
 }
 
-/// What a device that is broken or full answers.
+/// What a device answers that is broken or full, or whose bits flip.
 fn disk_fault(kind: Fault, random: &mut Random) -> DiskFault {
     let broken = Some(DiskError::Broken);
     if kind == Fault::DeviceFull {
         return DiskFault { write: Some(DiskError::Full), ..DiskFault::default() };
+    }
+    if kind == Fault::Flip {
+        let flips_percent = *random.of(&[5, 30, 30, 100]);
+        return DiskFault { flips_percent, ..DiskFault::default() };
     }
     let forgets = random.chance(70);
     match random.below(5) {
         0 => DiskFault { read: broken, ..DiskFault::default() },
         1 => DiskFault { write: broken, ..DiskFault::default() },
         2 | 3 => DiskFault { sync: broken, forgets, ..DiskFault::default() },
-        _ => DiskFault { read: broken, write: broken, sync: broken, forgets },
+        _ => {
+            DiskFault { read: broken, write: broken, sync: broken, forgets, ..DiskFault::default() }
+        }
     }
 }
 

@@ -23,6 +23,11 @@ impl Forgets {
         }
     }
 
+    /// How many lookups are to be given back.
+    pub(super) fn count(&self) -> u64 {
+        self.0.borrow().iter().map(|(_, count)| count).sum()
+    }
+
     pub(super) fn take(&self) -> Vec<(NodeId, u64)> {
         self.0.take()
     }
@@ -134,6 +139,11 @@ impl Inode {
         let mut known = self.known.get();
         known.attributes.size = size;
         self.known.set(known);
+    }
+
+    /// How often the mount has told of it, and was told nothing back.
+    pub(super) fn lookups(&self) -> u64 {
+        self.lookups.get()
     }
 
     pub(super) fn looked_up(&self) {

@@ -80,7 +80,8 @@ impl Worker {
 
     /// Looks at what no other step looks at.
     pub(super) async fn look(&mut self) {
-        match self.random.below(5) {
+        match self.random.below(7) {
+            5 | 6 => self.make_files().await,
             0 => {
                 self.note("statfs");
                 let result = self.kernel.statfs(self.caller()).await;

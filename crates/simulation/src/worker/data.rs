@@ -13,6 +13,9 @@ use std::time::Duration;
 const OFFSET_MAX: u64 = 200_000;
 /// Bytes of one read where all of a file is read.
 const READ_BYTES: u64 = 1 << 20;
+/// Where copies that are meant to be long begin, at most, and their fewest bytes.
+const COPY_START_MAX: u64 = 8_000;
+const COPY_BYTES_MIN: u64 = client::COPIED_HERE_BYTES + 1;
 /// Fewest bytes of an append: enough to find it again.
 const APPEND_BYTES_MIN: u64 = 16;
 /// What is read first of the end of a file to find an append.
@@ -59,13 +62,17 @@ impl Worker {
             self.does(Doing::Wrote);
             self.dawdle().await;
             match self.random.below(10) {
-                0 => self.fsync(&open).await,
+                0 => {
+                    self.fsync(&open).await;
+                }
                 1 => self.read(&open).await,
                 _ => {}
             }
         }
         let fsyncs = if self.shared.plan.may_lose_data() { 60 } else { 15 };
-        if self.random.chance(fsyncs) {
+        if self.random.chance(fsyncs) && !self.fsync(&open).await && self.random.chance(70) {
+            // Whoever tries again has what it writes now, and not what was lost.
+            self.write(&open).await;
             self.fsync(&open).await;
         }
         self.close(&open).await;
@@ -179,7 +186,8 @@ impl Worker {
         None
     }
 
-    async fn fsync(&self, open: &Open) {
+    /// Answers whether it succeeded.
+    async fn fsync(&self, open: &Open) -> bool {
         let asked = self.history().tick();
         self.note("fsync");
         self.log(|| format!("fsync of {} begins", open.file.inode.number().0));
@@ -187,6 +195,7 @@ impl Worker {
         self.does(Doing::Commits);
         let result = self.kernel.fsync(self.caller(), &open.file).await;
         self.flushed("fsync", open.key, asked, result, true);
+        result.is_ok()
     }
 
     pub(super) async fn close(&self, open: &Open) {
@@ -316,7 +325,7 @@ impl Worker {
         self.write_file().await;
     }
 
-    async fn truncate_to(&self, (parent, name): (InodeId, &str), size: u64) {
+    pub(super) async fn truncate_to(&self, (parent, name): (InodeId, &str), size: u64) {
         let life = self.begin("truncate");
         self.log(|| format!("truncate of {name} to {size}"));
         self.on_name(parent, name);
@@ -368,10 +377,14 @@ impl Worker {
     }
 
     async fn copy_range(&mut self, from: &Open, to: &Open) {
-        let (source_offset, offset) =
-            (self.random.below(OFFSET_MAX), self.random.below(OFFSET_MAX));
-        let length_max = *self.random.of(&[80_000, 200_000]);
-        let length = self.random.between(1, length_max);
+        let offset = self.random.below(OFFSET_MAX);
+        let (source_offset, length) = if self.random.chance(50) {
+            // So much that the service shares blocks, if the source has it.
+            (self.random.below(COPY_START_MAX), self.random.between(COPY_BYTES_MIN, OFFSET_MAX))
+        } else {
+            let length_max = *self.random.of(&[80_000, 200_000]);
+            (self.random.below(OFFSET_MAX), self.random.between(1, length_max))
+        };
         let source = from.key;
         let effect = Effect::Copy { source, source_offset, offset, length };
         let index = self.begin_change("copy", to, effect);
@@ -465,6 +478,10 @@ impl Worker {
             result = result.and(read);
         }
         self.kernel.close(self.caller(), &file).await.and(result)
+    }
+
+    pub(crate) fn reads_ballast(&self) -> bool {
+        self.shared.plan.reads_ballast()
     }
 
     pub(crate) fn has_ballast(&self) -> bool {

@@ -92,7 +92,7 @@ impl Worker {
 
     /// Enters an event with the fate that the call's answer tells; `seen` are what an answer says
     /// of entries.
-    fn event<T>(
+    pub(super) fn event<T>(
         &self,
         life: &Life,
         result: &Result<T, Errno>,
@@ -219,7 +219,7 @@ impl Worker {
         self.open_changes(life, vec![(slot, NameEffect::SetSome)])
     }
 
-    fn open_changes(&self, life: &Life, changes: Vec<(Slot, NameEffect)>) -> usize {
+    pub(super) fn open_changes(&self, life: &Life, changes: Vec<(Slot, NameEffect)>) -> usize {
         let mut history = self.history();
         let first = history.names.len();
         for (slot, effect) in changes {
@@ -229,7 +229,7 @@ impl Worker {
     }
 
     /// The call has returned: its outcome is entered anew.
-    fn forget_change(&self, index: usize) {
+    pub(super) fn forget_change(&self, index: usize) {
         self.history().names[index].life.is_void = true;
     }
 
@@ -262,7 +262,7 @@ impl Worker {
         self.rename_from(parent, name).await;
     }
 
-    async fn rename_from(&mut self, parent: InodeId, name: String) {
+    pub(super) async fn rename_from(&mut self, parent: InodeId, name: String) {
         let (new_parent, new_name) = self.place();
         if (parent, &name) == (new_parent, &new_name) {
             return;
